@@ -1,0 +1,1 @@
+"""Processes: start, watch, feed sockets to and stop workers. Knows no topic."""

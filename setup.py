@@ -1,0 +1,59 @@
+"""Compile cext/nsqcy/*.pyx into the nsqcy package; everything else is in pyproject.toml."""
+
+import os
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+# Line tracing, for coverage of the .pyx files.  coverage.py looks for the .c
+# next to the .pyx, so only a traced build may write there.
+TRACE = os.environ.get("NSQCY_TRACE") == "1"
+# Invariant checks and live-object counters, asserted by the test suite.
+DEBUG = os.environ.get("NSQCY_DEBUG") == "1"
+# AddressSanitizer and UndefinedBehaviorSanitizer (see `make asan`).
+ASAN = os.environ.get("NSQCY_ASAN") == "1"
+
+macros: list[tuple[str, str | None]] = []
+if TRACE:
+    macros.append(("CYTHON_TRACE_NOGIL", "1"))
+if DEBUG:
+    macros.append(("NSQCY_DEBUG", "1"))
+
+compile_args = ["-O2", "-Wall", "-Wextra", "-Wno-unused-function", "-Wno-unused-parameter"]
+link_args = ["-pthread"]
+if ASAN:
+    sanitizers = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer"]
+    compile_args += sanitizers
+    link_args += sanitizers
+
+extensions = [
+    Extension(
+        f"nsqcy.{pyx.stem}",
+        [str(pyx)],
+        include_dirs=["cext/include"],
+        define_macros=macros,
+        extra_compile_args=compile_args,
+        extra_link_args=link_args,
+    )
+    for pyx in sorted(Path("cext/nsqcy").glob("*.pyx"))
+]
+
+setup(
+    ext_modules=cythonize(
+        extensions,
+        include_path=["cext"],
+        build_dir=None if TRACE else "build/cython",
+        annotate=os.environ.get("NSQCY_ANNOTATE") == "1",
+        nthreads=os.cpu_count() or 1,
+        compiler_directives={
+            "language_level": 3,
+            "auto_pickle": False,
+            "boundscheck": False,
+            "wraparound": False,
+            "cdivision": True,
+            "initializedcheck": False,
+            "linetrace": TRACE,
+        },
+    )
+)
