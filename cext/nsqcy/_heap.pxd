@@ -1,0 +1,36 @@
+# An indexed min-heap by due time.
+#
+# A HeapNode lies inside the struct that waits; the heap holds pointers to it and a copy of its due
+# time, so that sifting reads the slots only and writes a node just to tell it its new index.
+from libc.stdint cimport int64_t, uint32_t
+
+cdef enum:
+    HEAP_NOWHERE = 0xFFFFFFFF   # the index of a node that is in no heap
+
+cdef struct HeapNode:
+    int64_t due
+    uint32_t index    # its slot, or HEAP_NOWHERE: set that before the first push
+    uint32_t tag      # the user's; the heap never reads it
+
+cdef struct HeapSlot:
+    int64_t due
+    HeapNode *node
+
+cdef struct Heap:
+    HeapSlot *slots
+    uint32_t size
+    uint32_t capacity
+
+cdef void heap_init(Heap *heap) noexcept nogil
+# Gives the memory back; nodes still inside are not told.
+cdef void heap_free(Heap *heap) noexcept nogil
+# 0, or -1 when there is no memory (the heap is as it was).  The node must be in no heap.
+cdef int heap_push(Heap *heap, HeapNode *node, int64_t due) noexcept nogil
+# A node in no heap is left alone.
+cdef void heap_remove(Heap *heap, HeapNode *node) noexcept nogil
+# The node must be in this heap.
+cdef void heap_update(Heap *heap, HeapNode *node, int64_t due) noexcept nogil
+# The node due first, or NULL.  Equal times come out in an order that depends on nothing but the
+# calls made so far.
+cdef HeapNode *heap_peek(Heap *heap) noexcept nogil
+cdef HeapNode *heap_pop(Heap *heap) noexcept nogil

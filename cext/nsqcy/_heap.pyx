@@ -1,0 +1,121 @@
+"""An indexed min-heap by due time, of nodes that live inside other structs.
+
+Owns the order and its own slots; never a node.  Knows nothing of what waits, and reads no clock.
+"""
+
+from libc.stdint cimport int64_t, uint32_t
+from libc.stdlib cimport free, realloc
+
+cdef enum:
+    ARITY = 4             # the children of a slot fill one cache line
+    CAPACITY_MIN = 16
+
+
+cdef void heap_init(Heap *heap) noexcept nogil:
+    heap.slots = NULL
+    heap.size = 0
+    heap.capacity = 0
+
+
+cdef void heap_free(Heap *heap) noexcept nogil:
+    free(heap.slots)
+    heap_init(heap)
+
+
+cdef int heap_push(Heap *heap, HeapNode *node, int64_t due) noexcept nogil:
+    if heap.size == heap.capacity:
+        if heap.capacity >= HEAP_NOWHERE // 2:
+            return -1
+        if _resize(heap, max(heap.capacity * 2, <uint32_t> CAPACITY_MIN)) < 0:
+            return -1
+    node.due = due
+    heap.size += 1
+    _sift_up(heap, heap.size - 1, node)
+    return 0
+
+
+cdef void heap_remove(Heap *heap, HeapNode *node) noexcept nogil:
+    cdef:
+        uint32_t hole = node.index
+        HeapNode *last
+    if hole == HEAP_NOWHERE:
+        return
+    node.index = HEAP_NOWHERE
+    heap.size -= 1
+    if hole != heap.size:
+        last = heap.slots[heap.size].node
+        _place(heap, hole, last, node.due)
+    # At an eighth the halved heap is still mostly empty: no growing and shrinking in turns.
+    if heap.size < heap.capacity // 8 and heap.capacity > CAPACITY_MIN:
+        _resize(heap, heap.capacity // 2)   # in vain: it stays as large as it was
+
+
+cdef void heap_update(Heap *heap, HeapNode *node, int64_t due) noexcept nogil:
+    cdef int64_t was = node.due
+    node.due = due
+    _place(heap, node.index, node, was)
+
+
+cdef HeapNode *heap_peek(Heap *heap) noexcept nogil:
+    return heap.slots[0].node if heap.size else NULL
+
+
+cdef HeapNode *heap_pop(Heap *heap) noexcept nogil:
+    cdef HeapNode *first = heap_peek(heap)
+    if first is not NULL:
+        heap_remove(heap, first)
+    return first
+
+
+cdef int _resize(Heap *heap, uint32_t capacity) noexcept nogil:
+    cdef HeapSlot *slots = <HeapSlot *> realloc(heap.slots, capacity * sizeof(HeapSlot))
+    if slots is NULL:
+        return -1
+    heap.slots = slots
+    heap.capacity = capacity
+    return 0
+
+
+cdef inline void _put(Heap *heap, uint32_t index, HeapNode *node) noexcept nogil:
+    heap.slots[index].due = node.due
+    heap.slots[index].node = node
+    node.index = index
+
+
+cdef void _place(Heap *heap, uint32_t hole, HeapNode *node, int64_t was) noexcept nogil:
+    """Put `node` where a node due at `was` has been."""
+    if node.due < was:
+        _sift_up(heap, hole, node)
+    else:
+        _sift_down(heap, hole, node)
+
+
+cdef void _sift_up(Heap *heap, uint32_t hole, HeapNode *node) noexcept nogil:
+    cdef uint32_t parent
+    while hole:
+        parent = (hole - 1) // ARITY
+        if heap.slots[parent].due <= node.due:
+            break
+        heap.slots[hole] = heap.slots[parent]
+        heap.slots[hole].node.index = hole
+        hole = parent
+    _put(heap, hole, node)
+
+
+cdef void _sift_down(Heap *heap, uint32_t hole, HeapNode *node) noexcept nogil:
+    cdef uint32_t child, end, least
+    while True:
+        child = hole * ARITY + 1
+        if child >= heap.size:
+            break
+        end = min(child + ARITY, heap.size)
+        least = child
+        for child in range(child + 1, end):
+            if heap.slots[child].due < heap.slots[least].due:
+                least = child
+        if heap.slots[least].due >= node.due:
+            break
+        heap.slots[hole] = heap.slots[least]
+        heap.slots[hole].node.index = hole
+        hole = least
+    _put(heap, hole, node)
