@@ -98,7 +98,7 @@ static inline int record_sane(const void *ptr, uint64_t available) {
     memcpy(&r, ptr, RECORD_HEADER);
     return r.length <= available && r.length >= RECORD_SMALLEST && (r.length & 7) == 0
         && (r.ext_length & 7) == 0 && record_size(r.body_length, r.ext_length) == r.length
-        && r.seq != 0 && !(r.id >> 63);
+        && !(r.id >> 63);
 }
 
 #include "crc32c.h"
