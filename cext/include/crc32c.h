@@ -1,0 +1,103 @@
+/* CRC-32C (Castagnoli): the processor's instruction where there is one, else slicing-by-8.
+ *
+ * crc32c(0, "123456789", 9) == 0xE3069283; crc32c(crc32c(0, a), b) is the checksum of a then b.
+ */
+#ifndef NSQCY_CRC32C_H
+#define NSQCY_CRC32C_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <nmmintrin.h>
+#define CRC32C_HARDWARE 1
+#define CRC32C_TARGET __attribute__((target("sse4.2")))
+#define CRC32C_STEP8(crc, word) ((uint32_t)_mm_crc32_u64((crc), (word)))
+#define CRC32C_STEP1(crc, byte) _mm_crc32_u8((crc), (byte))
+#elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
+#include <arm_acle.h>
+#define CRC32C_HARDWARE 1
+#define CRC32C_TARGET
+#define CRC32C_STEP8(crc, word) __crc32cd((crc), (word))
+#define CRC32C_STEP1(crc, byte) __crc32cb((crc), (byte))
+#endif
+
+struct crc32c_tables {
+    uint32_t at[8][256];
+};
+
+/* Built on the first call, which the modules make while they are imported (one thread). */
+static inline const struct crc32c_tables *crc32c_tables(void) {
+    static struct crc32c_tables tables;
+    static int ready = 0;
+    if (__builtin_expect(!__atomic_load_n(&ready, __ATOMIC_ACQUIRE), 0)) {
+        for (uint32_t n = 0; n < 256; n++) {
+            uint32_t crc = n;
+            for (int bit = 0; bit < 8; bit++)
+                crc = (crc >> 1) ^ (0x82F63B78u & (0u - (crc & 1)));
+            tables.at[0][n] = crc;
+        }
+        for (uint32_t n = 0; n < 256; n++)
+            for (int k = 1; k < 8; k++)
+                tables.at[k][n] = (tables.at[k - 1][n] >> 8)
+                                  ^ tables.at[0][tables.at[k - 1][n] & 0xff];
+        __atomic_store_n(&ready, 1, __ATOMIC_RELEASE);
+    }
+    return &tables;
+}
+
+static uint32_t crc32c_software(uint32_t crc, const uint8_t *at, size_t n) {
+    const struct crc32c_tables *t = crc32c_tables();
+    crc = ~crc;
+    while (n >= 8) {
+        uint64_t word;
+        memcpy(&word, at, 8);
+        word ^= crc;
+        crc = t->at[7][word & 0xff] ^ t->at[6][(word >> 8) & 0xff]
+            ^ t->at[5][(word >> 16) & 0xff] ^ t->at[4][(word >> 24) & 0xff]
+            ^ t->at[3][(word >> 32) & 0xff] ^ t->at[2][(word >> 40) & 0xff]
+            ^ t->at[1][(word >> 48) & 0xff] ^ t->at[0][word >> 56];
+        at += 8;
+        n -= 8;
+    }
+    while (n--)
+        crc = (crc >> 8) ^ t->at[0][(crc ^ *at++) & 0xff];
+    return ~crc;
+}
+
+#ifdef CRC32C_HARDWARE
+CRC32C_TARGET static uint32_t crc32c_hardware(uint32_t crc, const uint8_t *at, size_t n) {
+    crc = ~crc;
+    while (n >= 8) {
+        uint64_t word;
+        memcpy(&word, at, 8);
+        crc = CRC32C_STEP8(crc, word);
+        at += 8;
+        n -= 8;
+    }
+    while (n--)
+        crc = CRC32C_STEP1(crc, *at++);
+    return ~crc;
+}
+#endif
+
+static inline int crc32c_has_hardware(void) {
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("sse4.2") != 0;
+#elif defined(CRC32C_HARDWARE)
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+static inline uint32_t crc32c(uint32_t crc, const void *data, size_t n) {
+#ifdef CRC32C_HARDWARE
+    if (crc32c_has_hardware())
+        return crc32c_hardware(crc, (const uint8_t *)data, n);
+#endif
+    return crc32c_software(crc, (const uint8_t *)data, n);
+}
+
+#endif

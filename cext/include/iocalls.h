@@ -1,0 +1,281 @@
+/* Every file call the I/O thread makes goes through this table: the seam where tests put faults.
+ *
+ * A call returns what the system call returns and leaves errno.  `io_calls_real` is the system;
+ * `struct IoFaults` wraps it: fails the n-th call of a kind, writes short, or parks the caller.
+ */
+#ifndef NSQCY_IOCALLS_H
+#define NSQCY_IOCALLS_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <time.h>
+#include <unistd.h>
+
+enum IoCall {
+    CALL_NONE, CALL_OPEN, CALL_CLOSE, CALL_PWRITE, CALL_PREAD, CALL_FDATASYNC, CALL_FSYNC,
+    CALL_RENAME, CALL_UNLINK, CALL_MKDIR, CALL_RMDIR, CALL_FTRUNCATE, CALL_FSTAT, CALL_KINDS
+};
+
+struct IoCalls {
+    int (*open)(struct IoCalls *self, int at, const char *path, int flags, int mode);
+    int (*close)(struct IoCalls *self, int fd);
+    ssize_t (*pwrite)(struct IoCalls *self, int fd, const void *ptr, size_t n, int64_t offset);
+    ssize_t (*pread)(struct IoCalls *self, int fd, void *ptr, size_t n, int64_t offset);
+    int (*fdatasync)(struct IoCalls *self, int fd);
+    int (*fsync)(struct IoCalls *self, int fd);
+    int (*rename)(struct IoCalls *self, int at, const char *path, const char *to);
+    int (*unlink)(struct IoCalls *self, int at, const char *path);
+    int (*mkdir)(struct IoCalls *self, int at, const char *path, int mode);
+    int (*rmdir)(struct IoCalls *self, int at, const char *path);
+    int (*ftruncate)(struct IoCalls *self, int fd, int64_t size);
+    int (*fstat)(struct IoCalls *self, int fd, struct stat *into);
+};
+
+static int real_open(struct IoCalls *self, int at, const char *path, int flags, int mode) {
+    return openat(at, path, flags | O_CLOEXEC, mode);
+}
+static int real_close(struct IoCalls *self, int fd) {
+    return close(fd);
+}
+static ssize_t real_pwrite(struct IoCalls *self, int fd, const void *ptr, size_t n, int64_t at) {
+    return pwrite(fd, ptr, n, at);
+}
+static ssize_t real_pread(struct IoCalls *self, int fd, void *ptr, size_t n, int64_t at) {
+    return pread(fd, ptr, n, at);
+}
+static int real_fdatasync(struct IoCalls *self, int fd) {
+    return fdatasync(fd);
+}
+static int real_fsync(struct IoCalls *self, int fd) {
+    return fsync(fd);
+}
+static int real_rename(struct IoCalls *self, int at, const char *path, const char *to) {
+    return renameat(at, path, at, to);
+}
+static int real_unlink(struct IoCalls *self, int at, const char *path) {
+    return unlinkat(at, path, 0);
+}
+static int real_mkdir(struct IoCalls *self, int at, const char *path, int mode) {
+    return mkdirat(at, path, mode);
+}
+static int real_rmdir(struct IoCalls *self, int at, const char *path) {
+    return unlinkat(at, path, AT_REMOVEDIR);
+}
+static int real_ftruncate(struct IoCalls *self, int fd, int64_t size) {
+    return ftruncate(fd, size);
+}
+static int real_fstat(struct IoCalls *self, int fd, struct stat *into) {
+    return fstat(fd, into);
+}
+
+static struct IoCalls io_calls_real = {
+    real_open, real_close, real_pwrite, real_pread, real_fdatasync, real_fsync, real_rename,
+    real_unlink, real_mkdir, real_rmdir, real_ftruncate, real_fstat,
+};
+
+static const char *const io_call_names[CALL_KINDS] = {
+    "any", "open", "close", "pwrite", "pread", "fdatasync", "fsync", "rename", "unlink", "mkdir",
+    "rmdir", "ftruncate", "fstat",
+};
+
+/* The verb Go's os package uses for the same failure; it starts the health text. */
+static const char *const io_call_verbs[CALL_KINDS] = {
+    "io", "open", "close", "write", "read", "sync", "sync", "rename", "remove", "mkdir", "remove",
+    "truncate", "stat",
+};
+
+/* ---- faults ---- */
+
+#define IO_FAULT_RULES 16
+
+struct IoFault {
+    int call;            /* CALL_NONE: any call */
+    uint64_t nth;        /* how many more such calls until it strikes; 1 = the next */
+    uint64_t times;      /* how often it strikes from there on */
+    int error;           /* 0: only `limit` applies */
+    int64_t limit;       /* at most so many bytes of a pwrite or pread; -1: no limit */
+};
+
+struct IoFaults {
+    struct IoCalls calls;    /* first: a table that knows its faults */
+    pthread_mutex_t lock;
+    pthread_cond_t moved;
+    struct IoFault rules[IO_FAULT_RULES];
+    int rules_used;
+    uint64_t made[CALL_KINDS];   /* calls made of each kind; [CALL_NONE] counts all */
+    int hold_call;               /* -1: no hold armed */
+    uint64_t hold_nth;
+    int parked;
+    int released;
+};
+
+/* Counts the call, parks if it is held, and returns the errno to fail with or 0. */
+static int faults_strike(struct IoFaults *f, int call, int64_t *limit) {
+    int error = 0;
+    pthread_mutex_lock(&f->lock);
+    f->made[CALL_NONE]++;
+    f->made[call]++;
+    if (f->hold_call >= 0 && (f->hold_call == CALL_NONE || f->hold_call == call)
+            && --f->hold_nth == 0) {
+        f->hold_call = -1;
+        f->parked = 1;
+        f->released = 0;
+        pthread_cond_broadcast(&f->moved);
+        while (!f->released)
+            pthread_cond_wait(&f->moved, &f->lock);
+        f->parked = 0;
+    }
+    for (int i = 0; i < f->rules_used; i++) {
+        struct IoFault *rule = &f->rules[i];
+        if (rule->times == 0 || (rule->call != CALL_NONE && rule->call != call))
+            continue;
+        if (rule->nth > 1) {
+            rule->nth--;
+            continue;
+        }
+        rule->times--;
+        if (rule->error)
+            error = rule->error;
+        if (limit && rule->limit >= 0)
+            *limit = rule->limit;
+    }
+    pthread_mutex_unlock(&f->lock);
+    return error;
+}
+
+#define FAULTS_OR_FAIL(call)                                                   \
+    int error = faults_strike((struct IoFaults *)self, call, NULL);            \
+    if (error) { errno = error; return -1; }
+
+static int fault_open(struct IoCalls *self, int at, const char *path, int flags, int mode) {
+    FAULTS_OR_FAIL(CALL_OPEN)
+    return real_open(self, at, path, flags, mode);
+}
+/* A close that fails has closed all the same, as on Linux. */
+static int fault_close(struct IoCalls *self, int fd) {
+    int error = faults_strike((struct IoFaults *)self, CALL_CLOSE, NULL);
+    int rc = real_close(self, fd);
+    if (error) { errno = error; return -1; }
+    return rc;
+}
+static ssize_t fault_pwrite(struct IoCalls *self, int fd, const void *ptr, size_t n, int64_t at) {
+    int64_t limit = -1;
+    int error = faults_strike((struct IoFaults *)self, CALL_PWRITE, &limit);
+    if (error) { errno = error; return -1; }
+    return real_pwrite(self, fd, ptr, limit >= 0 && (size_t)limit < n ? (size_t)limit : n, at);
+}
+static ssize_t fault_pread(struct IoCalls *self, int fd, void *ptr, size_t n, int64_t at) {
+    int64_t limit = -1;
+    int error = faults_strike((struct IoFaults *)self, CALL_PREAD, &limit);
+    if (error) { errno = error; return -1; }
+    return real_pread(self, fd, ptr, limit >= 0 && (size_t)limit < n ? (size_t)limit : n, at);
+}
+static int fault_fdatasync(struct IoCalls *self, int fd) {
+    FAULTS_OR_FAIL(CALL_FDATASYNC)
+    return real_fdatasync(self, fd);
+}
+static int fault_fsync(struct IoCalls *self, int fd) {
+    FAULTS_OR_FAIL(CALL_FSYNC)
+    return real_fsync(self, fd);
+}
+static int fault_rename(struct IoCalls *self, int at, const char *path, const char *to) {
+    FAULTS_OR_FAIL(CALL_RENAME)
+    return real_rename(self, at, path, to);
+}
+static int fault_unlink(struct IoCalls *self, int at, const char *path) {
+    FAULTS_OR_FAIL(CALL_UNLINK)
+    return real_unlink(self, at, path);
+}
+static int fault_mkdir(struct IoCalls *self, int at, const char *path, int mode) {
+    FAULTS_OR_FAIL(CALL_MKDIR)
+    return real_mkdir(self, at, path, mode);
+}
+static int fault_rmdir(struct IoCalls *self, int at, const char *path) {
+    FAULTS_OR_FAIL(CALL_RMDIR)
+    return real_rmdir(self, at, path);
+}
+static int fault_ftruncate(struct IoCalls *self, int fd, int64_t size) {
+    FAULTS_OR_FAIL(CALL_FTRUNCATE)
+    return real_ftruncate(self, fd, size);
+}
+static int fault_fstat(struct IoCalls *self, int fd, struct stat *into) {
+    FAULTS_OR_FAIL(CALL_FSTAT)
+    return real_fstat(self, fd, into);
+}
+
+static void faults_init(struct IoFaults *f) {
+    static const struct IoCalls table = {
+        fault_open, fault_close, fault_pwrite, fault_pread, fault_fdatasync, fault_fsync,
+        fault_rename, fault_unlink, fault_mkdir, fault_rmdir, fault_ftruncate, fault_fstat,
+    };
+    memset(f, 0, sizeof(*f));
+    f->calls = table;
+    f->hold_call = -1;
+    pthread_mutex_init(&f->lock, NULL);
+    pthread_cond_init(&f->moved, NULL);
+}
+
+/* 0, or -1 when there is no room for another rule. */
+static int faults_add(struct IoFaults *f, int call, uint64_t nth, int error, uint64_t times,
+                      int64_t limit) {
+    struct IoFault rule = {call, nth, times, error, limit};
+    int rc = -1;
+    pthread_mutex_lock(&f->lock);
+    if (f->rules_used < IO_FAULT_RULES) {
+        f->rules[f->rules_used++] = rule;
+        rc = 0;
+    }
+    pthread_mutex_unlock(&f->lock);
+    return rc;
+}
+
+static void faults_clear(struct IoFaults *f) {
+    pthread_mutex_lock(&f->lock);
+    f->rules_used = 0;
+    pthread_mutex_unlock(&f->lock);
+}
+
+static uint64_t faults_made(struct IoFaults *f, int call) {
+    uint64_t made;
+    pthread_mutex_lock(&f->lock);
+    made = f->made[call];
+    pthread_mutex_unlock(&f->lock);
+    return made;
+}
+
+static void faults_hold(struct IoFaults *f, int call, uint64_t nth) {
+    pthread_mutex_lock(&f->lock);
+    f->hold_call = call;
+    f->hold_nth = nth;
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* Waits until the thread is parked; 1, or 0 when `seconds` have passed first. */
+static int faults_wait_parked(struct IoFaults *f, int seconds) {
+    struct timespec until;
+    int parked;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += seconds;
+    pthread_mutex_lock(&f->lock);
+    while (!f->parked && pthread_cond_timedwait(&f->moved, &f->lock, &until) == 0)
+        ;
+    parked = f->parked;
+    pthread_mutex_unlock(&f->lock);
+    return parked;
+}
+
+static void faults_release(struct IoFaults *f) {
+    pthread_mutex_lock(&f->lock);
+    f->hold_call = -1;
+    f->released = 1;
+    pthread_cond_broadcast(&f->moved);
+    pthread_mutex_unlock(&f->lock);
+}
+
+#endif

@@ -1,0 +1,111 @@
+/* The record: one message, byte for byte the same in memory blocks and in segments.
+ *
+ *   0  u32 length        whole record: header, extensions, body, padding; multiple of 8; >= 48
+ *   4  u32 crc           CRC-32C of bytes 8 .. length; 0 in memory until the I/O thread writes it
+ *   8  u64 seq           dense per topic
+ *  16  u64 id            message id (63 bits)
+ *  24  i64 timestamp     wall clock, ns
+ *  32  u32 body_length
+ *  36  u16 ext_length    bytes of extensions, multiple of 8
+ *  38  u16 attributes    RECORD_DELAYED, RECORD_DAMAGED
+ *  40  extensions        each: u16 type, u16 length, u32 0, value padded to 8
+ *      body
+ *      zero padding to 8
+ *
+ * Everything is little-endian; so are the machines this runs on.  docs/DISKFORMAT.md is normative.
+ */
+#ifndef NSQCY_RECORD_H
+#define NSQCY_RECORD_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "records are written as they lie in memory: a little-endian machine is needed"
+#endif
+
+#define RECORD_HEADER 40
+#define RECORD_SMALLEST 48
+#define RECORD_DELAYED 1
+#define RECORD_DAMAGED 0x8000   /* only ever in memory: set by a read that could not verify it */
+
+#define RECORD_EXT_DELAY 1      /* value: i64 nanoseconds */
+#define RECORD_EXT_DELAY_SIZE 16
+
+struct __attribute__((packed, aligned(8))) Record {
+    uint32_t length;
+    uint32_t crc;
+    uint64_t seq;
+    uint64_t id;
+    int64_t timestamp;
+    uint32_t body_length;
+    uint16_t ext_length;
+    uint16_t attributes;
+};
+typedef struct Record Record;
+
+_Static_assert(sizeof(struct Record) == RECORD_HEADER, "record header");
+_Static_assert(offsetof(struct Record, crc) == 4, "crc");
+_Static_assert(offsetof(struct Record, seq) == 8, "seq");
+_Static_assert(offsetof(struct Record, id) == 16, "id");
+_Static_assert(offsetof(struct Record, timestamp) == 24, "timestamp");
+_Static_assert(offsetof(struct Record, body_length) == 32, "body_length");
+_Static_assert(offsetof(struct Record, ext_length) == 36, "ext_length");
+_Static_assert(offsetof(struct Record, attributes) == 38, "attributes");
+
+/* Bytes a record takes with `body` bytes of body and `ext` bytes of extensions. */
+static inline uint64_t record_size(uint64_t body, uint32_t ext) {
+    uint64_t size = (RECORD_HEADER + (uint64_t)ext + body + 7) & ~(uint64_t)7;
+    return size < RECORD_SMALLEST ? RECORD_SMALLEST : size;
+}
+
+static inline uint8_t *record_body(const struct Record *r) {
+    return (uint8_t *)r + RECORD_HEADER + r->ext_length;
+}
+
+/* The delay in nanoseconds; 0 if the record carries none. */
+static inline int64_t record_delay(const struct Record *r) {
+    const uint8_t *at = (const uint8_t *)r + RECORD_HEADER;
+    uint32_t left = r->ext_length;
+    if (!(r->attributes & RECORD_DELAYED))
+        return 0;
+    while (left >= 8) {
+        uint16_t type, length;
+        uint32_t size;
+        memcpy(&type, at, 2);
+        memcpy(&length, at + 2, 2);
+        size = (8 + (uint32_t)length + 7) & ~7u;
+        if (size > left)
+            return 0;
+        if (type == RECORD_EXT_DELAY && length == 8) {
+            int64_t delay;
+            memcpy(&delay, at + 8, 8);
+            return delay;
+        }
+        at += size;
+        left -= size;
+    }
+    return 0;
+}
+
+/* Whether `ptr` can be the start of a record that ends within `available` bytes: the header only,
+ * no crc.  What passes can be walked and its body read without leaving those bytes. */
+static inline int record_sane(const void *ptr, uint64_t available) {
+    struct Record r;
+    if (available < RECORD_SMALLEST)
+        return 0;
+    memcpy(&r, ptr, RECORD_HEADER);
+    return r.length <= available && r.length >= RECORD_SMALLEST && (r.length & 7) == 0
+        && (r.ext_length & 7) == 0 && record_size(r.body_length, r.ext_length) == r.length
+        && !(r.id >> 63);
+}
+
+#include "crc32c.h"
+
+/* The checksum the record ought to carry. The record must be sane. */
+static inline uint32_t record_crc(const struct Record *r) {
+    return crc32c(0, (const uint8_t *)r + 8, r->length - 8);
+}
+
+#endif
