@@ -1,0 +1,152 @@
+# Channels: a cursor over the window of a topic, and the messages handed out to consumers.
+#
+#                       take                     deliver
+#   window ──cursor──────────────► (entry) ────────────────► in flight ──finish──► gone
+#                        ▲                                    │  │  │
+#                        │ at the tail                requeue │  │  │ timeout
+#                     queued ◄────────────────────────────────┘  │  │
+#                        ▲  ▲────────────────────────────────────│──┘
+#                        │ due                                   │ requeue with a delay
+#                     deferred ◄─────────────────────────────────┘
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from nsqcy._heap cimport Heap, HeapNode
+from nsqcy._store cimport Block, Cursor, Entry, Hole, Record, Store, Window
+
+
+cdef enum Locality:
+    ZONE_LOCAL = 0
+    REGION_LOCAL = 1
+    ANYWHERE = 2
+    LOCALITIES = 3
+
+
+cdef enum Outcome:
+    DONE = 0
+    NOT_IN_FLIGHT = 1
+    NOT_OWNER = 2
+
+
+cdef enum TimerKind:
+    ENTRY_TIMER = 0
+    HOLDING_TIMER = 1
+
+
+# A heap node that knows whose it is; `owner` is borrowed.
+ctypedef struct Timer:
+    HeapNode node
+    void *owner
+
+
+# The messages a consumer holds, in the order of their deadlines. It outlives the consumer: what a
+# dead client held stays in flight until its deadline. `timer` is never later than the first one.
+ctypedef struct Holding:
+    HeapNode timer
+    Entry *first
+    Entry *last
+    uint32_t count
+    void *consumer              # borrowed; NULL after it left
+    Holding *prev
+    Holding *next
+
+
+# A place in the ring of consumers that can take a message.
+ctypedef struct Turnstile:
+    Turnstile *prev
+    Turnstile *next
+    void *consumer              # borrowed
+
+
+cdef class Agenda:
+    """What a worker has to do this turn (dirty things) and when it must wake up (timers)."""
+    cdef public int64_t now                 # monotonic, ns; read once a turn
+    cdef public int64_t wall                # wall clock, ns
+    cdef list dirty_channels
+    cdef Heap channel_timers
+    cdef Store store
+    cdef public uint64_t mem_queue_size     # messages
+    cdef public int64_t max_msg_timeout     # ns
+    cdef public bint topology_aware
+    cdef bint has_zone
+    cdef bint has_region
+    cdef uint32_t random_state
+
+    cdef uint32_t random_percent(self) noexcept
+
+
+cdef class Waiter:
+    """Whoever waits for a publish to be accepted."""
+    cdef int publish_done(self, uint64_t ticket, str error) except -1
+
+
+cdef class Consumer(Waiter):
+    """A client as its channel sees it: a ready count, and a place to send messages to."""
+    cdef Channel channel
+    cdef Holding *holding
+    cdef Turnstile turnstile
+    cdef bint waiting               # in the ring of ready consumers
+    cdef readonly uint32_t ready_count
+    cdef readonly int64_t in_flight
+    cdef readonly int64_t msg_timeout       # ns
+    cdef readonly uint32_t sample_rate
+    cdef readonly uint8_t locality
+    cdef readonly uint64_t message_count
+    cdef readonly uint64_t finish_count
+    cdef readonly uint64_t requeue_count
+
+    cdef bint has_room(self) noexcept
+    cdef int send_message(self, Window window, Block *block, Record *record,
+                          uint16_t attempts) except -1
+    cdef int on_channel_gone(self) except -1
+
+
+cdef class Channel:
+    cdef readonly str name
+    cdef readonly bint ephemeral
+    cdef readonly bint paused
+    cdef readonly bint gone                 # deleted or closed
+    cdef Agenda agenda
+    cdef Window window
+    cdef Store store
+    cdef bint dirty
+    cdef Cursor cursor
+    cdef uint64_t skipped                   # records at or after the cursor it will step over
+    cdef Entry *queue_first                 # redelivery, oldest first
+    cdef Entry *queue_last
+    cdef readonly uint64_t queued
+    cdef Heap timers                        # deferred entries and holdings
+    cdef Timer alarm                        # this channel in the agenda
+    cdef readonly uint64_t deferred_count
+    cdef readonly uint64_t in_flight_count
+    cdef Entry **table                      # in flight, by id: open addressing
+    cdef uint32_t table_mask
+    cdef Holding *holdings
+    cdef Turnstile ready[3]                 # rings by locality
+    cdef readonly list consumers
+    cdef uint64_t born_seq                  # fan-out position when it was created
+    cdef readonly uint64_t carried          # messages it had before: from a restart
+    cdef readonly uint64_t requeue_count
+    cdef readonly uint64_t timeout_count
+    cdef readonly uint64_t dropped_count    # an ephemeral channel's overflow
+    cdef readonly uint64_t sampled_count    # consumed without delivery
+    cdef readonly uint64_t finish_count
+    cdef uint64_t taken[3]                  # deliveries by locality
+
+    cdef void touch_dirty(self) noexcept
+    cdef uint64_t depth(self) noexcept
+    cdef int defer_entry(self, Entry *entry, int64_t due) except -1
+    cdef void queue_entry(self, Entry *entry) noexcept
+    cdef int defer_record(self, Block *block, uint32_t offset, uint64_t id, int64_t due) except -1
+    cdef int collect(self) except -1
+    cdef int dispatch(self, int budget) except -1
+    cdef int expire(self, int budget) except -1
+    cdef void set_alarm(self) noexcept
+    cdef int add_consumer(self, Consumer consumer) except -1
+    cdef void remove_consumer(self, Consumer consumer) noexcept
+    cdef void check_ready(self, Consumer consumer) noexcept
+    cdef Outcome finish(self, Consumer consumer, uint64_t id) noexcept
+    cdef Outcome requeue(self, Consumer consumer, uint64_t id, int64_t delay) except *
+    cdef Outcome touch(self, Consumer consumer, uint64_t id) noexcept
+    cdef void drop_everything(self) noexcept
+    cdef int close(self) except -1

@@ -1,0 +1,749 @@
+"""Channels: who gets which message, and what happens to it until it is finished.
+
+Owns the cursor of a channel, its redelivery queue, its deferred messages and what its consumers
+hold. Knows blocks and entries, but neither connections (a Consumer is whatever can take a message)
+nor clocks: `agenda.now` is set by whoever drives it.
+
+The balance that must hold at any time, for a channel that was created with the topic:
+fanned out = depth + in flight + deferred + finished + dropped + sampled out.
+"""
+
+from cpython.ref cimport PyObject
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memset
+
+from nsqcy._debug cimport NSQCY_DEBUG
+from nsqcy._heap cimport (
+    HEAP_NOWHERE,
+    heap_free,
+    heap_init,
+    heap_peek,
+    heap_push,
+    heap_remove,
+    heap_update,
+)
+from nsqcy._store cimport (
+    DEFERRED,
+    IN_FLIGHT,
+    LOADING,
+    QUEUED,
+    RECORD_DAMAGED,
+    RECORD_DELAYED,
+    UNREADABLE,
+)
+
+
+cdef enum:
+    SMALLEST_TABLE = 16
+
+
+cdef inline int heap_check(int status) except -1:
+    if status < 0:
+        raise MemoryError()
+    return 0
+
+
+cdef class Agenda:
+    def __init__(self, Store store not None, *, mem_queue_size, max_msg_timeout,
+                 topology_aware=False, zone="", region="", seed=1):
+        self.store = store
+        self.mem_queue_size = mem_queue_size
+        self.max_msg_timeout = max_msg_timeout
+        self.topology_aware = topology_aware
+        self.has_zone = bool(zone)
+        self.has_region = bool(region)
+        self.random_state = (seed & 0xffffffff) or 1
+        self.dirty_channels = []
+        heap_init(&self.channel_timers)
+
+    def __dealloc__(self):
+        heap_free(&self.channel_timers)
+
+    cdef uint32_t random_percent(self) noexcept:
+        """A number in 0 .. 99 (xorshift: sampling needs speed, not secrecy)."""
+        cdef uint32_t x = self.random_state
+        x ^= x << 13
+        x ^= x >> 17
+        x ^= x << 5
+        self.random_state = x
+        return <uint32_t>((<uint64_t>x * 100) >> 32)
+
+
+cdef class Waiter:
+    cdef int publish_done(self, uint64_t ticket, str error) except -1:
+        """The publish behind `ticket` was accepted (error is None) or failed."""
+        raise NotImplementedError
+
+
+cdef class Consumer(Waiter):
+    cdef bint has_room(self) noexcept:
+        """Whether a message can be sent now without holding too much unsent output."""
+        return True
+
+    cdef int send_message(self, Window window, Block *block, Record *record,
+                          uint16_t attempts) except -1:
+        """Put one message frame into the output."""
+        raise NotImplementedError
+
+    cdef int on_channel_gone(self) except -1:
+        """The channel was deleted under the consumer."""
+        raise NotImplementedError
+
+
+cdef inline void link_alone(Turnstile *ring) noexcept nogil:
+    ring.prev = ring.next = ring
+
+
+cdef inline void link_before(Turnstile *place, Turnstile *node) noexcept nogil:
+    node.prev = place.prev
+    node.next = place
+    place.prev.next = node
+    place.prev = node
+
+
+cdef inline void unlink(Turnstile *node) noexcept nogil:
+    node.prev.next = node.next
+    node.next.prev = node.prev
+    node.prev = node.next = node
+
+
+cdef class Channel:
+    def __cinit__(self, Agenda agenda not None, Window window not None, str name not None):
+        cdef int i
+        self.agenda = agenda
+        self.window = window
+        self.store = agenda.store
+        self.name = name
+        self.ephemeral = name.endswith("#ephemeral")
+        self.consumers = []
+        for i in range(3):
+            link_alone(&self.ready[i])
+        heap_init(&self.timers)
+        self.alarm.node.index = HEAP_NOWHERE
+        self.alarm.owner = <void *>self
+        self.table = <Entry **>calloc(SMALLEST_TABLE, sizeof(Entry *))
+        if self.table == NULL:
+            raise MemoryError()
+        self.table_mask = SMALLEST_TABLE - 1
+        window.watch(&self.cursor)
+        window.move_cursor(&self.cursor, &window.fanout)
+        self.born_seq = window.fanout.seq
+
+    def __dealloc__(self):
+        if self.window is not None and not self.gone:
+            self.drop_everything()
+            self.window.unwatch(&self.cursor)
+            self.leave_agenda()
+        heap_free(&self.timers)
+        free(self.table)
+
+    # -- numbers --
+
+    cdef uint64_t depth(self) noexcept:
+        """Messages that wait for a consumer; neither in flight nor deferred."""
+        cdef uint64_t end = self.window.fanout.seq
+        cdef uint64_t waiting = 0
+        if end > self.cursor.seq + self.skipped:
+            waiting = end - self.cursor.seq - self.skipped
+        return waiting + self.queued
+
+    @property
+    def message_count(self):
+        """Messages received from the topic since the channel was made or loaded."""
+        return self.window.fanout.seq - self.born_seq
+
+    def counters(self):
+        """What /stats shows of the channel, as a dict."""
+        cdef uint64_t depth = self.depth()
+        cdef uint64_t memory = self.agenda.mem_queue_size
+        return {
+            "channel_name": self.name,
+            "depth": depth,
+            "backend_depth": 0 if self.ephemeral or depth < memory else depth - memory,
+            "in_flight_count": self.in_flight_count,
+            "deferred_count": self.deferred_count,
+            "message_count": self.message_count,
+            "zone_local_msg_count": self.taken[<int>ZONE_LOCAL],
+            "region_local_msg_count": self.taken[<int>REGION_LOCAL],
+            "global_msg_count": self.taken[<int>ANYWHERE],
+            "requeue_count": self.requeue_count,
+            "timeout_count": self.timeout_count,
+            "client_count": len(self.consumers),
+            "paused": bool(self.paused),
+        }
+
+    # -- the agenda --
+
+    cdef void touch_dirty(self) noexcept:
+        """Have dispatch called this turn."""
+        if not self.dirty:
+            self.dirty = True
+            self.agenda.dirty_channels.append(self)
+
+    cdef void set_alarm(self) noexcept:
+        """Keep the agenda's timer of this channel at its earliest due time."""
+        cdef HeapNode *first = heap_peek(&self.timers)
+        if first == NULL:
+            self.leave_agenda()
+        elif self.alarm.node.index == HEAP_NOWHERE:
+            heap_push(&self.agenda.channel_timers, &self.alarm.node, first.due)
+        elif self.alarm.node.due != first.due:
+            heap_update(&self.agenda.channel_timers, &self.alarm.node, first.due)
+
+    cdef void leave_agenda(self) noexcept:
+        if self.alarm.node.index != HEAP_NOWHERE:
+            heap_remove(&self.agenda.channel_timers, &self.alarm.node)
+
+    # -- messages come in --
+
+    cdef int defer_record(self, Block *block, uint32_t offset, uint64_t id, int64_t due) except -1:
+        """A record with a delay was fanned out: it is deferred here until `due`."""
+        cdef Entry *entry = self.store.new_entry()
+        entry.block = block
+        entry.offset = offset
+        entry.id = id
+        entry.attempts = 0
+        entry.flags = 0
+        self.window.ref(block)
+        self.skipped += 1
+        self.defer_entry(entry, due)
+        return 0
+
+    cdef int defer_entry(self, Entry *entry, int64_t due) except -1:
+        entry.state = DEFERRED
+        entry.node.index = HEAP_NOWHERE
+        entry.node.tag = ENTRY_TIMER
+        heap_check(heap_push(&self.timers, &entry.node, due))
+        self.deferred_count += 1
+        self.touch_dirty()
+        return 0
+
+    cdef void queue_entry(self, Entry *entry) noexcept:
+        """To the tail: behind everything that has been fanned out so far. An ephemeral channel that
+        is full drops it."""
+        if self.ephemeral and self.queued >= self.agenda.mem_queue_size:
+            self.dropped_count += 1
+            self.drop_entry(entry)
+            return
+        entry.state = QUEUED
+        entry.holding = <void *><size_t>self.window.fanout.seq
+        entry.next = NULL
+        if self.queue_last == NULL:
+            self.queue_first = entry
+        else:
+            self.queue_last.next = entry
+        self.queue_last = entry
+        self.queued += 1
+        self.touch_dirty()
+
+    cdef int collect(self) except -1:
+        """An ephemeral channel turns what was fanned out into explicit entries, dropping the newest
+        beyond mem-queue-size, as nothing else may keep them."""
+        cdef Record *record
+        cdef Entry *entry
+        while self.cursor.seq < self.window.fanout.seq:
+            record = self.record_at_cursor()
+            if record == NULL:
+                return 0
+            if record.attributes & (RECORD_DELAYED | RECORD_DAMAGED):
+                self.step_over(record)
+                continue
+            if self.queued >= self.agenda.mem_queue_size:
+                self.dispatch(1)
+            if self.queued >= self.agenda.mem_queue_size:
+                self.dropped_count += 1
+            else:
+                self.queue_entry(self.entry_at_cursor(record))
+            self.window_step(record)
+        return 0
+
+    # -- reading the window --
+
+    cdef Record *record_at_cursor(self) except? NULL:
+        """The next record; NULL if there is none or its block has to be loaded first."""
+        cdef Block *block
+        cdef Record *record
+        while True:
+            if self.window.hole_count:
+                self.skip_holes()
+            if not self.window.settle(&self.cursor) or self.cursor.seq >= self.window.fanout.seq:
+                return NULL
+            block = self.cursor.block
+            if block.data == NULL or block.flags & LOADING:
+                self.window.load(block)
+                return NULL
+            if self.cursor.offset == 0 and block.next != NULL and block.next.data == NULL:
+                self.window.load(block.next)
+            record = <Record *>(block.data + self.cursor.offset)
+            if record.seq >= self.cursor.seq or record.attributes & RECORD_DAMAGED:
+                return record
+            # The cursor was restored, or jumped over a hole, into the middle of the block.
+            self.cursor.offset += record.length
+
+    cdef void skip_holes(self) noexcept:
+        cdef uint32_t i
+        cdef Hole *hole
+        for i in range(self.window.hole_count):
+            hole = &self.window.holes[i]
+            if hole.start <= self.cursor.seq < hole.end:
+                self.skipped -= hole.end - self.cursor.seq
+                self.cursor.seq = hole.end
+
+    cdef void window_step(self, Record *record) noexcept:
+        self.cursor.offset += record.length
+        self.cursor.seq = record.seq + 1
+
+    cdef void step_over(self, Record *record) noexcept:
+        """A record that is not for this cursor: delayed (deferred when it was fanned out) or
+        damaged."""
+        if record.attributes & RECORD_DELAYED and self.skipped:
+            self.skipped -= 1
+        if record.attributes & RECORD_DAMAGED:
+            # Its own fields cannot be trusted; the framing around it can.
+            self.cursor.offset += record.length
+            self.cursor.seq += 1
+        else:
+            self.window_step(record)
+
+    cdef Entry *entry_at_cursor(self, Record *record) except NULL:
+        cdef Entry *entry = self.store.new_entry()
+        entry.block = self.cursor.block
+        entry.offset = self.cursor.offset
+        entry.id = record.id
+        entry.attempts = 0
+        entry.flags = 0
+        self.window.ref(entry.block)
+        return entry
+
+    cdef Entry *take(self) except? NULL:
+        """The next message to deliver, off the queue or the window, with its block in memory."""
+        cdef Entry *entry = self.queue_first
+        cdef Record *record
+        if entry != NULL and (<size_t>entry.holding <= self.cursor.seq
+                              or self.cursor.seq >= self.window.fanout.seq):
+            if entry.block.data == NULL or entry.block.flags & LOADING:
+                if not entry.block.flags & UNREADABLE:
+                    self.window.load(entry.block)
+                    return NULL
+            self.queue_first = entry.next
+            if self.queue_first == NULL:
+                self.queue_last = NULL
+            self.queued -= 1
+            return entry
+        while True:
+            record = self.record_at_cursor()
+            if record == NULL:
+                return NULL
+            if not record.attributes & (RECORD_DELAYED | RECORD_DAMAGED):
+                break
+            self.step_over(record)
+        entry = self.entry_at_cursor(record)
+        self.window_step(record)
+        return entry
+
+    # -- messages go out --
+
+    cdef Consumer next_consumer(self):
+        cdef int i
+        for i in range(3):
+            if self.ready[i].next != &self.ready[i]:
+                return <Consumer>self.ready[i].next.consumer
+        return None
+
+    cdef int dispatch(self, int budget) except -1:
+        """Deliver up to `budget` messages; returns whether something is left that could go now."""
+        cdef Consumer consumer
+        cdef Entry *entry
+        if self.paused or self.gone:
+            return 0
+        while budget > 0:
+            consumer = self.next_consumer()
+            if consumer is None:
+                return 0
+            if not consumer.has_room():
+                self.check_ready(consumer)
+                continue
+            entry = self.take()
+            if entry == NULL:
+                return 0
+            budget -= 1
+            self.deliver(consumer, entry)
+        return 1
+
+    cdef int deliver(self, Consumer consumer, Entry *entry) except -1:
+        cdef Block *block = entry.block
+        cdef Record *record = <Record *>(block.data + entry.offset)
+        cdef Turnstile *place = &consumer.turnstile
+        if block.data == NULL or record.attributes & RECORD_DAMAGED:
+            self.drop_entry(entry)
+            return 0
+        self.taken[consumer.locality] += 1
+        if consumer.sample_rate and self.agenda.random_percent() > consumer.sample_rate:
+            self.sampled_count += 1
+            self.drop_entry(entry)
+            return 0
+        entry.attempts += 1
+        entry.id = record.id
+        self.hold(consumer.holding, entry, self.agenda.now + consumer.msg_timeout)
+        self.table_add(entry)
+        self.in_flight_count += 1
+        consumer.in_flight += 1
+        consumer.message_count += 1
+        consumer.send_message(self.window, block, record, entry.attempts)
+        if consumer.in_flight >= consumer.ready_count:
+            consumer.waiting = False
+            unlink(place)
+        elif place.next != place.prev:
+            # To the end of its ring: consumers take turns.
+            unlink(place)
+            link_before(&self.ready[consumer.locality], place)
+        return 0
+
+    cdef void drop_entry(self, Entry *entry) noexcept:
+        self.window.unref(entry.block)
+        self.store.free_entry(entry)
+
+    # -- in flight --
+
+    cdef int hold(self, Holding *holding, Entry *entry, int64_t deadline) except -1:
+        """Enter a message into a consumer's list, in the order of deadlines (nearly always last)."""
+        cdef Entry *before = holding.last
+        entry.state = IN_FLIGHT
+        entry.node.due = deadline
+        entry.node.tag = <uint32_t>(self.agenda.now // 1000000)
+        entry.holding = holding
+        while before != NULL and before.node.due > deadline:
+            before = before.prev
+        entry.prev = before
+        if before == NULL:
+            entry.next = holding.first
+            holding.first = entry
+        else:
+            entry.next = before.next
+            before.next = entry
+        if entry.next == NULL:
+            holding.last = entry
+        else:
+            entry.next.prev = entry
+        holding.count += 1
+        if holding.timer.index == HEAP_NOWHERE:
+            heap_check(heap_push(&self.timers, &holding.timer, deadline))
+            self.touch_dirty()
+        elif holding.timer.due > deadline:
+            heap_update(&self.timers, &holding.timer, deadline)
+            self.touch_dirty()
+        return 0
+
+    cdef void let_go(self, Entry *entry) noexcept:
+        """Take a message out of its consumer's list."""
+        cdef Holding *holding = <Holding *>entry.holding
+        if entry.prev == NULL:
+            holding.first = entry.next
+        else:
+            entry.prev.next = entry.next
+        if entry.next == NULL:
+            holding.last = entry.prev
+        else:
+            entry.next.prev = entry.prev
+        holding.count -= 1
+        if holding.count == 0 and holding.consumer == NULL:
+            self.free_holding(holding)
+
+    cdef Holding *new_holding(self, Consumer consumer) except NULL:
+        cdef Holding *holding = <Holding *>calloc(1, sizeof(Holding))
+        if holding == NULL:
+            raise MemoryError()
+        holding.timer.index = HEAP_NOWHERE
+        holding.timer.tag = HOLDING_TIMER
+        holding.consumer = <void *>consumer
+        holding.next = self.holdings
+        if holding.next != NULL:
+            holding.next.prev = holding
+        self.holdings = holding
+        return holding
+
+    cdef void free_holding(self, Holding *holding) noexcept:
+        if holding.timer.index != HEAP_NOWHERE:
+            heap_remove(&self.timers, &holding.timer)
+        if holding.prev != NULL:
+            holding.prev.next = holding.next
+        else:
+            self.holdings = holding.next
+        if holding.next != NULL:
+            holding.next.prev = holding.prev
+        free(holding)
+
+    cdef inline uint32_t table_slot(self, uint64_t id) noexcept:
+        return <uint32_t>((id * 0x9E3779B97F4A7C15u) >> 32) & self.table_mask
+
+    cdef int table_add(self, Entry *entry) except -1:
+        cdef uint32_t slot
+        if 2 * self.in_flight_count > self.table_mask:
+            self.table_resize(4 * (self.table_mask + 1))
+        slot = self.table_slot(entry.id)
+        while self.table[slot] != NULL:
+            slot = (slot + 1) & self.table_mask
+        self.table[slot] = entry
+        return 0
+
+    cdef int table_resize(self, uint32_t size) except -1:
+        cdef Entry **old = self.table
+        cdef uint32_t old_size = self.table_mask + 1
+        cdef uint32_t i
+        cdef uint32_t slot
+        cdef Entry **table = <Entry **>calloc(size, sizeof(Entry *))
+        if table == NULL:
+            raise MemoryError()
+        self.table = table
+        self.table_mask = size - 1
+        for i in range(old_size):
+            if old[i] != NULL:
+                slot = self.table_slot(old[i].id)
+                while table[slot] != NULL:
+                    slot = (slot + 1) & self.table_mask
+                table[slot] = old[i]
+        free(old)
+        return 0
+
+    cdef inline uint32_t table_find(self, uint64_t id) noexcept:
+        """The slot of an id, or that of the NULL that ends the search."""
+        cdef uint32_t slot = self.table_slot(id)
+        while self.table[slot] != NULL and self.table[slot].id != id:
+            slot = (slot + 1) & self.table_mask
+        return slot
+
+    cdef void table_clear(self, uint32_t slot) noexcept:
+        """Empty a slot; entries behind it that were pushed past it move up."""
+        cdef uint32_t hole = slot
+        cdef uint32_t home
+        while True:
+            slot = (slot + 1) & self.table_mask
+            if self.table[slot] == NULL:
+                break
+            home = self.table_slot(self.table[slot].id)
+            if ((slot - home) & self.table_mask) >= ((slot - hole) & self.table_mask):
+                self.table[hole] = self.table[slot]
+                hole = slot
+        self.table[hole] = NULL
+
+    cdef Entry *held_by(self, Consumer consumer, uint64_t id, Outcome *outcome) noexcept:
+        """The message in flight with this id, taken off the table if the consumer owns it."""
+        cdef uint32_t slot = self.table_find(id)
+        cdef Entry *entry = self.table[slot]
+        if entry == NULL:
+            outcome[0] = NOT_IN_FLIGHT
+            return NULL
+        if (<Holding *>entry.holding).consumer != <void *>consumer:
+            outcome[0] = NOT_OWNER
+            return NULL
+        self.table_clear(slot)
+        outcome[0] = DONE
+        return entry
+
+    cdef void no_longer_in_flight(self, Entry *entry) noexcept:
+        """Off its holding and the counters (the table is the caller's)."""
+        cdef Holding *holding = <Holding *>entry.holding
+        cdef Consumer consumer
+        if holding.consumer != NULL:
+            consumer = <Consumer>holding.consumer
+            consumer.in_flight -= 1
+            self.check_ready(consumer)
+        self.let_go(entry)
+        self.in_flight_count -= 1
+
+    cdef Outcome finish(self, Consumer consumer, uint64_t id) noexcept:
+        cdef Outcome outcome
+        cdef Entry *entry = self.held_by(consumer, id, &outcome)
+        if entry == NULL:
+            return outcome
+        self.no_longer_in_flight(entry)
+        self.finish_count += 1
+        consumer.finish_count += 1
+        self.drop_entry(entry)
+        return DONE
+
+    cdef Outcome requeue(self, Consumer consumer, uint64_t id, int64_t delay) except *:
+        """Put a message back: at once to the tail, or deferred for `delay` ns."""
+        cdef Outcome outcome
+        cdef Entry *entry = self.held_by(consumer, id, &outcome)
+        if entry == NULL:
+            return outcome
+        self.no_longer_in_flight(entry)
+        self.requeue_count += 1
+        consumer.requeue_count += 1
+        if delay:
+            self.defer_entry(entry, self.agenda.now + delay)
+        else:
+            self.queue_entry(entry)
+        return DONE
+
+    cdef Outcome touch(self, Consumer consumer, uint64_t id) noexcept:
+        """Give the consumer its whole message timeout again, up to max-msg-timeout in all."""
+        cdef uint32_t slot = self.table_find(id)
+        cdef Entry *entry = self.table[slot]
+        cdef Holding *holding
+        cdef int64_t deadline = self.agenda.now + consumer.msg_timeout
+        cdef int64_t held
+        cdef uint32_t delivered
+        if entry == NULL:
+            return NOT_IN_FLIGHT
+        holding = <Holding *>entry.holding
+        if holding.consumer != <void *>consumer:
+            return NOT_OWNER
+        # Milliseconds modulo 2^32: right for attempts of up to 49 days.
+        delivered = entry.node.tag
+        held = <int64_t>(<uint32_t>(self.agenda.now // 1000000) - delivered) * 1000000
+        if held + consumer.msg_timeout >= self.agenda.max_msg_timeout:
+            deadline = self.agenda.now + self.agenda.max_msg_timeout - held
+        self.let_go(entry)
+        self.hold(holding, entry, deadline)
+        entry.node.tag = delivered
+        return DONE
+
+    # -- time passes --
+
+    cdef int expire(self, int budget) except -1:
+        """Handle what is due, at most `budget` messages; returns whether some is still due."""
+        cdef HeapNode *node
+        cdef Entry *entry
+        while budget > 0:
+            node = heap_peek(&self.timers)
+            if node == NULL or node.due > self.agenda.now:
+                break
+            if node.tag == HOLDING_TIMER:
+                budget -= self.expire_holding(<Holding *>node, budget)
+                continue
+            heap_remove(&self.timers, node)
+            entry = <Entry *>node
+            self.deferred_count -= 1
+            self.queue_entry(entry)
+            budget -= 1
+        self.set_alarm()
+        node = heap_peek(&self.timers)
+        return node != NULL and node.due <= self.agenda.now
+
+    cdef int expire_holding(self, Holding *holding, int budget) except -1:
+        """Time out what a consumer held for too long; returns how many."""
+        cdef Entry *entry = holding.first
+        cdef int expired = 0
+        heap_remove(&self.timers, &holding.timer)
+        while entry != NULL and entry.node.due <= self.agenda.now and expired < budget:
+            expired += 1
+            self.table_clear(self.table_find(entry.id))
+            self.timeout_count += 1
+            if holding.count == 1 and holding.consumer == NULL:
+                # The last message of a client that left: the holding goes with it.
+                self.no_longer_in_flight(entry)
+                self.queue_entry(entry)
+                return expired
+            self.no_longer_in_flight(entry)
+            self.queue_entry(entry)
+            entry = holding.first
+        if entry != NULL:
+            heap_check(heap_push(&self.timers, &holding.timer, entry.node.due))
+        return expired
+
+    # -- consumers --
+
+    cdef int add_consumer(self, Consumer consumer) except -1:
+        consumer.holding = self.new_holding(consumer)
+        consumer.channel = self
+        consumer.turnstile.consumer = <void *>consumer
+        link_alone(&consumer.turnstile)
+        self.consumers.append(consumer)
+        return 0
+
+    cdef void remove_consumer(self, Consumer consumer) noexcept:
+        """The client left; what it holds stays in flight until its deadlines."""
+        cdef Holding *holding = consumer.holding
+        if consumer.waiting:
+            consumer.waiting = False
+            unlink(&consumer.turnstile)
+        consumer.holding = NULL
+        consumer.channel = None
+        if holding != NULL:
+            holding.consumer = NULL
+            if holding.count == 0:
+                self.free_holding(holding)
+        try:
+            self.consumers.remove(consumer)
+        except ValueError:
+            pass
+        self.touch_dirty()
+
+    cdef void check_ready(self, Consumer consumer) noexcept:
+        """Enter the consumer into its ring, or take it out, as its ready count says."""
+        cdef bint ready = (
+            consumer.channel is self and consumer.in_flight < consumer.ready_count
+            and consumer.has_room())
+        if ready == consumer.waiting:
+            return
+        consumer.waiting = ready
+        if ready:
+            link_before(&self.ready[consumer.locality], &consumer.turnstile)
+            self.touch_dirty()
+        else:
+            unlink(&consumer.turnstile)
+
+    # -- administration --
+
+    def pause(self, bint paused):
+        self.paused = paused
+        self.touch_dirty()
+
+    def empty(self):
+        """Drop everything: waiting, in flight and deferred."""
+        cdef Consumer consumer
+        self.drop_everything()
+        self.window.move_cursor(&self.cursor, &self.window.fanout)
+        self.window.trim()
+        self.set_alarm()
+        for consumer in self.consumers:
+            consumer.in_flight = 0
+            self.check_ready(consumer)
+
+    cdef void drop_everything(self) noexcept:
+        cdef HeapNode *node
+        cdef Entry *entry
+        cdef Holding *holding = self.holdings
+        cdef Holding *following
+        while holding != NULL:
+            following = holding.next
+            while holding.first != NULL:
+                entry = holding.first
+                holding.first = entry.next
+                self.drop_entry(entry)
+            holding.last = NULL
+            holding.count = 0
+            if holding.timer.index != HEAP_NOWHERE:
+                heap_remove(&self.timers, &holding.timer)
+            if holding.consumer == NULL:
+                self.free_holding(holding)
+            holding = following
+        while True:
+            node = heap_peek(&self.timers)
+            if node == NULL:
+                break
+            heap_remove(&self.timers, node)
+            self.drop_entry(<Entry *>node)
+        while self.queue_first != NULL:
+            entry = self.queue_first
+            self.queue_first = entry.next
+            self.drop_entry(entry)
+        self.queue_last = NULL
+        memset(self.table, 0, (<size_t>self.table_mask + 1) * sizeof(Entry *))
+        self.queued = self.deferred_count = self.in_flight_count = self.skipped = 0
+
+    cdef int close(self) except -1:
+        """The end of the channel: its consumers are told and its messages dropped."""
+        cdef Consumer consumer
+        if self.gone:
+            return 0
+        self.gone = True
+        for consumer in list(self.consumers):
+            self.remove_consumer(consumer)
+            consumer.on_channel_gone()
+        self.drop_everything()
+        self.window.unwatch(&self.cursor)
+        self.leave_agenda()
+        return 0

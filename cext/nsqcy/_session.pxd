@@ -1,0 +1,179 @@
+# Sessions: the V2 state machine of one connection, and the sessions of a worker.
+#
+#   bytes ──feed──► lines and bodies ──► commands ──► topic, channel          (home is owner)
+#                                           │    └──► Leg ══stream══► Session (owner elsewhere)
+#                                           ▼
+#   bytes ◄─flush── output ◄── frames ◄── tickets (answers in the order of their commands)
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from nsqcy._channel cimport Agenda, Channel, Consumer, Timer, Waiter
+from nsqcy._heap cimport Heap
+from nsqcy._mesh cimport Mesh, Stream, StreamEnd
+from nsqcy._store cimport Block, Record, Window
+from nsqcy._topic cimport Shard, Topic
+from nsqcy._wire cimport Output, Word
+
+
+# As /stats shows it.
+cdef enum State:
+    INIT = 0
+    SUBSCRIBED = 3
+    CLOSING = 4
+
+# What became of the bytes of a command.
+cdef enum Parsed:
+    MORE = 0            # it is not complete
+    NEXT = 1            # it was executed; its bytes are used
+    BLOCKED = 2         # it has to wait; its bytes stay
+    STOPPED = 3         # the session ends; nothing more is executed
+
+cdef enum:
+    OUTPUT_ENOUGH = 131072      # bytes unsent above which a consumer gets no more messages
+    TICKETS_MOST = 4096         # answers outstanding; more commands wait
+    FORWARDED_MOST = 1048576    # bytes of forwarded commands not answered
+    RECEIVE_SIZE = 131072       # bytes of one receive
+
+
+# An answer that is still to come.
+ctypedef struct Ticket:
+    uint8_t state               # TicketState
+    const char *command         # a static name: PUB, MPUB, DPUB
+    uint32_t forwarded          # bytes it counts against FORWARDED_MOST
+    void *text                  # owned bytes: a response, or the text of an error frame
+
+cdef enum TicketState:
+    WAITING = 0
+    ANSWERED = 1                # text NULL: OK
+    FAILED = 2                  # text: the error; the session ends with it
+
+
+cdef class Transport:
+    """Where a session's bytes go and come from."""
+    cdef Session session
+    cdef int flush(self) except -1
+    cdef int watch_input(self, bint on) except -1
+    cdef int close(self) except -1
+
+
+cdef class Leg(StreamEnd):
+    """The home's end of a stream to the owner of a topic: commands go out, frames come back."""
+    cdef Session session
+    cdef Stream stream
+    cdef int peer
+    cdef bint up
+    cdef list expected              # numbers of the tickets it will answer, in order
+    cdef size_t expected_first
+    cdef bytearray unsent           # commands beyond the stream's credit
+    cdef uint8_t header[8]          # of the frame that is arriving
+    cdef uint32_t header_have
+    cdef int32_t frame_type
+    cdef uint32_t frame_left        # data bytes of the frame still to come
+    cdef bytearray answer           # data of a frame that is not a message
+    cdef size_t unconsumed          # relayed, but not sent to the client yet
+
+    cdef int send(self, const uint8_t *data, size_t n) except -1
+    cdef int end_frame(self) except -1
+
+
+cdef class Session(Consumer):
+    cdef Home home
+    cdef Transport transport
+    cdef readonly State state
+    cdef bint magic_seen
+    cdef bint remote                # the far end of a stream: its client's home is elsewhere
+    cdef bint blocked               # parsing waits for tickets, a placement or a peer
+    cdef bint stopping              # nothing more is executed; it closes when all is sent
+    cdef readonly bint closed
+    cdef bint eof                   # no more input
+    cdef bint dirty
+    cdef bint resumable
+    cdef bint reading
+    cdef bint starved               # waits for its worker's input budget
+    cdef Output output
+    cdef uint8_t *kept              # unfinished input
+    cdef size_t kept_start
+    cdef size_t kept_end
+    cdef size_t kept_capacity
+    cdef const char *unread         # what a body's end of input means; NULL: between commands
+    cdef bytes unread_error
+    cdef size_t scanned             # bytes of an incomplete MPUB body that were checked
+    cdef uint32_t scanned_count
+    cdef Ticket *tickets
+    cdef uint32_t ticket_first
+    cdef uint32_t ticket_count
+    cdef uint32_t ticket_room
+    cdef uint64_t ticket_base       # number of the first one
+    cdef size_t forwarded
+    cdef dict legs                  # worker -> Leg
+    cdef Leg leg                    # of the subscription, when its topic is owned elsewhere
+    cdef Leg relaying               # a message frame of it is half written
+    cdef bytearray aside            # frames that wait for the end of that one
+    cdef Topic topic                # the one published to last
+    cdef bytes topic_key
+    cdef uint64_t topic_count       # messages published to it, not yet in pub_counts
+    cdef readonly dict pub_counts
+    cdef Topic subscribed           # topic of the channel
+    cdef str subscribed_topic
+    cdef str subscribed_channel
+    cdef readonly str remote_address
+    cdef readonly str client_id
+    cdef readonly str hostname
+    cdef readonly str user_agent
+    cdef readonly str topology_region
+    cdef readonly str topology_zone
+    cdef bint identified
+    cdef readonly int64_t connected_at      # wall clock, ns
+    cdef int64_t heartbeat_interval         # ns; 0: none
+    cdef int64_t next_heartbeat
+    cdef int64_t last_command
+    cdef int64_t stuck_since                # output could not be sent; 0: it could
+    cdef int64_t waiting_since              # for a peer that is down
+    cdef uint32_t output_buffer_size
+    cdef int64_t output_buffer_timeout
+    cdef Timer timer
+
+    cdef int feed(self, const uint8_t *data, size_t n) except -1
+    cdef int end_of_input(self) except -1
+    cdef int resume(self) except -1
+    cdef int after_flush(self) except -1
+    cdef int on_timer(self) except -1
+    cdef int close(self) except -1
+    cdef void touch_dirty(self) noexcept
+    cdef void wake(self) noexcept
+    cdef int respond(self, const uint8_t *data, size_t n) except -1
+    cdef int put_frame(self, int type, const uint8_t *data, size_t n) except -1
+    cdef int answer(self, uint64_t ticket, TicketState state, bytes text) except -1
+
+
+cdef class Home:
+    """The sessions of a worker: whose turn it is, who owns which topic, and their limits."""
+    cdef readonly Shard shard
+    cdef readonly Agenda agenda
+    cdef readonly Mesh mesh
+    cdef readonly int index
+    cdef readonly set sessions
+    cdef readonly dict owners               # topic -> worker
+    cdef dict askers                        # topic -> sessions that wait for its placement
+    cdef list peer_waiters                  # sessions that wait for a worker to come back
+    cdef list dirty
+    cdef list resumable
+    cdef list starved
+    cdef Heap timers
+    cdef uint8_t *scratch                   # one receive
+    cdef readonly uint64_t input_bytes      # unfinished input of all sessions
+    cdef uint64_t max_input_bytes
+    cdef object options
+    cdef object negotiate
+    cdef object ask_placement
+    cdef object log
+    cdef int64_t max_msg_size
+    cdef int64_t max_body_size
+    cdef uint32_t max_rdy_count
+    cdef int64_t max_req_timeout            # ns
+    cdef uint32_t max_channel_consumers
+    cdef int64_t heartbeat_default
+
+    cdef int64_t turn(self) except? -1
+    cdef int owner_of(self, bytes key) noexcept
+    cdef int input_grew(self, int64_t n) except -1

@@ -1,0 +1,1397 @@
+"""Sessions: the V2 protocol of one connection; and the sessions of a worker.
+
+A session is fed bytes and writes frames into its output; a transport (a socket, or a stream to
+another worker) moves them. It executes commands on topics of its own worker, and forwards those
+about topics of others through a leg: a stream whose far end is a session like this one. Knows
+neither sockets nor the event loop, and reads no clock.
+
+Answers leave in the order of their commands: one that is not known yet (a publish that waits for
+the log, or was forwarded) takes a ticket, and what comes behind it waits. Publishes may be
+pipelined; any other command waits until no ticket is outstanding. Heartbeats and messages pass.
+"""
+
+import json
+
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memchr, memcmp, memcpy, memmove
+
+from nsqcy._bytes cimport hex16_parse, load_be32
+from nsqcy._channel cimport (
+    ANYWHERE,
+    DONE,
+    NOT_IN_FLIGHT,
+    Outcome,
+    REGION_LOCAL,
+    ZONE_LOCAL,
+)
+from nsqcy._heap cimport HEAP_NOWHERE, heap_free, heap_init, heap_peek, heap_push, heap_remove, heap_update
+from nsqcy._store cimport record_body
+from nsqcy._wire cimport (
+    ERROR,
+    FRAME_HEADER,
+    LONGEST_LINE,
+    MESSAGE,
+    RESPONSE,
+    name_is_valid,
+    parse_number,
+    split_line,
+)
+from nsqcy.errors import ClientError
+from nsqcy.names import is_ephemeral, quote
+
+
+cdef extern from "Python.h":
+    void Py_INCREF(object)
+    void Py_DECREF(object)
+    void Py_XDECREF(void *)
+    bytes PyBytes_FromStringAndSize(const char *text, Py_ssize_t n)
+
+
+cdef int64_t MILLISECOND = 1000000
+cdef int64_t SECOND = 1000000000
+cdef int64_t NEVER = 0x7fffffffffffffff
+cdef int64_t MAGIC_TIMEOUT = 60 * SECOND        # a peer that does not even say what it speaks
+cdef int64_t PEER_TIMEOUT = 5 * SECOND          # how long a publish waits for a dead worker
+
+cdef enum:
+    KEPT_FREELY = 65536         # unfinished input of one session that the worker's budget allows
+    LEG_BACKLOG = 262144        # bytes of commands that wait for credit before parsing stops
+    WORDS = 4                   # of a line: the name and as many parameters as any command has
+
+cdef const char *PUB = b"PUB"
+cdef const char *MPUB = b"MPUB"
+cdef const char *DPUB = b"DPUB"
+cdef const char *SUB = b"SUB"
+
+
+cdef class Transport:
+    cdef int flush(self) except -1:
+        """Send what the output holds, as far as it goes; call session.after_flush()."""
+        raise NotImplementedError
+
+    cdef int watch_input(self, bint on) except -1:
+        """Whether input is wanted."""
+        raise NotImplementedError
+
+    cdef int close(self) except -1:
+        raise NotImplementedError
+
+
+cdef inline bint word_is(const Word *word, const char *text, size_t length) noexcept:
+    return word.length == length and memcmp(word.at, text, length) == 0
+
+
+cdef inline bytes word_bytes(const Word *word):
+    return PyBytes_FromStringAndSize(<const char *>word.at, word.length)
+
+
+cdef class Session(Consumer):
+    def __cinit__(self, Home home not None, Transport transport not None, str remote_address,
+                  *args, **kwargs):
+        self.home = home
+        self.transport = transport
+        transport.session = self
+        self.remote_address = remote_address
+        self.output = Output()
+        self.legs = {}
+        self.pub_counts = {}
+        self.client_id = self.hostname = remote_address.rpartition(":")[0].strip("[]")
+        self.user_agent = self.topology_region = self.topology_zone = ""
+        self.locality = ANYWHERE
+        self.msg_timeout = home.options.msg_timeout
+        self.output_buffer_size = 16384
+        self.output_buffer_timeout = home.options.output_buffer_timeout
+        self.connected_at = home.agenda.wall
+        self.last_command = home.agenda.now
+        self.reading = True
+        self.timer.node.index = HEAP_NOWHERE
+        self.timer.owner = <void *>self
+        home.sessions.add(self)
+        self.set_timer()
+
+    def __dealloc__(self):
+        cdef uint32_t i
+        for i in range(self.ticket_count):
+            Py_XDECREF(self.tickets[(self.ticket_first + i) % self.ticket_room].text)
+        free(self.tickets)
+        free(self.kept)
+        if self.timer.node.index != HEAP_NOWHERE and self.home is not None:
+            heap_remove(&self.home.timers, &self.timer.node)
+
+    # -- input --
+
+    cdef int feed(self, const uint8_t *data, size_t n) except -1:
+        """Execute the complete commands in what was kept and these bytes; keep the rest."""
+        cdef size_t used
+        if self.stopping or self.closed:
+            return 0
+        if self.kept_end > self.kept_start:
+            self.keep(data, n)
+            if not self.blocked:
+                self.parse_kept()
+        elif self.blocked:
+            self.keep(data, n)
+        else:
+            used = self.parse(data, n)
+            if used < n and not self.stopping:
+                self.keep(data + used, n - used)
+        self.check_appetite()
+        return 0
+
+    cdef int end_of_input(self) except -1:
+        """The peer has sent all it will: what is complete is answered, then the session ends."""
+        self.eof = True
+        if not self.blocked and not self.stopping:
+            return self.finish_input()
+        return self.check_appetite()
+
+    cdef int finish_input(self) except -1:
+        if self.unread_error is not None:
+            self.fatal(self.unread_error)
+        else:
+            self.stop()
+        return 0
+
+    cdef int resume(self) except -1:
+        """What parsing waited for may have come."""
+        self.resumable = False
+        if self.closed or self.stopping or not self.blocked:
+            return 0
+        self.blocked = False
+        self.last_command = self.home.agenda.now
+        self.parse_kept()
+        if self.eof and not self.blocked and not self.stopping:
+            self.finish_input()
+        self.check_appetite()
+        return 0
+
+    cdef int parse_kept(self) except -1:
+        cdef size_t used = self.parse(self.kept + self.kept_start, self.kept_end - self.kept_start)
+        self.kept_start += used
+        if self.kept_start >= self.kept_end or self.stopping:
+            self.drop_kept()
+        return 0
+
+    cdef int keep(self, const uint8_t *data, size_t n) except -1:
+        """Unfinished input grows with what arrived, never with what was announced."""
+        cdef size_t have = self.kept_end - self.kept_start
+        cdef size_t capacity = self.kept_capacity
+        cdef uint8_t *grown
+        if self.kept_end + n > capacity:
+            if self.kept_start:
+                memmove(self.kept, self.kept + self.kept_start, have)
+                self.kept_start = 0
+                self.kept_end = have
+            if have + n > capacity:
+                capacity = max(have + n, capacity + capacity // 2)
+                grown = <uint8_t *>realloc(self.kept, capacity)
+                if grown == NULL:
+                    raise MemoryError()
+                self.home.input_grew(<int64_t>capacity - <int64_t>self.kept_capacity)
+                self.kept = grown
+                self.kept_capacity = capacity
+        memcpy(self.kept + self.kept_end, data, n)
+        self.kept_end += n
+        return 0
+
+    cdef int drop_kept(self) except -1:
+        free(self.kept)
+        self.kept = NULL
+        self.home.input_grew(-<int64_t>self.kept_capacity)
+        self.kept_start = self.kept_end = self.kept_capacity = 0
+        return 0
+
+    cdef int check_appetite(self) except -1:
+        """Whether more input is wanted: not while parsing waits, nor while the worker holds too much
+        unfinished input and this session is among those who hold it."""
+        cdef bint starve = (self.kept_capacity > KEPT_FREELY
+                            and self.home.input_bytes > self.home.max_input_bytes)
+        cdef bint wanted = not (self.blocked or self.stopping or self.eof or starve)
+        if starve and not self.starved:
+            self.starved = True
+            self.home.starved.append(self)
+        if wanted != self.reading and not self.closed:
+            self.reading = wanted
+            self.transport.watch_input(wanted)
+        return 0
+
+    cdef size_t parse(self, const uint8_t *data, size_t n) except? 0:
+        """Execute complete commands; returns how many bytes they took."""
+        cdef size_t at = 0
+        cdef size_t used = 0
+        cdef Parsed parsed
+        if not self.magic_seen:
+            if n < 4:
+                return 0
+            if memcmp(data, b"  V2", 4) != 0:
+                self.put_frame(ERROR, b"E_BAD_PROTOCOL", 14)
+                self.home.log.error(
+                    f"client({self.remote_address}) bad protocol magic "
+                    f"'{data[:4].decode('latin-1')}'")
+                self.stop()
+                return 4
+            self.magic_seen = True
+            self.heartbeat_interval = self.home.heartbeat_default
+            self.next_heartbeat = self.home.agenda.now + self.heartbeat_interval
+            self.last_command = self.home.agenda.now
+            self.set_timer()
+            at = 4
+        while at < n:
+            self.unread_error = None
+            parsed = self.command(data + at, n - at, &used)
+            if parsed == NEXT:
+                at += used
+                continue
+            if parsed == BLOCKED:
+                self.blocked = True
+            break
+        if at:
+            self.last_command = self.home.agenda.now
+        return at
+
+    cdef Parsed command(self, const uint8_t *line, size_t n, size_t *used) except *:
+        """Execute one command, if all of it is there."""
+        cdef const uint8_t *end = <const uint8_t *>memchr(
+            line, 10, min(n, <size_t>LONGEST_LINE))
+        cdef size_t length
+        cdef Word words[WORDS]
+        cdef int count
+        if end == NULL:
+            if n >= LONGEST_LINE:
+                self.stop()
+                return STOPPED
+            return MORE
+        used[0] = end - line + 1
+        length = end - line
+        if length and line[length - 1] == 13:
+            length -= 1
+        count = split_line(line, length, words, WORDS)
+        return self.execute(words, count, line, used, end + 1, n - used[0])
+
+    cdef Parsed execute(self, Word *words, int count, const uint8_t *line, size_t *used,
+                        const uint8_t *rest, size_t left) except *:
+        """Commands by name, the frequent ones first. Those without a body take bytes [line, line +
+        used); the others add their body to `used`."""
+        cdef Word *name = words
+        if word_is(name, PUB, 3):
+            return self.pub(words, count, line, used, rest, left)
+        if word_is(name, MPUB, 4):
+            return self.mpub(words, count, line, used, rest, left)
+        if word_is(name, DPUB, 4):
+            return self.dpub(words, count, line, used, rest, left)
+        if self.ticket_count:
+            return BLOCKED
+        if self.leg is not None and len(self.leg.unsent) > LEG_BACKLOG:
+            return BLOCKED
+        if word_is(name, b"FIN", 3):
+            return self.fin(words, count, line, used[0])
+        if word_is(name, b"RDY", 3):
+            return self.rdy(words, count, line, used[0])
+        if word_is(name, b"REQ", 3):
+            return self.req(words, count, line, used[0])
+        if word_is(name, b"TOUCH", 5):
+            return self.touch_message(words, count, line, used[0])
+        if word_is(name, b"NOP", 3):
+            return NEXT
+        if word_is(name, SUB, 3):
+            return self.sub(words, count, line, used[0])
+        if word_is(name, b"CLS", 3):
+            return self.cls(line, used[0])
+        if word_is(name, b"IDENTIFY", 8):
+            return self.identify(used, rest, left)
+        if word_is(name, b"AUTH", 4):
+            return self.auth(count, used, rest, left)
+        return self.fatal(b"E_INVALID invalid command " + word_bytes(name))
+
+    # -- answers --
+
+    cdef int put_frame(self, int type, const uint8_t *data, size_t n) except -1:
+        cdef Output aside
+        if self.closed:
+            return 0
+        if self.relaying is not None:
+            # In the middle of a message frame from another worker: right behind it.
+            aside = Output()
+            aside.put_frame(type, data, n)
+            self.aside += aside.buffer[:aside.end]
+        else:
+            self.output.put_frame(type, data, n)
+        self.touch_dirty()
+        return 0
+
+    cdef int respond(self, const uint8_t *data, size_t n) except -1:
+        """Answer a command: at once if nothing before it is unanswered."""
+        if self.ticket_count == 0:
+            return self.put_frame(RESPONSE, data, n)
+        self.take_ticket(NULL, 0)
+        self.answer(self.ticket_base + self.ticket_count - 1, ANSWERED,
+                    PyBytes_FromStringAndSize(<const char *>data, n))
+        return 0
+
+    cdef Parsed fatal(self, bytes text) except *:
+        """An error after which nothing more is executed: answered in its turn, then the end."""
+        self.home.log.error(f"[{self.remote_address}] - {text.decode('utf-8', 'replace')}")
+        if self.ticket_count:
+            self.take_ticket(NULL, 0)
+            self.stopping = True
+            self.answer(self.ticket_base + self.ticket_count - 1, FAILED, text)
+        else:
+            self.put_frame(ERROR, text, len(text))
+            self.stop()
+        return STOPPED
+
+    cdef int refuse(self, const char *command, const Word *id, Outcome outcome) except -1:
+        """FIN, REQ or TOUCH of a message that is not the client's."""
+        cdef bytes text = b"E_%s_FAILED %s %s failed %s" % (
+            <bytes>command, <bytes>command, word_bytes(id),
+            b"ID not in flight" if outcome == NOT_IN_FLIGHT else b"client does not own message")
+        return self.put_frame(ERROR, text, len(text))
+
+    cdef uint64_t take_ticket(self, const char *command, size_t forwarded) except? 0:
+        """A place in the line of answers; returns its number."""
+        cdef Ticket *grown
+        cdef Ticket *ticket
+        cdef uint32_t i
+        if self.ticket_count == self.ticket_room:
+            grown = <Ticket *>malloc((2 * self.ticket_room + 8) * sizeof(Ticket))
+            if grown == NULL:
+                raise MemoryError()
+            for i in range(self.ticket_count):
+                grown[i] = self.tickets[(self.ticket_first + i) % self.ticket_room]
+            free(self.tickets)
+            self.tickets = grown
+            self.ticket_first = 0
+            self.ticket_room = 2 * self.ticket_room + 8
+        ticket = &self.tickets[(self.ticket_first + self.ticket_count) % self.ticket_room]
+        ticket.state = WAITING
+        ticket.command = command
+        ticket.forwarded = <uint32_t>forwarded
+        ticket.text = NULL
+        self.forwarded += forwarded
+        self.ticket_count += 1
+        return self.ticket_base + self.ticket_count - 1
+
+    cdef int answer(self, uint64_t number, TicketState state, bytes text) except -1:
+        """The answer behind a ticket is known; whatever is first in line and known leaves."""
+        cdef Ticket *ticket
+        if self.closed or number < self.ticket_base \
+                or number >= self.ticket_base + self.ticket_count:
+            return 0
+        ticket = &self.tickets[
+            (self.ticket_first + <uint32_t>(number - self.ticket_base)) % self.ticket_room]
+        ticket.state = state
+        if text is not None:
+            Py_INCREF(text)
+            ticket.text = <void *>text
+        if number == self.ticket_base:
+            self.call_tickets()
+        return 0
+
+    cdef int call_tickets(self) except -1:
+        cdef Ticket ticket
+        cdef bytes text
+        while self.ticket_count:
+            ticket = self.tickets[self.ticket_first]
+            if ticket.state == WAITING:
+                break
+            self.ticket_first = (self.ticket_first + 1) % self.ticket_room
+            self.ticket_count -= 1
+            self.ticket_base += 1
+            self.forwarded -= ticket.forwarded
+            text = None
+            if ticket.text != NULL:
+                text = <bytes>ticket.text
+                Py_DECREF(text)
+            if ticket.state == FAILED:
+                self.put_frame(ERROR, text, len(text))
+                self.drop_tickets()
+                self.stop()
+                return 0
+            if text is None:
+                self.put_frame(RESPONSE, b"OK", 2)
+            else:
+                self.put_frame(RESPONSE, text, len(text))
+        if self.blocked and (self.ticket_count == 0 or self.can_pipeline()):
+            self.wake()
+        elif self.ticket_count == 0 and self.stopping:
+            self.touch_dirty()
+        return 0
+
+    cdef void drop_tickets(self) noexcept:
+        cdef uint32_t i
+        for i in range(self.ticket_count):
+            Py_XDECREF(self.tickets[(self.ticket_first + i) % self.ticket_room].text)
+        self.ticket_base += self.ticket_count
+        self.ticket_count = 0
+
+    cdef bint can_pipeline(self) noexcept:
+        return self.ticket_count < TICKETS_MOST and self.forwarded < FORWARDED_MOST
+
+    cdef int publish_done(self, uint64_t number, str error) except -1:
+        cdef Ticket *ticket
+        cdef bytes command
+        if error is None:
+            return self.answer(number, ANSWERED, None)
+        if self.closed or number < self.ticket_base:
+            return 0
+        ticket = &self.tickets[
+            (self.ticket_first + <uint32_t>(number - self.ticket_base)) % self.ticket_room]
+        command = ticket.command
+        return self.answer(number, FAILED, b"E_%s_FAILED %s failed %s" % (
+            command, command, error.encode("utf-8", "surrogateescape")))
+
+    # -- publishing --
+
+    cdef Parsed pub(self, Word *words, int count, const uint8_t *line, size_t *used,
+                    const uint8_t *rest, size_t left) except *:
+        if count < 2:
+            return self.fatal(b"E_INVALID PUB insufficient number of parameters")
+        if not self.same_topic(&words[1]) and not name_is_valid(words[1].at, words[1].length):
+            return self.bad_name(b"E_BAD_TOPIC PUB topic name", &words[1])
+        return self.publish_one(PUB, &words[1], 0, line, used, rest, left)
+
+    cdef Parsed dpub(self, Word *words, int count, const uint8_t *line, size_t *used,
+                     const uint8_t *rest, size_t left) except *:
+        cdef uint64_t milliseconds
+        cdef uint64_t most = <uint64_t>(self.home.max_req_timeout // MILLISECOND)
+        if count < 3:
+            return self.fatal(b"E_INVALID DPUB insufficient number of parameters")
+        if not name_is_valid(words[1].at, words[1].length):
+            return self.bad_name(b"E_BAD_TOPIC DPUB topic name", &words[1])
+        if not parse_number(words[2].at, words[2].length, &milliseconds):
+            return self.fatal(b"E_INVALID DPUB could not parse timeout " + word_bytes(&words[2]))
+        if milliseconds > most:
+            return self.fatal(b"E_INVALID DPUB timeout %d out of range 0-%d" % (milliseconds, most))
+        return self.publish_one(DPUB, &words[1], <int64_t>milliseconds * MILLISECOND, line, used,
+                                rest, left)
+
+    cdef Parsed publish_one(self, const char *command, Word *name, int64_t delay,
+                            const uint8_t *line, size_t *used, const uint8_t *rest,
+                            size_t left) except *:
+        cdef int32_t size
+        cdef int owner
+        cdef Record *record
+        cdef Topic topic
+        if left < 4:
+            return self.body_missing(b"E_BAD_MESSAGE %s failed to read message body size" % command)
+        size = <int32_t>load_be32(rest)
+        if size <= 0:
+            return self.fatal(
+                b"E_BAD_MESSAGE %s invalid message body size %d" % (<bytes>command, size))
+        if size > self.home.max_msg_size:
+            return self.fatal(b"E_BAD_MESSAGE %s message too big %d > %d" % (
+                <bytes>command, size, self.home.max_msg_size))
+        if left - 4 < <size_t>size:
+            return self.body_missing(b"E_BAD_MESSAGE %s failed to read message body" % command)
+        owner = self.route(name)
+        if owner < 0 or not self.can_pipeline():
+            return BLOCKED
+        used[0] += 4 + size
+        if owner != self.home.index:
+            return self.forward_publish(owner, command, line, used[0], 1)
+        topic = self.topic
+        refusal = topic.refusal()
+        if refusal is not None:
+            return self.publish_failed(command, refusal)
+        record = topic.new_record(size, delay)
+        if record != NULL:
+            memcpy(record_body(record), rest + 4, size)
+        return self.publish_accepted(command, topic, 1, size)
+
+    cdef Parsed mpub(self, Word *words, int count, const uint8_t *line, size_t *used,
+                     const uint8_t *rest, size_t left) except *:
+        cdef int32_t size
+        cdef int32_t messages
+        cdef int32_t length
+        cdef int64_t most = (self.home.max_body_size - 4) // 5
+        cdef size_t at
+        cdef size_t have
+        cdef uint64_t bytes_in = 0
+        cdef int owner
+        cdef uint32_t i
+        cdef Record *record
+        cdef Topic topic
+        if count < 2:
+            return self.fatal(b"E_INVALID MPUB insufficient number of parameters")
+        if not self.same_topic(&words[1]) and not name_is_valid(words[1].at, words[1].length):
+            return self.bad_name(b"E_BAD_TOPIC E_BAD_TOPIC MPUB topic name", &words[1])
+        if left < 4:
+            return self.body_missing(b"E_BAD_BODY MPUB failed to read body size")
+        size = <int32_t>load_be32(rest)
+        if size <= 0:
+            return self.fatal(b"E_BAD_BODY MPUB invalid body size %d" % size)
+        if size > self.home.max_body_size:
+            return self.fatal(
+                b"E_BAD_BODY MPUB body too big %d > %d" % (size, self.home.max_body_size))
+        rest += 4
+        have = min(left - 4, <size_t>size)
+        if have < 4:
+            return self.short_body(have, size, b"E_BAD_BODY MPUB failed to read message count")
+        messages = <int32_t>load_be32(rest)
+        if messages <= 0 or messages > most:
+            return self.fatal(b"E_BAD_BODY MPUB invalid message count %d" % messages)
+        # Check as far as the bytes reach, going on where the last look ended.
+        at = self.scanned if self.scanned else 4
+        i = self.scanned_count if self.scanned else 0
+        while i < <uint32_t>messages:
+            if have - at < 4:
+                self.scanned, self.scanned_count = at, i
+                return self.short_body(
+                    have, size, b"E_BAD_MESSAGE MPUB failed to read message(%d) body size" % i)
+            length = <int32_t>load_be32(rest + at)
+            if length <= 0:
+                return self.fatal(
+                    b"E_BAD_MESSAGE MPUB invalid message(%d) body size %d" % (i, length))
+            if length > self.home.max_msg_size:
+                return self.fatal(b"E_BAD_MESSAGE MPUB message too big %d > %d" % (
+                    length, self.home.max_msg_size))
+            if have - at - 4 < <size_t>length:
+                self.scanned, self.scanned_count = at, i
+                return self.short_body(
+                    have, size, b"E_BAD_MESSAGE MPUB failed to read message body")
+            at += 4 + length
+            i += 1
+        if have < <size_t>size:
+            self.scanned, self.scanned_count = at, i
+            return self.body_missing(b"E_BAD_BODY MPUB failed to read body")
+        if at != <size_t>size:
+            return self.fatal(
+                b"E_BAD_BODY MPUB body of %d bytes holds messages for %d" % (size, at))
+        owner = self.route(&words[1])
+        if owner < 0 or not self.can_pipeline():
+            return BLOCKED
+        self.scanned = 0
+        used[0] += 4 + size
+        if owner != self.home.index:
+            return self.forward_publish(owner, MPUB, line, used[0], messages)
+        topic = self.topic
+        refusal = topic.refusal()
+        if refusal is not None:
+            return self.publish_failed(MPUB, refusal)
+        at = 4
+        for i in range(<uint32_t>messages):
+            length = <int32_t>load_be32(rest + at)
+            record = topic.new_record(length, 0)
+            if record != NULL:
+                memcpy(record_body(record), rest + at + 4, length)
+            at += 4 + length
+            bytes_in += length
+        return self.publish_accepted(MPUB, topic, messages, bytes_in)
+
+    cdef Parsed body_missing(self, bytes error) except *:
+        """The rest of a body has not arrived; `error` is what it means if it never does."""
+        self.unread_error = error
+        return MORE
+
+    cdef Parsed short_body(self, size_t have, int32_t size, bytes error) except *:
+        """A part of an MPUB ends beyond what is there: more may come, or the body ends there."""
+        if have < <size_t>size:
+            return self.body_missing(error)
+        return self.fatal(error)
+
+    cdef Parsed bad_name(self, bytes prefix, Word *name) except *:
+        return self.fatal(b"%s %s is not valid" % (prefix, quote(word_bytes(name))))
+
+    cdef bint same_topic(self, Word *name) noexcept:
+        """Whether `name` is the topic published to last (and so valid)."""
+        cdef bytes key = self.topic_key
+        return (key is not None and <size_t>len(key) == name.length
+                and memcmp(<const char *>key, name.at, name.length) == 0)
+
+    cdef int route(self, Word *name) except? -1:
+        """Which worker owns the topic; -1: not known yet, or it is down. self.topic is the topic
+        when it is this one."""
+        cdef int owner
+        if not self.same_topic(name):
+            self.note_counts()
+            self.topic_key = word_bytes(name)
+            self.topic = None
+        owner = self.home.owner_of(self.topic_key)
+        if owner < 0:
+            self.home.ask(self, self.topic_key)
+        elif owner != self.home.index:
+            if not self.home.is_up(owner):
+                self.home.wait_for_peer(self)
+                return -1
+        elif self.topic is None or self.topic.gone:
+            self.topic = self.home.shard.find_or_create(self.topic_key)
+        return owner
+
+    cdef Parsed publish_failed(self, const char *command, str reason) except *:
+        return self.fatal(b"E_%s_FAILED %s failed %s" % (
+            <bytes>command, <bytes>command, reason.encode("utf-8", "surrogateescape")))
+
+    cdef Parsed publish_accepted(self, const char *command, Topic topic, uint32_t count,
+                                 uint64_t body_bytes) except *:
+        self.topic_count += count
+        if topic.published(count, body_bytes):
+            topic.promise(self, self.take_ticket(command, 0))
+        elif self.ticket_count:
+            self.answer(self.take_ticket(command, 0), ANSWERED, None)
+        else:
+            self.put_frame(RESPONSE, b"OK", 2)
+        return NEXT
+
+    cdef Parsed forward_publish(self, int owner, const char *command, const uint8_t *line,
+                                size_t n, uint32_t messages) except *:
+        cdef Leg leg = self.leg_to(owner)
+        leg.expected.append(self.take_ticket(command, n))
+        leg.send(line, n)
+        self.topic_count += messages
+        return NEXT
+
+    cdef int note_counts(self) except -1:
+        """Move the count of the topic published to last into pub_counts."""
+        if self.topic_count:
+            name = self.topic_key.decode()
+            self.pub_counts[name] = self.pub_counts.get(name, 0) + self.topic_count
+            self.topic_count = 0
+        return 0
+
+    # -- subscribing --
+
+    cdef Parsed invalid_state(self, const char *command) except *:
+        return self.fatal(b"E_INVALID cannot %s in current state" % command)
+
+    cdef Parsed sub(self, Word *words, int count, const uint8_t *line, size_t n) except *:
+        cdef int owner
+        if self.state != INIT:
+            return self.invalid_state(b"SUB")
+        if self.heartbeat_interval <= 0 and not self.remote:
+            return self.fatal(b"E_INVALID cannot SUB with heartbeats disabled")
+        if count < 3:
+            return self.fatal(b"E_INVALID SUB insufficient number of parameters")
+        if not name_is_valid(words[1].at, words[1].length):
+            return self.bad_name(b"E_BAD_TOPIC SUB topic name", &words[1])
+        if not name_is_valid(words[2].at, words[2].length):
+            return self.bad_name(b"E_BAD_CHANNEL SUB channel name", &words[2])
+        owner = self.route(&words[1])
+        if owner < 0:
+            return BLOCKED
+        self.subscribed_topic = word_bytes(&words[1]).decode()
+        self.subscribed_channel = word_bytes(&words[2]).decode()
+        if owner == self.home.index:
+            return self.subscribe(self.topic, self.subscribed_channel)
+        self.leg = self.leg_to(owner)
+        self.leg.expected.append(self.take_ticket(SUB, n))
+        self.leg.send(line, n)
+        self.state = SUBSCRIBED
+        return NEXT
+
+    cdef Parsed subscribe(self, Topic topic, str name) except *:
+        cdef Channel channel
+        cdef uint32_t limit = self.home.max_channel_consumers
+        if topic.refusal() == "exiting":
+            return self.fatal(b"E_SUB_FAILED SUB failed exiting")
+        channel = topic.channel(name)
+        if limit and <uint32_t>len(channel.consumers) >= limit:
+            return self.fatal(
+                f"E_SUB_FAILED SUB failed consumers for {topic.name}:{name} exceeds limit of "
+                f"{limit}".encode())
+        channel.add_consumer(self)
+        self.subscribed = topic
+        self.state = SUBSCRIBED
+        self.respond(b"OK", 2)
+        return NEXT
+
+    cdef Parsed rdy(self, Word *words, int count, const uint8_t *line, size_t n) except *:
+        cdef uint64_t ready = 1
+        if self.state == CLOSING:
+            return NEXT
+        if self.state != SUBSCRIBED:
+            return self.invalid_state(b"RDY")
+        if count > 1 and not parse_number(words[1].at, words[1].length, &ready):
+            return self.fatal(b"E_INVALID RDY could not parse count " + word_bytes(&words[1]))
+        if ready > self.home.max_rdy_count:
+            return self.fatal(
+                b"E_INVALID RDY count %d out of range 0-%d" % (ready, self.home.max_rdy_count))
+        if self.leg is not None:
+            self.ready_count = <uint32_t>ready
+            return self.forward(line, n)
+        self.set_ready(<uint32_t>ready)
+        return NEXT
+
+    cdef int set_ready(self, uint32_t ready) except -1:
+        self.ready_count = ready
+        if self.channel is not None:
+            self.channel.check_ready(self)
+        return 0
+
+    cdef Parsed forward(self, const uint8_t *line, size_t n) except *:
+        self.leg.send(line, n)
+        return NEXT
+
+    cdef Parsed message_command(self, const char *command, Word *words, int count, int needed,
+                                uint64_t *id) except *:
+        """What FIN, REQ and TOUCH check alike; NEXT if all is well. An id that no message can have
+        becomes 0, which none has."""
+        if self.state != SUBSCRIBED and self.state != CLOSING:
+            return self.invalid_state(command)
+        if count < needed:
+            return self.fatal(b"E_INVALID %s insufficient number of params" % command)
+        if words[1].length != 16:
+            return self.fatal(b"E_INVALID invalid message ID")
+        if hex16_parse(words[1].at, id) != 0:
+            id[0] = 0
+        return NEXT
+
+    cdef Parsed fin(self, Word *words, int count, const uint8_t *line, size_t n) except *:
+        cdef uint64_t id = 0
+        cdef Outcome outcome
+        cdef Parsed parsed = self.message_command(b"FIN", words, count, 2, &id)
+        if parsed != NEXT:
+            return parsed
+        if self.leg is not None:
+            return self.forward(line, n)
+        outcome = NOT_IN_FLIGHT
+        if self.channel is not None:
+            outcome = self.channel.finish(self, id)
+        if outcome != DONE:
+            self.refuse(b"FIN", &words[1], outcome)
+        return NEXT
+
+    cdef Parsed req(self, Word *words, int count, const uint8_t *line, size_t n) except *:
+        cdef uint64_t id = 0
+        cdef uint64_t milliseconds = 0
+        cdef int64_t delay
+        cdef Outcome outcome
+        cdef Parsed parsed = self.message_command(b"REQ", words, count, 3, &id)
+        if parsed != NEXT:
+            return parsed
+        if not parse_number(words[2].at, words[2].length, &milliseconds):
+            return self.fatal(b"E_INVALID REQ could not parse timeout " + word_bytes(&words[2]))
+        if self.leg is not None:
+            return self.forward(line, n)
+        delay = self.home.max_req_timeout
+        if milliseconds < <uint64_t>(delay // MILLISECOND):
+            delay = <int64_t>milliseconds * MILLISECOND
+        outcome = NOT_IN_FLIGHT
+        if self.channel is not None:
+            outcome = self.channel.requeue(self, id, delay)
+        if outcome != DONE:
+            self.refuse(b"REQ", &words[1], outcome)
+        return NEXT
+
+    cdef Parsed touch_message(self, Word *words, int count, const uint8_t *line,
+                              size_t n) except *:
+        cdef uint64_t id = 0
+        cdef Outcome outcome
+        cdef Parsed parsed = self.message_command(b"TOUCH", words, count, 2, &id)
+        if parsed != NEXT:
+            return parsed
+        if self.leg is not None:
+            return self.forward(line, n)
+        outcome = NOT_IN_FLIGHT
+        if self.channel is not None:
+            outcome = self.channel.touch(self, id)
+        if outcome != DONE:
+            self.refuse(b"TOUCH", &words[1], outcome)
+        return NEXT
+
+    cdef Parsed cls(self, const uint8_t *line, size_t n) except *:
+        if self.state != SUBSCRIBED:
+            return self.invalid_state(b"CLS")
+        self.state = CLOSING
+        self.ready_count = 0
+        if self.leg is not None:
+            self.leg.expected.append(self.take_ticket(SUB, n))
+            return self.forward(line, n)
+        self.set_ready(0)
+        self.respond(b"CLOSE_WAIT", 10)
+        return NEXT
+
+    # -- negotiation --
+
+    cdef Parsed identify(self, size_t *used, const uint8_t *rest, size_t left) except *:
+        cdef int32_t size
+        if self.state != INIT:
+            return self.invalid_state(b"IDENTIFY")
+        if left < 4:
+            return self.body_missing(b"E_BAD_BODY IDENTIFY failed to read body size")
+        size = <int32_t>load_be32(rest)
+        if size > self.home.max_body_size:
+            return self.fatal(
+                b"E_BAD_BODY IDENTIFY body too big %d > %d" % (size, self.home.max_body_size))
+        if size <= 0:
+            return self.fatal(b"E_BAD_BODY IDENTIFY invalid body size %d" % size)
+        if left - 4 < <size_t>size:
+            return self.body_missing(b"E_BAD_BODY IDENTIFY failed to read body")
+        used[0] += 4 + size
+        try:
+            identity = self.home.negotiate(
+                PyBytes_FromStringAndSize(<const char *>rest + 4, size), self.home.options)
+        except ClientError as error:
+            return self.fatal(error.wire)
+        self.adopt_identity(identity)
+        self.respond(identity.answer, len(identity.answer))
+        return NEXT
+
+    cdef int adopt_identity(self, identity) except -1:
+        """Apply what was negotiated, all of it at once."""
+        self.identified = True
+        self.client_id = identity.client_id
+        self.hostname = identity.hostname
+        self.user_agent = identity.user_agent
+        self.topology_region = identity.topology_region
+        self.topology_zone = identity.topology_zone
+        self.msg_timeout = identity.msg_timeout
+        self.sample_rate = identity.sample_rate
+        self.output_buffer_size = identity.output_buffer_size
+        self.output_buffer_timeout = identity.output_buffer_timeout
+        self.heartbeat_interval = 0 if self.remote else identity.heartbeat_interval
+        self.next_heartbeat = self.home.agenda.now + self.heartbeat_interval
+        self.find_locality()
+        self.set_timer()
+        return 0
+
+    cdef int find_locality(self) except -1:
+        options = self.home.options
+        self.locality = ANYWHERE
+        if self.home.agenda.topology_aware:
+            if options.topology_zone and options.topology_zone == self.topology_zone:
+                self.locality = ZONE_LOCAL
+            elif options.topology_region and options.topology_region == self.topology_region:
+                self.locality = REGION_LOCAL
+        return 0
+
+    cdef Parsed auth(self, int count, size_t *used, const uint8_t *rest, size_t left) except *:
+        cdef int32_t size
+        if self.state != INIT:
+            return self.invalid_state(b"AUTH")
+        if count != 1:
+            return self.fatal(b"E_INVALID AUTH invalid number of parameters")
+        if left < 4:
+            return self.body_missing(b"E_BAD_BODY AUTH failed to read body size")
+        size = <int32_t>load_be32(rest)
+        if size > self.home.max_body_size:
+            return self.fatal(
+                b"E_BAD_BODY AUTH body too big %d > %d" % (size, self.home.max_body_size))
+        if size <= 0:
+            return self.fatal(b"E_BAD_BODY AUTH invalid body size %d" % size)
+        if left - 4 < <size_t>size:
+            return self.body_missing(b"E_BAD_BODY AUTH failed to read body")
+        used[0] += 4 + size
+        return self.fatal(b"E_AUTH_DISABLED AUTH disabled")
+
+    # -- as a consumer --
+
+    cdef bint has_room(self) noexcept:
+        return not self.stopping and self.output.pending() < OUTPUT_ENOUGH
+
+    cdef int send_message(self, Window window, Block *block, Record *record,
+                          uint16_t attempts) except -1:
+        self.output.put_message(window, block, record, attempts)
+        self.touch_dirty()
+        return 0
+
+    cdef int on_channel_gone(self) except -1:
+        self.stop()
+        return 0
+
+    # -- streams to other workers --
+
+    cdef Leg leg_to(self, int peer):
+        cdef Leg leg = self.legs.get(peer)
+        if leg is None:
+            leg = Leg.__new__(Leg)
+            leg.session = self
+            leg.peer = peer
+            leg.up = True
+            leg.expected = []
+            leg.unsent = bytearray()
+            leg.answer = bytearray()
+            leg.stream = self.home.mesh.open(peer, self.hello(), leg)
+            self.legs[peer] = leg
+            leg.send(b"  V2", 4)
+        return leg
+
+    cdef bytes hello(self):
+        """What the owner must know of a client whose home is here."""
+        return json.dumps({
+            "remote_address": self.remote_address,
+            "client_id": self.client_id,
+            "hostname": self.hostname,
+            "user_agent": self.user_agent,
+            "topology_region": self.topology_region,
+            "topology_zone": self.topology_zone,
+            "msg_timeout": self.msg_timeout,
+            "sample_rate": self.sample_rate,
+            "output_buffer_size": self.output_buffer_size,
+            "output_buffer_timeout": self.output_buffer_timeout,
+            "connected_at": self.connected_at,
+        }).encode()
+
+    def adopt_hello(self, hello):
+        """Be the far end of a session whose home sent this hello."""
+        self.remote = True
+        self.identified = True
+        for name in ("client_id", "hostname", "user_agent", "topology_region", "topology_zone"):
+            setattr_str(self, name, hello[name])
+        self.msg_timeout = hello["msg_timeout"]
+        self.sample_rate = hello["sample_rate"]
+        self.output_buffer_size = hello["output_buffer_size"]
+        self.output_buffer_timeout = hello["output_buffer_timeout"]
+        self.connected_at = hello["connected_at"]
+        self.find_locality()
+        self.set_timer()
+
+    # -- time --
+
+    cdef int set_timer(self) except -1:
+        """Keep the timer at the next moment something must happen by itself."""
+        cdef int64_t due = NEVER
+        if self.closed:
+            return 0
+        if self.stopping:
+            due = self.last_command + MAGIC_TIMEOUT
+            if self.heartbeat_interval:
+                due = self.last_command + 2 * self.heartbeat_interval
+        elif self.remote:
+            pass
+        elif not self.magic_seen:
+            due = self.last_command + MAGIC_TIMEOUT
+        elif self.heartbeat_interval:
+            due = min(self.next_heartbeat, self.last_command + 2 * self.heartbeat_interval)
+            if self.stuck_since:
+                due = min(due, self.stuck_since + self.heartbeat_interval)
+        if self.waiting_since:
+            due = min(due, self.waiting_since + PEER_TIMEOUT)
+        if due == NEVER:
+            if self.timer.node.index != HEAP_NOWHERE:
+                heap_remove(&self.home.timers, &self.timer.node)
+        elif self.timer.node.index == HEAP_NOWHERE:
+            if heap_push(&self.home.timers, &self.timer.node, due) < 0:
+                raise MemoryError()
+        else:
+            heap_update(&self.home.timers, &self.timer.node, due)
+        return 0
+
+    cdef int on_timer(self) except -1:
+        cdef int64_t now = self.home.agenda.now
+        cdef int64_t silence
+        if self.stopping or not (self.magic_seen or self.remote):
+            if now >= self.last_command + (2 * self.heartbeat_interval or MAGIC_TIMEOUT):
+                return self.close()
+        if self.waiting_since and now >= self.waiting_since + PEER_TIMEOUT:
+            self.peer_timed_out()
+        if self.heartbeat_interval and not self.stopping:
+            silence = 2 * self.heartbeat_interval
+            if self.stuck_since and now >= self.stuck_since + self.heartbeat_interval:
+                return self.close()
+            if now >= self.last_command + silence:
+                if self.blocked:
+                    self.last_command = now
+                elif self.unread_error is not None:
+                    self.fatal(self.unread_error)
+                else:
+                    return self.close()
+            elif now >= self.next_heartbeat:
+                self.put_frame(RESPONSE, b"_heartbeat_", 11)
+                self.next_heartbeat += self.heartbeat_interval
+                if self.next_heartbeat <= now:
+                    self.next_heartbeat = now + self.heartbeat_interval
+        return self.set_timer()
+
+    cdef int peer_timed_out(self) except -1:
+        """The worker that owns the topic did not come back in time."""
+        cdef size_t used = 0
+        cdef Word words[WORDS]
+        cdef const uint8_t *line = self.kept + self.kept_start
+        cdef const uint8_t *end = <const uint8_t *>memchr(
+            line, 10, self.kept_end - self.kept_start)
+        self.waiting_since = 0
+        if end == NULL:
+            return 0
+        split_line(line, end - line, words, WORDS)
+        command = word_bytes(&words[0])
+        self.fatal(b"E_%s_FAILED %s failed exiting" % (command, command))
+        return 0
+
+    # -- the turn --
+
+    cdef void touch_dirty(self) noexcept:
+        """Have the transport flushed at the end of the turn."""
+        if not self.dirty:
+            self.dirty = True
+            self.home.dirty.append(self)
+
+    cdef void wake(self) noexcept:
+        """Have resume called this turn."""
+        if not self.resumable:
+            self.resumable = True
+            self.home.resumable.append(self)
+
+    cdef int after_flush(self) except -1:
+        """The transport has sent what it could."""
+        cdef Leg leg
+        if self.output.pending():
+            if not self.stuck_since:
+                self.stuck_since = self.home.agenda.now
+                self.set_timer()
+        else:
+            self.stuck_since = 0
+            if self.stopping and self.ticket_count == 0:
+                return self.close()
+        if self.leg is not None and self.leg.unconsumed \
+                and self.output.pending() < OUTPUT_ENOUGH:
+            leg = self.leg
+            leg.stream.consumed(leg.unconsumed)
+            leg.unconsumed = 0
+        if self.channel is not None:
+            self.channel.check_ready(self)
+        return 0
+
+    # -- the end --
+
+    cdef int stop(self) except -1:
+        """Execute nothing more; close when what is owed has been sent."""
+        self.stopping = True
+        self.unsubscribe()
+        if self.kept != NULL:
+            self.drop_kept()
+        self.touch_dirty()
+        self.set_timer()
+        if self.reading and not self.closed:
+            self.reading = False
+            self.transport.watch_input(False)
+        return 0
+
+    cdef int unsubscribe(self) except -1:
+        cdef Channel channel = self.channel
+        cdef Topic topic = self.subscribed
+        self.subscribed = None
+        if channel is not None:
+            channel.remove_consumer(self)
+            topic.consumer_left(channel)
+        return 0
+
+    cdef int close(self) except -1:
+        """The end of the session, now."""
+        cdef Leg leg
+        if self.closed:
+            return 0
+        self.closed = self.stopping = True
+        self.unsubscribe()
+        if self.kept != NULL:
+            self.drop_kept()
+        self.drop_tickets()
+        self.output.clear()
+        for leg in self.legs.values():
+            leg.leave()
+        self.legs = {}
+        self.leg = self.relaying = None
+        self.topic = None
+        if self.timer.node.index != HEAP_NOWHERE:
+            heap_remove(&self.home.timers, &self.timer.node)
+        self.home.sessions.discard(self)
+        self.transport.close()
+        return 0
+
+    # -- numbers --
+
+    def counters(self):
+        """What /stats shows of the client, as a dict."""
+        self.note_counts()
+        return {
+            "client_id": self.client_id,
+            "hostname": self.hostname,
+            "version": "V2",
+            "remote_address": self.remote_address,
+            "state": <int>self.state,
+            "ready_count": self.ready_count,
+            "in_flight_count": self.in_flight,
+            "message_count": self.message_count,
+            "finish_count": self.finish_count,
+            "requeue_count": self.requeue_count,
+            "connect_ts": self.connected_at // SECOND,
+            "sample_rate": self.sample_rate,
+            "deflate": False,
+            "snappy": False,
+            "user_agent": self.user_agent,
+            "topology_zone": self.topology_zone,
+            "topology_region": self.topology_region,
+            "pub_counts": [
+                {"topic": topic, "count": count}
+                for topic, count in sorted(self.pub_counts.items())],
+            "tls": False,
+            "tls_cipher_suite": "",
+            "tls_version": "",
+            "tls_negotiated_protocol": "",
+            "tls_negotiated_protocol_is_mutual": False,
+        }
+
+
+cdef int setattr_str(Session session, str name, str value) except -1:
+    if name == "client_id":
+        session.client_id = value
+    elif name == "hostname":
+        session.hostname = value
+    elif name == "user_agent":
+        session.user_agent = value
+    elif name == "topology_region":
+        session.topology_region = value
+    else:
+        session.topology_zone = value
+    return 0
+
+
+cdef class Leg(StreamEnd):
+    cdef int send(self, const uint8_t *data, size_t n) except -1:
+        """Commands to the owner; what exceeds the stream's credit waits here."""
+        cdef size_t taken = 0
+        if not len(self.unsent):
+            taken = self.stream.send(data, n)
+        if taken < n:
+            self.unsent += data[taken:n]
+        return 0
+
+    cdef int on_writable(self) except -1:
+        cdef const uint8_t *data = self.unsent
+        cdef int taken
+        if len(self.unsent):
+            taken = self.stream.send(data, len(self.unsent))
+            del self.unsent[:taken]
+        if self.session.blocked and len(self.unsent) <= LEG_BACKLOG:
+            self.session.wake()
+        return 0
+
+    cdef int on_data(self, const unsigned char *data, size_t n) except -1:
+        """Frames of the owner, cut anywhere. Messages go straight on to the client."""
+        cdef size_t step
+        cdef Session session = self.session
+        if session.closed:
+            self.stream.consumed(n)
+            return 0
+        self.unconsumed += n
+        while n:
+            if self.header_have < FRAME_HEADER:
+                step = min(n, <size_t>(FRAME_HEADER - self.header_have))
+                memcpy(self.header + self.header_have, data, step)
+                self.header_have += <uint32_t>step
+                data += step
+                n -= step
+                if self.header_have < FRAME_HEADER:
+                    break
+                self.frame_left = load_be32(self.header) - 4
+                self.frame_type = <int32_t>load_be32(self.header + 4)
+                if self.frame_type == MESSAGE:
+                    session.output.put(self.header, FRAME_HEADER)
+                    session.relaying = self
+            step = min(n, <size_t>self.frame_left)
+            if self.frame_type == MESSAGE:
+                session.output.put(data, step)
+            else:
+                self.answer += data[:step]
+            data += step
+            n -= step
+            self.frame_left -= <uint32_t>step
+            if self.frame_left == 0:
+                self.header_have = 0
+                self.end_frame()
+        session.touch_dirty()
+        if session.leg is not self:
+            self.stream.consumed(self.unconsumed)
+            self.unconsumed = 0
+        return 0
+
+    cdef int end_frame(self) except -1:
+        cdef Session session = self.session
+        cdef bytes answer
+        cdef uint64_t ticket
+        if self.frame_type == MESSAGE:
+            session.message_count += 1
+            session.relaying = None
+            if session.aside is not None and len(session.aside):
+                session.output.put(session.aside, len(session.aside))
+                session.aside = bytearray()
+            return 0
+        answer = bytes(self.answer)
+        self.answer = bytearray()
+        if self.frame_type == ERROR and answer.startswith(
+                (b"E_FIN_FAILED ", b"E_REQ_FAILED ", b"E_TOUCH_FAILED ")):
+            session.put_frame(ERROR, answer, len(answer))
+        elif self.expected_first < <size_t>len(self.expected):
+            ticket = self.expected[self.expected_first]
+            self.expected_first += 1
+            if self.expected_first > 64 and 2 * self.expected_first > <size_t>len(self.expected):
+                del self.expected[:self.expected_first]
+                self.expected_first = 0
+            if self.frame_type == ERROR:
+                session.answer(ticket, FAILED, answer)
+            else:
+                session.answer(ticket, ANSWERED, None if answer == b"OK" else answer)
+        elif self.frame_type == ERROR:
+            session.fatal(answer)
+        return 0
+
+    cdef int on_closed(self, bint aborted) except -1:
+        """The owner closed its end, or died. An answer that will never come, or a subscription that
+        is gone, ends the connection; an idle leg is just forgotten."""
+        cdef Session session = self.session
+        self.up = False
+        if session is None or session.closed:
+            return 0
+        session.legs.pop(self.peer, None)
+        if session.leg is self or self.expected_first < <size_t>len(self.expected):
+            session.leg = None
+            session.drop_tickets()
+            session.stop()
+        return 0
+
+    cdef int leave(self) except -1:
+        if self.up:
+            self.up = False
+            self.stream.close()
+        self.session = None
+        return 0
+
+
+cdef class Home:
+    def __init__(self, *, Shard shard not None, Mesh mesh, int index, options, negotiate,
+                 ask_placement, log):
+        """
+        mesh: the streams to other workers; None when this is the only one
+        options: the daemon's
+        negotiate: negotiate(identify body, options) -> identity, or ClientError
+        ask_placement: called with the name of a topic whose owner is not known; placed() follows
+        """
+        self.shard = shard
+        self.agenda = shard.agenda
+        self.mesh = mesh
+        self.index = index
+        self.options = options
+        self.negotiate = negotiate
+        self.ask_placement = ask_placement
+        self.log = log
+        self.sessions = set()
+        self.owners = {}
+        self.askers = {}
+        self.peer_waiters = []
+        self.dirty = []
+        self.resumable = []
+        self.starved = []
+        self.max_input_bytes = options.max_input_bytes
+        self.max_msg_size = options.max_msg_size
+        self.max_body_size = options.max_body_size
+        self.max_rdy_count = options.max_rdy_count
+        self.max_req_timeout = options.max_req_timeout
+        self.max_channel_consumers = options.max_channel_consumers
+        self.heartbeat_default = 30 * SECOND
+        heap_init(&self.timers)
+        self.scratch = <uint8_t *>malloc(RECEIVE_SIZE)
+        if self.scratch == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        heap_free(&self.timers)
+        free(self.scratch)
+
+    # -- who owns what --
+
+    cdef int owner_of(self, bytes key) noexcept:
+        if self.mesh is None:
+            return self.index
+        owner = self.owners.get(key)
+        return -1 if owner is None else <int>owner
+
+    cdef bint is_up(self, int peer):
+        return self.mesh.is_up(peer)
+
+    cdef int ask(self, Session session, bytes key) except -1:
+        waiting = self.askers.get(key)
+        if waiting is None:
+            self.askers[key] = [session]
+            self.ask_placement(key)
+        else:
+            waiting.append(session)
+        return 0
+
+    def placed(self, bytes key not None, int owner):
+        """The master has said who owns a topic."""
+        cdef Session session
+        self.owners[key] = owner
+        for session in self.askers.pop(key, ()):
+            session.wake()
+
+    cdef int wait_for_peer(self, Session session) except -1:
+        if not session.waiting_since:
+            session.waiting_since = self.agenda.now
+            session.set_timer()
+        self.peer_waiters.append(session)
+        return 0
+
+    def peer_up(self, int peer, generation):
+        cdef Session session
+        self.mesh.peer_up(peer, generation)
+        waiting = self.peer_waiters
+        self.peer_waiters = []
+        for session in waiting:
+            session.waiting_since = 0
+            session.wake()
+
+    def peer_down(self, int peer):
+        self.mesh.peer_down(peer)
+
+    # -- input budget --
+
+    cdef int input_grew(self, int64_t n) except -1:
+        cdef Session session
+        self.input_bytes += n
+        if n < 0 and self.starved and self.input_bytes <= self.max_input_bytes:
+            waiting = self.starved
+            self.starved = []
+            for session in waiting:
+                session.starved = False
+                session.check_appetite()
+        return 0
+
+    # -- turns --
+
+    cdef int64_t turn(self) except? -1:
+        """The end of a turn of the loop: timers, resumed sessions, topics, channels, output. Returns
+        when it must be called again (agenda.now: at once)."""
+        cdef int64_t due = 0
+        cdef HeapNode *node
+        cdef Session session
+        cdef list work
+        cdef int rounds
+        for rounds in range(4):
+            while True:
+                node = heap_peek(&self.timers)
+                if node == NULL or node.due > self.agenda.now:
+                    break
+                session = <Session>(<Timer *>node).owner
+                session.on_timer()
+            while self.resumable:
+                work = self.resumable
+                self.resumable = []
+                for session in work:
+                    session.resume()
+            due = self.shard.turn()
+            if not self.resumable:
+                break
+        work = self.dirty
+        self.dirty = []
+        for session in work:
+            session.dirty = False
+            if not session.closed:
+                session.transport.flush()
+        if self.mesh is not None:
+            self.mesh.flush()
+        if self.resumable or self.dirty or self.shard.has_work():
+            return self.agenda.now
+        node = heap_peek(&self.timers)
+        if node != NULL and node.due < due:
+            due = node.due
+        return due
+
+    def report(self, Session session, error):
+        """A session met something that should not happen: it ends, the others go on."""
+        self.log.error(f"client({session.remote_address}) - {type(error).__name__}: {error}")
+        session.close()
+
+    def close_sessions(self):
+        """Every connection ends, as nsqd closes them at its exit: what waits is not sent."""
+        cdef Session session
+        for session in list(self.sessions):
+            session.close()

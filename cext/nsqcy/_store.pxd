@@ -1,0 +1,193 @@
+# Records in memory: arenas, blocks, the window of a topic, entries.
+#
+#   window of a topic (blocks in order of their sequence numbers)
+#
+#      oldest                                                newest
+#     ┌────────┐   ┌────────┐   ┌────────┐   ┌────────┐   ┌────────┐
+#     │ sealed │──►│ sealed │──►│ sealed │──►│ sealed │──►│  open  │
+#     └────────┘   └────────┘   └────────┘   └────────┘   └────────┘
+#          ▲ a cursor                ▲ another               ▲ fan-out position
+#
+# A block leaves the window when no cursor stands in it or before it; it stays alive as a
+# straggler while entries (handed-out messages that are not finished) refer to its records.
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from nsqcy._heap cimport HeapNode
+from nsqcy._log cimport Extent, Log
+
+
+cdef extern from "record.h" nogil:
+    ctypedef struct Record:
+        uint32_t length
+        uint32_t crc
+        uint64_t seq
+        uint64_t id
+        int64_t timestamp
+        uint32_t body_length
+        uint16_t ext_length
+        uint16_t attributes
+    const uint32_t RECORD_HEADER
+    const uint32_t RECORD_SMALLEST
+    const uint16_t RECORD_DELAYED
+    const uint16_t RECORD_DAMAGED
+    const uint16_t RECORD_EXT_DELAY
+    const uint16_t RECORD_EXT_DELAY_SIZE
+    uint64_t record_size(uint64_t body, uint32_t ext)
+    uint8_t *record_body(const Record *r)
+    int64_t record_delay(const Record *r)
+
+
+cdef enum:
+    SMALLEST_BLOCK = 4096         # bytes; an open block starts here ...
+    LARGEST_BLOCK = 262144        # ... and each next one doubles to here
+    BLOCK_CLASSES = 7             # 4 KiB << 0 .. 6
+    ARENA_SIZE = 2097152          # bytes; a huge page
+
+
+cdef enum BlockFlag:
+    SEALED = 1          # nothing more is appended
+    IN_WINDOW = 2       # linked in its topic's window
+    LOADING = 4         # a read-back is under way
+    SURVIVORS = 8       # copies of records of other blocks: sequence numbers have gaps
+    UNREADABLE = 16     # a read-back failed; its records are lost
+
+
+ctypedef struct Arena:
+    uint8_t *base
+    void *free              # free blocks of this arena, linked through their first bytes
+    uint32_t used           # blocks handed out
+    uint32_t kind           # block class
+    int64_t idle_since      # when `used` fell to 0
+    Arena *prev
+    Arena *next
+
+
+ctypedef struct Block:
+    uint8_t *data           # NULL: the bytes are on disk only
+    uint32_t size           # bytes of records
+    uint32_t capacity       # bytes behind `data`
+    uint32_t written        # bytes given to the log, or already on disk
+    uint32_t stored         # bytes known to be on disk
+    uint32_t count          # records
+    uint32_t cursors        # cursors that stand in it
+    uint32_t refs           # entries that refer to its records
+    uint32_t pins           # sends, writes and reads under way: the bytes must stay
+    uint32_t flags
+    uint64_t first_seq
+    uint64_t last_seq
+    Extent extent           # where it lies on disk; extent.bytes == 0: nowhere
+    Arena *arena            # NULL: a block of its own, from malloc
+    Block *prev             # in the window, or among the stragglers
+    Block *next
+    Block *newer            # residency order of what could be dropped from memory
+    Block *older
+
+
+# Records of a topic that were dropped before any channel got them, with channels still behind.
+ctypedef struct Hole:
+    uint64_t start
+    uint64_t end            # exclusive
+
+
+ctypedef struct Cursor:
+    Block *block            # NULL: the window is empty
+    uint32_t offset         # of the next record in the block
+    uint64_t seq            # of the next record
+
+
+# One handed-out message of one channel that is not finished. Exactly a cache line.
+ctypedef struct Entry:
+    HeapNode node           # deferred: due time in the channel's heap; in flight: due = deadline
+    uint64_t id
+    Block *block
+    uint32_t offset
+    uint16_t attempts
+    uint8_t state           # EntryState
+    uint8_t flags
+    Entry *prev             # in flight: neighbours in deadline order
+    Entry *next             # queued: the one behind
+    void *holding           # in flight: struct Holding of the consumer; queued: the gate position
+
+
+cdef enum EntryState:
+    QUEUED = 0              # waits for redelivery at the tail
+    DEFERRED = 1            # waits for its due time
+    IN_FLIGHT = 2           # with a consumer
+
+
+ctypedef struct Slab:
+    void *free
+    Slab *prev
+    Slab *next
+    uint32_t used
+    uint32_t listed
+
+
+cdef class Store:
+    """The memory of one worker: arenas, blocks and entries, and how much of it is in use."""
+    cdef Arena *partial[BLOCK_CLASSES]      # arenas with a free block, by class
+    cdef Slab *slabs                        # slabs with a free entry
+    cdef Slab *spare_slab
+    cdef Block *newest                      # droppable blocks, in order of last use
+    cdef Block *oldest
+    cdef public uint64_t resident_bytes     # bytes behind the data of all blocks
+    cdef public uint64_t budget             # resident bytes above which blocks are dropped
+    cdef public uint64_t arenas
+    cdef public uint64_t blocks             # live Block structs
+    cdef public uint64_t entries            # live Entry structs
+    cdef int64_t now
+
+    cdef Block *new_block(self, uint32_t capacity) except NULL
+    cdef int give_memory(self, Block *block, uint32_t capacity) except -1
+    cdef void take_memory(self, Block *block) noexcept
+    cdef void free_block(self, Block *block) noexcept
+    cdef void droppable(self, Block *block) noexcept
+    cdef void not_droppable(self, Block *block) noexcept
+    cdef Entry *new_entry(self) except NULL
+    cdef void free_entry(self, Entry *entry) noexcept
+    cdef void trim(self, int64_t now) noexcept
+
+
+cdef class Window:
+    """The records of one topic that somebody still has to read, in order."""
+    cdef Store store
+    cdef Log log                    # None: never on disk
+    cdef Block *oldest
+    cdef Block *newest
+    cdef Block *stragglers          # out of the window, but entries refer to them
+    cdef uint64_t straggler_bytes   # resident bytes of them
+    cdef uint64_t straggler_live    # of which, about, some entry still needs
+    cdef Cursor **cursors           # every cursor over this window
+    cdef uint32_t cursor_count
+    cdef uint32_t cursor_room
+    cdef Cursor visible             # records before it may be read
+    cdef Cursor fanout              # records before it belong to the channels
+    cdef Hole *holes
+    cdef uint32_t hole_count
+    cdef readonly uint64_t next_seq     # of the next record
+    cdef uint32_t next_capacity
+
+    cdef Record *append(self, uint64_t body_length, uint32_t ext_length) except NULL
+    cdef void seal(self) noexcept
+    cdef int watch(self, Cursor *cursor) except -1
+    cdef void unwatch(self, Cursor *cursor) noexcept
+    cdef void move_cursor(self, Cursor *cursor, const Cursor *to) noexcept
+    cdef void cursor_to_end(self, Cursor *cursor) noexcept
+    cdef bint settle(self, Cursor *cursor) noexcept
+    cdef int add_hole(self, uint64_t start, uint64_t end) except -1
+    cdef void drop_holes(self, uint64_t least) noexcept
+    cdef uint64_t share(self, Block *block) noexcept
+    cdef void ref(self, Block *block) noexcept
+    cdef void unref(self, Block *block) noexcept
+    cdef void pin(self, Block *block) noexcept
+    cdef void unpin(self, Block *block) noexcept
+    cdef void trim(self) noexcept
+    cdef int load(self, Block *block) except -1
+    cdef int on_loaded(self, Block *block) except -1
+    cdef void push_block(self, Block *block) noexcept
+    cdef void release(self, Block *block) noexcept
+    cdef void truncate(self, uint64_t seq) noexcept
+    cdef void rest(self) noexcept
+    cdef void discard(self) noexcept
+    cdef uint64_t least_seq(self) noexcept

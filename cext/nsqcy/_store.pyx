@@ -1,0 +1,651 @@
+"""Records in memory: arenas, blocks, windows, entries.
+
+Owns every byte of a message between `recv` and `send`, and decides when a block of records leaves
+memory. Knows how a block is read back from the log, but not what topics, channels or connections
+are; reads no clock and calls no file.
+
+Rules of ownership:
+1. A block in a window is kept by the window; out of it, by the entries that refer to it (`refs`).
+2. While `pins` is not zero (a write, a read-back or a send is under way) neither the block nor its
+   bytes go away.
+3. The bytes of a block whose records are all on disk may be dropped at any time otherwise; who
+   meets `data == NULL` asks for `load` and tries again when `on_loaded` was called.
+"""
+
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memset
+
+from nsqcy._debug cimport NSQCY_DEBUG
+from nsqcy._log cimport Log, extent_init
+from nsqcy.errors import StorageError
+
+
+cdef extern from "sys/mman.h" nogil:
+    void *mmap(void *addr, size_t length, int prot, int flags, int fd, long offset)
+    int munmap(void *addr, size_t length)
+    int madvise(void *addr, size_t length, int advice)
+    const int PROT_READ
+    const int PROT_WRITE
+    const int MAP_PRIVATE
+    const int MAP_ANONYMOUS
+    const int MADV_HUGEPAGE
+    void *MAP_FAILED
+
+
+cdef enum:
+    SLAB_SIZE = 65536
+    HUGE_RECORDS = 196608           # a record above this has a block of its own
+    STRAGGLER_SLACK = 1048576       # bytes of stragglers that are not worth a compaction
+
+cdef int64_t ARENA_REST = 10 * 1000000000       # ns an empty arena is kept
+
+
+cdef uint8_t *map_aligned(size_t size) noexcept nogil:
+    """`size` bytes (a power of two) of zeroed memory at a multiple of `size`; NULL if there is none."""
+    cdef uint8_t *raw = <uint8_t *>mmap(
+        NULL, 2 * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+    cdef size_t skip
+    if raw == <uint8_t *>MAP_FAILED:
+        return NULL
+    skip = (size - (<size_t>raw & (size - 1))) & (size - 1)
+    if skip:
+        munmap(raw, skip)
+    munmap(raw + skip + size, size - skip)
+    return raw + skip
+
+
+cdef class Store:
+    def __init__(self, budget):
+        self.budget = budget
+
+    def __dealloc__(self):
+        cdef int kind
+        cdef Arena *arena
+        cdef Slab *slab
+        for kind in range(BLOCK_CLASSES):
+            while self.partial[kind] != NULL:
+                arena = self.partial[kind]
+                self.partial[kind] = arena.next
+                munmap(arena.base, ARENA_SIZE)
+                free(arena)
+        while self.slabs != NULL:
+            slab = self.slabs
+            self.slabs = slab.next
+            munmap(slab, SLAB_SIZE)
+
+    # -- blocks --
+
+    cdef Block *new_block(self, uint32_t capacity) except NULL:
+        """An empty block with room for `capacity` bytes (0: without memory yet)."""
+        cdef Block *block = <Block *>calloc(1, sizeof(Block))
+        if block == NULL:
+            raise MemoryError()
+        extent_init(&block.extent)
+        if capacity and self.give_memory(block, capacity) < 0:
+            free(block)
+            raise MemoryError()
+        self.blocks += 1
+        return block
+
+    cdef void free_block(self, Block *block) noexcept:
+        self.take_memory(block)
+        self.blocks -= 1
+        free(block)
+
+    cdef int give_memory(self, Block *block, uint32_t capacity) except -1:
+        cdef int kind = 0
+        cdef uint32_t size = SMALLEST_BLOCK
+        cdef Arena *arena
+        if capacity > LARGEST_BLOCK:
+            block.data = <uint8_t *>malloc(capacity)
+            if block.data == NULL:
+                raise MemoryError()
+            block.arena = NULL
+            block.capacity = capacity
+            self.resident_bytes += capacity
+            return 0
+        while size < capacity:
+            size <<= 1
+            kind += 1
+        arena = self.partial[kind]
+        if arena == NULL:
+            arena = self.new_arena(kind)
+        block.data = <uint8_t *>arena.free
+        arena.free = (<void **>block.data)[0]
+        arena.used += 1
+        if arena.free == NULL:
+            self.unlist_arena(arena)
+        block.arena = arena
+        block.capacity = size
+        self.resident_bytes += size
+        return 0
+
+    cdef void take_memory(self, Block *block) noexcept:
+        cdef Arena *arena = block.arena
+        if block.data == NULL:
+            return
+        self.not_droppable(block)
+        self.resident_bytes -= block.capacity
+        if arena == NULL:
+            free(block.data)
+        else:
+            if arena.free == NULL:
+                self.list_arena(arena)
+            (<void **>block.data)[0] = arena.free
+            arena.free = block.data
+            arena.used -= 1
+            arena.idle_since = self.now
+        block.data = NULL
+        block.arena = NULL
+        block.capacity = 0
+
+    cdef Arena *new_arena(self, int kind) except NULL:
+        cdef Arena *arena = <Arena *>calloc(1, sizeof(Arena))
+        cdef uint32_t size = SMALLEST_BLOCK << kind
+        cdef uint32_t at
+        if arena == NULL:
+            raise MemoryError()
+        arena.base = map_aligned(ARENA_SIZE)
+        if arena.base == NULL:
+            free(arena)
+            raise MemoryError()
+        if kind == BLOCK_CLASSES - 1:
+            madvise(arena.base, ARENA_SIZE, MADV_HUGEPAGE)
+        arena.kind = kind
+        # Linking the blocks touches each; the small classes are touched lazily by the kernel's
+        # page anyway, and a listed block is about to be used.
+        at = ARENA_SIZE
+        while at:
+            at -= size
+            (<void **>(arena.base + at))[0] = arena.free
+            arena.free = arena.base + at
+        self.arenas += 1
+        self.list_arena(arena)
+        return arena
+
+    cdef void list_arena(self, Arena *arena) noexcept:
+        arena.prev = NULL
+        arena.next = self.partial[arena.kind]
+        if arena.next != NULL:
+            arena.next.prev = arena
+        self.partial[arena.kind] = arena
+
+    cdef void unlist_arena(self, Arena *arena) noexcept:
+        if arena.prev != NULL:
+            arena.prev.next = arena.next
+        else:
+            self.partial[arena.kind] = arena.next
+        if arena.next != NULL:
+            arena.next.prev = arena.prev
+        arena.prev = arena.next = NULL
+
+    cdef void trim(self, int64_t now) noexcept:
+        """Give arenas back that have been empty for a while, and drop blocks above the budget."""
+        cdef int kind
+        cdef Arena *arena
+        cdef Arena *following
+        self.now = now
+        for kind in range(BLOCK_CLASSES):
+            arena = self.partial[kind]
+            while arena != NULL:
+                following = arena.next
+                if arena.used == 0 and now - arena.idle_since > ARENA_REST:
+                    self.unlist_arena(arena)
+                    munmap(arena.base, ARENA_SIZE)
+                    free(arena)
+                    self.arenas -= 1
+                arena = following
+        self.keep_budget()
+
+    # -- residency --
+
+    cdef void droppable(self, Block *block) noexcept:
+        """The block is wholly on disk and its bytes may be dropped: the last one told goes first,
+        as what was just spilled at the tail is the last to be read."""
+        if block.newer != NULL or block.older != NULL or self.newest == block:
+            return
+        block.older = self.newest
+        if self.newest != NULL:
+            self.newest.newer = block
+        self.newest = block
+        if self.oldest == NULL:
+            self.oldest = block
+
+    cdef void keep_longer(self, Block *block) noexcept:
+        """As droppable, for a block that was just read back: it goes last."""
+        if block.newer != NULL or block.older != NULL or self.newest == block:
+            return
+        block.newer = self.oldest
+        if self.oldest != NULL:
+            self.oldest.older = block
+        self.oldest = block
+        if self.newest == NULL:
+            self.newest = block
+
+    cdef void not_droppable(self, Block *block) noexcept:
+        if block.newer != NULL:
+            block.newer.older = block.older
+        elif self.newest == block:
+            self.newest = block.older
+        if block.older != NULL:
+            block.older.newer = block.newer
+        elif self.oldest == block:
+            self.oldest = block.newer
+        block.newer = block.older = NULL
+
+    cdef void keep_budget(self) noexcept:
+        cdef Block *block = self.newest
+        cdef Block *following
+        while block != NULL and self.resident_bytes > self.budget:
+            following = block.older
+            if block.pins == 0:
+                self.take_memory(block)
+            block = following
+
+    # -- entries --
+
+    cdef Entry *new_entry(self) except NULL:
+        cdef Slab *slab = self.slabs
+        cdef Entry *entry
+        if slab == NULL:
+            slab = self.new_slab()
+        entry = <Entry *>slab.free
+        slab.free = (<void **>entry)[0]
+        slab.used += 1
+        if slab.free == NULL:
+            self.unlist_slab(slab)
+        self.entries += 1
+        return entry
+
+    cdef void free_entry(self, Entry *entry) noexcept:
+        cdef Slab *slab = <Slab *>(<size_t>entry & ~<size_t>(SLAB_SIZE - 1))
+        (<void **>entry)[0] = slab.free
+        slab.free = entry
+        slab.used -= 1
+        self.entries -= 1
+        if not slab.listed:
+            self.list_slab(slab)
+        elif slab.used == 0 and (slab.prev != NULL or slab.next != NULL):
+            # One empty slab stays for the next entry; more go back.
+            self.unlist_slab(slab)
+            munmap(slab, SLAB_SIZE)
+
+    cdef Slab *new_slab(self) except NULL:
+        cdef uint8_t *base = map_aligned(SLAB_SIZE)
+        cdef Slab *slab = <Slab *>base
+        cdef size_t at
+        if base == NULL:
+            raise MemoryError()
+        at = SLAB_SIZE
+        while at > sizeof(Entry):
+            at -= sizeof(Entry)
+            (<void **>(base + at))[0] = slab.free
+            slab.free = base + at
+        self.list_slab(slab)
+        return slab
+
+    cdef void list_slab(self, Slab *slab) noexcept:
+        slab.prev = NULL
+        slab.next = self.slabs
+        if slab.next != NULL:
+            slab.next.prev = slab
+        self.slabs = slab
+        slab.listed = 1
+
+    cdef void unlist_slab(self, Slab *slab) noexcept:
+        if slab.prev != NULL:
+            slab.prev.next = slab.next
+        else:
+            self.slabs = slab.next
+        if slab.next != NULL:
+            slab.next.prev = slab.prev
+        slab.prev = slab.next = NULL
+        slab.listed = 0
+
+
+cdef struct Read:
+    void *window
+    Block *block
+
+
+cdef int read_done(void *arg, int error) except -1:
+    cdef Read *read = <Read *>arg
+    cdef Window window = <Window>read.window
+    cdef Block *block = read.block
+    free(read)
+    block.flags &= ~LOADING
+    if error:
+        # The records cannot be had: readers step over them, as they do over damaged ones.
+        block.flags |= UNREADABLE
+        window.store.take_memory(block)
+    else:
+        window.store.keep_longer(block)
+    try:
+        window.unpin(block)
+        window.on_loaded(block)
+    finally:
+        Py_DECREF(window)
+    return 0
+
+
+cdef extern from "Python.h":
+    void Py_INCREF(object)
+    void Py_DECREF(object)
+
+
+cdef class Window:
+    def __cinit__(self):
+        self.next_seq = 1
+        self.visible.seq = 1
+        self.fanout.seq = 1
+        self.next_capacity = SMALLEST_BLOCK
+
+    def __dealloc__(self):
+        free(self.cursors)
+        free(self.holes)
+
+    # -- appending --
+
+    cdef Record *append(self, uint64_t body_length, uint32_t ext_length) except NULL:
+        """Room for one record in the open block, its lengths, sequence number and padding set."""
+        cdef uint64_t size = record_size(body_length, ext_length)
+        cdef Block *block = self.newest
+        cdef Record *record
+        if block == NULL or block.flags & SEALED or block.capacity - block.size < size:
+            block = self.open_block(size)
+        record = <Record *>(block.data + block.size)
+        # The last word holds the padding, if there is any.
+        (<uint64_t *>(block.data + block.size + size - 8))[0] = 0
+        record.length = <uint32_t>size
+        record.crc = 0
+        record.seq = self.next_seq
+        record.body_length = <uint32_t>body_length
+        record.ext_length = <uint16_t>ext_length
+        record.attributes = 0
+        block.size += <uint32_t>size
+        block.count += 1
+        block.last_seq = self.next_seq
+        self.next_seq += 1
+        return record
+
+    cdef Block *open_block(self, uint64_t size) except NULL:
+        cdef Block *block
+        cdef uint32_t capacity = self.next_capacity
+        if size > 0xfffffff0:
+            raise StorageError(f"a record of {size} bytes is larger than a block can be")
+        if size > HUGE_RECORDS:
+            capacity = <uint32_t>size
+        else:
+            while capacity < size:
+                capacity <<= 1
+            self.next_capacity = min(<uint32_t>LARGEST_BLOCK, capacity << 1)
+        block = self.store.new_block(capacity)
+        block.first_seq = self.next_seq
+        self.push_block(block)
+        return block
+
+    cdef void push_block(self, Block *block) noexcept:
+        """Link a block behind the newest one; cursors of an empty window stand at its start."""
+        cdef uint32_t i
+        self.seal()
+        block.flags |= IN_WINDOW
+        block.prev = self.newest
+        block.next = NULL
+        if self.newest != NULL:
+            self.newest.next = block
+            self.newest = block
+            return
+        self.oldest = self.newest = block
+        for i in range(self.cursor_count):
+            if self.cursors[i].block == NULL:
+                self.cursors[i].block = block
+                self.cursors[i].offset = 0
+                block.cursors += 1
+
+    cdef void seal(self) noexcept:
+        """Nothing more is appended to the open block."""
+        if self.newest != NULL:
+            self.newest.flags |= SEALED
+
+    # -- cursors --
+
+    cdef int watch(self, Cursor *cursor) except -1:
+        """Register a cursor; it stands at the end of the window until it is moved."""
+        cdef Cursor **grown
+        if self.cursor_count == self.cursor_room:
+            grown = <Cursor **>realloc(
+                self.cursors, (2 * self.cursor_room + 4) * sizeof(Cursor *))
+            if grown == NULL:
+                raise MemoryError()
+            self.cursors = grown
+            self.cursor_room = 2 * self.cursor_room + 4
+        self.cursors[self.cursor_count] = cursor
+        self.cursor_count += 1
+        cursor.block = NULL
+        self.cursor_to_end(cursor)
+        return 0
+
+    cdef void unwatch(self, Cursor *cursor) noexcept:
+        cdef uint32_t i
+        for i in range(self.cursor_count):
+            if self.cursors[i] == cursor:
+                self.cursor_count -= 1
+                self.cursors[i] = self.cursors[self.cursor_count]
+                if cursor.block != NULL:
+                    cursor.block.cursors -= 1
+                    cursor.block = NULL
+                self.trim()
+                return
+
+    cdef void move_cursor(self, Cursor *cursor, const Cursor *to) noexcept:
+        """Put `cursor` where `to` stands. Does not trim: the caller does when it is done."""
+        if cursor.block != to.block:
+            if to.block != NULL:
+                to.block.cursors += 1
+            if cursor.block != NULL:
+                cursor.block.cursors -= 1
+            cursor.block = to.block
+        cursor.offset = to.offset
+        cursor.seq = to.seq
+
+    cdef void cursor_to_end(self, Cursor *cursor) noexcept:
+        cdef Cursor end
+        end.block = self.newest
+        end.offset = 0 if self.newest == NULL else self.newest.size
+        end.seq = self.next_seq
+        self.move_cursor(cursor, &end)
+
+    cdef bint settle(self, Cursor *cursor) noexcept:
+        """Step over ends of blocks and gaps; whether a record stands at the cursor (its block may
+        have to be loaded first)."""
+        cdef Block *block = cursor.block
+        cdef bint left = False
+        if block == NULL:
+            return False
+        while (cursor.offset >= block.size or block.last_seq < cursor.seq
+               or block.flags & UNREADABLE):
+            if block.next == NULL:
+                cursor.offset = block.size
+                cursor.seq = max(cursor.seq, block.last_seq + 1)
+                break
+            block.cursors -= 1
+            left = left or block.cursors == 0
+            block = block.next
+            block.cursors += 1
+            cursor.block = block
+            cursor.offset = 0
+            cursor.seq = max(cursor.seq, block.first_seq)
+        if left:
+            self.trim()
+        return cursor.offset < block.size
+
+    cdef int add_hole(self, uint64_t start, uint64_t end) except -1:
+        """Records start .. end - 1 are for nobody."""
+        cdef Hole *grown = <Hole *>realloc(self.holes, (self.hole_count + 1) * sizeof(Hole))
+        if grown == NULL:
+            raise MemoryError()
+        self.holes = grown
+        self.holes[self.hole_count].start = start
+        self.holes[self.hole_count].end = end
+        self.hole_count += 1
+        return 0
+
+    cdef void drop_holes(self, uint64_t least) noexcept:
+        """Forget the holes that every cursor has passed."""
+        cdef uint32_t kept = 0
+        cdef uint32_t i
+        for i in range(self.hole_count):
+            if self.holes[i].end > least:
+                self.holes[kept] = self.holes[i]
+                kept += 1
+        self.hole_count = kept
+
+    cdef uint64_t least_seq(self) noexcept:
+        """The sequence number of the cursor that is furthest behind."""
+        cdef uint64_t least = self.next_seq
+        cdef uint32_t i
+        for i in range(self.cursor_count):
+            if self.cursors[i].seq < least:
+                least = self.cursors[i].seq
+        return least
+
+    # -- lives of blocks --
+
+    cdef void ref(self, Block *block) noexcept:
+        block.refs += 1
+
+    cdef void unref(self, Block *block) noexcept:
+        block.refs -= 1
+        if not block.flags & IN_WINDOW:
+            self.straggler_live -= self.share(block)
+            if block.refs == 0 and block.pins == 0:
+                self.forget_straggler(block)
+
+    cdef uint64_t share(self, Block *block) noexcept:
+        """About how many bytes one entry needs of a block."""
+        return block.size // block.count
+
+    cdef void pin(self, Block *block) noexcept:
+        block.pins += 1
+
+    cdef void unpin(self, Block *block) noexcept:
+        block.pins -= 1
+        if block.pins == 0 and block.refs == 0 and not block.flags & IN_WINDOW:
+            self.forget_straggler(block)
+
+    cdef void trim(self) noexcept:
+        """Let go of the blocks that every cursor has left behind."""
+        cdef Block *block = self.oldest
+        while block != NULL and block.cursors == 0 and block.flags & SEALED:
+            self.oldest = block.next
+            if self.oldest == NULL:
+                self.newest = NULL
+            else:
+                self.oldest.prev = NULL
+            self.leave_window(block)
+            block = self.oldest
+
+    cdef void leave_window(self, Block *block) noexcept:
+        block.flags &= ~IN_WINDOW
+        block.prev = block.next = NULL
+        if block.refs == 0 and block.pins == 0:
+            self.release(block)
+            return
+        self.add_straggler(block)
+
+    cdef void add_straggler(self, Block *block) noexcept:
+        block.next = self.stragglers
+        if block.next != NULL:
+            block.next.prev = block
+        self.stragglers = block
+        self.straggler_bytes += block.size
+        self.straggler_live += self.share(block) * block.refs
+
+    cdef void forget_straggler(self, Block *block) noexcept:
+        if block.prev != NULL:
+            block.prev.next = block.next
+        else:
+            self.stragglers = block.next
+        if block.next != NULL:
+            block.next.prev = block.prev
+        self.straggler_bytes -= block.size
+        self.release(block)
+
+    cdef void release(self, Block *block) noexcept:
+        """Nobody needs the block any more, in memory or on disk."""
+        if self.log is not None and block.extent.bytes:
+            self.log.release(&block.extent)
+        self.store.free_block(block)
+
+    cdef int load(self, Block *block) except -1:
+        """Ask for the bytes of a block that is on disk only; on_loaded follows."""
+        cdef Read *read
+        if block.flags & (LOADING | UNREADABLE) or block.data != NULL:
+            return 0
+        read = <Read *>malloc(sizeof(Read))
+        if read == NULL:
+            raise MemoryError()
+        read.window = <void *>self
+        read.block = block
+        self.store.give_memory(block, block.size)
+        block.flags |= LOADING
+        block.pins += 1
+        Py_INCREF(self)
+        self.log.read(&block.extent, block.data, read_done, read)
+        return 0
+
+    cdef int on_loaded(self, Block *block) except -1:
+        """Called when a load has ended, well or badly (UNREADABLE)."""
+        return 0
+
+    cdef void truncate(self, uint64_t seq) noexcept:
+        """Forget the records from `seq` on: they were never visible to anyone."""
+        cdef Block *block = self.newest
+        cdef Record *record
+        cdef uint32_t at = 0
+        cdef uint32_t count = 0
+        cdef uint32_t i
+        while block != NULL and block.first_seq >= seq and block != self.oldest:
+            self.newest = block.prev
+            self.newest.next = NULL
+            self.leave_window(block)
+            block = self.newest
+        if block != NULL and block.last_seq >= seq:
+            while at < block.size:
+                record = <Record *>(block.data + at)
+                if record.seq >= seq:
+                    break
+                at += record.length
+                count += 1
+            block.size = at
+            block.count = max(1, count)
+            block.last_seq = max(block.first_seq, seq) - 1
+            block.flags |= SEALED
+        self.next_seq = seq
+
+    cdef void rest(self) noexcept:
+        """The topic has been idle for a while: an open block that nobody needs goes back."""
+        cdef Block *block = self.newest
+        cdef uint32_t i
+        if block == NULL or block != self.oldest or block.refs or block.pins:
+            return
+        for i in range(self.cursor_count):
+            if self.cursors[i].seq != self.next_seq:
+                return
+        for i in range(self.cursor_count):
+            self.cursors[i].block = NULL
+        block.cursors = 0
+        block.flags |= SEALED
+        self.trim()
+        self.next_capacity = SMALLEST_BLOCK
+
+    cdef void discard(self) noexcept:
+        """Forget everything: the topic is being deleted. Its entries are gone already."""
+        cdef uint32_t i
+        self.seal()
+        for i in range(self.cursor_count):
+            if self.cursors[i].block != NULL:
+                self.cursors[i].block.cursors -= 1
+                self.cursors[i].block = NULL
+            self.cursors[i].seq = self.next_seq
+        self.trim()

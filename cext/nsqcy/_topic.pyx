@@ -1,0 +1,798 @@
+"""Topics: publishing, fan-out, overflow to the log, recovery; and the shard of topics of a worker.
+
+A topic is the window of its records plus the channels that read them. Knows neither connections
+nor clocks nor the event loop. The life of a record:
+
+    appended ──► visible ──► fanned out ──► taken by each channel's cursor
+             │           │
+             │           └ at once, unless the topic is paused or has no channel
+             └ at once, unless the topic overflows: then when the log has written it, and the
+               publisher is answered then
+"""
+
+from cpython.ref cimport PyObject
+from libc.stdlib cimport free, malloc, qsort, realloc
+from libc.string cimport memcpy, memset
+
+from nsqcy._channel cimport HOLDING_TIMER, Holding, Timer
+from nsqcy._heap cimport HEAP_NOWHERE, HeapNode, heap_peek
+from nsqcy._log cimport extent_init, extent_join, extent_place
+from nsqcy._store cimport (
+    DEFERRED,
+    IN_FLIGHT,
+    IN_WINDOW,
+    LARGEST_BLOCK,
+    LOADING,
+    QUEUED,
+    RECORD_DELAYED,
+    RECORD_EXT_DELAY,
+    RECORD_EXT_DELAY_SIZE,
+    SEALED,
+    SURVIVORS,
+    UNREADABLE,
+    record_body,
+)
+
+import os
+
+from nsqcy import journal
+from nsqcy.errors import StorageError
+from nsqcy.names import is_ephemeral
+
+
+cdef extern from "Python.h":
+    void Py_INCREF(object)
+    void Py_DECREF(object)
+
+
+cdef enum:
+    DISPATCH_BUDGET = 4096          # messages of one channel in one turn
+    EXPIRE_BUDGET = 4096            # due messages of one channel in one turn
+    FAN_OUT_BUDGET = 4096           # delayed records fanned out in one step
+    STRAGGLER_SLACK = 1048576       # bytes of stragglers not worth a compaction
+    EVACUATE = 32                   # block flag: its live records are being copied out
+    FORWARDED = 0x4000              # record attribute: copied; id and timestamp say where to
+
+cdef int64_t SECOND = 1000000000
+cdef int64_t REST = 10 * SECOND     # idle time after which an open block is given back
+
+
+# One write under way: bytes [start, end) of a block.
+cdef struct Write:
+    void *topic                 # owned reference
+    Block *block
+    uint32_t start
+    uint32_t end
+    uint64_t last_seq
+    bint gated                  # the records become visible when it is done
+    Extent extent
+
+
+cdef int write_done(void *arg, int error) except -1:
+    cdef Write *write = <Write *>arg
+    cdef Topic topic = <Topic>write.topic
+    try:
+        topic.on_written(write, error)
+    finally:
+        free(write)
+        Py_DECREF(topic)
+    return 0
+
+
+cdef class Topic(Window):
+    def __cinit__(self, Shard shard not None, bytes key not None):
+        self.shard = shard
+        self.agenda = shard.agenda
+        self.store = shard.store
+        self.key = key
+        self.name = key.decode()
+        self.ephemeral = is_ephemeral(self.name)
+        self.channels = {}
+        self.started = True
+        self.least = 1
+        self.last_publish = self.agenda.now
+        self.watch(&self.visible)
+        self.watch(&self.fanout)
+
+    def __dealloc__(self):
+        free(self.promises)
+
+    # -- numbers --
+
+    cdef uint64_t depth(self) noexcept:
+        """Messages of the topic that no channel has been given yet."""
+        return self.visible.seq - self.fanout.seq
+
+    @property
+    def memory_bytes(self):
+        """Bytes of records in memory."""
+        cdef uint64_t total = 0
+        cdef Block *block = self.oldest
+        while block != NULL:
+            if block.data != NULL:
+                total += block.capacity
+            block = block.next
+        block = self.stragglers
+        while block != NULL:
+            if block.data != NULL:
+                total += block.capacity
+            block = block.next
+        return total
+
+    def counters(self):
+        """What /stats shows of the topic itself, as a dict."""
+        cdef uint64_t depth = self.depth()
+        cdef uint64_t memory = self.agenda.mem_queue_size
+        return {
+            "topic_name": self.name,
+            "depth": depth,
+            "backend_depth": 0 if self.ephemeral or depth < memory else depth - memory,
+            "message_count": self.message_count,
+            "message_bytes": self.message_bytes,
+            "paused": bool(self.paused),
+        }
+
+    # -- publishing --
+
+    cdef Record *new_record(self, uint32_t body_length, int64_t delay) except? NULL:
+        """A record with everything but its body, for the caller to copy that in and then, once for
+        all records of the command, to call published(). NULL: an ephemeral topic is full and
+        drops the message, which counts as published."""
+        cdef uint32_t ext_length = RECORD_EXT_DELAY_SIZE if delay else 0
+        cdef Record *record
+        cdef uint16_t *ext
+        cdef Entry *entry
+        if self.ephemeral and not self.flowing() and (
+                self.next_seq - self.fanout.seq >= self.agenda.mem_queue_size):
+            self.dropped_count += 1
+            return NULL
+        if not self.overflowing and self.log is not None and self.must_overflow():
+            self.overflowing = True
+            self.seal()
+        record = self.append(body_length, ext_length)
+        record.id = self.shard.ids.next(self.agenda.wall)
+        record.timestamp = self.agenda.wall
+        if delay:
+            record.attributes = RECORD_DELAYED
+            ext = <uint16_t *>(<uint8_t *>record + sizeof(Record))
+            ext[0] = RECORD_EXT_DELAY
+            ext[1] = 8
+            ext[2] = ext[3] = 0
+            (<int64_t *>(ext + 4))[0] = delay
+            entry = self.store.new_entry()
+            entry.id = record.id
+            entry.block = self.newest
+            entry.offset = <uint32_t>(<uint8_t *>record - self.newest.data)
+            entry.holding = <void *><size_t>record.seq
+            entry.node.due = delay
+            self.add_delayed(entry)
+        return record
+
+    cdef void add_delayed(self, Entry *entry) noexcept:
+        """Remember a record with a delay until it is fanned out. `holding` is its sequence number,
+        `node.due` the delay."""
+        entry.state = DEFERRED
+        entry.next = NULL
+        self.ref(entry.block)
+        if self.delayed_last == NULL:
+            self.delayed_first = entry
+        else:
+            self.delayed_last.next = entry
+        self.delayed_last = entry
+        self.delayed_count += 1
+
+    cdef bint must_overflow(self) noexcept:
+        return (self.next_seq - self.least >= self.agenda.mem_queue_size
+                or self.store.resident_bytes > self.store.budget)
+
+    cdef bint flowing(self) noexcept:
+        return self.started and not self.paused and len(self.channels) > 0
+
+    cdef int published(self, uint32_t count, uint64_t body_bytes) except -1:
+        """The bodies of `count` records are in place. Returns whether they wait for the log."""
+        self.message_count += count
+        self.message_bytes += body_bytes
+        self.last_publish = self.agenda.now
+        self.touch_dirty()
+        if self.overflowing:
+            self.pending_messages += count
+            self.pending_bytes += body_bytes
+            return 1
+        self.cursor_to_end(&self.visible)
+        self.fan_out()
+        return 0
+
+    cdef int promise(self, Waiter waiter, uint64_t ticket) except -1:
+        """Tell `waiter` when everything appended so far is visible, or has failed."""
+        cdef Promise *grown
+        cdef Promise *promise
+        cdef uint32_t i
+        if self.promise_count == self.promise_room:
+            grown = <Promise *>malloc((2 * self.promise_room + 16) * sizeof(Promise))
+            if grown == NULL:
+                raise MemoryError()
+            for i in range(self.promise_count):
+                grown[i] = self.promises[(self.promise_first + i) % self.promise_room]
+            free(self.promises)
+            self.promises = grown
+            self.promise_first = 0
+            self.promise_room = 2 * self.promise_room + 16
+        promise = &self.promises[(self.promise_first + self.promise_count) % self.promise_room]
+        promise.seq = self.next_seq - 1
+        promise.ticket = ticket
+        promise.waiter = <void *>waiter
+        Py_INCREF(waiter)
+        self.promise_count += 1
+        return 0
+
+    cdef int keep_promises(self, uint64_t seq, str error) except -1:
+        """Answer everyone who waits for records up to `seq`."""
+        cdef Promise promise
+        cdef Waiter waiter
+        while self.promise_count and self.promises[self.promise_first].seq <= seq:
+            promise = self.promises[self.promise_first]
+            self.promise_first = (self.promise_first + 1) % self.promise_room
+            self.promise_count -= 1
+            waiter = <Waiter>promise.waiter
+            Py_DECREF(waiter)
+            waiter.publish_done(promise.ticket, error)
+        return 0
+
+    def refusal(self):
+        """Why a publish cannot be taken right now; None if it can."""
+        if self.gone or self.shard.closing:
+            return "exiting"
+        return self.error if self.failing else None
+
+    # -- fan-out --
+
+    cdef int fan_out(self) except -1:
+        """Give the channels everything that is visible; returns whether some is left for the next
+        turn (records with a delay cost an entry for each channel)."""
+        cdef Channel channel
+        cdef Entry *entry = self.delayed_first
+        cdef int64_t due
+        cdef int budget = FAN_OUT_BUDGET
+        cdef Cursor stop
+        if not self.flowing():
+            return 0
+        while entry != NULL and <size_t>entry.holding < self.visible.seq:
+            if budget == 0:
+                stop.block = entry.block
+                stop.offset = entry.offset
+                stop.seq = <size_t>entry.holding
+                self.move_cursor(&self.fanout, &stop)
+                self.touch_dirty()
+                return 1
+            budget -= 1
+            due = self.agenda.now + entry.node.due
+            for channel in self.channels.values():
+                channel.defer_record(entry.block, entry.offset, entry.id, due)
+            self.delayed_first = entry.next
+            if entry.next == NULL:
+                self.delayed_last = NULL
+            self.delayed_count -= 1
+            self.unref(entry.block)
+            self.store.free_entry(entry)
+            entry = self.delayed_first
+        self.move_cursor(&self.fanout, &self.visible)
+        self.touch_dirty()
+        return 0
+
+    cdef void touch_dirty(self) noexcept:
+        """Have settle_turn called at the end of the turn."""
+        if not self.dirty:
+            self.dirty = True
+            self.shard.dirty_topics.append(self)
+
+    cdef int settle_turn(self) except -1:
+        """The end of a turn in which something happened to the topic."""
+        cdef Channel channel
+        self.dirty = False
+        if self.gone:
+            return 0
+        if self.fanout.seq < self.visible.seq:
+            self.fan_out()
+        for channel in self.channels.values():
+            if channel.ephemeral:
+                channel.collect()
+            channel.touch_dirty()
+        self.journal_stale = True
+        if self.log is not None:
+            self.write_overflow()
+        self.settle(&self.visible)
+        self.settle(&self.fanout)
+        self.least = self.least_seq()
+        if self.hole_count:
+            self.drop_holes(self.least)
+        return 0
+
+    # -- overflow --
+
+    cdef int write_overflow(self) except -1:
+        """Give the log what waits for it, one run for each block; leave overflow when all of it is
+        written and the queue is short again."""
+        cdef Block *block = self.newest
+        if not self.overflowing:
+            if self.store.resident_bytes > self.store.budget:
+                self.spill()
+            return 0
+        if self.failing:
+            return 0
+        if self.pending_messages == 0:
+            self.least = self.least_seq()
+            if not self.must_overflow():
+                self.overflowing = False
+                self.seal()
+                self.check_droppable(self.newest)
+            return 0
+        while block != NULL and block.first_seq > self.visible.seq and block.prev != NULL:
+            block = block.prev
+        while block != NULL:
+            if block.written < block.size and block.last_seq >= self.visible.seq:
+                self.write_run(block, True)
+            block = block.next
+        return 0
+
+    cdef int spill(self) except -1:
+        """Memory is short: write the sealed blocks that are in memory only."""
+        cdef Block *block = self.oldest
+        cdef int budget = 16
+        while block != NULL and budget:
+            if block.flags & SEALED and block.written == 0 and block.last_seq < self.visible.seq:
+                self.write_run(block, False)
+                budget -= 1
+            block = block.next
+        return 0
+
+    cdef int write_run(self, Block *block, bint gated) except -1:
+        """Queue bytes [written, size) of a block for the log."""
+        cdef Write *write = <Write *>malloc(sizeof(Write))
+        cdef uint64_t first_seq
+        cdef uint32_t count = 0
+        cdef uint32_t at = block.written
+        cdef int flags = 1 if block.flags & SURVIVORS else 0
+        cdef Record *record
+        if write == NULL:
+            raise MemoryError()
+        record = <Record *>(block.data + at)
+        first_seq = record.seq
+        while at < block.size:
+            record = <Record *>(block.data + at)
+            if record.attributes & RECORD_DELAYED:
+                flags |= 2
+            count += 1
+            at += record.length
+        write.topic = <void *>self
+        write.block = block
+        write.start = block.written
+        write.end = block.size
+        write.last_seq = block.last_seq
+        write.gated = gated
+        extent_init(&write.extent)
+        Py_INCREF(self)
+        block.written = block.size
+        self.pin(block)
+        if gated:
+            self.pending_writes += 1
+        self.log.append(block.data + write.start, write.end - write.start, first_seq,
+                        block.last_seq, count, flags, &write.extent, write_done, write)
+        return 0
+
+    cdef int on_written(self, Write *write, int error) except -1:
+        cdef Block *block = write.block
+        cdef Cursor end
+        if error == 0:
+            extent_join(&block.extent, &write.extent)
+            block.stored = write.end
+            self.shard.set_health(None)
+        else:
+            self.shard.set_health(self.log.last_error_text)
+            if not write.gated:
+                block.written = 0
+        if not self.gone and write.gated:
+            self.pending_writes -= 1
+            if error:
+                self.failing = True
+                self.error = self.log.last_error_text
+            elif not self.failing:
+                end.block = block
+                end.offset = write.end
+                end.seq = write.last_seq + 1
+                self.move_cursor(&self.visible, &end)
+                if self.visible.seq == self.next_seq:
+                    self.pending_messages = self.pending_bytes = 0
+                self.fan_out()
+                self.keep_promises(write.last_seq, None)
+            if self.failing and self.pending_writes == 0:
+                self.undo_pending()
+            self.touch_dirty()
+        self.check_droppable(block)
+        self.unpin(block)
+        return 0
+
+    cdef int undo_pending(self) except -1:
+        """The log failed: what waited for it was never published."""
+        cdef str error = self.error
+        cdef Entry *entry = self.delayed_first
+        cdef Entry *last = NULL
+        cdef Entry *following
+        while entry != NULL and <size_t>entry.holding < self.visible.seq:
+            last = entry
+            entry = entry.next
+        if last == NULL:
+            self.delayed_first = NULL
+        else:
+            last.next = NULL
+        self.delayed_last = last
+        while entry != NULL:
+            following = entry.next
+            self.unref(entry.block)
+            self.store.free_entry(entry)
+            self.delayed_count -= 1
+            entry = following
+        self.message_count -= self.next_seq - self.visible.seq
+        self.message_bytes -= self.pending_bytes
+        self.truncate(self.visible.seq)
+        self.pending_messages = self.pending_bytes = 0
+        self.failing = False
+        self.error = None
+        self.keep_promises(<uint64_t>-1, error)
+        return 0
+
+    cdef void check_droppable(self, Block *block) noexcept:
+        if block != NULL and block.data != NULL and block.flags & SEALED \
+                and block.size and block.stored == block.size:
+            self.store.droppable(block)
+
+    cdef int on_loaded(self, Block *block) except -1:
+        cdef Channel channel
+        if self.gone:
+            return 0
+        for channel in self.channels.values():
+            if channel.ephemeral:
+                self.touch_dirty()
+            channel.touch_dirty()
+        return 0
+
+    # -- stragglers --
+
+    cdef int compact(self) except -1:
+        """Copy the few records that entries still need out of mostly dead blocks."""
+        cdef Block *block = self.stragglers
+        cdef Channel channel
+        cdef bint any = False
+        if self.straggler_bytes < 4 * self.straggler_live + STRAGGLER_SLACK:
+            return 0
+        while block != NULL:
+            if block.data != NULL and block.pins == 0 and block is not self.survivor \
+                    and 4 * <uint64_t>block.refs < block.count:
+                block.flags |= EVACUATE
+                any = True
+            block = block.next
+        if any:
+            self.evacuate_all()
+        return 0
+
+    cdef int evacuate_all(self) except -1:
+        cdef Channel channel
+        cdef Entry *entry = self.delayed_first
+        while entry != NULL:
+            self.evacuate(entry)
+            entry = entry.next
+        for channel in self.channels.values():
+            self.evacuate_channel(channel)
+        return 0
+
+    cdef int evacuate_channel(self, Channel channel) except -1:
+        cdef Holding *holding = channel.holdings
+        cdef Entry *entry = channel.queue_first
+        cdef HeapNode *node
+        cdef uint32_t i
+        while entry != NULL:
+            self.evacuate(entry)
+            entry = entry.next
+        while holding != NULL:
+            entry = holding.first
+            while entry != NULL:
+                self.evacuate(entry)
+                entry = entry.next
+            holding = holding.next
+        for i in range(channel.timers.size):
+            node = channel.timers.slots[i].node
+            if node.tag != HOLDING_TIMER:
+                self.evacuate(<Entry *>node)
+        return 0
+
+    cdef int evacuate(self, Entry *entry) except -1:
+        """Point an entry at the copy of its record, making it if it is the first to ask."""
+        cdef Block *old = entry.block
+        cdef Record *record
+        cdef Block *new
+        if not old.flags & EVACUATE:
+            return 0
+        record = <Record *>(old.data + entry.offset)
+        if not record.attributes & FORWARDED:
+            new = self.survivor_block(record.length)
+            memcpy(new.data + new.size, record, record.length)
+            record.attributes |= FORWARDED
+            record.id = <uint64_t><size_t>new
+            record.timestamp = new.size
+            new.size += record.length
+            new.count += 1
+            new.last_seq = max(new.last_seq, record.seq)
+            new.first_seq = min(new.first_seq, record.seq)
+            self.straggler_bytes += record.length
+        new = <Block *><size_t>record.id
+        entry.block = new
+        entry.offset = <uint32_t>record.timestamp
+        new.refs += 1
+        self.straggler_live += self.share(new)
+        self.unref(old)
+        return 0
+
+    cdef Block *survivor_block(self, uint32_t length) except NULL:
+        cdef Block *block = self.survivor
+        if block != NULL and block.capacity - block.size >= length:
+            return block
+        if block != NULL:
+            self.unpin_survivor()
+        block = self.store.new_block(max(length, <uint32_t>LARGEST_BLOCK))
+        block.flags = SURVIVORS | SEALED
+        block.first_seq = <uint64_t>-1
+        self.add_straggler_empty(block)
+        # The pin keeps it while it is open, however short its entries live.
+        block.pins = 1
+        self.survivor = block
+        return block
+
+    cdef void add_straggler_empty(self, Block *block) noexcept:
+        block.next = self.stragglers
+        if block.next != NULL:
+            block.next.prev = block
+        self.stragglers = block
+
+    cdef void unpin_survivor(self) noexcept:
+        cdef Block *block = self.survivor
+        self.survivor = NULL
+        if block != NULL:
+            self.unpin(block)
+
+    # -- channels --
+
+    cdef Channel find_channel(self, str name):
+        return <Channel>self.channels.get(name)
+
+    def channel(self, str name not None):
+        """The channel of that name, made at the fan-out position if it does not exist."""
+        channel = self.channels.get(name)
+        if channel is None:
+            channel = Channel(self.agenda, self, name)
+            self.channels[name] = channel
+            self.fan_out()
+            self.touch_dirty()
+            self.shard.event("channel_created", self.name, name)
+        return channel
+
+    def delete_channel(self, str name not None):
+        """Delete a channel with its messages; its consumers are disconnected."""
+        cdef Channel channel = self.channels.pop(name, None)
+        if channel is None:
+            return False
+        channel.close()
+        self.touch_dirty()
+        self.shard.event("channel_deleted", self.name, name)
+        if self.ephemeral and not self.channels:
+            self.shard.delete_topic(self.key)
+        return True
+
+    cdef int consumer_left(self, Channel channel) except -1:
+        """A client unsubscribed: an ephemeral channel goes with its last one."""
+        if channel.ephemeral and not channel.gone and not channel.consumers \
+                and self.channels.get(channel.name) is channel:
+            self.delete_channel(channel.name)
+        return 0
+
+    def pause(self, bint paused):
+        self.paused = paused
+        self.fan_out()
+
+    def pause_channel(self, str name, bint paused):
+        (<Channel>self.channels[name]).pause(paused)
+        self.touch_dirty()
+
+    def empty(self):
+        """Drop what the topic itself holds; channels keep theirs."""
+        cdef Channel channel
+        cdef uint64_t dropped = self.visible.seq - self.fanout.seq
+        if dropped == 0:
+            return
+        self.drop_delayed()
+        if self.channels:
+            self.add_hole(self.fanout.seq, self.visible.seq)
+            for channel in self.channels.values():
+                channel.skipped += dropped
+                channel.born_seq += dropped
+        self.move_cursor(&self.fanout, &self.visible)
+        self.trim()
+        self.touch_dirty()
+
+    cdef void drop_delayed(self) noexcept:
+        cdef Entry *entry
+        while self.delayed_first != NULL and <size_t>self.delayed_first.holding < self.visible.seq:
+            entry = self.delayed_first
+            self.delayed_first = entry.next
+            self.unref(entry.block)
+            self.store.free_entry(entry)
+            self.delayed_count -= 1
+        if self.delayed_first == NULL:
+            self.delayed_last = NULL
+
+    def close(self, bint delete):
+        """The end of the topic: its channels are closed, its files deleted or closed."""
+        cdef Channel channel
+        if self.gone:
+            return
+        for channel in list(self.channels.values()):
+            channel.close()
+        self.channels.clear()
+        self.gone = True
+        while self.delayed_first != NULL:
+            self.delayed_first.holding = NULL
+            self.drop_delayed()
+        self.unpin_survivor()
+        self.discard()
+        self.keep_promises(<uint64_t>-1, "exiting")
+        if self.log is not None:
+            if delete:
+                self.log.delete()
+            else:
+                self.log.close()
+
+
+cdef class Shard:
+    def __init__(self, *, Agenda agenda not None, IdSource ids not None, IoThread io,
+                 str data_path, log_options=None, on_event=None, log=None):
+        """
+        agenda: the worker's agenda; its store is the shard's
+        io, data_path: where topics keep their logs; None: nothing ever goes to disk
+        log_options: keyword arguments for each Log
+        on_event: called as on_event(kind, topic, channel) for created and deleted things
+        log: something with info(), warn() and error(), for operators
+        """
+        self.agenda = agenda
+        self.store = agenda.store
+        self.ids = ids
+        self.io = io
+        self.data_path = data_path
+        self.log_options = log_options or {}
+        self.on_event = on_event
+        self.log = log
+        self.topics = {}
+        self.dirty_topics = []
+        self.health = "OK"
+
+    # -- topics --
+
+    cdef Topic find(self, bytes key):
+        return <Topic>self.topics.get(key)
+
+    cdef Topic find_or_create(self, bytes key):
+        cdef Topic topic = <Topic>self.topics.get(key)
+        if topic is None:
+            topic = self.make_topic(key)
+            self.event("topic_created", topic.name, None)
+        return topic
+
+    cdef Topic make_topic(self, bytes key):
+        cdef Topic topic = Topic(self, key)
+        if self.io is not None and not topic.ephemeral:
+            topic.log = Log(self.io, self.topic_directory(topic.name), **self.log_options)
+        self.topics[key] = topic
+        return topic
+
+    def topic_directory(self, str name):
+        """Where a topic's log lives. (A suffix, because `..` is a legal topic name.)"""
+        return os.path.join(self.data_path, name + ".topic")
+
+    def topic(self, bytes key not None, *, create=False):
+        """The topic of that name; None if it does not exist and is not to be created."""
+        return self.find_or_create(key) if create else self.find(key)
+
+    def delete_topic(self, bytes key not None):
+        """Delete a topic with its channels, messages and files."""
+        cdef Topic topic = self.topics.pop(key, None)
+        if topic is None:
+            return False
+        topic.close(True)
+        self.event("topic_deleted", topic.name, None)
+        return True
+
+    def event(self, kind, topic, channel):
+        if self.on_event is not None and not self.closing:
+            self.on_event(kind, topic, channel)
+
+    def set_health(self, reason):
+        """The outcome of the latest write to a log: None, or what went wrong."""
+        self.health = "OK" if reason is None else f"NOK - {reason}"
+
+    # -- turns --
+
+    cdef int64_t turn(self) except? -1:
+        """Do what is to be done at the end of a turn. Returns when it wants to be called again, on
+        the monotonic clock (ns): `agenda.now` if work is left."""
+        cdef int64_t now = self.agenda.now
+        cdef HeapNode *node
+        cdef Topic topic
+        cdef Channel channel
+        cdef list work
+        cdef bint left = False
+        while True:
+            node = heap_peek(&self.agenda.channel_timers)
+            if node == NULL or node.due > now:
+                break
+            channel = <Channel>(<Timer *>node).owner
+            if not channel.expire(EXPIRE_BUDGET):
+                continue
+            left = True
+            break
+        if now >= self.next_tick:
+            self.tick()
+        while self.dirty_topics:
+            work = self.dirty_topics
+            self.dirty_topics = []
+            for topic in work:
+                topic.settle_turn()
+        work = self.agenda.dirty_channels
+        self.agenda.dirty_channels = []
+        for channel in work:
+            channel.dirty = False
+            if channel.gone:
+                continue
+            if channel.dispatch(DISPATCH_BUDGET):
+                channel.touch_dirty()
+                left = True
+            channel.set_alarm()
+        if self.io is not None:
+            self.io.kick()
+        if left or self.dirty_topics:
+            return now
+        node = heap_peek(&self.agenda.channel_timers)
+        if node != NULL and node.due < self.next_tick:
+            return node.due
+        return self.next_tick
+
+    cdef int tick(self) except -1:
+        """Once a second: what need not be exact."""
+        cdef Topic topic
+        self.next_tick = self.agenda.now + SECOND
+        self.store.trim(self.agenda.now)
+        for topic in self.topics.values():
+            topic.tick()
+        return 0
+
+    def run_turn(self, now, wall):
+        """A whole turn from outside (tests, tools): set the clocks, do the work."""
+        self.agenda.now = now
+        self.agenda.wall = wall
+        return self.turn()
+
+    # -- the end --
+
+    def save(self):
+        """Write down everything that is not ephemeral: queued, in flight (it is delivered again) and
+        deferred messages, and who is where. Blocks until it is on disk."""
+        cdef Topic topic
+        self.closing = True
+        for topic in list(self.topics.values()):
+            topic.save()
+        if self.io is not None:
+            self.io.drain()
+        for topic in list(self.topics.values()):
+            topic.save_journal()
+        if self.io is not None:
+            self.io.drain()
+        for topic in list(self.topics.values()):
+            topic.close(False)
+        if self.io is not None:
+            self.io.drain()

@@ -1,0 +1,42 @@
+# How bytes of sessions travel: sockets and streams; and the turns of the event loop.
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from nsqcy._mesh cimport Mesh, Stream, StreamEnd
+from nsqcy._session cimport Home, Session, Transport
+
+
+cdef class SocketTransport(Transport):
+    cdef int fd
+    cdef Loop loop
+    cdef object reader              # io watchers
+    cdef object writer
+
+
+cdef class StreamTransport(Transport):
+    cdef Stream stream
+    cdef size_t unconsumed          # bytes fed while parsing waits; credit for them comes later
+
+
+cdef class FarEnd(StreamEnd):
+    """The owner's end of a stream: feeds a session."""
+    cdef Session session
+    cdef StreamTransport transport
+
+
+cdef class Loop:
+    cdef readonly Home home
+    cdef object ev                  # the hub's loop
+    cdef object prepare
+    cdef int timer_fd
+    cdef object timer
+    cdef object idle
+    cdef bint idling
+    cdef int64_t alarm              # when the timer fires; 0: it does not run
+    cdef bint in_turn
+    cdef int64_t turn_began
+    cdef readonly int64_t busy_ns   # spent outside of the poll
+    cdef readonly uint64_t turns
+
+    cdef void begin_turn(self) noexcept
+    cdef int set_alarm(self, int64_t due) except -1

@@ -1,0 +1,356 @@
+"""How bytes of sessions travel, and the turns of the event loop.
+
+Owns the socket calls and the watchers of a worker's hub; knows nothing of the protocol. A turn of
+the loop is the batch: one receive for each readable socket, then (right before the poll) topics,
+channels and one send for each socket that has something to say.
+
+The hooks run inside the hub's callbacks: they never block, switch or spawn.
+"""
+
+from libc.errno cimport EAGAIN, EINTR, EWOULDBLOCK, errno
+from libc.stdint cimport int64_t
+
+from nsqcy._session cimport RECEIVE_SIZE, Home, Session
+from nsqcy._wire cimport Output
+
+import json
+
+
+cdef extern from "sys/socket.h" nogil:
+    ctypedef struct msghdr "struct msghdr":
+        void *msg_name
+        unsigned int msg_namelen
+        iovec *msg_iov
+        size_t msg_iovlen
+    ssize_t recv(int fd, void *buffer, size_t n, int flags)
+    ssize_t send(int fd, const void *buffer, size_t n, int flags)
+    ssize_t sendmsg(int fd, const msghdr *message, int flags)
+    int shutdown(int fd, int how)
+    const int MSG_NOSIGNAL
+    const int MSG_DONTWAIT
+    const int SHUT_WR
+
+cdef extern from "sys/uio.h" nogil:
+    ctypedef struct iovec "struct iovec":
+        void *iov_base
+        size_t iov_len
+
+cdef extern from "unistd.h" nogil:
+    int close(int fd)
+    ssize_t read(int fd, void *buffer, size_t n)
+
+cdef extern from "string.h" nogil:
+    void *memset(void *at, int value, size_t n)
+
+cdef extern from "time.h" nogil:
+    ctypedef struct timespec "struct timespec":
+        long tv_sec
+        long tv_nsec
+    int clock_gettime(int clock, timespec *into)
+    const int CLOCK_MONOTONIC
+    const int CLOCK_REALTIME
+    ctypedef struct itimerspec "struct itimerspec":
+        timespec it_interval
+        timespec it_value
+
+cdef extern from "sys/timerfd.h" nogil:
+    int timerfd_create(int clock, int flags)
+    int timerfd_settime(int fd, int flags, const itimerspec *when, itimerspec *old)
+    const int TFD_NONBLOCK
+    const int TFD_CLOEXEC
+    const int TFD_TIMER_ABSTIME
+
+
+cdef enum:
+    READ = 1                # libev's flags
+    WRITE = 2
+    PIECES = 32             # stretches of one send
+    DRAIN_MOST = 1048576    # unread bytes thrown away at a close, so that it is no reset
+
+
+cdef inline int64_t clock_ns(int clock) noexcept nogil:
+    cdef timespec now
+    clock_gettime(clock, &now)
+    return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
+
+
+cdef class SocketTransport(Transport):
+    """A connected, non-blocking stream socket. Owns the descriptor."""
+
+    def __cinit__(self, Loop loop not None, int fd):
+        self.loop = loop
+        self.fd = fd
+
+    def open(self):
+        """Begin to receive. (The session is in place by now.)"""
+        self.reader = self.loop.ev.io(self.fd, READ)
+        self.reader.start(self.on_readable)
+
+    def on_readable(self):
+        cdef Session session = self.session
+        cdef ssize_t n
+        if self.fd < 0:
+            return
+        self.loop.begin_turn()
+        n = recv(self.fd, session.home.scratch, RECEIVE_SIZE, MSG_DONTWAIT)
+        try:
+            if n > 0:
+                session.feed(session.home.scratch, n)
+            elif n == 0:
+                session.end_of_input()
+            elif errno != EAGAIN and errno != EWOULDBLOCK and errno != EINTR:
+                session.close()
+        except Exception as error:
+            session.home.report(session, error)
+
+    def on_writable(self):
+        self.loop.begin_turn()
+        self.watch_output(False)
+        self.session.touch_dirty()
+
+    cdef int flush(self) except -1:
+        cdef Output output = self.session.output
+        cdef const uint8_t *data[PIECES]
+        cdef size_t lengths[PIECES]
+        cdef iovec vector[PIECES]
+        cdef msghdr message
+        cdef size_t total
+        cdef ssize_t n
+        cdef int count
+        cdef int i
+        while output.pending():
+            count = output.pieces(data, lengths, PIECES)
+            if count == 1:
+                total = lengths[0]
+                n = send(self.fd, data[0], total, MSG_NOSIGNAL | MSG_DONTWAIT)
+            else:
+                total = 0
+                for i in range(count):
+                    vector[i].iov_base = <void *>data[i]
+                    vector[i].iov_len = lengths[i]
+                    total += lengths[i]
+                memset(&message, 0, sizeof(msghdr))
+                message.msg_iov = vector
+                message.msg_iovlen = count
+                n = sendmsg(self.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
+            if n < 0:
+                if errno != EAGAIN and errno != EWOULDBLOCK and errno != EINTR:
+                    return self.session.close()
+                n = 0
+            output.sent(n)
+            if <size_t>n < total:
+                self.watch_output(True)
+                break
+        return self.session.after_flush()
+
+    cdef int watch_output(self, bint on) except -1:
+        if on and self.writer is None:
+            self.writer = self.loop.ev.io(self.fd, WRITE)
+            self.writer.start(self.on_writable)
+        elif not on and self.writer is not None:
+            self.writer.stop()
+            self.writer.close()
+            self.writer = None
+        return 0
+
+    cdef int watch_input(self, bint on) except -1:
+        if self.reader is None:
+            return 0
+        if on:
+            self.reader.start(self.on_readable)
+        else:
+            self.reader.stop()
+        return 0
+
+    cdef int close(self) except -1:
+        cdef size_t drained = 0
+        cdef ssize_t n = 1
+        if self.fd < 0:
+            return 0
+        self.watch_output(False)
+        if self.reader is not None:
+            self.reader.stop()
+            self.reader.close()
+            self.reader = None
+        # Closing with unread input resets the connection, and the peer may lose our last words.
+        shutdown(self.fd, SHUT_WR)
+        while n > 0 and drained < DRAIN_MOST:
+            n = recv(self.fd, self.session.home.scratch, RECEIVE_SIZE, MSG_DONTWAIT)
+            drained += max(n, 0)
+        close(self.fd)
+        self.fd = -1
+        return 0
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            close(self.fd)
+
+
+cdef class StreamTransport(Transport):
+    """The far end of a session: its bytes come from, and go to, the client's home."""
+
+    cdef int flush(self) except -1:
+        cdef Output output = self.session.output
+        cdef const uint8_t *data[PIECES]
+        cdef size_t lengths[PIECES]
+        cdef int count
+        cdef int i
+        cdef int n
+        cdef bint room = True
+        while room and output.pending():
+            count = output.pieces(data, lengths, PIECES)
+            for i in range(count):
+                n = self.stream.send(data[i], lengths[i])
+                output.sent(n)
+                if <size_t>n < lengths[i]:
+                    room = False
+                    break
+        self.session.after_flush()
+        if not self.session.closed and not self.session.blocked:
+            self.give_credit()
+        return 0
+
+    cdef int give_credit(self) except -1:
+        if self.unconsumed:
+            self.stream.consumed(self.unconsumed)
+            self.unconsumed = 0
+        return 0
+
+    cdef int watch_input(self, bint on) except -1:
+        if on:
+            self.give_credit()
+        return 0
+
+    cdef int close(self) except -1:
+        if self.stream is not None:
+            self.stream.close()
+        return 0
+
+
+cdef class FarEnd(StreamEnd):
+    cdef int on_data(self, const unsigned char *data, size_t n) except -1:
+        cdef Session session = self.session
+        if session.closed or session.stopping:
+            self.transport.stream.consumed(n)
+            return 0
+        session.feed(data, n)
+        self.transport.unconsumed += n
+        if session.reading and not session.closed:
+            self.transport.give_credit()
+        return 0
+
+    cdef int on_writable(self) except -1:
+        self.session.touch_dirty()
+        return 0
+
+    cdef int on_closed(self, bint aborted) except -1:
+        self.transport.stream = None
+        if not self.session.closed:
+            self.session.close()
+        return 0
+
+
+def accept_stream(Home home not None, Stream stream not None, bytes hello not None):
+    """The end of a stream that the home of a client has opened to this worker."""
+    cdef StreamTransport transport = StreamTransport.__new__(StreamTransport)
+    cdef FarEnd end = FarEnd.__new__(FarEnd)
+    cdef Session session
+    identity = json.loads(hello)
+    transport.stream = stream
+    session = Session(home, transport, identity["remote_address"])
+    session.adopt_hello(identity)
+    end.session = session
+    end.transport = transport
+    return end
+
+
+def accept_socket(Loop loop not None, int fd, str remote_address not None):
+    """Serve a connected socket, whose descriptor is now ours."""
+    cdef SocketTransport transport = SocketTransport(loop, fd)
+    cdef Session session = Session(loop.home, transport, remote_address)
+    transport.open()
+    return session
+
+
+cdef class Loop:
+    """Drives a home with a gevent hub."""
+
+    def __init__(self, Home home not None, hub):
+        self.home = home
+        self.ev = hub.loop
+        # At this priority, and only at this one, it runs after the callbacks of other greenlets
+        # and right before the poll.
+        self.prepare = self.ev.prepare(priority=-2)
+        self.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)
+        if self.timer_fd < 0:
+            raise OSError(errno, "timerfd_create")
+        self.timer = self.ev.io(self.timer_fd, READ)
+        self.idle = self.ev.idle()
+        self.begin_turn()
+        self.in_turn = False
+
+    def start(self):
+        self.prepare.start(self.end_turn)
+        self.timer.start(self.on_alarm)
+
+    def stop(self):
+        for watcher in (self.prepare, self.timer, self.idle):
+            watcher.stop()
+            watcher.close()
+
+    def __dealloc__(self):
+        if self.timer_fd >= 0:
+            close(self.timer_fd)
+
+    def on_alarm(self):
+        cdef uint64_t times
+        read(self.timer_fd, &times, sizeof(times))
+        self.alarm = 0
+        self.begin_turn()
+
+    cdef void begin_turn(self) noexcept:
+        """Read the clocks, once a turn: the first who has something to do in it calls."""
+        if not self.in_turn:
+            self.in_turn = True
+            self.turn_began = clock_ns(CLOCK_MONOTONIC)
+            self.home.agenda.now = self.turn_began
+            self.home.agenda.wall = clock_ns(CLOCK_REALTIME)
+
+    def enter(self):
+        """Python code is about to touch topics or sessions: make sure that the clocks are right."""
+        self.begin_turn()
+
+    def end_turn(self):
+        cdef int64_t due
+        self.begin_turn()
+        due = self.home.turn()
+        self.turns += 1
+        self.in_turn = False
+        self.busy_ns += clock_ns(CLOCK_MONOTONIC) - self.turn_began
+        if due <= self.home.agenda.now:
+            if not self.idling:
+                # An active idle watcher keeps the poll from blocking.
+                self.idling = True
+                self.idle.start(nothing)
+            return
+        if self.idling:
+            self.idling = False
+            self.idle.stop()
+        # The alarm is only ever moved forward in time by going off: one that comes too early costs
+        # an empty turn, and setting it costs a system call.
+        if self.alarm == 0 or due < self.alarm:
+            self.set_alarm(due)
+
+    cdef int set_alarm(self, int64_t due) except -1:
+        cdef itimerspec when
+        memset(&when, 0, sizeof(when))
+        when.it_value.tv_sec = due // 1000000000
+        when.it_value.tv_nsec = due % 1000000000
+        if timerfd_settime(self.timer_fd, TFD_TIMER_ABSTIME, &when, NULL) < 0:
+            raise OSError(errno, "timerfd_settime")
+        self.alarm = due
+        return 0
+
+
+def nothing():
+    """What an event does whose only purpose is to end a poll."""

@@ -1,0 +1,269 @@
+"""The V2 wire format: frames and command lines, bytes to fields and back.
+
+Used by the server, the client and the tools alike. Owns the layout of frames and the grammar of
+command lines (NSQ's TCP protocol: lines of at most 16384 bytes, single spaces, bodies with a
+32-bit length); knows nothing of what a command means.
+"""
+
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memmove
+
+from nsqcy._bytes cimport hex16_format, store_be16, store_be32, store_be64
+from nsqcy._store cimport record_body
+
+import struct
+
+
+cdef extern from "Python.h":
+    void Py_INCREF(object)
+    void Py_DECREF(object)
+
+
+cdef class Output:
+    def __dealloc__(self):
+        self.clear()
+        free(self.references)
+
+    cdef size_t pending(self) noexcept:
+        return self.end - self.start + self.reference_bytes
+
+    cdef uint8_t *room(self, size_t n) except NULL:
+        """Where the next `n` bytes go; the caller fills all of them."""
+        cdef size_t capacity
+        cdef uint8_t *grown
+        if self.end + n > self.capacity:
+            if self.start and not self.reference_count and self.end - self.start + n \
+                    <= self.capacity:
+                memmove(self.buffer, self.buffer + self.start, self.end - self.start)
+                self.end -= self.start
+                self.start = 0
+            else:
+                capacity = max(2 * self.capacity, <size_t>FIRST_BUFFER)
+                while capacity < self.end + n:
+                    capacity *= 2
+                grown = <uint8_t *>realloc(self.buffer, capacity)
+                if grown == NULL:
+                    raise MemoryError()
+                self.buffer = grown
+                self.capacity = capacity
+        self.end += n
+        return self.buffer + self.end - n
+
+    cdef int put(self, const uint8_t *data, size_t n) except -1:
+        memcpy(self.room(n), data, n)
+        return 0
+
+    cdef int put_frame(self, int32_t type, const uint8_t *data, size_t n) except -1:
+        cdef uint8_t *at = self.room(FRAME_HEADER + n)
+        store_be32(at, <uint32_t>(n + 4))
+        store_be32(at + 4, <uint32_t>type)
+        memcpy(at + FRAME_HEADER, data, n)
+        return 0
+
+    cdef int put_message(self, Window window, Block *block, Record *record,
+                         uint16_t attempts) except -1:
+        """A message frame; a large body is not copied but pinned in its block until it is sent."""
+        cdef uint32_t length = record.body_length
+        cdef bint inline_body = length < BY_REFERENCE
+        cdef size_t header = FRAME_HEADER + MESSAGE_HEADER
+        cdef uint8_t *at = self.room(header + length if inline_body else header)
+        store_be32(at, MESSAGE_HEADER + 4 + length)
+        store_be32(at + 4, <uint32_t>MESSAGE)
+        store_be64(at + 8, <uint64_t>record.timestamp)
+        store_be16(at + 16, attempts)
+        hex16_format(at + 18, record.id)
+        if inline_body:
+            memcpy(at + header, record_body(record), length)
+        else:
+            self.refer(window, block, record_body(record), length)
+        return 0
+
+    cdef int refer(self, Window window, Block *block, const uint8_t *data,
+                   uint32_t length) except -1:
+        cdef Reference *grown
+        cdef Reference *reference
+        cdef uint32_t last = self.reference_first + self.reference_count
+        if last == self.reference_room:
+            if self.reference_first:
+                memmove(self.references, self.references + self.reference_first,
+                        self.reference_count * sizeof(Reference))
+                self.reference_first = 0
+            else:
+                grown = <Reference *>realloc(
+                    self.references, (2 * self.reference_room + 8) * sizeof(Reference))
+                if grown == NULL:
+                    raise MemoryError()
+                self.references = grown
+                self.reference_room = 2 * self.reference_room + 8
+            last = self.reference_first + self.reference_count
+        reference = &self.references[last]
+        reference.at = self.end
+        reference.data = data
+        reference.length = length
+        reference.window = <void *>window
+        reference.block = block
+        Py_INCREF(window)
+        window.pin(block)
+        self.reference_count += 1
+        self.reference_bytes += length
+        return 0
+
+    cdef int pieces(self, const uint8_t **data, size_t *lengths, int most) noexcept:
+        """What is unsent, in order, as at most `most` stretches; returns how many there are."""
+        cdef int count = 0
+        cdef uint32_t i
+        cdef size_t at = self.start
+        cdef Reference *reference
+        for i in range(self.reference_first, self.reference_first + self.reference_count):
+            reference = &self.references[i]
+            if reference.at > at and count < most:
+                data[count] = self.buffer + at
+                lengths[count] = reference.at - at
+                count += 1
+                at = reference.at
+            if count < most:
+                data[count] = reference.data
+                lengths[count] = reference.length
+                count += 1
+            else:
+                return count
+        if self.end > at and count < most:
+            data[count] = self.buffer + at
+            lengths[count] = self.end - at
+            count += 1
+        return count
+
+    cdef void sent(self, size_t n) noexcept:
+        """The first `n` bytes of the pieces have left."""
+        cdef Reference *reference
+        cdef size_t step
+        while n:
+            if self.reference_count:
+                reference = &self.references[self.reference_first]
+                if reference.at == self.start:
+                    step = min(n, <size_t>reference.length)
+                    reference.data += step
+                    reference.length -= <uint32_t>step
+                    self.reference_bytes -= step
+                    n -= step
+                    if reference.length == 0:
+                        self.drop_reference()
+                    continue
+                step = min(n, reference.at - self.start)
+            else:
+                step = n
+            self.start += step
+            n -= step
+        if self.start == self.end and self.reference_count == 0:
+            # Nothing waits: an idle connection holds no buffer.
+            free(self.buffer)
+            self.buffer = NULL
+            self.start = self.end = self.capacity = 0
+
+    cdef void drop_reference(self) noexcept:
+        cdef Reference *reference = &self.references[self.reference_first]
+        cdef Window window = <Window>reference.window
+        window.unpin(reference.block)
+        Py_DECREF(window)
+        self.reference_first += 1
+        self.reference_count -= 1
+        if self.reference_count == 0:
+            self.reference_first = 0
+
+    cdef void clear(self) noexcept:
+        while self.reference_count:
+            self.drop_reference()
+        self.reference_bytes = 0
+        free(self.buffer)
+        self.buffer = NULL
+        self.start = self.end = self.capacity = 0
+
+
+cdef int split_line(const uint8_t *line, size_t length, Word *words, int most) noexcept nogil:
+    """Split at every single space. Returns the number of words; only `most` of them are stored, the
+    last one stored then ends at its own space."""
+    cdef int count = 0
+    cdef size_t start = 0
+    cdef size_t i
+    for i in range(length + 1):
+        if i == length or line[i] == 32:
+            if count < most:
+                words[count].at = line + start
+                words[count].length = i - start
+            count += 1
+            start = i + 1
+            if count > most:
+                return count
+    return count
+
+
+cdef bint name_is_valid(const uint8_t *name, size_t length) noexcept nogil:
+    """The rule for topic and channel names: 1 to 64 bytes of `[.a-zA-Z0-9_-]`, then perhaps
+    `#ephemeral`, which counts."""
+    cdef const uint8_t *suffix = b"#ephemeral"
+    cdef size_t i
+    cdef uint8_t c
+    if length < 1 or length > LONGEST_NAME:
+        return False
+    for i in range(length):
+        c = name[i]
+        if not (97 <= c <= 122 or 65 <= c <= 90 or 48 <= c <= 57
+                or c == 46 or c == 95 or c == 45):
+            break
+    else:
+        return True
+    if i == 0 or length - i != 10:
+        return False
+    name += i
+    for i in range(10):
+        if name[i] != suffix[i]:
+            return False
+    return True
+
+
+cdef bint parse_number(const uint8_t *text, size_t length, uint64_t *value) noexcept nogil:
+    """ASCII digits only; none at all are 0; more than 64 bits are the largest number there is."""
+    cdef uint64_t number = 0
+    cdef size_t i
+    cdef uint8_t digit
+    for i in range(length):
+        digit = text[i] - 48
+        if digit > 9:
+            return False
+        if number > (<uint64_t>-1 - digit) // 10:
+            number = <uint64_t>-1
+        elif number != <uint64_t>-1:
+            number = number * 10 + digit
+    value[0] = number
+    return True
+
+
+# -- for clients and tools --
+
+def valid_name(bytes name not None):
+    """Whether `name` may name a topic or a channel."""
+    return bool(name_is_valid(name, len(name)))
+
+
+def command(bytes name not None, *params):
+    """A command without a body, e.g. command(b"SUB", b"topic", b"channel")."""
+    return b" ".join((name, *params)) + b"\n"
+
+
+def command_with_body(bytes name not None, params, bytes body not None):
+    """A command followed by its length-prefixed body."""
+    return b" ".join((name, *params)) + b"\n" + struct.pack(">i", len(body)) + body
+
+
+def mpub_body(messages):
+    """The body of an MPUB: a count, then each message behind its length."""
+    parts = [struct.pack(">i", len(messages))]
+    for message in messages:
+        parts.append(struct.pack(">i", len(message)))
+        parts.append(message)
+    return b"".join(parts)
+
+
+def frame(int type, bytes data not None):
+    """One frame as the server sends it."""
+    return struct.pack(">ii", len(data) + 4, type) + data
