@@ -35,7 +35,7 @@ DAEMONS = ("nsqd", "nsqlookupd", "nsqadmin")
 
 # What makes a file INI: a header of ours before anything else. TOML has no names with blanks, and
 # its tables mean nothing to NSQ.
-_INI_START = re.compile(r"\[\s*(?:(" + "|".join(DAEMONS) + r")\s*\]|(?:topic|channel)\s)")
+_INI_START = r"\[\s*(?:(" + "|".join(DAEMONS) + r")\s*\]|(?:topic|channel)\s)"
 
 # NSQ looks at these before the others, with a text of their own.
 _PARSED_FIRST = (LEVEL, TLS_REQUIREMENT, TLS_VERSION)
@@ -157,7 +157,7 @@ def _first_header(text: str) -> re.Match[str] | None:
     for line in text.split("\n"):
         line = line.strip()
         if line and not line.startswith("#"):
-            return _INI_START.match(line)
+            return re.match(_INI_START, line)
     return None
 
 

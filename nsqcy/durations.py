@@ -21,7 +21,7 @@ _UNITS = {
     "m": MINUTE,
     "h": HOUR,
 }
-_TERM = re.compile(r"([0-9]*)(?:\.([0-9]*))?([^0-9.]+)")
+_TERM = r"([0-9]*)(?:\.([0-9]*))?([^0-9.]+)"
 _MAX = (1 << 63) - 1
 
 
@@ -34,8 +34,9 @@ def parse_duration(text: str) -> int:
     if not rest:
         raise ValueError("not a duration")
     total = position = 0
+    terms = re.compile(_TERM)
     while position < len(rest):
-        term = _TERM.match(rest, position)
+        term = terms.match(rest, position)
         if term is None:
             raise ValueError("missing unit")
         total += _term_nanoseconds(*term.groups(default=""))

@@ -9,9 +9,7 @@ import re
 MAX_NAME_LENGTH = 64
 EPHEMERAL = "#ephemeral"
 
-_NAME = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
-_NAME_BYTES = re.compile(_NAME.pattern.encode())
-_SIMPLE = re.compile(r'[^"\\]*')
+_NAME = re.compile(rb"[.a-zA-Z0-9_-]+(?:#ephemeral)?")
 _ESCAPES = {
     '"': '\\"',
     "\\": "\\\\",
@@ -27,12 +25,10 @@ _ESCAPES = {
 
 def is_valid_name(name: str | bytes) -> bool:
     """Whether a topic or a channel may be called this."""
-    if not 1 <= len(name) <= MAX_NAME_LENGTH:
-        return False
+    if isinstance(name, str):
+        name = name.encode("utf-8", "surrogatepass")
     # fullmatch and not `$`, which would let a final line feed through.
-    if isinstance(name, bytes):
-        return _NAME_BYTES.fullmatch(name) is not None
-    return _NAME.fullmatch(name) is not None
+    return len(name) <= MAX_NAME_LENGTH and _NAME.fullmatch(name) is not None
 
 
 def is_ephemeral(name: str | bytes) -> bool:
@@ -50,7 +46,7 @@ def quote(text: str | bytes) -> str:
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8", "surrogateescape")
-    if text.isprintable() and _SIMPLE.fullmatch(text):
+    if text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'
     return '"' + "".join(map(_quote_character, text)) + '"'
 

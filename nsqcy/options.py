@@ -25,10 +25,11 @@ _INT64 = 1 << 63
 
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
-_INTEGER = re.compile(
+# Compiled when they are first needed: a start with few flags needs none.
+_INTEGER = (
     r"[+-]?(?:0[xX](?:_?[0-9a-fA-F])+|0[oO]?(?:_?[0-7])+|0[bB](?:_?[01])+|[1-9](?:_?[0-9])*|0)"
 )
-_FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_FLOAT = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 
 TLS_NOT_REQUIRED, TLS_REQUIRED_EXCEPT_HTTP, TLS_REQUIRED = range(3)
 _TLS_REQUIRED_NAMES = ("false", "tcp-https", "true")
@@ -46,7 +47,7 @@ def parse_bool(text: str) -> bool:
 def parse_int(text: str) -> int:
     """An integer literal of Go: decimal, 0x, 0o, 0b, leading-zero octal, underscores."""
     # No int64 needs more; int() itself would refuse 4,300 digits with a text of its own.
-    if len(text) > 200 or _INTEGER.fullmatch(text) is None:
+    if len(text) > 200 or re.fullmatch(_INTEGER, text) is None:
         raise ValueError("parse error")
     digits = text.lstrip("+-")
     octal = re.match("0[0-9_]", digits)
@@ -78,7 +79,7 @@ def parse_floats(text: str) -> tuple[float, ...]:
 
 
 def parse_float(text: str) -> float:
-    number = float(text) if _FLOAT.fullmatch(text) else float("inf")
+    number = float(text) if re.fullmatch(_FLOAT, text) else float("inf")
     if number in (float("inf"), float("-inf")):
         raise ValueError(f"Could not parse: {text}")
     return number
@@ -508,7 +509,7 @@ def _set(table: OptionTable, values: dict[str, Value], option: Option, text: str
     if kind.many:
         value = (*values.get(option.name, ()), *value)  # type: ignore[misc]
         if kind is FLOATS:
-            value = tuple(sorted(value, reverse=True))  # type: ignore[type-var, assignment]
+            value = tuple(sorted(value, reverse=True))  # type: ignore[assignment]
     values[option.name] = value
 
 
