@@ -118,6 +118,8 @@ def unquoted(text: str) -> str:
 
 
 def _elements(text: str) -> list[str]:
+    if text.startswith("[") and text.endswith("]"):  # and not an address such as [::1]:4160
+        raise ValueError("an array is TOML")
     return [unquoted(part.strip()) for part in text.split(",") if part.strip()]
 
 
@@ -175,8 +177,10 @@ def toml_floats(value: object) -> tuple[float, ...]:
 
 
 def _toml_float(value: object) -> float:
-    if isinstance(value, float | int) and not isinstance(value, bool):
-        return float(value) if abs(value) < _INT64 else float("inf")
+    if isinstance(value, float):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return float(int64(value))
     raise ValueError("invalid value type")
 
 

@@ -4,7 +4,6 @@ Owns every flag and its default. How flags and files are read is nsqcy.options a
 nothing here opens a file or a socket.
 """
 
-import math
 import os
 import zlib
 from collections.abc import Mapping
@@ -472,8 +471,7 @@ def _check_percentiles(settings: Settings, options: NsqdOptions) -> None:
     window = options.e2e_processing_latency_window_time
     for percentile in options.e2e_processing_latency_percentile:
         if not 0 < percentile <= 1:  # written so that NaN fails too
-            shown = "NaN" if math.isnan(percentile) else f"{percentile:g}"
-            text = f"invalid E2E processing latency percentile: {shown}"
+            text = f"invalid E2E processing latency percentile: {percentile:g}"
             raise _refuse(settings, text, name)
     if options.e2e_processing_latency_percentile and window <= 0:
         text = "--e2e-processing-latency-window-time must be > 0"
