@@ -1,0 +1,90 @@
+"""The `nsqcy` command: versions, configuration files, and the daemons by name.
+
+Owns the words of the command line. A daemon is imported when it is asked for and not before.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from nsqcy import NSQ_VERSION, __version__, config
+from nsqcy.errors import Stop
+from nsqcy.log import write
+from nsqcy.options import OptionTable
+
+USAGE = """\
+Usage: nsqcy COMMAND
+
+  version              print the version
+  config sample        print an INI file of every option with its default
+  config docs          print docs/CONFIG.md
+  config check FILE    read a configuration file as the daemon would
+  nsqd [FLAGS]         run nsqd; -help lists its flags
+"""
+
+# The module of each daemon that has options, and the names of its table and its checks there.
+_OPTIONS = {"nsqd": ("nsqcy.nsqd.options", "NSQD")}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    match words:
+        case ["version" | "-version" | "--version"]:
+            write(1, f"nsqcy {__version__} (compatible with NSQ {NSQ_VERSION})\n")
+        case ["help" | "-h" | "-help" | "--help"]:
+            write(1, USAGE)
+        case ["config", "sample"]:
+            write_all(config.sample(_table("nsqd")))
+        case ["config", "docs"]:
+            write_all(config.docs(map(_table, _OPTIONS)))
+        case ["config", "check", path]:
+            return _check(path)
+        case ["nsqd", *flags]:
+            return _run("nsqd", flags)
+        case _:
+            what = f"unknown command: {' '.join(words)}\n" if words else ""
+            write(2, what + USAGE)
+            return 2
+    return 0
+
+
+def write_all(text: str) -> None:
+    """A document, which a pipe may take only in parts."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _table(daemon: str) -> OptionTable:
+    module, name = _OPTIONS[daemon]
+    table = getattr(importlib.import_module(module), name)
+    assert isinstance(table, OptionTable)
+    return table
+
+
+def _check(path: str) -> int:
+    daemon = "nsqd"
+    try:
+        daemon = config.daemon_of(config.read_text(path))
+        if daemon not in _OPTIONS:
+            write(2, f"{path}: there are no options of {daemon} to check it against\n")
+            return 1
+        file = config.read_file(_table(daemon), path)
+        settings = config.Settings(_table(daemon), {}, file)
+        importlib.import_module(_OPTIONS[daemon][0]).resolve(settings)
+    except Stop as stop:
+        write(2, f"{stop}\n")
+        return 1
+    for warning in settings.warnings:
+        write(2, f"warning: {warning}\n")
+    write(1, f"{path}: fit for {daemon}, {len(file.values)} options set\n")
+    return 0
+
+
+def _run(daemon: str, flags: list[str]) -> int:
+    sys.argv = [daemon, *flags]
+    code = importlib.import_module(f"nsqcy.{daemon}.main").main()
+    return int(code or 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""Durations in Go's notation: `1.5h30m`, `250ms`, `-5s`, to and from int nanoseconds."""
+
+import re
+
+NANOSECOND = 1
+MICROSECOND = 1_000
+MILLISECOND = 1_000_000
+SECOND = 1_000_000_000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+
+ALLOWED = "a number with a unit, such as 250ms, 1.5h30m or 0; units are ns, us, ms, s, m, h"
+
+_UNITS = {
+    "ns": NANOSECOND,
+    "us": MICROSECOND,
+    "µs": MICROSECOND,  # U+00B5, the micro sign
+    "μs": MICROSECOND,  # U+03BC, the Greek letter
+    "ms": MILLISECOND,
+    "s": SECOND,
+    "m": MINUTE,
+    "h": HOUR,
+}
+_TERM = r"([0-9]*)(?:\.([0-9]*))?([^0-9.]+)"
+_MAX = (1 << 63) - 1
+
+
+def parse_duration(text: str) -> int:
+    """Nanoseconds of a duration as Go's time.ParseDuration reads it; ValueError says why not."""
+    negative = text.startswith("-")
+    rest = text[1:] if text[:1] in ("-", "+") else text
+    if rest == "0":
+        return 0
+    if not rest:
+        raise ValueError("not a duration")
+    total = position = 0
+    terms = re.compile(_TERM)
+    while position < len(rest):
+        term = terms.match(rest, position)
+        if term is None:
+            raise ValueError("missing unit")
+        total += _term_nanoseconds(*term.groups(default=""))
+        position = term.end()
+    if total > _MAX + negative:
+        raise ValueError("out of range")
+    return -total if negative else total
+
+
+def _term_nanoseconds(whole: str, fraction: str, unit: str) -> int:
+    if not whole and not fraction:
+        raise ValueError("not a duration")
+    if unit not in _UNITS:
+        raise ValueError(f"unknown unit {unit}")
+    if len(whole.lstrip("0")) > 19:  # more than any int64, and int() would refuse 4,300 digits
+        raise ValueError("out of range")
+    nanoseconds = _UNITS[unit]
+    # Eighteen digits decide: a nanosecond is 3.6e12 times less than the largest unit.
+    part = int(fraction[:18].ljust(18, "0")) * nanoseconds // 10**18
+    return int(whole or "0") * nanoseconds + part
+
+
+def format_duration(nanoseconds: int) -> str:
+    """As Go prints a time.Duration: `1m0s`, `1.633µs`, `0s`."""
+    if nanoseconds < 0:
+        return "-" + format_duration(-nanoseconds)
+    if nanoseconds == 0:
+        return "0s"
+    if nanoseconds < SECOND:
+        for unit, name in ((MILLISECOND, "ms"), (MICROSECOND, "µs"), (NANOSECOND, "ns")):
+            if nanoseconds >= unit:
+                return _decimal(nanoseconds, unit) + name
+    minutes, rest = divmod(nanoseconds, MINUTE)
+    hours, minutes = divmod(minutes, 60)
+    seconds = _decimal(rest, SECOND) + "s"
+    if hours:
+        return f"{hours}h{minutes}m{seconds}"
+    return f"{minutes}m{seconds}" if minutes else seconds
+
+
+def short_duration(nanoseconds: int) -> str:
+    """As a person types it: `1m`, `1h30m`."""
+    text = format_duration(nanoseconds)
+    for tail in ("m0s", "h0m"):
+        if text.endswith(tail):
+            text = text[:-2]
+    return text
+
+
+def _decimal(value: int, unit: int) -> str:
+    whole, part = divmod(value, unit)
+    digits = str(part).zfill(len(str(unit)) - 1).rstrip("0") if part else ""
+    return f"{whole}.{digits}" if digits else str(whole)

@@ -1,0 +1,509 @@
+"""The options of nsqd: the table, their types, and what a value must be for nsqd to start.
+
+Owns every flag and its default. How flags and files are read is nsqcy.options and nsqcy.config;
+nothing here opens a file or a socket.
+"""
+
+import os
+import zlib
+from collections.abc import Mapping
+
+from nsqcy import log
+from nsqcy.config import Settings
+from nsqcy.durations import HOUR, MILLISECOND, MINUTE, SECOND
+from nsqcy.errors import StartError
+from nsqcy.names import quote
+from nsqcy.options import (
+    BOOL,
+    DURATION,
+    FLOATS,
+    INT,
+    LEVEL,
+    STRING,
+    STRINGS,
+    TLS_NOT_REQUIRED,
+    TLS_REQUIRED,
+    TLS_REQUIREMENT,
+    TLS_VERSION,
+    Option,
+    Options,
+    OptionTable,
+    Rule,
+    Value,
+)
+from nsqcy.process.limits import available_memory, usable_cpus
+
+TOPOLOGY_AWARE_CONSUMPTION = "topology-aware-consumption"
+EXPERIMENTS = frozenset({TOPOLOGY_AWARE_CONSUMPTION})
+CLIENT_AUTH_POLICIES = frozenset({"", "require", "require-verify"})
+
+MAX_WORKERS = 64
+# More than four workers pay only for very many connections; whoever has them says so.
+DEFAULT_MAX_WORKERS = 4
+# Half-sent commands a worker holds at once. Fifty bodies of the default --max-body-size: far more
+# than well-behaved clients ever have under way, and no danger to a machine that runs a queue.
+DEFAULT_MAX_INPUT_BYTES = 256 << 20
+
+
+def hostname() -> str:
+    return os.uname().nodename
+
+
+def default_node_id() -> int:
+    """NSQ's hash of the host name, so that a node keeps its id when it changes to nsqcy."""
+    import hashlib
+
+    digest = hashlib.md5(os.fsencode(hostname()), usedforsecurity=False).digest()
+    return zlib.crc32(digest) % 1024
+
+
+def default_workers() -> int:
+    return min(usable_cpus(), DEFAULT_MAX_WORKERS)
+
+
+POSITIVE = Rule("> 0", lambda value: value > 0)
+NOT_NEGATIVE = Rule(">= 0", lambda value: value >= 0)
+NO_SCAN = "has no effect: timeouts are exact and nothing is scanned"
+
+BASIC = (
+    Option("version", BOOL, False, "print the version and exit", in_file=False),
+    Option("config", STRING, "", "path of a configuration file", in_file=False),
+    Option(
+        "log-level",
+        LEVEL,
+        log.INFO,
+        "least severe level to log: debug, info, warn, error or fatal",
+        runtime=True,
+    ),
+    Option("log-prefix", STRING, "[nsqd] ", "text before every log line"),
+    Option(
+        "log-format",
+        STRING,
+        "text",
+        "form of log lines: text as nsqd has it, json for one object a line",
+        rule=Rule("text or json", lambda value: value in log.FORMATS),
+    ),
+    Option(
+        "verbose",
+        BOOL,
+        False,
+        "deprecated, no effect; see --log-level",
+        in_file=False,
+        notice="is deprecated and has no effect, use --log-level",
+    ),
+    Option(
+        "node-id",
+        INT,
+        default_node_id,
+        "number of this node, a part of message ids",
+        default_text="hash of the host name",
+        example=0,
+        toml_key="id",
+        rule=Rule("[0,1024)", lambda value: 0 <= value < 1024),
+    ),
+    Option(
+        "worker-id",
+        BOOL,
+        False,
+        "deprecated, no effect; see --node-id",
+        in_file=False,
+        notice="is deprecated and has no effect, use --node-id",
+    ),
+    Option(
+        "workers",
+        INT,
+        default_workers,
+        "worker processes",
+        default_text="usable CPUs, at most 4",
+        example=DEFAULT_MAX_WORKERS,
+        rule=Rule(f"[1,{MAX_WORKERS}]", lambda value: 1 <= value <= MAX_WORKERS),
+    ),
+)
+
+NETWORK = (
+    Option("tcp-address", STRING, "0.0.0.0:4150", "host:port or unix socket path for TCP clients"),
+    Option(
+        "http-address",
+        STRING,
+        "0.0.0.0:4151",
+        "host:port or unix socket path for HTTP clients; empty for none",
+    ),
+    Option(
+        "https-address",
+        STRING,
+        "0.0.0.0:4152",
+        "host:port for HTTPS clients, opened when there is a certificate; empty for none",
+    ),
+    Option(
+        "broadcast-address",
+        STRING,
+        hostname,
+        "address announced to nsqlookupd",
+        default_text="the host name",
+        example="localhost",
+    ),
+    Option("broadcast-tcp-port", INT, 0, "TCP port announced to nsqlookupd; 0 for the bound port"),
+    Option(
+        "broadcast-http-port", INT, 0, "HTTP port announced to nsqlookupd; 0 for the bound port"
+    ),
+    Option(
+        "lookupd-tcp-address",
+        STRINGS,
+        (),
+        "host:port of an nsqlookupd to register with",
+        toml_key="nsqlookupd_tcp_addresses",
+        runtime=True,
+    ),
+    Option(
+        "auth-http-address",
+        STRINGS,
+        (),
+        "host:port or URL of a server that authorizes clients; any turns AUTH on",
+        toml_key="auth_http_addresses",
+    ),
+    Option(
+        "auth-http-request-method",
+        STRING,
+        "get",
+        "HTTP method of requests to those servers",
+        rule=Rule("post or get", lambda value: value in ("post", "get")),
+    ),
+    Option(
+        "http-client-connect-timeout",
+        DURATION,
+        2 * SECOND,
+        "time to connect, for outgoing HTTP requests",
+    ),
+    Option(
+        "http-client-request-timeout",
+        DURATION,
+        5 * SECOND,
+        "time for a whole outgoing HTTP request",
+    ),
+    Option("topology-region", STRING, "", "region this node is in"),
+    Option("topology-zone", STRING, "", "zone this node is in"),
+    Option(
+        "enable-experiment",
+        STRINGS,
+        (),
+        f"experiment to turn on: {TOPOLOGY_AWARE_CONSUMPTION}",
+    ),
+)
+
+STORAGE = (
+    Option("data-path", STRING, "", "directory of all data; empty for the current one"),
+    Option(
+        "mem-queue-size",
+        INT,
+        10_000,
+        "messages of a topic or channel that are not counted as on disk",
+        rule=NOT_NEGATIVE,
+    ),
+    Option("max-bytes-per-file", INT, 100 << 20, "bytes after which a file is rolled"),
+    Option("sync-every", INT, 2500, "messages after which a file is synced"),
+    Option(
+        "sync-timeout", DURATION, 2 * SECOND, "time after which a file is synced", rule=POSITIVE
+    ),
+    Option(
+        "memory-bytes",
+        INT,
+        0,
+        "bytes of messages a worker keeps in memory; 0 for half of what is free over the workers",
+        rule=NOT_NEGATIVE,
+    ),
+    Option(
+        "queue-scan-worker-pool-max",
+        INT,
+        4,
+        "accepted for nsqd's sake, no effect",
+        notice=NO_SCAN,
+    ),
+    Option(
+        "queue-scan-selection-count",
+        INT,
+        20,
+        "accepted for nsqd's sake, no effect",
+        notice=NO_SCAN,
+    ),
+)
+
+MESSAGES = (
+    Option("msg-timeout", DURATION, MINUTE, "time to finish a message before it is requeued"),
+    Option(
+        "max-msg-timeout",
+        DURATION,
+        15 * MINUTE,
+        "longest such time a client may ask for, or reach by TOUCH",
+    ),
+    Option("max-msg-size", INT, 1 << 20, "largest message, in bytes", rule=POSITIVE),
+    Option(
+        "max-req-timeout", DURATION, HOUR, "longest delay of a requeue or of a deferred publish"
+    ),
+    Option("max-body-size", INT, 5 << 20, "largest body of a command, in bytes"),
+    Option(
+        "max-input-bytes",
+        INT,
+        DEFAULT_MAX_INPUT_BYTES,
+        "bytes of half-received commands a worker holds; further clients are read later",
+        rule=POSITIVE,
+    ),
+)
+
+CLIENTS = (
+    Option(
+        "max-heartbeat-interval",
+        DURATION,
+        MINUTE,
+        "longest time between heartbeats a client may ask for",
+    ),
+    Option("max-rdy-count", INT, 2500, "largest RDY a client may set"),
+    Option(
+        "max-output-buffer-size",
+        INT,
+        64 << 10,
+        "largest output buffer a client may ask for, in bytes",
+    ),
+    Option(
+        "max-output-buffer-timeout",
+        DURATION,
+        30 * SECOND,
+        "longest time between flushes a client may ask for",
+    ),
+    Option(
+        "min-output-buffer-timeout",
+        DURATION,
+        25 * MILLISECOND,
+        "shortest time between flushes a client may ask for",
+    ),
+    Option(
+        "output-buffer-timeout",
+        DURATION,
+        250 * MILLISECOND,
+        "time between flushes for clients that do not ask",
+        rule=POSITIVE,
+    ),
+    Option("max-channel-consumers", INT, 0, "consumers a channel may have on this node; 0 for any"),
+)
+
+STATISTICS = (
+    Option("statsd-address", STRING, "", "host:port of a statsd to push to by UDP; empty for none"),
+    Option(
+        "statsd-prefix", STRING, "nsq.%s", "prefix of statsd keys; %s is replaced by host and port"
+    ),
+    Option("statsd-interval", DURATION, MINUTE, "time between pushes to statsd"),
+    Option("statsd-mem-stats", BOOL, True, "push figures about memory too"),
+    Option("statsd-udp-packet-size", INT, 508, "bytes a statsd packet is filled to"),
+    Option("statsd-exclude-ephemeral", BOOL, False, "leave ephemeral topics and channels out"),
+    Option(
+        "e2e-processing-latency-percentile",
+        FLOATS,
+        (),
+        "percentiles of the time from publish to finish to keep, each in (0,1]",
+        toml_key="e2e_processing_latency_percentiles",
+    ),
+    Option(
+        "e2e-processing-latency-window-time",
+        DURATION,
+        10 * MINUTE,
+        "time those percentiles look back",
+    ),
+)
+
+ENCRYPTION = (
+    Option("tls-cert", STRING, "", "path of the certificate, PEM"),
+    Option("tls-key", STRING, "", "path of its key, PEM"),
+    Option(
+        "tls-client-auth-policy",
+        STRING,
+        "",
+        "what to ask of clients: require a certificate, or require-verify; empty for none",
+    ),
+    Option(
+        "tls-root-ca-file", STRING, "", "path of the authorities client certificates come from, PEM"
+    ),
+    Option(
+        "tls-required",
+        TLS_REQUIREMENT,
+        TLS_NOT_REQUIRED,
+        "refuse clients without TLS: false, true, or tcp-https to let plain HTTP be",
+    ),
+    Option("tls-min-version", TLS_VERSION, 769, "oldest TLS to speak: tls1.0 to tls1.3"),
+    Option("deflate", BOOL, True, "let clients compress with deflate"),
+    Option(
+        "max-deflate-level",
+        INT,
+        6,
+        "highest deflate level a client may ask for",
+        rule=Rule("[1,9]", lambda value: 1 <= value <= 9),
+    ),
+    Option("snappy", BOOL, True, "let clients compress with snappy"),
+)
+
+NSQD = OptionTable(
+    "nsqd",
+    {
+        "Basic": BASIC,
+        "Network": NETWORK,
+        "Storage": STORAGE,
+        "Messages and commands": MESSAGES,
+        "What clients may ask for": CLIENTS,
+        "Statistics": STATISTICS,
+        "TLS and compression": ENCRYPTION,
+    },
+)
+
+
+class NsqdOptions(Options):
+    """Every option of a running nsqd. Durations are nanoseconds, the level is log.DEBUG to FATAL,
+    tls_required is 0, 1 (all but plain HTTP) or 2, tls_min_version is TLS's own number."""
+
+    table = NSQD
+
+    config: str
+    log_level: int
+    log_prefix: str
+    log_format: str
+    node_id: int
+    workers: int
+    tcp_address: str
+    http_address: str
+    https_address: str
+    broadcast_address: str
+    broadcast_tcp_port: int
+    broadcast_http_port: int
+    lookupd_tcp_address: tuple[str, ...]
+    auth_http_address: tuple[str, ...]
+    auth_http_request_method: str
+    http_client_connect_timeout: int
+    http_client_request_timeout: int
+    topology_region: str
+    topology_zone: str
+    enable_experiment: tuple[str, ...]
+    data_path: str
+    mem_queue_size: int
+    max_bytes_per_file: int
+    sync_every: int
+    sync_timeout: int
+    memory_bytes: int
+    queue_scan_worker_pool_max: int
+    queue_scan_selection_count: int
+    msg_timeout: int
+    max_msg_timeout: int
+    max_msg_size: int
+    max_req_timeout: int
+    max_body_size: int
+    max_input_bytes: int
+    max_heartbeat_interval: int
+    max_rdy_count: int
+    max_output_buffer_size: int
+    max_output_buffer_timeout: int
+    min_output_buffer_timeout: int
+    output_buffer_timeout: int
+    max_channel_consumers: int
+    statsd_address: str
+    statsd_prefix: str
+    statsd_interval: int
+    statsd_mem_stats: bool
+    statsd_udp_packet_size: int
+    statsd_exclude_ephemeral: bool
+    e2e_processing_latency_percentile: tuple[float, ...]
+    e2e_processing_latency_window_time: int
+    tls_cert: str
+    tls_key: str
+    tls_client_auth_policy: str
+    tls_root_ca_file: str
+    tls_required: int
+    tls_min_version: int
+    deflate: bool
+    max_deflate_level: int
+    snappy: bool
+
+
+def resolve(settings: Settings) -> NsqdOptions:
+    """The options nsqd runs with, checked and filled in; raises StartError.
+
+    What is odd but no reason not to start is added to the warnings of `settings`.
+    """
+    options = NsqdOptions(settings.values)
+    # In the order NSQ checks, since of several faults it names the first.
+    _obey_rules(settings, ("max_deflate_level", "node_id"))
+    options = _check_tls(settings, options)
+    _obey_rules(settings, ("auth_http_request_method",))
+    _check_percentiles(settings, options)
+    _obey_rules(settings, settings.values)
+    _check_statsd(settings, options)
+    _warn(settings, options)
+    return options.replace(
+        max_input_bytes=_input_bytes(settings, options),
+        memory_bytes=options.memory_bytes or available_memory() // 2 // options.workers,
+    )
+
+
+def _refuse(settings: Settings, text: str, name: str = "") -> StartError:
+    return StartError(f"failed to instantiate nsqd - {text}{settings.where(name)}")
+
+
+def _obey_rules(settings: Settings, names: Mapping[str, Value] | tuple[str, ...]) -> None:
+    for name in names:
+        option = NSQD.by_name[name]
+        if option.rule and not option.rule.holds(settings[name]):
+            text = f"--{option.flag} must be {option.rule.text}"
+            raise _refuse(settings, text, name)
+
+
+def _check_tls(settings: Settings, options: NsqdOptions) -> NsqdOptions:
+    """A client policy demands TLS, and TLS demands a certificate and its key."""
+    if options.tls_client_auth_policy and options.tls_required == TLS_NOT_REQUIRED:
+        options = options.replace(tls_required=TLS_REQUIRED)
+    if bool(options.tls_cert) != bool(options.tls_key):
+        given, missing = ("cert", "key") if options.tls_cert else ("key", "cert")
+        text = f"failed to build TLS config - --tls-{given} needs --tls-{missing}"
+        raise _refuse(settings, text, f"tls_{given}")
+    if options.tls_required != TLS_NOT_REQUIRED and not options.tls_cert:
+        name = "tls_required" if "tls_required" in settings.given else "tls_client_auth_policy"
+        text = "cannot require TLS client connections without TLS key and cert"
+        raise _refuse(settings, text, name)
+    return options
+
+
+def _check_percentiles(settings: Settings, options: NsqdOptions) -> None:
+    name = "e2e_processing_latency_percentile"
+    window = options.e2e_processing_latency_window_time
+    for percentile in options.e2e_processing_latency_percentile:
+        if not 0 < percentile <= 1:  # written so that NaN fails too
+            text = f"invalid E2E processing latency percentile: {percentile:g}"
+            raise _refuse(settings, text, name)
+    if options.e2e_processing_latency_percentile and window <= 0:
+        text = "--e2e-processing-latency-window-time must be > 0"
+        raise _refuse(settings, text, "e2e_processing_latency_window_time")
+
+
+def _check_statsd(settings: Settings, options: NsqdOptions) -> None:
+    if options.statsd_address and options.statsd_interval <= SECOND:
+        raise _refuse(settings, "--statsd-interval must be > 1s", "statsd_interval")
+
+
+def _warn(settings: Settings, options: NsqdOptions) -> None:
+    policy = options.tls_client_auth_policy
+    if policy not in CLIENT_AUTH_POLICIES:
+        settings.warnings.append(
+            f"--tls-client-auth-policy {quote(policy)} is unknown, no certificate is asked for"
+            f" (allowed: require, require-verify){settings.where('tls_client_auth_policy')}"
+        )
+    for experiment in options.enable_experiment:
+        if experiment not in EXPERIMENTS:
+            settings.warnings.append(
+                f"--enable-experiment {quote(experiment)} is unknown and ignored"
+                f" (allowed: {', '.join(sorted(EXPERIMENTS))}){settings.where('enable_experiment')}"
+            )
+
+
+def _input_bytes(settings: Settings, options: NsqdOptions) -> int:
+    """Room for the largest command at least, or it could never arrive."""
+    largest = max(options.max_msg_size, options.max_body_size)
+    if options.max_input_bytes >= largest:
+        return options.max_input_bytes
+    if "max_input_bytes" in settings.given:
+        text = f"--max-input-bytes must be >= --max-msg-size and --max-body-size ({largest})"
+        raise _refuse(settings, text, "max_input_bytes")
+    return largest

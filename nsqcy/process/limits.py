@@ -1,0 +1,100 @@
+"""What this machine lets us use: CPUs and memory, by affinity, cgroup and what is free.
+
+Knows where Linux says so, in both versions of cgroups, and nothing of who asks.
+"""
+
+import os
+from collections.abc import Iterator
+
+
+def usable_cpus(root: str = "/") -> int:
+    """CPUs we may run on, at least 1. Half a CPU of quota counts as one, as in other runtimes."""
+    cpus = len(os.sched_getaffinity(0))
+    for directory in _group_directories(root, "cpu"):
+        quota = _quota(directory)
+        if quota is not None:
+            cpus = min(cpus, quota)
+    return max(cpus, 1)
+
+
+def available_memory(root: str = "/") -> int:
+    """Bytes we could use without pushing anything out: what is free, within every cgroup limit."""
+    available = _meminfo(root)
+    for directory in _group_directories(root, "memory"):
+        room = _memory_room(directory)
+        if room is not None:
+            available = min(available, room)
+    return max(available, 0)
+
+
+def _group_directories(root: str, controller: str) -> Iterator[str]:
+    """Directories of our cgroup and its parents, where they can be seen from here.
+
+    In a container the path the kernel names may not exist; its root is then the container's own.
+    """
+    for line in _read(f"{root}/proc/self/cgroup").splitlines():
+        fields = line.split(":", 2)
+        if len(fields) != 3:
+            continue
+        _, controllers, group = fields
+        if not controllers:
+            mount = f"{root}/sys/fs/cgroup"
+        elif controller in controllers.split(","):
+            mount = f"{root}/sys/fs/cgroup/{controllers}"
+            if not os.path.isdir(mount):
+                mount = f"{root}/sys/fs/cgroup/{controller}"
+        else:
+            continue
+        while group.strip("/"):
+            yield mount + group
+            group = group.rpartition("/")[0]
+        yield mount
+
+
+def _quota(directory: str) -> int | None:
+    """CPUs of a group's quota, rounded up; None without one."""
+    fields = _read(f"{directory}/cpu.max").split()
+    if not fields:
+        fields = [
+            _read(f"{directory}/cpu.cfs_quota_us").strip(),
+            _read(f"{directory}/cpu.cfs_period_us").strip(),
+        ]
+    if len(fields) != 2 or not all(field.isdecimal() for field in fields):
+        return None  # "max", or -1 in the older version
+    quota, period = map(int, fields)
+    return -(-quota // period) if quota and period else None
+
+
+def _memory_room(directory: str) -> int | None:
+    """Bytes a group may still take; None without a limit. Page cache it could drop is room."""
+    limit = _number(f"{directory}/memory.max") or _number(f"{directory}/memory.limit_in_bytes")
+    if not limit:
+        return None
+    used = _number(f"{directory}/memory.current") or _number(f"{directory}/memory.usage_in_bytes")
+    statistics = _pairs(_read(f"{directory}/memory.stat"))
+    cache = statistics.get("total_inactive_file", statistics.get("inactive_file", 0))
+    return limit - max(used - cache, 0)
+
+
+def _meminfo(root: str) -> int:
+    lines = _read(f"{root}/proc/meminfo").replace(":", " ")
+    kilobytes = _pairs(lines).get("MemAvailable", 0)
+    return kilobytes * 1024
+
+
+def _pairs(text: str) -> dict[str, int]:
+    fields = (line.split() for line in text.splitlines())
+    return {field[0]: int(field[1]) for field in fields if len(field) > 1 and field[1].isdecimal()}
+
+
+def _number(path: str) -> int:
+    text = _read(path).strip()
+    return int(text) if text.isdecimal() else 0
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
