@@ -292,6 +292,8 @@ static void run_verify(uint8_t *bytes, uint64_t n, uint64_t first_seq, uint32_t 
             min_seq += wanted;
             seen += wanted;
         }
+        if (next < n && record_at(bytes, next)->seq > min_seq)
+            min_seq = record_at(bytes, next)->seq;
         at = next;
     }
 }

@@ -1,0 +1,626 @@
+/* One thread that makes every file call of a process, in the order submitted.
+ *
+ * The hub submits ops to a list of its own, kicks once a turn, and collects finished ops when the
+ * eventfd says so.  The two sides meet under one mutex held for a few pointer moves.
+ *
+ *   hub:     submit -> [submitted] -- kick --> [queued]       (wakes the thread only if it sleeps)
+ *   thread:  [queued] -> run -> [finished]                    (eventfd written if it was empty)
+ *   hub:     [finished] -- collect --> done(arg, error)
+ *
+ * A File belongs to the thread but for its reference count and `path`, which the hub may change only
+ * by an op.  Open files are kept in an LRU.  A File's error is sticky: after a write, sync or
+ * truncate that failed, writes, syncs and renames of it fail with the same errno (reads go on: what
+ * was written is still there).  A failed sync is never tried again.
+ */
+#ifndef NSQCY_IOTHREAD_H
+#define NSQCY_IOTHREAD_H
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+
+#include "iocalls.h"
+#include "segment.h"
+
+#define FILE_CREATE 1        /* the first open makes it; it must not exist */
+#define FILE_REPLACE 2       /* the first open makes it or empties it */
+#define FILE_PARENT 4        /* the first open may make its directory */
+
+typedef struct File {
+    struct File *newer, *older;   /* LRU, while open */
+    char *path;
+    int at;                  /* directory fd `path` is relative to */
+    int fd;                  /* -1: not open */
+    int error;               /* sticky */
+    int error_call;
+    int flags;
+    int opened;              /* the first open has been made */
+    int refs;                /* hub side: owner and ops */
+    int failed;              /* hub side: the sticky error as far as completions told */
+} File;
+
+enum IoKind {
+    IO_WRITE, IO_WRITE_RECORDS, IO_READ, IO_READ_RECORDS, IO_SYNC, IO_FSYNC, IO_TRUNCATE, IO_CLOSE,
+    IO_RENAME, IO_UNLINK_FILE, IO_MKDIR, IO_UNLINK, IO_RMDIR, IO_SYNC_DIR, IO_FREE
+};
+
+/* What an op found out, for those who ask. */
+typedef struct IoResult {
+    RunFacts facts;          /* of a run written */
+    Damages damages;         /* of a run read */
+    int call;                /* the call that failed */
+} IoResult;
+
+typedef int (*io_done)(void *arg, int error);
+
+typedef struct IoOp {
+    struct IoOp *next;
+    io_done done;
+    void *arg;
+    File *file;
+    char *path;              /* owned: of an op on a path, or the target of a rename */
+    IoResult *result;
+    uint8_t *ptr;
+    uint64_t n;
+    uint64_t offset;
+    uint64_t first_seq;
+    uint32_t count;
+    int dense;
+    int kind;
+    int error;
+} IoOp;
+
+typedef struct IoList {
+    IoOp *head, *tail;
+} IoList;
+
+typedef struct IoEngine {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t work;
+    pthread_cond_t answer;
+    IoList queued;           /* under the lock, and so are the next five */
+    IoList finished;
+    int sleeping;
+    int waiting;
+    int stop;
+    uint64_t wakeups;
+    int event;
+    int started;
+    struct IoCalls *calls;
+    File newest;             /* LRU ring head; thread side, and so are the next two */
+    int open_files;
+    int open_limit;
+    IoList submitted;        /* hub side, and so is the rest */
+    IoList ready;
+    IoOp *spare;
+    int spares;
+    uint64_t outstanding;
+    int64_t live_ops;
+    int64_t live_files;
+} IoEngine;
+
+static inline void list_push(IoList *list, IoOp *op) {
+    op->next = NULL;
+    if (list->tail)
+        list->tail->next = op;
+    else
+        list->head = op;
+    list->tail = op;
+}
+
+static inline void list_splice(IoList *onto, IoList *from) {
+    if (!from->head)
+        return;
+    if (onto->tail)
+        onto->tail->next = from->head;
+    else
+        onto->head = from->head;
+    onto->tail = from->tail;
+    from->head = from->tail = NULL;
+}
+
+/* ---- thread side: files ---- */
+
+static void lru_unlink(File *file) {
+    file->newer->older = file->older;
+    file->older->newer = file->newer;
+    file->newer = file->older = NULL;
+}
+
+static void lru_front(IoEngine *engine, File *file) {
+    File *head = &engine->newest;
+    file->newer = head;
+    file->older = head->older;
+    head->older->newer = file;
+    head->older = file;
+}
+
+/* The kernel reports a write-back error on the next sync through any descriptor of the inode that
+ * was opened before someone was told, so closing a written file early hides nothing. */
+static int file_shut(IoEngine *engine, File *file) {
+    int fd = file->fd;
+    if (fd < 0)
+        return 0;
+    lru_unlink(file);
+    file->fd = -1;
+    engine->open_files--;
+    return engine->calls->close(engine->calls, fd) < 0 ? errno : 0;
+}
+
+static int file_make_parent(IoEngine *engine, File *file) {
+    char *slash = strrchr(file->path, '/');
+    int rc, error;
+    if (!slash || slash == file->path)
+        return ENOENT;
+    *slash = 0;
+    rc = engine->calls->mkdir(engine->calls, file->at, file->path, 0700);
+    error = rc < 0 && errno != EEXIST ? errno : 0;
+    *slash = '/';
+    return error;
+}
+
+/* 0 with file->fd open, or an errno with *call set. */
+static int file_open(IoEngine *engine, File *file, int *call) {
+    struct IoCalls *calls = engine->calls;
+    int flags = O_RDWR, error;
+    if (file->fd >= 0) {
+        lru_unlink(file);
+        lru_front(engine, file);
+        return 0;
+    }
+    while (engine->open_files >= engine->open_limit)
+        file_shut(engine, engine->newest.newer);
+    if (!file->opened && (file->flags & FILE_CREATE))
+        flags |= O_CREAT | O_EXCL;
+    if (!file->opened && (file->flags & FILE_REPLACE))
+        flags |= O_CREAT | O_TRUNC;
+    *call = CALL_OPEN;
+    file->fd = calls->open(calls, file->at, file->path, flags, 0600);
+    if (file->fd < 0 && errno == ENOENT && (flags & O_CREAT) && (file->flags & FILE_PARENT)) {
+        error = file_make_parent(engine, file);
+        if (error) {
+            *call = CALL_MKDIR;
+            return error;
+        }
+        file->fd = calls->open(calls, file->at, file->path, flags, 0600);
+    }
+    if (file->fd < 0 && errno == EEXIST) {
+        /* never written over; a directory in the way is told as such */
+        int fd = calls->open(calls, file->at, file->path, O_RDWR, 0);
+        error = fd < 0 ? errno : EEXIST;
+        if (fd >= 0)
+            calls->close(calls, fd);
+        return error;
+    }
+    if (file->fd < 0)
+        return errno;
+    file->opened = 1;
+    engine->open_files++;
+    lru_front(engine, file);
+    return 0;
+}
+
+static int file_write(IoEngine *engine, File *file, const uint8_t *ptr, uint64_t n,
+                      uint64_t offset, int *call) {
+    int error = file_open(engine, file, call);
+    if (error)
+        return error;
+    *call = CALL_PWRITE;
+    while (n) {
+        ssize_t wrote = engine->calls->pwrite(engine->calls, file->fd, ptr, n, (int64_t)offset);
+        if (wrote < 0 && errno == EINTR)
+            continue;
+        if (wrote < 0)
+            return errno;
+        if (wrote == 0)
+            return ENOSPC;
+        ptr += wrote;
+        n -= (uint64_t)wrote;
+        offset += (uint64_t)wrote;
+    }
+    return 0;
+}
+
+/* Reads n bytes; *got says how many there were before the end of the file. */
+static int file_read(IoEngine *engine, File *file, uint8_t *ptr, uint64_t n, uint64_t offset,
+                     uint64_t *got, int *call) {
+    int error = file_open(engine, file, call);
+    *got = 0;
+    if (error)
+        return error;
+    *call = CALL_PREAD;
+    while (*got < n) {
+        ssize_t had = engine->calls->pread(engine->calls, file->fd, ptr + *got, n - *got,
+                                           (int64_t)(offset + *got));
+        if (had < 0 && errno == EINTR)
+            continue;
+        if (had < 0)
+            return errno;
+        if (had == 0)
+            break;
+        *got += (uint64_t)had;
+    }
+    return 0;
+}
+
+#define BAD_SECTOR 4096
+
+/* Reads a run although parts of the medium cannot be: those read as zeros. */
+static int file_read_around(IoEngine *engine, File *file, uint8_t *ptr, uint64_t n,
+                            uint64_t offset, int *call) {
+    uint64_t at = 0, got;
+    while (at < n) {
+        uint64_t step = BAD_SECTOR - (offset + at) % BAD_SECTOR;
+        int error;
+        if (step > n - at)
+            step = n - at;
+        error = file_read(engine, file, ptr + at, step, offset + at, &got, call);
+        if (error && error != EIO)
+            return error;
+        if (error)
+            memset(ptr + at, 0, step);
+        else
+            memset(ptr + at + got, 0, step - got);
+        at += step;
+    }
+    return 0;
+}
+
+static int file_read_records(IoEngine *engine, IoOp *op, int *call) {
+    uint64_t got = 0;
+    int error = file_read(engine, op->file, op->ptr, op->n, op->offset, &got, call);
+    if (error == EIO && *call == CALL_PREAD)
+        error = file_read_around(engine, op->file, op->ptr, op->n, op->offset, call);
+    else if (!error)
+        memset(op->ptr + got, 0, op->n - got);
+    if (!error)
+        run_verify(op->ptr, op->n, op->first_seq, op->count, op->dense, op->offset,
+                   &op->result->damages);
+    return error;
+}
+
+static int file_sync(IoEngine *engine, File *file, int whole, int *call) {
+    int error = file_open(engine, file, call);
+    int rc;
+    if (error)
+        return error;
+    *call = whole ? CALL_FSYNC : CALL_FDATASYNC;
+    rc = whole ? engine->calls->fsync(engine->calls, file->fd)
+               : engine->calls->fdatasync(engine->calls, file->fd);
+    return rc < 0 ? errno : 0;
+}
+
+static int file_truncate(IoEngine *engine, File *file, uint64_t size, int *call) {
+    int error = file_open(engine, file, call);
+    if (error)
+        return error;
+    *call = CALL_FTRUNCATE;
+    return engine->calls->ftruncate(engine->calls, file->fd, (int64_t)size) < 0 ? errno : 0;
+}
+
+static int file_rename(IoEngine *engine, IoOp *op, int *call) {
+    File *file = op->file;
+    *call = CALL_RENAME;
+    if (engine->calls->rename(engine->calls, file->at, file->path, op->path) < 0)
+        return errno;
+    char *old = file->path;
+    file->path = op->path;
+    op->path = old;
+    return 0;
+}
+
+/* ---- thread side: ops ---- */
+
+static int sync_directory(struct IoCalls *calls, const char *path, int *call) {
+    int fd, error = 0;
+    *call = CALL_OPEN;
+    fd = calls->open(calls, AT_FDCWD, path, O_RDONLY | O_DIRECTORY, 0);
+    if (fd < 0)
+        return errno;
+    *call = CALL_FSYNC;
+    if (calls->fsync(calls, fd) < 0)
+        error = errno;
+    calls->close(calls, fd);
+    return error;
+}
+
+static int run_path_op(IoEngine *engine, IoOp *op, int *call) {
+    struct IoCalls *calls = engine->calls;
+    int rc;
+    switch (op->kind) {
+    case IO_SYNC_DIR:
+        return sync_directory(calls, op->path, call);
+    case IO_MKDIR:
+        *call = CALL_MKDIR;
+        rc = calls->mkdir(calls, AT_FDCWD, op->path, 0700);
+        break;
+    case IO_RMDIR:
+        *call = CALL_RMDIR;
+        rc = calls->rmdir(calls, AT_FDCWD, op->path);
+        break;
+    default:
+        *call = CALL_UNLINK;
+        rc = calls->unlink(calls, AT_FDCWD, op->path);
+        break;
+    }
+    return rc < 0 ? errno : 0;
+}
+
+static int run_file_op(IoEngine *engine, IoOp *op, int *call) {
+    File *file = op->file;
+    RunFacts facts;
+    uint64_t got;
+    int error;
+    switch (op->kind) {
+    case IO_WRITE_RECORDS:
+        if (run_seal(op->ptr, op->n, op->result ? &op->result->facts : &facts) < 0)
+            return EINVAL;
+        return file_write(engine, file, op->ptr, op->n, op->offset, call);
+    case IO_WRITE:
+        return file_write(engine, file, op->ptr, op->n, op->offset, call);
+    case IO_READ:
+        error = file_read(engine, file, op->ptr, op->n, op->offset, &got, call);
+        return error ? error : got < op->n ? ENODATA : 0;
+    case IO_READ_RECORDS:
+        return file_read_records(engine, op, call);
+    case IO_SYNC:
+        return file_sync(engine, file, 0, call);
+    case IO_FSYNC:
+        return file_sync(engine, file, 1, call);
+    case IO_TRUNCATE:
+        return file_truncate(engine, file, op->n, call);
+    case IO_RENAME:
+        return file_rename(engine, op, call);
+    case IO_UNLINK_FILE:
+        file_shut(engine, file);
+        *call = CALL_UNLINK;
+        return engine->calls->unlink(engine->calls, file->at, file->path) < 0 ? errno : 0;
+    default:                 /* IO_CLOSE, IO_FREE */
+        *call = CALL_CLOSE;
+        return file_shut(engine, file);
+    }
+}
+
+static int op_changes_file(int kind) {
+    return kind == IO_WRITE || kind == IO_WRITE_RECORDS || kind == IO_SYNC || kind == IO_FSYNC
+        || kind == IO_RENAME;
+}
+
+static void run_op(IoEngine *engine, IoOp *op) {
+    File *file = op->file;
+    int call = CALL_NONE;
+    if (!file) {
+        op->error = run_path_op(engine, op, &call);
+    } else if (file->error && op_changes_file(op->kind)) {
+        op->error = file->error;
+        call = file->error_call;
+    } else {
+        op->error = run_file_op(engine, op, &call);
+        if (op->error && (op_changes_file(op->kind) || op->kind == IO_TRUNCATE)) {
+            file->error = op->error;
+            file->error_call = call;
+        }
+    }
+    if (op->result)
+        op->result->call = call;
+}
+
+static void finish_op(IoEngine *engine, IoOp *op) {
+    int first;
+    uint64_t one = 1;
+    pthread_mutex_lock(&engine->lock);
+    first = engine->finished.head == NULL;
+    list_push(&engine->finished, op);
+    if (engine->waiting)
+        pthread_cond_signal(&engine->answer);
+    pthread_mutex_unlock(&engine->lock);
+    if (first) {
+        /* can't fail: the counter is far from full */
+        ssize_t wrote = write(engine->event, &one, sizeof(one));
+        (void)wrote;
+    }
+}
+
+static void *engine_main(void *arg) {
+    IoEngine *engine = arg;
+    for (;;) {
+        IoOp *op, *next;
+        pthread_mutex_lock(&engine->lock);
+        while (!engine->queued.head && !engine->stop) {
+            engine->sleeping = 1;
+            pthread_cond_wait(&engine->work, &engine->lock);
+            engine->sleeping = 0;
+        }
+        op = engine->queued.head;
+        engine->queued.head = engine->queued.tail = NULL;
+        pthread_mutex_unlock(&engine->lock);
+        if (!op)
+            return NULL;
+        for (; op; op = next) {
+            next = op->next;
+            run_op(engine, op);
+            finish_op(engine, op);
+        }
+    }
+}
+
+/* ---- hub side ---- */
+
+/* 0 or an errno. */
+static int engine_start(IoEngine *engine, struct IoCalls *calls, int open_limit) {
+    sigset_t all, before;
+    int error;
+    memset(engine, 0, sizeof(*engine));
+    crc32c_tables();
+    engine->calls = calls;
+    engine->open_limit = open_limit;
+    engine->newest.newer = engine->newest.older = &engine->newest;
+    engine->event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (engine->event < 0)
+        return errno;
+    pthread_mutex_init(&engine->lock, NULL);
+    pthread_cond_init(&engine->work, NULL);
+    pthread_cond_init(&engine->answer, NULL);
+    sigfillset(&all);        /* signals are the hub's */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    error = pthread_create(&engine->thread, NULL, engine_main, engine);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error)
+        close(engine->event);
+    else
+        engine->started = 1;
+    return error;
+}
+
+#define SPARE_OPS 1024
+
+/* A zeroed op, or NULL. */
+static inline IoOp *op_new(IoEngine *engine, int kind) {
+    IoOp *op = engine->spare;
+    if (op) {
+        engine->spare = op->next;
+        engine->spares--;
+    } else {
+        op = malloc(sizeof(IoOp));
+        if (!op)
+            return NULL;
+    }
+    memset(op, 0, sizeof(*op));
+    op->kind = kind;
+    engine->live_ops++;
+    return op;
+}
+
+static inline void op_free(IoEngine *engine, IoOp *op) {
+    free(op->path);
+    engine->live_ops--;
+    if (engine->spares >= SPARE_OPS) {
+        free(op);
+        return;
+    }
+    op->next = engine->spare;
+    engine->spare = op;
+    engine->spares++;
+}
+
+static inline void engine_submit(IoEngine *engine, IoOp *op) {
+    if (op->file)
+        op->file->refs++;
+    engine->outstanding++;
+    list_push(&engine->submitted, op);
+}
+
+/* Hands over what was submitted. */
+static inline void engine_kick(IoEngine *engine) {
+    if (!engine->submitted.head)
+        return;
+    pthread_mutex_lock(&engine->lock);
+    list_splice(&engine->queued, &engine->submitted);
+    if (engine->sleeping) {
+        engine->sleeping = 0;
+        engine->wakeups++;
+        pthread_cond_signal(&engine->work);
+    }
+    pthread_mutex_unlock(&engine->lock);
+}
+
+/* Moves what has finished to `ready`. */
+static void engine_collect(IoEngine *engine) {
+    uint64_t count;
+    /* EAGAIN: not signalled, which does not matter here */
+    ssize_t had = read(engine->event, &count, sizeof(count));
+    (void)had;
+    pthread_mutex_lock(&engine->lock);
+    list_splice(&engine->ready, &engine->finished);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+/* Sleeps until something has finished. Only while ops are outstanding. */
+static void engine_wait(IoEngine *engine) {
+    pthread_mutex_lock(&engine->lock);
+    engine->waiting = 1;
+    while (!engine->finished.head)
+        pthread_cond_wait(&engine->answer, &engine->lock);
+    engine->waiting = 0;
+    pthread_mutex_unlock(&engine->lock);
+}
+
+static inline IoOp *engine_next_ready(IoEngine *engine) {
+    IoOp *op = engine->ready.head;
+    if (!op)
+        return NULL;
+    engine->ready.head = op->next;
+    if (!op->next)
+        engine->ready.tail = NULL;
+    engine->outstanding--;
+    return op;
+}
+
+/* Joins the thread, which must have nothing left to do. */
+static void engine_stop(IoEngine *engine) {
+    IoOp *op;
+    if (!engine->started)
+        return;
+    pthread_mutex_lock(&engine->lock);
+    engine->stop = 1;
+    pthread_cond_signal(&engine->work);
+    pthread_mutex_unlock(&engine->lock);
+    pthread_join(engine->thread, NULL);
+    engine->started = 0;
+    while (engine->newest.newer != &engine->newest)
+        file_shut(engine, engine->newest.newer);
+    close(engine->event);
+    while ((op = engine->spare)) {
+        engine->spare = op->next;
+        free(op);
+    }
+    pthread_mutex_destroy(&engine->lock);
+    pthread_cond_destroy(&engine->work);
+    pthread_cond_destroy(&engine->answer);
+}
+
+/* A file with one reference, or NULL.  Nothing is opened before an op needs it. */
+static File *file_new(IoEngine *engine, int at, const char *path, int flags) {
+    File *file = calloc(1, sizeof(File));
+    if (!file)
+        return NULL;
+    file->path = strdup(path);
+    if (!file->path) {
+        free(file);
+        return NULL;
+    }
+    file->at = at;
+    file->fd = -1;
+    file->flags = flags;
+    file->refs = 1;
+    engine->live_files++;
+    return file;
+}
+
+static void file_delete(IoEngine *engine, File *file) {
+    engine->live_files--;
+    free(file->path);
+    free(file);
+}
+
+/* Gives a reference back; the last one closes the file in the thread. -1: out of memory. */
+static int file_drop(IoEngine *engine, File *file) {
+    IoOp *op;
+    if (--file->refs > 0)
+        return 0;
+    if (!engine->started) {
+        file_delete(engine, file);
+        return 0;
+    }
+    op = op_new(engine, IO_FREE);
+    if (!op) {
+        file->refs++;        /* it stays open rather than be freed under the thread */
+        return -1;
+    }
+    op->file = file;
+    engine_submit(engine, op);
+    return 0;
+}
+
+#endif

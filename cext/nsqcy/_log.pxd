@@ -1,0 +1,244 @@
+# One topic's log: segments of runs, and a journal.
+#
+#   <data-path>/<topic>.topic/
+#       00000000000000000001.seg    header, records ..., footer
+#       00000000000000004711.seg    header, records ...          (being written, or crashed)
+#       journal                     header, snapshot, delta, delta ...
+#
+# A Segment lives from its creation (or recovery) until its file is unlinked or the Log goes.
+# States: OPEN -> CLOSING -> CLOSED -> DOOMED -> GONE; OPEN -> FAILED -> CLOSED (without a footer).
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from nsqcy._io cimport Damages, File, IoKind, IoResult, IoThread
+
+
+cdef extern from "segment.h" nogil:
+    enum:
+        RUN_SURVIVORS
+        RUN_HAS_DELAYED
+
+    struct SegmentRun:
+        uint64_t first_seq
+        uint64_t last_seq
+        uint64_t offset
+        uint64_t bytes
+        uint32_t count
+        uint32_t flags
+        int64_t first_time
+        int64_t last_time
+
+    struct SegmentFooter:
+        uint64_t records
+        uint64_t first_seq
+        uint64_t last_seq
+        int64_t first_time
+        int64_t last_time
+        uint64_t max_id
+        uint64_t data_end
+        uint64_t runs
+
+
+cdef enum SegmentState:
+    SEGMENT_OPEN
+    SEGMENT_CLOSING      # no more runs; its footer is written once the last write is done
+    SEGMENT_FAILED       # a write or a sync failed; cut once the last write is done
+    SEGMENT_CLOSED
+    SEGMENT_DOOMED       # needed by nobody; its file goes once no journal write is pending
+    SEGMENT_GONE         # the unlink is under way or done
+
+
+cdef struct Segment:
+    Segment *previous
+    Segment *next
+    File *file
+    char *path
+    uint64_t number      # of its file name: larger than any before it
+    uint64_t end         # places are given out up to here
+    uint64_t good        # runs are known to be written up to here
+    uint64_t live        # bytes of extents not released
+    uint32_t pending     # ops that refer to it
+    SegmentState state
+    SegmentRun *runs     # the index to be, while open
+    uint32_t run_count
+    uint32_t run_capacity
+    SegmentFooter facts
+
+
+# Where a run lies. Zeroed, it is empty. Further pieces belong to the log, which release() frees.
+cdef struct Extent:
+    Segment *segment
+    uint64_t offset
+    uint64_t first_seq
+    uint64_t last_seq
+    uint32_t bytes
+    uint32_t count
+    Extent *next
+
+
+cdef struct RecoveredRun:
+    uint64_t first_seq
+    uint64_t last_seq
+    uint32_t count
+    uint32_t flags
+    int64_t first_time
+    int64_t last_time
+    Extent extent
+
+
+ctypedef int (*log_done)(void *arg, int error) except -1
+
+
+cdef enum TaskKind:
+    TASK_RUN
+    TASK_SEGMENT         # header or footer
+    TASK_SYNC
+    TASK_CUT
+    TASK_UNLINK
+    TASK_READ
+    TASK_JOURNAL
+    TASK_DELTA
+    TASK_DIRECTORY
+    TASK_WHOLE           # several ops with one answer
+
+
+cdef struct Task:
+    Task *next
+    void *log
+    Segment *segment
+    File *file           # of a journal write: which journal
+    Task *whole
+    TaskKind kind
+    int error
+    uint32_t parts
+    uint32_t count
+    uint32_t flags
+    uint64_t offset
+    uint64_t bytes
+    uint64_t first_seq
+    uint64_t last_seq
+    uint8_t *owned       # freed with the task
+    log_done done
+    void *arg
+    IoResult result
+
+
+cdef class Recovered:
+    cdef readonly Log log
+    cdef readonly list journal
+    cdef readonly list damages
+    cdef readonly bytes log_id
+    cdef readonly uint64_t next_seq
+    cdef readonly uint64_t max_id
+    cdef readonly bint clean          # every segment had its footer
+    cdef RecoveredRun *run_array      # extents are the caller's to copy and release
+    cdef size_t run_count
+    cdef size_t run_capacity
+    cdef list _covered                # [first, last] of the dense runs, ascending, disjoint
+    cdef int add(self, const SegmentRun *run, Segment *segment, int fd) except -1
+    cdef int _add_whole(self, const SegmentRun *run, Segment *segment) except -1
+    cdef int _add_rest(self, const SegmentRun *run, Segment *segment, int fd,
+                       list wanted) except -1
+    cdef int _grow(self) except -1
+    cdef list _uncovered(self, uint64_t first, uint64_t last)
+    cdef int _cover(self, uint64_t first, uint64_t last) except -1
+
+
+cdef class Log:
+    cdef readonly IoThread io
+    cdef readonly str directory
+    cdef readonly str last_error_text
+    cdef public bytes log_id
+    cdef public object on_damage
+    cdef public uint64_t max_bytes_per_file
+    cdef public uint64_t sync_every
+    cdef public int64_t sync_timeout
+    cdef readonly uint64_t disk_bytes
+    cdef readonly uint64_t journal_bytes
+    cdef readonly bint closed
+    cdef bytes _data_path
+    cdef bytes _directory
+    cdef Segment *_first
+    cdef Segment *_last
+    cdef Segment *_current
+    cdef uint64_t _last_number
+    cdef uint64_t _tasks
+    cdef uint64_t _unsynced           # records written since the last sync
+    cdef int64_t _synced_at
+    cdef bint _error_is_sync
+    cdef bint _directory_known        # on disk before us, so that its parent needs no sync
+    cdef bint _directory_dirty
+    cdef File *_journal
+    cdef bint _journal_dirty
+    cdef uint32_t _journal_pending
+    cdef bint _frozen                 # close() was called: files stay whatever is released
+    cdef log_done _end_done
+    cdef void *_end_arg
+    cdef int _end_error
+    cdef bint _ending
+
+    # The run stays valid and unchanged (but for its crc fields) until done. A failed run's place
+    # is still in `into`: retract() it.
+    cdef int append(self, const uint8_t *run, size_t n, uint64_t first_seq, uint64_t last_seq,
+                    uint32_t count, int flags, Extent *into, log_done done, void *arg) except -1
+    # Takes a failed run of n bytes that began with first_seq back out of an extent.
+    cdef int retract(self, Extent *into, size_t n, uint64_t first_seq, uint32_t count) except -1
+    # Reads the whole chain; see docs/DISKFORMAT.md for what damaged records look like.
+    cdef int read(self, const Extent *extent, uint8_t *into, log_done done, void *arg) except -1
+    cdef int release(self, Extent *extent) except -1
+    cdef int sync(self, log_done done, void *arg) except -1
+    # The monotonic time of the next sync, or 0 when nothing waits for one.
+    cdef int64_t tick(self, int64_t now) except -1
+    cdef int write_snapshot(self, bytes snapshot, log_done done, void *arg) except -1
+    # 1 when appended; 0 when there is no sound journal to append to: write a snapshot first.
+    cdef int append_delta(self, bytes delta) except -1
+    cdef int close(self, log_done done, void *arg) except -1
+    cdef int delete(self, log_done done, void *arg) except -1
+
+    cdef Task *_task(self, TaskKind kind, Segment *segment, Task *whole) except NULL
+    cdef int _task_end(self, Task *task) except -1
+    cdef int _finish(self, Task *task, int error) except -1
+    cdef int _part_end(self, Task *whole, int error) except -1
+    cdef int _run_done(self, Task *task, int error) except -1
+    cdef int _read_done(self, Task *task, int error) except -1
+    cdef int _index(self, Task *task) except -1
+    cdef int _place(self, Segment *segment, Task *task, Extent *into) except -1
+    cdef Segment *_segment_new(self, uint64_t number, int flags) except NULL
+    cdef int _segment_free(self, Segment *segment) except -1
+    cdef int _segment_open(self, uint64_t first_seq) except -1
+    cdef int _segment_retire(self, Segment *segment) except -1
+    cdef int _segment_fail(self, Segment *segment, Task *task, int error) except -1
+    cdef int _settle(self, Segment *segment) except -1
+    cdef int _cut(self, Segment *segment) except -1
+    cdef int _write_footer(self, Segment *segment) except -1
+    cdef int _doom(self, Segment *segment) except -1
+    cdef int _unlink(self, Segment *segment) except -1
+    cdef int _unlink_doomed(self) except -1
+    cdef int _sync_file(self, Segment *segment, Task *whole) except -1
+    cdef int _sync_directory(self, Task *whole) except -1
+    cdef Task *_journal_task(self, TaskKind kind, Task *whole) except NULL
+    cdef int _journal_failed(self, Task *task, int error) except -1
+    cdef int _path_task(self, IoKind kind, bytes path) except -1
+    cdef int _end_check(self) except -1
+    cdef int _note_error(self, str path, int call, int error) except -1
+    cdef int _report(self, str path, const Damages *damages) except -1
+    cdef int _recover_segment(self, str name, Recovered into) except -1
+    cdef int _recover_runs(self, int fd, uint64_t size, Segment *segment,
+                           Recovered into) except -1
+    cdef int _recover_header(self, int fd, Segment *segment, Recovered into) except -1
+    cdef bint _recover_footer(self, int fd, uint64_t size, Segment *segment,
+                              Recovered into) except -1
+    cdef int _recover_scan(self, int fd, uint64_t size, Segment *segment,
+                           Recovered into) except -1
+    cdef int _recover_journal(self, Recovered into) except -1
+    cdef int _open_now(self, bytes path) except -1
+    cdef bytes _read_now(self, int fd, uint64_t offset, uint64_t n)
+
+
+# An extent held by Python, and a log driven from Python: for tests and tools.
+cdef class RunHandle:
+    cdef readonly Log log
+    cdef Extent extent
+
+
+cdef class LogProbe:
+    cdef readonly Log log
