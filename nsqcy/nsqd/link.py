@@ -1,0 +1,87 @@
+"""What a worker says to the master: one method per message, and the way to the other workers.
+
+Owns no state but the channel; the other half is `master.py`.
+"""
+
+from collections.abc import Sequence
+
+from nsqcy.process.control import Answer, Channel
+
+PLACE_TIMEOUT = 5.0
+SAVE_TIMEOUT = 30.0  # the master writes and syncs nsqd.dat before it answers
+
+
+class MasterLink:
+    """A worker's line to the master. Calls block the calling greenlet; the rest never blocks."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def up(self) -> None:
+        """This worker has booted and can be told what to load."""
+        self._channel.notify("up")
+
+    def place(self, topic: str) -> int:
+        """The worker a topic belongs to; the master places it if it is new."""
+        return int(self._channel.call("place", PLACE_TIMEOUT, topic=topic).value)
+
+    def topic_created(self, topic: str) -> None:
+        """A topic of ours exists."""
+        self._channel.notify("topic_created", topic=topic)
+
+    def channel_created(self, topic: str, channel: str) -> None:
+        """A channel of a topic of ours exists."""
+        self._channel.notify("channel_created", topic=topic, channel=channel)
+
+    def topic_deleted(self, topic: str) -> None:
+        """A topic is no more; returns when nsqd.dat no longer names it."""
+        self._channel.call("topic_deleted", SAVE_TIMEOUT, topic=topic)
+
+    def channel_deleted(self, topic: str, channel: str) -> None:
+        """A channel is no more; returns when nsqd.dat no longer names it."""
+        self._channel.call("channel_deleted", SAVE_TIMEOUT, topic=topic, channel=channel)
+
+    def topic_paused(self, topic: str, paused: bool) -> None:
+        """A topic was paused or unpaused; returns when nsqd.dat says so."""
+        self._channel.call("topic_paused", SAVE_TIMEOUT, topic=topic, paused=paused)
+
+    def channel_paused(self, topic: str, channel: str, paused: bool) -> None:
+        """A channel was paused or unpaused; returns when nsqd.dat says so."""
+        self._channel.call(
+            "channel_paused", SAVE_TIMEOUT, topic=topic, channel=channel, paused=paused
+        )
+
+    def set_log_level(self, level: int) -> None:
+        """Set the log level of every process, the master's and ours with them."""
+        self._channel.notify("set_log_level", level=level)
+
+    def workers(self) -> list[dict[str, object]]:
+        """The state of every worker, as the master sees it."""
+        return list(self._channel.call("workers", PLACE_TIMEOUT).value)
+
+    def ask(
+        self,
+        worker: int | None,
+        method: str,
+        timeout: float,
+        /,
+        *,
+        blob: bytes = b"",
+        fds: Sequence[int] = (),
+        **args: object,
+    ) -> Answer:
+        """Call a method of another worker's engine, through the master; None: the master's."""
+        return self._channel.call(method, timeout, to=worker, blob=blob, fds=fds, **args)
+
+    def tell(
+        self,
+        worker: int | None,
+        method: str,
+        /,
+        *,
+        blob: bytes = b"",
+        fds: Sequence[int] = (),
+        **args: object,
+    ) -> None:
+        """Notify another worker's engine, through the master; None: the master."""
+        self._channel.notify(method, to=worker, blob=blob, fds=fds, **args)

@@ -1,0 +1,186 @@
+"""The addresses nsqd listens on: reading them, binding them, and how they are shown.
+
+Owns the listening sockets until they are closed, and the files of unix sockets. Knows nothing of
+what is spoken on them. Imported before everything heavy.
+
+As NSQ does, the wildcard of IPv4 (and an empty host) also answers IPv6 where the machine has it:
+`localhost` is often ::1. It is shown as 0.0.0.0.
+"""
+
+import errno
+import os
+import socket
+import stat
+from typing import NamedTuple
+
+from nsqcy.errors import StartError
+
+_BACKLOG = 65_535  # the kernel takes the less of this and net.core.somaxconn
+_KEEPALIVE = 15  # seconds
+_WILDCARDS = ("", "0.0.0.0")
+
+
+class Address(NamedTuple):
+    """`host:port`, or the path of a unix socket."""
+
+    host: str = ""
+    port: str = ""
+    path: str | None = None
+
+
+class Listener(NamedTuple):
+    """A bound, listening, non-blocking socket, of kind tcp, http or https."""
+
+    sock: socket.socket
+    kind: str
+    text: str  # as it is shown, with the real port
+    port: int  # 0 for a unix socket
+    path: str | None  # of a unix socket's file
+
+    @property
+    def title(self) -> str:
+        """How log lines about it begin."""
+        return self.kind.upper()
+
+    def close(self) -> None:
+        """Listen no more, and leave no file behind."""
+        self.sock.close()
+        if self.path:
+            try:
+                if stat.S_ISSOCK(os.lstat(self.path).st_mode):
+                    os.unlink(self.path)
+            except OSError:
+                pass
+
+
+def parse(text: str) -> Address:
+    """Read an address as Go's SplitHostPort does; what it refuses is a path."""
+    host, colon, port = text.rpartition(":")
+    if not colon:
+        return Address(path=text)
+    if host.startswith("["):
+        if host.endswith("]") and "[" not in host[1:] and "]" not in host[:-1]:
+            return Address(host[1:-1], port)
+        return Address(path=text)
+    if ":" in host or "[" in text or "]" in text:
+        return Address(path=text)
+    return Address(host, port)
+
+
+def bind(text: str, kind: str) -> Listener:
+    """Bind and listen; StartError in NSQ's words when that cannot be."""
+    address = parse(text)
+    try:
+        if address.path is not None:
+            return _bind_unix(address.path, kind)
+        return _bind_inet(address, kind)
+    except (OSError, ValueError) as error:
+        raise StartError(
+            f"failed to instantiate nsqd - listen ({text}) failed - {_reason(error, address)}"
+        ) from None
+
+
+def _bind_unix(path: str, kind: str) -> Listener:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        sock.bind(path)
+        sock.listen(_BACKLOG)
+    except BaseException:
+        sock.close()
+        raise
+    name = sock.getsockname()
+    shown = name if isinstance(name, str) else "@" + name[1:].decode(errors="replace")
+    return Listener(sock, kind, shown, 0, path or None)
+
+
+def _bind_inet(address: Address, kind: str) -> Listener:
+    port = _port(address.port)
+    sock = _bind_both(port) if address.host in _WILDCARDS else None
+    if sock is None:
+        sock = _bind_one(address.host or "0.0.0.0", port)
+    actual = sock.getsockname()[1]
+    host = "0.0.0.0" if address.host in _WILDCARDS else sock.getsockname()[0]
+    shown = f"[{host}]:{actual}" if ":" in host else f"{host}:{actual}"
+    return Listener(sock, kind, shown, actual, None)
+
+
+def _port(text: str) -> int:
+    if not text:
+        return 0
+    if text.isascii() and text.isdigit():
+        if int(text) > 65_535:
+            raise ValueError(f"listen tcp: address {text}: invalid port")
+        return int(text)
+    try:
+        return socket.getservbyname(text, "tcp")
+    except OSError:
+        raise ValueError(f"listen tcp: lookup tcp/{text}: unknown port") from None
+
+
+def _bind_both(port: int) -> socket.socket | None:
+    """The wildcard of both families in one socket; None on a machine without IPv6."""
+    try:
+        sock = _socket(socket.AF_INET6)
+    except OSError:
+        return None
+    try:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        return _listen(sock, ("::", port))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise
+        return None
+
+
+def _bind_one(host: str, port: int) -> socket.socket:
+    try:
+        found = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
+        )
+    except socket.gaierror:
+        raise ValueError(f"listen tcp: lookup {host}: no such host") from None
+    # NSQ prefers IPv4 for a name that has both.
+    found.sort(key=lambda each: each[0] != socket.AF_INET)
+    family, _, _, _, where = found[0]
+    return _listen(_socket(family), where)
+
+
+def _socket(family: int) -> socket.socket:
+    return socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+
+
+def _listen(sock: socket.socket, where: tuple[object, ...]) -> socket.socket:
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Linux hands these down to every accepted socket, which saves four calls each.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE)
+        sock.bind(where)
+        sock.listen(_BACKLOG)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _reason(error: Exception, address: Address) -> str:
+    """What Go's net package says."""
+    if not isinstance(error, OSError) or error.errno is None:
+        return str(error)
+    what = os.strerror(error.errno).lower()
+    if address.path is not None:
+        return f"listen unix {address.path}: bind: {what}"
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return f"listen tcp {host}:{address.port}: bind: {what}"
+
+
+def show(where: object) -> str:
+    """A peer's or our own address as NSQ shows it: a mapped IPv4 address as itself, `@` for a
+    unix socket without a name."""
+    if isinstance(where, tuple):
+        host, port = str(where[0]), where[1]
+        host = host.removeprefix("::ffff:") if "." in host else host
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return where if isinstance(where, str) and where else "@"

@@ -1,0 +1,110 @@
+"""nsqd: arguments in, exit code out.
+
+Owns the order of everything that comes before the master: signals held back, options, the data-path
+lock, the sockets, the workers, and only then the imports that take time. A client that connects
+while nsqd starts waits in the backlog; the workers import while the master does.
+
+Exit codes:
+
+    0  stopped by SIGTERM or SIGINT and everything is saved; --version; --help
+    1  could not start (the last line says why); a listening socket failed; not everything was saved
+    2  the command line could not be read
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from nsqcy import config, log
+from nsqcy.errors import Stop
+from nsqcy.nsqd import listeners
+from nsqcy.nsqd.launcher import Launcher
+from nsqcy.nsqd.options import NSQD, NsqdOptions, resolve
+from nsqcy.process import datapath, openfiles, spawn
+
+ENGINE = "nsqcy.nsqd.engine:Engine"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run nsqd; gives the exit code."""
+    words = sys.argv[1:] if argv is None else argv
+    # Until the master has a hub to receive them on, and a way to end.
+    signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
+    try:
+        return _run(words)
+    except Stop as stop:
+        return config.report(stop, "nsqd")
+
+
+def _run(argv: Sequence[str]) -> int:
+    settings = config.load(NSQD, argv)
+    data_path = str(settings["data_path"])
+    lock_fd = datapath.lock(data_path)
+    options = resolve(settings)
+    lines = log.Log(options.log_prefix, options.log_level, options.log_format)
+    lines.info(config.version_line("nsqd"))
+    lines.info(f"ID: {options.node_id}")
+    for warning in settings.warnings:
+        lines.warn(warning)
+    openfiles.raise_limit()
+    bound = _bind(options)
+    try:
+        return _serve(options, argv, lines, bound, lock_fd)
+    finally:
+        for each in bound:
+            each.close()
+
+
+def _bind(options: NsqdOptions) -> list[listeners.Listener]:
+    bound = [listeners.bind(options.tcp_address, "tcp")]
+    try:
+        if options.http_address:
+            bound.append(listeners.bind(options.http_address, "http"))
+    except Stop:
+        bound[0].close()
+        raise
+    return bound
+
+
+def _serve(
+    options: NsqdOptions,
+    argv: Sequence[str],
+    lines: log.Log,
+    bound: list[listeners.Listener],
+    lock_fd: int,
+) -> int:
+    launcher = Launcher(options.workers, lock_fd, _context(options, bound), ENGINE)
+    born = [launcher.launch(worker) for worker in range(options.workers)]
+
+    from nsqcy.nsqd.master import Master
+
+    def reread() -> int | None:
+        try:
+            return resolve(config.load(NSQD, argv)).log_level
+        except Stop as stop:
+            lines.error(f"SIGHUP: {stop}; everything stays as it was")
+            return None
+
+    return Master(launcher, bound, options.data_path, lines, reread).run(born)
+
+
+def _context(options: NsqdOptions, bound: list[listeners.Listener]) -> dict[str, Any]:
+    """What every worker is told."""
+    return {
+        "options": options.dump(),
+        "log": {
+            "prefix": options.log_prefix,
+            "level": options.log_level,
+            "format": options.log_format,
+        },
+        "listeners": {each.kind: {"address": each.text, "port": each.port} for each in bound},
+        "master": os.getpid(),
+        "started": time.time_ns(),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,496 @@
+"""The master: wires arbiter, acceptor, placement, control and metadata together.
+
+Owns the order in which nsqd starts and ends, what a worker's death means for the others, and what
+the master answers to workers. Speaks no client's protocol.
+
+Start: sockets bound and workers started (by main); nsqd.dat read; all workers up; all topics
+loaded; nsqd.dat written; accepting. End: listening sockets closed; workers stop and save; nsqd.dat
+written; "NSQ: bye".
+
+A worker's death: it gets no more connections, and those it had not taken go to others; the others
+are told, and answer when they no longer touch its rings; the rings are reset; it is started again;
+it loads its topics; the others are told that it is up; it gets connections.
+"""
+
+import faulthandler
+import signal
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import gevent
+from gevent.event import AsyncResult, Event
+
+from nsqcy import log
+from nsqcy.errors import StartError
+from nsqcy.names import is_ephemeral
+from nsqcy.nsqd import metadata
+from nsqcy.nsqd.acceptor import Acceptor
+from nsqcy.nsqd.launcher import Born, Launcher
+from nsqcy.nsqd.listeners import Listener
+from nsqcy.nsqd.placement import Placement
+from nsqcy.process import ancillary, arbiter, spawn
+from nsqcy.process.arbiter import Arbiter, describe
+from nsqcy.process.control import Answer, CallTimeout, Channel, ChannelClosed, RemoteError, Request
+from nsqcy.process.handoff import Accepted, Sender
+from nsqcy.process.heartbeat import Slots
+
+STOP_LIMIT = 60.0  # seconds workers may take to save before they are killed
+KILL_LIMIT = 5.0
+FORWARD_LIMIT = 60.0  # seconds a worker may take to answer another; callers set less
+HUNG_UP_LIMIT = 5.0  # seconds a worker may live without its control channel
+NAG = 5.0  # seconds between complaints about a worker that does not answer
+LAGGING = 2_000_000_000
+
+CLEAN, FAILED = 0, 1
+
+
+class Crewman:
+    """The master's side of one worker process: its channels and how far it has come.
+
+    It is the handler of its control channel and the acceptor's target.
+    """
+
+    def __init__(self, master: "Master", born: Born, slots: Slots) -> None:
+        self.index = born.worker
+        self.up = Event()
+        self.told_peers = False  # it has been told which others are up
+        self.ready = False  # and is one of them
+        self.channel = Channel(born.control, self)
+        self.sender = Sender(born.handoff, master.room, master.refused)
+        self._master = master
+        self._slots = slots
+        self._beat = 0
+        self._recent = 0  # handed over since the beat that last told the connections
+        self.channel.start()
+
+    def lagging(self) -> bool:
+        return time.monotonic_ns() - self._slots.view(self.index).beat > LAGGING
+
+    def load(self) -> int:
+        slot = self._slots.view(self.index)
+        if slot.beat != self._beat:
+            self._beat = slot.beat
+            self._recent = self.sender.pending
+        return slot.connections + self._recent
+
+    def send(self, item: Accepted) -> bool:
+        if not self.sender.send(item):
+            return False
+        self._recent += 1
+        return True
+
+    def called(self, request: Request) -> Any:
+        return self._master.called(self.index, request)
+
+    def notified(self, request: Request) -> None:
+        if request.method == "up" and request.to is None:
+            self.up.set()
+        else:
+            self._master.notified(self.index, request)
+
+    def hung_up(self, reason: str) -> None:
+        self._master.hung_up(self)
+
+
+class Master:
+    """One nsqd. `run` lives until the end and gives the exit code.
+
+    `reread` gives the log level the configuration file now asks for, if any.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        listeners: list[Listener],
+        data_path: str,
+        lines: log.Log,
+        reread: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        self._launcher = launcher
+        self._slots = launcher.shared
+        self._listeners = listeners
+        self._data_path = data_path
+        self._log = lines
+        self._reread = reread
+        self._placement = Placement(launcher.workers)
+        self._picture = metadata.Picture()
+        self._store = metadata.Store(self._picture, data_path, lines)
+        self._crew: dict[int, Crewman] = {}
+        self._arbiter = Arbiter(launcher.workers, self, lines)
+        self._acceptor = Acceptor(listeners, lines, self._listener_failed)
+        self._started = False
+        self._ending = False
+        self._booting: gevent.Greenlet | None = None
+        self._done: AsyncResult = AsyncResult()
+
+    def run(self, born: Iterable[Born]) -> int:
+        """Live with the workers that `main` has started."""
+        for each in born:
+            self._crew[each.worker] = Crewman(self, each, self._slots)
+            self._arbiter.born(each.worker, each.pid)
+        self._arbiter.check_early_deaths()
+        self._arbiter.start()
+        self._watch_signals()
+        self._booting = gevent.spawn(self._start)
+        code: int = self._done.get()
+        return code
+
+    def workers(self) -> list[dict[str, object]]:
+        """The state of each worker, for /ping, /stats and people."""
+        return [self._describe(child) for child in self._arbiter.children]
+
+    def gather(self, method: str, timeout: float, /, **args: Any) -> dict[int, Answer | Exception]:
+        """Ask every worker there is at once; an answer or what went wrong, by worker."""
+        asked = {
+            index: gevent.spawn(_ask, man, method, timeout, args)
+            for index, man in sorted(self._crew.items())
+        }
+        gevent.joinall(list(asked.values()))
+        return {index: greenlet.value for index, greenlet in asked.items()}
+
+    def _describe(self, child: arbiter.Child) -> dict[str, object]:
+        slot = self._slots.view(child.index)
+        return {
+            "worker": child.index,
+            "pid": child.pid,
+            "state": child.state,
+            "generation": slot.generation,
+            "restarts": child.restarts,
+            "last_exit": child.last_exit,
+            "connections": slot.connections,
+            "busy": slot.busy,
+        }
+
+    # -- start
+
+    def _start(self) -> None:
+        try:
+            self._load_metadata()
+            self._wait_for_all()
+            self._load_all()
+            self._persist_first()
+        except StartError as error:
+            self._log.fatal(str(error))
+            self._abandon()
+            return
+        self._started = True
+        for listener in self._listeners:
+            self._log.info(f"{listener.title}: listening on {listener.text}")
+        for man in self._crew.values():
+            self._let_in(man)
+
+    def _load_metadata(self) -> None:
+        loaded = metadata.load(self._data_path, self._log)
+        self._picture.replace(loaded)
+        for topic in sorted(self._picture):
+            self._placement.place(topic)
+
+    def _wait_for_all(self) -> None:
+        for man in list(self._crew.values()):
+            man.up.wait()
+
+    def _load_all(self) -> None:
+        loads = [gevent.spawn(self._load_quietly, man) for man in self._crew.values()]
+        for greenlet in loads:
+            error = greenlet.get()
+            if error is not None:
+                raise StartError(f"failed to load topics - {error}")
+
+    def _load_quietly(self, man: Crewman) -> str | None:
+        try:
+            self._load(man)
+        except (RemoteError, ChannelClosed) as error:
+            return f"worker {man.index}: {error}"
+        return None
+
+    def _load(self, man: Crewman) -> None:
+        """Have a worker load its topics; tells it all it has missed."""
+        topics = [topic for topic in self._picture if self._placement.place(topic) == man.index]
+        # At the start all come up together; later those that are not up yet say so themselves.
+        peers = {
+            index: self._slots.view(index).generation
+            for index, other in self._crew.items()
+            if index != man.index and (other.ready or not self._started)
+        }
+        man.told_peers = True
+        man.channel.call(
+            "load",
+            None,
+            topics=[self._picture.entry(topic) for topic in topics],
+            table=self._placement.table(),
+            peers=peers,
+        )
+
+    def _persist_first(self) -> None:
+        try:
+            self._store.persist()
+        except OSError as error:
+            raise StartError(f"failed to persist metadata - {error}") from None
+
+    def _abandon(self) -> None:
+        """Nothing has been served: nothing to save."""
+        self._ending = True
+        self._arbiter.halt()
+        self._arbiter.signal_all(signal.SIGKILL)
+        self._acceptor.close()
+        self._arbiter.wait(KILL_LIMIT)
+        self._done.set(FAILED)
+
+    # -- workers die and are born again (the arbiter's owner)
+
+    def spawn(self, index: int) -> int:
+        """Start a worker again."""
+        born = self._launcher.launch(index)
+        self._crew[index] = Crewman(self, born, self._slots)
+        gevent.spawn(self._welcome, self._crew[index])
+        return born.pid
+
+    def last_beat(self, index: int) -> int:
+        return self._slots.view(index).beat
+
+    def exited(self, index: int, code: int) -> None:
+        man = self._crew.pop(index, None)
+        self._acceptor.remove(index)
+        if man is None:
+            return
+        back = man.sender.close()
+        man.channel.drain()  # its last words
+        man.channel.close("the worker is gone")
+        if self._ending:
+            _close(back)
+        elif not self._started:
+            _close(back)
+            gevent.spawn(self._start_failed, f"worker {index} {describe(code)}")
+        else:
+            self._acceptor.give(back)
+            gevent.spawn(self._replace, index)
+
+    def _start_failed(self, text: str) -> None:
+        # A worker that answered before it died said more; let that be heard first.
+        gevent.sleep(0.01)
+        if self._ending:
+            return
+        if self._booting is not None:
+            self._booting.kill(block=True)
+        if not self._ending:
+            self._log.fatal(f"failed to start - {text}")
+            self._abandon()
+
+    def _replace(self, index: int) -> None:
+        its = {name for name, worker in self._placement.table().items() if worker == index}
+        for topic in self._picture.forget_ephemeral(its):
+            self._placement.retire(topic)
+        others = [gevent.spawn(self._peer_down, man, index) for man in self._crew.values()]
+        gevent.joinall(others)
+        self._slots.reset(index)
+        self._arbiter.restart(index)
+
+    def _peer_down(self, man: Crewman, index: int) -> None:
+        """Until it answers or dies: as long as it may touch the rings they cannot be reset."""
+        greenlet = gevent.spawn(_ask, man, "peer_down", None, {"worker": index})
+        while greenlet.value is None:
+            greenlet.join(NAG)
+            if not greenlet.ready():
+                self._log.warn(
+                    f"worker {man.index}: has not let go of worker {index} yet", worker=man.index
+                )
+
+    def _welcome(self, man: Crewman) -> None:
+        """Bring a worker that was started again to where the others are."""
+        man.up.wait()
+        error = self._load_quietly(man)
+        if error is not None:
+            self._log.error(f"failed to load topics - {error}")
+            return  # it leaves by itself, and is started again
+        if self._crew.get(man.index) is not man or self._ending:
+            return
+        generation = self._slots.view(man.index).generation
+        for other in self._crew.values():
+            if other is not man and other.told_peers:
+                other.channel.notify("peer_up", worker=man.index, generation=generation)
+        self._log.info(f"worker {man.index}: up again", worker=man.index)
+        self._let_in(man)
+
+    def _let_in(self, man: Crewman) -> None:
+        man.ready = True
+        self._arbiter.on_up(man.index)
+        self._acceptor.add(man.index, man)
+
+    def hung_up(self, man: Crewman) -> None:
+        """Its control channel broke: without it a worker is of no use."""
+        gevent.spawn_later(HUNG_UP_LIMIT, self._dismiss, man)
+
+    def _dismiss(self, man: Crewman) -> None:
+        if self._crew.get(man.index) is man and not self._ending:
+            self._arbiter.dismiss(man.index)
+
+    # -- sockets
+
+    def room(self) -> None:
+        """A worker has taken sockets."""
+        self._acceptor.resume()
+
+    def refused(self, item: Accepted) -> None:
+        """A worker can open no more files."""
+        self._acceptor.retry_later(item)
+
+    def _listener_failed(self, text: str) -> None:
+        self._log.fatal(text)
+        gevent.spawn(self._stop, FAILED)
+
+    # -- what workers say
+
+    def called(self, index: int, request: Request) -> Any:
+        if request.to is not None:
+            return self._forward(request)
+        args = request.args
+        match request.method:
+            case "place":
+                return self._place(args["topic"])
+            case "topic_deleted":
+                self._placement.retire(args["topic"])
+                changed = self._picture.delete_topic(args["topic"])
+            case "channel_deleted":
+                changed = self._picture.delete_channel(args["topic"], args["channel"])
+            case "topic_paused":
+                changed = self._picture.pause_topic(args["topic"], args["paused"])
+            case "channel_paused":
+                changed = self._picture.pause_channel(
+                    args["topic"], args["channel"], args["paused"]
+                )
+            case "workers":
+                return self.workers()
+            case _:
+                raise ValueError(f"the master has no method {request.method}")
+        if changed and _is_durable(args):
+            self._store.persist()
+        return changed
+
+    def notified(self, index: int, request: Request) -> None:
+        if request.to is not None:
+            man = self._crew.get(request.to)
+            if man is None:
+                ancillary.close_all(request.fds)
+            else:
+                man.channel.notify(
+                    request.method, blob=request.blob, fds=request.fds, **request.args
+                )
+            return
+        args = request.args
+        match request.method:
+            case "topic_created":
+                changed = self._picture.create_topic(args["topic"])
+                self._placement.place(args["topic"])
+            case "channel_created":
+                changed = self._picture.create_channel(args["topic"], args["channel"])
+            case "set_log_level":
+                self.set_log_level(args["level"])
+                return
+            case _:
+                self._log.error(f"worker {index}: the master has no method {request.method}")
+                return
+        if changed and _is_durable(args):
+            self._store.persist_soon()
+
+    def _place(self, topic: str) -> int:
+        known = self._placement.worker_of(topic) is not None
+        worker = self._placement.place(topic)
+        if not known:
+            for man in self._crew.values():
+                man.channel.notify("placed", topic=topic, worker=worker)
+        return worker
+
+    def _forward(self, request: Request) -> Answer:
+        man = self._crew.get(request.to) if request.to is not None else None
+        if man is None:
+            raise ChannelClosed(f"worker {request.to} is not up")
+        return man.channel.call(
+            request.method, FORWARD_LIMIT, blob=request.blob, fds=request.fds, **request.args
+        )
+
+    # -- signals and the end
+
+    def _watch_signals(self) -> None:
+        loop = gevent.get_hub().loop
+        actions: dict[int, Callable[[], None]] = {
+            signal.SIGTERM: self._on_stop_signal,
+            signal.SIGINT: self._on_stop_signal,
+            signal.SIGHUP: self._on_hangup,
+            signal.SIGQUIT: self._on_quit,
+        }
+        self._watchers = []
+        for signum, action in actions.items():
+            watcher = loop.signal(signum)
+            watcher.start(action)
+            self._watchers.append(watcher)
+        # After the watcher, whose handler it calls on: our stacks first, then the workers'.
+        faulthandler.register(signal.SIGQUIT, all_threads=True, chain=True)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, spawn.BLOCKED)
+
+    def _on_stop_signal(self) -> None:
+        if not self._ending:
+            gevent.spawn(self._stop, CLEAN)
+
+    def _on_hangup(self) -> None:
+        gevent.spawn(self._reread_settings)
+
+    def _reread_settings(self) -> None:
+        level = self._reread()
+        if level is not None:
+            self.set_log_level(level)
+
+    def _on_quit(self) -> None:
+        self._arbiter.signal_all(signal.SIGQUIT)
+
+    def set_log_level(self, level: int) -> None:
+        """Set the log level of every process."""
+        self._log.level = level
+        for man in self._crew.values():
+            man.channel.notify("log_level", level=level)
+
+    def _stop(self, code: int) -> None:
+        if self._ending:
+            return
+        self._ending = True
+        if self._booting is not None:
+            self._booting.kill(block=True)
+        self._acceptor.close()
+        self._arbiter.halt()
+        if not self._stop_workers():
+            code = FAILED
+        if self._started:
+            try:
+                self._store.persist()
+            except OSError:
+                code = FAILED
+        self._log.info("NSQ: bye")
+        self._done.set(code)
+
+    def _stop_workers(self) -> bool:
+        """Whether all of them saved everything."""
+        for man in list(self._crew.values()):
+            gevent.spawn(_ask, man, "stop", None, {})
+        if not self._arbiter.wait(STOP_LIMIT):
+            self._log.error(f"workers have not stopped within {STOP_LIMIT:g} s, killing them")
+            self._arbiter.signal_all(signal.SIGKILL)
+            self._arbiter.wait(KILL_LIMIT)
+        return all(child.last_exit == arbiter.CLEAN for child in self._arbiter.children)
+
+
+def _ask(
+    man: Crewman, method: str, timeout: float | None, args: dict[str, Any]
+) -> Answer | Exception:
+    try:
+        return man.channel.call(method, timeout, **args)
+    except (CallTimeout, ChannelClosed, RemoteError) as error:
+        return error
+
+
+def _is_durable(args: dict[str, Any]) -> bool:
+    return not is_ephemeral(args["topic"]) and not is_ephemeral(args.get("channel", ""))
+
+
+def _close(items: list[Accepted]) -> None:
+    for item in items:
+        item.sock.close()

@@ -1,0 +1,279 @@
+"""The arbiter keeps N children alive: spawn, reap, murder, restart with backoff, halt.
+
+Owns the children's pids and states. One method per event; everything it does to the world it does
+through what it was given. Knows no topics and no sockets.
+
+Exit codes of a child are protocol:
+
+    0  asked to stop, and everything is saved
+    1  died of an exception it did not expect
+    3  could not boot
+    4  could not load what it was told to load
+    5  its parent is gone, and everything is saved
+
+A negative code is the signal that ended it.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import gevent
+from gevent.event import Event
+
+CLEAN, CRASHED, NOT_BOOTED, NOT_LOADED, ORPHANED = 0, 1, 3, 4, 5
+
+STARTING, UP, DOWN, STOPPING, GONE = "starting", "up", "down", "stopping", "gone"
+
+SECOND = 1_000_000_000
+SILENCE = 30 * SECOND  # without a beat, of time in which the child could run
+GRACE = 5 * SECOND  # from SIGABRT to SIGKILL
+TICK = 1.0
+MAX_BACKOFF = 5.0
+SETTLED = 10 * SECOND  # a child that was up this long begins again with no backoff
+
+
+class Log(Protocol):
+    """Where lines go."""
+
+    def info(self, text: str, /, **fields: object) -> None: ...
+    def warn(self, text: str, /, **fields: object) -> None: ...
+    def error(self, text: str, /, **fields: object) -> None: ...
+
+
+class Owner(Protocol):
+    """Who the children belong to. None of these may block."""
+
+    def spawn(self, index: int) -> int:
+        """Start child `index`; gives its pid. OSError: tried again later."""
+
+    def last_beat(self, index: int) -> int:
+        """When the child last beat, CLOCK_MONOTONIC; anything older than its start if never."""
+
+    def exited(self, index: int, code: int) -> None:
+        """The child is gone; it stays so until `restart` is called."""
+
+
+class Child:
+    """One child: which, what it is doing, and what became of those before it."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.pid = 0
+        self.state = DOWN
+        self.restarts = 0
+        self.last_exit: int | None = None
+        self.failures = 0  # in a row
+        self.began = 0
+        self.beat = 0
+        self.silent = 0  # runnable time without a beat
+        self.aborted = False
+        self.watcher: Any = None
+
+
+class Arbiter:
+    """Keeps `count` children alive on this process's hub."""
+
+    def __init__(
+        self,
+        count: int,
+        owner: Owner,
+        log: Log,
+        *,
+        clock: Callable[[], int] = time.monotonic_ns,
+        kill: Callable[[int, int], None] = os.kill,
+        is_stopped: Callable[[int], bool] | None = None,
+        silence: int = SILENCE,
+    ) -> None:
+        self.children = [Child(index) for index in range(count)]
+        self._owner = owner
+        self._log = log
+        self._clock = clock
+        self._kill = kill
+        self._is_stopped = is_stopped or stopped
+        self._silence = silence
+        self._halting = False
+        self._all_gone = Event()
+        self._last_tick = clock()
+        self._loop = gevent.get_hub().loop
+        self._timer = self._loop.timer(TICK, TICK)
+        self._loop.install_sigchld()
+
+    def start(self) -> None:
+        """Begin to watch over time."""
+        self._last_tick = self._clock()
+        self._timer.start(self.on_tick)
+
+    # -- births
+
+    def spawn(self, index: int) -> None:
+        """Start a child."""
+        child = self.children[index]
+        try:
+            pid = self._owner.spawn(index)
+        except OSError as error:
+            self._log.error(f"worker {index}: cannot start: {error}")
+            child.failures += 1
+            self.restart(index)
+            return
+        self.born(index, pid)
+
+    def born(self, index: int, pid: int) -> None:
+        """A child was started; before the hub turns again, if not by `spawn`."""
+        child = self.children[index]
+        child.pid = pid
+        child.state = STARTING
+        child.began = self._clock()
+        child.beat = child.silent = 0
+        child.aborted = False
+        child.watcher = self._loop.child(pid)
+        child.watcher.start(self._reap, child)
+
+    def check_early_deaths(self) -> None:
+        """Have the hub look for children that died before it listened for SIGCHLD."""
+        os.kill(os.getpid(), signal.SIGCHLD)
+
+    def on_up(self, index: int) -> None:
+        """The child says that it has begun to work."""
+        child = self.children[index]
+        if child.state == STARTING:
+            child.state = UP
+
+    # -- deaths
+
+    def _reap(self, child: Child) -> None:
+        status = child.watcher.rstatus
+        child.watcher.stop()
+        child.watcher.close()
+        self.on_exit(child.index, os.waitstatus_to_exitcode(status))
+
+    def on_exit(self, index: int, code: int) -> None:
+        """A child is gone."""
+        child = self.children[index]
+        child.pid = 0
+        child.last_exit = code
+        settled = child.state == UP and self._clock() - child.began >= SETTLED
+        child.failures = 0 if settled else child.failures + 1
+        child.state = GONE if self._halting else DOWN
+        if not self._halting or code != CLEAN:
+            self._log.warn(f"worker {index}: {describe(code)}", worker=index, code=code)
+        if all(each.pid == 0 for each in self.children):
+            self._all_gone.set()
+        self._owner.exited(index, code)
+
+    def restart(self, index: int) -> None:
+        """Start a child again that is down; the first time at once, then ever later."""
+        child = self.children[index]
+        if self._halting or child.pid:
+            return
+        child.restarts += 1
+        delay = backoff(child.failures)
+        self._log.info(f"worker {index}: starting again in {delay:g} s", worker=index)
+        gevent.spawn_later(delay, self._on_backoff, index)
+
+    def _on_backoff(self, index: int) -> None:
+        if not self._halting and not self.children[index].pid:
+            self.spawn(index)
+
+    # -- time
+
+    def on_tick(self) -> None:
+        """Add up the silence of each child; abort, then kill, those that are silent too long."""
+        now = self._clock()
+        # Time in which we did not run ourselves, the children may not have either.
+        elapsed = min(now - self._last_tick, 2 * int(TICK * SECOND))
+        self._last_tick = now
+        for child in self.children:
+            if child.pid:
+                self._listen(child, elapsed)
+
+    def _listen(self, child: Child, elapsed: int) -> None:
+        beat = self._owner.last_beat(child.index)
+        if beat != child.beat:
+            child.beat = beat
+            child.silent = 0
+            child.aborted = False
+            return
+        if self._is_stopped(child.pid):
+            return
+        child.silent += elapsed
+        if child.silent >= self._silence + GRACE:
+            self.murder(child, signal.SIGKILL)
+        elif child.silent >= self._silence and not child.aborted:
+            child.aborted = True
+            self.murder(child, signal.SIGABRT)
+
+    def murder(self, child: Child, signum: int) -> None:
+        """End a child that does not answer. SIGABRT first: it leaves a dump of its stacks."""
+        silent = child.silent // SECOND
+        name = signal.Signals(signum).name
+        self._log.error(f"worker {child.index}: silent for {silent} s, {name}", worker=child.index)
+        self._signal(child, signum)
+
+    def dismiss(self, index: int) -> None:
+        """End a child that is of no use; it is reaped, and restarted, as any other."""
+        self._signal(self.children[index], signal.SIGKILL)
+
+    # -- the end
+
+    def halt(self) -> None:
+        """Restart nobody from now on."""
+        self._halting = True
+        for child in self.children:
+            child.state = STOPPING if child.pid else GONE
+        if all(each.pid == 0 for each in self.children):
+            self._all_gone.set()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait in this greenlet until all children are gone; False when some are not."""
+        return bool(self._all_gone.wait(timeout))
+
+    def signal_all(self, signum: int) -> None:
+        """Send a signal to every child there is."""
+        for child in self.children:
+            self._signal(child, signum)
+
+    def close(self) -> None:
+        """Watch no more."""
+        self._timer.stop()
+        self._timer.close()
+
+    def _signal(self, child: Child, signum: int) -> None:
+        try:
+            if child.pid:
+                self._kill(child.pid, signum)
+        except ProcessLookupError:
+            pass
+
+
+def backoff(failures: int) -> float:
+    """Seconds to wait before a child that failed so often in a row is started again."""
+    if failures <= 1:
+        return 0.0
+    return min(MAX_BACKOFF, 0.1 * 2.0 ** min(failures - 2, 16))
+
+
+def describe(code: int) -> str:
+    """How a child ended, in words."""
+    if code < 0:
+        return f"killed by signal {-code} ({signal.strsignal(-code)})"
+    reasons = {
+        CLEAN: "stopped",
+        CRASHED: "crashed",
+        NOT_BOOTED: "could not boot",
+        NOT_LOADED: "could not load its topics",
+        ORPHANED: "believes that the master is gone",
+    }
+    return f"exited with {code}: {reasons.get(code, 'unknown')}"
+
+
+def stopped(pid: int) -> bool:
+    """Whether a process is stopped (SIGSTOP, a debugger) and so cannot beat."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return status.rpartition(b") ")[2][:1] in (b"T", b"t")

@@ -1,0 +1,404 @@
+"""The control channel: calls, replies and notifications between the master and one worker.
+
+Owns the format of a datagram, the joining of chunks, the numbering of calls and the queue of what
+does not fit into the socket. Knows no method by name. `encode` and `Decoder` do no I/O; `Channel`
+is their face on a gevent hub. Nothing here ever blocks the hub.
+
+One message is one datagram, or several when it is larger than CHUNK; the datagrams of two messages
+never mix. Little-endian:
+
+     0  u8   kind       CALL, REPLY or NOTIFY
+     1  u8   flags      bit 0: more chunks follow; bit 1: continues the chunk before
+     2  u16  fds        how many descriptors ride beside this datagram (first chunk only)
+     4  u32  header     bytes of JSON that open the message (first chunk only, else 0)
+     8  the JSON header, then the blob; cut at CHUNK bytes a datagram
+
+The JSON header is an object: `id` (calls and replies), `method` and `args` (calls and
+notifications), `to` (a worker's number, when the master is to pass the message on), `value` or
+`error` (replies).
+"""
+
+import json
+import socket
+import struct
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import gevent
+from gevent.event import AsyncResult
+
+from nsqcy.process import ancillary
+
+CALL, REPLY, NOTIFY = 1, 2, 3
+CHUNK = 60 * 1024
+MAX_MESSAGE = 256 * 1024 * 1024
+MAX_QUEUED = 65_536  # messages waiting for the socket; a peer that far behind is not coming back
+_MORE, _CONTINUES = 1, 2
+_PREFIX = struct.Struct("<BBHI")
+_BATCH = 64  # datagrams read in one turn
+
+
+class ControlError(Exception):
+    """The peer sent what is not the protocol; the channel cannot go on."""
+
+
+class ChannelClosed(Exception):
+    """The peer is gone, or went before it answered."""
+
+
+class CallTimeout(Exception):
+    """The peer did not answer in time."""
+
+
+class RemoteError(Exception):
+    """The peer's handler failed; its text is the message."""
+
+
+class Message(NamedTuple):
+    """One whole message. Its descriptors belong to whoever holds it."""
+
+    kind: int
+    header: dict[str, Any]
+    blob: bytes = b""
+    fds: tuple[int, ...] = ()
+
+
+class Answer(NamedTuple):
+    """What a call gives: a JSON value, and bytes and descriptors if the handler added them."""
+
+    value: Any = None
+    blob: bytes = b""
+    fds: tuple[int, ...] = ()
+
+
+class Request(NamedTuple):
+    """What a handler is given. The descriptors are the handler's to close."""
+
+    method: str
+    args: dict[str, Any]
+    blob: bytes = b""
+    fds: tuple[int, ...] = ()
+    to: int | None = None
+
+
+class Handler(Protocol):
+    """Who is spoken to. Each request runs in a greenlet of its own, started in order of arrival."""
+
+    def called(self, request: Request) -> Any:
+        """Answer a call: a JSON value or an `Answer`; an exception is sent as its text."""
+
+    def notified(self, request: Request) -> None:
+        """Take note; nobody waits."""
+
+    def hung_up(self, reason: str) -> None:
+        """The channel has ended, and will call no more. Runs on the hub: must not block."""
+
+
+def encode(message: Message) -> list[bytes]:
+    """Cut a message into datagrams; its descriptors ride beside the first."""
+    header = json.dumps(message.header, separators=(",", ":")).encode()
+    payload = header + message.blob
+    if len(payload) > MAX_MESSAGE:
+        raise ValueError(f"a control message of {len(payload)} bytes (at most {MAX_MESSAGE})")
+    if len(message.fds) > ancillary.MAX_FDS:
+        raise ValueError(f"{len(message.fds)} descriptors (at most {ancillary.MAX_FDS})")
+    datagrams = []
+    for start in range(0, max(len(payload), 1), CHUNK):
+        more = _MORE if start + CHUNK < len(payload) else 0
+        if start == 0:
+            prefix = _PREFIX.pack(message.kind, more, len(message.fds), len(header))
+        else:
+            prefix = _PREFIX.pack(message.kind, more | _CONTINUES, 0, 0)
+        datagrams.append(prefix + payload[start : start + CHUNK])
+    return datagrams
+
+
+class Decoder:
+    """Joins datagrams into messages. After a ControlError it must not be fed again."""
+
+    def __init__(self) -> None:
+        self._kind = 0
+        self._header_length = 0
+        self._fds: tuple[int, ...] = ()
+        self._parts: list[bytes] | None = None  # of the message being joined
+        self._size = 0
+
+    def feed(self, datagram: bytes, fds: Sequence[int] = ()) -> Message | None:
+        """One datagram in; a whole message, or None when more of it is to come.
+
+        Takes the descriptors over, also when it raises (then `close` closes them).
+        """
+        fresh = tuple(fds)
+        self._fds += fresh
+        if len(datagram) < _PREFIX.size:
+            raise ControlError(f"a datagram of {len(datagram)} bytes")
+        kind, flags, count, header_length = _PREFIX.unpack_from(datagram)
+        if flags & _CONTINUES:
+            self._continue(kind, len(fresh))
+        else:
+            self._begin(kind, count, header_length, len(fresh))
+        return self._add(datagram[_PREFIX.size :], bool(flags & _MORE))
+
+    def close(self) -> None:
+        """Close the descriptors of a message that will never be whole."""
+        ancillary.close_all(self._fds)
+        self._fds = ()
+        self._parts = None
+
+    def _begin(self, kind: int, count: int, header_length: int, received: int) -> None:
+        if self._parts is not None:
+            raise ControlError("a message began inside another")
+        if kind not in (CALL, REPLY, NOTIFY):
+            raise ControlError(f"unknown kind {kind}")
+        if count != received:
+            raise ControlError(f"{received} descriptors of {count}")
+        self._kind = kind
+        self._header_length = header_length
+        self._parts = []
+        self._size = 0
+
+    def _continue(self, kind: int, received: int) -> None:
+        if self._parts is None or kind != self._kind or received:
+            raise ControlError("a chunk that continues nothing")
+
+    def _add(self, part: bytes, more: bool) -> Message | None:
+        assert self._parts is not None
+        self._size += len(part)
+        if self._size > MAX_MESSAGE:
+            raise ControlError("a message that is too large")
+        self._parts.append(part)
+        if more:
+            return None
+        payload = b"".join(self._parts)
+        message = Message(
+            self._kind,
+            _parse_header(payload, self._header_length),
+            payload[self._header_length :],
+            self._fds,
+        )
+        self._parts = None
+        self._fds = ()
+        return message
+
+
+def _parse_header(payload: bytes, length: int) -> dict[str, Any]:
+    if length > len(payload):
+        raise ControlError("a header longer than its message")
+    try:
+        header = json.loads(payload[:length])
+    except (ValueError, RecursionError) as error:
+        raise ControlError(f"a header that is not JSON: {error}") from None
+    if not isinstance(header, dict):
+        raise ControlError("a header that is not an object")
+    return header
+
+
+def _parse_request(message: Message) -> Request:
+    method = message.header.get("method")
+    args = message.header.get("args")
+    to = message.header.get("to")
+    if not isinstance(method, str) or not isinstance(args, dict):
+        raise ControlError("a request without method or args")
+    if to is not None and not isinstance(to, int):
+        raise ControlError("a request to nobody")
+    return Request(method, args, message.blob, message.fds, to)
+
+
+class Channel:
+    """One end of the channel, on this process's hub. Owns its socket.
+
+    Descriptors given to `notify` and `call` become the channel's: it closes them once they are
+    sent, or when it closes before.
+    """
+
+    def __init__(self, sock: socket.socket, handler: Handler) -> None:
+        loop = gevent.get_hub().loop
+        self._sock = sock
+        self._handler = handler
+        self._decoder = Decoder()
+        self._queue: deque[tuple[bytes, tuple[int, ...]]] = deque()
+        self._pending: dict[int, AsyncResult] = {}
+        self._next_id = 1
+        self._loop = loop
+        self._reader = loop.io(sock.fileno(), 1)
+        self._writer = loop.io(sock.fileno(), 2)
+        self.closed = False
+
+    def start(self) -> None:
+        """Begin to listen to the peer."""
+        self._reader.start(self._readable)
+
+    def notify(
+        self,
+        method: str,
+        /,
+        *,
+        to: int | None = None,
+        blob: bytes = b"",
+        fds: Sequence[int] = (),
+        **args: Any,
+    ) -> None:
+        """Tell the peer. To a peer that is gone: nothing happens."""
+        self._send(Message(NOTIFY, _request_header(method, args, to), blob, tuple(fds)))
+
+    def call(
+        self,
+        method: str,
+        timeout: float | None,
+        /,
+        *,
+        to: int | None = None,
+        blob: bytes = b"",
+        fds: Sequence[int] = (),
+        **args: Any,
+    ) -> Answer:
+        """Ask the peer, and wait in this greenlet for its answer."""
+        header = _request_header(method, args, to)
+        number = header["id"] = self._next_id
+        self._next_id += 1
+        answer = AsyncResult()
+        self._pending[number] = answer
+        self._send(Message(CALL, header, blob, tuple(fds)))
+        if self.closed:
+            self._pending.pop(number, None)
+            raise ChannelClosed(method)
+        try:
+            result: Answer = answer.get(timeout=timeout)
+        except gevent.Timeout:
+            raise CallTimeout(f"{method}: no answer within {timeout} s") from None
+        finally:
+            self._pending.pop(number, None)
+        return result
+
+    def close(self, reason: str = "closed") -> None:
+        """End the channel: waiting calls fail, what was not sent is dropped."""
+        if self.closed:
+            return
+        self.closed = True
+        for watcher in (self._reader, self._writer):
+            watcher.stop()
+            watcher.close()
+        self._decoder.close()
+        for _, fds in self._queue:
+            ancillary.close_all(fds)
+        self._queue.clear()
+        self._sock.close()
+        for answer in self._pending.values():
+            answer.set_exception(ChannelClosed(reason))
+        self._pending.clear()
+
+    def drain(self) -> None:
+        """Read what a peer that is gone has left."""
+        while not self.closed and self._read_batch():
+            pass
+
+    # -- out
+
+    def _send(self, message: Message) -> None:
+        if self.closed:
+            ancillary.close_all(message.fds)
+            return
+        fds = message.fds
+        for datagram in encode(message):
+            self._queue.append((datagram, fds))
+            fds = ()
+        if len(self._queue) > MAX_QUEUED:
+            self._loop.run_callback(self._hang_up, "its queue is full")
+        elif not self._writer.active:
+            self._flush()
+
+    def _flush(self) -> None:
+        while self._queue:
+            datagram, fds = self._queue[0]
+            try:
+                ancillary.send(self._sock, datagram, fds)
+            except (BlockingIOError, InterruptedError):
+                if not self._writer.active:
+                    self._writer.start(self._flush)
+                return
+            except OSError as error:
+                if not isinstance(error, (BrokenPipeError, ConnectionResetError)):
+                    self._loop.run_callback(self._hang_up, f"send: {error}")
+                self._drop_queue()  # gone: the reader sees its end and says so
+                break
+            self._queue.popleft()
+            ancillary.close_all(fds)
+        self._writer.stop()
+
+    def _drop_queue(self) -> None:
+        for _, fds in self._queue:
+            ancillary.close_all(fds)
+        self._queue.clear()
+
+    # -- in
+
+    def _readable(self) -> None:
+        self._read_batch()
+
+    def _read_batch(self) -> bool:
+        """Whether there may be more to read."""
+        try:
+            for _ in range(_BATCH):
+                if self.closed:
+                    return False
+                datagram = ancillary.receive(self._sock, _PREFIX.size + CHUNK)
+                if datagram is None:
+                    self._hang_up("the peer is gone")
+                    return False
+                message = self._decoder.feed(datagram.data, datagram.fds)
+                if message is not None:
+                    self._dispatch(message)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except (ControlError, OSError) as error:
+            self._hang_up(str(error))
+            return False
+        return True
+
+    def _hang_up(self, reason: str) -> None:
+        if not self.closed:
+            self.close(reason)
+            self._handler.hung_up(reason)
+
+    def _dispatch(self, message: Message) -> None:
+        if message.kind == REPLY:
+            self._answered(message)
+            return
+        try:
+            request = _parse_request(message)
+        except ControlError:
+            ancillary.close_all(message.fds)
+            raise
+        if message.kind == NOTIFY:
+            gevent.spawn(self._handler.notified, request)
+        else:
+            gevent.spawn(self._serve, message.header.get("id"), request)
+
+    def _serve(self, number: Any, request: Request) -> None:
+        try:
+            value = self._handler.called(request)
+            answer = value if isinstance(value, Answer) else Answer(value)
+            header = {"id": number, "value": answer.value}
+            self._send(Message(REPLY, header, answer.blob, answer.fds))
+        except Exception as error:  # whatever it is, the caller waits for an answer
+            text = str(error) or type(error).__name__
+            self._send(Message(REPLY, {"id": number, "error": text}))
+
+    def _answered(self, message: Message) -> None:
+        number = message.header.get("id")
+        waiting = self._pending.pop(number, None) if isinstance(number, int) else None
+        if waiting is None:  # its caller gave up
+            ancillary.close_all(message.fds)
+        elif "error" in message.header:
+            ancillary.close_all(message.fds)
+            waiting.set_exception(RemoteError(str(message.header["error"])))
+        else:
+            waiting.set(Answer(message.header.get("value"), message.blob, message.fds))
+
+
+def _request_header(method: str, args: dict[str, Any], to: int | None) -> dict[str, Any]:
+    header: dict[str, Any] = {"method": method, "args": args}
+    if to is not None:
+        header["to"] = to
+    return header

@@ -1,0 +1,48 @@
+"""A master with toy engines: `python toy_nsqd.py SETTINGS`, where SETTINGS is JSON."""
+
+import fcntl
+import json
+import os
+import resource
+import signal
+import sys
+
+from nsqcy import log
+from nsqcy.errors import Stop
+from nsqcy.nsqd import launcher, listeners
+from nsqcy.process import spawn
+
+
+def main():
+    settings = json.loads(sys.argv[1])
+    signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
+    lines = log.Log("[nsqd] ", log.INFO)
+    lock_fd = os.open(settings["data_path"], os.O_RDONLY)
+    fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        bound = [listeners.bind(address, kind) for kind, address in settings["addresses"]]
+    except Stop as stop:
+        lines.fatal(str(stop))
+        return 1
+    context = {"log": {"prefix": "[nsqd] ", "level": log.INFO, "format": "text"}, "toy": settings}
+    workers = settings["workers"]
+    start = launcher.Launcher(workers, lock_fd, context, "toy_engine:ToyEngine", "toy_rings")
+    born = [start.launch(worker) for worker in range(workers)]
+
+    from nsqcy.nsqd import master
+    from nsqcy.process import arbiter
+
+    if "silence" in settings:
+        arbiter.SILENCE = arbiter.Arbiter.__init__.__kwdefaults__["silence"] = settings["silence"]
+        arbiter.GRACE = settings["silence"]
+        arbiter.TICK = 0.1
+    if "stop_limit" in settings:
+        master.STOP_LIMIT = settings["stop_limit"]
+    if "files" in settings:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (settings["files"], settings["files"]))
+    reread = lambda: log.WARN  # noqa: E731
+    return master.Master(start, bound, settings["data_path"], lines, reread).run(born)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
