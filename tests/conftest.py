@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from daemon import FOREIGN, Nsqd
 from talk import Conn, Frame, Hangup
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-
-import nsqcy
 from talk import Address, Conn
 from web import Web
+
+import nsqcy
 
 FOREIGN = os.environ.get("NSQD_BINARY", "")
 LISTENING = re.compile(r"\b(TCP|HTTP|HTTPS): listening on (\S+)")

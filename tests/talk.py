@@ -193,7 +193,7 @@ class Conn:
     def _frame(self, deadline: float) -> tuple[int, bytes]:
         self._fill(8, deadline)
         size, kind = struct.unpack_from(">ii", self._input)
-        assert 4 <= size, f"frame size {size}, input {self._input[:64]!r}"
+        assert size >= 4, f"frame size {size}, input {self._input[:64]!r}"
         self._fill(4 + size, deadline)
         data, self._input = self._input[8 : 4 + size], self._input[4 + size :]
         return kind, data

@@ -1,7 +1,6 @@
 """AUTH on a daemon without an auth server: the part of section 9.5 that always holds."""
 
 import pytest
-
 from daemon import Nsqd
 
 

@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import pytest
-
 from daemon import Nsqd
 from talk import MESSAGE, RESPONSE, Message, sized
 

@@ -1,7 +1,6 @@
 """RDY: section 9.7."""
 
 import pytest
-
 from daemon import Nsqd
 
 

@@ -1,7 +1,6 @@
 """SUB and the rules for names: section 9.6."""
 
 import pytest
-
 from daemon import Nsqd
 
 SUFFIX = "#ephemeral"
