@@ -5,10 +5,8 @@ import hashlib
 import re
 import socket
 import subprocess
-from pathlib import Path
 
 import pytest
-
 from conftest import Starter
 from daemon import Nsqd, flags, free_port, run
 from talk import Conn

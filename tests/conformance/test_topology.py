@@ -4,7 +4,6 @@ import select
 from collections.abc import Iterator
 
 import pytest
-
 from daemon import Nsqd
 from talk import Conn
 
