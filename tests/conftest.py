@@ -1,4 +1,4 @@
-"""Fixtures of the black-box tests: daemons of one and of three workers, and names to use in them."""
+"""Fixtures of the black-box tests: daemons of one and of three workers, and names to use."""
 
 import itertools
 import threading
@@ -35,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "ours: differs from NSQ on purpose; docs/COMPATIBILITY.md")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests marked `late` look at something that has been going on beside all others."""
     items.sort(key=lambda item: item.get_closest_marker("late") is not None)

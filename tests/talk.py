@@ -1,7 +1,8 @@
 """A literal V2 conversation: bytes sent, frames expected.
 
-Owns one client socket and the client side of the framing, nothing more: it hides no frame, retries nothing
-and knows neither the daemon's processes nor its HTTP face, so that a test reads like a transcript.
+Owns one client socket and the client side of the framing, nothing more: it hides no frame but the
+heartbeats it answers, retries nothing and knows neither the daemon's processes nor its HTTP face,
+so that a test reads like a transcript.
 """
 
 import json
@@ -232,7 +233,7 @@ class Conn:
     ) -> bytes:
         """An error frame with exactly this text (or beginning with it), then EOF if it is fatal.
 
-        `reset`: input was left unread, so the kernel may send RST, which may swallow even the frame.
+        `reset`: input was left unread, so the kernel may send RST, which may swallow the frame.
         """
         try:
             frame = self.frame()

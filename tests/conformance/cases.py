@@ -1,7 +1,7 @@
-"""Every case id of the behaviour we pin, where it is told, and which are not told by a test yet.
+"""Every case id of the behaviour we pin, by subject, and those that no test tells yet.
 
-Ids: `Cnnn` protocol and queues, `CFG-nn` flags and config file, `Hnn` demands of third-party harnesses, `Fn` defects
-of NSQ's daemon that ours does not have, `K11` a limitation ours does not have.
+Ids: `Cnnn` protocol and queues, `CFG-nn` flags and config file, `Hnn` demands of third-party
+harnesses, `Fn` defects of NSQ's daemon that ours does not have, `K11` a limitation likewise.
 """
 
 

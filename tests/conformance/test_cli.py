@@ -3,6 +3,7 @@
 import binascii
 import hashlib
 import re
+import signal
 import socket
 import subprocess
 
@@ -11,10 +12,10 @@ from conftest import Starter
 from daemon import Nsqd, flags, free_port, run
 from talk import Conn
 
-LISTENING = {"tcp_address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
+Result = subprocess.CompletedProcess[str]
 
 
-def refused(nsqd: Starter, *args: str, config: str | None = None) -> "subprocess.CompletedProcess[str]":
+def refused(nsqd: Starter, *args: str, config: str | None = None) -> Result:
     """Run with a data path of its own, on free ports, to the exit."""
     daemon = nsqd.prepare()
     if config is not None:
@@ -126,18 +127,9 @@ def test_values_that_start(nsqd: Starter) -> None:
 @pytest.mark.case("CFG-09")
 @pytest.mark.parametrize("end", ["word", "--"])
 def test_everything_after_a_word_is_ignored(nsqd: Starter, end: str) -> None:
-    options = flags({"data_path": nsqd.path, "workers": nsqd.workers} | LISTENING)
-    daemon = nsqd.prepare(
-        args=(*options, end, "--log-level=bogus"),
-        tcp_address=None,
-        http_address=None,
-        data_path=None,
-        workers=None,
-    )
-    daemon.options["http_address"] = None
-    daemon.launch()
-    daemon.await_ready()
-    daemon.connect().usable()
+    args = (*flags(nsqd.prepare().options), end, "--log-level=bogus")
+    unset = dict.fromkeys(("tcp_address", "http_address", "data_path", "workers"))
+    nsqd(args=args, **unset).connect().usable()
 
 
 @pytest.mark.case("CFG-10", "CFG-35")
@@ -297,8 +289,6 @@ def test_default_node_id(shared: Nsqd, topic: str) -> None:
 @pytest.mark.case("CFG-41", "H15")
 @pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGINT"])
 def test_clean_exit(nsqd: Starter, signal_name: str) -> None:
-    import signal
-
     daemon = nsqd()
     daemon.connect().usable()
     daemon.process.send_signal(getattr(signal, signal_name))

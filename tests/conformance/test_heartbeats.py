@@ -153,9 +153,7 @@ def test_a_consumer_that_never_reads_is_dropped(shared: Nsqd, topic: str) -> Non
 
 
 @pytest.mark.case("F2")
-def test_talking_without_reading_does_not_keep_a_stuck_consumer(
-    shared: Nsqd, topic: str
-) -> None:
+def test_talking_without_reading_does_not_keep_a_stuck_consumer(shared: Nsqd, topic: str) -> None:
     web = shared.web
     web.create(topic, "c")
     producer = shared.connect()
@@ -179,7 +177,5 @@ def test_talking_without_reading_does_not_keep_a_stuck_consumer(
 def test_an_unknown_id_is_not_fatal(shared: Nsqd, topic: str) -> None:
     conn = shared.connect().sub(topic, "c")
     conn.fin(UNKNOWN_ID)
-    conn.expect_error(
-        b"E_FIN_FAILED FIN " + UNKNOWN_ID + b" failed ID not in flight", fatal=False
-    )
+    conn.expect_error(b"E_FIN_FAILED FIN " + UNKNOWN_ID + b" failed ID not in flight", fatal=False)
     conn.usable()

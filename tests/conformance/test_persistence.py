@@ -42,6 +42,11 @@ def holding(data: Path, text: bytes) -> Path:
     return found[0]
 
 
+def on_disk(data: Path) -> int:
+    """How many bodies the segments hold."""
+    return sum(path.read_bytes().count(b"<body ") for path in segments(data))
+
+
 def flip(path: Path, text: bytes) -> None:
     """Damage one byte inside `text`."""
     content = bytearray(path.read_bytes())
@@ -198,7 +203,7 @@ def test_kill_loses_nothing_that_was_written(nsqd: Starter) -> None:
     producer = daemon.connect()
     written = [body(number) for number in range(200)]
     producer.mpub("t", written)
-    eventually(lambda: sum(path.read_bytes().count(b"<body ") for path in segments(daemon.data)) >= 200)
+    eventually(lambda: on_disk(daemon.data) >= 200)
     conn = daemon.connect().sub("t", "c", rdy=3)
     conn.messages(3)
     later = [body(number) for number in range(200, 300)]
@@ -379,9 +384,7 @@ def test_invalid_names_in_metadata_are_skipped(nsqd: Starter) -> None:
         ("--tls-min-version=ssl3.0", 2, "invalid value"),
     ],
 )
-def test_refused_options(
-    nsqd: Starter, option: str, code: int, text: str
-) -> None:
+def test_refused_options(nsqd: Starter, option: str, code: int, text: str) -> None:
     result = run(*flags(nsqd.prepare().options), option)
     assert (result.returncode, text in result.stderr) == (code, True), result
 

@@ -35,9 +35,7 @@ def test_too_few_parameters(shared: Nsqd, line: str) -> None:
         (2**31 - 1, "message too big 2147483647 > 1048576"),
     ],
 )
-def test_length_out_of_bounds(
-    shared: Nsqd, topic: str, line: str, length: int, text: str
-) -> None:
+def test_length_out_of_bounds(shared: Nsqd, topic: str, line: str, length: int, text: str) -> None:
     conn = shared.connect()
     conn.send(line.format(topic).encode(), b"\n", i32(length))
     conn.expect_error(f"E_BAD_MESSAGE {line.split()[0]} {text}")

@@ -54,7 +54,7 @@ def consumers(daemon: Nsqd, topic: str, rdy: int, *places: tuple[str, str]) -> l
 
 
 def spread(daemon: Nsqd, topic: str, conns: list[Conn], count: int) -> list[int]:
-    """Publish one by one, each when the one before has been received; how many each consumer got."""
+    """Publish one by one, each when the last has been received; how many each consumer got."""
     producer = daemon.connect()
     taken = [0] * len(conns)
     for _ in range(count):

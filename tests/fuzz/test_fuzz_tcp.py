@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from daemon import Nsqd
+from daemon import Nsqd, free_port
 from talk import MAGIC, Conn, batch, sized, split_frames
 
 SECONDS = float(os.environ.get("NSQCY_FUZZ_SECONDS", "8"))
@@ -39,8 +39,6 @@ def victim(workers: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 def fixed_addresses() -> dict[str, object]:
     """Ports chosen beforehand, for a daemon too quiet to announce them."""
-    from daemon import free_port
-
     ports = [free_port(), free_port()]
     return {
         "announced": False,
@@ -121,7 +119,8 @@ def a_request(chance: random.Random) -> bytes:
     body = chance.choice([b"", b"x", b"a\nb\nc", batch([b"x", b"y"])[4:], chance.randbytes(3000)])
     method = chance.choice([b"GET", b"POST", b"PUT", b"HEAD", b"OPTIONS", b"get"])
     head = method + b" " + path + b" HTTP/1." + chance.choice([b"0", b"1", b"9"]) + b"\r\n"
-    head += b"Host: x\r\n" + chance.choice([b"", b"Connection: close\r\n", b"X: " + b"y" * 9000 + b"\r\n"])
+    extra = [b"", b"Connection: close\r\n", b"X: " + b"y" * 9000 + b"\r\n"]
+    head += b"Host: x\r\n" + chance.choice(extra)
     if chance.random() < 0.3:
         chunk = b"%x\r\n" % len(body) + body + b"\r\n" if body else b""
         return head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk + b"0\r\n\r\n"
@@ -137,7 +136,8 @@ def some_requests(chance: random.Random) -> bytes:
 def attack(port: int, data: bytes, chance: random.Random) -> bytes:
     """Send `data` in pieces, then half-close or vanish; what was answered before the end."""
     answer = bytearray()
-    with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", port)) as link:
+    target = ("127.0.0.1", port)
+    with contextlib.suppress(ConnectionError), socket.create_connection(target) as link:
         link.settimeout(5.0)
         at = 0
         while at < len(data):

@@ -1,12 +1,13 @@
 """Golden conversations, replayed whole, byte by byte and at random splits.
 
-A file is read line by line: `>` is sent as it stands, `<` is expected, `#` is a comment. `\\n`, `\\x00` and their
-like stand for bytes, `{topic}` for a name of this replay. An expected line is `response`, `error` or
-`message` with the frame's exact data, or `eof`. In a message `{timestamp}` stands for the eight bytes of a time
-of now, `{id:a}` for an id that is called `{a}` from there on. Lines sent in a row go out as one write, cut
-as the replay wants it.
+A file is read line by line: `>` is sent as it stands, `<` is expected, `#` is a comment. `\\n`,
+`\\x00` and their like stand for bytes, `{topic}` for a name of this replay. An expected line is
+`response`, `error` or `message` with the frame's exact data, or `eof`. In a message `{timestamp}`
+stands for the eight bytes of a time near now, `{id:a}` for an id that is called `{a}` from there
+on. Lines sent in a row go out as one write, cut as the replay wants it.
 """
 
+import itertools
 import random
 import re
 import struct
@@ -53,7 +54,7 @@ def pieces(data: bytes, cut: str, chance: random.Random) -> list[bytes]:
         return [data[at : at + 1] for at in range(len(data))]
     count = min(chance.randint(1, 6), len(data) - 1)
     cuts = [0, *sorted(chance.sample(range(1, len(data)), max(count, 0))), len(data)]
-    return [data[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [data[a:b] for a, b in itertools.pairwise(cuts)]
 
 
 def check(frame: Frame, text: str, names: dict[str, bytes]) -> None:

@@ -105,7 +105,7 @@ def test_stats_show_a_message_once_its_publish_is_answered(shared: Nsqd, topic: 
 @pytest.mark.case("H13")
 def test_tcp_client_at_the_http_port(shared: Nsqd) -> None:
     with socket.create_connection(("127.0.0.1", shared.http_port), timeout=10) as link:
-        link.sendall(b'  V2IDENTIFY\n\0\0\0\x02{}')
+        link.sendall(b"  V2IDENTIFY\n\0\0\0\x02{}")
         assert link.recv(100).startswith(b"HTTP")
 
 
