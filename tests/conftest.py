@@ -1,0 +1,176 @@
+"""Fixtures of the black-box tests: daemons of one and of three workers, and names to use."""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon import FOREIGN, Nsqd
+from talk import Conn, Frame, Hangup
+
+WORKERS = [pytest.param(1, id="w1"), pytest.param(3, id="w3")]
+TUNED: dict[str, Any] = {
+    "max_body_size": 1000,
+    "max_channel_consumers": 1,
+    "max_deflate_level": 4,
+    "max_heartbeat_interval": "5m",
+    "max_msg_size": 2000,
+    "max_msg_timeout": "3s",
+    "max_rdy_count": 50,
+    "max_req_timeout": "3s",
+    "msg_timeout": "2s",
+    "node_id": 5,
+    "topology_region": "r",
+    "topology_zone": "z",
+}
+
+numbers = itertools.count(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "late: runs last, looks at what went on beside the others")
+    config.addinivalue_line("markers", "ours: differs from NSQ on purpose; docs/COMPATIBILITY.md")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked `late` look at something that has been going on beside all others."""
+    items.sort(key=lambda item: item.get_closest_marker("late") is not None)
+    if FOREIGN:
+        reason = "nsqcy's own behaviour; the daemon under test is another"
+        for item in items:
+            if item.get_closest_marker("ours"):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    report = yield
+    if report.failed:
+        for value in getattr(item, "funcargs", {}).values():
+            if isinstance(value, Nsqd):
+                report.sections.append(("nsqd log", value.tail()))
+            elif isinstance(value, Starter):
+                for daemon in value.daemons:
+                    report.sections.append((f"nsqd log of {daemon.data}", daemon.tail()))
+    return report
+
+
+class Starter:
+    """Starts daemons for one test: `nsqd(mem_queue_size=0)`."""
+
+    def __init__(self, workers: int, path: Path) -> None:
+        self.workers = workers
+        self.path = path
+        self.daemons: list[Nsqd] = []
+
+    def prepare(self, data: Path | None = None, **options: Any) -> Nsqd:
+        """A daemon that is not started yet, with an empty data path to put things into."""
+        if data is None:
+            data = self.path / f"data{len(self.daemons)}"
+            data.mkdir()
+        daemon = Nsqd(data, **({"workers": self.workers} | options))
+        self.daemons.append(daemon)
+        return daemon
+
+    def __call__(self, data: Path | None = None, **options: Any) -> Nsqd:
+        return self.prepare(data, **options).start()
+
+
+@pytest.fixture(scope="session", params=WORKERS[:1] if FOREIGN else WORKERS)
+def workers(request: pytest.FixtureRequest) -> int:
+    count: int = request.param
+    return count
+
+
+@pytest.fixture
+def nsqd(workers: int, tmp_path: Path) -> Iterator[Starter]:
+    """Starts daemons with options of the test's own."""
+    starter = Starter(workers, tmp_path)
+    yield starter
+    for daemon in starter.daemons:
+        daemon.destroy()
+
+
+def keep(workers: int, path: Path, **options: Any) -> Iterator[Callable[[], Nsqd]]:
+    """A daemon for many tests, started when first wanted and again if one of them ended it."""
+    daemon = Nsqd(path, workers=workers, **options)
+
+    def running() -> Nsqd:
+        return daemon if daemon.alive() else daemon.start()
+
+    yield running
+    daemon.destroy()
+
+
+@pytest.fixture(scope="session")
+def shared_daemon(
+    workers: int, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], Nsqd]]:
+    yield from keep(workers, tmp_path_factory.mktemp("shared"))
+
+
+@pytest.fixture(scope="session")
+def tuned_daemon(
+    workers: int, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], Nsqd]]:
+    yield from keep(workers, tmp_path_factory.mktemp("tuned"), **TUNED)
+
+
+class Idler:
+    """A connection that says nothing after the magic, and what it was told, with the times."""
+
+    def __init__(self, daemon: Nsqd) -> None:
+        self.events: list[tuple[float, Frame]] = []
+        self.ended = 0.0
+        self._start = time.monotonic()
+        self._conn = Conn(daemon.address, pong=False, timeout=100.0)
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                frame = self._conn.frame()
+                self.events.append((time.monotonic() - self._start, frame))
+        except Hangup:
+            self.ended = time.monotonic() - self._start
+
+    def wait(self) -> None:
+        self._thread.join(100.0)
+
+    def close(self) -> None:
+        self._conn.close()
+
+
+@pytest.fixture(scope="session")
+def idler(shared_daemon: Callable[[], Nsqd]) -> Iterator[Idler]:
+    """Started with the shared daemon, so that a minute of idling passes beside the other tests."""
+    idler = Idler(shared_daemon())
+    yield idler
+    idler.close()
+
+
+@pytest.fixture
+def shared(shared_daemon: Callable[[], Nsqd], idler: Idler) -> Iterator[Nsqd]:
+    """The daemon of default options that most tests share. Use names of your own."""
+    daemon = shared_daemon()
+    yield daemon
+    daemon.hang_up()
+
+
+@pytest.fixture
+def tuned(tuned_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
+    """The daemon with small limits (TUNED) that several tests share."""
+    daemon = tuned_daemon()
+    yield daemon
+    daemon.hang_up()
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic name no other test uses."""
+    return f"topic{next(numbers)}"

@@ -1,0 +1,305 @@
+"""A literal V2 conversation: bytes sent, frames expected.
+
+Owns one client socket and the client side of the framing, nothing more: it hides no frame but the
+heartbeats it answers, retries nothing and knows neither the daemon's processes nor its HTTP face,
+so that a test reads like a transcript.
+"""
+
+import json
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+MAGIC = b"  V2"
+RESPONSE, ERROR, MESSAGE = 0, 1, 2
+HEARTBEAT = b"_heartbeat_"
+UNKNOWN_ID = b"0123456789abcdef"
+
+Address = tuple[str, int] | str
+
+
+class Silence(Exception):
+    """No complete frame came within the time allowed."""
+
+
+class Hangup(Exception):
+    """The daemon closed the connection; `reset` tells a RST from an orderly end."""
+
+    def __init__(self, reset: bool, rest: bytes) -> None:
+        super().__init__(f"connection {'reset' if reset else 'closed'}, unread bytes {rest!r}")
+        self.reset = reset
+        self.rest = rest
+
+
+class Frame(NamedTuple):
+    kind: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Message:
+    timestamp: int
+    attempts: int
+    id: bytes
+    body: bytes
+
+    @classmethod
+    def parse(cls, data: bytes) -> "Message":
+        timestamp, attempts, ident = struct.unpack_from(">qH16s", data)
+        return cls(timestamp, attempts, ident, data[26:])
+
+
+def octets(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode()
+
+
+def sized(body: bytes) -> bytes:
+    """A body behind its 32-bit length."""
+    return struct.pack(">i", len(body)) + body
+
+
+def batch(bodies: list[bytes]) -> bytes:
+    """The body of MPUB, its own length included."""
+    return sized(struct.pack(">i", len(bodies)) + b"".join(sized(body) for body in bodies))
+
+
+def split_frames(data: bytes) -> tuple[list[Frame], bytes]:
+    """The complete frames at the start of `data`, and what is left over."""
+    frames = []
+    while len(data) >= 8:
+        size, kind = struct.unpack_from(">ii", data)
+        if len(data) < 4 + size:
+            break
+        frames.append(Frame(kind, data[8 : 4 + size]))
+        data = data[4 + size :]
+    return frames, data
+
+
+class Conn:
+    """One connection. With `pong` (the default) heartbeats are answered and not shown."""
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        magic: bytes = MAGIC,
+        pong: bool = True,
+        timeout: float = 10.0,
+        receive_buffer: int | None = None,
+    ) -> None:
+        self.pong = pong
+        self.timeout = timeout
+        self._input = b""
+        family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+        self.socket = socket.socket(family, socket.SOCK_STREAM)
+        if receive_buffer is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.settimeout(timeout)
+        self.socket.connect(address)
+        if family == socket.AF_INET:
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if magic:
+            self.send(magic)
+
+    def __enter__(self) -> "Conn":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def half_close(self) -> None:
+        self.socket.shutdown(socket.SHUT_WR)
+
+    # what the client says
+
+    def send(self, *parts: bytes) -> None:
+        self.socket.settimeout(self.timeout)
+        self.socket.sendall(b"".join(parts))
+
+    def command(self, *words: str | bytes | int, body: bytes | None = None) -> None:
+        """One command line, and its body behind a length if it has one."""
+        line = b" ".join(str(w).encode() if isinstance(w, int) else octets(w) for w in words)
+        self.send(line, b"\n", b"" if body is None else sized(body))
+
+    def identify(self, **fields: Any) -> dict[str, Any] | None:
+        """IDENTIFY; the JSON answer if features were negotiated, None for a plain OK."""
+        self.command("IDENTIFY", body=json.dumps(fields).encode())
+        if not fields.get("feature_negotiation"):
+            self.expect_ok()
+            return None
+        return self.expect_json()
+
+    def negotiate(self, **fields: Any) -> dict[str, Any]:
+        answer = self.identify(feature_negotiation=True, **fields)
+        assert answer is not None
+        return answer
+
+    def sub(self, topic: str | bytes, channel: str | bytes, rdy: int | None = None) -> "Conn":
+        self.command("SUB", topic, channel)
+        self.expect_ok()
+        if rdy is not None:
+            self.rdy(rdy)
+        return self
+
+    def pub(self, topic: str | bytes, *bodies: bytes) -> None:
+        """PUB each body and wait for its OK. Not for a subscribed connection with RDY."""
+        for body in bodies:
+            self.command("PUB", topic, body=body)
+            self.expect_ok()
+
+    def mpub(self, topic: str | bytes, bodies: list[bytes]) -> None:
+        self.send(b"MPUB ", octets(topic), b"\n", batch(bodies))
+        self.expect_ok()
+
+    def dpub(self, topic: str | bytes, delay_ms: int, body: bytes) -> None:
+        self.command("DPUB", topic, delay_ms, body=body)
+        self.expect_ok()
+
+    def rdy(self, count: int) -> None:
+        self.command("RDY", count)
+
+    def fin(self, message: "Message | bytes") -> None:
+        self.command("FIN", message.id if isinstance(message, Message) else message)
+
+    def req(self, message: "Message | bytes", delay_ms: int | str = 0) -> None:
+        ident = message.id if isinstance(message, Message) else message
+        self.command("REQ", ident, delay_ms)
+
+    def touch(self, message: "Message | bytes") -> None:
+        self.command("TOUCH", message.id if isinstance(message, Message) else message)
+
+    def cls(self) -> None:
+        self.command("CLS")
+
+    def nop(self) -> None:
+        self.command("NOP")
+
+    # what the daemon says
+
+    def frame(self, timeout: float | None = None) -> Frame:
+        """The next frame. Raises Silence after `timeout`, Hangup at the end of the stream."""
+        deadline = time.monotonic() + (self.timeout if timeout is None else timeout)
+        while True:
+            frame = Frame(*self._frame(deadline))
+            if not (self.pong and frame == (RESPONSE, HEARTBEAT)):
+                return frame
+            self.nop()
+
+    def _frame(self, deadline: float) -> tuple[int, bytes]:
+        self._fill(8, deadline)
+        size, kind = struct.unpack_from(">ii", self._input)
+        assert size >= 4, f"frame size {size}, input {self._input[:64]!r}"
+        self._fill(4 + size, deadline)
+        data, self._input = self._input[8 : 4 + size], self._input[4 + size :]
+        return kind, data
+
+    def _fill(self, need: int, deadline: float) -> None:
+        chunks, have = [self._input], len(self._input)
+        try:
+            while have < need:
+                self.socket.settimeout(max(deadline - time.monotonic(), 0.000001))
+                chunk = self.socket.recv(262144)
+                if not chunk:
+                    raise Hangup(False, b"".join(chunks))
+                chunks.append(chunk)
+                have += len(chunk)
+        except (TimeoutError, BlockingIOError):
+            raise Silence(f"nothing complete; have {b''.join(chunks)[:64]!r}") from None
+        except (ConnectionResetError, BrokenPipeError):
+            raise Hangup(True, b"".join(chunks)) from None
+        finally:
+            self._input = b"".join(chunks)
+
+    def expect_ok(self) -> None:
+        self.expect_response(b"OK")
+
+    def expect_response(self, data: bytes) -> None:
+        assert self.frame() == (RESPONSE, data)
+
+    def expect_json(self) -> dict[str, Any]:
+        frame = self.frame()
+        assert frame.kind == RESPONSE and frame.data[:1] == b"{", frame
+        answer: dict[str, Any] = json.loads(frame.data)
+        return answer
+
+    def expect_error(
+        self, text: str | bytes, fatal: bool = True, *, prefix: bool = False, reset: bool = False
+    ) -> bytes:
+        """An error frame with exactly this text (or beginning with it), then EOF if it is fatal.
+
+        `reset`: input was left unread, so the kernel may send RST, which may swallow the frame.
+        """
+        try:
+            frame = self.frame()
+        except Hangup as end:
+            if reset and end.reset:
+                return b""
+            raise
+        assert frame.kind == ERROR, frame
+        want = octets(text)
+        got = frame.data[: len(want)] if prefix else frame.data
+        assert got == want, (frame.data, want)
+        if fatal:
+            self.eof(reset=reset)
+        return frame.data
+
+    def message(self, timeout: float | None = None) -> Message:
+        frame = self.frame(timeout)
+        assert frame.kind == MESSAGE, frame
+        return Message.parse(frame.data)
+
+    def messages(self, count: int) -> list[Message]:
+        return [self.message() for _ in range(count)]
+
+    def take(self, count: int) -> list[Message]:
+        """Receive and finish `count` messages one after another."""
+        taken = []
+        for _ in range(count):
+            taken.append(self.message())
+            self.fin(taken[-1])
+        return taken
+
+    def drain(self, quiet: float = 0.4) -> Iterator[Message]:
+        """Receive and finish messages until none comes for `quiet` seconds."""
+        while True:
+            try:
+                message = self.message(quiet)
+            except Silence:
+                return
+            self.fin(message)
+            yield message
+
+    def nothing(self, seconds: float = 0.4) -> None:
+        try:
+            frame = self.frame(seconds)
+        except Silence:
+            return
+        raise AssertionError(f"unexpected {frame}")
+
+    def eof(self, *, timeout: float = 5.0, reset: bool = False) -> None:
+        """The stream ends here, with no further frame."""
+        try:
+            frame = self.frame(timeout)
+        except Hangup as end:
+            assert not end.rest or end.reset, end
+            assert reset or not end.reset, "RST where an orderly end was due"
+            return
+        raise AssertionError(f"unexpected {frame} before the end")
+
+    def barrier(self) -> None:
+        """Wait until the daemon has executed all that was sent. Needs a subscription."""
+        self.fin(UNKNOWN_ID)
+        self.expect_error(
+            b"E_FIN_FAILED FIN " + UNKNOWN_ID + b" failed ID not in flight", fatal=False
+        )
+
+    def usable(self) -> None:
+        """The connection still executes commands: a publish is answered."""
+        self.command("PUB", "usable", body=b"x")
+        self.expect_ok()

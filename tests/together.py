@@ -1,0 +1,26 @@
+"""Run several slow stories at once: cases about elapsed time share one wait."""
+
+import threading
+from collections.abc import Callable
+
+
+def together(*stories: Callable[[], object], timeout: float = 120.0) -> None:
+    """Run every story in a thread of its own; raise all their failures, each under its name."""
+    failures: list[Exception] = []
+
+    def run(story: Callable[[], object]) -> None:
+        try:
+            story()
+        except Exception as failure:
+            failure.add_note(f"in story {getattr(story, '__name__', story)}")
+            failures.append(failure)
+
+    threads = [threading.Thread(target=run, args=(story,), daemon=True) for story in stories]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout)
+    stuck = [thread for thread in threads if thread.is_alive()]
+    if failures:
+        raise ExceptionGroup("stories told together", failures)
+    assert not stuck, f"{len(stuck)} stories did not end"
