@@ -1,0 +1,68 @@
+"""What the HTTP handlers need from the rest of nsqd, as types.
+
+The engine, the rings and the control channel to the master are behind it; HTTP knows none of them.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol
+
+from nsqcy.nsqd.stats import Stats
+
+Message = bytes | memoryview
+Outcome = Literal["ok", "TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"]
+Done = Callable[[str | None], None]
+
+
+class Backend(Protocol):
+    """`publish` is called from the loop and must not block; each other call is made in a greenlet
+    of its own and may.  An exception is answered with 500 INTERNAL_ERROR.
+    """
+
+    def publish(self, topic: str, bodies: Sequence[Message], delay_ms: int, done: Done) -> None:
+        """Publish all of `bodies`, creating the topic; no bodies only create it.
+
+        `done` is called exactly once, at once or later, from the hub or from a greenlet: with None
+        when accepted, with the reason when not.  The bodies never change after the call.
+        """
+
+    def create_topic(self, name: str) -> None: ...
+
+    # The next three answer whether there is such a topic.
+    def delete_topic(self, name: str) -> bool: ...
+    def empty_topic(self, name: str) -> bool: ...
+    def pause_topic(self, name: str, paused: bool) -> bool:
+        """The new state is in `nsqd.dat` when this returns."""
+
+    def create_channel(self, topic: str, channel: str) -> Outcome: ...
+    def delete_channel(self, topic: str, channel: str) -> Outcome: ...
+    def empty_channel(self, topic: str, channel: str) -> Outcome: ...
+    def pause_channel(self, topic: str, channel: str, paused: bool) -> Outcome: ...
+
+    def stats(self, topic: str, channel: str, include_clients: bool, include_mem: bool) -> Stats:
+        """What `stats.merge` makes of all workers' shares; "" filters nothing."""
+
+    def health(self) -> str:
+        """`OK`, or `NOK - ` and the reason."""
+
+    def info(self) -> dict[str, Any]:
+        """The object of /info, keys in its order."""
+
+
+class Options(Protocol):
+    """The options HTTP reads.  Durations are nanoseconds, as everywhere."""
+
+    @property
+    def max_msg_size(self) -> int: ...
+    @property
+    def max_body_size(self) -> int: ...
+    @property
+    def max_req_timeout(self) -> int: ...
+    @property
+    def max_input_bytes(self) -> int:
+        """What the unfinished requests of one worker may hold together."""
+
+
+class Log(Protocol):
+    def info(self, msg: str, /) -> object: ...
+    def warning(self, msg: str, /) -> object: ...
+    def error(self, msg: str, /) -> object: ...

@@ -1,0 +1,445 @@
+"""The HTTP connections of one worker: sockets and libev watchers around `HttpProtocol`.
+
+A connection is a state machine called by its watchers.  A publish costs no greenlet; every other
+request gets one, because its handler may have to wait for other processes.  Knows no route and no
+parameter: `Api` says what to do with a head, and turns requests into replies.
+"""
+
+import socket
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import gevent
+
+from nsqcy.nsqd.api import (
+    EXITING,
+    IGNORED,
+    OK,
+    Api,
+    HttpError,
+    Publish,
+    Request,
+    Route,
+    resolve,
+)
+from nsqcy.nsqd.gotext import duration
+from nsqcy.nsqd.http_protocol import (
+    CONTINUE,
+    Body,
+    Head,
+    HeadCache,
+    HttpProtocol,
+    Malformed,
+    Reply,
+)
+
+_READ = 1
+_WRITE = 2
+_RECV_SIZE = 64 << 10
+_REQUESTS_A_TURN = 32
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Seconds a peer may take.  `sweep` is how often they are looked at, so their precision."""
+
+    idle: float = 600  # between two requests, and before the first
+    head: float = 60  # from the first byte of a head to its last
+    progress: float = 60  # between two pieces of a body, or of an answer it takes
+    linger: float = 5  # to close its side after an answer that ends the connection
+    sweep: float = 5
+
+
+class HttpServer:
+    """The connections, what they share, and one timer for all their deadlines."""
+
+    def __init__(
+        self, loop: Any, api: Api, *, timeouts: Timeouts | None = None, send_buffer: int = 0
+    ) -> None:
+        self.loop = loop
+        self.api = api
+        self.heads = HeadCache()
+        self.held = 0  # bytes of unfinished requests
+        self.timeouts = timeouts or Timeouts()
+        self.now = time.monotonic()  # at the last sweep, which is precise enough for deadlines
+        self._send_buffer = send_buffer
+        self._connections: set[HttpConnection] = set()
+        self._second = 0
+        self._date = b""
+        self._to_resume: list[HttpConnection] = []
+        self._wake_up = loop.async_()
+        self._wake_up.start(self._resume)
+        self._sweeper = loop.timer(self.timeouts.sweep, self.timeouts.sweep)
+        self._sweeper.start(self._sweep)
+
+    def adopt(self, sock: socket.socket, peer: str) -> None:
+        """Serve an accepted socket; `peer` is how the log shows it: `ip:port`, or `@`."""
+        sock.setblocking(False)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._send_buffer:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer)
+        self._connections.add(HttpConnection(self, sock, peer))
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    def close(self) -> None:
+        """Close every connection at once and stop all watchers."""
+        for connection in list(self._connections):
+            connection.close()
+        for watcher in (self._wake_up, self._sweeper):
+            watcher.stop()
+            watcher.close()
+
+    # For the connections
+
+    def date(self) -> bytes:
+        """The value of the Date header, made once a second."""
+        now = time.time()
+        if int(now) != self._second:
+            self._second = int(now)
+            self._date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(now)).encode()
+        return self._date
+
+    def resume(self, connection: "HttpConnection") -> None:
+        """Let a connection go on with the input it holds, in a turn of its own.
+
+        An async watcher, because an answer may come from a prepare watcher, where a greenlet that
+        the next request starts would not run before the poll is over.
+        """
+        self._to_resume.append(connection)
+        self._wake_up.send()
+
+    def forget(self, connection: "HttpConnection") -> None:
+        self._connections.discard(connection)
+
+    def _resume(self) -> None:
+        connections, self._to_resume = self._to_resume, []
+        for connection in connections:
+            connection.process()
+
+    def _sweep(self) -> None:
+        self.now = time.monotonic()
+        for connection in [c for c in self._connections if c.is_late(self.now)]:
+            connection.close()
+
+
+class HttpConnection:
+    """One socket.  It handles a request at a time and reads no further until it is answered.
+
+    reading     the read watcher runs, `process` turns bytes into events
+    waiting     a backend call is out; input stays in the socket
+    sending     part of an answer is unsent; the write watcher runs, nothing is read
+    lingering   all is sent and our side is shut; input is dropped until the peer closes, so
+                that unread input does not make the kernel take the last answer back
+    """
+
+    __slots__ = (
+        "_begun",
+        "_closed",
+        "_head",
+        "_held",
+        "_in_process",
+        "_lingering",
+        "_out",
+        "_peer",
+        "_protocol",
+        "_read_watcher",
+        "_reading",
+        "_refusal",
+        "_resuming",
+        "_route",
+        "_server",
+        "_since",
+        "_sock",
+        "_unsent",
+        "_waiting",
+        "_write_watcher",
+    )
+
+    def __init__(self, server: HttpServer, sock: socket.socket, peer: str) -> None:
+        self._server = server
+        self._sock = sock
+        self._peer = peer
+        self._protocol = HttpProtocol(server.heads)
+        self._route: Route | None = None
+        self._head: Head | None = None
+        self._refusal: HttpError | None = None  # what a publish that only creates is answered
+        self._begun = 0  # ns, of a request that will be logged
+        self._since = server.now
+        self._held = 0
+        self._waiting = False
+        self._resuming = False
+        self._in_process = False
+        self._lingering = False
+        self._closed = False
+        self._out: list[bytes] = []
+        self._unsent: memoryview | None = None
+        self._write_watcher: Any = None
+        self._read_watcher = server.loop.io(sock.fileno(), _READ)
+        self._read_watcher.start(self._readable)
+        self._reading = True
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for watcher in (self._read_watcher, self._write_watcher):
+            if watcher is not None:
+                watcher.stop()
+                watcher.close()
+        self._sock.close()
+        self._server.held -= self._held
+        self._held = 0
+        self._unsent = None
+        self._out.clear()
+        self._server.forget(self)
+
+    def is_late(self, now: float) -> bool:
+        timeouts = self._server.timeouts
+        if self._lingering:
+            limit = timeouts.linger
+        elif self._unsent is not None:
+            limit = timeouts.progress
+        elif self._waiting:
+            return False  # we are the slow side
+        elif self._protocol.idle:
+            limit = timeouts.idle
+        elif self._protocol.in_head:
+            limit = timeouts.head
+        else:
+            limit = timeouts.progress
+        return now - self._since > limit
+
+    # Input
+
+    def _readable(self) -> None:
+        if self._waiting or self._resuming or self._unsent is not None:
+            self._read_watcher.stop()
+            self._reading = False
+            return
+        try:
+            data = self._sock.recv(_RECV_SIZE)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.close()
+            return
+        if self._lingering:
+            if not data:
+                self.close()
+            return
+        protocol = self._protocol
+        if not protocol.in_head:  # the clock of a head starts with its first byte
+            self._since = self._server.now
+        if data:
+            protocol.feed(data)
+        else:
+            protocol.feed_eof()
+        self.process()
+
+    def process(self) -> None:
+        """Handle what has arrived, until a request has to wait or a turn's share is done."""
+        self._resuming = False
+        if self._closed or self._unsent is not None:
+            return
+        protocol = self._protocol
+        self._in_process = True
+        events = 0
+        while not self._waiting and not protocol.closing:
+            event = protocol.next_event()
+            if event is None:
+                break
+            events += 1
+            if type(event) is Head:
+                self._on_head(event)
+            elif type(event) is Body:
+                self._on_body(event)
+            else:
+                if type(event) is Malformed:
+                    self._out.append(event.render())
+                protocol.closing = True
+            if events >= 2 * _REQUESTS_A_TURN and protocol.has_input:
+                self._resume()
+                break
+        self._in_process = False
+        self._account()
+        self._flush()
+
+    def _resume(self) -> None:
+        self._resuming = True
+        self._server.resume(self)
+
+    def _account(self) -> None:
+        """Count what this connection holds; refuse the request that makes it too much."""
+        held = self._protocol.held
+        if held == self._held:
+            return
+        server = self._server
+        server.held += held - self._held
+        self._held = held
+        if server.held > server.api.options.max_input_bytes and not self._waiting:
+            if self._head is None:
+                self.close()
+            else:
+                self._protocol.give_up()
+                self._answer(EXITING)
+                self._account()
+
+    # Requests
+
+    def _on_head(self, head: Head) -> None:
+        self._head = head
+        api = self._server.api
+        route = resolve(head)
+        if type(route) is Reply:
+            self._begun = time.perf_counter_ns()
+            self._answer(route)
+            return
+        assert type(route) is Route
+        self._route = route
+        if route.logged:
+            self._begun = time.perf_counter_ns()
+        if route.body is None:
+            self._run(route, Request(head, _NO_BODY))
+            return
+        try:
+            limit = route.body(api, head)
+        except HttpError as error:
+            self._answer(route.error(error))
+            return
+        if head.expects_continue:
+            self._out.append(CONTINUE)
+        if limit == IGNORED:
+            self._protocol.ignore_body()
+        else:
+            self._protocol.read_body(limit)
+
+    def _on_body(self, body: Body) -> None:
+        route, head = self._route, self._head
+        assert route is not None and head is not None
+        self._run(route, Request(head, body))
+
+    def _run(self, route: Route, request: Request) -> None:
+        self._waiting = True
+        if route.inline:
+            self._finish(self._server.api.call(route, request))
+        else:
+            gevent.spawn(self._run_in_greenlet, route, request)
+
+    def _run_in_greenlet(self, route: Route, request: Request) -> None:
+        self._finish(self._server.api.call(route, request))
+
+    def _finish(self, result: Reply | Publish) -> None:
+        if type(result) is Reply:
+            self._answer(result)
+            return
+        assert type(result) is Publish
+        api = self._server.api
+        self._refusal = result.error
+        try:
+            api.backend.publish(result.topic, result.bodies, result.delay_ms, self._published)
+        except Exception:
+            self._answer(api.panic())
+
+    def _published(self, reason: str | None) -> None:
+        """The backend's answer, perhaps inside the call of `publish`, perhaps much later."""
+        if reason is not None:
+            self._answer(EXITING)
+        elif self._refusal is None:
+            self._answer(OK)
+        else:
+            assert self._route is not None
+            self._answer(self._route.error(self._refusal))
+
+    # Output
+
+    def _answer(self, reply: Reply) -> None:
+        """Answer the current request.  Unless `process` runs, send and go on with the next."""
+        if self._closed:
+            return
+        server = self._server
+        self._waiting = False
+        self._since = server.now
+        if reply.logged:
+            self._log(reply)
+        protocol = self._protocol
+        self._out.append(protocol.answer(reply, server.date()))
+        self._head = None
+        if self._in_process:
+            return
+        self._flush()
+        if self._closed or self._unsent is not None:
+            return
+        if protocol.has_input:
+            self._resume()
+
+    def _log(self, reply: Reply) -> None:
+        head = self._head
+        assert head is not None
+        elapsed = duration(time.perf_counter_ns() - self._begun)
+        self._server.api.log.info(
+            f"{reply.status} {head.method} {head.target} ({self._peer}) {elapsed}"
+        )
+
+    def _flush(self) -> None:
+        """Send what was answered; what the socket does not take waits for the write watcher."""
+        if self._closed or self._unsent is not None:
+            return
+        out = self._out
+        if out:
+            data = out[0] if len(out) == 1 else b"".join(out)
+            out.clear()
+            self._send(data)
+        else:
+            self._sent()
+
+    def _send(self, data: bytes | memoryview) -> None:
+        try:
+            sent = self._sock.send(data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError:
+            self.close()
+            return
+        if sent == len(data):
+            self._unsent = None
+            self._flush()
+            return
+        self._unsent = memoryview(data)[sent:]
+        if self._write_watcher is None:
+            self._write_watcher = self._server.loop.io(self._sock.fileno(), _WRITE)
+            self._write_watcher.start(self._writable)
+
+    def _writable(self) -> None:
+        assert self._unsent is not None
+        self._since = self._server.now
+        self._send(self._unsent)
+        if self._unsent is None and not self._closed:
+            self._write_watcher.stop()
+            self._write_watcher.close()
+            self._write_watcher = None
+            if self._protocol.has_input:
+                self.process()
+
+    def _sent(self) -> None:
+        """Everything answered is sent."""
+        if self._protocol.closing and not self._lingering:
+            if not self._protocol.unread:
+                self.close()
+                return
+            self._lingering = True
+            try:
+                self._sock.shutdown(socket.SHUT_WR)
+            except OSError:
+                self.close()
+                return
+        if not (self._reading or self._waiting or self._resuming):
+            self._reading = True
+            self._read_watcher.start(self._readable)
+
+
+_NO_BODY = Body(b"")

@@ -1,0 +1,687 @@
+"""HTTP/1.1, server side, without I/O: bytes in, events out; replies in, bytes out.
+
+Owns framing: heads (parsed by httptools), bodies, keep-alive and the rules by which a connection
+ends.  Knows no socket, no clock and no route.
+
+    feed(bytes) -> next_event() -> Head
+                        read_body(limit) or ignore_body(), or neither
+                   next_event() -> Body
+                        answer(reply, date) -> bytes
+                   next_event() -> the next Head; it is not parsed before
+
+Strict where leniency lets requests be smuggled: lines end in CRLF, a body is framed by one
+Content-Length or by `chunked`, never by both.
+"""
+
+import re
+from collections.abc import Iterable
+from enum import Enum, auto
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+
+MAX_HEAD: Final = (1 << 20) + 4096
+"""Bytes of request line and headers: NSQ's 1 MiB and the slack it really grants."""
+
+MAX_DRAIN: Final = 256 << 10
+"""Of a body nobody read this much is skipped; a longer one ends the connection."""
+
+CHUNK_ABOVE: Final = 2048
+"""Longer response bodies are sent chunked, as NSQ does."""
+
+_MAX_LINE = 4096  # of a chunk size with its extensions, or of a trailer
+_MAX_TRAILERS = 64
+_BATCH = 8192  # a head beyond this size is parsed in pieces of at least this size
+_CACHED_HEAD = 1024  # heads up to this size are remembered
+_CACHED_HEADS = 512
+
+_TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,64}")
+_ORIGIN = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^/?]*")
+_BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
+_CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[^\r\n]*)?")
+_TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[^\r\n\0]*")
+
+BAD_REQUEST = b"400 Bad Request"
+NO_HOST = b"400 Bad Request: missing required Host header"
+HEAD_TOO_BIG = b"431 Request Header Fields Too Large"
+EXPECTATION_FAILED = b"417 Expectation Failed"
+BAD_ENCODING = b"501 Not Implemented"
+BAD_VERSION = b"505 HTTP Version Not Supported"
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Malformed:
+    """Event: not HTTP as we accept it.  The connection ends with `status`."""
+
+    __slots__ = ("status",)
+
+    def __init__(self, status: bytes) -> None:
+        self.status = status
+
+    def render(self) -> bytes:
+        return (
+            b"HTTP/1.1 %b\r\nContent-Type: text/plain; charset=utf-8\r\n"
+            b"Connection: close\r\n\r\n%b" % (self.status, self.status)
+        )
+
+
+class End:
+    """Event: the peer will send no more requests."""
+
+    __slots__ = ()
+
+
+class Fault(Enum):
+    NONE = auto()
+    CUT = auto()  # the peer stopped in the middle, or framed it wrongly
+    TOO_BIG = auto()  # longer than the limit; `data` is empty
+
+
+class Body:
+    """Event: the body, as far as it was wanted."""
+
+    __slots__ = ("data", "fault")
+
+    def __init__(self, data: bytes, fault: Fault = Fault.NONE) -> None:
+        self.data = data
+        self.fault = fault
+
+
+class Head:
+    """Event: request line and headers.  Immutable: equal heads share one object."""
+
+    __slots__ = (
+        "chunked",
+        "expects_continue",
+        "keep_alive",
+        "length",
+        "method",
+        "minor",
+        "params",
+        "path",
+        "query",
+        "target",
+    )
+
+    def __init__(
+        self,
+        method: str = "GET",
+        target: str = "/",
+        *,
+        minor: int = 1,
+        keep_alive: bool = True,
+        length: int = 0,
+        chunked: bool = False,
+        expects_continue: bool = False,
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.minor = minor
+        self.keep_alive = keep_alive
+        self.length = length
+        self.chunked = chunked
+        self.expects_continue = expects_continue
+        path, _, self.query = target.partition("?")
+        if path[:1] != "/":
+            path = _ORIGIN.sub("", path, count=1)
+            if path[:1] != "/" and path not in ("", "*"):
+                raise _Refused(BAD_REQUEST)
+        if "%" in path:
+            if _BAD_ESCAPE.search(path):
+                raise _Refused(BAD_REQUEST)
+            path = unescape(path)
+        self.path = path or "/"
+        self.params = parse_query(self.query)
+
+
+Event = Head | Body | Malformed | End
+_END = End()
+
+
+class _Refused(Exception):
+    def __init__(self, status: bytes) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class _BadChunk(Exception):
+    pass
+
+
+def unescape(text: str) -> str:
+    """Percent escapes decoded; bytes that are not UTF-8 become surrogates."""
+    return unquote_to_bytes(text).decode("utf-8", "surrogateescape")
+
+
+def parse_query(query: str) -> dict[str, str] | None:
+    """The first value of each parameter, or None if the query cannot be parsed."""
+    params: dict[str, str] = {}
+    if not query:
+        return params
+    if ";" in query or ("%" in query and _BAD_ESCAPE.search(query)):
+        return None
+    plain = "%" not in query and "+" not in query
+    for pair in query.split("&"):
+        if pair:
+            name, _, value = pair.partition("=")
+            if not plain:
+                name = unescape(name.replace("+", " "))
+                value = unescape(value.replace("+", " "))
+            params.setdefault(name, value)
+    return params
+
+
+class _HeadParser:
+    """One head, in any number of pieces.  httptools knows a fixed list of methods, HTTP does not:
+    the method is taken off here, and the parser always sees POST.
+    """
+
+    def __init__(self) -> None:
+        self.complete = False
+        self._parser: HttpRequestParser | None = None
+        self._start = b""  # until the method is complete
+        self._method = ""
+        self._target = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._hosts = 0
+
+    def feed(self, data: bytes) -> None:
+        if self._parser is None:
+            data = self._take_method(self._start + data)
+        if self._parser is None:
+            return
+        try:
+            self._parser.feed_data(data)
+        except HttpParserUpgrade:
+            pass  # no protocol to upgrade to is offered, so the request stands as it is
+        except HttpParserError:
+            # A transfer coding that does not end in `chunked` is refused after the head.
+            if not self.complete:
+                raise _Refused(BAD_REQUEST) from None
+
+    def _take_method(self, data: bytes) -> bytes:
+        token = _TOKEN.match(data)
+        end = token.end() if token else 0
+        if data[end : end + 1] == b" " and end:
+            self._method = data[:end].decode()
+            self._parser = HttpRequestParser(self)
+            return b"POST" + data[end:]
+        if end < len(data):
+            raise _Refused(BAD_REQUEST)
+        self._start = data
+        return b""
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        if name in _OUR_HEADERS:
+            if name == b"host":
+                self._hosts += 1
+            self._headers[name] = value
+
+    def on_headers_complete(self) -> None:
+        self.complete = True
+
+    def head(self) -> Head:
+        assert self._parser is not None
+        version = self._parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            raise _Refused(BAD_VERSION if version == "2.0" else BAD_REQUEST)
+        minor = int(version[2])
+        if self._hosts != 1 and (minor or self._hosts):
+            raise _Refused(BAD_REQUEST if self._hosts else NO_HOST)
+        headers = self._headers
+        coding = headers.get(b"transfer-encoding")
+        if coding is not None and (coding.lower() != b"chunked" or not minor):
+            raise _Refused(BAD_ENCODING if minor else BAD_REQUEST)
+        expect = headers.get(b"expect", b"").lower()
+        if expect not in (b"", b"100-continue"):
+            raise _Refused(EXPECTATION_FAILED)
+        length = int(headers.get(b"content-length", 0))
+        return Head(
+            self._method,
+            self._target.decode("latin-1"),
+            minor=minor,
+            keep_alive=self._parser.should_keep_alive(),
+            length=length,
+            chunked=coding is not None,
+            expects_continue=bool(expect and minor and (length or coding)),
+        )
+
+
+_OUR_HEADERS = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect"))
+
+
+class HeadCache:
+    """Heads seen before.  A client sends the same head with every publish, and a head is a pure
+    function of its bytes; looking it up costs a tenth of parsing it.
+    """
+
+    def __init__(self) -> None:
+        self._heads: dict[bytes, Head] = {}
+
+    def parse(self, data: bytes) -> Head:
+        head = self._heads.get(data)
+        if head is None:
+            parser = _HeadParser()
+            parser.feed(data)
+            if not parser.complete:
+                raise _Refused(BAD_REQUEST)
+            head = parser.head()
+            if len(data) <= _CACHED_HEAD:
+                if len(self._heads) >= _CACHED_HEADS:
+                    self._heads.clear()
+                self._heads[data] = head
+        return head
+
+
+class _State(Enum):
+    HEAD = auto()
+    ASKED = auto()  # a head was given out, nobody has said what to do with the body
+    KEEP = auto()  # the body is being read
+    IGNORE = auto()  # the body is being read, and dropped
+    READ = auto()  # the body was given out; the answer is awaited
+    DRAIN = auto()  # answered; what is left of the body is being skipped
+    BROKEN = auto()  # nothing that follows means anything
+
+
+_HEAD = _State.HEAD
+_ASKED = _State.ASKED
+_KEEP = _State.KEEP
+_IGNORE = _State.IGNORE
+_READ = _State.READ
+_DRAIN = _State.DRAIN
+_BROKEN = _State.BROKEN
+
+
+class HttpProtocol:
+    """The requests of one connection, one after the other.  Idle, it holds no buffer."""
+
+    __slots__ = (
+        "_body",
+        "_buffer",
+        "_cache",
+        "_chunked",
+        "_eof",
+        "_head",
+        "_in_chunk",
+        "_left",
+        "_limit",
+        "_more",
+        "_parser",
+        "_size",
+        "_skipped",
+        "_state",
+        "_tail",
+        "_trailers",
+        "closing",
+    )
+
+    def __init__(self, cache: HeadCache) -> None:
+        self._cache = cache
+        self._state = _HEAD
+        self._buffer = b""
+        self._eof = False
+        self._parser: _HeadParser | None = None  # of a head that came in pieces
+        self._tail = b""  # the last three bytes it got
+        self._size = 0  # how many it got
+        self._head: Head | None = None
+        self.closing = False  # nothing will be answered any more
+        self._chunked = False
+        self._more = False  # the body has not ended
+        self._left = 0  # bytes of the body, or of the chunk, still to come
+        self._in_chunk = False
+        self._trailers = 0  # lines after the last chunk, 0 before it
+        self._body: bytes | bytearray = b""
+        self._limit = 0
+        self._skipped = 0
+
+    # What the shell asks
+
+    @property
+    def idle(self) -> bool:
+        """Between two requests."""
+        return self._state is _HEAD and self._parser is None and not self._buffer
+
+    @property
+    def in_head(self) -> bool:
+        """A request has begun, and its head is not complete."""
+        return self._state is _HEAD and not self.idle
+
+    @property
+    def has_input(self) -> bool:
+        """There are bytes that were not looked at."""
+        return bool(self._buffer) or self._eof
+
+    @property
+    def held(self) -> int:
+        """Bytes of input held."""
+        return len(self._buffer) + len(self._body) + (self._size if self._parser else 0)
+
+    @property
+    def keep_alive(self) -> bool:
+        """Whether the answer to the current request may leave the connection open."""
+        head = self._head
+        if head is None or not head.keep_alive or self._state is _BROKEN:
+            return False
+        if not self._more:
+            return True
+        # A client that waits for 100 and does not get it may send its body or not.
+        if self._state is _ASKED and head.expects_continue:
+            return False
+        return self._chunked or self._left <= MAX_DRAIN
+
+    @property
+    def unread(self) -> bool:
+        """Closing now may lose what was answered: the peer may still be sending."""
+        return not self._eof and (self._state is _BROKEN or self._more or bool(self._buffer))
+
+    # Input
+
+    def feed(self, data: bytes) -> None:
+        self._buffer = self._buffer + data if self._buffer else data
+
+    def feed_eof(self) -> None:
+        self._eof = True
+
+    def next_event(self) -> Event | None:
+        """The next event, or None until there is more input or an answer."""
+        state = self._state
+        if state is _DRAIN:
+            if not self._drained():
+                return self._ended() if self._eof or self._state is _BROKEN else None
+            state = self._state = _HEAD
+        if state is _HEAD:
+            try:
+                return self._next_head()
+            except _Refused as refused:
+                self._break()
+                return Malformed(refused.status)
+        if state is _KEEP or state is _IGNORE:
+            return self._next_body()
+        return None
+
+    def read_body(self, limit: int) -> None:
+        """Collect the body; one longer than `limit` is given up."""
+        self._state = _KEEP
+        self._limit = limit
+
+    def ignore_body(self) -> None:
+        """Read the body to its end and drop it."""
+        self._state = _IGNORE
+
+    def give_up(self) -> None:
+        """Forget the body being read: the request is refused, and the connection ends with it."""
+        self._break()
+
+    # Heads
+
+    def _next_head(self) -> Event | None:
+        buffer = self._buffer
+        if self._parser is None:
+            if buffer[:1] in (b"\r", b"\n"):  # some clients end a body with an extra CRLF
+                buffer = self._buffer = buffer.lstrip(b"\r\n")
+            if not buffer:
+                return self._ended() if self._eof else None
+            end = buffer.find(b"\r\n\r\n") + 4
+            if end >= 4:
+                if end > MAX_HEAD:
+                    raise _Refused(HEAD_TOO_BIG)
+                self._buffer = buffer[end:]
+                return self._begin(self._cache.parse(buffer[:end]))
+            self._parser = _HeadParser()
+        return self._continue_head(self._parser)
+
+    def _continue_head(self, parser: _HeadParser) -> Event | None:
+        """A head in pieces is parsed as it comes, so that what is no HTTP is refused at once."""
+        buffer, tail = self._buffer, self._tail
+        end = (tail + buffer).find(b"\r\n\r\n") + 4 - len(tail)
+        complete = end > 0
+        piece = buffer[:end] if complete else buffer
+        if self._size + len(piece) > MAX_HEAD:
+            raise _Refused(HEAD_TOO_BIG)
+        if self._eof and not complete:
+            raise _Refused(BAD_REQUEST)
+        # The parser joins the pieces of a header as they come, so small ones must not be many.
+        if not complete and self._size > _BATCH and len(piece) < _BATCH:
+            return None
+        parser.feed(piece)
+        self._buffer = buffer[len(piece) :]
+        if not complete:
+            self._size += len(piece)
+            self._tail = (tail + piece)[-3:]
+            return None
+        if not parser.complete:
+            raise _Refused(BAD_REQUEST)
+        self._parser = None
+        self._tail = b""
+        self._size = 0
+        return self._begin(parser.head())
+
+    def _begin(self, head: Head) -> Head:
+        self._head = head
+        self._state = _ASKED
+        self._chunked = head.chunked
+        self._left = head.length
+        self._more = head.chunked or head.length > 0
+        self._in_chunk = False
+        self._trailers = 0
+        return head
+
+    def _ended(self) -> End:
+        self._break()
+        return _END
+
+    def _break(self) -> None:
+        self._state = _BROKEN
+        self._buffer = self._body = self._tail = b""
+        self._parser = None
+        self._more = False
+
+    # Bodies
+
+    def _next_body(self) -> Body | None:
+        left = self._left
+        if not self._chunked and not self._body and len(self._buffer) >= left <= self._limit:
+            # All of it came with the head.  Usual enough to have a way of its own.
+            data, self._buffer = self._buffer[:left], self._buffer[left:]
+            self._left = 0
+            self._more = False
+            return self._give(data if self._state is _KEEP else b"", Fault.NONE)
+        try:
+            self._consume()
+        except _BadChunk:
+            data = bytes(self._body)
+            self._break()
+            return Body(data, Fault.CUT)
+        if self._state is _KEEP and len(self._body) > self._limit:
+            return self._give(b"", Fault.TOO_BIG)
+        if not self._more:
+            return self._give(bytes(self._body), Fault.NONE)
+        if self._eof:
+            data = bytes(self._body)
+            self._break()
+            return Body(data, Fault.CUT)
+        return None
+
+    def _give(self, data: bytes, fault: Fault) -> Body:
+        self._state = _READ
+        self._body = b""
+        return Body(data, fault)
+
+    def _drained(self) -> bool:
+        """Skip what is there of an unread body; true when all of it was."""
+        before = len(self._buffer)
+        try:
+            self._consume()
+        except _BadChunk:
+            self._break()
+            return False
+        self._skipped += before - len(self._buffer)
+        if self._more and self._skipped > MAX_DRAIN:
+            self._break()
+        return not self._more and self._state is _DRAIN
+
+    def _consume(self) -> None:
+        """Take from the buffer what belongs to the body; `_more` falls at its end."""
+        if self._chunked:
+            self._consume_chunks()
+        else:
+            data = self._buffer[: self._left]
+            self._buffer = self._buffer[len(data) :]
+            self._left -= len(data)
+            self._more = self._left > 0
+            self._store(data)
+
+    def _consume_chunks(self) -> None:
+        buffer = self._buffer
+        at = 0
+        while self._more:
+            if self._left:
+                data = buffer[at : at + self._left]
+                if not data:
+                    break
+                at += len(data)
+                self._left -= len(data)
+                self._store(data)
+            elif self._in_chunk:
+                end = buffer[at : at + 2]
+                if not b"\r\n".startswith(end):
+                    raise _BadChunk
+                if len(end) < 2:
+                    break
+                at += 2
+                self._in_chunk = False
+            else:
+                line_end = buffer.find(b"\r\n", at)
+                if (len(buffer) if line_end < 0 else line_end) - at > _MAX_LINE:
+                    raise _BadChunk
+                if line_end < 0:
+                    break
+                self._take_line(buffer[at:line_end])
+                at = line_end + 2
+        self._buffer = buffer[at:]
+
+    def _take_line(self, line: bytes) -> None:
+        """A line that is not data: the size of a chunk, a trailer, or the empty line at the end."""
+        if self._trailers:
+            if not line:
+                self._more = False
+            elif self._trailers > _MAX_TRAILERS or not _TRAILER.fullmatch(line):
+                raise _BadChunk
+            self._trailers += 1
+            return
+        size = _CHUNK_SIZE.fullmatch(line)
+        if size is None:
+            raise _BadChunk
+        self._left = int(size[1], 16)
+        if self._left:
+            self._in_chunk = True
+        else:
+            self._trailers = 1
+
+    def _store(self, data: bytes) -> None:
+        if self._state is _KEEP:
+            if not self._body:
+                self._body = data
+            elif isinstance(self._body, bytes):
+                self._body = bytearray(self._body + data)
+            else:
+                self._body += data
+
+    # Output
+
+    def answer(self, reply: "Reply", date: bytes) -> bytes:
+        """The answer to the current request, in bytes.  `closing` rises if it is the last."""
+        head = self._head
+        assert head is not None
+        keep_alive = self.keep_alive
+        if keep_alive and head.minor and head.method != "HEAD":
+            before, after = reply.usual()
+        else:
+            fits = len(reply.body) <= CHUNK_ABOVE
+            keep_alive = keep_alive and (fits or head.minor == 1)
+            before, after = reply.render(head.minor, keep_alive, head.method != "HEAD")
+        self._head = None
+        if not keep_alive:
+            self.closing = True
+        if self._state is not _BROKEN:
+            self._state = _DRAIN if self._more else _HEAD
+            self._skipped = 0
+        return before + date + after
+
+
+PLAIN = "text/plain; charset=utf-8"
+HTML = "text/html; charset=utf-8"
+JSON = "application/json; charset=utf-8"
+
+_REASONS: Final = {
+    200: "OK",
+    301: "Moved Permanently",
+    307: "Temporary Redirect",
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    413: "Request Entity Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+
+
+class Reply:
+    """An answer, independent of the request.  `nsq` marks those of the API proper; they carry
+    `X-Nsq-Content-Type`.
+    """
+
+    __slots__ = ("_usual", "body", "content_type", "headers", "logged", "nsq", "status")
+
+    def __init__(
+        self,
+        status: int,
+        body: bytes = b"",
+        content_type: str = "",
+        *,
+        nsq: bool = True,
+        headers: Iterable[tuple[str, str]] = (),
+        logged: bool = True,
+    ) -> None:
+        self.status = status
+        self.body = body
+        self.content_type = content_type
+        self.nsq = nsq
+        self.headers = tuple(headers)
+        self.logged = logged
+        self._usual: tuple[bytes, bytes] | None = None
+
+    def usual(self) -> tuple[bytes, bytes]:
+        """What stands before and after the date, for HTTP/1.1 with keep-alive."""
+        if self._usual is None:
+            self._usual = self.render(1, True, True)
+        return self._usual
+
+    def render(self, minor: int, keep_alive: bool, with_body: bool) -> tuple[bytes, bytes]:
+        lines = [f"HTTP/1.{minor} {self.status} {_REASONS[self.status]}"]
+        if self.content_type:
+            lines.append(f"Content-Type: {self.content_type}")
+        if self.nsq:
+            lines.append("X-Nsq-Content-Type: nsq; version=1.0")
+        lines += [f"{name}: {value}" for name, value in self.headers]
+        before = "\r\n".join([*lines, "Date: "]).encode("latin-1")
+
+        body = self.body
+        after = b""
+        if len(body) <= CHUNK_ABOVE:
+            after = b"\r\nContent-Length: %d" % len(body)
+        elif minor:
+            after = b"\r\nTransfer-Encoding: chunked"
+            body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        if not keep_alive and minor:
+            after += b"\r\nConnection: close"
+        elif keep_alive and not minor:
+            after += b"\r\nConnection: keep-alive"
+        return before, after + b"\r\n\r\n" + (body if with_body else b"")

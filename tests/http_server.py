@@ -1,0 +1,217 @@
+"""An HTTP server over an in-memory backend, in a process of its own.
+
+Prints the port it listens on (or the path, if one was given), then serves until stdin ends.
+`--slow` answers publishes in a later turn.  Used by the tests and by the load test.
+"""
+
+import argparse
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gevent
+import gevent.event
+from gevent import get_hub
+
+from nsqcy.nsqd import stats
+from nsqcy.nsqd.api import Api
+from nsqcy.nsqd.backend import Done, Message, Outcome
+from nsqcy.nsqd.http import HttpServer, Timeouts
+
+START_TIME = 1_700_000_000
+INFO = {
+    "version": "1.3.0",
+    "broadcast_address": "host",
+    "hostname": "host",
+    "http_port": 4151,
+    "tcp_port": 4150,
+    "start_time": START_TIME,
+    "max_heartbeat_interval": 60000000000,
+    "max_output_buffer_size": 65536,
+    "max_output_buffer_timeout": 30000000000,
+    "max_deflate_level": 6,
+    "topology_zone": "",
+    "topology_region": "",
+}
+
+
+@dataclass(frozen=True)
+class TestOptions:
+    max_msg_size: int = 1000
+    max_body_size: int = 5000
+    max_req_timeout: int = 3600 * 10**9
+    max_input_bytes: int = 1 << 20
+
+
+class StderrLog:
+    def _write(self, level: str, msg: str) -> None:
+        print(f"{level}: {msg}", file=sys.stderr, flush=True)
+
+    def info(self, msg: str) -> None:
+        self._write("INFO", msg)
+
+    def warning(self, msg: str) -> None:
+        self._write("WARNING", msg)
+
+    def error(self, msg: str) -> None:
+        self._write("ERROR", msg)
+
+
+class MemoryBackend:
+    """Topics as dicts.  Names starting with `fail` cannot be published to, `boom` raises."""
+
+    def __init__(self, slow: bool) -> None:
+        self.slow = slow
+        self.topics: dict[str, dict[str, Any]] = {}
+        self.unhealthy = ""
+
+    def publish(self, topic: str, bodies: Sequence[Message], delay_ms: int, done: Done) -> None:
+        if topic.startswith("boom"):
+            raise RuntimeError("boom")
+        failed = "disk full" if topic.startswith("fail") else None
+        if failed is None:
+            self.create_topic(topic)
+            found = self.topics[topic]
+            # What was published is shown as extra keys of the topic in /stats.
+            found["bodies"] = (found["bodies"] + [bytes(b).decode("latin-1") for b in bodies])[-50:]
+            found["delay_ms"] = delay_ms
+            found["message_count"] += len(bodies)
+            found["message_bytes"] += sum(map(len, bodies))
+        if self.slow:
+            gevent.spawn(done, failed)
+        else:
+            done(failed)
+
+    def create_topic(self, name: str) -> None:
+        self.topics.setdefault(
+            name,
+            {
+                "topic_name": name,
+                "channels": {},
+                "depth": 0,
+                "backend_depth": 0,
+                "message_count": 0,
+                "message_bytes": 0,
+                "paused": False,
+                "bodies": [],
+                "delay_ms": 0,
+            },
+        )
+
+    def delete_topic(self, name: str) -> bool:
+        return self.topics.pop(name, None) is not None
+
+    def empty_topic(self, name: str) -> bool:
+        return name in self.topics
+
+    def pause_topic(self, name: str, paused: bool) -> bool:
+        if name in self.topics:
+            self.topics[name]["paused"] = paused
+        return name in self.topics
+
+    def create_channel(self, topic: str, channel: str) -> Outcome:
+        if topic not in self.topics:
+            return "TOPIC_NOT_FOUND"
+        self.topics[topic]["channels"].setdefault(channel, {"paused": False})
+        return "ok"
+
+    def _find(self, topic: str, channel: str) -> Outcome:
+        if topic not in self.topics:
+            return "TOPIC_NOT_FOUND"
+        return "ok" if channel in self.topics[topic]["channels"] else "CHANNEL_NOT_FOUND"
+
+    def delete_channel(self, topic: str, channel: str) -> Outcome:
+        outcome = self._find(topic, channel)
+        if outcome == "ok":
+            del self.topics[topic]["channels"][channel]
+        return outcome
+
+    def empty_channel(self, topic: str, channel: str) -> Outcome:
+        return self._find(topic, channel)
+
+    def pause_channel(self, topic: str, channel: str, paused: bool) -> Outcome:
+        outcome = self._find(topic, channel)
+        if outcome == "ok":
+            self.topics[topic]["channels"][channel]["paused"] = paused
+        return outcome
+
+    def stats(
+        self, topic: str, channel: str, include_clients: bool, include_mem: bool
+    ) -> stats.Stats:
+        share: stats.Share = {"topics": [_share(t) for t in self.topics.values()], "producers": []}
+        return stats.merge(
+            [share],
+            health=self.health(),
+            start_time=START_TIME,
+            topic=topic,
+            channel=channel,
+            include_clients=include_clients,
+            memory=stats.process_memory() if include_mem else None,
+        )
+
+    def health(self) -> str:
+        if "sick" in self.topics:
+            return "NOK - open x.dat: no such file or directory"
+        if "panic" in self.topics:
+            raise RuntimeError("nobody answers")
+        return "OK"
+
+    def info(self) -> dict[str, Any]:
+        return INFO
+
+
+def _share(topic: dict[str, Any]) -> dict[str, Any]:
+    counters = dict.fromkeys(
+        "depth backend_depth in_flight_count deferred_count message_count requeue_count"
+        " timeout_count".split(),
+        0,
+    )
+    channels = [
+        {"channel_name": name, "clients": [], **counters, **state}
+        for name, state in topic["channels"].items()
+    ]
+    return {**topic, "channels": channels}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--unix", default="")
+    parser.add_argument("--slow", action="store_true")
+    parser.add_argument("--send-buffer", type=int, default=0)
+    parser.add_argument("--timeouts", type=float, nargs=4, default=[600, 60, 60, 5])
+    parser.add_argument("--sweep", type=float, default=5)
+    args = parser.parse_args()
+
+    family = socket.AF_UNIX if args.unix else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.bind(args.unix or ("127.0.0.1", 0))
+    listener.listen(512)
+    listener.setblocking(False)
+
+    loop = get_hub().loop
+    api = Api(MemoryBackend(args.slow), TestOptions(), StderrLog(), time.time_ns())
+    timeouts = Timeouts(*args.timeouts, sweep=args.sweep)
+    server = HttpServer(loop, api, timeouts=timeouts, send_buffer=args.send_buffer)
+
+    def accept() -> None:
+        sock, address = listener.accept()
+        server.adopt(sock, "@" if args.unix else f"{address[0]}:{address[1]}")
+
+    accepting = loop.io(listener.fileno(), 1)
+    accepting.start(accept)
+    print(args.unix or listener.getsockname()[1], flush=True)
+
+    stdin = loop.io(sys.stdin.fileno(), 1)
+    ended = gevent.event.Event()
+    stdin.start(ended.set)
+    ended.wait()
+    server.close()
+    os._exit(0 if server.connections == 0 else 1)
+
+
+if __name__ == "__main__":
+    main()
