@@ -150,3 +150,25 @@ cdef class Channel:
     cdef Outcome touch(self, Consumer consumer, uint64_t id) noexcept
     cdef void drop_everything(self) noexcept
     cdef int close(self) except -1
+    cdef void leave_agenda(self) noexcept
+    cdef Record *record_at_cursor(self) except? NULL
+    cdef void skip_holes(self) noexcept
+    cdef void window_step(self, Record *record) noexcept
+    cdef void step_over(self, Record *record) noexcept
+    cdef Entry *entry_at_cursor(self, Record *record) except NULL
+    cdef Entry *take(self) except? NULL
+    cdef Consumer next_consumer(self)
+    cdef int deliver(self, Consumer consumer, Entry *entry) except -1
+    cdef void drop_entry(self, Entry *entry) noexcept
+    cdef int hold(self, Holding *holding, Entry *entry, int64_t deadline) except -1
+    cdef void let_go(self, Entry *entry) noexcept
+    cdef Holding *new_holding(self, Consumer consumer) except NULL
+    cdef void free_holding(self, Holding *holding) noexcept
+    cdef inline uint32_t table_slot(self, uint64_t id) noexcept
+    cdef int table_add(self, Entry *entry) except -1
+    cdef int table_resize(self, uint32_t size) except -1
+    cdef inline uint32_t table_find(self, uint64_t id) noexcept
+    cdef void table_clear(self, uint32_t slot) noexcept
+    cdef Entry *held_by(self, Consumer consumer, uint64_t id, Outcome *outcome) noexcept
+    cdef void no_longer_in_flight(self, Entry *entry) noexcept
+    cdef int expire_holding(self, Holding *holding, int budget) except -1

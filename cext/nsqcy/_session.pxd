@@ -74,6 +74,10 @@ cdef class Leg(StreamEnd):
 
     cdef int send(self, const uint8_t *data, size_t n) except -1
     cdef int end_frame(self) except -1
+    cdef int on_writable(self) except -1
+    cdef int on_data(self, const unsigned char *data, size_t n) except -1
+    cdef int on_closed(self, bint aborted) except -1
+    cdef int leave(self) except -1
 
 
 cdef class Session(Consumer):
@@ -144,6 +148,68 @@ cdef class Session(Consumer):
     cdef int respond(self, const uint8_t *data, size_t n) except -1
     cdef int put_frame(self, int type, const uint8_t *data, size_t n) except -1
     cdef int answer(self, uint64_t ticket, TicketState state, bytes text) except -1
+    cdef int finish_input(self) except -1
+    cdef int parse_kept(self) except -1
+    cdef int keep(self, const uint8_t *data, size_t n) except -1
+    cdef int drop_kept(self) except -1
+    cdef int check_appetite(self) except -1
+    cdef size_t parse(self, const uint8_t *data, size_t n) except? 0
+    cdef Parsed command(self, const uint8_t *line, size_t n, size_t *used) except *
+    cdef Parsed execute(self, Word *words, int count, const uint8_t *line, size_t *used,
+                        const uint8_t *rest, size_t left) except *
+    cdef Parsed fatal(self, bytes text) except *
+    cdef int refuse(self, const char *command, const Word *id, Outcome outcome) except -1
+    cdef uint64_t take_ticket(self, const char *command, size_t forwarded) except? 0
+    cdef int call_tickets(self) except -1
+    cdef void drop_tickets(self) noexcept
+    cdef bint can_pipeline(self) noexcept
+    cdef int publish_done(self, uint64_t number, str error) except -1
+    cdef Parsed pub(self, Word *words, int count, const uint8_t *line, size_t *used,
+                    const uint8_t *rest, size_t left) except *
+    cdef Parsed dpub(self, Word *words, int count, const uint8_t *line, size_t *used,
+                     const uint8_t *rest, size_t left) except *
+    cdef Parsed publish_one(self, const char *command, Word *name, int64_t delay,
+                            const uint8_t *line, size_t *used, const uint8_t *rest, size_t left) except *
+    cdef Parsed mpub(self, Word *words, int count, const uint8_t *line, size_t *used,
+                     const uint8_t *rest, size_t left) except *
+    cdef Parsed body_missing(self, bytes error) except *
+    cdef Parsed short_body(self, size_t have, int32_t size, bytes error) except *
+    cdef Parsed bad_name(self, bytes prefix, Word *name) except *
+    cdef bint same_topic(self, Word *name) noexcept
+    cdef int route(self, Word *name) except? -1
+    cdef Parsed publish_failed(self, const char *command, str reason) except *
+    cdef Parsed publish_accepted(self, const char *command, Topic topic, uint32_t count,
+                                 uint64_t body_bytes) except *
+    cdef Parsed forward_publish(self, int owner, const char *command, const uint8_t *line,
+                                size_t n, uint32_t messages) except *
+    cdef int note_counts(self) except -1
+    cdef Parsed invalid_state(self, const char *command) except *
+    cdef Parsed sub(self, Word *words, int count, const uint8_t *line, size_t n) except *
+    cdef Parsed subscribe(self, Topic topic, str name) except *
+    cdef Parsed rdy(self, Word *words, int count, const uint8_t *line, size_t n) except *
+    cdef int set_ready(self, uint32_t ready) except -1
+    cdef Parsed forward(self, const uint8_t *line, size_t n) except *
+    cdef Parsed message_command(self, const char *command, Word *words, int count, int needed,
+                                uint64_t *id) except *
+    cdef Parsed fin(self, Word *words, int count, const uint8_t *line, size_t n) except *
+    cdef Parsed req(self, Word *words, int count, const uint8_t *line, size_t n) except *
+    cdef Parsed touch_message(self, Word *words, int count, const uint8_t *line,
+                              size_t n) except *
+    cdef Parsed cls(self, const uint8_t *line, size_t n) except *
+    cdef Parsed identify(self, size_t *used, const uint8_t *rest, size_t left) except *
+    cdef int adopt_identity(self, identity) except -1
+    cdef int find_locality(self) except -1
+    cdef Parsed auth(self, int count, size_t *used, const uint8_t *rest, size_t left) except *
+    cdef bint has_room(self) noexcept
+    cdef int send_message(self, Window window, Block *block, Record *record,
+                          uint16_t attempts) except -1
+    cdef int on_channel_gone(self) except -1
+    cdef Leg leg_to(self, int peer)
+    cdef bytes hello(self)
+    cdef int set_timer(self) except -1
+    cdef int peer_timed_out(self) except -1
+    cdef int stop(self) except -1
+    cdef int unsubscribe(self) except -1
 
 
 cdef class Home:
@@ -177,3 +243,6 @@ cdef class Home:
     cdef int64_t turn(self) except? -1
     cdef int owner_of(self, bytes key) noexcept
     cdef int input_grew(self, int64_t n) except -1
+    cdef bint is_up(self, int peer)
+    cdef int ask(self, Session session, bytes key) except -1
+    cdef int wait_for_peer(self, Session session) except -1

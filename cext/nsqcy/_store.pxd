@@ -147,6 +147,14 @@ cdef class Store:
     cdef Entry *new_entry(self) except NULL
     cdef void free_entry(self, Entry *entry) noexcept
     cdef void trim(self, int64_t now) noexcept
+    cdef Arena *new_arena(self, int kind) except NULL
+    cdef void list_arena(self, Arena *arena) noexcept
+    cdef void unlist_arena(self, Arena *arena) noexcept
+    cdef void keep_longer(self, Block *block) noexcept
+    cdef void keep_budget(self) noexcept
+    cdef Slab *new_slab(self) except NULL
+    cdef void list_slab(self, Slab *slab) noexcept
+    cdef void unlist_slab(self, Slab *slab) noexcept
 
 
 cdef class Window:
@@ -191,3 +199,7 @@ cdef class Window:
     cdef void rest(self) noexcept
     cdef void discard(self) noexcept
     cdef uint64_t least_seq(self) noexcept
+    cdef Block *open_block(self, uint64_t size) except NULL
+    cdef void leave_window(self, Block *block) noexcept
+    cdef void add_straggler(self, Block *block) noexcept
+    cdef void forget_straggler(self, Block *block) noexcept

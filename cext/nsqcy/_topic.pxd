@@ -56,6 +56,26 @@ cdef class Topic(Window):
     cdef uint64_t depth(self) noexcept
     cdef Channel find_channel(self, str name)
     cdef int consumer_left(self, Channel channel) except -1
+    cdef void add_delayed(self, Entry *entry) noexcept
+    cdef bint must_overflow(self) noexcept
+    cdef bint flowing(self) noexcept
+    cdef int keep_promises(self, uint64_t seq, str error) except -1
+    cdef void touch_dirty(self) noexcept
+    cdef int write_overflow(self) except -1
+    cdef int spill(self) except -1
+    cdef int write_run(self, Block *block, bint gated) except -1
+    cdef int on_written(self, Write *write, int error) except -1
+    cdef int undo_pending(self) except -1
+    cdef void check_droppable(self, Block *block) noexcept
+    cdef int on_loaded(self, Block *block) except -1
+    cdef int compact(self) except -1
+    cdef int evacuate_all(self) except -1
+    cdef int evacuate_channel(self, Channel channel) except -1
+    cdef int evacuate(self, Entry *entry) except -1
+    cdef Block *survivor_block(self, uint32_t length) except NULL
+    cdef void add_straggler_empty(self, Block *block) noexcept
+    cdef void unpin_survivor(self) noexcept
+    cdef void drop_delayed(self) noexcept
 
 
 cdef class Shard:
@@ -77,3 +97,5 @@ cdef class Shard:
     cdef Topic find(self, bytes key)
     cdef Topic find_or_create(self, bytes key)
     cdef int64_t turn(self) except? -1
+    cdef Topic make_topic(self, bytes key)
+    cdef int tick(self) except -1

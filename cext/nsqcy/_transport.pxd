@@ -11,17 +11,28 @@ cdef class SocketTransport(Transport):
     cdef Loop loop
     cdef object reader              # io watchers
     cdef object writer
+    cdef int flush(self) except -1
+    cdef int watch_output(self, bint on) except -1
+    cdef int watch_input(self, bint on) except -1
+    cdef int close(self) except -1
 
 
 cdef class StreamTransport(Transport):
     cdef Stream stream
     cdef size_t unconsumed          # bytes fed while parsing waits; credit for them comes later
+    cdef int flush(self) except -1
+    cdef int give_credit(self) except -1
+    cdef int watch_input(self, bint on) except -1
+    cdef int close(self) except -1
 
 
 cdef class FarEnd(StreamEnd):
     """The owner's end of a stream: feeds a session."""
     cdef Session session
     cdef StreamTransport transport
+    cdef int on_data(self, const unsigned char *data, size_t n) except -1
+    cdef int on_writable(self) except -1
+    cdef int on_closed(self, bint aborted) except -1
 
 
 cdef class Loop:

@@ -56,6 +56,9 @@ cdef class Output:
     cdef int pieces(self, const uint8_t **data, size_t *lengths, int most) noexcept
     cdef void sent(self, size_t n) noexcept
     cdef void clear(self) noexcept
+    cdef int refer(self, Window window, Block *block, const uint8_t *data,
+                   uint32_t length) except -1
+    cdef void drop_reference(self) noexcept
 
 
 # A parameter of a command line.
