@@ -5,10 +5,10 @@
 #                                           ▼
 #   bytes ◄─flush── output ◄── frames ◄── tickets (answers in the order of their commands)
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from nsqcy._channel cimport Agenda, Channel, Consumer, Timer, Waiter
-from nsqcy._heap cimport Heap
+from nsqcy._channel cimport Agenda, Channel, Consumer, Outcome, Timer, Waiter
+from nsqcy._heap cimport Heap, HeapNode
 from nsqcy._mesh cimport Mesh, Stream, StreamEnd
 from nsqcy._store cimport Block, Record, Window
 from nsqcy._topic cimport Shard, Topic
@@ -85,6 +85,7 @@ cdef class Session(Consumer):
     cdef Transport transport
     cdef readonly State state
     cdef bint magic_seen
+    cdef bint lenient               # a failed publish is answered and does not end the session
     cdef bint remote                # the far end of a stream: its client's home is elsewhere
     cdef bint blocked               # parsing waits for tickets, a placement or a peer
     cdef bint stopping              # nothing more is executed; it closes when all is sent
@@ -126,7 +127,6 @@ cdef class Session(Consumer):
     cdef readonly str user_agent
     cdef readonly str topology_region
     cdef readonly str topology_zone
-    cdef bint identified
     cdef readonly int64_t connected_at      # wall clock, ns
     cdef int64_t heartbeat_interval         # ns; 0: none
     cdef int64_t next_heartbeat

@@ -56,6 +56,7 @@ cdef int64_t PEER_TIMEOUT = 5 * SECOND          # how long a publish waits for a
 cdef enum:
     KEPT_FREELY = 65536         # unfinished input of one session that the worker's budget allows
     LEG_BACKLOG = 262144        # bytes of commands that wait for credit before parsing stops
+    DRAIN_BYTES = 1048576       # of the rings in one turn
     WORDS = 4                   # of a line: the name and as many parameters as any command has
 
 cdef const char *PUB = b"PUB"
@@ -404,6 +405,8 @@ cdef class Session(Consumer):
                 Py_DECREF(text)
             if ticket.state == FAILED:
                 self.put_frame(ERROR, text, len(text))
+                if self.lenient:
+                    continue
                 self.drop_tickets()
                 self.stop()
                 return 0
@@ -618,8 +621,12 @@ cdef class Session(Consumer):
         return owner
 
     cdef Parsed publish_failed(self, const char *command, str reason) except *:
-        return self.fatal(b"E_%s_FAILED %s failed %s" % (
-            <bytes>command, <bytes>command, reason.encode("utf-8", "surrogateescape")))
+        cdef bytes text = b"E_%s_FAILED %s failed %s" % (
+            <bytes>command, <bytes>command, reason.encode("utf-8", "surrogateescape"))
+        if not self.lenient:
+            return self.fatal(text)
+        self.answer(self.take_ticket(command, 0), FAILED, text)
+        return NEXT
 
     cdef Parsed publish_accepted(self, const char *command, Topic topic, uint32_t count,
                                  uint64_t body_bytes) except *:
@@ -828,7 +835,6 @@ cdef class Session(Consumer):
 
     cdef int adopt_identity(self, identity) except -1:
         """Apply what was negotiated, all of it at once."""
-        self.identified = True
         self.client_id = identity.client_id
         self.hostname = identity.hostname
         self.user_agent = identity.user_agent
@@ -919,12 +925,13 @@ cdef class Session(Consumer):
             "output_buffer_size": self.output_buffer_size,
             "output_buffer_timeout": self.output_buffer_timeout,
             "connected_at": self.connected_at,
+            "lenient": bool(self.lenient),
         }).encode()
 
     def adopt_hello(self, hello):
         """Be the far end of a session whose home sent this hello."""
         self.remote = True
-        self.identified = True
+        self.lenient = hello["lenient"]
         for name in ("client_id", "hostname", "user_agent", "topology_region", "topology_zone"):
             setattr_str(self, name, hello[name])
         self.msg_timeout = hello["msg_timeout"]
@@ -933,6 +940,12 @@ cdef class Session(Consumer):
         self.output_buffer_timeout = hello["output_buffer_timeout"]
         self.connected_at = hello["connected_at"]
         self.find_locality()
+        self.set_timer()
+
+    def be_lenient(self):
+        """Be a session without a client: one that publishes for others of this worker."""
+        self.lenient = True
+        self.magic_seen = True
         self.set_timer()
 
     # -- time --
@@ -1110,9 +1123,7 @@ cdef class Session(Consumer):
             "user_agent": self.user_agent,
             "topology_zone": self.topology_zone,
             "topology_region": self.topology_region,
-            "pub_counts": [
-                {"topic": topic, "count": count}
-                for topic, count in sorted(self.pub_counts.items())],
+            "pub_counts": dict(self.pub_counts),
             "tls": False,
             "tls_cipher_suite": "",
             "tls_version": "",
@@ -1294,6 +1305,11 @@ cdef class Home:
         owner = self.owners.get(key)
         return -1 if owner is None else <int>owner
 
+    def owner(self, bytes key not None):
+        """The worker that owns a topic; None if nobody does, as far as is known here."""
+        cdef int owner = self.owner_of(key)
+        return None if owner < 0 else owner
+
     cdef bint is_up(self, int peer):
         return self.mesh.is_up(peer)
 
@@ -1355,6 +1371,9 @@ cdef class Home:
         cdef Session session
         cdef list work
         cdef int rounds
+        cdef bint left = False
+        if self.mesh is not None:
+            self.mesh.drain(DRAIN_BYTES)
         for rounds in range(4):
             while True:
                 node = heap_peek(&self.timers)
@@ -1377,8 +1396,9 @@ cdef class Home:
             if not session.closed:
                 session.transport.flush()
         if self.mesh is not None:
+            left = self.mesh.drain(DRAIN_BYTES)
             self.mesh.flush()
-        if self.resumable or self.dirty or self.shard.has_work():
+        if left or self.resumable or self.dirty or self.shard.has_work():
             return self.agenda.now
         node = heap_peek(&self.timers)
         if node != NULL and node.due < due:
@@ -1389,6 +1409,25 @@ cdef class Home:
         """A session met something that should not happen: it ends, the others go on."""
         self.log.error(f"client({session.remote_address}) - {type(error).__name__}: {error}")
         session.close()
+
+    def producers(self):
+        """The clients connected here that have published."""
+        cdef Session session
+        found = []
+        for session in self.sessions:
+            if not session.remote and not session.lenient:
+                session.note_counts()
+                if session.pub_counts:
+                    found.append(session.counters())
+        return found
+
+    def connections(self):
+        """How many clients are connected here."""
+        cdef Session session
+        cdef Py_ssize_t count = 0
+        for session in self.sessions:
+            count += not session.remote and not session.lenient
+        return count
 
     def close_sessions(self):
         """Every connection ends, as nsqd closes them at its exit: what waits is not sent."""

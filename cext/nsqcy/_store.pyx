@@ -16,8 +16,8 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset
 
 from nsqcy._debug cimport NSQCY_DEBUG
-from nsqcy._log cimport Log, extent_init
-from nsqcy.errors import StorageError
+from nsqcy._log cimport Log
+from nsqcy.errors import NsqError
 
 
 cdef extern from "sys/mman.h" nogil:
@@ -35,7 +35,6 @@ cdef extern from "sys/mman.h" nogil:
 cdef enum:
     SLAB_SIZE = 65536
     HUGE_RECORDS = 196608           # a record above this has a block of its own
-    STRAGGLER_SLACK = 1048576       # bytes of stragglers that are not worth a compaction
 
 cdef int64_t ARENA_REST = 10 * 1000000000       # ns an empty arena is kept
 
@@ -80,7 +79,6 @@ cdef class Store:
         cdef Block *block = <Block *>calloc(1, sizeof(Block))
         if block == NULL:
             raise MemoryError()
-        extent_init(&block.extent)
         if capacity and self.give_memory(block, capacity) < 0:
             free(block)
             raise MemoryError()
@@ -372,7 +370,7 @@ cdef class Window:
         cdef Block *block
         cdef uint32_t capacity = self.next_capacity
         if size > 0xfffffff0:
-            raise StorageError(f"a record of {size} bytes is larger than a block can be")
+            raise NsqError(f"a record of {size} bytes is larger than a block can be")
         if size > HUGE_RECORDS:
             capacity = <uint32_t>size
         else:

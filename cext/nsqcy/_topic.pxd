@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from nsqcy._channel cimport Agenda, Channel, Waiter
 from nsqcy._ids cimport IdSource
 from nsqcy._io cimport IoThread
-from nsqcy._log cimport Extent, Log
+from nsqcy._log cimport Extent, Log, Recovered
 from nsqcy._store cimport Block, Cursor, Entry, Record, Store, Window
 
 
@@ -13,6 +13,37 @@ ctypedef struct Promise:
     uint64_t seq                # accepted when records up to this one are visible
     uint64_t ticket
     void *waiter                # owned reference
+
+
+# One write under way: bytes [start, end) of a block.
+cdef struct Write:
+    void *topic                 # owned reference
+    Block *block
+    uint32_t start
+    uint32_t end
+    uint64_t first_seq
+    uint64_t last_seq
+    uint32_t count
+    bint gated                  # the records become visible when it is done
+
+
+# As a journal has it; see docs/DISKFORMAT.md.
+cdef packed struct PackedEntry:
+    uint64_t seq
+    uint64_t segment
+    uint64_t offset
+    int64_t due                 # wall clock, ns; for a record not fanned out yet: the delay
+    uint16_t attempts
+    uint8_t state
+    uint8_t padding[5]
+
+
+# Where a recovered block lies.
+ctypedef struct Place:
+    uint64_t segment
+    uint64_t offset
+    Block *block
+    bint has_delayed
 
 
 cdef class Topic(Window):
@@ -47,6 +78,10 @@ cdef class Topic(Window):
     cdef readonly uint64_t message_bytes
     cdef readonly uint64_t dropped_count    # an ephemeral topic's overflow
     cdef int64_t last_publish
+    cdef int64_t next_journal           # not before this
+    cdef bint was_restored              # there is something on disk from before
+    cdef Place *places                  # while restoring: blocks in the order of their places
+    cdef size_t place_count
 
     cdef Record *new_record(self, uint32_t body_length, int64_t delay) except? NULL
     cdef int published(self, uint32_t count, uint64_t body_bytes) except -1
@@ -76,6 +111,22 @@ cdef class Topic(Window):
     cdef void add_straggler_empty(self, Block *block) noexcept
     cdef void unpin_survivor(self) noexcept
     cdef void drop_delayed(self) noexcept
+    cdef int tick(self) except -1
+    cdef int write_journal(self) except -1
+    cdef object state(self)
+    cdef object channel_state(self, Channel channel)
+    cdef bytes pack_delayed(self)
+    cdef int pack(self, bytearray into, Entry *entry, int64_t due) except -1
+    cdef void settle_all(self) noexcept
+    cdef bint needs_nothing(self) noexcept
+    cdef int restore_blocks(self, Recovered found, uint64_t least) except -1
+    cdef Block *block_at(self, uint64_t segment, uint64_t offset, uint32_t *within) noexcept
+    cdef void place_cursor(self, Cursor *cursor, uint64_t seq) noexcept
+    cdef Entry *restored_entry(self, const PackedEntry *packed) except? NULL
+    cdef int restore_entries(self, Channel channel, bytes entries) except -1
+    cdef int restore_delayed(self, bytes entries) except -1
+    cdef int restore_new_delays(self, uint64_t seq) except -1
+    cdef int release_unneeded(self) except -1
 
 
 cdef class Shard:
@@ -93,9 +144,11 @@ cdef class Shard:
     cdef int64_t next_tick
     cdef readonly bint closing
     cdef readonly str health                # "OK" or "NOK - reason"
+    cdef readonly int64_t health_at         # wall clock, ns
 
     cdef Topic find(self, bytes key)
     cdef Topic find_or_create(self, bytes key)
     cdef int64_t turn(self) except? -1
     cdef Topic make_topic(self, bytes key)
     cdef int tick(self) except -1
+    cdef bint has_work(self) noexcept

@@ -16,7 +16,7 @@ from libc.string cimport memcpy, memset
 
 from nsqcy._channel cimport HOLDING_TIMER, Holding, Timer
 from nsqcy._heap cimport HEAP_NOWHERE, HeapNode, heap_peek
-from nsqcy._log cimport extent_init, extent_join, extent_place
+from nsqcy._log cimport Log, Recovered, RecoveredRun, RUN_HAS_DELAYED, RUN_SURVIVORS
 from nsqcy._store cimport (
     DEFERRED,
     IN_FLIGHT,
@@ -31,12 +31,12 @@ from nsqcy._store cimport (
     SURVIVORS,
     UNREADABLE,
     record_body,
+    record_delay,
 )
 
 import os
 
 from nsqcy import journal
-from nsqcy.errors import StorageError
 from nsqcy.names import is_ephemeral
 
 
@@ -53,19 +53,18 @@ cdef enum:
     EVACUATE = 32                   # block flag: its live records are being copied out
     FORWARDED = 0x4000              # record attribute: copied; id and timestamp say where to
 
+cdef int compare_places(const void *a, const void *b) noexcept nogil:
+    cdef const Place *one = <const Place *>a
+    cdef const Place *other = <const Place *>b
+    if one.segment != other.segment:
+        return -1 if one.segment < other.segment else 1
+    if one.offset != other.offset:
+        return -1 if one.offset < other.offset else 1
+    return 0
+
+
 cdef int64_t SECOND = 1000000000
 cdef int64_t REST = 10 * SECOND     # idle time after which an open block is given back
-
-
-# One write under way: bytes [start, end) of a block.
-cdef struct Write:
-    void *topic                 # owned reference
-    Block *block
-    uint32_t start
-    uint32_t end
-    uint64_t last_seq
-    bint gated                  # the records become visible when it is done
-    Extent extent
 
 
 cdef int write_done(void *arg, int error) except -1:
@@ -351,7 +350,7 @@ cdef class Topic(Window):
         cdef uint64_t first_seq
         cdef uint32_t count = 0
         cdef uint32_t at = block.written
-        cdef int flags = 1 if block.flags & SURVIVORS else 0
+        cdef int flags = RUN_SURVIVORS if block.flags & SURVIVORS else 0
         cdef Record *record
         if write == NULL:
             raise MemoryError()
@@ -360,36 +359,36 @@ cdef class Topic(Window):
         while at < block.size:
             record = <Record *>(block.data + at)
             if record.attributes & RECORD_DELAYED:
-                flags |= 2
+                flags |= RUN_HAS_DELAYED
             count += 1
             at += record.length
         write.topic = <void *>self
         write.block = block
         write.start = block.written
         write.end = block.size
+        write.first_seq = first_seq
         write.last_seq = block.last_seq
+        write.count = count
         write.gated = gated
-        extent_init(&write.extent)
         Py_INCREF(self)
         block.written = block.size
         self.pin(block)
         if gated:
             self.pending_writes += 1
         self.log.append(block.data + write.start, write.end - write.start, first_seq,
-                        block.last_seq, count, flags, &write.extent, write_done, write)
+                        block.last_seq, count, flags, &block.extent, write_done, write)
         return 0
 
     cdef int on_written(self, Write *write, int error) except -1:
         cdef Block *block = write.block
         cdef Cursor end
         if error == 0:
-            extent_join(&block.extent, &write.extent)
             block.stored = write.end
             self.shard.set_health(None)
         else:
             self.shard.set_health(self.log.last_error_text)
-            if not write.gated:
-                block.written = 0
+            self.log.retract(&block.extent, write.end - write.start, write.first_seq, write.count)
+            block.written = write.start
         if not self.gone and write.gated:
             self.pending_writes -= 1
             if error:
@@ -465,10 +464,13 @@ cdef class Topic(Window):
         if self.straggler_bytes < 4 * self.straggler_live + STRAGGLER_SLACK:
             return 0
         while block != NULL:
-            if block.data != NULL and block.pins == 0 and block is not self.survivor \
+            if block.data != NULL and block.pins == 0 and block != self.survivor \
                     and 4 * <uint64_t>block.refs < block.count:
-                block.flags |= EVACUATE
-                any = True
+                if block.stored == block.size:
+                    self.store.take_memory(block)
+                elif block.written == 0:
+                    block.flags |= EVACUATE
+                    any = True
             block = block.next
         if any:
             self.evacuate_all()
@@ -641,13 +643,370 @@ cdef class Topic(Window):
             self.delayed_first.holding = NULL
             self.drop_delayed()
         self.unpin_survivor()
+        if self.log is not None and not delete:
+            # First of all: from here on files stay, whatever is released.
+            self.log.close(NULL, NULL)
         self.discard()
         self.keep_promises(<uint64_t>-1, "exiting")
+        if self.log is not None and delete:
+            self.log.delete(NULL, NULL)
+
+    # -- time passes --
+
+    cdef int tick(self) except -1:
+        """Once a second."""
+        if self.agenda.now - self.last_publish > REST:
+            self.rest()
+        self.compact()
         if self.log is not None:
-            if delete:
-                self.log.delete()
+            self.log.tick(self.agenda.now)
+            if self.journal_stale and self.log.disk_bytes \
+                    and self.agenda.now >= self.next_journal:
+                self.write_journal()
+        return 0
+
+    # -- to disk and back --
+
+    cdef int write_journal(self) except -1:
+        """Write down who is where, as far as records on disk are concerned."""
+        cdef Channel channel
+        cdef uint64_t entries = self.delayed_count
+        for channel in self.channels.values():
+            entries += channel.deferred_count + channel.in_flight_count + channel.queued
+        self.journal_stale = False
+        # A big one is written less often.
+        self.next_journal = self.agenda.now + self.log.sync_timeout * <int64_t>(
+            1 + entries // 100000)
+        self.log.write_snapshot(journal.encode_snapshot(self.state()), NULL, NULL)
+        return 0
+
+    cdef object state(self):
+        cdef Channel channel
+        cdef uint32_t i
+        return journal.TopicState(
+            log_id=self.log.log_id,
+            next_seq=self.next_seq,
+            fanout_seq=self.fanout.seq,
+            paused=bool(self.paused),
+            holes=tuple((self.holes[i].start, self.holes[i].end) for i in range(self.hole_count)),
+            channels=tuple(self.channel_state(channel) for channel in self.channels.values()
+                           if not channel.ephemeral),
+            delayed=self.pack_delayed(),
+        )
+
+    cdef object channel_state(self, Channel channel):
+        cdef bytearray entries = bytearray()
+        cdef Entry *entry = channel.queue_first
+        cdef Holding *holding = channel.holdings
+        cdef HeapNode *node
+        cdef uint32_t i
+        while holding != NULL:
+            entry = holding.first
+            while entry != NULL:
+                self.pack(entries, entry, 0)
+                entry = entry.next
+            holding = holding.next
+        entry = channel.queue_first
+        while entry != NULL:
+            self.pack(entries, entry, 0)
+            entry = entry.next
+        for i in range(channel.timers.size):
+            node = channel.timers.slots[i].node
+            if node.tag != HOLDING_TIMER:
+                entry = <Entry *>node
+                self.pack(entries, entry, self.agenda.wall + node.due - self.agenda.now)
+        return journal.ChannelState(
+            name=channel.name, paused=bool(channel.paused), cursor=channel.cursor.seq,
+            skipped=channel.skipped, entries=bytes(entries))
+
+    cdef bytes pack_delayed(self):
+        cdef bytearray entries = bytearray()
+        cdef Entry *entry = self.delayed_first
+        while entry != NULL:
+            self.pack(entries, entry, entry.node.due)
+            entry = entry.next
+        return bytes(entries)
+
+    cdef int pack(self, bytearray into, Entry *entry, int64_t due) except -1:
+        """One entry of a journal: where its record lies on disk. One that is in memory only is left
+        out."""
+        cdef Block *block = entry.block
+        cdef Extent *extent = &block.extent
+        cdef uint32_t offset = entry.offset
+        cdef PackedEntry packed
+        if offset >= block.written or extent.bytes == 0:
+            return 0
+        while offset >= extent.bytes:
+            offset -= extent.bytes
+            extent = extent.next
+        packed.seq = 0
+        if block.data != NULL and not block.flags & LOADING:
+            packed.seq = (<Record *>(block.data + entry.offset)).seq
+        packed.segment = extent.segment.number
+        packed.offset = extent.offset + offset
+        packed.due = due
+        packed.attempts = entry.attempts
+        packed.state = DEFERRED if entry.state == DEFERRED else QUEUED
+        memset(packed.padding, 0, sizeof(packed.padding))
+        into += (<char *>&packed)[:sizeof(PackedEntry)]
+        return 0
+
+    def save_records(self):
+        """Give the log every record that somebody still needs and that is in memory only."""
+        cdef Channel channel
+        cdef Block *block
+        if self.log is None or self.gone:
+            return
+        for channel in list(self.channels.values()):
+            if channel.ephemeral:
+                channel.close()
+                del self.channels[channel.name]
+        self.settle_all()
+        self.seal()
+        block = self.stragglers
+        while block != NULL:
+            if block.written == 0 and block.refs and not block.flags & SURVIVORS:
+                block.flags |= EVACUATE
+            block = block.next
+        self.evacuate_all()
+        block = self.stragglers
+        while block != NULL:
+            if block.written < block.size and block.refs:
+                self.write_run(block, False)
+            block = block.next
+        block = self.oldest
+        while block != NULL:
+            if block.written < block.size:
+                self.write_run(block, block.last_seq >= self.visible.seq)
+            block = block.next
+
+    cdef void settle_all(self) noexcept:
+        cdef uint32_t i
+        for i in range(self.cursor_count):
+            self.settle(self.cursors[i])
+        self.trim()
+
+    def save_journal(self):
+        """After save_records, when the log is done: the last snapshot. A topic without messages
+        leaves no files."""
+        if self.log is None or self.gone:
+            return
+        if self.needs_nothing():
+            if self.log.disk_bytes or self.log.journal_bytes or self.was_restored:
+                self.close(True)
+            return
+        self.write_journal()
+
+    cdef bint needs_nothing(self) noexcept:
+        cdef Channel channel
+        if self.delayed_count or self.fanout.seq != self.next_seq:
+            return False
+        for channel in self.channels.values():
+            if channel.depth() or channel.in_flight_count or channel.deferred_count:
+                return False
+        return True
+
+    def restore(self, channels):
+        """Take up what is on disk. `channels`: {name: paused} as far as they are known otherwise."""
+        cdef Recovered found = self.log.recover()
+        cdef Channel channel
+        state = journal.replay(found.journal)
+        names = dict(channels)
+        self.was_restored = True
+        self.shard.ids.lift(found.max_id)
+        for path, offset, text in found.damages:
+            self.shard.report_damage(path, offset, text)
+        self.next_seq = found.next_seq
+        first = 1
+        if state is not None:
+            self.next_seq = max(self.next_seq, state.next_seq)
+            for saved in state.channels:
+                names.setdefault(saved.name, saved.paused)
+        cursors = {saved.name: saved for saved in state.channels} if state is not None else {}
+        fanout = state.fanout_seq if state is not None else 1
+        # Without a word of where a channel was, it gets everything: twice is better than never.
+        least = min([fanout] + [
+            cursors[name].cursor if name in cursors else (fanout if state is not None else 1)
+            for name in names])
+        self.restore_blocks(found, least)
+        self.started = False
+        self.cursor_to_end(&self.visible)
+        self.place_cursor(&self.fanout, fanout)
+        if state is not None:
+            for start, end in state.holes:
+                self.add_hole(start, end)
+            self.restore_delayed(state.delayed)
+        for name, paused in names.items():
+            channel = self.channel(name)
+            channel.paused = paused
+            saved = cursors.get(name)
+            if saved is not None:
+                self.place_cursor(&channel.cursor, saved.cursor)
+                channel.skipped = saved.skipped
+                self.restore_entries(channel, saved.entries)
+        self.restore_new_delays(state.next_seq if state is not None else 1)
+        self.release_unneeded()
+        self.settle_all()
+        free(self.places)
+        self.places = NULL
+        self.started = True
+        self.least = self.least_seq()
+        self.fan_out()
+
+    cdef int restore_blocks(self, Recovered found, uint64_t least) except -1:
+        """Runs on disk become blocks without memory: in the window, or stragglers before it."""
+        cdef RecoveredRun *run
+        cdef Block *block
+        cdef size_t i
+        self.places = <Place *>malloc((found.run_count + 1) * sizeof(Place))
+        if self.places == NULL:
+            raise MemoryError()
+        self.place_count = 0
+        order = sorted(range(found.run_count), key=lambda i: found.first_seq(i))
+        for i in order:
+            run = &found.run_array[i]
+            block = self.store.new_block(0)
+            block.size = block.written = block.stored = run.extent.bytes
+            block.count = max(1, run.count)
+            block.first_seq = run.first_seq
+            block.last_seq = run.last_seq
+            block.extent = run.extent
+            block.flags = SEALED
+            self.places[self.place_count].segment = run.extent.segment.number
+            self.places[self.place_count].offset = run.extent.offset
+            self.places[self.place_count].block = block
+            self.places[self.place_count].has_delayed = (run.flags & RUN_HAS_DELAYED) != 0
+            self.place_count += 1
+            if run.flags & RUN_SURVIVORS:
+                block.flags |= SURVIVORS
+                self.add_straggler(block)
+            elif run.last_seq < least:
+                self.add_straggler(block)
             else:
-                self.log.close()
+                self.push_block(block)
+        qsort(self.places, self.place_count, sizeof(Place), compare_places)
+        return 0
+
+    cdef Block *block_at(self, uint64_t segment, uint64_t offset, uint32_t *within) noexcept:
+        """The block that holds a place on disk; NULL if none does."""
+        cdef size_t low = 0
+        cdef size_t high = self.place_count
+        cdef size_t middle
+        cdef Place *place
+        while low < high:
+            middle = (low + high) // 2
+            place = &self.places[middle]
+            if place.segment < segment or (place.segment == segment and place.offset <= offset):
+                low = middle + 1
+            else:
+                high = middle
+        if low == 0:
+            return NULL
+        place = &self.places[low - 1]
+        if place.segment != segment or offset - place.offset >= place.block.size:
+            return NULL
+        within[0] = <uint32_t>(offset - place.offset)
+        return place.block
+
+    cdef void place_cursor(self, Cursor *cursor, uint64_t seq) noexcept:
+        """Put a cursor before record `seq`: at the start of its block, which is not in memory yet."""
+        cdef Cursor to
+        to.block = self.oldest
+        to.offset = 0
+        to.seq = seq
+        while to.block != NULL and to.block.last_seq < seq and to.block.next != NULL:
+            to.block = to.block.next
+        if to.block != NULL and to.block.last_seq < seq:
+            to.offset = to.block.size
+        self.move_cursor(cursor, &to)
+
+    cdef Entry *restored_entry(self, const PackedEntry *packed) except? NULL:
+        """NULL: the record is not there any more."""
+        cdef uint32_t within = 0
+        cdef Block *block = self.block_at(packed.segment, packed.offset, &within)
+        cdef Entry *entry
+        if block == NULL:
+            return NULL
+        entry = self.store.new_entry()
+        entry.id = 0
+        entry.block = block
+        entry.offset = within
+        entry.attempts = packed.attempts
+        entry.flags = 0
+        block.refs += 1
+        if not block.flags & IN_WINDOW:
+            self.straggler_live += self.share(block)
+        return entry
+
+    cdef int restore_entries(self, Channel channel, bytes entries) except -1:
+        cdef const PackedEntry *packed = <const PackedEntry *><const char *>entries
+        cdef Entry *entry
+        cdef size_t i
+        for i in range(len(entries) // sizeof(PackedEntry)):
+            entry = self.restored_entry(&packed[i])
+            if entry == NULL:
+                continue
+            if packed[i].state == DEFERRED:
+                channel.defer_entry(entry, self.agenda.now + max(
+                    <int64_t>0, packed[i].due - self.agenda.wall))
+            else:
+                channel.queue_entry(entry)
+                entry.holding = NULL
+        return 0
+
+    cdef int restore_delayed(self, bytes entries) except -1:
+        cdef const PackedEntry *packed = <const PackedEntry *><const char *>entries
+        cdef Entry *entry
+        cdef size_t i
+        for i in range(len(entries) // sizeof(PackedEntry)):
+            entry = self.restored_entry(&packed[i])
+            if entry == NULL:
+                continue
+            entry.holding = <void *><size_t>packed[i].seq
+            entry.node.due = packed[i].due
+            entry.block.refs -= 1
+            self.add_delayed(entry)
+        return 0
+
+    cdef int restore_new_delays(self, uint64_t seq) except -1:
+        """Records with a delay from `seq` on, which the journal does not know: their delay begins
+        anew."""
+        cdef size_t i
+        cdef Block *block
+        cdef Record *record
+        cdef Entry *entry
+        cdef uint32_t at
+        for i in range(self.place_count):
+            block = self.places[i].block
+            if not self.places[i].has_delayed or block.last_seq < seq \
+                    or not block.flags & IN_WINDOW:
+                continue
+            self.load(block)
+            self.shard.io.drain()
+            at = 0
+            while block.data != NULL and at < block.size:
+                record = <Record *>(block.data + at)
+                if record.attributes & RECORD_DELAYED and record.seq >= seq:
+                    entry = self.store.new_entry()
+                    entry.id = record.id
+                    entry.block = block
+                    entry.offset = at
+                    entry.holding = <void *><size_t>record.seq
+                    entry.node.due = record_delay(record)
+                    self.add_delayed(entry)
+                at += record.length
+        return 0
+
+    cdef int release_unneeded(self) except -1:
+        """Blocks before the window that no entry refers to are finished."""
+        cdef Block *block = self.stragglers
+        cdef Block *following
+        while block != NULL:
+            following = block.next
+            if block.refs == 0 and block.pins == 0:
+                self.forget_straggler(block)
+            block = following
+        return 0
 
 
 cdef class Shard:
@@ -687,13 +1046,25 @@ cdef class Shard:
     cdef Topic make_topic(self, bytes key):
         cdef Topic topic = Topic(self, key)
         if self.io is not None and not topic.ephemeral:
-            topic.log = Log(self.io, self.topic_directory(topic.name), **self.log_options)
+            topic.log = Log(self.io, self.data_path, topic.name, on_damage=self.report_damage,
+                            **self.log_options)
         self.topics[key] = topic
         return topic
 
-    def topic_directory(self, str name):
-        """Where a topic's log lives. (A suffix, because `..` is a legal topic name.)"""
-        return os.path.join(self.data_path, name + ".topic")
+    def load_topic(self, bytes key not None, bint paused, channels):
+        """Take up a topic at start: what its log holds, and what metadata say of it."""
+        cdef Topic topic = self.make_topic(key)
+        topic.paused = paused
+        if topic.log is not None:
+            topic.restore(channels)
+        else:
+            for name, channel_paused in channels.items():
+                topic.channel(name).pause(channel_paused)
+        return topic
+
+    def report_damage(self, path, offset, text):
+        if self.log is not None:
+            self.log.error(f"{path} at {offset}: {text}")
 
     def topic(self, bytes key not None, *, create=False):
         """The topic of that name; None if it does not exist and is not to be created."""
@@ -715,6 +1086,7 @@ cdef class Shard:
     def set_health(self, reason):
         """The outcome of the latest write to a log: None, or what went wrong."""
         self.health = "OK" if reason is None else f"NOK - {reason}"
+        self.health_at = self.agenda.wall
 
     # -- turns --
 
@@ -771,6 +1143,18 @@ cdef class Shard:
             topic.tick()
         return 0
 
+    cdef bint has_work(self) noexcept:
+        """Whether something became dirty after the turn."""
+        return len(self.dirty_topics) > 0 or len(self.agenda.dirty_channels) > 0
+
+    def settle(self):
+        """Do for all topics what is done at the end of a turn, so that their numbers are right."""
+        cdef Topic topic
+        work = self.dirty_topics
+        self.dirty_topics = []
+        for topic in work:
+            topic.settle_turn()
+
     def run_turn(self, now, wall):
         """A whole turn from outside (tests, tools): set the clocks, do the work."""
         self.agenda.now = now
@@ -785,7 +1169,7 @@ cdef class Shard:
         cdef Topic topic
         self.closing = True
         for topic in list(self.topics.values()):
-            topic.save()
+            topic.save_records()
         if self.io is not None:
             self.io.drain()
         for topic in list(self.topics.values()):

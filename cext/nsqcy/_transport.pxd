@@ -42,6 +42,7 @@ cdef class Loop:
     cdef int timer_fd
     cdef object timer
     cdef object idle
+    cdef list watchers
     cdef bint idling
     cdef int64_t alarm              # when the timer fires; 0: it does not run
     cdef bint in_turn

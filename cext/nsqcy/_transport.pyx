@@ -7,7 +7,7 @@ channels and one send for each socket that has something to say.
 The hooks run inside the hub's callbacks: they never block, switch or spawn.
 """
 
-from libc.errno cimport EAGAIN, EINTR, EWOULDBLOCK, errno
+from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t
 
 from nsqcy._session cimport RECEIVE_SIZE, Home, Session
@@ -98,7 +98,7 @@ cdef class SocketTransport(Transport):
                 session.feed(session.home.scratch, n)
             elif n == 0:
                 session.end_of_input()
-            elif errno != EAGAIN and errno != EWOULDBLOCK and errno != EINTR:
+            elif errno != EAGAIN and errno != EINTR:
                 session.close()
         except Exception as error:
             session.home.report(session, error)
@@ -134,7 +134,7 @@ cdef class SocketTransport(Transport):
                 message.msg_iovlen = count
                 n = sendmsg(self.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
             if n < 0:
-                if errno != EAGAIN and errno != EWOULDBLOCK and errno != EINTR:
+                if errno != EAGAIN and errno != EINTR:
                     return self.session.close()
                 n = 0
             output.sent(n)
@@ -286,17 +286,36 @@ cdef class Loop:
             raise OSError(errno, "timerfd_create")
         self.timer = self.ev.io(self.timer_fd, READ)
         self.idle = self.ev.idle()
+        self.watchers = []
         self.begin_turn()
         self.in_turn = False
 
     def start(self):
         self.prepare.start(self.end_turn)
         self.timer.start(self.on_alarm)
+        if self.home.shard.io is not None:
+            self.watch(self.home.shard.io.fileno(), self.on_written)
+
+    def watch(self, fd, callback):
+        """Call back whenever `fd` is readable."""
+        watcher = self.ev.io(fd, READ)
+        watcher.start(callback)
+        self.watchers.append(watcher)
 
     def stop(self):
-        for watcher in (self.prepare, self.timer, self.idle):
+        """No turn takes place any more."""
+        for watcher in (self.prepare, self.timer, self.idle, *self.watchers):
             watcher.stop()
             watcher.close()
+
+    def on_written(self):
+        self.begin_turn()
+        self.home.shard.io.poll()
+
+    def on_woken(self):
+        """Another worker has written into a ring of ours."""
+        self.begin_turn()
+        self.home.mesh.woken()
 
     def __dealloc__(self):
         if self.timer_fd >= 0:
@@ -315,6 +334,8 @@ cdef class Loop:
             self.turn_began = clock_ns(CLOCK_MONOTONIC)
             self.home.agenda.now = self.turn_began
             self.home.agenda.wall = clock_ns(CLOCK_REALTIME)
+            if self.home.mesh is not None:
+                self.home.mesh.awake()
 
     def enter(self):
         """Python code is about to touch topics or sessions: make sure that the clocks are right."""
@@ -322,8 +343,11 @@ cdef class Loop:
 
     def end_turn(self):
         cdef int64_t due
+        cdef Mesh mesh = self.home.mesh
         self.begin_turn()
         due = self.home.turn()
+        if due > self.home.agenda.now and mesh is not None and not mesh.prepare_sleep():
+            due = self.home.agenda.now
         self.turns += 1
         self.in_turn = False
         self.busy_ns += clock_ns(CLOCK_MONOTONIC) - self.turn_began

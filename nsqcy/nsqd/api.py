@@ -198,7 +198,7 @@ def mpub(api: "Api", request: Request) -> Publish:
     topic = _topic(params)
     value = params.get("binary", "")
     if "binary" in params and value not in _BOOLEANS:
-        api.log.warning(f"deprecated value '{value}' used for /mpub binary param")
+        api.log.warn(f"deprecated value '{value}' used for /mpub binary param")
     try:
         return Publish(topic, _messages(api.options, _is_binary(params), request.body))
     except bodies.BadBody as bad:

@@ -1,0 +1,28 @@
+# Publishing from within a worker, as HTTP does, to topics of any worker.
+
+from libc.stdint cimport int64_t, uint64_t
+
+from nsqcy._channel cimport Waiter
+from nsqcy._session cimport Home, Session, Transport
+
+
+cdef class Callback(Waiter):
+    cdef object done
+    cdef int publish_done(self, uint64_t ticket, str error) except -1
+
+
+cdef class AnswerTransport(Transport):
+    cdef object waiting         # deque of callbacks, in the order of their publishes
+    cdef int flush(self) except -1
+    cdef int watch_input(self, bint on) except -1
+    cdef int close(self) except -1
+
+
+cdef class Publisher:
+    cdef readonly Home home
+    cdef dict sessions          # owner -> Session that forwards to it
+    cdef dict unplaced          # topic -> publishes that wait for its placement
+
+    cdef int publish_here(self, bytes key, bodies, int64_t delay, done) except -1
+    cdef int publish_there(self, int owner, bytes key, bodies, int64_t delay, done) except -1
+    cdef Session session_to(self, int owner)

@@ -1,0 +1,180 @@
+"""Publishing from within a worker, as HTTP does, to topics of any worker.
+
+A topic of this worker is published to directly. For the others there is one lenient session for
+each owner, whose client is this module: it is fed commands and its answers call the callbacks.
+"""
+
+from collections import deque
+from struct import pack
+
+from libc.string cimport memcpy
+
+from nsqcy._bytes cimport load_be32
+from nsqcy._session cimport Home, Session
+from nsqcy._store cimport Record, record_body
+from nsqcy._topic cimport Topic
+from nsqcy._wire cimport FRAME_HEADER, RESPONSE, Output
+
+
+cdef enum:
+    MPUB_BYTES = 1048576        # a longer batch goes to another worker in several commands
+
+cdef int64_t MILLISECOND = 1000000
+
+
+cdef class Callback(Waiter):
+    cdef int publish_done(self, uint64_t ticket, str error) except -1:
+        self.done(error)
+        return 0
+
+
+cdef class AnswerTransport(Transport):
+    def __cinit__(self):
+        self.waiting = deque()
+
+    cdef int flush(self) except -1:
+        cdef Session session = self.session
+        cdef Output output = session.output
+        cdef size_t at = 0
+        cdef size_t size
+        answers = []
+        while output.end - output.start - at >= FRAME_HEADER:
+            size = load_be32(output.buffer + output.start + at) - 4
+            frame_type = load_be32(output.buffer + output.start + at + 4)
+            data = output.buffer[output.start + at + FRAME_HEADER:
+                                 output.start + at + FRAME_HEADER + size]
+            at += FRAME_HEADER + size
+            answers.append(None if frame_type == RESPONSE
+                           else (<bytes>data).decode("utf-8", "surrogateescape"))
+        output.sent(at)
+        for answer in answers:
+            if self.waiting:
+                self.waiting.popleft()(answer and answer.partition(" failed ")[2])
+        return session.after_flush()
+
+    cdef int watch_input(self, bint on) except -1:
+        return 0
+
+    cdef int close(self) except -1:
+        """The owner is gone: nobody knows what became of what it was sent."""
+        waiting = self.waiting
+        self.waiting = deque()
+        for done in waiting:
+            done("exiting")
+        return 0
+
+
+cdef class _Batch:
+    """Calls `done` when all parts of a publish were answered, with the first error."""
+    cdef object done
+    cdef int parts
+    cdef str error
+
+    def __call__(self, error):
+        self.parts -= 1
+        if self.error is None:
+            self.error = error
+        if self.parts == 0:
+            self.done(self.error)
+
+
+cdef class Publisher:
+    def __init__(self, Home home not None):
+        self.home = home
+        self.sessions = {}
+        self.unplaced = {}
+
+    def publish(self, bytes key not None, bodies, delay_ms, done):
+        """Publish all of `bodies` to a topic, which is made; calls done(None) or done(reason) once,
+        at once or later. The name must be valid, each body 1 to max-msg-size bytes, the delay
+        within max-req-timeout."""
+        cdef int owner = self.home.owner_of(key)
+        if owner < 0:
+            waiting = self.unplaced.get(key)
+            if waiting is not None:
+                waiting.append((bodies, delay_ms, done))
+                return
+            self.unplaced[key] = [(bodies, delay_ms, done)]
+            self.home.ask_placement(key)
+        elif owner == self.home.index:
+            self.publish_here(key, bodies, delay_ms * MILLISECOND, done)
+        else:
+            self.publish_there(owner, key, bodies, delay_ms, done)
+
+    def placed(self, bytes key not None):
+        """The owner of a topic is known."""
+        for bodies, delay_ms, done in self.unplaced.pop(key, ()):
+            self.publish(key, bodies, delay_ms, done)
+
+    cdef int publish_here(self, bytes key, bodies, int64_t delay, done) except -1:
+        cdef Topic topic = self.home.shard.find_or_create(key)
+        cdef Record *record
+        cdef const unsigned char[::1] body
+        cdef uint64_t total = 0
+        cdef Callback callback
+        refusal = topic.refusal()
+        if refusal is not None:
+            done(refusal)
+            return 0
+        for each in bodies:
+            body = each
+            record = topic.new_record(<unsigned int>body.shape[0], delay)
+            if record != NULL:
+                memcpy(record_body(record), &body[0], body.shape[0])
+            total += body.shape[0]
+        if bodies and topic.published(<unsigned int>len(bodies), total):
+            callback = Callback.__new__(Callback)
+            callback.done = done
+            topic.promise(callback, 0)
+        else:
+            done(None)
+        return 0
+
+    cdef int publish_there(self, int owner, bytes key, bodies, int64_t delay_ms, done) except -1:
+        cdef Session session = self.session_to(owner)
+        cdef _Batch batch
+        cdef bytes command
+        if len(bodies) == 1:
+            name = b"DPUB %s %d\n" % (key, delay_ms) if delay_ms else b"PUB %s\n" % key
+            commands = [b"".join((name, pack(">i", len(bodies[0])), bodies[0]))]
+        else:
+            commands = [_mpub(key, part) for part in _parts(bodies)]
+        batch = _Batch.__new__(_Batch)
+        batch.done = done
+        batch.parts = len(commands)
+        transport = <AnswerTransport>session.transport
+        for command in commands:
+            transport.waiting.append(batch)
+            session.feed(command, len(command))
+        return 0
+
+    cdef Session session_to(self, int owner):
+        cdef Session session = self.sessions.get(owner)
+        if session is None or session.stopping:
+            session = Session(self.home, AnswerTransport.__new__(AnswerTransport), "")
+            session.be_lenient()
+            self.sessions[owner] = session
+        return session
+
+
+cdef bytes _mpub(bytes key, list bodies):
+    parts = [pack(">i", len(bodies))]
+    for body in bodies:
+        parts.append(pack(">i", len(body)))
+        parts.append(body)
+    whole = b"".join(parts)
+    return b"MPUB %s\n%s%s" % (key, pack(">i", len(whole)), whole)
+
+
+def _parts(bodies):
+    part = []
+    size = 0
+    for body in bodies:
+        if part and size + len(body) + 4 > MPUB_BYTES:
+            yield part
+            part = []
+            size = 0
+        part.append(body)
+        size += len(body) + 4
+    if part:
+        yield part

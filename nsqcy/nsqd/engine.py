@@ -1,0 +1,436 @@
+"""The engine of a worker: its topics and sessions, its HTTP side, and its line to the rest of nsqd.
+
+Wires the compiled parts (shard, home, loop, mesh) to the process around them: control messages in,
+events out, requests about topics run where the topic lives. Holds no state of its own but that
+wiring.
+"""
+
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gevent
+
+from nsqcy import NSQ_VERSION
+from nsqcy._channel import Agenda
+from nsqcy._ids import IdSource
+from nsqcy._io import IoThread
+from nsqcy._mesh import Mesh, Stream
+from nsqcy._publisher import Publisher
+from nsqcy._session import Home
+from nsqcy._store import Store
+from nsqcy._topic import Shard, Topic
+from nsqcy._transport import Loop, accept_socket, accept_stream
+from nsqcy.log import Log
+from nsqcy.nsqd import stats
+from nsqcy.nsqd.api import Api
+from nsqcy.nsqd.backend import Message, Outcome
+from nsqcy.nsqd.http import HttpServer
+from nsqcy.nsqd.negotiate import negotiate
+from nsqcy.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
+from nsqcy.nsqd.worker import Boot
+from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError, Request
+
+ASK_TIMEOUT = 5.0  # seconds another worker may take to answer
+SECOND = 1_000_000_000
+
+
+class Streams(Mesh):
+    """The mesh of a worker: streams that others open lead to sessions here."""
+
+    home: Home
+    log: Log
+
+    def on_open(self, stream: Stream, hello: bytes) -> object:
+        return accept_stream(self.home, stream, hello)
+
+    def on_error(self, stream: Stream | None, error: BaseException) -> None:
+        self.log.error(f"stream: {type(error).__name__}: {error}")
+
+    def on_broken(self, peer: int, reason: str) -> None:
+        self.log.error(f"ring of worker {peer} is broken: {reason}")
+
+
+class Herald:
+    """Tells the master, in order and from a greenlet of its own, what happened to topics.
+
+    Events come from the end of a turn, where nothing may wait or spawn.
+    """
+
+    def __init__(self, tell: Callable[[str, str, str | None], None]) -> None:
+        self._tell = tell
+        self._events: deque[tuple[str, str, str | None]] = deque()
+        self._running = False
+        self._wake = gevent.get_hub().loop.async_()
+        self._wake.start(self._start)
+
+    def __call__(self, kind: str, topic: str, channel: str | None) -> None:
+        self._events.append((kind, topic, channel))
+        self._wake.send()
+
+    def _start(self) -> None:
+        if not self._running:
+            self._running = True
+            gevent.spawn(self._run)
+
+    def _run(self) -> None:
+        try:
+            while self._events:
+                self._tell(*self._events.popleft())
+        finally:
+            self._running = False
+
+
+class Engine:
+    """What `worker.Engine` asks for, and what HTTP's `Backend` asks for."""
+
+    def __init__(self, boot: Boot) -> None:
+        self._index = boot.worker
+        self._workers = boot.workers
+        self._log = boot.log
+        self._master = boot.master
+        self._options = options = NsqdOptions.restore(boot.context["options"])
+        self._listeners = boot.context["listeners"]
+        self._started = boot.context["started"]
+        self._peers: set[int] = set()
+        hub = gevent.get_hub()
+        store = Store(options.memory_bytes)
+        agenda = Agenda(
+            store,
+            mem_queue_size=options.mem_queue_size,
+            max_msg_timeout=options.max_msg_timeout,
+            topology_aware=TOPOLOGY_AWARE_CONSUMPTION in options.enable_experiment,
+            seed=self._started ^ self._index,
+        )
+        self._io = IoThread()
+        self._shard = Shard(
+            agenda=agenda,
+            ids=IdSource(boot.shared.lease_word, options.node_id),
+            io=self._io,
+            data_path=options.data_path,
+            log_options={
+                "max_bytes_per_file": options.max_bytes_per_file,
+                "sync_every": options.sync_every,
+                "sync_timeout": options.sync_timeout,
+            },
+            on_event=Herald(self._report),
+            log=boot.log,
+        )
+        mesh = Streams(boot.shared, boot.worker, boot.wake_fds) if boot.workers > 1 else None
+        self._home = Home(
+            shard=self._shard,
+            mesh=mesh,
+            index=boot.worker,
+            options=options,
+            negotiate=negotiate,
+            ask_placement=self._ask_placement,
+            log=boot.log,
+        )
+        self._publisher = Publisher(self._home)
+        self._loop = Loop(self._home, hub)
+        if mesh is not None:
+            mesh.home = self._home
+            mesh.log = boot.log
+            self._loop.watch(boot.wake_fds[boot.worker], self._loop.on_woken)
+        self._http = HttpServer(hub.loop, Api(self, options, boot.log, self._started))
+        self._asked: deque[bytes] = deque()
+        self._asking = hub.loop.async_()
+        self._asking.start(self._spawn_placements)
+        self._loop.start()
+
+    # -- the life of the worker
+
+    def load(
+        self, topics: list[dict[str, Any]], table: dict[str, int], peers: dict[int, int]
+    ) -> None:
+        self._loop.enter()
+        for topic, worker in table.items():
+            self._home.placed(topic.encode(), worker)
+        for topic in topics:
+            channels = {each["name"]: each["paused"] for each in topic["channels"]}
+            self._shard.load_topic(topic["name"].encode(), topic["paused"], channels)
+        for peer, generation in peers.items():
+            self.peer_up(peer, generation)
+
+    def adopt(self, fd: int, kind: str, peer: str, local: str) -> None:
+        self._loop.enter()
+        if kind == "tcp":
+            self._log.info(f"TCP: new client({peer})")
+            accept_socket(self._loop, fd, peer)
+        else:
+            self._http.adopt(socket.socket(fileno=fd), peer)
+
+    def connections(self) -> int:
+        return self._home.connections() + self._http.connections
+
+    def placed(self, topic: str, worker: int) -> None:
+        self._loop.enter()
+        key = topic.encode()
+        self._home.placed(key, worker)
+        self._publisher.placed(key)
+
+    def peer_down(self, worker: int) -> None:
+        self._loop.enter()
+        self._peers.discard(worker)
+        self._home.peer_down(worker)
+
+    def peer_up(self, worker: int, generation: int) -> None:
+        self._loop.enter()
+        self._peers.add(worker)
+        self._home.peer_up(worker, generation)
+
+    def log_level(self, level: int) -> None:
+        """The log has it already."""
+
+    def stop(self) -> None:
+        self._loop.enter()
+        self._loop.stop()
+        self._http.close()
+        self._home.close_sessions()
+        self._shard.save()
+        self._io.close()
+
+    # -- placement
+
+    def _ask_placement(self, key: bytes) -> None:
+        self._asked.append(key)
+        self._asking.send()
+
+    def _spawn_placements(self) -> None:
+        while self._asked:
+            gevent.spawn(self._place, self._asked.popleft().decode())
+
+    def _place(self, topic: str) -> int:
+        """Ask the master who owns a topic, until it answers."""
+        while True:
+            try:
+                worker = self._master.place(topic)
+            except CallTimeout:
+                continue
+            self.placed(topic, worker)
+            return worker
+
+    # -- what the master is told
+
+    def _report(self, kind: str, topic: str, channel: str | None) -> None:
+        try:
+            self._tell(kind, topic, channel)
+        except (CallTimeout, ChannelClosed, RemoteError) as error:
+            self._log.error(f"the master was not told of {kind} {topic} {channel}: {error}")
+
+    def _tell(self, kind: str, topic: str, channel: str | None) -> None:
+        match kind:
+            case "topic_created":
+                self._log.info(f"TOPIC({topic}): created")
+                self._master.topic_created(topic)
+            case "topic_deleted":
+                self._log.info(f"TOPIC({topic}): deleting")
+                self._master.topic_deleted(topic)
+            case "channel_created":
+                self._log.info(f"TOPIC({topic}): new channel({channel})")
+                self._master.channel_created(topic, channel or "")
+            case "channel_deleted":
+                self._log.info(f"TOPIC({topic}): deleting channel {channel}")
+                self._master.channel_deleted(topic, channel or "")
+
+    # -- requests about one topic run where it lives
+
+    def call(self, request: Request) -> Any:
+        return getattr(self, f"on_{request.method}")(**request.args)
+
+    def _at_owner(self, topic: str, method: str, /, **args: Any) -> Any:
+        """Run a method at the owner of a topic; None if nobody owns it."""
+        owner = self._home.owner(topic.encode())
+        if owner is None:
+            return None
+        if owner == self._index:
+            return getattr(self, f"on_{method}")(topic=topic, **args)
+        return self._master.ask(owner, method, ASK_TIMEOUT, topic=topic, **args).value
+
+    def _topic(self, name: str) -> Topic | None:
+        self._loop.enter()
+        return self._shard.topic(name.encode())
+
+    def on_create_topic(self, topic: str) -> None:
+        self._loop.enter()
+        self._shard.topic(topic.encode(), create=True)
+
+    def on_delete_topic(self, topic: str) -> bool:
+        self._loop.enter()
+        return self._shard.delete_topic(topic.encode())
+
+    def on_empty_topic(self, topic: str) -> bool:
+        found = self._topic(topic)
+        if found is None:
+            return False
+        found.empty()
+        return True
+
+    def on_pause_topic(self, topic: str, paused: bool) -> bool:
+        found = self._topic(topic)
+        if found is None:
+            return False
+        found.pause(paused)
+        self._master.topic_paused(topic, paused)
+        return True
+
+    def on_create_channel(self, topic: str, channel: str) -> Outcome:
+        found = self._topic(topic)
+        if found is None:
+            return "TOPIC_NOT_FOUND"
+        found.channel(channel)
+        return "ok"
+
+    def on_delete_channel(self, topic: str, channel: str) -> Outcome:
+        return self._on_channel(topic, channel, lambda found: found.delete_channel(channel))
+
+    def on_empty_channel(self, topic: str, channel: str) -> Outcome:
+        return self._on_channel(topic, channel, lambda found: found.channels[channel].empty())
+
+    def on_pause_channel(self, topic: str, channel: str, paused: bool) -> Outcome:
+        def pause(found: Topic) -> None:
+            found.pause_channel(channel, paused)
+            self._master.channel_paused(topic, channel, paused)
+
+        return self._on_channel(topic, channel, pause)
+
+    def _on_channel(self, topic: str, channel: str, act: Callable[[Topic], object]) -> Outcome:
+        found = self._topic(topic)
+        if found is None:
+            return "TOPIC_NOT_FOUND"
+        if channel not in found.channels:
+            return "CHANNEL_NOT_FOUND"
+        act(found)
+        return "ok"
+
+    # -- what HTTP asks (backend.Backend)
+
+    def publish(
+        self,
+        topic: str,
+        bodies: Sequence[Message],
+        delay_ms: int,
+        done: Callable[[str | None], None],
+    ) -> None:
+        self._loop.enter()
+        self._publisher.publish(topic.encode(), bodies, delay_ms, done)
+
+    def create_topic(self, name: str) -> None:
+        if self._home.owner(name.encode()) is None:
+            self._place(name)
+        self._at_owner(name, "create_topic")
+
+    def delete_topic(self, name: str) -> bool:
+        return bool(self._at_owner(name, "delete_topic"))
+
+    def empty_topic(self, name: str) -> bool:
+        return bool(self._at_owner(name, "empty_topic"))
+
+    def pause_topic(self, name: str, paused: bool) -> bool:
+        return bool(self._at_owner(name, "pause_topic", paused=paused))
+
+    def create_channel(self, topic: str, channel: str) -> Outcome:
+        return self._at_owner(topic, "create_channel", channel=channel) or "TOPIC_NOT_FOUND"
+
+    def delete_channel(self, topic: str, channel: str) -> Outcome:
+        return self._at_owner(topic, "delete_channel", channel=channel) or "TOPIC_NOT_FOUND"
+
+    def empty_channel(self, topic: str, channel: str) -> Outcome:
+        return self._at_owner(topic, "empty_channel", channel=channel) or "TOPIC_NOT_FOUND"
+
+    def pause_channel(self, topic: str, channel: str, paused: bool) -> Outcome:
+        return (
+            self._at_owner(topic, "pause_channel", channel=channel, paused=paused)
+            or "TOPIC_NOT_FOUND"
+        )
+
+    def stats(
+        self, topic: str, channel: str, include_clients: bool, include_mem: bool
+    ) -> stats.Stats:
+        shares = self._gather("stats", topic=topic)
+        memory = None
+        if include_mem:
+            memory = stats.merge_memory(share["memory"] for share in shares)
+        return stats.merge(
+            shares,
+            health=self._overall_health(shares),
+            start_time=self._started // SECOND,
+            topic=topic,
+            channel=channel,
+            include_clients=include_clients,
+            memory=memory,
+        )
+
+    def on_stats(self, topic: str = "") -> dict[str, Any]:
+        """This worker's share of /stats."""
+        self._loop.enter()
+        self._shard.settle()
+        return {
+            "topics": [
+                self._topic_counters(each)
+                for each in list(self._shard.topics.values())
+                if not topic or each.name == topic
+            ],
+            "producers": self._home.producers(),
+            "memory": stats.process_memory(),
+            "health": self._shard.health,
+            "health_at": self._shard.health_at,
+        }
+
+    def _topic_counters(self, topic: Topic) -> dict[str, Any]:
+        channels = [
+            {**channel.counters(), "clients": [each.counters() for each in channel.consumers]}
+            for channel in topic.channels.values()
+        ]
+        return {**topic.counters(), "channels": channels}
+
+    def health(self) -> str:
+        return self._overall_health(self._gather("health"))
+
+    def on_health(self) -> dict[str, Any]:
+        """The outcome of this worker's latest write to a log, and when it was."""
+        return {"health": self._shard.health, "health_at": self._shard.health_at}
+
+    def _overall_health(self, shares: list[dict[str, Any]]) -> str:
+        if len(shares) < self._workers:
+            missing = self._workers - len(shares)
+            return f"NOK - {missing} of {self._workers} workers are being restarted"
+        latest = max(shares, key=lambda share: share["health_at"])
+        return str(latest["health"])
+
+    def _gather(self, method: str, **args: Any) -> list[dict[str, Any]]:
+        """Ask every worker that is up, this one too."""
+        asked = [
+            gevent.spawn(self._ask_quietly, peer, method, args) for peer in sorted(self._peers)
+        ]
+        own = getattr(self, f"on_{method}")(**args)
+        gevent.joinall(asked)
+        return [own, *(each.value for each in asked if each.value is not None)]
+
+    def _ask_quietly(self, peer: int, method: str, args: dict[str, Any]) -> Any:
+        try:
+            return self._master.ask(peer, method, ASK_TIMEOUT, **args).value
+        except (CallTimeout, ChannelClosed, RemoteError):
+            return None
+
+    def info(self) -> dict[str, Any]:
+        options = self._options
+        return {
+            "version": NSQ_VERSION,
+            "broadcast_address": options.broadcast_address,
+            "hostname": socket.gethostname(),
+            "http_port": self._port("http"),
+            "tcp_port": self._port("tcp"),
+            "start_time": self._started // SECOND,
+            "max_heartbeat_interval": options.max_heartbeat_interval,
+            "max_output_buffer_size": options.max_output_buffer_size,
+            "max_output_buffer_timeout": options.max_output_buffer_timeout,
+            "max_deflate_level": options.max_deflate_level,
+            "topology_zone": options.topology_zone,
+            "topology_region": options.topology_region,
+        }
+
+    def _port(self, kind: str) -> int:
+        listener = self._listeners.get(kind)
+        return int(listener["port"]) if listener else 0
