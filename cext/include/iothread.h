@@ -373,6 +373,8 @@ static int run_file_op(IoEngine *engine, IoOp *op, int *call) {
     case IO_RENAME:
         return file_rename(engine, op, call);
     case IO_UNLINK_FILE:
+        if ((file->flags & FILE_CREATE) && !file->opened)
+            return 0;        /* never made: a file of that name is somebody else's */
         file_shut(engine, file);
         *call = CALL_UNLINK;
         return engine->calls->unlink(engine->calls, file->at, file->path) < 0 ? errno : 0;

@@ -262,11 +262,17 @@ static uint64_t stretch_make_damaged(uint8_t *bytes, uint64_t at, uint64_t end, 
  * reported are `base` + position.  Needs n a multiple of 8 and, if not 0, >= 48. */
 static void run_verify(uint8_t *bytes, uint64_t n, uint64_t first_seq, uint32_t count, int dense,
                        uint64_t base, Damages *damages) {
-    uint64_t at = 0, min_seq = first_seq, seen = 0, budget = n * RESYNC_BUDGET;
+    uint64_t at = 0, last = 0, min_seq = first_seq, seen = 0, budget = n * RESYNC_BUDGET;
     while (at < n) {
         uint64_t next, wanted, own, ceiling;
         uint32_t kind;
         const Record *r = record_at(bytes, at);
+        if (n - at < RECORD_SMALLEST) {     /* can't be a record: padding of the one before */
+            damages_add(damages, base + at, n - at, DAMAGE_TAIL);
+            ((Record *)(bytes + last))->length += (uint32_t)(n - at);
+            return;
+        }
+        last = at;
         if (record_good(bytes, n, at) && r->seq >= min_seq && (!dense || r->seq == min_seq)) {
             min_seq = r->seq + 1;
             at += r->length;
@@ -274,7 +280,7 @@ static void run_verify(uint8_t *bytes, uint64_t n, uint64_t first_seq, uint32_t 
             continue;
         }
         next = record_resync(bytes, n, at, min_seq, &budget, &kind);
-        own = n - at >= RECORD_HEADER ? r->seq : 0;
+        own = r->seq;
         ceiling = next < n && record_at(bytes, next)->seq > min_seq
             ? record_at(bytes, next)->seq : UINT64_MAX;
         damages_add(damages, base + at, next - at, kind);
@@ -289,6 +295,7 @@ static void run_verify(uint8_t *bytes, uint64_t n, uint64_t first_seq, uint32_t 
             if (ceiling != UINT64_MAX && ceiling - min_seq < wanted)
                 wanted = ceiling - min_seq;
             wanted = stretch_make_damaged(bytes, at, next, wanted, min_seq);
+            last = at + (wanted - 1) * RECORD_SMALLEST;
             min_seq += wanted;
             seen += wanted;
         }

@@ -6,6 +6,7 @@ tests put faults). Knows nothing of topics or logs; of records only how to seal 
 
 import os
 
+cimport cython
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -329,6 +330,7 @@ cdef int call_python(void *arg, int error) except -1:
     return 0
 
 
+@cython.no_gc_clear      # __dealloc__ needs the thread
 cdef class FileHandle:
     """A file of the thread. `done(error)` is called by poll with 0 or an errno."""
 

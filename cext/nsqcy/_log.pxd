@@ -55,6 +55,7 @@ cdef struct Segment:
     uint64_t number      # of its file name: larger than any before it
     uint64_t end         # places are given out up to here
     uint64_t good        # runs are known to be written up to here
+    uint64_t synced      # runs are known to survive a power loss up to here
     uint64_t live        # bytes of extents not released
     uint32_t pending     # ops that refer to it
     SegmentState state
@@ -165,6 +166,8 @@ cdef class Log:
     cdef uint64_t _unsynced           # records written since the last sync
     cdef int64_t _synced_at
     cdef bint _error_is_sync
+    cdef int _sync_error              # of a failed sync, until a sync() has answered with it
+    cdef uint64_t _sync_error_number  # and of which segment
     cdef bint _directory_known        # on disk before us, so that its parent needs no sync
     cdef bint _directory_dirty
     cdef File *_journal
@@ -201,6 +204,7 @@ cdef class Log:
     cdef int _run_done(self, Task *task, int error) except -1
     cdef int _read_done(self, Task *task, int error) except -1
     cdef int _index(self, Task *task) except -1
+    cdef int _sync_done(self, Task *task, int error) except -1
     cdef int _place(self, Segment *segment, Task *task, Extent *into) except -1
     cdef Segment *_segment_new(self, uint64_t number, int flags) except NULL
     cdef int _segment_free(self, Segment *segment) except -1

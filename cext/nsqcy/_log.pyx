@@ -232,16 +232,17 @@ cdef class Log:
                 keep._run_done(task, error)
             elif kind == TASK_READ:
                 keep._read_done(task, error)
-            elif kind == TASK_SEGMENT or kind == TASK_SYNC:
+            elif kind == TASK_SYNC:
+                keep._sync_done(task, error)
+            elif kind == TASK_SEGMENT:
                 if error:
                     keep._segment_fail(segment, task, error)
-                elif kind == TASK_SYNC and keep._error_is_sync:
-                    keep._error_is_sync = False
-                    keep.last_error_text = ""
             elif kind == TASK_JOURNAL or kind == TASK_DELTA:
                 if error:
                     keep._journal_failed(task, error)
-            elif error and not (error == ENOENT and kind in (TASK_UNLINK, TASK_DIRECTORY)):
+            elif error == ENOENT and (kind == TASK_UNLINK or kind == TASK_DIRECTORY):
+                error = 0         # gone already
+            elif error:
                 keep._note_error(os.fsdecode(segment.path) if segment is not NULL
                                  else keep.directory, task.result.call, error)
             if error and kind != TASK_READ and not keep._end_error:
@@ -649,15 +650,22 @@ cdef class Log:
     # ---- syncing ----
 
     cdef int sync(self, log_done done, void *arg) except -1:
-        """Makes everything appended until now survive a power loss; done says when and whether."""
+        """Makes everything appended until now survive a power loss; done says when and whether.
+        Runs that were written to a file whose sync failed since the last answer count as well."""
+        cdef Segment *segment = self._last
         cdef Task *whole = self._task(TASK_WHOLE, NULL, NULL)
         cdef Task *task
         whole.done = done
         whole.arg = arg
         whole.parts = 1           # held until all parts are submitted
         self._unsynced = 0
-        if self._current is not NULL:
-            self._sync_file(self._current, whole)
+        if self._sync_error and done is not NULL:
+            whole.error = self._sync_error
+            self._sync_error = 0
+        while segment is not NULL and segment.synced < segment.end:
+            if segment.state == SEGMENT_OPEN or segment.state == SEGMENT_CLOSING:
+                self._sync_file(segment, whole)
+            segment = segment.previous
         if self._journal is not NULL and self._journal_dirty:
             self._journal_dirty = False
             task = self._journal_task(TASK_DELTA, whole)
@@ -669,7 +677,23 @@ cdef class Log:
 
     cdef int _sync_file(self, Segment *segment, Task *whole) except -1:
         cdef Task *task = self._task(TASK_SYNC, segment, whole)
+        task.offset = segment.end
         return self.io.on_file(IO_SYNC, segment.file, 0, task_finished, task, &task.result)
+
+    cdef int _sync_done(self, Task *task, int error) except -1:
+        cdef Segment *segment = task.segment
+        if not error:
+            segment.synced = max(segment.synced, task.offset)
+            if self._error_is_sync:
+                self._error_is_sync = False
+                self.last_error_text = ""
+            return 0
+        if task.whole is NULL or task.whole.done is NULL or segment.end > task.offset:
+            self._sync_error = error
+            self._sync_error_number = segment.number
+        elif self._sync_error_number == segment.number:
+            self._sync_error = 0
+        return self._segment_fail(segment, task, error)
 
     cdef int _sync_directory(self, Task *whole) except -1:
         """Makes names durable: of the files in the directory, and of the directory if it is new.

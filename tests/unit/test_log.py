@@ -1,160 +1,1134 @@
-"""The form of log lines."""
+"""One topic's log: appending, rolling, reading, releasing, failing, recovering."""
 
-import json
+import errno
+import gc
 import os
-import re
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Iterator
+import random
+import shutil
+import struct
+from pathlib import Path
 
+import diskformat
 import pytest
+from diskformat import Message, message, messages, record, run, segment_messages, walk
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from nsqcy import _log
+from nsqcy._io import IoThread
+from nsqcy._log import FormatError, Log, LogProbe
 
-from nsqcy.log import DEBUG, FATAL, INFO, LEVELS, WARN, Log
+SURVIVORS, HAS_DELAYED = 1, 2
+STOPPED: list[IoThread] = []
 
-MOMENT = 1_795_166_311_522_853_999  # 2026-11-20 09:18:31.522853 UTC
 
+class Disk:
+    """A log on real files, with everything it reports."""
 
-class Pipe:
-    def __init__(self) -> None:
-        self.reader, self.fd = os.pipe()
+    def __init__(self, path, topic="t", make=True, **options):
+        self.path = Path(path)
+        if make:
+            self.path.mkdir(exist_ok=True)
+        self.directory = self.path / f"{topic}.topic"
+        self.io = IoThread(faults=True)
+        self.damages = []
+        self.errors = []
+        self.log = Log(self.io, path, topic, on_damage=self._damage, **options)
+        self.probe = LogProbe(self.log)
 
-    def text(self) -> str:
-        return os.read(self.reader, 1 << 16).decode()
+    def _damage(self, path, offset, text):
+        self.damages.append((Path(path).name, offset, text))
+
+    def append(self, batch, flags=0, into=None, done=None):
+        handle = self.probe.append(run(batch), batch[0].seq, batch[-1].seq, len(batch), flags,
+                                   into, self.errors.append if done is None else done)
+        return handle
+
+    def wrote(self, batch, **more):
+        """Appends and waits."""
+        handle = self.append(batch, **more)
+        self.io.drain_now()
+        return handle
+
+    def read(self, handle):
+        got = []
+        self.probe.read(handle, lambda error, data: got.append((error, data)))
+        self.io.drain_now()
+        (error, data), = got
+        assert error == 0, os.strerror(error)
+        return walk(data)
+
+    def messages(self, handle):
+        found = self.read(handle)
+        assert not any(one.damaged for one in found)
+        return [one.message for one in found]
+
+    def segments(self):
+        return sorted(self.directory.glob("*.seg"))
+
+    def close(self):
+        """A clean exit."""
+        answers = []
+        self.probe.close(answers.append)
+        self.io.drain_now()
+        self.stop()
+        return answers
+
+    def stop(self):
+        """The process ends without a word: what was submitted has been carried out."""
+        self.probe = self.log = None
+        self.io.close()
+        STOPPED.append(self.io)
 
 
 @pytest.fixture
-def pipe() -> Iterator[Pipe]:
-    pipe = Pipe()
-    yield pipe
-    os.close(pipe.reader)
-    os.close(pipe.fd)
+def disk(tmp_path):
+    disk = Disk(tmp_path)
+    yield disk
+    if disk.log is not None:
+        disk.stop()
 
 
-@pytest.fixture
-def two_hours_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TZ", "XYZ-2")
-    time.tzset()
+@pytest.fixture(autouse=True)
+def balanced():
     yield
-    monkeypatch.undo()
-    time.tzset()
+    gc.collect()
+    assert _log.live() == {"tasks": 0, "segments": 0, "pieces": 0}
+    for io in STOPPED:
+        assert io.live() == {"ops": 0, "files": 0}
+    STOPPED.clear()
 
 
-def log_to(pipe: Pipe, level: int = INFO, format: str = "text") -> Log:
-    return Log("[nsqd] ", level, format, pipe.fd, clock=lambda: MOMENT)
+def recovered(path, topic="t"):
+    """({seq: message}, recovered, damages while reading): everything a start finds and can read."""
+    disk = Disk(path, topic)
+    found = disk.log.recover()
+    readable = {}
+    for first, last, count, _flags, _first_time, _last_time, handle in found.runs:
+        records = disk.read(handle)
+        assert len(records) == count
+        assert [r.message.seq for r in records] == sorted({r.message.seq for r in records})
+        assert first <= records[0].message.seq and records[-1].message.seq <= last
+        for one in records:
+            if not one.damaged:
+                readable[one.message.seq] = one.message
+        del handle
+    damages = disk.damages
+    disk.stop()
+    return readable, found, damages
 
 
-@pytest.mark.usefixtures("two_hours_east")
-def test_a_line_is_nsqds_in_local_time(pipe: Pipe) -> None:
-    log_to(pipe).info("TCP: listening on 127.0.0.1:4150", topic="unseen")
-    assert pipe.text() == (
-        "[nsqd] 2026/11/20 11:18:31.522853 INFO: TCP: listening on 127.0.0.1:4150\n"
-    )
+# ---- appending and reading ----
 
 
-def test_the_names_of_the_levels(pipe: Pipe) -> None:
-    log = log_to(pipe, DEBUG)
-    for name in LEVELS:
-        getattr(log, name)("x")
-    titles = re.findall(r"\d{6} ([A-Z]+): x\n", pipe.text())
-    assert titles == ["DEBUG", "INFO", "WARNING", "ERROR", "FATAL"]
+def test_what_is_appended_is_read_back(disk):
+    batch = messages(1, 100, 33)
+    handle = disk.append(batch)
+    assert handle.pieces == [(1, 64, 100 * 80, 1, 100, 100)]     # the place is known at once
+    assert not disk.directory.exists()
+    disk.io.drain_now()
+    assert disk.errors == [0]
+    assert disk.messages(handle) == batch
+    assert [p.name for p in disk.segments()] == ["00000000000000000001.seg"]
+    assert disk.log.disk_bytes == 8000
+    disk.probe.release(handle)
 
 
-@pytest.mark.parametrize("level", LEVELS.values())
-def test_below_its_level_a_log_is_silent(pipe: Pipe, level: int) -> None:
-    log = log_to(pipe, level)
-    for name in LEVELS:
-        getattr(log, name)(name)
-    said = re.findall(r": (\w+)\n", pipe.text())
-    assert said == list(LEVELS)[level - 1 :]
+@pytest.mark.parametrize("topic", [".", "..", "...", "a.b-c_D9", "x#ephemeral", "-"])
+def test_every_topic_name_is_a_directory_name(tmp_path, topic):
+    disk = Disk(tmp_path, topic)
+    disk.wrote(messages(1, 1))
+    assert os.listdir(tmp_path) == [f"{topic}.topic"]
+    assert (tmp_path / f"{topic}.topic" / "00000000000000000001.seg").exists()
+    disk.stop()
 
 
-@pytest.mark.case("CFG-13")
-def test_the_level_changes_at_run_time(pipe: Pipe) -> None:
-    log = log_to(pipe)
-    log.debug("one")
-    log.level = WARN
-    log.info("two")
-    log.level = DEBUG
-    log.debug("three")
-    assert pipe.text().endswith("DEBUG: three\n")
-    log.level = FATAL
-    log.error("four")
-    log.fatal("five")
-    assert pipe.text().endswith("FATAL: five\n")
+@pytest.mark.parametrize("topic", ["", "a/b", "../x", "a#b", "é", "a\0", "#ephemeral", "a\n"])
+def test_other_names_are_refused(tmp_path, topic):
+    with pytest.raises(ValueError, match="not a topic name"):
+        _log.topic_directory(topic)
 
 
-def test_the_stamp_follows_the_clock(pipe: Pipe) -> None:
-    moments = iter([MOMENT, MOMENT + 1000, MOMENT + 1_000_000_000])
-    log = Log("", INFO, "text", pipe.fd, clock=lambda: next(moments))
-    for _ in range(3):
-        log.info("x")
-    stamps = [line.split()[1] for line in pipe.text().splitlines()]
-    assert [stamp[-9:] for stamp in stamps] == ["31.522853", "31.522854", "32.522853"]
+def test_a_run_that_follows_extends_its_extent_and_a_roll_chains_it(tmp_path):
+    disk = Disk(tmp_path, max_bytes_per_file=64 + 48 * 10)
+    handle = None
+    for seq in range(1, 26):
+        handle = disk.append(messages(seq, 1, 8), into=handle)
+    disk.io.drain_now()
+    assert handle.pieces == [(1, 64, 480, 1, 10, 10), (11, 64, 480, 11, 20, 10),
+                             (21, 64, 240, 21, 25, 5)]
+    assert disk.messages(handle) == messages(1, 25, 8)
+    assert segment_messages(disk.segments()[0]) == messages(1, 10, 8)
+    disk.probe.release(handle)
+    disk.io.drain_now()
+    assert handle.pieces == [] and [p.name[18:20] for p in disk.segments()] == ["21"]
+    disk.stop()
 
 
-def test_nobody_forges_a_line(pipe: Pipe) -> None:
-    log_to(pipe).info("a\n[nsqd] FATAL: b\r\nc \udcff")
-    line = pipe.text()
-    assert line.count("\n") == 1
-    assert "\r" not in line
-    assert line.endswith("INFO: a\\n[nsqd] FATAL: b\\r\\nc \\udcff\n")
+def test_other_runs_between_chain_the_extent(disk):
+    first = disk.append(messages(1, 2))
+    other = disk.append(messages(3, 2))
+    disk.append(messages(5, 2), into=first)
+    disk.io.drain_now()
+    assert len(first.pieces) == 2
+    assert disk.messages(first) == messages(1, 2) + messages(5, 2)
+    assert disk.messages(other) == messages(3, 2)
 
 
-def test_json_lines(pipe: Pipe) -> None:
-    log = log_to(pipe, format="json")
-    log.warn("a\nb é \udcff", topic="t", count=3, level="mine", path=os)
-    line = pipe.text()
-    assert line.count("\n") == 1
-    record = json.loads(line)
-    assert list(record)[:3] == ["time", "level", "msg"]
-    assert record["time"] == "2026-11-20T09:18:31.522853Z"
-    assert record["level"] == "warn"
-    assert record["msg"] == "a\nb é \udcff"
-    assert (record["topic"], record["count"]) == ("t", 3)
-    assert record["path"] == str(os)
+def test_footer_of_a_rolled_segment(tmp_path):
+    disk = Disk(tmp_path, max_bytes_per_file=4096)
+    kept = [disk.append(messages(1, 10)), disk.append(messages(11, 5)),
+            disk.append([message(2), message(7)], flags=SURVIVORS),
+            disk.append([message(16, 30, delay=5)])]
+    kept.append(disk.append(messages(17, 100)))
+    disk.io.drain_now()
+    footer = diskformat.footer(disk.segments()[0].read_bytes())
+    stamp = 1_700_000_000_000_000_000
+    size = len(record(message(1)))
+    wide = len(record(message(16, 30, delay=5)))
+    assert footer.records == 18 and (footer.first_seq, footer.last_seq) == (1, 16)
+    assert footer.max_id == 16 * 16 + 1
+    assert footer.data_end == 64 + 17 * size + wide
+    assert footer.runs == [
+        (1, 15, 64, 15 * size, 15, 0, stamp + 1, stamp + 15),
+        (2, 7, 64 + 15 * size, 2 * size, 2, SURVIVORS, stamp + 2, stamp + 7),
+        (16, 16, 64 + 17 * size, wide, 1, HAS_DELAYED, stamp + 16, stamp + 16),
+    ]
+    del kept
+    disk.stop()
 
 
-def test_what_json_cannot_say_still_gives_a_line(pipe: Pipe) -> None:
-    loop: list[object] = []
-    loop.append(loop)
-    log_to(pipe, format="json").info("x", ratio=float("nan"), loop=loop)
-    assert json.loads(pipe.text())["ratio"] == "nan"
+def test_one_record_a_segment(tmp_path):
+    disk = Disk(tmp_path, max_bytes_per_file=1)
+    kept = [disk.append(messages(seq, 1, 5)) for seq in range(1, 51)]
+    disk.io.drain_now()
+    assert len(disk.segments()) == 50
+    for handle, seq in zip(kept, range(1, 51), strict=True):
+        assert disk.messages(handle) == messages(seq, 1, 5)
+    assert disk.close() == [0]
+    readable, found, damages = recovered(tmp_path)
+    assert sorted(readable) == list(range(1, 51)) and found.clean and not damages
 
 
-def test_a_closed_sink_costs_the_line_only() -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    try:
-        Log("", INFO, "text", writer).info("x")
-    finally:
-        os.close(writer)
+@pytest.mark.parametrize("backlog", [0, 1, 2])
+def test_rolling_a_drained_queue_leaves_nothing_behind(tmp_path, backlog):
+    disk = Disk(tmp_path, max_bytes_per_file=64 + 48 * 4)
+    queue = []
+    for seq in range(1, 101):
+        queue.append((seq, disk.wrote(messages(seq, 1, 8))))
+        while len(queue) > backlog:
+            one, handle = queue.pop(0)
+            assert disk.messages(handle) == messages(one, 1, 8)
+            disk.probe.release(handle)
+        disk.io.drain_now()
+        assert len(disk.segments()) <= 2
+    assert not disk.damages and disk.log.last_error_text == ""
+    assert disk.close() == [0]
+    readable, found, _ = recovered(tmp_path)
+    assert set(range(101 - backlog, 101)) <= set(readable)
+    assert found.clean and not found.damages and found.next_seq == 101
 
 
-def test_lines_of_many_threads_stay_whole(pipe: Pipe) -> None:
-    log = Log("", INFO, "text", pipe.fd)
-
-    def chatter(word: str) -> None:
-        for _ in range(50):
-            log.info(word * 20)
-
-    threads = [threading.Thread(target=chatter, args=(word,)) for word in "abcd"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    lines = pipe.text().splitlines()
-    assert len(lines) == 200
-    assert all(re.search(r"INFO: (\w)\1{19}$", line) for line in lines)
+def test_ten_thousand_runs(tmp_path):
+    disk = Disk(tmp_path, max_bytes_per_file=100_000)
+    kept = [disk.append(messages(seq, 1, 8)) for seq in range(1, 10_001)]
+    disk.io.drain_now()
+    assert disk.errors == [0] * 10_000
+    for handle in kept[::97]:
+        disk.messages(handle)
+    assert disk.close() == [0]
+    readable, found, damages = recovered(tmp_path)
+    assert readable == {seq: message(seq, 8) for seq in range(1, 10_001)}
+    assert len(found.runs) < 20                  # the index is sparse
+    assert found.next_seq == 10_001 and found.max_id == 160_001 and not damages
 
 
-def test_it_imports_next_to_nothing() -> None:
-    """It comes before gevent in every start, so what it imports delays the first accept."""
-    heavy = {"logging", "json", "re", "enum", "typing", "dataclasses", "inspect", "traceback"}
-    program = "import sys, nsqcy.log; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-S", "-c", program], check=True, capture_output=True, text=True
-    )
-    assert "nsqcy.log" in loaded.stdout.split()
-    assert not heavy & set(loaded.stdout.split())
+def test_a_record_larger_than_a_segment_has_one_of_its_own(tmp_path):
+    disk = Disk(tmp_path, max_bytes_per_file=1000)
+    kept = [disk.append([message(seq, size)]) for seq, size in ((1, 10), (2, 100_000), (3, 10))]
+    disk.io.drain_now()
+    assert [len(segment_messages(p)) for p in disk.segments()[:2]] == [1, 1]
+    assert disk.messages(kept[1]) == [message(2, 100_000)]
+    assert disk.close() == [0]
+
+
+def test_what_is_not_a_run_is_refused(disk):
+    for image, first, last, count in ((b"", 1, 1, 1), (b"x" * 47, 1, 1, 1), (b"x" * 48, 2, 1, 1),
+                                      (b"x" * 48, 1, 1, 0)):
+        with pytest.raises(ValueError, match="not a run"):
+            disk.probe.append(bytearray(image), first, last, count)
+    with pytest.raises(ValueError, match="empty extent"):
+        disk.probe.read(_log.RunHandle(disk.log), None)
+
+
+# ---- names ----
+
+
+def test_survivors_at_a_roll_get_a_name_of_their_own(tmp_path):
+    disk = Disk(tmp_path, max_bytes_per_file=300)
+    old = disk.append(messages(1, 4, 8))
+    mid = disk.append(messages(5, 4, 8))
+    copies = disk.append([message(1, 8), message(3, 8), message(6, 8)], flags=SURVIVORS)
+    more = disk.append(messages(9, 4, 8))
+    disk.io.drain_now()
+    assert [int(p.name[:20]) for p in disk.segments()] == [1, 5, 6, 9]
+    disk.probe.release(old)
+    disk.probe.release(mid)
+    disk.io.drain_now()
+    assert disk.messages(copies) == [message(1, 8), message(3, 8), message(6, 8)]
+    assert disk.messages(more) == messages(9, 4, 8)
+    assert disk.close() == [0]
+    readable, found, _ = recovered(tmp_path)
+    assert sorted(readable) == [1, 3, 6, 9, 10, 11, 12]
+    assert [one[:4] for one in found.runs] == [(1, 6, 3, SURVIVORS), (9, 12, 4, 0)]
+
+
+def test_a_start_never_writes_into_what_was_there(tmp_path):
+    for start in range(4):
+        disk = Disk(tmp_path)
+        found = disk.log.recover()
+        before = {p: p.read_bytes() for p in disk.segments()}
+        assert found.next_seq == start * 3 + 1
+        runs = [one[6] for one in found.runs]
+        disk.wrote(messages(found.next_seq, 3))
+        assert {p: p.read_bytes() for p in before} == before
+        assert len(disk.segments()) == start + 1
+        del runs, found
+        disk.close() if start % 2 else disk.stop()
+    assert sorted(recovered(tmp_path)[0]) == list(range(1, 13))
+
+
+def test_without_recovery_existing_data_is_not_overwritten(tmp_path):
+    disk = Disk(tmp_path)
+    disk.wrote(messages(1, 3))
+    disk.close()
+    before = disk.segments()[0].read_bytes()
+    disk = Disk(tmp_path)
+    handle = disk.wrote(messages(1, 3, 50))
+    assert disk.errors == [errno.EEXIST] and disk.log.last_error_text.endswith(": file exists")
+    disk.probe.retract(handle, handle.bytes, 1, 3)
+    handle = disk.wrote(messages(1, 3, 50))
+    assert disk.errors[1:] == [0] and disk.messages(handle) == messages(1, 3, 50)
+    assert disk.segments()[0].read_bytes() == before
+    disk.stop()
+
+
+# ---- syncing ----
+
+
+def test_sync_every(tmp_path):
+    disk = Disk(tmp_path, sync_every=10)
+    kept = [disk.append(messages(seq, 1)) for seq in range(1, 36)]
+    disk.io.drain_now()
+    assert disk.io.calls_made("fdatasync") == 3
+    assert disk.io.calls_made("fsync") == 2         # the new directory, and the one it is in
+    del kept
+    disk.stop()
+
+
+def test_sync_timeout(disk):
+    assert disk.probe.tick(5) == 0
+    disk.wrote(messages(1, 1))
+    assert disk.probe.tick(10) == 5 + 2_000_000_000
+    disk.io.drain_now()
+    assert disk.io.calls_made("fdatasync") == 0
+    assert disk.probe.tick(5 + 2_000_000_000) == 0
+    disk.io.drain_now()
+    assert disk.io.calls_made("fdatasync") == 1
+    assert disk.probe.tick(10**12) == 0             # nothing new: nothing to sync
+    disk.io.drain_now()
+    assert disk.io.calls_made("fdatasync") == 1
+
+
+def test_sync_answers_after_the_disk_did(disk):
+    answers = []
+    disk.append(messages(1, 1), done=lambda error: answers.append(("run", error)))
+    disk.probe.sync(lambda error: answers.append(("sync", error)))
+    disk.io.hold("fdatasync")
+    disk.io.wait_parked()
+    disk.io.poll_now()
+    assert answers == [("run", 0)]
+    disk.io.release()
+    disk.io.drain_now()
+    assert answers == [("run", 0), ("sync", 0)]
+
+
+def test_sync_of_nothing_answers(disk):
+    answers = []
+    disk.probe.sync(answers.append)
+    disk.io.drain_now()
+    assert answers == [0] and disk.io.calls_made("fdatasync") == 0
+
+
+def test_sync_covers_a_segment_that_was_just_rolled(tmp_path):
+    disk = Disk(tmp_path, max_bytes_per_file=100)
+    answers = []
+    disk.append(messages(1, 1))
+    disk.io.fault("fdatasync", 1, errno.EIO)        # that of the rolled one
+    disk.append(messages(2, 1))
+    disk.probe.sync(answers.append)
+    disk.probe.sync(answers.append)
+    disk.io.drain_now()
+    assert answers == [errno.EIO, errno.EIO]
+    disk.probe.sync(answers.append)
+    disk.io.drain_now()
+    assert answers[2:] == [0]
+    disk.stop()
+
+
+def test_a_sync_that_failed_unasked_is_told_to_the_next_who_asks(tmp_path):
+    disk = Disk(tmp_path, sync_every=2)
+    answers = []
+    disk.io.fault("fdatasync", 1, errno.EIO)
+    disk.wrote(messages(1, 2))
+    disk.wrote(messages(3, 1))
+    for _ in range(2):
+        disk.probe.sync(answers.append)
+        disk.io.drain_now()
+    assert answers == [errno.EIO, 0]
+    disk.stop()
+
+
+def test_records_after_a_sync_was_asked_for_share_its_failure(disk):
+    answers = []
+    disk.append(messages(1, 1))
+    disk.probe.sync(answers.append)
+    disk.io.fault("fdatasync", 1, errno.EIO)
+    disk.append(messages(2, 1), done=lambda error: answers.append(("run", error)))
+    disk.io.drain_now()
+    disk.probe.sync(answers.append)
+    disk.io.drain_now()
+    assert answers == [errno.EIO, ("run", errno.EIO), errno.EIO]
+
+
+def test_a_failed_sync_is_final_and_service_goes_on_in_a_new_segment(disk):
+    answers = []
+    first = disk.append(messages(1, 2))
+    disk.io.fault("fdatasync", 1, errno.EIO)
+    disk.probe.sync(answers.append)
+    disk.io.drain_now()
+    path = disk.segments()[0]
+    assert answers == [errno.EIO] and disk.errors == [0]
+    assert disk.log.last_error_text == f"sync {path}: input/output error"
+    second = disk.wrote(messages(3, 2))
+    assert disk.log.last_error_text == f"sync {path}: input/output error"
+    disk.probe.sync(answers.append)
+    disk.io.drain_now()
+    assert answers == [errno.EIO, 0] and disk.log.last_error_text == ""
+    assert len(disk.segments()) == 2
+    assert disk.messages(first) + disk.messages(second) == messages(1, 4)
+    assert disk.close() == [0]
+    assert diskformat.footer(path.read_bytes()) is None
+
+
+# ---- failing ----
+
+
+def test_disk_full_and_room_again(disk):
+    results = []
+    first = disk.wrote(messages(1, 3))
+    path = disk.segments()[0]
+    disk.io.fault("pwrite", 2, errno.ENOSPC)
+    batches = {seq: messages(seq, 3) for seq in (4, 7, 10)}
+    into = None
+    for seq, batch in batches.items():
+        into = disk.append(batch, into=into,
+                           done=lambda error, seq=seq: results.append((seq, error)))
+    disk.io.drain_now()
+    assert results == [(4, 0), (7, errno.ENOSPC), (10, errno.ENOSPC)]
+    assert disk.log.last_error_text == f"write {path}: no space left on device"
+    for seq in (7, 10):
+        disk.probe.retract(into, len(run(batches[seq])), seq, 3)
+    disk.io.drain_now()
+    assert into.pieces == [(1, 64 + 3 * 64, 3 * 64, 4, 6, 3)]
+    assert path.stat().st_size == 64 + 6 * 64
+    for seq in (7, 10):
+        into = disk.append(batches[seq], into=into)
+    disk.io.drain_now()
+    assert disk.log.last_error_text == ""
+    assert disk.messages(into) == messages(4, 9)
+    assert disk.messages(first) == messages(1, 3)
+    assert [int(p.name[:20]) for p in disk.segments()] == [1, 7]
+    assert disk.close() == [0]
+    readable, found, damages = recovered(disk.path)
+    assert readable == {seq: message(seq) for seq in range(1, 13)}
+    assert not damages and not found.damages
+
+
+def test_a_failure_may_be_retried_at_once(disk):
+    """The done of a failed run appends it again, while later runs of its segment still fail."""
+    batches = {seq: messages(seq, 2) for seq in range(1, 21, 2)}
+    handles, left = {}, [7]
+
+    def finished(seq):
+        def done(error):
+            if not error:
+                return
+            left[0] -= 1
+            disk.probe.retract(handles[seq], handles[seq].bytes, seq, 2)
+            disk.append(batches[seq], into=handles[seq], done=finished(seq))
+        return done
+
+    disk.io.fault("pwrite", 5, errno.ENOSPC)
+    for seq, batch in batches.items():
+        handles[seq] = disk.append(batch, done=finished(seq))
+    disk.io.drain_now()
+    assert left == [0]
+    assert [one.seq for seq in batches for one in disk.messages(handles[seq])] == [*range(1, 21)]
+    assert len(disk.segments()) == 2
+    handles.clear()
+
+
+def test_a_directory_in_the_way_is_told_as_go_does(tmp_path):
+    disk = Disk(tmp_path)
+    path = disk.directory / "00000000000000000001.seg"
+    path.mkdir(parents=True)
+    handle = disk.wrote(messages(1, 1))
+    assert disk.errors == [errno.EISDIR]
+    assert disk.log.last_error_text == f"open {path}: is a directory"
+    disk.probe.release(handle)
+    disk.io.drain_now()
+    disk.stop()
+
+
+def test_a_data_path_that_is_gone(tmp_path):
+    disk = Disk(tmp_path / "missing", make=False)
+    handle = disk.wrote(messages(1, 1))
+    assert disk.errors == [errno.ENOENT]
+    assert disk.log.last_error_text == f"mkdir {disk.directory}: no such file or directory"
+    (tmp_path / "missing").mkdir()
+    disk.probe.retract(handle, handle.bytes, 1, 1)
+    handle = disk.wrote(messages(1, 1))
+    assert disk.errors[1:] == [0] and disk.messages(handle) == messages(1, 1)
+    disk.stop()
+
+
+def scenario(disk):
+    """Everything a log does. Returns {seq: handle} of the runs that were reported written."""
+    good, handles = {}, {}
+
+    def finished(batch):
+        def done(error):
+            if error:
+                handle = handles[batch[0].seq]
+                disk.probe.retract(handle, len(run(batch)), batch[0].seq, len(batch))
+            else:
+                good[batch[0].seq] = batch
+        return done
+
+    for seq in range(1, 31, 3):
+        batch = messages(seq, 3, 40)
+        handles[seq] = disk.append(batch, done=finished(batch))
+        if seq % 4 == 0:
+            disk.probe.sync()
+        if seq % 5 == 0:
+            disk.probe.write_snapshot(b"snapshot %d" % seq)
+        if seq % 7 == 0:
+            disk.probe.append_delta(b"delta %d" % seq)
+        disk.io.drain_now()
+    released = 7
+    if released in good:
+        del good[released]
+        disk.probe.release(handles[released])
+    disk.io.drain_now()
+    return good, handles
+
+
+def count_calls(tmp_path):
+    disk = Disk(tmp_path / "count", max_bytes_per_file=700)
+    kept = scenario(disk)
+    disk.close()
+    del kept
+    return disk.io.calls_made()
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_disk_full_at_every_call_in_turn(tmp_path, times):
+    calls = count_calls(tmp_path)
+    assert calls > 60
+    for nth in range(1, calls + 1):
+        path = tmp_path / str(nth)
+        disk = Disk(path, max_bytes_per_file=700)
+        disk.io.fault("any", nth, errno.ENOSPC, times)
+        good, handles = scenario(disk)
+        made = disk.io.calls_made()
+        disk.io.clear_faults()
+        for seq, batch in good.items():              # what was reported written is readable
+            assert disk.messages(handles[seq]) == batch, nth
+        if made < nth:
+            disk.io.fault("any", nth - made, errno.ENOSPC, times)
+        handle = disk.wrote(messages(100, 2))
+        if disk.errors[-1]:                          # the fault met this one
+            disk.probe.retract(handle, handle.bytes, 100, 2)
+            disk.io.clear_faults()
+            handle = disk.wrote(messages(100, 2))
+        assert disk.errors[-1] == 0, nth             # and service goes on
+        disk.close()
+        readable, found, damages = recovered(path)
+        for batch in (*good.values(), messages(100, 2)):
+            for one in batch:
+                assert readable[one.seq] == one, nth
+        assert not damages, nth
+        assert found.journal == [] or found.journal[0].startswith(b"snapshot"), nth
+        handle = None
+        handles.clear()
+        shutil.rmtree(path)
+
+
+# ---- damage while serving ----
+
+
+def flip(path, offset, mask=0xFF):
+    data = bytearray(path.read_bytes())
+    data[offset] ^= mask
+    path.write_bytes(data)
+
+
+def test_a_damaged_body_costs_that_record(disk):
+    handle = disk.wrote(messages(1, 5))
+    flip(disk.segments()[0], 64 + 64 * 2 + 45)
+    found = disk.read(handle)
+    assert [one.damaged for one in found] == [False, False, True, False, False]
+    assert [one.message.seq for one in found] == [1, 2, 3, 4, 5]
+    assert [one.length for one in found] == [64] * 5
+    assert found[2].message == Message(3, b"")
+    assert disk.damages == [("00000000000000000001.seg", 64 + 128, "damaged record of 64 bytes")]
+
+
+def test_a_lost_length_costs_that_record_too(disk):
+    handle = disk.wrote(messages(1, 5))
+    flip(disk.segments()[0], 64 + 64 * 2 + 1)
+    found = disk.read(handle)
+    assert [(one.message.seq, one.damaged) for one in found] == [
+        (1, False), (2, False), (3, True), (4, False), (5, False)]
+    assert disk.damages[0][1] == 64 + 128
+
+
+def test_a_torn_away_tail_reads_as_damaged_records(disk):
+    handle = disk.wrote(messages(1, 5))
+    os.truncate(disk.segments()[0], 64 + 64 * 2 + 10)
+    found = disk.read(handle)
+    assert [(one.message.seq, one.damaged) for one in found] == [
+        (1, False), (2, False), (3, True), (4, True), (5, True)]
+    assert [one.length for one in found] == [64, 64, 48, 48, 96]
+    assert disk.damages == [
+        ("00000000000000000001.seg", 64 + 128, "no good record in the last 192 bytes")]
+
+
+def test_survivors_are_verified_with_their_gaps(disk):
+    batch = [message(seq) for seq in (3, 9, 10, 40)]
+    handle = disk.wrote(batch, flags=SURVIVORS)
+    assert disk.messages(handle) == batch
+    flip(disk.segments()[0], 64 + 64 + 45)
+    assert [(one.message.seq, one.damaged) for one in disk.read(handle)] == [
+        (3, False), (9, True), (10, False), (40, False)]
+
+
+def test_a_bad_sector_costs_what_is_in_it(disk):
+    handle = disk.wrote(messages(1, 300, 30))
+    disk.io.fault("pread", 1, errno.EIO)       # the whole read
+    disk.io.fault("pread", 3, errno.EIO)       # then its second sector: bytes 4096 .. 8192
+    found = disk.read(handle)
+    assert [one.message.seq for one in found] == [*range(1, 301)]
+    lost = [one.message.seq for one in found if one.damaged]
+    size = len(record(message(1, 30)))
+    assert lost == [*range((4096 - 64) // size + 1, (8192 - 64 - 1) // size + 2)]
+    assert len(disk.damages) == 1 or disk.damages
+
+
+def test_a_missing_file_is_an_error(disk):
+    handle = disk.wrote(messages(1, 5))
+    answers = []
+    fresh = Disk(disk.path)
+    found = fresh.log.recover()
+    os.unlink(disk.segments()[0])
+    fresh.probe.read(found.runs[0][6], lambda error, data: answers.append(error))
+    fresh.io.drain_now()
+    assert answers == [errno.ENOENT]
+    assert fresh.log.last_error_text.startswith("open ")
+    del found, handle
+    fresh.stop()
+
+
+flips = st.lists(st.tuples(st.integers(0, 1 << 30), st.integers(1, 255)), min_size=1, max_size=6)
+sizes = st.lists(st.integers(1, 90), min_size=1, max_size=25)
+
+
+def offsets(batch):
+    return [(one.offset, one.offset + one.length) for one in walk(run(batch))]
+
+
+@settings(max_examples=400, deadline=None)
+@given(sizes=sizes, flips=flips, gaps=st.booleans())
+def test_verifying_loses_only_what_was_touched(sizes, flips, gaps):
+    step = 3 if gaps else 1
+    batch = [message(7 + n * step, size) for n, size in enumerate(sizes)]
+    image = run(batch, crc=True)
+    before = bytes(image)
+    for at, mask in flips:
+        image[at % len(image)] ^= mask
+    touched = {n for n, (start, end) in enumerate(offsets(batch))
+               if image[start:end] != before[start:end]}
+    _log.verify_run(image, 7, len(batch), not gaps)
+    found = walk(image)
+    kept = {one.message.seq: one.message for one in found if not one.damaged}
+    assert set(kept) == {one.seq for n, one in enumerate(batch) if n not in touched}
+    assert all(kept[one.seq] == one for one in batch if one.seq in kept)
+    seqs = [one.message.seq for one in found]
+    assert seqs == sorted(set(seqs))
+    if not gaps:
+        assert seqs == [one.seq for one in batch]
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.binary(max_size=600), first=st.integers(0, 2**64 - 1),
+       count=st.integers(0, 2**32 - 1), dense=st.booleans(), sizes=sizes, at=st.integers(0, 600))
+def test_verifying_anything_leaves_something_to_walk(data, first, count, dense, sizes, at):
+    image = bytearray(data[:at] + run([message(9, s) for s in sizes], crc=True) + data[at:])
+    image = image[:len(image) // 8 * 8]
+    total = len(image)
+    _log.verify_run(image, first, count, dense)
+    assert sum(one.length for one in walk(image)) == total == len(image)
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.binary(max_size=400), sizes=sizes, at=st.integers(0, 2000),
+       cut=st.integers(0, 4000))
+def test_scanning_anything_finds_only_good_records(data, sizes, at, cut):
+    image = bytes(64) + bytes(run([message(5 + n, s) for n, s in enumerate(sizes)], crc=True))
+    image = (image[:at] + data + image[at:])[:cut]
+    runs, damages = _log.scan_segment(image)
+    end = 64
+    for first, last, count, _flags, offset, size in runs:
+        assert offset >= end and offset + size <= len(image)
+        end = offset + size
+        found = walk(image[offset:end])
+        assert len(found) == count
+        assert (found[0].message.seq, found[-1].message.seq) == (first, last)
+        for one in found:
+            raw = image[offset + one.offset:offset + one.offset + one.length]
+            assert struct.unpack_from("<I", raw, 4)[0] == diskformat.crc32c(raw[8:])
+    assert sum(r[5] for r in runs) + sum(d[1] for d in damages) == max(0, len(image) - 64)
+
+
+# ---- recovering ----
+
+
+def test_nothing_there(disk):
+    found = disk.log.recover()
+    assert found.runs == [] and found.journal == [] and found.damages == []
+    assert (found.next_seq, found.max_id, found.log_id, found.clean) == (1, 0, None, True)
+
+
+def test_clean_exit_needs_no_scan(tmp_path):
+    disk = Disk(tmp_path)
+    log_id = disk.log.log_id
+    kept = disk.wrote(messages(1, 1000))
+    assert disk.close() == [0]
+    assert segment_messages(disk.segments()[0]) == messages(1, 1000)
+    disk = Disk(tmp_path)
+    found = disk.log.recover()
+    assert [one[:4] for one in found.runs] == [(1, 1000, 1000, 0)]
+    assert found.clean and found.log_id == disk.log.log_id == log_id
+    assert (found.next_seq, found.max_id) == (1001, 16001)
+    assert disk.io.calls_made("pread") == 2           # header and tail of 64 kB
+    assert disk.messages(found.runs[0][6]) == messages(1, 1000)
+    del kept, found
+    disk.stop()
+
+
+def test_release_after_close_removes_nothing(tmp_path):
+    disk = Disk(tmp_path, max_bytes_per_file=500)
+    kept = [disk.append(messages(seq, 3)) for seq in range(1, 31, 3)]
+    disk.io.drain_now()
+    answers = []
+    disk.probe.close(answers.append)
+    for handle in kept:
+        disk.probe.release(handle)
+    disk.io.drain_now()
+    with pytest.raises(ValueError, match="closed"):
+        disk.append(messages(40, 1))
+    disk.stop()
+    assert answers == [0]
+    readable, found, _ = recovered(tmp_path)
+    assert sorted(readable) == list(range(1, 31)) and found.clean
+
+
+def test_a_newer_format_is_refused(tmp_path):
+    disk = Disk(tmp_path)
+    kept = disk.wrote(messages(1, 3))
+    disk.close()
+    path = disk.segments()[0]
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<II", data, 8, 2, 0)
+    struct.pack_into("<I", data, 12, diskformat.crc32c(bytes(data[:64])))
+    path.write_bytes(data)
+    disk = Disk(tmp_path)
+    with pytest.raises(FormatError, match=r"format version 2 is newer than this nsqcy reads \(1\)"):
+        disk.log.recover()
+    assert path.read_bytes() == data
+    del kept
+    disk.stop()
+
+
+def test_a_damaged_header_or_footer_loses_nothing(tmp_path):
+    disk = Disk(tmp_path)
+    kept = disk.wrote(messages(1, 50))
+    disk.close()
+    path, size = disk.segments()[0], disk.segments()[0].stat().st_size
+    flip(path, 9)
+    readable, found, _ = recovered(tmp_path)
+    assert len(readable) == 50 and found.damages == [(str(path), 0, "damaged segment header")]
+    for at in (size - 1, size - 9, size - 13, size - 100):
+        flip(path, at)
+        readable, found, _ = recovered(tmp_path)
+        assert len(readable) == 50 and not found.clean
+        assert found.damages[-1][2] == "no good record in the last 136 bytes"
+        flip(path, at)
+    del kept
+
+
+def test_an_unreadable_segment_does_not_hide_the_others(tmp_path):
+    disk = Disk(tmp_path, max_bytes_per_file=200)
+    kept = [disk.append(messages(seq, 1)) for seq in range(1, 10)]
+    disk.io.drain_now()
+    disk.close()
+    fresh = Disk(tmp_path)
+    fresh.io.fault("open", 2, errno.EACCES)
+    fresh.io.fault("pread", 4, errno.EIO)
+    found = fresh.log.recover()
+    assert len(found.runs) == len(disk.segments()) - 2
+    assert [text for _, _, text in found.damages] == [
+        "open: permission denied", "read: input/output error"]
+    del kept, found
+    fresh.stop()
+
+
+def test_survivors_of_a_crash_are_seen_as_such(tmp_path):
+    disk = Disk(tmp_path)
+    disk.wrote(messages(50, 20, 8))
+    disk.wrote([message(seq, 8) for seq in (3, 9, 20, 21, 40)], flags=SURVIVORS)
+    disk.wrote(messages(70, 20, 8))
+    disk.stop()
+    found = recovered(tmp_path)[1]
+    assert [one[:4] for one in found.runs] == [
+        (50, 69, 20, 0), (3, 40, 5, SURVIVORS), (70, 89, 20, 0)]
+
+
+def test_a_seq_written_twice_is_given_once(tmp_path):
+    disk = Disk(tmp_path)
+    disk.io.fault("ftruncate", 1, errno.EIO)
+    disk.wrote(messages(1, 10))
+    disk.wrote(messages(21, 10))
+    disk.io.fault("pwrite", 1, short=3 * 64)
+    disk.io.fault("pwrite", 2, errno.ENOSPC)
+    handle = disk.wrote(messages(11, 10))
+    assert disk.errors == [0, 0, errno.ENOSPC]
+    disk.probe.retract(handle, handle.bytes, 11, 10)
+    disk.wrote(messages(5, 30))
+    disk.stop()
+    readable, found, damages = recovered(tmp_path)
+    assert readable == {seq: message(seq) for seq in range(1, 35)}
+    assert [one[:3] for one in found.runs] == [
+        (1, 10, 10), (21, 30, 10), (11, 13, 3), (14, 20, 7), (31, 34, 4)]
+    assert not damages
+
+
+def test_a_segment_with_nothing_new_goes_with_the_next_snapshot(tmp_path):
+    disk = Disk(tmp_path, max_bytes_per_file=700)
+    kept = [disk.append(messages(1, 10)), disk.append(messages(11, 10))]
+    disk.io.drain_now()
+    disk.stop()
+    del kept
+    first, second = disk.segments()
+    shutil.copy(first, disk.directory / ("%020d.seg" % 30))
+    (disk.directory / ("%020d.seg" % 40)).write_bytes(b"")
+    (disk.directory / ("%020d.seg" % 50)).write_bytes(b"unreadable")
+    disk = Disk(tmp_path)
+    found = disk.log.recover()
+    assert len(found.runs) == 2 and len(disk.segments()) == 5
+    disk.probe.write_snapshot(b"state")
+    disk.io.drain_now()
+    assert [int(p.name[:20]) for p in disk.segments()] == [1, 11, 50]
+    disk.wrote(messages(21, 1))
+    assert int(disk.segments()[-1].name[:20]) == 51
+    del found
+    disk.stop()
+
+
+def crashed(tmp_path):
+    """A topic directory as a crash leaves it: closed segments, an open one, a journal."""
+    disk = Disk(tmp_path, max_bytes_per_file=1500)
+    rng = random.Random(4)
+    kept, seq = [], 1
+    for _ in range(12):
+        batch = [message(seq + n, rng.randrange(1, 120)) for n in range(rng.randrange(1, 7))]
+        seq += len(batch)
+        kept.append(disk.append(batch))
+    disk.probe.write_snapshot(b"snapshot")
+    for n in range(5):
+        disk.probe.append_delta(b"delta %d" % n)
+    disk.io.drain_now()
+    everything = [one for handle in kept for one in disk.messages(handle)]
+    disk.stop()
+    assert diskformat.footer(disk.segments()[0].read_bytes())
+    assert diskformat.footer(disk.segments()[-1].read_bytes()) is None
+    return disk.directory, everything
+
+
+def places(directory):
+    """{seq: (file name, start, end)} by the reference reader, over whole files."""
+    found = {}
+    for path in sorted(directory.glob("*.seg")):
+        data = path.read_bytes()
+        footer = diskformat.footer(data)
+        end = footer.data_end if footer else len(data)
+        for one in walk(data[64:end]):
+            found[one.message.seq] = (path.name, 64 + one.offset, 64 + one.offset + one.length)
+    return found
+
+
+def test_cut_anywhere(tmp_path):
+    """Any prefix of any one file: whole records are kept, the journal loses its tail."""
+    source, everything = crashed(tmp_path / "made")
+    where = places(source)
+    rng = random.Random(5)
+    for n in range(250):
+        path = tmp_path / f"cut{n}"
+        shutil.copytree(source, path / "t.topic")
+        victim = rng.choice(sorted((path / "t.topic").iterdir()))
+        size = rng.randrange(victim.stat().st_size + 1)
+        os.truncate(victim, size)
+        readable, found, damages = recovered(path)
+        expected = {one.seq: one for one in everything
+                    if where[one.seq][0] != victim.name or where[one.seq][2] <= size}
+        assert readable == expected, (victim.name, size)
+        assert not damages
+        journal = [b"snapshot"] + [b"delta %d" % k for k in range(5)]
+        assert found.journal == journal[:len(found.journal)]
+        assert victim.name == "journal" or found.journal == journal
+        shutil.rmtree(path)
+
+
+def test_damage_anywhere(tmp_path):
+    """Any bytes of any one file: only touched records are lost, and each loss is reported."""
+    source, everything = crashed(tmp_path / "made")
+    where = places(source)
+    rng = random.Random(6)
+    for n in range(400):
+        path = tmp_path / f"flip{n}"
+        shutil.copytree(source, path / "t.topic")
+        victim = rng.choice(sorted((path / "t.topic").iterdir()))
+        size = victim.stat().st_size
+        start = rng.randrange(size)
+        hit = sorted({min(size - 1, start + rng.randrange(20)) for _ in range(rng.randrange(1, 5))})
+        for at in hit:
+            flip(victim, at, rng.randrange(1, 256))
+        readable, found, damages = recovered(path)
+        lost = {seq for seq, (name, a, b) in where.items()
+                if name == victim.name and any(a <= at < b for at in hit)}
+        assert readable == {one.seq: one for one in everything if one.seq not in lost}
+        if lost:
+            assert found.damages or damages
+        if victim.name == "journal":
+            assert found.damages
+        shutil.rmtree(path)
+
+
+@settings(max_examples=200, deadline=None,
+          suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(garbage=st.binary(max_size=700), tail=st.booleans(), seed=st.integers(0, 999))
+def test_any_bytes_as_files(tmp_path, garbage, tail, seed):
+    """Whatever lies in the directory, a start neither crashes nor removes anything."""
+    path = tmp_path / "fuzz"
+    shutil.rmtree(path, ignore_errors=True)
+    directory = path / "t.topic"
+    directory.mkdir(parents=True)
+    if tail:
+        rng = random.Random(seed)
+        garbage += struct.pack("<QQQqqQQQ", *(rng.choice((0, 1, 64, 2**40)) for _ in range(8)))
+        end = struct.pack("<I", diskformat.crc32c(garbage[-64:]))
+        garbage = garbage[len(garbage) % 8:]
+        garbage += struct.pack("<I", 80) + end + b"SQCYEND\0"
+    files = {directory / ("%020d.seg" % 1): garbage, directory / "journal": garbage,
+             directory / ("%020d.seg" % 7): bytes(run(messages(7, 3), crc=True)),
+             directory / "notes.txt": b"mine"}
+    for name, data in files.items():
+        name.write_bytes(data)
+    recovered(path)
+    assert {name: name.read_bytes() for name in files} == files
+
+
+def test_fuzz_of_footers_with_good_checksums(tmp_path):
+    """A footer that lies, with a checksum that fits, never leads outside the file."""
+    disk = Disk(tmp_path / "made")
+    kept = [disk.append(messages(1, 5)), disk.append(messages(11, 5))]
+    disk.io.drain_now()
+    disk.close()
+    del kept
+    image = disk.segments()[0].read_bytes()
+    start = diskformat.footer(image).data_end
+    rng = random.Random(7)
+    for n in range(400):
+        data = bytearray(image)
+        for _ in range(rng.randrange(1, 4)):
+            at = start + rng.randrange((len(image) - 16 - start) // 4) * 4
+            struct.pack_into("<I", data, at, rng.choice((0, 1, 7, 64, 2**31, 2**32 - 1, 4096)))
+        struct.pack_into("<I", data, len(data) - 12,
+                         diskformat.crc32c(bytes(data[start:len(data) - 16])))
+        path = tmp_path / f"f{n}"
+        (path / "t.topic").mkdir(parents=True)
+        (path / "t.topic" / disk.segments()[0].name).write_bytes(data)
+        fresh = Disk(path)
+        for one in (found := fresh.log.recover()).runs:
+            fresh.probe.read(one[6], lambda error, data: walk(data))
+        fresh.io.drain_now()
+        del found, one
+        fresh.stop()
+        shutil.rmtree(path)
+
+
+# ---- releasing ----
+
+
+def test_a_segment_goes_only_after_a_pending_journal_write(tmp_path):
+    disk = Disk(tmp_path, max_bytes_per_file=300)
+    old = disk.append(messages(1, 3))
+    kept = disk.append(messages(4, 3))
+    disk.io.drain_now()
+    disk.io.hold("rename")
+    disk.probe.write_snapshot(b"no longer refers to 1..3")
+    disk.probe.release(old)
+    disk.io.wait_parked()
+    disk.io.poll_now()
+    assert len(disk.segments()) == 2
+    disk.io.release()
+    disk.io.drain_now()
+    assert len(disk.segments()) == 1
+    del kept
+    disk.stop()
+
+
+def test_a_failed_journal_write_keeps_the_segment(tmp_path):
+    disk = Disk(tmp_path, max_bytes_per_file=300)
+    answers = []
+    old = disk.append(messages(1, 3))
+    kept = disk.append(messages(4, 3))
+    disk.io.drain_now()
+    disk.io.fault("pwrite", 1, errno.ENOSPC)
+    disk.probe.write_snapshot(b"a", answers.append)
+    disk.probe.release(old)
+    disk.io.drain_now()
+    assert answers == [errno.ENOSPC] and len(disk.segments()) == 2
+    assert disk.log.last_error_text == f"write {disk.directory}/journal: no space left on device"
+    assert not disk.probe.append_delta(b"nowhere to go")
+    disk.probe.write_snapshot(b"b", answers.append)
+    disk.io.drain_now()
+    assert answers == [errno.ENOSPC, 0] and len(disk.segments()) == 1
+    del kept
+    disk.stop()
+
+
+def test_an_open_segment_stays_until_it_rolls(tmp_path):
+    disk = Disk(tmp_path, max_bytes_per_file=300)
+    disk.probe.release(disk.wrote(messages(1, 3)))
+    disk.io.drain_now()
+    assert len(disk.segments()) == 1
+    kept = disk.wrote(messages(4, 3))
+    assert [int(p.name[:20]) for p in disk.segments()] == [4]
+    assert disk.probe.segments == [(4, 192)]
+    del kept
+    disk.stop()
+
+
+def test_delete_removes_everything_of_ours(tmp_path):
+    disk = Disk(tmp_path, max_bytes_per_file=300)
+    answers = []
+    kept = [disk.append(messages(seq, 3)) for seq in range(1, 31, 3)]
+    disk.probe.write_snapshot(b"state")
+    disk.probe.delete(answers.append)
+    again = Log(disk.io, tmp_path, "t")             # the same name at once, as in NSQ
+    fresh = LogProbe(again).append(run(messages(1, 2)), 1, 2, 2)
+    disk.io.drain_now()
+    assert answers == [0]
+    assert [p.name for p in disk.segments()] == ["00000000000000000001.seg"]
+    assert os.listdir(disk.directory) == ["00000000000000000001.seg"]
+    for handle in kept:
+        disk.probe.release(handle)
+    assert disk.probe.segments == []
+    del again, fresh, kept
+    disk.stop()
+
+
+def test_delete_leaves_files_it_does_not_know(tmp_path):
+    disk = Disk(tmp_path)
+    handle = disk.wrote(messages(1, 1))
+    (disk.directory / "mine").write_bytes(b"x")
+    disk.probe.delete()
+    disk.io.drain_now()
+    assert os.listdir(disk.directory) == ["mine"]
+    assert disk.log.last_error_text == f"remove {disk.directory}: directory not empty"
+    disk.probe.release(handle)
+    disk.stop()
+
+
+# ---- journal file ----
+
+
+def test_journal_reads_back(tmp_path):
+    disk = Disk(tmp_path)
+    assert not disk.probe.append_delta(b"before any snapshot")
+    disk.probe.write_snapshot(b"one")
+    assert disk.probe.append_delta(b"lost with the next snapshot")
+    disk.probe.write_snapshot(b"two")
+    assert disk.probe.append_delta(b"d1")
+    assert disk.probe.append_delta(b"")
+    assert disk.probe.append_delta(b"d3" * 1000)
+    assert disk.log.journal_bytes == 32 + 11 + 10 + 8 + 2008
+    disk.io.drain_now()
+    assert os.listdir(disk.directory) == ["journal"]
+    assert disk.close() == [0]
+    disk = Disk(tmp_path)
+    found = disk.log.recover()
+    assert found.journal == [b"two", b"d1", b"", b"d3" * 1000] and not found.damages
+    assert not disk.probe.append_delta(b"a start begins with a snapshot")
+    del found
+    disk.stop()
+
+
+def test_a_crash_while_a_snapshot_is_written_leaves_the_old_one(tmp_path):
+    disk = Disk(tmp_path)
+    disk.probe.write_snapshot(b"old")
+    disk.probe.append_delta(b"delta")
+    disk.io.drain_now()
+    for call in ("pwrite", "fsync", "rename"):
+        disk.io.hold(call)
+        disk.probe.write_snapshot(b"new")
+        disk.io.wait_parked()
+        copy = tmp_path / call
+        shutil.copytree(disk.directory, copy / "t.topic")
+        disk.io.fault(call, 1, errno.EIO)
+        disk.io.release()
+        disk.io.drain_now()
+        disk.io.clear_faults()
+        assert recovered(copy)[1].journal == [b"old", b"delta"]
+    disk.stop()
+    assert recovered(tmp_path)[1].journal in ([b"old", b"delta"], [b"new"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=300))
+def test_fuzz_of_journals(data):
+    _log.parse_journal(data)
+    head = struct.pack("<8sII16s", b"SQCYJNL\0", 1, 0, b"i" * 16)
+    head = head[:12] + struct.pack("<I", diskformat.crc32c(head)) + head[16:]
+    entry = struct.pack("<I", 3)
+    entry += struct.pack("<I", diskformat.crc32c(entry + b"abc")) + b"abc"
+    entries, log_id, _ = _log.parse_journal(head + entry + data)
+    assert entries[0] == b"abc" and log_id == b"i" * 16
+
+
+def test_a_newer_journal_is_refused(tmp_path):
+    head = struct.pack("<8sII16s", b"SQCYJNL\0", 9, 0, b"i" * 16)
+    head = head[:12] + struct.pack("<I", diskformat.crc32c(head)) + head[16:]
+    with pytest.raises(FormatError, match="format version 9 is newer"):
+        _log.parse_journal(head)

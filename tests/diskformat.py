@@ -1,0 +1,122 @@
+"""The disk format in slow, obvious Python: builds records and runs, and reads segments back.
+
+Written from docs/DISKFORMAT.md alone; shares no code with the product.
+"""
+
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+RECORD = struct.Struct("<IIQQqIHH")
+SEGMENT_HEADER = struct.Struct("<8sII16sQQqQ")
+FOOTER = struct.Struct("<QQQqqQQQ")
+RUN = struct.Struct("<QQQQIIqq")
+TRAILER = struct.Struct("<II8s")
+JOURNAL_HEADER = struct.Struct("<8sII16s")
+DELAYED = 1
+DAMAGED = 0x8000
+
+_TABLE = []
+for _n in range(256):
+    for _ in range(8):
+        _n = (_n >> 1) ^ (0x82F63B78 if _n & 1 else 0)
+    _TABLE.append(_n)
+
+
+def crc32c(data: bytes, crc: int = 0) -> int:
+    crc ^= 0xFFFFFFFF
+    for byte in data:
+        crc = (crc >> 8) ^ _TABLE[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
+
+
+class Message(NamedTuple):
+    seq: int
+    body: bytes
+    id: int = 0
+    timestamp: int = 0
+    delay: int = 0
+
+
+def record(message: Message, crc: bool = False) -> bytes:
+    """A record as it lies in memory; with `crc` as it lies on disk."""
+    extensions = struct.pack("<HHIq", 1, 8, 0, message.delay) if message.delay else b""
+    tail = extensions + message.body
+    length = max(48, (RECORD.size + len(tail) + 7) // 8 * 8)
+    head = RECORD.pack(length, 0, message.seq, message.id, message.timestamp, len(message.body),
+                       len(extensions), DELAYED if message.delay else 0)
+    image = (head + tail).ljust(length, b"\0")
+    if crc:
+        image = image[:4] + struct.pack("<I", crc32c(image[8:])) + image[8:]
+    return image
+
+
+def run(messages: list[Message], crc: bool = False) -> bytearray:
+    return bytearray(b"".join(record(m, crc) for m in messages))
+
+
+def message(seq: int, size: int = 20, delay: int = 0) -> Message:
+    """A message whose whole content follows from its seq."""
+    body = (b"%d " % seq * (size // 2 + 1))[:size]
+    return Message(seq, body, seq * 16 + 1, 1_700_000_000_000_000_000 + seq, delay)
+
+
+def messages(first: int, count: int, size: int = 20) -> list[Message]:
+    return [message(seq, size) for seq in range(first, first + count)]
+
+
+class Walked(NamedTuple):
+    offset: int
+    length: int
+    message: Message
+    damaged: bool
+
+
+def walk(data: bytes) -> list[Walked]:
+    """The records of a run. The framing must be whole."""
+    found, at = [], 0
+    while at < len(data):
+        length, _, seq, id_, timestamp, body, ext, attributes = RECORD.unpack_from(data, at)
+        assert length >= 48 and length % 8 == 0 and at + length <= len(data)
+        assert RECORD.size + ext + body <= length
+        delay = struct.unpack_from("<q", data, at + 48)[0] if attributes & DELAYED else 0
+        start = at + RECORD.size + ext
+        found.append(Walked(at, length, Message(seq, bytes(data[start:start + body]), id_,
+                                                timestamp, delay), bool(attributes & DAMAGED)))
+        at += length
+    return found
+
+
+class Footer(NamedTuple):
+    records: int
+    first_seq: int
+    last_seq: int
+    first_time: int
+    last_time: int
+    max_id: int
+    data_end: int
+    runs: list[tuple[int, ...]]
+
+
+def footer(data: bytes) -> Footer | None:
+    length, crc, magic = TRAILER.unpack_from(data, len(data) - TRAILER.size)
+    if magic != b"SQCYEND\0" or length > len(data):
+        return None
+    image = data[len(data) - length:len(data) - TRAILER.size]
+    if crc32c(image) != crc:
+        return None
+    *facts, count = FOOTER.unpack_from(image)
+    runs = [RUN.unpack_from(image, FOOTER.size + i * RUN.size) for i in range(count)]
+    return Footer(*facts, runs)
+
+
+def segment_messages(path: Path) -> list[Message]:
+    """The messages of a closed segment, every checksum checked."""
+    data = path.read_bytes()
+    end = footer(data)
+    assert end is not None, f"{path} has no footer"
+    records = data[SEGMENT_HEADER.size:end.data_end]
+    for found in walk(records):
+        image = records[found.offset:found.offset + found.length]
+        assert struct.unpack_from("<I", image, 4)[0] == crc32c(image[8:])
+    return [found.message for found in walk(records)]
