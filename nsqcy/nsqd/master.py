@@ -361,6 +361,7 @@ class Master:
             case "workers":
                 return self.workers()
             case _:
+                ancillary.close_all(request.fds)
                 raise ValueError(f"the master has no method {request.method}")
         if changed and _is_durable(args):
             self._store.persist()
@@ -387,6 +388,7 @@ class Master:
                 self.set_log_level(args["level"])
                 return
             case _:
+                ancillary.close_all(request.fds)
                 self._log.error(f"worker {index}: the master has no method {request.method}")
                 return
         if changed and _is_durable(args):
@@ -403,6 +405,7 @@ class Master:
     def _forward(self, request: Request) -> Answer:
         man = self._crew.get(request.to) if request.to is not None else None
         if man is None:
+            ancillary.close_all(request.fds)
             raise ChannelClosed(f"worker {request.to} is not up")
         return man.channel.call(
             request.method, FORWARD_LIMIT, blob=request.blob, fds=request.fds, **request.args

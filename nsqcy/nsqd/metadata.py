@@ -297,7 +297,7 @@ def _entry(item: Any, where: str) -> _Entry:
 def replace_file(data_path: str, content: bytes) -> None:
     """Put `content` in the place of nsqd.dat, so that a crash leaves the old or the new file."""
     directory = data_path or "."
-    temporary = os.path.join(directory, f"{FILE}.{os.getpid()}.tmp")
+    temporary = os.path.join(directory, FILE + ".tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         os.fchmod(fd, 0o600)

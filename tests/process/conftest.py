@@ -5,7 +5,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from toy import Toy  # noqa: E402
+from toy import Toy
 
 
 @pytest.fixture

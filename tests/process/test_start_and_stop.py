@@ -16,8 +16,8 @@ def test_serves_both_kinds_and_knows_the_addresses(toy, workers):
     for kind in ("TCP", "HTTP"):
         client = nsqd.connect(kind)
         _, peer, local, what = client.ask("hello").removesuffix(": hello").split()
-        assert peer == "127.0.0.1:%d" % client.sock.getsockname()[1]
-        assert local == "127.0.0.1:%d" % nsqd.address(kind)[1]
+        assert peer == f"127.0.0.1:{client.sock.getsockname()[1]}"
+        assert local == f"127.0.0.1:{nsqd.address(kind)[1]}"
         assert what == kind.lower()
 
 
@@ -145,7 +145,7 @@ def test_topics_are_loaded_by_their_workers(toy, tmp_path):
     nsqd = toy(workers=2).ready()
     loads = [nsqd.client_of(worker).ask("!events").split(";")[1] for worker in (0, 1)]
     names = [load.split()[1].split(",") for load in loads]
-    assert sorted(sum(names, [])) == list("abcd")
+    assert sorted(names[0] + names[1]) == list("abcd")
     assert [len(each) for each in names] == [2, 2]
     assert [load.partition("peers ")[2] for load in loads] == ["[(1, 0)]", "[(0, 0)]"]
 

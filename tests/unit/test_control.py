@@ -169,9 +169,7 @@ def test_large_blobs_both_ways_at_once(ends):
     left, right = ends(
         *[Peer(echo=lambda request: Answer("it", request.blob[::-1])) for _ in range(2)]
     )
-    calls = [
-        gevent.spawn(channel.call, "echo", 30, blob=blob) for channel in (left, right) * 3
-    ]
+    calls = [gevent.spawn(channel.call, "echo", 30, blob=blob) for channel in (left, right) * 3]
     gevent.joinall(calls, raise_error=True)
     assert all(call.value == Answer("it", blob[::-1]) for call in calls)
 
@@ -277,6 +275,19 @@ def test_what_a_peer_said_before_it_went_is_heard(ends):
     left.drain()
     gevent.sleep(0)
     assert [note.args["number"] for note in peer.notes] == list(range(100))
+
+
+def test_what_a_peer_said_is_heard_also_when_it_went_with_something_unread(ends):
+    peer = Peer()
+    ours, theirs = ancillary.pair()
+    channel = Channel(ours, peer)
+    theirs.send(encode(Message(NOTIFY, {"method": "last", "args": {}}))[0])
+    channel.notify("never read")
+    theirs.close()
+    channel.drain()
+    gevent.sleep(0)
+    assert [note.method for note in peer.notes] == ["last"]
+    assert peer.hung == ["the peer is gone"]
 
 
 def test_a_peer_that_speaks_nonsense_is_hung_up_on(ends):

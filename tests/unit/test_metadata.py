@@ -154,7 +154,7 @@ def test_an_invalid_entry_anywhere_loads_nothing(tmp_path):
 
 def test_a_file_that_cannot_be_read(tmp_path):
     (tmp_path / "nsqd.dat").mkdir()
-    with pytest.raises(StartError, match="failed to read metadata from .*nsqd.dat - .*directory"):
+    with pytest.raises(StartError, match=r"failed to read metadata from .*nsqd.dat - .*directory"):
         load(str(tmp_path), Lines())
 
 
@@ -171,9 +171,11 @@ def test_any_bytes_load_or_are_refused(tmp_path_factory, content):
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(["topics", "name", "paused", "channels", "Name"]), inner, max_size=4
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["topics", "name", "paused", "channels", "Name"]), inner, max_size=4
+        )
     ),
     max_leaves=12,
 )

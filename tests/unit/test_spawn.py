@@ -35,6 +35,7 @@ def test_a_child_has_what_it_was_given_and_no_more(tmp_path):
 def test_files_in_the_current_directory_are_not_imported(tmp_path, monkeypatch):
     (tmp_path / "json.py").write_text("raise SystemExit(9)")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     run(spawn.python("json.tool", "--help"), [])
 
 
