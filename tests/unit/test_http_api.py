@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import selectors
 import socket
 import struct
 import subprocess
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import pytest
 
 SERVER = Path(__file__).parents[1] / "http_server.py"
@@ -300,9 +302,9 @@ def test_unix_socket(start: Callable[..., Server]) -> None:
         ("?topic=boom", b"x", 500, "INTERNAL_ERROR"),
         *[
             (f"?topic=n&defer={value}", b"x", 400, "INVALID_DEFER")
-            for value in "bad 3600001 -1 1.5 0x10 +5 1_0 ٣ ++5 %2B%2B5 18446744073710".split()
-            if value.isascii()
+            for value in ("bad", "3600001", "-1", "1.5", "0x10", "+5", "1_0", "%2B%2B5")
         ],
+        ("?topic=n&defer=18446744073710", b"x", 400, "INVALID_DEFER"),
         ("?topic=n&defer=", b"x", 400, "INVALID_DEFER"),
         ("?topic=n&defer=%D9%A3", b"x", 400, "INVALID_DEFER"),
         ("?topic=n&defer=" + "9" * 5000, b"x", 400, "INVALID_DEFER"),
@@ -366,7 +368,9 @@ def binary(*messages: bytes, count: int | None = None) -> bytes:
     return struct.pack(">i", len(messages) if count is None else count) + b"".join(sized)
 
 
-@pytest.mark.case("HTTP-029", "HTTP-030", "HTTP-031", "HTTP-035", "HTTP-036", "HTTP-037", "HTTP-040")
+@pytest.mark.case(
+    "HTTP-029", "HTTP-030", "HTTP-031", "HTTP-035", "HTTP-036", "HTTP-037", "HTTP-040"
+)
 @pytest.mark.parametrize(
     "query, body, messages",
     [
@@ -416,7 +420,13 @@ def test_mpub(
     ],
 )
 def test_mpub_refusals(
-    server: Server, http: Connection, query: str, body: bytes, chunked: bool, code: str, created: bool
+    server: Server,
+    http: Connection,
+    query: str,
+    body: bytes,
+    chunked: bool,
+    code: str,
+    created: bool,
 ) -> None:
     topic = f"refused-{abs(hash((query, body, chunked)))}"
     headers = CHUNKED if chunked else {}
@@ -497,7 +507,9 @@ def test_topics_and_channels(server: Server, http: Connection) -> None:
 # Statistics and health
 
 
-@pytest.mark.case("HTTP-060", "HTTP-061", "HTTP-062", "HTTP-063", "HTTP-064", "HTTP-065", "HTTP-069")
+@pytest.mark.case(
+    "HTTP-060", "HTTP-061", "HTTP-062", "HTTP-063", "HTTP-064", "HTTP-065", "HTTP-069"
+)
 def test_stats(fresh: Server) -> None:
     http = fresh.connect()
 
@@ -655,26 +667,30 @@ def test_a_client_that_reads_slowly_gets_everything() -> None:
         ((0.1, 60, 60, 60), b""),
         ((60, 0.1, 60, 60), b"GET / HT"),
         ((60, 60, 0.1, 60), request("POST", "/pub?topic=t", b"xx")[:-1]),
-        ((60, 60, 60, 0.1), b"garbage\r\n\r\n"),
     ],
-    ids=["idle", "head", "body", "linger"],
+    ids=["idle", "head", "body"],
 )
 def test_deadlines(timeouts: tuple[float, ...], sent: bytes) -> None:
-    server = Server("--timeouts", *map(str, timeouts), "--sweep=0.05")
-    http = server.connect().send(sent)
-    assert http.rest() == (b"" if sent[:1] != b"g" else http_400())
+    server = Server("--timeouts", *map(str, timeouts), "0.05")
+    assert server.connect().send(sent).rest() == b""
     server.stop()
 
 
-def http_400() -> bytes:
-    return (
+def test_a_peer_that_does_not_close_is_closed() -> None:
+    server = Server("--timeouts", "60", "60", "60", "0.1", "0.05")
+    http = server.connect().send(b"garbage\r\n\r\n")
+    assert http.rest() == (
         b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n"
         b"Connection: close\r\n\r\n400 Bad Request"
     )
+    with pytest.raises(OSError):
+        while True:
+            http.send(b"x")
+    server.stop()
 
 
 def test_a_peer_that_takes_no_answer_is_closed() -> None:
-    server = Server("--timeouts", "60", "60", "0.2", "60", "--sweep=0.05", "--send-buffer=4096")
+    server = Server("--timeouts", "60", "60", "0.2", "60", "0.05", "--send-buffer=4096")
     http = server.connect()
     for n in range(200):
         http.request("POST", f"/topic/create?topic=topic{n}")
@@ -683,8 +699,6 @@ def test_a_peer_that_takes_no_answer_is_closed() -> None:
     http.send(request("GET", "/stats?format=json") * count)
     watcher = server.connect()
     # The server closes on its own: its end of the connection disappears from its table.
-    import psutil
-
     process = psutil.Process(server.process.pid)
     port = http.sock.getsockname()[1]
 
@@ -702,15 +716,18 @@ def test_unfinished_bodies_are_bounded_together(fresh: Server) -> None:
     for http in held:
         http.send(request("POST", "/mpub?topic=t", b"x\n" * 2499)[:-1])
     assert fresh.connect().request("POST", "/pub?topic=t", b"x" * 1000).body == b"OK"
-    answers = []
-    for http in held:
-        http.sock.setblocking(False)
-    while len(answers) < 250 - (1 << 20) // 4997 - 1:
+    fitting = (1 << 20) // 4997
+    with selectors.DefaultSelector() as selector:
         for http in held:
-            try:
-                http._more()
-                answers.append(http.answer())
-            except (BlockingIOError, EOFError):
-                pass
-    assert {a.message for a in answers} == {"EXITING"}
-    assert {a.headers["connection"] for a in answers} == {"close"}
+            selector.register(http.sock, selectors.EVENT_READ, http)
+        refused: dict[Connection, Answer] = {}
+        while len(refused) < len(held) - fitting:
+            for key, _ in selector.select(30):
+                refused[key.data] = key.data.answer()
+                selector.unregister(key.fileobj)
+    assert {a.message for a in refused.values()} == {"EXITING"}
+    assert {a.headers["connection"] for a in refused.values()} == {"close"}
+    others = [http for http in held if http not in refused]
+    for http in others:
+        http.send(b"x")
+    assert {http.answer().body for http in others} == {b"OK"}

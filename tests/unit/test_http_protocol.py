@@ -450,7 +450,17 @@ def test_parse_query_inverts_urlencode(params: dict[str, str]) -> None:
 
 
 FRAGMENTS = [
-    *[b"GET ", b"POST ", b"/pub?topic=t ", b"HTTP/1.1", b"HTTP/1.0", b"\r\n", b"\r", b"\n", b"a: b"],
+    *[
+        b"GET ",
+        b"POST ",
+        b"/pub?topic=t ",
+        b"HTTP/1.1",
+        b"HTTP/1.0",
+        b"\r\n",
+        b"\r",
+        b"\n",
+        b"a: b",
+    ],
     *[b"Host: x\r\n", b"Content-Length: 3\r\n", b"Transfer-Encoding: chunked\r\n", b"abc", b"3"],
     *[b"0\r\n\r\n", b"\r\n\r\n", b"Expect: 100-continue\r\n", b"Connection: close\r\n", b"\0"],
     *[f"POST / HTTP/1.1\r\n{HOST.strip()}\r\n".encode(), b"3\r\nabc\r\n"],
@@ -459,7 +469,9 @@ FRAGMENTS = [
 
 @settings(max_examples=400)
 @given(st.lists(st.sampled_from(FRAGMENTS) | st.binary(max_size=6), max_size=25), st.data())
-def test_any_input_means_the_same_in_any_cutting(fragments: list[bytes], data: st.DataObject) -> None:
+def test_any_input_means_the_same_in_any_cutting(
+    fragments: list[bytes], data: st.DataObject
+) -> None:
     """And nothing raises, and a connection that went wrong holds nothing."""
     whole = b"".join(fragments)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
