@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -48,26 +49,25 @@ def flags(options: dict[str, Any]) -> list[str]:
     return result
 
 
-def run(
-    *args: str, cwd: Path | None = None, timeout: float = 20.0
-) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end: for options that print something or are refused."""
-    process = subprocess.Popen(
-        [*command(), *args],
-        cwd=cwd,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        out, err = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        _, err = process.communicate()
-        raise AssertionError(f"{args} did not exit; its log:\n{err}") from None
+def run(*args: str, timeout: float = 20.0) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end, in an empty folder: for options that print or are refused."""
+    with tempfile.TemporaryDirectory() as home:
+        process = subprocess.Popen(
+            [*command(), *args],
+            cwd=home,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            _, err = process.communicate()
+            raise AssertionError(f"{args} did not exit; its log:\n{err}") from None
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
@@ -125,7 +125,7 @@ class Nsqd:
         self.addresses = {}
         self._process = subprocess.Popen(
             [*command(), *self.args, *flags(self.options)],
-            cwd=self.cwd,
+            cwd=self.cwd or self.data,
             env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

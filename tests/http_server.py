@@ -77,7 +77,8 @@ class MemoryBackend:
             self.create_topic(topic)
             found = self.topics[topic]
             # What was published is shown as extra keys of the topic in /stats.
-            found["bodies"] = (found["bodies"] + [bytes(b).decode("latin-1") for b in bodies])[-50:]
+            if found["message_count"] < 50:
+                found["bodies"] += [bytes(b).decode("latin-1") for b in bodies]
             found["delay_ms"] = delay_ms
             found["message_count"] += len(bodies)
             found["message_bytes"] += sum(map(len, bodies))
@@ -164,12 +165,11 @@ class MemoryBackend:
         return INFO
 
 
+_QUEUE_KEYS = ("depth", "backend_depth", "in_flight_count", "deferred_count")
+
+
 def _share(topic: dict[str, Any]) -> dict[str, Any]:
-    counters = dict.fromkeys(
-        "depth backend_depth in_flight_count deferred_count message_count requeue_count"
-        " timeout_count".split(),
-        0,
-    )
+    counters = dict.fromkeys((*_QUEUE_KEYS, "message_count", "requeue_count", "timeout_count"), 0)
     channels = [
         {"channel_name": name, "clients": [], **counters, **state}
         for name, state in topic["channels"].items()
@@ -182,8 +182,7 @@ def main() -> None:
     parser.add_argument("--unix", default="")
     parser.add_argument("--slow", action="store_true")
     parser.add_argument("--send-buffer", type=int, default=0)
-    parser.add_argument("--timeouts", type=float, nargs=4, default=[600, 60, 60, 5])
-    parser.add_argument("--sweep", type=float, default=5)
+    parser.add_argument("--timeouts", type=float, nargs=5, default=[600, 60, 60, 5, 5])
     args = parser.parse_args()
 
     family = socket.AF_UNIX if args.unix else socket.AF_INET
@@ -194,7 +193,7 @@ def main() -> None:
 
     loop = get_hub().loop
     api = Api(MemoryBackend(args.slow), TestOptions(), StderrLog(), time.time_ns())
-    timeouts = Timeouts(*args.timeouts, sweep=args.sweep)
+    timeouts = Timeouts(*args.timeouts)
     server = HttpServer(loop, api, timeouts=timeouts, send_buffer=args.send_buffer)
 
     def accept() -> None:

@@ -37,7 +37,7 @@ from nsqcy.nsqd.http_protocol import (
 _READ = 1
 _WRITE = 2
 _RECV_SIZE = 64 << 10
-_REQUESTS_A_TURN = 32
+_EVENTS_A_TURN = 64
 
 
 @dataclass(frozen=True)
@@ -246,14 +246,25 @@ class HttpConnection:
         self._resuming = False
         if self._closed or self._unsent is not None:
             return
-        protocol = self._protocol
         self._in_process = True
-        events = 0
+        try:
+            self._handle_events()
+        except Exception:  # a bug costs one connection, and says so
+            self._server.api.panic()
+            self.close()
+            return
+        finally:
+            self._in_process = False
+        self._account()
+        self._flush()
+
+    def _handle_events(self) -> None:
+        protocol = self._protocol
+        handled = 0
         while not self._waiting and not protocol.closing:
             event = protocol.next_event()
             if event is None:
-                break
-            events += 1
+                return
             if type(event) is Head:
                 self._on_head(event)
             elif type(event) is Body:
@@ -262,12 +273,10 @@ class HttpConnection:
                 if type(event) is Malformed:
                     self._out.append(event.render())
                 protocol.closing = True
-            if events >= 2 * _REQUESTS_A_TURN and protocol.has_input:
+            handled += 1
+            if handled >= _EVENTS_A_TURN and protocol.has_input:
                 self._resume()
-                break
-        self._in_process = False
-        self._account()
-        self._flush()
+                return
 
     def _resume(self) -> None:
         self._resuming = True
@@ -281,7 +290,9 @@ class HttpConnection:
         server = self._server
         server.held += held - self._held
         self._held = held
-        if server.held > server.api.options.max_input_bytes and not self._waiting:
+        if self._waiting or self._resuming:  # what is here will be handled, however much it is
+            return
+        if server.held > server.api.options.max_input_bytes:
             if self._head is None:
                 self.close()
             else:
@@ -343,7 +354,9 @@ class HttpConnection:
         try:
             api.backend.publish(result.topic, result.bodies, result.delay_ms, self._published)
         except Exception:
-            self._answer(api.panic())
+            reply = api.panic()
+            if self._waiting:
+                self._answer(reply)
 
     def _published(self, reason: str | None) -> None:
         """The backend's answer, perhaps inside the call of `publish`, perhaps much later."""
@@ -372,9 +385,7 @@ class HttpConnection:
         if self._in_process:
             return
         self._flush()
-        if self._closed or self._unsent is not None:
-            return
-        if protocol.has_input:
+        if protocol.has_input and not self._closed and self._unsent is None:
             self._resume()
 
     def _log(self, reply: Reply) -> None:

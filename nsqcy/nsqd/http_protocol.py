@@ -186,6 +186,7 @@ class _HeadParser:
         self._target = b""
         self._headers: dict[bytes, bytes] = {}
         self._hosts = 0
+        self._keep_alive = False
 
     def feed(self, data: bytes) -> None:
         if self._parser is None:
@@ -224,7 +225,9 @@ class _HeadParser:
             self._headers[name] = value
 
     def on_headers_complete(self) -> None:
+        assert self._parser is not None
         self.complete = True
+        self._keep_alive = self._parser.should_keep_alive()  # forgotten when this returns
 
     def head(self) -> Head:
         assert self._parser is not None
@@ -246,7 +249,7 @@ class _HeadParser:
             self._method,
             self._target.decode("latin-1"),
             minor=minor,
-            keep_alive=self._parser.should_keep_alive(),
+            keep_alive=self._keep_alive,
             length=length,
             chunked=coding is not None,
             expects_continue=bool(expect and minor and (length or coding)),
@@ -383,7 +386,8 @@ class HttpProtocol:
     # Input
 
     def feed(self, data: bytes) -> None:
-        self._buffer = self._buffer + data if self._buffer else data
+        if self._state is not _BROKEN:
+            self._buffer = self._buffer + data if self._buffer else data
 
     def feed_eof(self) -> None:
         self._eof = True
@@ -439,9 +443,9 @@ class HttpProtocol:
     def _continue_head(self, parser: _HeadParser) -> Event | None:
         """A head in pieces is parsed as it comes, so that what is no HTTP is refused at once."""
         buffer, tail = self._buffer, self._tail
-        end = (tail + buffer).find(b"\r\n\r\n") + 4 - len(tail)
-        complete = end > 0
-        piece = buffer[:end] if complete else buffer
+        end = (tail + buffer).find(b"\r\n\r\n")
+        complete = end >= 0
+        piece = buffer[: end + 4 - len(tail)] if complete else buffer
         if self._size + len(piece) > MAX_HEAD:
             raise _Refused(HEAD_TOO_BIG)
         if self._eof and not complete:

@@ -171,8 +171,7 @@ class Master:
             self._load_all()
             self._persist_first()
         except StartError as error:
-            self._log.fatal(str(error))
-            self._abandon()
+            self._abandon(str(error))
             return
         self._started = True
         for listener in self._listeners:
@@ -228,13 +227,14 @@ class Master:
         except OSError as error:
             raise StartError(f"failed to persist metadata - {error}") from None
 
-    def _abandon(self) -> None:
+    def _abandon(self, text: str) -> None:
         """Nothing has been served: nothing to save."""
         self._ending = True
         self._arbiter.halt()
         self._arbiter.signal_all(signal.SIGKILL)
         self._acceptor.close()
         self._arbiter.wait(KILL_LIMIT)
+        self._log.fatal(text)
         self._done.set(FAILED)
 
     # -- workers die and are born again (the arbiter's owner)
@@ -274,15 +274,14 @@ class Master:
         if self._booting is not None:
             self._booting.kill(block=True)
         if not self._ending:
-            self._log.fatal(f"failed to start - {text}")
-            self._abandon()
+            self._abandon(f"failed to start - {text}")
 
     def _replace(self, index: int) -> None:
         its = {name for name, worker in self._placement.table().items() if worker == index}
         for topic in self._picture.forget_ephemeral(its):
             self._placement.retire(topic)
-        others = [gevent.spawn(self._peer_down, man, index) for man in self._crew.values()]
-        gevent.joinall(others)
+        knowing = [man for man in self._crew.values() if man.told_peers]
+        gevent.joinall([gevent.spawn(self._peer_down, man, index) for man in knowing])
         self._slots.reset(index)
         self._arbiter.restart(index)
 
@@ -362,6 +361,7 @@ class Master:
             case "workers":
                 return self.workers()
             case _:
+                ancillary.close_all(request.fds)
                 raise ValueError(f"the master has no method {request.method}")
         if changed and _is_durable(args):
             self._store.persist()
@@ -388,6 +388,7 @@ class Master:
                 self.set_log_level(args["level"])
                 return
             case _:
+                ancillary.close_all(request.fds)
                 self._log.error(f"worker {index}: the master has no method {request.method}")
                 return
         if changed and _is_durable(args):
@@ -404,6 +405,7 @@ class Master:
     def _forward(self, request: Request) -> Answer:
         man = self._crew.get(request.to) if request.to is not None else None
         if man is None:
+            ancillary.close_all(request.fds)
             raise ChannelClosed(f"worker {request.to} is not up")
         return man.channel.call(
             request.method, FORWARD_LIMIT, blob=request.blob, fds=request.fds, **request.args

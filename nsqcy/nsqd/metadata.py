@@ -232,8 +232,20 @@ def _parse_reason(text: str, error: json.JSONDecodeError) -> str:
     if error.msg == "Extra data":
         return f"invalid character '{character}' after top-level value"
     if error.msg == "Expecting value":
-        return f"invalid character '{character}' looking for beginning of value"
+        return _value_reason(text[error.pos :])
     return f"invalid character '{character}' at offset {error.pos}: {error.msg}"
+
+
+def _value_reason(rest: str) -> str:
+    for literal in ("null", "true", "false"):
+        if rest[0] != literal[0]:
+            continue
+        for expected, found in zip(literal, rest, strict=False):
+            if expected != found:
+                where = f"in literal {literal} (expecting '{expected}')"
+                return f"invalid character '{found}' {where}"
+        return "unexpected end of JSON input"
+    return f"invalid character '{rest[0]}' looking for beginning of value"
 
 
 def _kind(value: object) -> str:
@@ -285,7 +297,7 @@ def _entry(item: Any, where: str) -> _Entry:
 def replace_file(data_path: str, content: bytes) -> None:
     """Put `content` in the place of nsqd.dat, so that a crash leaves the old or the new file."""
     directory = data_path or "."
-    temporary = os.path.join(directory, f"{FILE}.{os.getpid()}.tmp")
+    temporary = os.path.join(directory, FILE + ".tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         os.fchmod(fd, 0o600)

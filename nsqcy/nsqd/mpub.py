@@ -16,7 +16,7 @@ class BadBody(Exception):
 
 def split_text(body: bytes, max_msg_size: int) -> list[bytes]:
     """One message a line: only LF ends a line, and empty lines are no messages."""
-    messages = [line for line in body.split(b"\n") if line]
+    messages = list(filter(None, body.split(b"\n")))
     if messages and max(map(len, messages)) > max_msg_size:
         raise BadBody("MSG_TOO_BIG")
     return messages

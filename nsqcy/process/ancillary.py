@@ -47,8 +47,9 @@ def receive(sock: socket.socket, size: int) -> Datagram | None:
     """
     try:
         data, rights, flags, _ = sock.recvmsg(size, _ROOM, socket.MSG_CMSG_CLOEXEC)
-    except ConnectionResetError:  # the other end died with something unread
-        return None
+    except ConnectionResetError:
+        # Said once, when the other end died with something unread. What it sent is still there.
+        data, rights, flags, _ = sock.recvmsg(size, _ROOM, socket.MSG_CMSG_CLOEXEC)
     fds = array.array("i")
     for level, kind, payload in rights:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

@@ -71,6 +71,7 @@ class Child:
         self.beat = 0
         self.silent = 0  # runnable time without a beat
         self.aborted = False
+        self.killed = False  # by us
         self.watcher: Any = None
 
 
@@ -128,7 +129,7 @@ class Arbiter:
         child.state = STARTING
         child.began = self._clock()
         child.beat = child.silent = 0
-        child.aborted = False
+        child.aborted = child.killed = False
         child.watcher = self._loop.child(pid)
         child.watcher.start(self._reap, child)
 
@@ -158,10 +159,9 @@ class Arbiter:
         settled = child.state == UP and self._clock() - child.began >= SETTLED
         child.failures = 0 if settled else child.failures + 1
         child.state = GONE if self._halting else DOWN
-        if not self._halting or code != CLEAN:
+        if not self._halting or (code != CLEAN and not child.killed):
             self._log.warn(f"worker {index}: {describe(code)}", worker=index, code=code)
-        if all(each.pid == 0 for each in self.children):
-            self._all_gone.set()
+        self._check_all_gone()
         self._owner.exited(index, code)
 
     def restart(self, index: int) -> None:
@@ -224,8 +224,7 @@ class Arbiter:
         self._halting = True
         for child in self.children:
             child.state = STOPPING if child.pid else GONE
-        if all(each.pid == 0 for each in self.children):
-            self._all_gone.set()
+        self._check_all_gone()
 
     def wait(self, timeout: float) -> bool:
         """Wait in this greenlet until all children are gone; False when some are not."""
@@ -241,10 +240,16 @@ class Arbiter:
         self._timer.stop()
         self._timer.close()
 
+    def _check_all_gone(self) -> None:
+        if self._halting and not any(child.pid for child in self.children):
+            self._all_gone.set()
+
     def _signal(self, child: Child, signum: int) -> None:
+        if not child.pid:
+            return
+        child.killed = child.killed or signum == signal.SIGKILL
         try:
-            if child.pid:
-                self._kill(child.pid, signum)
+            self._kill(child.pid, signum)
         except ProcessLookupError:
             pass
 

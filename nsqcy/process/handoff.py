@@ -122,14 +122,12 @@ class Sender:
         """Take the notes that are there; True at the end of the stream."""
         for _ in range(MAX_PENDING):
             try:
-                data = self._sock.recv(_SIZE)
+                datagram = ancillary.receive(self._sock, _SIZE)
             except (BlockingIOError, InterruptedError):
                 return False
-            except OSError:
+            if datagram is None:
                 return True
-            if not data:
-                return True
-            for (value,) in _NUMBER.iter_unpack(data[: len(data) & ~7]):
+            for (value,) in _NUMBER.iter_unpack(datagram.data[: len(datagram.data) & ~7]):
                 self._note(value >> 1, bool(value & 1))
         return False
 

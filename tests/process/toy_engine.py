@@ -3,7 +3,7 @@
 On a connection: a line is answered by `worker peer local kind: line`; a line that begins with `!`
 is a command: `!crash`, `!hang`, `!ask N TEXT` (ask worker N's engine to echo), `!create TOPIC`,
 `!channel TOPIC CHANNEL`, `!delete TOPIC`, `!pause TOPIC`, `!place TOPIC`, `!events`, `!workers`,
-`!level`. What `stop` is to save is a file `saved.N` in the data path.
+`!level`, `!sockopts`. What `stop` is to save is a file `saved.N` in the data path.
 """
 
 import os
@@ -122,6 +122,14 @@ class ToyEngine:
                 reply = ";".join(self.events)
             case ["!workers"]:
                 reply = repr(master.workers())
+            case ["!sockopts"]:
+                options = [
+                    sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY),
+                    sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+                    sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
+                    sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL),
+                ]
+                reply = " ".join(map(str, options))
             case ["!level", level]:
                 reply = master.set_log_level(int(level))
         sock.setblocking(True)

@@ -1,0 +1,22 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from toy import Toy
+
+
+@pytest.fixture
+def toy(tmp_path):
+    """Starts masters with toy engines; nothing of them outlives the test."""
+    made = []
+
+    def start(**settings):
+        made.append(Toy(settings.pop("data_path", tmp_path), **settings))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()

@@ -1,0 +1,379 @@
+import json
+import os
+import random
+import struct
+
+import gevent
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqcy.process import ancillary, control
+from nsqcy.process.control import (
+    CALL,
+    CHUNK,
+    NOTIFY,
+    REPLY,
+    Answer,
+    CallTimeout,
+    Channel,
+    ChannelClosed,
+    ControlError,
+    Decoder,
+    Message,
+    RemoteError,
+    encode,
+)
+
+# -- the format
+
+HEADERS = st.dictionaries(st.text(max_size=8), st.integers() | st.text(max_size=20), max_size=4)
+MESSAGES = st.builds(
+    lambda kind, header, size: Message(kind, header, random.Random(size).randbytes(size)),
+    st.sampled_from([CALL, REPLY, NOTIFY]),
+    HEADERS,
+    st.sampled_from([0, 1, CHUNK - 100, CHUNK, CHUNK + 1, 3 * CHUNK + 7]) | st.integers(0, 300),
+)
+
+
+@given(st.lists(MESSAGES, max_size=5))
+def test_what_is_encoded_is_decoded(messages):
+    decoder = Decoder()
+    datagrams = [datagram for message in messages for datagram in encode(message)]
+    assert all(len(datagram) <= CHUNK + 8 for datagram in datagrams)
+    decoded = [decoder.feed(datagram) for datagram in datagrams]
+    assert [message for message in decoded if message is not None] == messages
+
+
+def test_the_bytes_of_a_datagram():
+    (datagram,) = encode(Message(NOTIFY, {"method": "m", "args": {}}, b"blob"))
+    header = b'{"method":"m","args":{}}'
+    assert datagram == b"\x03\x00\x00\x00" + struct.pack("<I", len(header)) + header + b"blob"
+
+
+@given(st.lists(st.binary(max_size=40), max_size=6))
+def test_any_bytes_are_decoded_or_refused(datagrams):
+    decoder = Decoder()
+    try:
+        for datagram in datagrams:
+            decoder.feed(datagram)
+    except ControlError:
+        pass
+    decoder.close()
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 4), st.integers(0, 3), st.integers(0, 1), st.integers(0, 20)),
+        max_size=6,
+    )
+)
+def test_any_prefixes_are_decoded_or_refused(prefixes):
+    decoder = Decoder()
+    try:
+        for kind, flags, fds, length in prefixes:
+            message = decoder.feed(struct.pack("<BBHI", kind, flags, fds, length) + b'{"a":1}')
+            assert message is None or isinstance(message.header, dict)
+    except ControlError:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("datagrams", "text"),
+    [
+        ([b""], "a datagram of 0 bytes"),
+        ([b"\x09" + b"\0" * 7], "unknown kind 9"),
+        ([b"\x01\x02\0\0\0\0\0\0"], "continues nothing"),
+        ([b"\x01\x01\0\0\0\0\0\0", b"\x01\x00\0\0\0\0\0\0"], "inside another"),
+        ([b"\x01\x01\0\0\0\0\0\0", b"\x02\x02\0\0\0\0\0\0"], "continues nothing"),
+        ([b"\x01\x00\x01\0\0\0\0\0"], "0 descriptors of 1"),
+        ([b"\x01\x00\0\0\x09\0\0\0{}"], "longer than its message"),
+        ([b"\x01\x00\0\0\x02\0\0\0[]"], "not an object"),
+        ([b"\x01\x00\0\0\x01\0\0\0["], "not JSON"),
+        ([b"\x01\x00\0\0\x01\0\0\0\xff"], "not JSON"),
+    ],
+)
+def test_what_is_refused(datagrams, text):
+    decoder = Decoder()
+    with pytest.raises(ControlError, match=text):
+        for datagram in datagrams:
+            decoder.feed(datagram)
+
+
+def test_a_message_too_large_is_refused_on_both_sides(monkeypatch):
+    monkeypatch.setattr(control, "MAX_MESSAGE", 2 * CHUNK)
+    with pytest.raises(ValueError, match="at most"):
+        encode(Message(NOTIFY, {}, b"x" * 3 * CHUNK))
+    decoder = Decoder()
+    with pytest.raises(ControlError, match="too large"):
+        for flags in (1, 3, 3):
+            decoder.feed(struct.pack("<BBHI", NOTIFY, flags, 0, 0) + b"x" * CHUNK)
+
+
+# -- the channel
+
+
+class Peer:
+    """A handler that notes what it hears; `answers` by method."""
+
+    def __init__(self, **answers):
+        self.answers = answers
+        self.notes = []
+        self.hung = []
+
+    def called(self, request):
+        return self.answers[request.method](request)
+
+    def notified(self, request):
+        self.notes.append(request)
+
+    def hung_up(self, reason):
+        self.hung.append(reason)
+
+
+@pytest.fixture
+def ends():
+    made = []
+
+    def make(one=None, other=None):
+        socks = ancillary.pair()
+        handlers = one or Peer(), other or Peer()
+        channels = [Channel(sock, it) for sock, it in zip(socks, handlers, strict=True)]
+        for channel in channels:
+            channel.start()
+        made.extend(channels)
+        return channels
+
+    yield make
+    for channel in made:
+        channel.close()
+
+
+def wait_until(condition):
+    with gevent.Timeout(30):
+        while not condition():
+            gevent.sleep(0.001)
+
+
+def test_a_call_and_its_answer(ends):
+    left, right = ends(
+        Peer(sub=lambda request: request.args["a"] - request.args["b"]),
+        Peer(add=lambda request: request.args["a"] + request.args["b"]),
+    )
+    assert left.call("add", 30, a=1, b=2) == Answer(3)
+    assert right.call("sub", 30, a=1, b=2) == Answer(-1)
+
+
+def test_large_blobs_both_ways_at_once(ends):
+    blob = random.Random(1).randbytes(3_000_000)
+    left, right = ends(
+        *[Peer(echo=lambda request: Answer("it", request.blob[::-1])) for _ in range(2)]
+    )
+    calls = [gevent.spawn(channel.call, "echo", 30, blob=blob) for channel in (left, right) * 3]
+    gevent.joinall(calls, raise_error=True)
+    assert all(call.value == Answer("it", blob[::-1]) for call in calls)
+
+
+def test_answers_find_their_callers_in_any_order(ends):
+    def wait(request):
+        gevent.sleep(request.args["seconds"])
+        return request.args["seconds"]
+
+    left, _ = ends(Peer(), Peer(wait=wait))
+    calls = [gevent.spawn(left.call, "wait", 30, seconds=each) for each in (0.03, 0.02, 0.01, 0)]
+    gevent.joinall(calls, raise_error=True)
+    assert [call.value.value for call in calls] == [0.03, 0.02, 0.01, 0]
+
+
+def test_requests_begin_in_the_order_they_were_sent(ends):
+    heard = []
+
+    class Hears(Peer):
+        def called(self, request):
+            heard.append(request.args["number"])
+
+        notified = called
+
+    left, _ = ends(Peer(), Hears())
+    for number in range(0, 400, 2):
+        left.notify("note", number=number)
+        gevent.spawn(left.call, "call", 30, number=number + 1)
+        gevent.sleep(0)
+    wait_until(lambda: len(heard) == 400)
+    assert heard == list(range(400))
+
+
+def test_a_handler_that_fails_tells_the_caller(ends):
+    def fail(request):
+        raise ValueError("no such thing")
+
+    left, _ = ends(Peer(), Peer(fail=fail, odd=lambda request: object()))
+    with pytest.raises(RemoteError, match="no such thing"):
+        left.call("fail", 30)
+    with pytest.raises(RemoteError, match="not JSON serializable"):
+        left.call("odd", 30)
+    with pytest.raises(RemoteError, match="unknown"):
+        left.call("unknown", 30)
+
+
+def test_a_call_nobody_answers_times_out_and_its_late_answer_is_dropped(ends):
+    go = gevent.event.Event()
+
+    def slow(request):
+        go.wait()
+        reader, writer = os.pipe()
+        os.close(writer)
+        return Answer("late", b"", (reader,))
+
+    left, _ = ends(Peer(), Peer(slow=slow, quick=lambda request: "here"))
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(CallTimeout):
+        left.call("slow", 0.01)
+    go.set()
+    assert left.call("quick", 30).value == "here"
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) == before)
+
+
+def test_descriptors_travel(ends):
+    reader, writer = os.pipe()
+
+    def write(request):
+        for fd in request.fds:
+            os.write(fd, b"through a descriptor")
+        return Answer(len(request.fds), b"", request.fds)
+
+    left, _ = ends(Peer(), Peer(write=write))
+    answer = left.call("write", 30, fds=[writer, os.dup(writer)])
+    assert answer.value == 2
+    assert os.read(reader, 100) == b"through a descriptor" * 2
+    ancillary.close_all(answer.fds)
+    assert os.read(reader, 100) == b""  # every copy of the writing end is closed
+    os.close(reader)
+
+
+def test_when_the_peer_goes_calls_fail_and_the_handler_is_told_once(ends):
+    peer = Peer()
+    left, right = ends(peer, Peer(hang=lambda request: gevent.sleep(1000)))
+    calls = [gevent.spawn(left.call, "hang", None) for _ in range(3)]
+    gevent.sleep(0.01)
+    right.close()
+    gevent.joinall(calls, timeout=30)
+    assert all(isinstance(call.exception, ChannelClosed) for call in calls)
+    wait_until(lambda: peer.hung)
+    assert peer.hung == ["the peer is gone"]
+    left.notify("nobody")
+    with pytest.raises(ChannelClosed):
+        left.call("nobody", 30)
+
+
+def test_what_a_peer_said_before_it_went_is_heard(ends):
+    peer = Peer()
+    left, right = ends(peer, Peer())
+    for number in range(100):
+        right.notify("last words", number=number)
+    right.close()
+    left.drain()
+    gevent.sleep(0)
+    assert [note.args["number"] for note in peer.notes] == list(range(100))
+
+
+def test_what_a_peer_said_is_heard_also_when_it_went_with_something_unread(ends):
+    peer = Peer()
+    ours, theirs = ancillary.pair()
+    channel = Channel(ours, peer)
+    theirs.send(encode(Message(NOTIFY, {"method": "last", "args": {}}))[0])
+    channel.notify("never read")
+    theirs.close()
+    channel.drain()
+    gevent.sleep(0)
+    assert [note.method for note in peer.notes] == ["last"]
+    assert peer.hung == ["the peer is gone"]
+
+
+def test_a_peer_that_speaks_nonsense_is_hung_up_on(ends):
+    ours, theirs = ancillary.pair()
+    peer = Peer()
+    channel = Channel(ours, peer)
+    channel.start()
+    theirs.send(b"nonsense")
+    wait_until(lambda: peer.hung)
+    assert channel.closed
+    theirs.close()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [{}, {"method": 1, "args": {}}, {"method": "m", "args": []}, {"id": [], "value": 1}],
+)
+@pytest.mark.parametrize("kind", [CALL, NOTIFY, REPLY])
+def test_odd_headers_do_not_break_more_than_the_channel(kind, header):
+    ours, theirs = ancillary.pair()
+    peer = Peer()
+    channel = Channel(ours, peer)
+    channel.start()
+    theirs.send(encode(Message(kind, header))[0])
+    theirs.close()
+    wait_until(lambda: peer.hung)
+    assert len(peer.hung) == 1
+
+
+def test_a_peer_that_never_reads_is_given_up(monkeypatch):
+    monkeypatch.setattr(control, "MAX_QUEUED", 100)
+    ours, theirs = ancillary.pair()
+    peer = Peer()
+    channel = Channel(ours, peer)
+    channel.start()
+    for _ in range(2000):
+        channel.notify("note", blob=b"x" * 1000)
+    wait_until(lambda: peer.hung)
+    assert peer.hung == ["its queue is full"]
+    theirs.close()
+
+
+def test_what_does_not_fit_waits_and_arrives(ends):
+    ours, theirs = ancillary.pair()
+    channel = Channel(ours, Peer())
+    channel.start()
+    for number in range(3000):
+        channel.notify("note", number=number)
+    peer = Peer()
+    other = Channel(theirs, peer)
+    other.start()
+    wait_until(lambda: len(peer.notes) == 3000)
+    assert [note.args["number"] for note in peer.notes] == list(range(3000))
+    channel.close()
+    other.close()
+
+
+def test_descriptors_of_a_message_never_sent_are_closed():
+    ours, theirs = ancillary.pair()
+    channel = Channel(ours, Peer())
+    channel.start()
+    while not channel._queue:
+        channel.notify("fill", blob=b"x" * 10_000)
+    reader, writer = os.pipe()
+    channel.notify("late", fds=[writer])
+    channel.close()
+    theirs.close()
+    assert os.read(reader, 1) == b""
+    os.close(reader)
+
+
+def test_descriptors_beside_a_request_that_is_refused_are_closed():
+    ours, theirs = ancillary.pair()
+    peer = Peer()
+    channel = Channel(ours, peer)
+    channel.start()
+    reader, writer = os.pipe()
+    ancillary.send(theirs, encode(Message(CALL, {}, b"", (writer,)))[0], [writer])
+    os.close(writer)
+    wait_until(lambda: peer.hung)
+    theirs.close()
+    assert os.read(reader, 1) == b""
+    os.close(reader)
+
+
+def test_json_in_the_header_is_compact():
+    (datagram,) = encode(Message(CALL, {"id": 1, "args": {"a": [1, 2]}}))
+    assert json.loads(datagram[8:]) == {"id": 1, "args": {"a": [1, 2]}}
+    assert b" " not in datagram[8:]

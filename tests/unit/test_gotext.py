@@ -1,0 +1,76 @@
+"""Texts as Go writes them."""
+
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqcy.nsqd.gotext import duration, json_bytes, rfc3339
+
+S = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    "ns, text",
+    [
+        (0, "0s"),
+        (1, "1ns"),
+        (999, "999ns"),
+        (1633, "1.633µs"),
+        (1000, "1µs"),
+        (728_376_310, "728.37631ms"),
+        (999_999_999, "999.999999ms"),
+        (S, "1s"),
+        (1_500_000_000, "1.5s"),
+        (59 * S, "59s"),
+        (60 * S, "1m0s"),
+        (137_302_222_392, "2m17.302222392s"),
+        (3605 * S, "1h0m5s"),
+        (100 * 3600 * S, "100h0m0s"),
+        (-1500, "-1.5µs"),
+    ],
+)
+def test_durations(ns: int, text: str) -> None:
+    assert duration(ns) == text
+
+
+def test_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        for zone, text in [
+            ("UTC", "2026-11-20T11:18:30Z"),
+            ("CET-1", "2026-11-20T12:18:30+01:00"),
+            ("NST3:30", "2026-11-20T07:48:30-03:30"),
+        ]:
+            monkeypatch.setenv("TZ", zone)
+            time.tzset()
+            assert rfc3339(1795173510) == text
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [
+        ({"b": [1, None, True], "a": {}}, '{"b":[1,null,true],"a":{}}'),
+        ([1.0, 0.99, -2.5, 26897574.0], "[1,0.99,-2.5,26897574]"),
+        ("<a&b>\u2028\u2029é", '"\\u003ca\\u0026b\\u003e\\u2028\\u2029é"'),
+        ('\b\f\n\t\r\x01\\b\\\\f"', '"\\u0008\\u000c\\n\\t\\r\\u0001\\\\b\\\\\\\\f\\""'),
+        ("bad \udcff byte", '"bad \ufffd byte"'),
+    ],
+)
+def test_json(value: object, text: str) -> None:
+    assert json_bytes(value) == text.encode()
+
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+VALUES = st.recursive(
+    PLAIN | st.text(), lambda v: st.lists(v) | st.dictionaries(st.text(), v), max_leaves=10
+)
+
+
+@given(VALUES)
+def test_json_means_what_it_was_made_from(value: object) -> None:
+    assert json.loads(json_bytes(value)) == value

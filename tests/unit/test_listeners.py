@@ -1,0 +1,137 @@
+import os
+import socket
+
+import pytest
+
+from nsqcy.errors import StartError
+from nsqcy.nsqd import listeners
+from nsqcy.nsqd.listeners import Address, bind, parse, show
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:4150", Address("127.0.0.1", "4150")),
+        (":4150", Address("", "4150")),
+        ("localhost:", Address("localhost", "")),
+        ("[::1]:0", Address("::1", "0")),
+        ("/tmp/nsqd.sock", Address(path="/tmp/nsqd.sock")),
+        ("nsqd", Address(path="nsqd")),
+        ("::1:4150", Address(path="::1:4150")),
+        ("[::1]", Address(path="[::1]")),
+        ("[::1:4150", Address(path="[::1:4150")),
+        ("a]:1", Address(path="a]:1")),
+        ("", Address(path="")),
+        ("/tmp/a:b", Address("/tmp/a", "b")),
+    ],
+)
+def test_addresses(text, address):
+    assert parse(text) == address
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        (("127.0.0.1", 5), "127.0.0.1:5"),
+        (("::ffff:10.0.0.1", 5, 0, 0), "10.0.0.1:5"),
+        (("::1", 5, 0, 0), "[::1]:5"),
+        (("::", 5, 0, 0), "[::]:5"),
+        ("/tmp/x", "/tmp/x"),
+        ("", "@"),
+        (None, "@"),
+    ],
+)
+def test_how_addresses_are_shown(where, text):
+    assert show(where) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("127.0.0.1:0", "127.0.0.1"), ("0.0.0.0:0", "0.0.0.0"), (":0", "0.0.0.0")],
+)
+def test_ipv4_is_shown_as_a_literal_with_the_real_port(text, shown):
+    listener = bind(text, "tcp")
+    try:
+        assert listener.port > 0
+        assert listener.text == f"{shown}:{listener.port}"
+        socket.create_connection(("127.0.0.1", listener.port)).close()
+    finally:
+        listener.close()
+
+
+def test_a_machine_without_ipv6(monkeypatch):
+    real = listeners._socket
+
+    def without(family):
+        if family == socket.AF_INET6:
+            raise OSError(97, "Address family not supported by protocol")
+        return real(family)
+
+    monkeypatch.setattr(listeners, "_socket", without)
+    listener = bind("0.0.0.0:0", "tcp")
+    assert listener.text == f"0.0.0.0:{listener.port}"
+    assert listener.sock.family == socket.AF_INET
+    listener.close()
+
+
+def failure(text):
+    with pytest.raises(StartError) as caught:
+        bind(text, "tcp")
+    prefix = f"failed to instantiate nsqd - listen ({text}) failed - "
+    assert str(caught.value).startswith(prefix)
+    return str(caught.value).removeprefix(prefix)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_port_in_use(host):
+    with socket.socket() as taken:
+        taken.bind((host, 0))
+        taken.listen()
+        text = f"{host}:{taken.getsockname()[1]}"
+        assert failure(text) == f"listen tcp {text}: bind: address already in use"
+
+
+def test_a_port_in_use_of_a_name():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert failure(f"localhost:{taken.getsockname()[1]}").endswith("address already in use")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("127.0.0.1:99999", "listen tcp: address 99999: invalid port"),
+        ("127.0.0.1:nope", "listen tcp: lookup tcp/nope: unknown port"),
+        ("nobody.invalid:0", "listen tcp: lookup nobody.invalid: no such host"),
+        ("192.0.2.1:0", "listen tcp 192.0.2.1:0: bind: cannot assign requested address"),
+        ("/no/such/dir", "listen unix /no/such/dir: bind: no such file or directory"),
+    ],
+)
+def test_what_cannot_be_bound(text, reason):
+    assert failure(text) == reason
+
+
+def test_a_path_too_long():
+    assert "path too long" in failure("/tmp/" + "x" * 200)
+
+
+def test_closing_takes_the_file_away_and_only_the_socket(tmp_path):
+    path = str(tmp_path / "s")
+    listener = bind(path, "http")
+    assert (listener.text, listener.port) == (path, 0)
+    assert os.path.exists(path)
+    listener.close()
+    assert not os.path.exists(path)
+    listener.close()
+    replaced = bind(path, "http")
+    os.unlink(path)
+    (tmp_path / "s").write_text("a file of somebody else")
+    replaced.close()
+    assert os.path.exists(path)
+
+
+def test_the_empty_address_is_an_abstract_socket():
+    listener = bind("", "tcp")
+    assert listener.text.startswith("@")
+    listener.close()
