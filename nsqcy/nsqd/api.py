@@ -111,7 +111,7 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 def _topic(params: dict[str, str], code: str = "INVALID_TOPIC") -> str:
     topic = _required(params, "topic")
-    if not names.is_valid(topic):
+    if not names.is_valid_name(topic):
         raise HttpError(400, code)
     return topic
 
@@ -120,7 +120,7 @@ def _topic_and_channel(request: Request) -> tuple[str, str]:
     params = _whole(request)
     topic = _topic(params, "INVALID_ARG_TOPIC")
     channel = _required(params, "channel")
-    if not names.is_valid(channel):
+    if not names.is_valid_name(channel):
         raise HttpError(400, "INVALID_ARG_CHANNEL")
     return topic, channel
 
