@@ -128,13 +128,13 @@ cdef class Session(Consumer):
     cdef readonly str topology_region
     cdef readonly str topology_zone
     cdef readonly int64_t connected_at      # wall clock, ns
-    cdef int64_t heartbeat_interval         # ns; 0: none
+    cdef readonly int64_t heartbeat_interval    # ns; 0: none
     cdef int64_t next_heartbeat
     cdef int64_t last_command
     cdef int64_t stuck_since                # output could not be sent; 0: it could
     cdef int64_t waiting_since              # for a peer that is down
-    cdef uint32_t output_buffer_size
-    cdef int64_t output_buffer_timeout
+    cdef readonly uint32_t output_buffer_size
+    cdef readonly int64_t output_buffer_timeout     # ns
     cdef Timer timer
 
     cdef int feed(self, const uint8_t *data, size_t n) except -1

@@ -593,7 +593,8 @@ cdef class Session(Consumer):
         return self.fatal(error)
 
     cdef Parsed bad_name(self, bytes prefix, Word *name) except *:
-        return self.fatal(b"%s %s is not valid" % (prefix, quote(word_bytes(name))))
+        quoted = quote(word_bytes(name)).encode("utf-8", "surrogateescape")
+        return self.fatal(b"%s %s is not valid" % (prefix, quoted))
 
     cdef bint same_topic(self, Word *name) noexcept:
         """Whether `name` is the topic published to last (and so valid)."""
@@ -826,7 +827,7 @@ cdef class Session(Consumer):
         used[0] += 4 + size
         try:
             identity = self.home.negotiate(
-                PyBytes_FromStringAndSize(<const char *>rest + 4, size), self.home.options)
+                PyBytes_FromStringAndSize(<const char *>rest + 4, size), self.home.options, self)
         except ClientError as error:
             return self.fatal(error.wire)
         self.adopt_identity(identity)
@@ -1059,6 +1060,7 @@ cdef class Session(Consumer):
     cdef int stop(self) except -1:
         """Execute nothing more; close when what is owed has been sent."""
         self.stopping = True
+        self.last_command = self.home.agenda.now        # it has as long as a silent client to take it
         self.unsubscribe()
         if self.kept != NULL:
             self.drop_kept()
@@ -1263,7 +1265,7 @@ cdef class Home:
         """
         mesh: the streams to other workers; None when this is the only one
         options: the daemon's
-        negotiate: negotiate(identify body, options) -> identity, or ClientError
+        negotiate: negotiate(identify body, options, session) -> identity, or ClientError
         ask_placement: called with the name of a topic whose owner is not known; placed() follows
         """
         self.shard = shard

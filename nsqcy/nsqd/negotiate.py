@@ -7,15 +7,13 @@ are checked) and the answer. Pure; knows no connection. See the tests of case id
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from nsqcy import NSQ_VERSION
 from nsqcy.errors import ClientError
 from nsqcy.nsqd.options import NsqdOptions
 
 MILLISECOND = 1_000_000
-HEARTBEAT = 30_000  # ms
-BUFFER_SIZE = 16_384  # bytes
 DEFLATE_LEVEL = 6
 
 INT64 = 63
@@ -39,18 +37,27 @@ class Identity:
     answer: bytes
 
 
-def negotiate(body: bytes, options: NsqdOptions) -> Identity:
+class Current(Protocol):
+    """What holds on the connection so far; a field that is 0 or absent leaves it as it is."""
+
+    heartbeat_interval: int
+    output_buffer_size: int
+    output_buffer_timeout: int
+    msg_timeout: int
+
+
+def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
     """Read the body of an IDENTIFY; raises ClientError (E_BAD_BODY)."""
     wanted = _decode(body)
-    heartbeat = _heartbeat(wanted["heartbeat_interval"], options)
-    timeout = _buffer_timeout(wanted["output_buffer_timeout"], options)
-    size = _buffer_size(wanted["output_buffer_size"], options)
+    heartbeat = _heartbeat(wanted["heartbeat_interval"], options, current)
+    timeout = _buffer_timeout(wanted["output_buffer_timeout"], options, current)
+    size = _buffer_size(wanted["output_buffer_size"], options, current)
     if wanted["output_buffer_size"] == -1:
         timeout = 0
     sample_rate = wanted["sample_rate"]
     if not 0 <= sample_rate <= 99:
         raise _invalid("sample rate", sample_rate)
-    msg_timeout = _msg_timeout(wanted["msg_timeout"], options)
+    msg_timeout = _msg_timeout(wanted["msg_timeout"], options, current)
     answer = b"OK"
     if wanted["feature_negotiation"]:
         answer = _answer(options, wanted["deflate_level"], msg_timeout, sample_rate, size, timeout)
@@ -72,40 +79,40 @@ def negotiate(body: bytes, options: NsqdOptions) -> Identity:
 # -- the fields, in the order in which they are checked
 
 
-def _heartbeat(wanted: int, options: NsqdOptions) -> int:
+def _heartbeat(wanted: int, options: NsqdOptions, current: Current) -> int:
     if wanted == -1:
         return 0
     if wanted == 0:
-        return HEARTBEAT
+        return current.heartbeat_interval // MILLISECOND
     if not 1000 <= wanted <= options.max_heartbeat_interval // MILLISECOND:
         raise _invalid("heartbeat interval", wanted)
     return wanted
 
 
-def _buffer_timeout(wanted: int, options: NsqdOptions) -> int:
+def _buffer_timeout(wanted: int, options: NsqdOptions, current: Current) -> int:
     if wanted == -1:
         return 0
     if wanted == 0:
-        return options.output_buffer_timeout // MILLISECOND
+        return current.output_buffer_timeout // MILLISECOND
     least = options.min_output_buffer_timeout // MILLISECOND
     if not least <= wanted <= options.max_output_buffer_timeout // MILLISECOND:
         raise _invalid("output buffer timeout", wanted)
     return wanted
 
 
-def _buffer_size(wanted: int, options: NsqdOptions) -> int:
+def _buffer_size(wanted: int, options: NsqdOptions, current: Current) -> int:
     if wanted == -1:
         return 1
     if wanted == 0:
-        return BUFFER_SIZE
+        return current.output_buffer_size
     if not 64 <= wanted <= options.max_output_buffer_size:
         raise _invalid("output buffer size", wanted)
     return wanted
 
 
-def _msg_timeout(wanted: int, options: NsqdOptions) -> int:
+def _msg_timeout(wanted: int, options: NsqdOptions, current: Current) -> int:
     if wanted == 0:
-        return options.msg_timeout // MILLISECOND
+        return current.msg_timeout // MILLISECOND
     if not 1000 <= wanted <= options.max_msg_timeout // MILLISECOND:
         raise _invalid("msg timeout", wanted)
     return wanted
