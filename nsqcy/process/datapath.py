@@ -64,9 +64,7 @@ def _open(path: str) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise DataPathError(
-            f"failed to lock data-path: open {path}: {_text(error)}"
-        ) from error
+        raise DataPathError(f"failed to lock data-path: open {path}: {_text(error)}") from error
 
 
 def _try_flock(fd: int) -> OSError | None:

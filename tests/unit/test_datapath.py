@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+
 from nsqcy.process.datapath import DataPathError, lock_data_path
 
 # Locks argv[1], starts a child that inherits the lock, says so, and waits to be told or killed.

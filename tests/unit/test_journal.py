@@ -5,6 +5,7 @@ import struct
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from nsqcy.journal import (
     ENTRY,
     ChannelState,

@@ -13,6 +13,7 @@ import pytest
 from diskformat import Message, message, messages, record, run, segment_messages, walk
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from nsqcy import _log
 from nsqcy._io import IoThread
 from nsqcy._log import FormatError, Log, LogProbe
@@ -839,10 +840,10 @@ def test_a_segment_with_nothing_new_goes_with_the_next_snapshot(tmp_path):
     disk.io.drain_now()
     disk.stop()
     del kept
-    first, second = disk.segments()
-    shutil.copy(first, disk.directory / ("%020d.seg" % 30))
-    (disk.directory / ("%020d.seg" % 40)).write_bytes(b"")
-    (disk.directory / ("%020d.seg" % 50)).write_bytes(b"unreadable")
+    first = disk.segments()[0]
+    shutil.copy(first, disk.directory / f"{30:020d}.seg")
+    (disk.directory / f"{40:020d}.seg").write_bytes(b"")
+    (disk.directory / f"{50:020d}.seg").write_bytes(b"unreadable")
     disk = Disk(tmp_path)
     found = disk.log.recover()
     assert len(found.runs) == 2 and len(disk.segments()) == 5
@@ -949,8 +950,8 @@ def test_any_bytes_as_files(tmp_path, garbage, tail, seed):
         end = struct.pack("<I", diskformat.crc32c(garbage[-64:]))
         garbage = garbage[len(garbage) % 8:]
         garbage += struct.pack("<I", 80) + end + b"SQCYEND\0"
-    files = {directory / ("%020d.seg" % 1): garbage, directory / "journal": garbage,
-             directory / ("%020d.seg" % 7): bytes(run(messages(7, 3), crc=True)),
+    files = {directory / f"{1:020d}.seg": garbage, directory / "journal": garbage,
+             directory / f"{7:020d}.seg": bytes(run(messages(7, 3), crc=True)),
              directory / "notes.txt": b"mine"}
     for name, data in files.items():
         name.write_bytes(data)
