@@ -187,7 +187,10 @@ cdef class Log:
     cdef int retract(self, Extent *into, size_t n, uint64_t first_seq, uint32_t count) except -1
     # Reads the whole chain; see docs/DISKFORMAT.md for what damaged records look like.
     cdef int read(self, const Extent *extent, uint8_t *into, log_done done, void *arg) except -1
+    # Nobody needs these runs any more.
     cdef int release(self, Extent *extent) except -1
+    # Frees an extent's further pieces and zeroes it; the runs stay.
+    cdef int forget(self, Extent *extent) except -1
     cdef int sync(self, log_done done, void *arg) except -1
     # The monotonic time of the next sync, or 0 when nothing waits for one.
     cdef int64_t tick(self, int64_t now) except -1
@@ -236,13 +239,3 @@ cdef class Log:
     cdef int _recover_journal(self, Recovered into) except -1
     cdef int _open_now(self, bytes path) except -1
     cdef bytes _read_now(self, int fd, uint64_t offset, uint64_t n)
-
-
-# An extent held by Python, and a log driven from Python: for tests and tools.
-cdef class RunHandle:
-    cdef readonly Log log
-    cdef Extent extent
-
-
-cdef class LogProbe:
-    cdef readonly Log log

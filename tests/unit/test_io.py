@@ -7,6 +7,7 @@ import select
 
 import pytest
 from diskformat import messages, run, walk
+
 from nsqcy import _log
 from nsqcy._io import IoThread
 

@@ -13,9 +13,11 @@ import pytest
 from diskformat import Message, message, messages, record, run, segment_messages, walk
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from nsqcy import _log
 from nsqcy._io import IoThread
-from nsqcy._log import FormatError, Log, LogProbe
+from nsqcy._log import FormatError, Log
+from nsqcy._log_probe import LogProbe, RunHandle, recovered_runs, scan_segment, verify_run
 
 SURVIVORS, HAS_DELAYED = 1, 2
 STOPPED: list[IoThread] = []
@@ -103,7 +105,7 @@ def recovered(path, topic="t"):
     disk = Disk(path, topic)
     found = disk.log.recover()
     readable = {}
-    for first, last, count, _flags, _first_time, _last_time, handle in found.runs:
+    for first, last, count, _flags, _first_time, _last_time, handle in recovered_runs(found):
         records = disk.read(handle)
         assert len(records) == count
         assert [r.message.seq for r in records] == sorted({r.message.seq for r in records})
@@ -238,7 +240,7 @@ def test_ten_thousand_runs(tmp_path):
     assert disk.close() == [0]
     readable, found, damages = recovered(tmp_path)
     assert readable == {seq: message(seq, 8) for seq in range(1, 10_001)}
-    assert len(found.runs) < 20                  # the index is sparse
+    assert len(recovered_runs(found)) < 20                  # the index is sparse
     assert found.next_seq == 10_001 and found.max_id == 160_001 and not damages
 
 
@@ -257,7 +259,7 @@ def test_what_is_not_a_run_is_refused(disk):
         with pytest.raises(ValueError, match="not a run"):
             disk.probe.append(bytearray(image), first, last, count)
     with pytest.raises(ValueError, match="empty extent"):
-        disk.probe.read(_log.RunHandle(disk.log), None)
+        disk.probe.read(RunHandle(disk.log), None)
 
 
 # ---- names ----
@@ -279,7 +281,7 @@ def test_survivors_at_a_roll_get_a_name_of_their_own(tmp_path):
     assert disk.close() == [0]
     readable, found, _ = recovered(tmp_path)
     assert sorted(readable) == [1, 3, 6, 9, 10, 11, 12]
-    assert [one[:4] for one in found.runs] == [(1, 6, 3, SURVIVORS), (9, 12, 4, 0)]
+    assert [one[:4] for one in recovered_runs(found)] == [(1, 6, 3, SURVIVORS), (9, 12, 4, 0)]
 
 
 def test_a_start_never_writes_into_what_was_there(tmp_path):
@@ -288,7 +290,7 @@ def test_a_start_never_writes_into_what_was_there(tmp_path):
         found = disk.log.recover()
         before = {p: p.read_bytes() for p in disk.segments()}
         assert found.next_seq == start * 3 + 1
-        runs = [one[6] for one in found.runs]
+        runs = [one[6] for one in recovered_runs(found)]
         disk.wrote(messages(found.next_seq, 3))
         assert {p: p.read_bytes() for p in before} == before
         assert len(disk.segments()) == start + 1
@@ -641,7 +643,7 @@ def test_a_missing_file_is_an_error(disk):
     fresh = Disk(disk.path)
     found = fresh.log.recover()
     os.unlink(disk.segments()[0])
-    fresh.probe.read(found.runs[0][6], lambda error, data: answers.append(error))
+    fresh.probe.read(recovered_runs(found)[0][6], lambda error, data: answers.append(error))
     fresh.io.drain_now()
     assert answers == [errno.ENOENT]
     assert fresh.log.last_error_text.startswith("open ")
@@ -668,7 +670,7 @@ def test_verifying_loses_only_what_was_touched(sizes, flips, gaps):
         image[at % len(image)] ^= mask
     touched = {n for n, (start, end) in enumerate(offsets(batch))
                if image[start:end] != before[start:end]}
-    _log.verify_run(image, 7, len(batch), not gaps)
+    verify_run(image, 7, len(batch), not gaps)
     found = walk(image)
     kept = {one.message.seq: one.message for one in found if not one.damaged}
     assert set(kept) == {one.seq for n, one in enumerate(batch) if n not in touched}
@@ -686,7 +688,7 @@ def test_verifying_anything_leaves_something_to_walk(data, first, count, dense, 
     image = bytearray(data[:at] + run([message(9, s) for s in sizes], crc=True) + data[at:])
     image = image[:len(image) // 8 * 8]
     total = len(image)
-    _log.verify_run(image, first, count, dense)
+    verify_run(image, first, count, dense)
     assert sum(one.length for one in walk(image)) == total == len(image)
 
 
@@ -696,7 +698,7 @@ def test_verifying_anything_leaves_something_to_walk(data, first, count, dense, 
 def test_scanning_anything_finds_only_good_records(data, sizes, at, cut):
     image = bytes(64) + bytes(run([message(5 + n, s) for n, s in enumerate(sizes)], crc=True))
     image = (image[:at] + data + image[at:])[:cut]
-    runs, damages = _log.scan_segment(image)
+    runs, damages = scan_segment(image)
     end = 64
     for first, last, count, _flags, offset, size in runs:
         assert offset >= end and offset + size <= len(image)
@@ -715,7 +717,7 @@ def test_scanning_anything_finds_only_good_records(data, sizes, at, cut):
 
 def test_nothing_there(disk):
     found = disk.log.recover()
-    assert found.runs == [] and found.journal == [] and found.damages == []
+    assert recovered_runs(found) == [] and found.journal == [] and found.damages == []
     assert (found.next_seq, found.max_id, found.log_id, found.clean) == (1, 0, None, True)
 
 
@@ -727,11 +729,11 @@ def test_clean_exit_needs_no_scan(tmp_path):
     assert segment_messages(disk.segments()[0]) == messages(1, 1000)
     disk = Disk(tmp_path)
     found = disk.log.recover()
-    assert [one[:4] for one in found.runs] == [(1, 1000, 1000, 0)]
+    assert [one[:4] for one in recovered_runs(found)] == [(1, 1000, 1000, 0)]
     assert found.clean and found.log_id == disk.log.log_id == log_id
     assert (found.next_seq, found.max_id) == (1001, 16001)
     assert disk.io.calls_made("pread") == 2           # header and tail of 64 kB
-    assert disk.messages(found.runs[0][6]) == messages(1, 1000)
+    assert disk.messages(recovered_runs(found)[0][6]) == messages(1, 1000)
     del kept, found
     disk.stop()
 
@@ -796,7 +798,7 @@ def test_an_unreadable_segment_does_not_hide_the_others(tmp_path):
     fresh.io.fault("open", 2, errno.EACCES)
     fresh.io.fault("pread", 4, errno.EIO)
     found = fresh.log.recover()
-    assert len(found.runs) == len(disk.segments()) - 2
+    assert len(recovered_runs(found)) == len(disk.segments()) - 2
     assert [text for _, _, text in found.damages] == [
         "open: permission denied", "read: input/output error"]
     del kept, found
@@ -810,7 +812,7 @@ def test_survivors_of_a_crash_are_seen_as_such(tmp_path):
     disk.wrote(messages(70, 20, 8))
     disk.stop()
     found = recovered(tmp_path)[1]
-    assert [one[:4] for one in found.runs] == [
+    assert [one[:4] for one in recovered_runs(found)] == [
         (50, 69, 20, 0), (3, 40, 5, SURVIVORS), (70, 89, 20, 0)]
 
 
@@ -828,7 +830,7 @@ def test_a_seq_written_twice_is_given_once(tmp_path):
     disk.stop()
     readable, found, damages = recovered(tmp_path)
     assert readable == {seq: message(seq) for seq in range(1, 35)}
-    assert [one[:3] for one in found.runs] == [
+    assert [one[:3] for one in recovered_runs(found)] == [
         (1, 10, 10), (21, 30, 10), (11, 13, 3), (14, 20, 7), (31, 34, 4)]
     assert not damages
 
@@ -839,13 +841,13 @@ def test_a_segment_with_nothing_new_goes_with_the_next_snapshot(tmp_path):
     disk.io.drain_now()
     disk.stop()
     del kept
-    first, second = disk.segments()
-    shutil.copy(first, disk.directory / ("%020d.seg" % 30))
-    (disk.directory / ("%020d.seg" % 40)).write_bytes(b"")
-    (disk.directory / ("%020d.seg" % 50)).write_bytes(b"unreadable")
+    first = disk.segments()[0]
+    shutil.copy(first, disk.directory / f"{30:020d}.seg")
+    (disk.directory / f"{40:020d}.seg").write_bytes(b"")
+    (disk.directory / f"{50:020d}.seg").write_bytes(b"unreadable")
     disk = Disk(tmp_path)
     found = disk.log.recover()
-    assert len(found.runs) == 2 and len(disk.segments()) == 5
+    assert len(recovered_runs(found)) == 2 and len(disk.segments()) == 5
     disk.probe.write_snapshot(b"state")
     disk.io.drain_now()
     assert [int(p.name[:20]) for p in disk.segments()] == [1, 11, 50]
@@ -949,8 +951,8 @@ def test_any_bytes_as_files(tmp_path, garbage, tail, seed):
         end = struct.pack("<I", diskformat.crc32c(garbage[-64:]))
         garbage = garbage[len(garbage) % 8:]
         garbage += struct.pack("<I", 80) + end + b"SQCYEND\0"
-    files = {directory / ("%020d.seg" % 1): garbage, directory / "journal": garbage,
-             directory / ("%020d.seg" % 7): bytes(run(messages(7, 3), crc=True)),
+    files = {directory / f"{1:020d}.seg": garbage, directory / "journal": garbage,
+             directory / f"{7:020d}.seg": bytes(run(messages(7, 3), crc=True)),
              directory / "notes.txt": b"mine"}
     for name, data in files.items():
         name.write_bytes(data)
@@ -979,10 +981,10 @@ def test_fuzz_of_footers_with_good_checksums(tmp_path):
         (path / "t.topic").mkdir(parents=True)
         (path / "t.topic" / disk.segments()[0].name).write_bytes(data)
         fresh = Disk(path)
-        for one in (found := fresh.log.recover()).runs:
+        for one in recovered_runs(fresh.log.recover()):
             fresh.probe.read(one[6], lambda error, data: walk(data))
         fresh.io.drain_now()
-        del found, one
+        del one
         fresh.stop()
         shutil.rmtree(path)
 

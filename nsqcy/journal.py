@@ -1,0 +1,290 @@
+"""What a topic's journal says: who has got how far, as bytes and back.
+
+Pure functions. Owns the encoding of snapshots and deltas (docs/DISKFORMAT.md, "What the journal
+says"); framing and checksums are the log's. Knows no file and no live channel.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import NamedTuple
+
+VERSION = 1
+
+
+class JournalError(ValueError):
+    """These bytes are not a journal entry this version understands."""
+
+
+class Kind(IntEnum):
+    """What an entry of the journal is about."""
+
+    SNAPSHOT = 1
+    CHANNEL_CREATED = 2
+    CHANNEL_DELETED = 3
+    CURSOR_MOVED = 4
+    ENTRY_ADDED = 5
+    ENTRY_FINISHED = 6
+
+
+class State(IntEnum):
+    """What a message handed out or requeued is waiting for."""
+
+    QUEUED = 0
+    DEFERRED = 1
+
+
+class Entry(NamedTuple):
+    """One message a channel still needs, and where its record lies."""
+
+    seq: int
+    segment: int
+    offset: int
+    due: int = 0  # wall clock, ns; 0: not deferred
+    attempts: int = 0
+    state: int = State.QUEUED
+
+    def pack(self) -> bytes:
+        return ENTRY.pack(*self)
+
+
+ENTRY = struct.Struct("<QQQqHB5x")
+
+
+def unpack_entries(entries: bytes) -> Iterator[Entry]:
+    """The entries of a packed array."""
+    return (Entry(*one) for one in ENTRY.iter_unpack(entries))
+
+
+def pack_entries(entries: Iterable[Entry]) -> bytes:
+    """The packed array of these entries."""
+    return b"".join(ENTRY.pack(*one) for one in entries)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelState:
+    """A channel: its cursor, and the messages before it that are not finished, in queue order."""
+
+    name: str
+    paused: bool = False
+    cursor: int = 0
+    entries: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic as a start finds it. `delayed` are records of its own backlog that carry a delay."""
+
+    log_id: bytes
+    next_seq: int = 1
+    fanout_seq: int = 1
+    paused: bool = False
+    channels: tuple[ChannelState, ...] = ()
+    delayed: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """One change since the snapshot. `value` is a cursor or a seq, as the kind needs."""
+
+    kind: Kind
+    channel: str
+    value: int = 0
+    paused: bool = False
+    entry: Entry | None = field(default=None)
+
+
+# ---- encoding ----
+
+_HEAD = struct.Struct("<HH")  # kind, version
+_SECTION = struct.Struct("<HHI")  # type, 0, bytes that follow
+_TOPIC = struct.Struct("<16sQQHHI")  # log_id, next_seq, fanout_seq, flags, 0, 0
+_CHANNEL = struct.Struct("<QHHI")  # cursor, flags, bytes of name, 0
+_DELTA = struct.Struct("<HHHHQ")  # kind, version, flags, bytes of name, value
+
+_SECTION_TOPIC, _SECTION_DELAYED, _SECTION_CHANNEL = 1, 2, 3
+_SECTION_OPTIONAL = 0x8000  # a reader that does not know it may skip it
+_PAUSED = 1
+
+
+def _section(kind: int, payload: bytes) -> bytes:
+    return _SECTION.pack(kind, 0, len(payload)) + payload
+
+
+def encode_snapshot(state: TopicState) -> bytes:
+    """The journal's first entry."""
+    parts = [_HEAD.pack(Kind.SNAPSHOT, VERSION)]
+    flags = _PAUSED if state.paused else 0
+    topic = _TOPIC.pack(state.log_id, state.next_seq, state.fanout_seq, flags, 0, 0)
+    parts.append(_section(_SECTION_TOPIC, topic))
+    if state.delayed:
+        parts.append(_section(_SECTION_DELAYED, state.delayed))
+    for channel in state.channels:
+        name = channel.name.encode("ascii")
+        flags = _PAUSED if channel.paused else 0
+        head = _CHANNEL.pack(channel.cursor, flags, len(name), 0)
+        parts.append(_section(_SECTION_CHANNEL, head + name + channel.entries))
+    return b"".join(parts)
+
+
+def encode_delta(delta: Delta) -> bytes:
+    """A later entry of the journal."""
+    name = delta.channel.encode("ascii")
+    flags = _PAUSED if delta.paused else 0
+    head = _DELTA.pack(delta.kind, VERSION, flags, len(name), delta.value)
+    return head + name + (delta.entry.pack() if delta.entry else b"")
+
+
+# ---- decoding ----
+
+
+def _head(data: bytes) -> tuple[int, int]:
+    if len(data) < _HEAD.size:
+        raise JournalError("a journal entry is too short")
+    kind, version = _HEAD.unpack_from(data)
+    if version > VERSION:
+        raise JournalError(
+            f"journal entry version {version} is newer than this nsqcy reads ({VERSION})"
+        )
+    return kind, version
+
+
+def _name(raw: bytes) -> str:
+    if not raw or not raw.isascii():
+        raise JournalError("a channel name is not ASCII")
+    return raw.decode("ascii")
+
+
+def _entries(raw: bytes) -> bytes:
+    if len(raw) % ENTRY.size:
+        raise JournalError("a list of entries is cut off")
+    return raw
+
+
+def _sections(data: bytes) -> Iterator[tuple[int, bytes]]:
+    at = _HEAD.size
+    while at < len(data):
+        if len(data) - at < _SECTION.size:
+            raise JournalError("a section is cut off")
+        kind, _, length = _SECTION.unpack_from(data, at)
+        at += _SECTION.size
+        if length > len(data) - at:
+            raise JournalError("a section is cut off")
+        yield kind, data[at : at + length]
+        at += length
+
+
+def _decode_channel(raw: bytes) -> ChannelState:
+    if len(raw) < _CHANNEL.size:
+        raise JournalError("a channel is cut off")
+    cursor, flags, length, _ = _CHANNEL.unpack_from(raw)
+    end = _CHANNEL.size + length
+    if end > len(raw):
+        raise JournalError("a channel name is cut off")
+    name = _name(raw[_CHANNEL.size : end])
+    return ChannelState(name, bool(flags & _PAUSED), cursor, _entries(raw[end:]))
+
+
+def decode_snapshot(data: bytes) -> TopicState:
+    """The state; JournalError if it is not a snapshot of a known version."""
+    if _head(data)[0] != Kind.SNAPSHOT:
+        raise JournalError("the journal does not start with a snapshot")
+    state = None
+    delayed = b""
+    channels: dict[str, ChannelState] = {}
+    for kind, raw in _sections(data):
+        if kind == _SECTION_TOPIC:
+            if len(raw) != _TOPIC.size:
+                raise JournalError("the topic section has a wrong size")
+            log_id, next_seq, fanout_seq, flags, _, _ = _TOPIC.unpack(raw)
+            state = TopicState(log_id, next_seq, fanout_seq, bool(flags & _PAUSED))
+        elif kind == _SECTION_DELAYED:
+            delayed = _entries(raw)
+        elif kind == _SECTION_CHANNEL:
+            channel = _decode_channel(raw)
+            channels[channel.name] = channel
+        elif not kind & _SECTION_OPTIONAL:
+            raise JournalError(f"unknown section {kind}")
+    if state is None:
+        raise JournalError("a snapshot without its topic")
+    return replace(state, channels=tuple(channels.values()), delayed=delayed)
+
+
+def decode_delta(data: bytes) -> Delta:
+    """The change; JournalError if it is not a delta of a known kind and version."""
+    number, _ = _head(data)
+    if number == Kind.SNAPSHOT or number not in Kind.__members__.values():
+        raise JournalError(f"unknown delta {number}")
+    if len(data) < _DELTA.size:
+        raise JournalError("a delta is cut off")
+    _, _, flags, length, value = _DELTA.unpack_from(data)
+    end = _DELTA.size + length
+    expected = ENTRY.size if number == Kind.ENTRY_ADDED else 0
+    if len(data) - end != expected:
+        raise JournalError("a delta has a wrong size")
+    entry = Entry(*ENTRY.unpack_from(data, end)) if expected else None
+    name = _name(data[_DELTA.size : end])
+    return Delta(Kind(number), name, value, bool(flags & _PAUSED), entry)
+
+
+# ---- applying ----
+
+
+class _Channel:
+    """A channel while deltas are applied: its entries by seq, in queue order."""
+
+    __slots__ = ("cursor", "entries", "name", "paused")
+
+    def __init__(self, state: ChannelState) -> None:
+        self.name = state.name
+        self.paused = state.paused
+        self.cursor = state.cursor
+        self.entries = {entry.seq: entry for entry in unpack_entries(state.entries)}
+
+    def apply(self, delta: Delta) -> None:
+        if delta.kind == Kind.CURSOR_MOVED:
+            self.cursor = delta.value
+        elif delta.kind == Kind.ENTRY_FINISHED:
+            self.entries.pop(delta.value, None)
+        elif delta.kind == Kind.ENTRY_ADDED and delta.entry is not None:
+            self.entries.pop(delta.entry.seq, None)
+            self.entries[delta.entry.seq] = delta.entry
+
+    def state(self) -> ChannelState:
+        entries = pack_entries(self.entries.values())
+        return ChannelState(self.name, self.paused, self.cursor, entries)
+
+
+def _apply_all(state: TopicState, deltas: Iterable[Delta]) -> TopicState:
+    channels = {one.name: _Channel(one) for one in state.channels}
+    for delta in deltas:
+        channel = channels.get(delta.channel)
+        if delta.kind == Kind.CHANNEL_CREATED:
+            if channel is None:
+                made = ChannelState(delta.channel, delta.paused, delta.value)
+                channels[delta.channel] = _Channel(made)
+        elif delta.kind == Kind.CHANNEL_DELETED:
+            channels.pop(delta.channel, None)
+        elif channel is not None:
+            channel.apply(delta)
+    return replace(state, channels=tuple(one.state() for one in channels.values()))
+
+
+def apply(state: TopicState, delta: Delta) -> TopicState:
+    """The state after a change. What is about a channel that is not there changes nothing."""
+    return _apply_all(state, (delta,))
+
+
+def replay(journal: list[bytes]) -> TopicState | None:
+    """The state a whole journal leads to; None for an empty one. A delta that is not understood
+    ends it there: what it would have told is delivered again."""
+    if not journal:
+        return None
+    deltas = []
+    for data in journal[1:]:
+        try:
+            deltas.append(decode_delta(data))
+        except JournalError:
+            break
+    return _apply_all(decode_snapshot(journal[0]), deltas)

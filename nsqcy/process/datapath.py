@@ -1,0 +1,125 @@
+"""The data-path lock: one nsqd to a directory, ours or Go's.
+
+Two locks lie on the directory itself; there is no lock file.
+
+- `flock(LOCK_EX)`, as nsqd takes it, on a descriptor that every worker inherits: it is held until
+  the last process that may still write has gone.
+- A read lock of the open-file-description kind on a second descriptor, which no worker inherits.
+  It says that the master lives, and the kernel drops it whatever way the master ends.
+
+So a start that finds the directory locked can tell a living nsqd (fail at once, as NSQ does) from
+workers that outlived their master and are about to exit (wait for them). Unlike a process's own
+record locks, neither is dropped by listing the directory.
+"""
+
+import errno
+import fcntl
+import os
+import struct
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+ORPHANS_WAIT = 5.0  # seconds
+_POLL = 0.02
+_FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid
+
+
+class DataPathError(Exception):
+    """The data path cannot be had; the text is NSQ's."""
+
+
+class DataPathLock:
+    """A data path that is ours. `fd` is inheritable: give it to every worker."""
+
+    def __init__(self, path: str, fd: int, master_fd: int) -> None:
+        self.path = path
+        self.fd = fd
+        self._master_fd = master_fd
+
+    def release(self) -> None:
+        """The master lets go. The path stays locked while a worker has `fd` open."""
+        for fd in (self._master_fd, self.fd):
+            if fd >= 0:
+                os.close(fd)
+        self.fd = self._master_fd = -1
+
+    def __enter__(self) -> "DataPathLock":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+def _text(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise DataPathError(f"failed to lock data-path: open {path}: {_text(error)}") from error
+
+
+def _try_flock(fd: int) -> OSError | None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error
+    return None
+
+
+def _mark_master(fd: int) -> None:
+    lock = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, lock)
+
+
+def _master_lives(fd: int) -> bool:
+    """Whether somebody else's master holds its mark. Unknown counts as yes."""
+    lock = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    try:
+        found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, lock)
+    except OSError:
+        return True
+    kind: int = _FLOCK.unpack(found)[0]
+    return kind != fcntl.F_UNLCK
+
+
+def lock_data_path(
+    path: str,
+    *,
+    orphans_wait: float = ORPHANS_WAIT,
+    sleep: Callable[[float], object] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> DataPathLock:
+    """Locks the directory ("" is the current one) or raises DataPathError.
+
+    Waits only for workers whose master is dead. A lock without a mark may also be that of a Go
+    nsqd, or of a master between its two locks: the first is given up after the wait, the second as
+    soon as its mark appears.
+    """
+    path = path or os.getcwd()
+    fd = _open(path)
+    deadline = clock() + orphans_wait
+    while (error := _try_flock(fd)) is not None:
+        waits = error.errno in (errno.EAGAIN, errno.EACCES) and clock() < deadline
+        if not waits or _master_lives(fd):
+            os.close(fd)
+            raise DataPathError(
+                f"failed to lock data-path: cannot flock directory {path} - {_text(error)}"
+                " (possibly in use by another instance of nsqd)"
+            )
+        sleep(_POLL)
+    os.set_inheritable(fd, True)
+    master_fd = _open(path)
+    try:
+        _mark_master(master_fd)
+    except OSError:
+        pass  # a file system without such locks: then nobody waits for orphans there
+    return DataPathLock(path, fd, master_fd)

@@ -1,0 +1,177 @@
+"""The journal's content: round trips, application, fuzz."""
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nsqcy.journal import (
+    ENTRY,
+    ChannelState,
+    Delta,
+    Entry,
+    JournalError,
+    Kind,
+    State,
+    TopicState,
+    apply,
+    decode_delta,
+    decode_snapshot,
+    encode_delta,
+    encode_snapshot,
+    pack_entries,
+    replay,
+    unpack_entries,
+)
+
+u64 = st.integers(0, 2**64 - 1)
+names = st.from_regex(r"[.a-zA-Z0-9_-]{1,20}(#ephemeral)?", fullmatch=True)
+entries = st.builds(Entry, u64, u64, u64, st.integers(-(2**63), 2**63 - 1),
+                    st.integers(0, 65535), st.sampled_from(State))
+entry_lists = st.lists(entries, max_size=6, unique_by=lambda entry: entry.seq)
+channels = st.builds(ChannelState, names, st.booleans(), u64, entry_lists.map(pack_entries))
+topics = st.builds(
+    TopicState, st.binary(min_size=16, max_size=16), u64, u64, st.booleans(),
+    st.lists(channels, max_size=4, unique_by=lambda channel: channel.name).map(tuple),
+    entry_lists.map(pack_entries))
+deltas = st.one_of(
+    st.builds(Delta, st.just(Kind.CHANNEL_CREATED), names, u64, st.booleans()),
+    st.builds(Delta, st.sampled_from([Kind.CHANNEL_DELETED, Kind.CURSOR_MOVED,
+                                      Kind.ENTRY_FINISHED]), names, u64),
+    st.builds(Delta, st.just(Kind.ENTRY_ADDED), names, st.just(0), st.just(False), entries))
+
+
+def test_the_layout_of_an_entry():
+    assert ENTRY.size == 40
+    packed = Entry(1, 2, 3, -4, 5, State.DEFERRED).pack()
+    assert packed == struct.pack("<QQQqHBBBBBB", 1, 2, 3, -4, 5, 1, 0, 0, 0, 0, 0)
+
+
+def test_golden_bytes():
+    state = TopicState(b"0123456789abcdef", 9, 7, True,
+                       (ChannelState("c", False, 5, Entry(3, 1, 64).pack()),))
+    assert encode_snapshot(state) == (
+        bytes.fromhex("01000100" "01000000" "28000000") + b"0123456789abcdef"
+        + struct.pack("<QQHHI", 9, 7, 1, 0, 0)
+        + struct.pack("<HHI", 3, 0, 16 + 1 + 40) + struct.pack("<QHHI", 5, 0, 1, 0) + b"c"
+        + Entry(3, 1, 64).pack())
+    assert encode_delta(Delta(Kind.ENTRY_FINISHED, "c", 3)) == (
+        struct.pack("<HHHHQ", 6, 1, 0, 1, 3) + b"c")
+
+
+@given(topics)
+def test_snapshots_round_trip(state):
+    assert decode_snapshot(encode_snapshot(state)) == state
+
+
+@given(deltas)
+def test_deltas_round_trip(delta):
+    assert decode_delta(encode_delta(delta)) == delta
+
+
+@given(entry_lists)
+def test_entries_round_trip(found):
+    assert list(unpack_entries(pack_entries(found))) == found
+
+
+@settings(max_examples=500)
+@given(st.binary(max_size=200), topics, deltas, st.integers(0, 300), st.integers(0, 255))
+def test_fuzz(data, state, delta, at, mask):
+    """Anything is decoded or refused, never anything else."""
+    for source in (data, struct.pack("<HH", 1, 1) + data, struct.pack("<HH", 5, 1) + data,
+                   encode_snapshot(state), encode_delta(delta)):
+        damaged = bytearray(source)
+        if damaged:
+            damaged[at % len(damaged)] ^= mask
+        for decode in (decode_snapshot, decode_delta):
+            for cut in (len(damaged), at):
+                try:
+                    decode(bytes(damaged[:cut]))
+                except JournalError:
+                    pass
+
+
+@given(topics, st.integers(0, 400))
+def test_a_cut_snapshot_is_refused_or_misses_whole_sections_only(state, cut):
+    image = encode_snapshot(state)
+    if cut >= len(image):
+        return
+    try:
+        found = decode_snapshot(image[:cut])
+    except JournalError:
+        return
+    assert found.channels == state.channels[:len(found.channels)]
+
+
+class Model:
+    """A journal in plain dicts."""
+
+    def __init__(self, state):
+        self.state = state
+        self.channels = {c.name: [c.paused, c.cursor, list(unpack_entries(c.entries))]
+                         for c in state.channels}
+
+    def apply(self, delta):
+        channel = self.channels.get(delta.channel)
+        match delta.kind:
+            case Kind.CHANNEL_CREATED:
+                self.channels.setdefault(delta.channel, [delta.paused, delta.value, []])
+            case Kind.CHANNEL_DELETED:
+                self.channels.pop(delta.channel, None)
+            case Kind.CURSOR_MOVED if channel:
+                channel[1] = delta.value
+            case Kind.ENTRY_ADDED if channel:
+                channel[2] = [e for e in channel[2] if e.seq != delta.entry.seq] + [delta.entry]
+            case Kind.ENTRY_FINISHED if channel:
+                channel[2] = [e for e in channel[2] if e.seq != delta.value]
+
+
+def few_names(delta, pick):
+    known = ["a", "b", "c"]
+    name = known[pick % 3]
+    entry = delta.entry._replace(seq=delta.entry.seq % 5) if delta.entry else None
+    value = delta.value % 5
+    return Delta(delta.kind, name, value, delta.paused, entry)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(deltas, st.integers(0, 2)), max_size=30))
+def test_applying_agrees_with_the_model(changes):
+    state = TopicState(bytes(16), 1, 1, False, (ChannelState("a"), ChannelState("b", True, 3)))
+    model = Model(state)
+    journal = [encode_snapshot(state)]
+    for delta, pick in changes:
+        delta = few_names(delta, pick)
+        model.apply(delta)
+        state = apply(state, delta)
+        journal.append(encode_delta(delta))
+    found = {c.name: [c.paused, c.cursor, list(unpack_entries(c.entries))] for c in state.channels}
+    assert found == model.channels
+    assert replay(journal) == state
+
+
+def test_replay_stops_at_what_it_does_not_understand():
+    state = TopicState(bytes(16), channels=(ChannelState("a"),))
+    move = encode_delta(Delta(Kind.CURSOR_MOVED, "a", 7))
+    later = encode_delta(Delta(Kind.CURSOR_MOVED, "a", 9))
+    unknown = struct.pack("<HHHHQ", 99, 1, 0, 1, 0) + b"a"
+    assert replay([]) is None
+    assert replay([encode_snapshot(state), move, unknown, later]).channels[0].cursor == 7
+
+
+def test_optional_sections_are_skipped_and_others_are_not():
+    image = encode_snapshot(TopicState(bytes(16)))
+    assert decode_snapshot(image + struct.pack("<HHI", 0x8001, 0, 3) + b"new") == TopicState(
+        bytes(16))
+    with pytest.raises(JournalError, match="unknown section 9"):
+        decode_snapshot(image + struct.pack("<HHI", 9, 0, 0))
+
+
+def test_a_newer_version_is_refused():
+    with pytest.raises(JournalError, match="version 2 is newer than this nsqcy reads"):
+        decode_snapshot(struct.pack("<HH", 1, 2))
+    with pytest.raises(JournalError, match="does not start with a snapshot"):
+        decode_snapshot(encode_delta(Delta(Kind.CHANNEL_DELETED, "a")))
+    with pytest.raises(JournalError, match="without its topic"):
+        decode_snapshot(struct.pack("<HH", 1, 1))
