@@ -216,7 +216,6 @@ class Nsqd:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self._process.wait()
-        psutil.wait_procs(self._family, timeout=5)
         self._reader.join(5)
 
     # processes

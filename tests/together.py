@@ -1,7 +1,18 @@
-"""Run several slow stories at once: cases about elapsed time share one wait."""
+"""Cases about elapsed time: several slow stories share one wait, and how long something took."""
 
 import threading
+import time
 from collections.abc import Callable
+
+
+TURN = 0.001
+"""A daemon reads the clock once a turn: what arrives in the midst of one counts from its start."""
+
+
+def lasted(start: float, seconds: float, slack: float) -> None:
+    """From `start` until now it took so long: not less, and not much more."""
+    elapsed = time.monotonic() - start
+    assert seconds - TURN <= elapsed < seconds + slack, f"{elapsed} s instead of {seconds} s"
 
 
 def together(*stories: Callable[[], object], timeout: float = 120.0) -> None:

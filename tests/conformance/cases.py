@@ -81,7 +81,6 @@ DEVIATIONS: set[str] = {
     "C334",
     "C335",
     "CFG-28",
-    "CFG-36",
     *(f"F{number}" for number in range(1, 16) if number != 13),
     "K11",
 }

@@ -113,7 +113,16 @@ def test_values_and_forms(nsqd: Starter) -> None:
     daemon.web.await_counts("t", depth=18, backend_depth=2)
 
 
-@pytest.mark.case("CFG-06", "CFG-36")
+@pytest.mark.case("CFG-36", "F11")
+def test_unknown_experiment(nsqd: Starter) -> None:
+    daemon = nsqd(enable_experiment="bogus")
+    daemon.connect().usable()
+    daemon.stop()
+    warnings = [line for line in daemon.log_text().splitlines() if " WARNING: " in line]
+    assert any("bogus" in line and "topology-aware-consumption" in line for line in warnings)
+
+
+@pytest.mark.case("CFG-06")
 def test_values_that_start(nsqd: Starter) -> None:
     daemon = nsqd(
         args=("--queue-scan-selection-count=5", "--queue-scan-worker-pool-max=2"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import Starter
 from daemon import Nsqd, free_port, run
-from talk import Conn
+from talk import Conn, sized
 from web import eventually
 
 VERSION = re.compile(r"[a-z]+ v\d+\.\d+\.\d+(-[a-z]+)? \(built w/[a-z0-9.-]+\)")
@@ -139,7 +139,7 @@ def test_terminate_is_a_clean_exit(nsqd: Starter, topic: str) -> None:
     ("sent", "text"),
     [
         (
-            b'IDENTIFY\n\0\0\0\x1a{"heartbeat_interval": 100}',
+            b"IDENTIFY\n" + sized(b'{"heartbeat_interval": 100}'),
             "E_BAD_BODY IDENTIFY heartbeat interval (100) is invalid",
         ),
         (b"CLS\n", "E_INVALID cannot CLS in current state"),
