@@ -146,9 +146,6 @@ cdef class Stream:
         if NSQCY_DEBUG:
             live_streams += 1
 
-    def __init__(self):
-        raise TypeError("streams are opened by a mesh")
-
     def __dealloc__(self):
         global live_streams
         self._drop_waiting()
