@@ -512,7 +512,6 @@ cdef class Mesh:
             return False
         other._up = True
         self._up |= other._bit
-        self._unfinished |= other._bit   # it may have written before we knew of it
         if (ring_attach_writer(&other._out, self.shared.ring(self.index, peer)) < 0
                 or ring_attach_reader(&other._into, self.shared.ring(peer, self.index)) < 0):
             self._break(other, "positions of the ring")

@@ -158,7 +158,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMesh = Machine.TestCase
-TestMesh.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestMesh.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
 
 
 # --- one stream ---
@@ -200,6 +200,18 @@ def test_close_with_a_credit_pending_still_delivers_everything():
     cluster.settle()
     assert owner.got == NOISE[:WINDOW]
     assert owner.closes == [False]
+
+
+def test_bytes_stay_in_order_when_room_comes_between_two_writes():
+    cluster = Cluster(2)
+    home, owner = cluster.pair(0, 1)
+    cluster.open(0, 1, b"other").write(NOISE[:WINDOW])
+    home.write(NOISE[:50_000])
+    for worker in cluster.workers:
+        worker.turn()
+    home.write(NOISE[50_000:60_000])  # there is room now, but others were first
+    cluster.settle()
+    assert owner.got == NOISE[:60_000]
 
 
 def test_abort_drops_what_waits():
