@@ -281,7 +281,7 @@ cdef class Stream:
         if not link_alone(&self._data):
             return 1   # what waits goes first, and will queue the last record
         written = ring_write(&self._peer._out, KIND_ABORT if self._aborting else KIND_CLOSE,
-                             self._id, NULL, 0, 0)
+                             self._id, credit, 0, 0)
         if written > 0:
             self._side = SIDE_CLOSED
             if self._peer_closed:
@@ -561,7 +561,10 @@ cdef class Mesh:
 
     cdef int _break(self, Peer peer, reason) except -1:
         self._disconnect(peer)
-        self.on_broken(peer._index, reason)
+        try:
+            self.on_broken(peer._index, reason)
+        except Exception as error:
+            self.on_error(None, error)
         return 0
 
     # Out.
