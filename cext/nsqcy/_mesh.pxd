@@ -127,7 +127,7 @@ cdef class Mesh:
         uint64_t _up           # bitmaps of peers:
         uint64_t _touched      # with something for flush to do
         uint64_t _blocked      # with a ring that was too full for all
-        uint64_t _unfinished   # with a ring that was not read to its end
+        uint64_t _unfinished   # with a ring that was not read to its end, up or not yet
         int _turn              # whose ring is read first
         bint _draining
         bint _sleeping

@@ -146,9 +146,6 @@ cdef class Stream:
         if NSQCY_DEBUG:
             live_streams += 1
 
-    def __init__(self):
-        raise TypeError("streams are opened by a mesh")
-
     def __dealloc__(self):
         global live_streams
         self._drop_waiting()
@@ -284,7 +281,7 @@ cdef class Stream:
         if not link_alone(&self._data):
             return 1   # what waits goes first, and will queue the last record
         written = ring_write(&self._peer._out, KIND_ABORT if self._aborting else KIND_CLOSE,
-                             self._id, NULL, 0, 0)
+                             self._id, credit, 0, 0)
         if written > 0:
             self._side = SIDE_CLOSED
             if self._peer_closed:
@@ -515,7 +512,6 @@ cdef class Mesh:
             return False
         other._up = True
         self._up |= other._bit
-        self._unfinished |= other._bit   # it may have written before we knew of it
         if (ring_attach_writer(&other._out, self.shared.ring(self.index, peer)) < 0
                 or ring_attach_reader(&other._into, self.shared.ring(peer, self.index)) < 0):
             self._break(other, "positions of the ring")
@@ -565,7 +561,10 @@ cdef class Mesh:
 
     cdef int _break(self, Peer peer, reason) except -1:
         self._disconnect(peer)
-        self.on_broken(peer._index, reason)
+        try:
+            self.on_broken(peer._index, reason)
+        except Exception as error:
+            self.on_error(None, error)
         return 0
 
     # Out.

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 from meshes import WINDOW, Cluster, End
 
 from nsqcy import _mesh
-from nsqcy._mesh import Mesh, Stream
+from nsqcy._mesh import Mesh
 from nsqcy._ring import ring_offset
 
 OPEN, DATA, CREDIT, CLOSE, ABORT = 1, 2, 3, 4, 5
@@ -158,7 +158,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMesh = Machine.TestCase
-TestMesh.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestMesh.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
 
 
 # --- one stream ---
@@ -200,6 +200,18 @@ def test_close_with_a_credit_pending_still_delivers_everything():
     cluster.settle()
     assert owner.got == NOISE[:WINDOW]
     assert owner.closes == [False]
+
+
+def test_bytes_stay_in_order_when_room_comes_between_two_writes():
+    cluster = Cluster(2)
+    home, owner = cluster.pair(0, 1)
+    cluster.open(0, 1, b"other").write(NOISE[:WINDOW])
+    home.write(NOISE[:50_000])
+    for worker in cluster.workers:
+        worker.turn()
+    home.write(NOISE[50_000:60_000])  # there is room now, but others were first
+    cluster.settle()
+    assert owner.got == NOISE[:60_000]
 
 
 def test_abort_drops_what_waits():
@@ -331,8 +343,6 @@ def test_what_cannot_be_opened():
     mesh.peer_down(1)
     with pytest.raises(ConnectionError, match="worker 1 is down"):
         mesh.open(1, b"", End())
-    with pytest.raises(TypeError):
-        Stream()
 
 
 # --- many streams ---
@@ -607,21 +617,28 @@ def test_noise_in_the_ring_does_no_harm(seed):
 # --- nothing is left behind ---
 
 
-def test_streams_and_buffers_are_given_back():
-    gc.collect()
-    before = _mesh.live()
+def leave_streams_in_every_state() -> dict[str, int]:
+    """What is alive while a cluster has open, closing and waiting streams; then drop it."""
     cluster = Cluster(2)
     pairs = [cluster.pair(0, 1, b"%d" % number) for number in range(10)]
     for home, _ in pairs:
         home.write(NOISE[:WINDOW])
-    during = _mesh.live()
-    assert during == before or during["streams"] == before["streams"] + 20
+    alive = _mesh.live()
     cluster.settle()
     for home, _ in pairs[:5]:
         home.close()
     for home, _ in pairs[5:]:
         home.write(NOISE[:WINDOW])
-    del cluster, pairs, home
+    return alive
+
+
+def test_streams_and_buffers_are_given_back():
+    gc.collect()
+    before = _mesh.live()
+    alive = leave_streams_in_every_state()
+    if alive != before:  # the debug build counts
+        assert alive["streams"] == before["streams"] + 20
+        assert alive["buffers"] == before["buffers"] + 10
     gc.collect()
     assert _mesh.live() == before
 
