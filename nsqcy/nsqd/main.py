@@ -53,9 +53,10 @@ def _run(argv: Sequence[str]) -> int:
     bound = _bind(options)
     try:
         return _serve(options, argv, lines, bound, lock_fd)
-    finally:
+    except BaseException:
         for each in bound:
             each.close()
+        raise
 
 
 def _bind(options: NsqdOptions) -> list[listeners.Listener]:

@@ -108,6 +108,25 @@ def test_a_worker_that_does_not_stop_is_killed(toy):
     assert nsqd.lines[-1].endswith("NSQ: bye")
 
 
+def test_a_stopped_worker_is_woken_to_save(toy, tmp_path):
+    nsqd = toy(workers=2).ready()
+    pid = nsqd.pid_of(1)
+    os.kill(pid, signal.SIGSTOP)
+    assert nsqd.stop() == 0
+    assert len(list(tmp_path.glob("saved.*"))) == 2
+
+
+def test_a_worker_that_is_down_when_the_end_comes_is_not_missed(toy):
+    nsqd = toy(workers=2).ready()
+    nsqd.connect().worker()
+    for _ in range(4):  # until the backoff leaves time enough
+        pids = wait_until(lambda: len(nsqd.worker_pids()) == 2 and nsqd.worker_pids())
+        os.kill(pids[1], signal.SIGKILL)
+        wait_until(lambda gone=pids[1]: not is_alive(gone))
+    assert nsqd.stop() == 0
+    assert nsqd.lines[-1].endswith("NSQ: bye")
+
+
 @pytest.mark.parametrize("worker", [0, 1])
 @pytest.mark.parametrize("fault", ["cannot_boot", "cannot_load"])
 def test_a_worker_that_fails_at_the_start_ends_it(toy, fault, worker):
