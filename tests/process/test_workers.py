@@ -28,12 +28,13 @@ def test_the_least_loaded_worker_gets_the_next(toy):
     clients = [nsqd.connect() for _ in range(20)]
     gone = [client for client in clients if client.worker() == 0]
     kept = next(client for client in clients if client not in gone)
-    for client in gone:
-        client.close()
 
     def told():
         return [each["connections"] for each in eval(kept.ask("!workers"))]
 
+    wait_until(lambda: told() == [10, 10])
+    for client in gone:
+        client.close()
     wait_until(lambda: told() == [0, 10])
     assert [nsqd.connect().worker() for _ in range(5)] == [0] * 5
 
