@@ -33,6 +33,24 @@ def test_a_flag_that_is_not_there(tmp_path):
     assert done.stderr.startswith("flag provided but not defined: -bogus\n")
 
 
+@pytest.mark.case("C327", "CFG-33")
+def test_a_data_path_that_is_not_there(tmp_path):
+    done = nsqd(tmp_path, "--data-path=/no/such/dir")
+    assert done.returncode == 1
+    text = "failed to lock data-path: open /no/such/dir: no such file or directory"
+    assert done.stderr.endswith(f"FATAL: failed to instantiate nsqd - {text}\n")
+
+
+@pytest.mark.case("C326", "CFG-34")
+def test_a_data_path_a_living_nsqd_has(tmp_path, toy):
+    running = toy(workers=1).ready()
+    done = nsqd(tmp_path, "--tcp-address=127.0.0.1:0", "--http-address=")
+    assert done.returncode == 1
+    assert f"failed to lock data-path: cannot flock directory {tmp_path} - " in done.stderr
+    assert done.stderr.endswith("(possibly in use by another instance of nsqd)\n")
+    assert running.connect().worker() == 0
+
+
 @pytest.mark.parametrize("kind", ["tcp", "http"])
 def test_an_address_in_use_ends_it_and_frees_the_other(tmp_path, kind):
     with socket.socket() as taken:

@@ -123,6 +123,7 @@ def test_a_worker_that_is_down_when_the_end_comes_is_not_missed(toy):
         pids = wait_until(lambda: len(nsqd.worker_pids()) == 2 and nsqd.worker_pids())
         os.kill(pids[1], signal.SIGKILL)
         wait_until(lambda gone=pids[1]: not is_alive(gone))
+    nsqd.wait_line("starting again in 0.4 s")
     assert nsqd.stop() == 0
     assert nsqd.lines[-1].endswith("NSQ: bye")
 
@@ -179,6 +180,17 @@ def test_when_the_master_is_killed_the_workers_save_and_let_go(toy, tmp_path):
     assert client.line() == ""
     assert len(list(tmp_path.glob("saved.*"))) == 3
     wait_until(lambda: can_lock(tmp_path), "the release of the lock")
+
+
+@pytest.mark.parametrize("round_", range(3))
+def test_a_killed_master_and_a_start_at_once_on_the_same_path(toy, tmp_path, round_):
+    first = toy(workers=3, stop_takes=0.3).ready()
+    first.connect().worker()
+    first.process.kill()
+    second = toy(workers=2).ready()
+    assert second.connect().ask("hello").endswith("hello")
+    assert len(list(tmp_path.glob("saved.*"))) == 3  # it waited for the orphans
+    assert second.stop() == 0
 
 
 def can_lock(path):
