@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nsqcy import config, log
-from nsqcy.errors import Stop
+from nsqcy.errors import StartError, Stop
 from nsqcy.nsqd import listeners
 from nsqcy.nsqd.launcher import Launcher
 from nsqcy.nsqd.options import NSQD, NsqdOptions, resolve
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str]) -> int:
     settings = config.load(NSQD, argv)
     data_path = str(settings["data_path"])
-    lock_fd = datapath.lock(data_path)
+    lock_fd = _lock(data_path)
     options = resolve(settings)
     lines = log.Log(options.log_prefix, options.log_level, options.log_format)
     lines.info(config.version_line("nsqd"))
@@ -53,9 +53,18 @@ def _run(argv: Sequence[str]) -> int:
     bound = _bind(options)
     try:
         return _serve(options, argv, lines, bound, lock_fd)
-    finally:
+    except BaseException:
         for each in bound:
             each.close()
+        raise
+
+
+def _lock(data_path: str) -> int:
+    """Held until this process and every worker have ended."""
+    try:
+        return datapath.lock_data_path(data_path).fd
+    except datapath.DataPathError as error:
+        raise StartError(f"failed to instantiate nsqd - {error}") from None
 
 
 def _bind(options: NsqdOptions) -> list[listeners.Listener]:

@@ -15,6 +15,7 @@ it loads its topics; the others are told that it is up; it gets connections.
 import faulthandler
 import signal
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -172,6 +173,9 @@ class Master:
             self._persist_first()
         except StartError as error:
             self._abandon(str(error))
+            return
+        except Exception:
+            self._abandon(f"failed to start - {traceback.format_exc()}")
             return
         self._started = True
         for listener in self._listeners:
@@ -457,27 +461,30 @@ class Master:
         self._ending = True
         if self._booting is not None:
             self._booting.kill(block=True)
-        self._acceptor.close()
-        self._arbiter.halt()
-        if not self._stop_workers():
-            code = FAILED
-        if self._started:
-            try:
-                self._store.persist()
-            except OSError:
+        try:
+            self._acceptor.close()
+            self._arbiter.halt()
+            if not self._stop_workers():
                 code = FAILED
+            if self._started:
+                self._store.persist()
+        except Exception:
+            self._log.error(f"failed to stop cleanly - {traceback.format_exc()}")
+            code = FAILED
         self._log.info("NSQ: bye")
         self._done.set(code)
 
     def _stop_workers(self) -> bool:
-        """Whether all of them saved everything."""
+        """Whether all that were alive saved everything."""
+        alive = [child for child in self._arbiter.children if child.pid]
+        self._arbiter.signal_all(signal.SIGCONT)  # one that is stopped has things to save too
         for man in list(self._crew.values()):
             gevent.spawn(_ask, man, "stop", None, {})
         if not self._arbiter.wait(STOP_LIMIT):
             self._log.error(f"workers have not stopped within {STOP_LIMIT:g} s, killing them")
             self._arbiter.signal_all(signal.SIGKILL)
             self._arbiter.wait(KILL_LIMIT)
-        return all(child.last_exit == arbiter.CLEAN for child in self._arbiter.children)
+        return all(child.last_exit == arbiter.CLEAN for child in alive)
 
 
 def _ask(

@@ -83,7 +83,8 @@ class Engine(Protocol):
         """The log level has been changed; the log itself already has it."""
 
     def call(self, request: Request) -> Any:
-        """Waits. A request of the master or of another worker; gives a value or an Answer."""
+        """Waits. A call or a notification of the master or of another worker that is none of the
+        above; gives a value or an Answer. Its descriptors are the engine's to close."""
 
     def stop(self) -> None:
         """Waits. Close all sockets at once, save everything, and return when it is saved."""

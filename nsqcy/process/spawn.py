@@ -9,10 +9,9 @@ import os
 import signal
 import sys
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
-_PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
+_PACKAGE_ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
 
 # Blocked at birth, so that a child that has not come to set its handlers is not killed by a
 # terminal's ^C or a service manager's SIGTERM to the whole group: children leave when told to.

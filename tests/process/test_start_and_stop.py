@@ -108,6 +108,26 @@ def test_a_worker_that_does_not_stop_is_killed(toy):
     assert nsqd.lines[-1].endswith("NSQ: bye")
 
 
+def test_a_stopped_worker_is_woken_to_save(toy, tmp_path):
+    nsqd = toy(workers=2).ready()
+    pid = nsqd.pid_of(1)
+    os.kill(pid, signal.SIGSTOP)
+    assert nsqd.stop() == 0
+    assert len(list(tmp_path.glob("saved.*"))) == 2
+
+
+def test_a_worker_that_is_down_when_the_end_comes_is_not_missed(toy):
+    nsqd = toy(workers=2).ready()
+    nsqd.connect().worker()
+    for _ in range(4):  # until the backoff leaves time enough
+        pids = wait_until(lambda: len(nsqd.worker_pids()) == 2 and nsqd.worker_pids())
+        os.kill(pids[1], signal.SIGKILL)
+        wait_until(lambda gone=pids[1]: not is_alive(gone))
+    nsqd.wait_line("starting again in 0.4 s")
+    assert nsqd.stop() == 0
+    assert nsqd.lines[-1].endswith("NSQ: bye")
+
+
 @pytest.mark.parametrize("worker", [0, 1])
 @pytest.mark.parametrize("fault", ["cannot_boot", "cannot_load"])
 def test_a_worker_that_fails_at_the_start_ends_it(toy, fault, worker):
@@ -160,6 +180,17 @@ def test_when_the_master_is_killed_the_workers_save_and_let_go(toy, tmp_path):
     assert client.line() == ""
     assert len(list(tmp_path.glob("saved.*"))) == 3
     wait_until(lambda: can_lock(tmp_path), "the release of the lock")
+
+
+@pytest.mark.parametrize("round_", range(3))
+def test_a_killed_master_and_a_start_at_once_on_the_same_path(toy, tmp_path, round_):
+    first = toy(workers=3, stop_takes=0.3).ready()
+    first.connect().worker()
+    first.process.kill()
+    second = toy(workers=2).ready()
+    assert second.connect().ask("hello").endswith("hello")
+    assert len(list(tmp_path.glob("saved.*"))) == 3  # it waited for the orphans
+    assert second.stop() == 0
 
 
 def can_lock(path):

@@ -100,7 +100,10 @@ class ToyEngine:
                 while True:
                     time.sleep(1)
             case ["!ask", worker, text]:
-                answer = master.ask(int(worker), "echo", 5, text=text, blob=b"x" * 200_000)
+                fd = os.memfd_create("words")
+                os.pwrite(fd, b"words", 0)
+                blob = b"x" * 200_000
+                answer = master.ask(int(worker), "echo", 5, text=text, blob=blob, fds=[fd])
                 reply = f"{answer.value} {len(answer.blob)}"
             case ["!fail", worker]:
                 try:

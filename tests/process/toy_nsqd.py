@@ -1,8 +1,6 @@
 """A master with toy engines: `python toy_nsqd.py SETTINGS`, where SETTINGS is JSON."""
 
-import fcntl
 import json
-import os
 import resource
 import signal
 import sys
@@ -10,15 +8,14 @@ import sys
 from nsqcy import log
 from nsqcy.errors import Stop
 from nsqcy.nsqd import launcher, listeners
-from nsqcy.process import spawn
+from nsqcy.process import datapath, spawn
 
 
 def main():
     settings = json.loads(sys.argv[1])
     signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
     lines = log.Log("[nsqd] ", log.INFO)
-    lock_fd = os.open(settings["data_path"], os.O_RDONLY)
-    fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    lock_fd = datapath.lock_data_path(settings["data_path"]).fd
     try:
         bound = [listeners.bind(address, kind) for kind, address in settings["addresses"]]
     except Stop as stop:
