@@ -196,15 +196,16 @@ cdef class Channel:
 
     # -- messages come in --
 
-    cdef int defer_record(self, Block *block, uint32_t offset, uint64_t id, int64_t due) except -1:
+    cdef int defer_record(self, const Entry *delayed, int64_t due) except -1:
         """A record with a delay was fanned out: it is deferred here until `due`."""
         cdef Entry *entry = self.store.new_entry()
-        entry.block = block
-        entry.offset = offset
-        entry.id = id
+        entry.seq = delayed.seq
+        entry.id = delayed.id
+        entry.block = delayed.block
+        entry.offset = delayed.offset
         entry.attempts = 0
         entry.flags = 0
-        self.window.ref(block)
+        self.window.ref(entry.block)
         self.skipped += 1
         self.defer_entry(entry, due)
         return 0
@@ -309,6 +310,7 @@ cdef class Channel:
         cdef Entry *entry = self.store.new_entry()
         entry.block = self.cursor.block
         entry.offset = self.cursor.offset
+        entry.seq = record.seq
         entry.id = record.id
         entry.attempts = 0
         entry.flags = 0

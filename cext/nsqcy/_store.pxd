@@ -96,10 +96,12 @@ ctypedef struct Cursor:
     uint64_t seq            # of the next record
 
 
-# One handed-out message of one channel that is not finished. Exactly a cache line.
+# One handed-out message of one channel that is not finished; or a record of a topic's backlog that
+# has a delay (node.due is the delay, then).
 ctypedef struct Entry:
     HeapNode node           # deferred: due time in the channel's heap; in flight: due = deadline
-    uint64_t id
+    uint64_t seq
+    uint64_t id             # 0: not known, its record has not been read since the start
     Block *block
     uint32_t offset
     uint16_t attempts

@@ -159,17 +159,16 @@ cdef class Topic(Window):
             ext[2] = ext[3] = 0
             (<int64_t *>(ext + 4))[0] = delay
             entry = self.store.new_entry()
+            entry.seq = record.seq
             entry.id = record.id
             entry.block = self.newest
             entry.offset = <uint32_t>(<uint8_t *>record - self.newest.data)
-            entry.holding = <void *><size_t>record.seq
             entry.node.due = delay
             self.add_delayed(entry)
         return record
 
     cdef void add_delayed(self, Entry *entry) noexcept:
-        """Remember a record with a delay until it is fanned out. `holding` is its sequence number,
-        `node.due` the delay."""
+        """Remember a record with a delay (`node.due`) until it is fanned out."""
         entry.state = DEFERRED
         entry.next = NULL
         self.ref(entry.block)
@@ -255,18 +254,18 @@ cdef class Topic(Window):
         cdef Cursor stop
         if not self.flowing():
             return 0
-        while entry != NULL and <size_t>entry.holding < self.visible.seq:
+        while entry != NULL and entry.seq < self.visible.seq:
             if budget == 0:
                 stop.block = entry.block
                 stop.offset = entry.offset
-                stop.seq = <size_t>entry.holding
+                stop.seq = entry.seq
                 self.move_cursor(&self.fanout, &stop)
                 self.touch_dirty()
                 return 1
             budget -= 1
             due = self.agenda.now + entry.node.due
             for channel in self.channels.values():
-                channel.defer_record(entry.block, entry.offset, entry.id, due)
+                channel.defer_record(entry, due)
             self.delayed_first = entry.next
             if entry.next == NULL:
                 self.delayed_last = NULL
@@ -416,7 +415,7 @@ cdef class Topic(Window):
         cdef Entry *entry = self.delayed_first
         cdef Entry *last = NULL
         cdef Entry *following
-        while entry != NULL and <size_t>entry.holding < self.visible.seq:
+        while entry != NULL and entry.seq < self.visible.seq:
             last = entry
             entry = entry.next
         if last == NULL:
@@ -621,7 +620,7 @@ cdef class Topic(Window):
 
     cdef void drop_delayed(self) noexcept:
         cdef Entry *entry
-        while self.delayed_first != NULL and <size_t>self.delayed_first.holding < self.visible.seq:
+        while self.delayed_first != NULL and self.delayed_first.seq < self.visible.seq:
             entry = self.delayed_first
             self.delayed_first = entry.next
             self.unref(entry.block)
@@ -640,7 +639,7 @@ cdef class Topic(Window):
         self.channels.clear()
         self.gone = True
         while self.delayed_first != NULL:
-            self.delayed_first.holding = NULL
+            self.delayed_first.seq = 0
             self.drop_delayed()
         self.unpin_survivor()
         if self.log is not None and not delete:
@@ -739,9 +738,7 @@ cdef class Topic(Window):
         while offset >= extent.bytes:
             offset -= extent.bytes
             extent = extent.next
-        packed.seq = 0
-        if block.data != NULL and not block.flags & LOADING:
-            packed.seq = (<Record *>(block.data + entry.offset)).seq
+        packed.seq = entry.seq
         packed.segment = extent.segment.number
         packed.offset = extent.offset + offset
         packed.due = due
@@ -928,6 +925,7 @@ cdef class Topic(Window):
         if block == NULL:
             return NULL
         entry = self.store.new_entry()
+        entry.seq = packed.seq
         entry.id = 0
         entry.block = block
         entry.offset = within
@@ -962,7 +960,6 @@ cdef class Topic(Window):
             entry = self.restored_entry(&packed[i])
             if entry == NULL:
                 continue
-            entry.holding = <void *><size_t>packed[i].seq
             entry.node.due = packed[i].due
             entry.block.refs -= 1
             self.add_delayed(entry)
@@ -988,10 +985,10 @@ cdef class Topic(Window):
                 record = <Record *>(block.data + at)
                 if record.attributes & RECORD_DELAYED and record.seq >= seq:
                     entry = self.store.new_entry()
+                    entry.seq = record.seq
                     entry.id = record.id
                     entry.block = block
                     entry.offset = at
-                    entry.holding = <void *><size_t>record.seq
                     entry.node.due = record_delay(record)
                     self.add_delayed(entry)
                 at += record.length

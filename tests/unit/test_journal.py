@@ -50,7 +50,7 @@ def test_the_layout_of_an_entry():
 
 def test_golden_bytes():
     state = TopicState(b"0123456789abcdef", 9, 7, True,
-                       (ChannelState("c", False, 5, Entry(3, 1, 64).pack()),))
+                       (ChannelState("c", False, 5, 0, Entry(3, 1, 64).pack()),))
     assert encode_snapshot(state) == (
         bytes.fromhex("01000100" "01000000" "28000000") + b"0123456789abcdef"
         + struct.pack("<QQHHI", 9, 7, 1, 0, 0)
