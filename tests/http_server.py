@@ -62,7 +62,7 @@ class StderrLog:
 
 
 class MemoryBackend:
-    """Topics as dicts.  Publishing to `fail` fails, to `boom` raises, to `late-boom` after `done`."""
+    """Topics as dicts.  Publishing to `fail` fails; `boom` raises, `late-boom` after `done`."""
 
     def __init__(self, slow: bool) -> None:
         self.slow = slow

@@ -134,7 +134,7 @@ class Server:
             text=True,
         )
         assert self.process.stdout is not None and self.process.stderr is not None
-        self._reader = threading.Thread(target=self._read_log)
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
         self.address = self.process.stdout.readline().strip()
         assert self.address, self.log
