@@ -471,7 +471,8 @@ def _check_percentiles(settings: Settings, options: NsqdOptions) -> None:
     window = options.e2e_processing_latency_window_time
     for percentile in options.e2e_processing_latency_percentile:
         if not 0 < percentile <= 1:  # written so that NaN fails too
-            text = f"invalid E2E processing latency percentile: {percentile:g}"
+            shown = str(percentile).removesuffix(".0")
+            text = f"invalid E2E processing latency percentile: {shown}"
             raise _refuse(settings, text, name)
     if options.e2e_processing_latency_percentile and window <= 0:
         text = "--e2e-processing-latency-window-time must be > 0"
