@@ -130,10 +130,10 @@ cdef class Channel:
         self.born_seq = window.fanout.seq
 
     def __dealloc__(self):
-        if self.window is not None and not self.gone:
-            self.drop_everything()
-            self.window.unwatch(&self.cursor)
-            self.leave_agenda()
+        # A channel that was not closed is garbage together with its topic, some of which may be
+        # cleared already: nothing of it is touched.
+        while self.holdings != NULL:
+            self.free_holding(self.holdings)
         heap_free(&self.timers)
         free(self.table)
 

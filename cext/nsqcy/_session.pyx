@@ -1407,6 +1407,12 @@ cdef class Home:
             due = node.due
         return due
 
+    def run_turn(self, now, wall):
+        """A whole turn from outside (tests, tools): set the clocks, do the work."""
+        self.agenda.now = now
+        self.agenda.wall = wall
+        return self.turn()
+
     def report(self, Session session, error):
         """A session met something that should not happen: it ends, the others go on."""
         self.log.error(f"client({session.remote_address}) - {type(error).__name__}: {error}")
