@@ -597,15 +597,23 @@ cdef class Window:
         return 0
 
     cdef void truncate(self, uint64_t seq) noexcept:
-        """Forget the records from `seq` on: they were never visible to anyone."""
+        """Forget the records from `seq` on: they were never visible to anyone, but cursors may
+        stand before the first of them."""
         cdef Block *block = self.newest
         cdef Record *record
+        cdef Cursor *cursor
         cdef uint32_t at = 0
         cdef uint32_t count = 0
         cdef uint32_t i
         while block != NULL and block.first_seq >= seq and block != self.oldest:
             self.newest = block.prev
             self.newest.next = NULL
+            for i in range(self.cursor_count):
+                cursor = self.cursors[i]
+                if cursor.block == block:
+                    cursor.block = self.newest
+                    cursor.offset = self.newest.size
+                    self.newest.cursors += 1
             self.leave_window(block)
             block = self.newest
         if block != NULL and block.last_seq >= seq:
