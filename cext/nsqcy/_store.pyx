@@ -514,14 +514,8 @@ cdef class Window:
 
     cdef void unref(self, Block *block) noexcept:
         block.refs -= 1
-        if not block.flags & IN_WINDOW:
-            self.straggler_live -= self.share(block)
-            if block.refs == 0 and block.pins == 0:
-                self.forget_straggler(block)
-
-    cdef uint64_t share(self, Block *block) noexcept:
-        """About how many bytes one entry needs of a block."""
-        return block.size // block.count
+        if block.refs == 0 and block.pins == 0 and not block.flags & IN_WINDOW:
+            self.forget_straggler(block)
 
     cdef void pin(self, Block *block) noexcept:
         block.pins += 1
@@ -556,8 +550,6 @@ cdef class Window:
         if block.next != NULL:
             block.next.prev = block
         self.stragglers = block
-        self.straggler_bytes += block.size
-        self.straggler_live += self.share(block) * block.refs
 
     cdef void forget_straggler(self, Block *block) noexcept:
         if block.prev != NULL:
@@ -566,7 +558,6 @@ cdef class Window:
             self.stragglers = block.next
         if block.next != NULL:
             block.next.prev = block.prev
-        self.straggler_bytes -= block.size
         self.release(block)
 
     cdef void release(self, Block *block) noexcept:
