@@ -89,6 +89,10 @@ cdef class Consumer(Waiter):
         """The channel was deleted under the consumer."""
         raise NotImplementedError
 
+    def counters(self):
+        """What /stats shows of the client, as a dict."""
+        raise NotImplementedError
+
 
 cdef inline void link_alone(Turnstile *ring) noexcept nogil:
     ring.prev = ring.next = ring
