@@ -1,7 +1,8 @@
 """Every case id of the behaviour we pin, by subject, and those that no test tells yet.
 
 Ids: `Cnnn` protocol and queues, `CFG-nn` flags and config file, `HTTP-nnn` the HTTP API,
-`Hnn` demands of third-party harnesses, `Fn` defects of NSQ's daemon that ours does not have, `K11` a limitation likewise.
+`Hnn` demands of third-party harnesses, `Fn` defects of NSQ's daemon that ours does not have, `K11`
+a limitation likewise.
 """
 
 

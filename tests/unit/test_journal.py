@@ -37,7 +37,7 @@ entries = st.builds(
     st.sampled_from(State),
 )
 entry_lists = st.lists(entries, max_size=6, unique_by=lambda entry: entry.seq)
-channels = st.builds(ChannelState, names, st.booleans(), u64, entry_lists.map(pack_entries))
+channels = st.builds(ChannelState, names, st.booleans(), u64, u64, entry_lists.map(pack_entries))
 topics = st.builds(
     TopicState,
     st.binary(min_size=16, max_size=16),
@@ -73,8 +73,8 @@ def test_golden_bytes():
         bytes.fromhex("010001000100000028000000")
         + b"0123456789abcdef"
         + struct.pack("<QQHHI", 9, 7, 1, 0, 0)
-        + struct.pack("<HHI", 3, 0, 16 + 1 + 40)
-        + struct.pack("<QHHI", 5, 0, 1, 0)
+        + struct.pack("<HHI", 3, 0, 24 + 1 + 40)
+        + struct.pack("<QQHHI", 5, 0, 0, 1, 0)
         + b"c"
         + Entry(3, 1, 64).pack()
     )
