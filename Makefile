@@ -6,7 +6,9 @@
 #   make debug    the tests on a build with its invariants checked and live objects counted
 #   make asan     the tests of the compiled parts, under AddressSanitizer and UBSan
 #   make cov      the tests on a traced build; coverage of .py and .pyx (make trace: the build only)
-#   make bench    throughput and CPU time of a message;  make soak: the tests that take long
+#   make bench    throughput, and CPU time of a message;  ARGS="memory" the memory of things
+#   make soak     the tests that take long
+#   make clients  what npm has for the tests of third-party clients
 #   make dist     sdist, a wheel made from it, and that wheel tried outside of this tree
 #   make conf     write conf/nsqd.ini and docs/CONFIG.md anew from the table of options
 #   make dev      set everything up, and run nothing;  make clean: as it was cloned
@@ -32,9 +34,10 @@ env_debug := NSQCY_DEBUG=1
 env_trace := NSQCY_TRACE=1
 env_asan := NSQCY_ASAN=1 NSQCY_DEBUG=1
 BUILD_ENV := $(env_$(KIND))
+PIP := $(BIN)/python -W ignore -m pip install -q --disable-pip-version-check
 
 .DELETE_ON_ERROR:
-.PHONY: run test lint debug asan trace cov bench soak dist conf dev build stubtest clean clean-build
+.PHONY: run test lint clients debug asan trace cov bench soak dist conf dev build stubtest clean clean-build
 
 # -- setting up
 
@@ -44,8 +47,7 @@ $(BIN)/python:
 
 # What setup.py itself needs; a venv of Python 3.11 comes with older ones.
 $(VENV)/.tools: | $(BIN)/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check "pip>=25.1" \
-		"setuptools>=77.0.3" "Cython>=3.1,<4"
+	$(PIP) "pip>=25.1" "setuptools>=77.0.3" "Cython>=3.1,<4"
 	@touch $@
 
 $(BUILT): $(SOURCES) $(VENV)/.tools
@@ -60,8 +62,7 @@ $(BUILT): $(SOURCES) $(VENV)/.tools
 build: $(BUILT)
 
 # The package, editable, with what it needs to run; the extension modules are there already.
-INSTALL = $(BUILD_ENV) $(BIN)/python -m pip install -q --disable-pip-version-check \
-	--no-build-isolation -e
+INSTALL = NSQCY_BUILT=1 $(PIP) --no-build-isolation -e
 
 $(VENV)/.run: pyproject.toml | $(BUILT)
 	$(INSTALL) .
@@ -92,8 +93,8 @@ run: $(BUILT) $(VENV)/.run
 	@echo "$$WELCOME"
 	@exec $(BIN)/nsqd --config=conf/dev.ini $(ARGS)
 
-bench: $(BUILT) $(VENV)/.extra-load
-	$(BIN)/python -m loadtest.bench $(ARGS)
+bench: $(BUILT) $(VENV)/.run
+	$(BIN)/python -m loadtest.bench $(or $(ARGS),speed)
 
 # -- testing
 
@@ -102,6 +103,13 @@ test: $(BUILT) $(VENV)/.extra-test
 
 soak: $(BUILT) $(VENV)/.extra-test
 	$(BIN)/python -m pytest $(TESTS) -m soak --timeout=7200 $(PYTEST)
+
+clients: node_modules/.ready
+
+node_modules/.ready:
+	npm install --prefix "$(CURDIR)" --no-save --no-package-lock --no-audit --no-fund \
+		--loglevel=error nsqjs@0.13.0
+	@touch $@
 
 debug:
 	$(MAKE) KIND=debug test
@@ -146,7 +154,7 @@ conf: $(BUILT) $(VENV)/.run
 # In a scratch environment and from another folder, where only what the wheel has can be imported.
 dist: $(VENV)/.tools
 	rm -rf dist build/smoke
-	$(BIN)/python -m pip install -q --disable-pip-version-check build
+	$(PIP) build
 	$(BIN)/python -m build -o dist .
 	$(BIN)/python -m venv build/smoke
 	build/smoke/bin/pip install -q --disable-pip-version-check dist/*.whl
@@ -162,4 +170,4 @@ clean-build:
 clean: clean-build
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
-	rm -rf $(VENV)
+	rm -rf $(VENV) node_modules
