@@ -13,10 +13,7 @@ Rules of ownership:
 """
 
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memset
 
-from nsqcy._debug cimport NSQCY_DEBUG
-from nsqcy._log cimport Log
 from nsqcy.errors import NsqError
 
 
@@ -40,7 +37,8 @@ cdef int64_t ARENA_REST = 10 * 1000000000       # ns an empty arena is kept
 
 
 cdef uint8_t *map_aligned(size_t size) noexcept nogil:
-    """`size` bytes (a power of two) of zeroed memory at a multiple of `size`; NULL if there is none."""
+    """`size` bytes (a power of two) of zeroed memory at a multiple of `size`; NULL if there are
+    none."""
     cdef uint8_t *raw = <uint8_t *>mmap(
         NULL, 2 * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
     cdef size_t skip
@@ -609,7 +607,6 @@ cdef class Window:
         cdef Record *record
         cdef uint32_t at = 0
         cdef uint32_t count = 0
-        cdef uint32_t i
         while block != NULL and block.first_seq >= seq and block != self.oldest:
             self.newest = block.prev
             self.newest.next = NULL
