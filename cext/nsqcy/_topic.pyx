@@ -10,31 +10,24 @@ nor clocks nor the event loop. The life of a record:
                publisher is answered then
 """
 
-from cpython.ref cimport PyObject
 from libc.stdlib cimport free, malloc, qsort, realloc
 from libc.string cimport memcpy, memset
 
 from nsqcy._channel cimport HOLDING_TIMER, Holding, Timer
-from nsqcy._heap cimport HEAP_NOWHERE, HeapNode, heap_peek
+from nsqcy._heap cimport HeapNode, heap_peek
 from nsqcy._log cimport Log, Recovered, RecoveredRun, RUN_HAS_DELAYED, RUN_SURVIVORS
 from nsqcy._store cimport (
     DEFERRED,
-    IN_FLIGHT,
     IN_WINDOW,
     LARGEST_BLOCK,
-    LOADING,
     QUEUED,
     RECORD_DELAYED,
     RECORD_EXT_DELAY,
     RECORD_EXT_DELAY_SIZE,
     SEALED,
     SURVIVORS,
-    UNREADABLE,
-    record_body,
     record_delay,
 )
-
-import os
 
 from nsqcy import journal
 from nsqcy.names import is_ephemeral
@@ -51,7 +44,14 @@ cdef enum:
     FAN_OUT_BUDGET = 4096           # delayed records fanned out in one step
     STRAGGLER_SLACK = 1048576       # bytes of stragglers not worth a compaction
     EVACUATE = 32                   # block flag: its live records are being copied out
+    SEGMENT_ROOM = 64               # bytes of a segment that are not records
     FORWARDED = 0x4000              # record attribute: copied; id and timestamp say where to
+
+cdef int compare_runs(const void *a, const void *b) noexcept nogil:
+    cdef uint64_t one = (<const RecoveredRun *>a).first_seq
+    cdef uint64_t other = (<const RecoveredRun *>b).first_seq
+    return (one > other) - (one < other)
+
 
 cdef int compare_places(const void *a, const void *b) noexcept nogil:
     cdef const Place *one = <const Place *>a
@@ -352,38 +352,53 @@ cdef class Topic(Window):
         return 0
 
     cdef int write_run(self, Block *block, bint gated) except -1:
-        """Queue bytes [written, size) of a block for the log."""
-        cdef Write *write = <Write *>malloc(sizeof(Write))
-        cdef uint64_t first_seq
+        """Queue bytes [written, size) of a block for the log, in runs that fit into a segment."""
+        cdef uint64_t most = self.log.max_bytes_per_file
+        cdef uint32_t start = block.written
+        cdef uint32_t at = start
         cdef uint32_t count = 0
-        cdef uint32_t at = block.written
-        cdef int flags = RUN_SURVIVORS if block.flags & SURVIVORS else 0
+        cdef int flags = 0
+        cdef uint64_t first_seq = 0
+        cdef uint64_t last_seq = 0
         cdef Record *record
-        if write == NULL:
-            raise MemoryError()
-        record = <Record *>(block.data + at)
-        first_seq = record.seq
         while at < block.size:
             record = <Record *>(block.data + at)
+            if count and at + record.length - start + SEGMENT_ROOM > most:
+                self.write_part(block, start, at, first_seq, last_seq, count, flags, gated)
+                start = at
+                count = 0
+                flags = 0
+            if count == 0:
+                first_seq = record.seq
             if record.attributes & RECORD_DELAYED:
                 flags |= RUN_HAS_DELAYED
+            last_seq = record.seq
             count += 1
             at += record.length
+        return self.write_part(block, start, at, first_seq, last_seq, count, flags, gated)
+
+    cdef int write_part(self, Block *block, uint32_t start, uint32_t end, uint64_t first_seq,
+                        uint64_t last_seq, uint32_t count, int flags, bint gated) except -1:
+        cdef Write *write = <Write *>malloc(sizeof(Write))
+        if write == NULL:
+            raise MemoryError()
         write.topic = <void *>self
         write.block = block
-        write.start = block.written
-        write.end = block.size
+        write.start = start
+        write.end = end
         write.first_seq = first_seq
-        write.last_seq = block.last_seq
+        write.last_seq = last_seq
         write.count = count
         write.gated = gated
         Py_INCREF(self)
-        block.written = block.size
+        block.written = end
         self.pin(block)
         if gated:
             self.pending_writes += 1
-        self.log.append(block.data + write.start, write.end - write.start, first_seq,
-                        block.last_seq, count, flags, &block.extent, write_done, write)
+        if block.flags & SURVIVORS:
+            flags |= RUN_SURVIVORS
+        self.log.append(block.data + start, end - start, first_seq, last_seq, count, flags,
+                        &block.extent, write_done, write)
         return 0
 
     cdef int on_written(self, Write *write, int error) except -1:
@@ -395,7 +410,7 @@ cdef class Topic(Window):
         else:
             self.shard.set_health(self.log.last_error_text)
             self.log.retract(&block.extent, write.end - write.start, write.first_seq, write.count)
-            block.written = write.start
+            block.written = min(block.written, write.start)
         if not self.gone and write.gated:
             self.pending_writes -= 1
             if error:
@@ -678,6 +693,9 @@ cdef class Topic(Window):
         cdef Channel channel
         if self.gone:
             return
+        if self.log is not None and not delete:
+            # First of all: from here on files stay, whatever is released.
+            self.log.close(NULL, NULL)
         for channel in list(self.channels.values()):
             channel.close()
         self.channels.clear()
@@ -686,9 +704,6 @@ cdef class Topic(Window):
             self.delayed_first.seq = 0
             self.drop_delayed()
         self.unpin_survivor()
-        if self.log is not None and not delete:
-            # First of all: from here on files stay, whatever is released.
-            self.log.close(NULL, NULL)
         self.discard()
         self.keep_promises(<uint64_t>-1, "exiting")
         if self.log is not None and delete:
@@ -848,7 +863,7 @@ cdef class Topic(Window):
         return True
 
     def restore(self, channels):
-        """Take up what is on disk. `channels`: {name: paused} as far as they are known otherwise."""
+        """Take up what is on disk. `channels`: {name: paused} as far as they are known already."""
         cdef Recovered found = self.log.recover()
         cdef Channel channel
         state = journal.replay(found.journal)
@@ -858,7 +873,6 @@ cdef class Topic(Window):
         for path, offset, text in found.damages:
             self.shard.report_damage(path, offset, text)
         self.next_seq = found.next_seq
-        first = 1
         if state is not None:
             self.next_seq = max(self.next_seq, state.next_seq)
             for saved in state.channels:
@@ -903,8 +917,8 @@ cdef class Topic(Window):
         if self.places == NULL:
             raise MemoryError()
         self.place_count = 0
-        order = sorted(range(found.run_count), key=lambda i: found.first_seq(i))
-        for i in order:
+        qsort(found.run_array, found.run_count, sizeof(RecoveredRun), compare_runs)
+        for i in range(found.run_count):
             run = &found.run_array[i]
             block = self.store.new_block(0)
             block.size = block.written = block.stored = run.extent.bytes
@@ -950,7 +964,7 @@ cdef class Topic(Window):
         return place.block
 
     cdef void place_cursor(self, Cursor *cursor, uint64_t seq) noexcept:
-        """Put a cursor before record `seq`: at the start of its block, which is not in memory yet."""
+        """Put a cursor before record `seq`: at the start of its block, not in memory yet."""
         cdef Cursor to
         to.block = self.oldest
         to.offset = 0
@@ -1203,8 +1217,8 @@ cdef class Shard:
     # -- the end --
 
     def save(self):
-        """Write down everything that is not ephemeral: queued, in flight (it is delivered again) and
-        deferred messages, and who is where. Blocks until it is on disk."""
+        """Write down everything that is not ephemeral: queued, in flight (it is delivered again)
+        and deferred messages, and who is where. Blocks until it is on disk."""
         cdef Topic topic
         self.closing = True
         for topic in list(self.topics.values()):
