@@ -12,6 +12,7 @@ pipelined; any other command waits until no ticket is outstanding. Heartbeats an
 
 import json
 
+cimport cython
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
@@ -95,6 +96,7 @@ cdef inline bytes word_bytes(const Word *word):
     return PyBytes_FromStringAndSize(<const char *>word.at, word.length)
 
 
+@cython.no_gc_clear      # __dealloc__ needs the home
 cdef class Session(Consumer):
     def __cinit__(self, Home home not None, Transport transport not None, str remote_address,
                   *args, **kwargs):

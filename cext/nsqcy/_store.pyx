@@ -12,6 +12,7 @@ Rules of ownership:
    meets `data == NULL` asks for `load` and tries again when `on_loaded` was called.
 """
 
+cimport cython
 from libc.stdlib cimport calloc, free, malloc, realloc
 
 from nsqcy.errors import NsqError
@@ -333,6 +334,7 @@ cdef extern from "Python.h":
     void Py_DECREF(object)
 
 
+@cython.no_gc_clear      # outputs that hold its last blocks may go after it
 cdef class Window:
     def __cinit__(self):
         self.next_seq = 1

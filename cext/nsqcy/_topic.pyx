@@ -10,6 +10,7 @@ nor clocks nor the event loop. The life of a record:
                publisher is answered then
 """
 
+cimport cython
 from libc.stdlib cimport free, malloc, qsort, realloc
 from libc.string cimport memcpy, memset
 
@@ -87,6 +88,7 @@ cdef int write_done(void *arg, int error) except -1:
     return 0
 
 
+@cython.no_gc_clear      # as the window it is
 cdef class Topic(Window):
     def __cinit__(self, Shard shard not None, bytes key not None):
         self.shard = shard
@@ -335,8 +337,9 @@ cdef class Topic(Window):
         while block != NULL and block.first_seq > self.visible.seq and block.prev != NULL:
             block = block.prev
         while block != NULL:
-            if block.written < block.size and block.last_seq >= self.visible.seq:
-                self.write_run(block, True)
+            if block.written < block.size and block.last_seq >= self.visible.seq \
+                    and self.write_run(block, True):
+                break
             block = block.next
         return 0
 
@@ -352,7 +355,9 @@ cdef class Topic(Window):
         return 0
 
     cdef int write_run(self, Block *block, bint gated) except -1:
-        """Queue bytes [written, size) of a block for the log, in runs that fit into a segment."""
+        """Queue bytes [written, size) of a block for the log, in runs that fit into a segment.
+        Returns whether some of it has to wait: what comes behind a gated write must fail when that
+        does, so it is queued only for the same file."""
         cdef uint64_t most = self.log.max_bytes_per_file
         cdef uint32_t start = block.written
         cdef uint32_t at = start
@@ -364,6 +369,8 @@ cdef class Topic(Window):
         while at < block.size:
             record = <Record *>(block.data + at)
             if count and at + record.length - start + SEGMENT_ROOM > most:
+                if gated and self.pending_writes and self.log.rolls(at - start):
+                    return 1
                 self.write_part(block, start, at, first_seq, last_seq, count, flags, gated)
                 start = at
                 count = 0
@@ -375,7 +382,10 @@ cdef class Topic(Window):
             last_seq = record.seq
             count += 1
             at += record.length
-        return self.write_part(block, start, at, first_seq, last_seq, count, flags, gated)
+        if gated and self.pending_writes and self.log.rolls(at - start):
+            return 1
+        self.write_part(block, start, at, first_seq, last_seq, count, flags, gated)
+        return 0
 
     cdef int write_part(self, Block *block, uint32_t start, uint32_t end, uint64_t first_seq,
                         uint64_t last_seq, uint32_t count, int flags, bint gated) except -1:
@@ -817,6 +827,9 @@ cdef class Topic(Window):
             if channel.ephemeral:
                 channel.close()
                 del self.channels[channel.name]
+        while self.pending_messages:
+            self.write_overflow()
+            self.shard.io.drain()
         self.settle_all()
         self.seal()
         block = self.stragglers
@@ -833,7 +846,7 @@ cdef class Topic(Window):
         block = self.oldest
         while block != NULL:
             if block.written < block.size:
-                self.write_run(block, block.last_seq >= self.visible.seq)
+                self.write_run(block, False)
             block = block.next
 
     cdef void settle_all(self) noexcept:
