@@ -602,15 +602,19 @@ cdef class Window:
         cdef Cursor *cursor
         cdef uint32_t at = 0
         cdef uint32_t count = 0
-        while block != NULL and block.first_seq >= seq and block != self.oldest:
+        while block != NULL and block.first_seq >= seq:
             self.newest = block.prev
-            self.newest.next = NULL
+            if self.newest == NULL:
+                self.oldest = NULL
+            else:
+                self.newest.next = NULL
             for i in range(self.cursor_count):
                 cursor = self.cursors[i]
                 if cursor.block == block:
                     cursor.block = self.newest
-                    cursor.offset = self.newest.size
-                    self.newest.cursors += 1
+                    if self.newest != NULL:
+                        cursor.offset = self.newest.size
+                        self.newest.cursors += 1
             self.leave_window(block)
             block = self.newest
         if block != NULL and block.last_seq >= seq:
@@ -621,8 +625,8 @@ cdef class Window:
                 at += record.length
                 count += 1
             block.size = at
-            block.count = max(1, count)
-            block.last_seq = max(block.first_seq, seq) - 1
+            block.count = count
+            block.last_seq = seq - 1
             block.flags |= SEALED
         self.next_seq = seq
 
