@@ -63,7 +63,8 @@ cdef class Topic(Window):
     cdef Agenda agenda
     cdef readonly dict channels
     cdef uint64_t least                 # least_seq as of the last turn
-    cdef uint64_t pending_writes
+    cdef uint64_t writes                # under way
+    cdef uint64_t pending_writes        # of which gated
     cdef uint64_t pending_messages      # appended, not visible yet
     cdef Entry **moving                 # while evacuating: the entries whose records are copied
     cdef size_t moving_count
@@ -100,6 +101,7 @@ cdef class Topic(Window):
     cdef void touch_dirty(self) noexcept
     cdef int write_overflow(self) except -1
     cdef int spill(self) except -1
+    cdef int write_all(self, Block *block) except -1
     cdef int write_run(self, Block *block, bint gated) except -1
     cdef int on_written(self, Write *write, int error) except -1
     cdef int undo_pending(self) except -1

@@ -348,16 +348,18 @@ cdef class Topic(Window):
         cdef Block *block = self.oldest
         cdef int budget = 16
         while block != NULL and budget:
-            if block.flags & SEALED and block.written == 0 and block.last_seq < self.visible.seq:
-                self.write_run(block, False)
+            if block.flags & SEALED and block.written < block.size \
+                    and block.last_seq < self.visible.seq:
+                if self.write_run(block, False):
+                    break
                 budget -= 1
             block = block.next
         return 0
 
     cdef int write_run(self, Block *block, bint gated) except -1:
         """Queue bytes [written, size) of a block for the log, in runs that fit into a segment.
-        Returns whether some of it has to wait: what comes behind a gated write must fail when that
-        does, so it is queued only for the same file."""
+        Returns whether some of it has to wait: what comes behind a write must fail when that does,
+        so it is queued only for the same file."""
         cdef uint64_t most = self.log.max_bytes_per_file
         cdef uint32_t start = block.written
         cdef uint32_t at = start
@@ -369,7 +371,7 @@ cdef class Topic(Window):
         while at < block.size:
             record = <Record *>(block.data + at)
             if count and at + record.length - start + SEGMENT_ROOM > most:
-                if gated and self.pending_writes and self.log.rolls(at - start):
+                if self.writes and self.log.rolls(at - start):
                     return 1
                 self.write_part(block, start, at, first_seq, last_seq, count, flags, gated)
                 start = at
@@ -382,7 +384,7 @@ cdef class Topic(Window):
             last_seq = record.seq
             count += 1
             at += record.length
-        if gated and self.pending_writes and self.log.rolls(at - start):
+        if self.writes and self.log.rolls(at - start):
             return 1
         self.write_part(block, start, at, first_seq, last_seq, count, flags, gated)
         return 0
@@ -403,6 +405,7 @@ cdef class Topic(Window):
         Py_INCREF(self)
         block.written = end
         self.pin(block)
+        self.writes += 1
         if gated:
             self.pending_writes += 1
         if block.flags & SURVIVORS:
@@ -414,6 +417,7 @@ cdef class Topic(Window):
     cdef int on_written(self, Write *write, int error) except -1:
         cdef Block *block = write.block
         cdef Cursor end
+        self.writes -= 1
         if error == 0:
             block.stored = write.end
             self.shard.set_health(None)
@@ -437,6 +441,7 @@ cdef class Topic(Window):
                 self.keep_promises(write.last_seq, None)
             if self.failing and self.pending_writes == 0:
                 self.undo_pending()
+        if write.gated or error == 0:
             self.touch_dirty()
         self.check_droppable(block)
         self.unpin(block)
@@ -841,13 +846,24 @@ cdef class Topic(Window):
         block = self.stragglers
         while block != NULL:
             if block.written < block.size and block.refs:
-                self.write_run(block, False)
+                self.write_all(block)
             block = block.next
         block = self.oldest
         while block != NULL:
             if block.written < block.size:
-                self.write_run(block, False)
+                self.write_all(block)
             block = block.next
+
+    cdef int write_all(self, Block *block) except -1:
+        """Write what is left of a block, waiting for the disk between files."""
+        cdef uint32_t written = block.written
+        while self.write_run(block, False):
+            self.shard.io.drain()
+            if self.writes == 0 and block.written <= written:
+                # The disk does not take it. There is nobody to tell but the operator.
+                return 0
+            written = block.written
+        return 0
 
     cdef void settle_all(self) noexcept:
         cdef uint32_t i

@@ -221,6 +221,50 @@ class CoreMachine(RuleBasedStateMachine):
         self.core.settle()
         self.published(topic, messages, answer)
 
+    @rule(topic=topic_names, other=pick, steps=st.lists(
+        st.tuples(st.sampled_from(["pub", "pub", "dpub", "fin", "req", "rdy"]), pick),
+        min_size=2, max_size=8))
+    def commands_of_one_turn(self, topic: str, other: int, steps: list[tuple[str, int]]) -> None:
+        """Several commands before anything is delivered or written."""
+        waiting: list[nsq.Message] = []
+        for what, number in steps:
+            if what in ("pub", "dpub"):
+                self.send_publish(topic, SIZES[number % 4], 700 * (what == "dpub"), waiting)
+            elif self.consumers:
+                self.send_command(what, self.consumer(other), number)
+        self.core.settle()
+        for message in waiting:
+            assert self.producer.answer() == (RESPONSE, b"OK")
+            self.model(topic).publish(message, self.core.now)
+        self.compare()
+
+    def send_publish(
+        self, topic: str, size: int, delay: int, waiting: list[nsq.Message]
+    ) -> None:
+        message = nsq.Message(self.body(topic, size), self.core.wall, delay * MILLISECOND)
+        head = f"DPUB {topic} {delay}\n" if delay else f"PUB {topic}\n"
+        self.producer.send(
+            head.encode(), len(message.body).to_bytes(4, "big"), message.body)
+        model = self.model(topic)
+        if waiting or self.producer.answer() is None:
+            waiting.append(message)
+        else:
+            model.publish(message, self.core.now)
+
+    def send_command(self, what: str, consumer: Consumer, number: int) -> None:
+        channel = self.channel_of(consumer)
+        held = self.held(consumer)
+        if what == "rdy":
+            consumer.twin.ready = number % 4
+            consumer.client.ready(consumer.twin.ready)
+        elif what == "fin" and held:
+            consumer.client.finish(held[number % len(held)])
+            assert channel.finish(consumer.twin, held[number % len(held)])
+        elif what == "req" and held and not channel.ephemeral:
+            id = held[number % len(held)]
+            consumer.client.requeue(id)
+            channel.requeue(consumer.twin, id, 0, self.core.now)
+
     @rule(topic=topic_names, sizes=st.lists(st.sampled_from(SIZES), min_size=1, max_size=4),
           nth=st.integers(1, 3), times=st.integers(1, 4), at_once=st.booleans())
     def pub_to_a_full_disk(
@@ -289,8 +333,9 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(which=pick, other=pick, message=pick)
     def finish_what_another_holds(self, which: int, other: int, message: int) -> None:
         consumer = self.consumer(which)
-        held = self.held(self.consumer(other))
-        if consumer is self.consumer(other) or not held:
+        own = self.held(consumer)  # perhaps the same messages, of another channel
+        held = [id for id in self.held(self.consumer(other)) if id not in own]
+        if not held:
             return
         consumer.client.finish(held[message % len(held)])
         answer = consumer.client.answer()
