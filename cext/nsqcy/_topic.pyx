@@ -857,10 +857,12 @@ cdef class Topic(Window):
     cdef int write_all(self, Block *block) except -1:
         """Write what is left of a block, waiting for the disk between files."""
         cdef uint32_t written = block.written
+        cdef bint tried
         while self.write_run(block, False):
+            tried = block.written > written
             self.shard.io.drain()
-            if self.writes == 0 and block.written <= written:
-                # The disk does not take it. There is nobody to tell but the operator.
+            if tried and block.written <= written:
+                # The disk does not take it, and there is nobody left to tell.
                 return 0
             written = block.written
         return 0

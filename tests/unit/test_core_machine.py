@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from reference import nsq
 
 settings.register_profile("ci", max_examples=300)
-settings.register_profile("full", max_examples=2500)
+settings.register_profile("full", max_examples=2000)
 PROFILE = settings.get_profile(os.environ.get("NSQCY_HYPOTHESIS", "ci"))
 
 TOPICS = ["a", "b", "e#ephemeral"]
