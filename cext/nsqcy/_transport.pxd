@@ -15,6 +15,8 @@ cdef class SocketTransport(Transport):
     cdef int watch_output(self, bint on) except -1
     cdef int watch_input(self, bint on) except -1
     cdef int close(self) except -1
+    cdef int stop_watching(self) except -1
+    cdef int abandon(self) except -1
 
 
 cdef class StreamTransport(Transport):
