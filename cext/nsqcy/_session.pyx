@@ -12,6 +12,7 @@ pipelined; any other command waits until no ticket is outstanding. Heartbeats an
 
 import json
 
+cimport cython
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
@@ -104,6 +105,7 @@ cdef inline bytes word_bytes(const Word *word):
     return PyBytes_FromStringAndSize(<const char *>word.at, word.length)
 
 
+@cython.no_gc_clear      # __dealloc__ needs the home
 cdef class Session(Consumer):
     def __cinit__(self, Home home not None, Transport transport not None, str remote_address,
                   *args, **kwargs):
@@ -1526,6 +1528,12 @@ cdef class Home:
         if node != NULL and node.due < due:
             due = node.due
         return due
+
+    def run_turn(self, now, wall):
+        """A whole turn from outside (tests, tools): set the clocks, do the work."""
+        self.agenda.now = now
+        self.agenda.wall = wall
+        return self.turn()
 
     def report(self, Session session, error):
         """A session met something that should not happen: it ends, the others go on."""

@@ -8,7 +8,7 @@ The hooks run inside the hub's callbacks: they never block, switch or spawn.
 """
 
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from nsqcy._session cimport RECEIVE_SIZE, Home, Session
 from nsqcy._wire cimport Output
@@ -294,6 +294,80 @@ def accept_move(Loop loop not None, int fd, state, bytes unread not None, bytes 
     transport.open()
     session.unpack(state, unread, unsent)
     return session
+
+
+cdef class BytesTransport(Transport):
+    """Bytes in memory: the transport of tests and tools, which drive a home without an event loop
+    (see Home.run_turn). It makes its own session."""
+
+    def __init__(self, Home home not None, str remote_address="127.0.0.1:1"):
+        self.taken = bytearray()
+        self.left = -1
+        self.wants_input = True
+        self.session = Session(home, self, remote_address)
+
+    @property
+    def client(self):
+        """The session behind it."""
+        return self.session
+
+    @property
+    def full(self):
+        """How many bytes it still takes before it blocks, as a socket does whose peer does not
+        read; None: any number."""
+        return None if self.left < 0 else self.left
+
+    @full.setter
+    def full(self, value):
+        self.left = -1 if value is None else value
+        self.session.touch_dirty()
+
+    def feed(self, const unsigned char[::1] data not None):
+        """The peer has sent this."""
+        if data.shape[0]:
+            self.session.feed(&data[0], data.shape[0])
+
+    def end(self):
+        """The peer has closed its end."""
+        self.session.end_of_input()
+
+    def sent(self):
+        """What the peer has received since the last call."""
+        taken = bytes(self.taken)
+        self.taken = bytearray()
+        return taken
+
+    def unsent(self):
+        """What the peer will receive when it has room, as far as the session has said it yet."""
+        cdef const uint8_t *data[PIECES]
+        cdef size_t lengths[PIECES]
+        cdef int count = self.session.output.pieces(data, lengths, PIECES)
+        cdef int i
+        if count == PIECES:
+            raise BufferError("more than fits into one look")
+        return b"".join([data[i][:lengths[i]] for i in range(count)])
+
+    cdef int flush(self) except -1:
+        cdef Output output = self.session.output
+        cdef const uint8_t *data[PIECES]
+        cdef size_t lengths[PIECES]
+        cdef size_t step = 1
+        while step and output.pending() and output.pieces(data, lengths, PIECES):
+            step = lengths[0]
+            if self.left >= 0:
+                step = min(step, <size_t>self.left)
+                self.left -= step
+            self.taken += data[0][:step]
+            output.sent(step)
+        return self.session.after_flush()
+
+    cdef int watch_input(self, bint on) except -1:
+        self.wants_input = on
+        return 0
+
+    cdef int close(self) except -1:
+        self.closed = True
+        return 0
 
 
 cdef class Loop:
