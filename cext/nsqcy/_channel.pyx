@@ -268,6 +268,8 @@ cdef class Channel:
             if self.window.hole_count:
                 self.skip_holes()
             if not self.window.settle(&self.cursor) or self.cursor.seq >= self.window.fanout.seq:
+                if self.cursor.seq >= self.window.fanout.seq:
+                    self.skipped = 0
                 return NULL
             block = self.cursor.block
             if block.data == NULL or block.flags & LOADING:

@@ -131,7 +131,8 @@ cdef class Session(Consumer):
     cdef readonly int64_t heartbeat_interval    # ns; 0: none
     cdef int64_t next_heartbeat
     cdef int64_t last_command
-    cdef int64_t stuck_since                # output could not be sent; 0: it could
+    cdef int64_t stuck_since                # no output could be sent; 0: it could
+    cdef uint64_t sent_before               # bytes, when it got stuck
     cdef int64_t waiting_since              # for a peer that is down
     cdef readonly uint32_t output_buffer_size
     cdef readonly int64_t output_buffer_timeout     # ns

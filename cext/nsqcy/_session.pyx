@@ -63,6 +63,7 @@ cdef const char *PUB = b"PUB"
 cdef const char *MPUB = b"MPUB"
 cdef const char *DPUB = b"DPUB"
 cdef const char *SUB = b"SUB"
+cdef const char *SILENT = b""           # of a ticket whose answer the client does not see
 
 
 cdef class Transport:
@@ -293,6 +294,9 @@ cdef class Session(Consumer):
         if word_is(name, b"TOUCH", 5):
             return self.touch_message(words, count, line, used[0])
         if word_is(name, b"NOP", 3):
+            if self.remote and count > 1:
+                # The client's home wants to know when all before this has been answered.
+                self.respond(b"OK", 2)
             return NEXT
         if word_is(name, SUB, 3):
             return self.sub(words, count, line, used[0])
@@ -332,6 +336,10 @@ cdef class Session(Consumer):
     cdef Parsed fatal(self, bytes text) except *:
         """An error after which nothing more is executed: answered in its turn, then the end."""
         self.home.log.error(f"[{self.remote_address}] - {text.decode('utf-8', 'replace')}")
+        if self.leg is not None and not self.ticket_count:
+            # Behind whatever the owner still has to say to the commands before it.
+            self.leg.expected.append(self.take_ticket(SILENT, 0))
+            self.leg.send(b"NOP ANSWERED\n", 13)
         if self.ticket_count:
             self.take_ticket(NULL, 0)
             self.stopping = True
@@ -410,6 +418,8 @@ cdef class Session(Consumer):
                 self.drop_tickets()
                 self.stop()
                 return 0
+            if ticket.command == SILENT:
+                continue
             if text is None:
                 self.put_frame(RESPONSE, b"OK", 2)
             else:
@@ -1038,9 +1048,12 @@ cdef class Session(Consumer):
     cdef int after_flush(self) except -1:
         """The transport has sent what it could."""
         cdef Leg leg
-        if self.output.pending():
-            if not self.stuck_since:
+        cdef size_t pending = self.output.pending()
+        if pending:
+            # Stuck is who takes nothing at all; who is only slow is not.
+            if not self.stuck_since or self.output.total_sent != self.sent_before:
                 self.stuck_since = self.home.agenda.now
+                self.sent_before = self.output.total_sent
                 self.set_timer()
         else:
             self.stuck_since = 0

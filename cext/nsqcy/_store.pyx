@@ -459,12 +459,14 @@ cdef class Window:
         cdef Block *block = cursor.block
         cdef bint left = False
         if block == NULL:
+            cursor.seq = self.next_seq
             return False
         while (cursor.offset >= block.size or block.last_seq < cursor.seq
                or block.flags & UNREADABLE):
             if block.next == NULL:
+                # Records of which a crash left nothing may be missing at the end, too.
                 cursor.offset = block.size
-                cursor.seq = max(cursor.seq, block.last_seq + 1)
+                cursor.seq = self.next_seq
                 break
             block.cursors -= 1
             left = left or block.cursors == 0

@@ -127,6 +127,8 @@ cdef class Topic(Window):
     cdef int restore_delayed(self, bytes entries) except -1
     cdef int restore_new_delays(self, uint64_t seq) except -1
     cdef int release_unneeded(self) except -1
+    cdef int write_part(self, Block *block, uint32_t start, uint32_t end, uint64_t first_seq,
+                        uint64_t last_seq, uint32_t count, int flags, bint gated) except -1
 
 
 cdef class Shard:

@@ -51,7 +51,14 @@ cdef enum:
     FAN_OUT_BUDGET = 4096           # delayed records fanned out in one step
     STRAGGLER_SLACK = 1048576       # bytes of stragglers not worth a compaction
     EVACUATE = 32                   # block flag: its live records are being copied out
+    SEGMENT_ROOM = 64               # bytes of a segment that are not records
     FORWARDED = 0x4000              # record attribute: copied; id and timestamp say where to
+
+cdef int compare_runs(const void *a, const void *b) noexcept nogil:
+    cdef uint64_t one = (<const RecoveredRun *>a).first_seq
+    cdef uint64_t other = (<const RecoveredRun *>b).first_seq
+    return (one > other) - (one < other)
+
 
 cdef int compare_places(const void *a, const void *b) noexcept nogil:
     cdef const Place *one = <const Place *>a
@@ -344,38 +351,53 @@ cdef class Topic(Window):
         return 0
 
     cdef int write_run(self, Block *block, bint gated) except -1:
-        """Queue bytes [written, size) of a block for the log."""
-        cdef Write *write = <Write *>malloc(sizeof(Write))
-        cdef uint64_t first_seq
+        """Queue bytes [written, size) of a block for the log, in runs that fit into a segment."""
+        cdef uint64_t most = self.log.max_bytes_per_file
+        cdef uint32_t start = block.written
+        cdef uint32_t at = start
         cdef uint32_t count = 0
-        cdef uint32_t at = block.written
-        cdef int flags = RUN_SURVIVORS if block.flags & SURVIVORS else 0
+        cdef int flags = 0
+        cdef uint64_t first_seq = 0
+        cdef uint64_t last_seq = 0
         cdef Record *record
-        if write == NULL:
-            raise MemoryError()
-        record = <Record *>(block.data + at)
-        first_seq = record.seq
         while at < block.size:
             record = <Record *>(block.data + at)
+            if count and at + record.length - start + SEGMENT_ROOM > most:
+                self.write_part(block, start, at, first_seq, last_seq, count, flags, gated)
+                start = at
+                count = 0
+                flags = 0
+            if count == 0:
+                first_seq = record.seq
             if record.attributes & RECORD_DELAYED:
                 flags |= RUN_HAS_DELAYED
+            last_seq = record.seq
             count += 1
             at += record.length
+        return self.write_part(block, start, at, first_seq, last_seq, count, flags, gated)
+
+    cdef int write_part(self, Block *block, uint32_t start, uint32_t end, uint64_t first_seq,
+                        uint64_t last_seq, uint32_t count, int flags, bint gated) except -1:
+        cdef Write *write = <Write *>malloc(sizeof(Write))
+        if write == NULL:
+            raise MemoryError()
         write.topic = <void *>self
         write.block = block
-        write.start = block.written
-        write.end = block.size
+        write.start = start
+        write.end = end
         write.first_seq = first_seq
-        write.last_seq = block.last_seq
+        write.last_seq = last_seq
         write.count = count
         write.gated = gated
         Py_INCREF(self)
-        block.written = block.size
+        block.written = end
         self.pin(block)
         if gated:
             self.pending_writes += 1
-        self.log.append(block.data + write.start, write.end - write.start, first_seq,
-                        block.last_seq, count, flags, &block.extent, write_done, write)
+        if block.flags & SURVIVORS:
+            flags |= RUN_SURVIVORS
+        self.log.append(block.data + start, end - start, first_seq, last_seq, count, flags,
+                        &block.extent, write_done, write)
         return 0
 
     cdef int on_written(self, Write *write, int error) except -1:
@@ -387,7 +409,7 @@ cdef class Topic(Window):
         else:
             self.shard.set_health(self.log.last_error_text)
             self.log.retract(&block.extent, write.end - write.start, write.first_seq, write.count)
-            block.written = write.start
+            block.written = min(block.written, write.start)
         if not self.gone and write.gated:
             self.pending_writes -= 1
             if error:
@@ -634,6 +656,9 @@ cdef class Topic(Window):
         cdef Channel channel
         if self.gone:
             return
+        if self.log is not None and not delete:
+            # First of all: from here on files stay, whatever is released.
+            self.log.close(NULL, NULL)
         for channel in list(self.channels.values()):
             channel.close()
         self.channels.clear()
@@ -642,9 +667,6 @@ cdef class Topic(Window):
             self.delayed_first.seq = 0
             self.drop_delayed()
         self.unpin_survivor()
-        if self.log is not None and not delete:
-            # First of all: from here on files stay, whatever is released.
-            self.log.close(NULL, NULL)
         self.discard()
         self.keep_promises(<uint64_t>-1, "exiting")
         if self.log is not None and delete:
@@ -859,8 +881,8 @@ cdef class Topic(Window):
         if self.places == NULL:
             raise MemoryError()
         self.place_count = 0
-        order = sorted(range(found.run_count), key=lambda i: found.first_seq(i))
-        for i in order:
+        qsort(found.run_array, found.run_count, sizeof(RecoveredRun), compare_runs)
+        for i in range(found.run_count):
             run = &found.run_array[i]
             block = self.store.new_block(0)
             block.size = block.written = block.stored = run.extent.bytes

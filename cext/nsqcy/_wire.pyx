@@ -137,6 +137,7 @@ cdef class Output:
         """The first `n` bytes of the pieces have left."""
         cdef Reference *reference
         cdef size_t step
+        self.total_sent += n
         while n:
             if self.reference_count:
                 reference = &self.references[self.reference_first]

@@ -30,7 +30,9 @@ names = st.from_regex(r"[.a-zA-Z0-9_-]{1,20}(#ephemeral)?", fullmatch=True)
 entries = st.builds(Entry, u64, u64, u64, st.integers(-(2**63), 2**63 - 1),
                     st.integers(0, 65535), st.sampled_from(State))
 entry_lists = st.lists(entries, max_size=6, unique_by=lambda entry: entry.seq)
-channels = st.builds(ChannelState, names, st.booleans(), u64, entry_lists.map(pack_entries))
+channels = st.builds(
+    ChannelState, names, st.booleans(), u64, u64, entry_lists.map(pack_entries)
+)
 topics = st.builds(
     TopicState, st.binary(min_size=16, max_size=16), u64, u64, st.booleans(),
     st.lists(channels, max_size=4, unique_by=lambda channel: channel.name).map(tuple),
@@ -54,7 +56,7 @@ def test_golden_bytes():
     assert encode_snapshot(state) == (
         bytes.fromhex("01000100" "01000000" "28000000") + b"0123456789abcdef"
         + struct.pack("<QQHHI", 9, 7, 1, 0, 0)
-        + struct.pack("<HHI", 3, 0, 16 + 1 + 40) + struct.pack("<QHHI", 5, 0, 1, 0) + b"c"
+        + struct.pack("<HHI", 3, 0, 24 + 1 + 40) + struct.pack("<QQHHI", 5, 0, 0, 1, 0) + b"c"
         + Entry(3, 1, 64).pack())
     assert encode_delta(Delta(Kind.ENTRY_FINISHED, "c", 3)) == (
         struct.pack("<HHHHQ", 6, 1, 0, 1, 3) + b"c")
