@@ -275,7 +275,7 @@ cdef class Store:
         if base == NULL:
             raise MemoryError()
         at = SLAB_SIZE
-        while at > sizeof(Entry):
+        while at >= sizeof(Slab) + sizeof(Entry):
             at -= sizeof(Entry)
             (<void **>(base + at))[0] = slab.free
             slab.free = base + at
