@@ -65,7 +65,8 @@ def pack_entries(entries: Iterable[Entry]) -> bytes:
 @dataclass(frozen=True, slots=True)
 class ChannelState:
     """A channel: its cursor, how many records at or after it it will step over (those with a delay,
-    which are entries, and those of holes), and the messages that are not finished, in queue order."""
+    which are entries, and those of holes), and the messages that are not finished, in queue order.
+    """
 
     name: str
     paused: bool = False
@@ -76,8 +77,9 @@ class ChannelState:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic as a start finds it. `delayed` are records of its own backlog that carry a delay (their
-    `due` is the delay); `holes` are ranges [first, end) of records that no channel gets."""
+    """A topic as a start finds it. `delayed` are records of its own backlog that carry a delay
+    (their `due` is the delay); `holes` are ranges [first, end) of records that no channel gets.
+    """
 
     log_id: bytes
     next_seq: int = 1

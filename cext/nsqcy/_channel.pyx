@@ -8,11 +8,9 @@ The balance that must hold at any time, for a channel that was created with the 
 fanned out = depth + in flight + deferred + finished + dropped + sampled out.
 """
 
-from cpython.ref cimport PyObject
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from nsqcy._debug cimport NSQCY_DEBUG
 from nsqcy._heap cimport (
     HEAP_NOWHERE,
     heap_free,
@@ -87,6 +85,10 @@ cdef class Consumer(Waiter):
 
     cdef int on_channel_gone(self) except -1:
         """The channel was deleted under the consumer."""
+        raise NotImplementedError
+
+    def counters(self):
+        """What /stats shows of the client, as a dict."""
         raise NotImplementedError
 
 
@@ -241,7 +243,6 @@ cdef class Channel:
         """An ephemeral channel turns what was fanned out into explicit entries, dropping the newest
         beyond mem-queue-size, as nothing else may keep them."""
         cdef Record *record
-        cdef Entry *entry
         while self.cursor.seq < self.window.fanout.seq:
             record = self.record_at_cursor()
             if record == NULL:
@@ -275,7 +276,8 @@ cdef class Channel:
             if block.data == NULL or block.flags & LOADING:
                 self.window.load(block)
                 return NULL
-            if self.cursor.offset == 0 and block.next != NULL and block.next.data == NULL:
+            if self.cursor.offset == 0 and block.next != NULL and block.next.data == NULL \
+                    and self.store.resident_bytes < self.store.budget:
                 self.window.load(block.next)
             record = <Record *>(block.data + self.cursor.offset)
             if record.seq >= self.cursor.seq or record.attributes & RECORD_DAMAGED:
@@ -410,7 +412,7 @@ cdef class Channel:
     # -- in flight --
 
     cdef int hold(self, Holding *holding, Entry *entry, int64_t deadline) except -1:
-        """Enter a message into a consumer's list, in the order of deadlines (nearly always last)."""
+        """Enter a message into a consumer's list, in the order of deadlines: nearly always last."""
         cdef Entry *before = holding.last
         entry.state = IN_FLIGHT
         entry.node.due = deadline

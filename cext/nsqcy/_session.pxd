@@ -170,7 +170,8 @@ cdef class Session(Consumer):
     cdef Parsed dpub(self, Word *words, int count, const uint8_t *line, size_t *used,
                      const uint8_t *rest, size_t left) except *
     cdef Parsed publish_one(self, const char *command, Word *name, int64_t delay,
-                            const uint8_t *line, size_t *used, const uint8_t *rest, size_t left) except *
+                            const uint8_t *line, size_t *used, const uint8_t *rest,
+                            size_t left) except *
     cdef Parsed mpub(self, Word *words, int count, const uint8_t *line, size_t *used,
                      const uint8_t *rest, size_t left) except *
     cdef Parsed body_missing(self, bytes error) except *

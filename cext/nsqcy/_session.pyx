@@ -24,7 +24,15 @@ from nsqcy._channel cimport (
     REGION_LOCAL,
     ZONE_LOCAL,
 )
-from nsqcy._heap cimport HEAP_NOWHERE, heap_free, heap_init, heap_peek, heap_push, heap_remove, heap_update
+from nsqcy._heap cimport (
+    HEAP_NOWHERE,
+    heap_free,
+    heap_init,
+    heap_peek,
+    heap_push,
+    heap_remove,
+    heap_update,
+)
 from nsqcy._store cimport record_body
 from nsqcy._wire cimport (
     ERROR,
@@ -37,7 +45,7 @@ from nsqcy._wire cimport (
     split_line,
 )
 from nsqcy.errors import ClientError
-from nsqcy.names import is_ephemeral, quote
+from nsqcy.names import quote
 
 
 cdef extern from "Python.h":
@@ -204,8 +212,8 @@ cdef class Session(Consumer):
         return 0
 
     cdef int check_appetite(self) except -1:
-        """Whether more input is wanted: not while parsing waits, nor while the worker holds too much
-        unfinished input and this session is among those who hold it."""
+        """Whether more input is wanted: not while parsing waits, nor while the worker holds too
+        much unfinished input and this session is among those who hold it."""
         cdef bint starve = (self.kept_capacity > KEPT_FREELY
                             and self.home.input_bytes > self.home.max_input_bytes)
         cdef bint wanted = not (self.blocked or self.stopping or self.eof or starve)
@@ -522,6 +530,7 @@ cdef class Session(Consumer):
         cdef uint64_t bytes_in = 0
         cdef int owner
         cdef uint32_t i
+        cdef uint32_t _i
         cdef Record *record
         cdef Topic topic
         if count < 2:
@@ -582,7 +591,7 @@ cdef class Session(Consumer):
         if refusal is not None:
             return self.publish_failed(MPUB, refusal)
         at = 4
-        for i in range(<uint32_t>messages):
+        for _i in range(<uint32_t>messages):
             length = <int32_t>load_be32(rest + at)
             record = topic.new_record(length, 0)
             if record != NULL:
@@ -1018,7 +1027,6 @@ cdef class Session(Consumer):
 
     cdef int peer_timed_out(self) except -1:
         """The worker that owns the topic did not come back in time."""
-        cdef size_t used = 0
         cdef Word words[WORDS]
         cdef const uint8_t *line = self.kept + self.kept_start
         cdef const uint8_t *end = <const uint8_t *>memchr(
@@ -1073,7 +1081,8 @@ cdef class Session(Consumer):
     cdef int stop(self) except -1:
         """Execute nothing more; close when what is owed has been sent."""
         self.stopping = True
-        self.last_command = self.home.agenda.now        # it has as long as a silent client to take it
+        # It has as long as a silent client to take it.
+        self.last_command = self.home.agenda.now
         self.unsubscribe()
         if self.kept != NULL:
             self.drop_kept()
@@ -1379,17 +1388,17 @@ cdef class Home:
     # -- turns --
 
     cdef int64_t turn(self) except? -1:
-        """The end of a turn of the loop: timers, resumed sessions, topics, channels, output. Returns
-        when it must be called again (agenda.now: at once)."""
+        """The end of a turn of the loop: timers, resumed sessions, topics, channels, output.
+        Returns when it must be called again (agenda.now: at once)."""
         cdef int64_t due = 0
         cdef HeapNode *node
         cdef Session session
         cdef list work
-        cdef int rounds
+        cdef int _round
         cdef bint left = False
         if self.mesh is not None:
             self.mesh.drain(DRAIN_BYTES)
-        for rounds in range(4):
+        for _round in range(4):
             while True:
                 node = heap_peek(&self.timers)
                 if node == NULL or node.due > self.agenda.now:

@@ -13,10 +13,7 @@ Rules of ownership:
 """
 
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memset
 
-from nsqcy._debug cimport NSQCY_DEBUG
-from nsqcy._log cimport Log
 from nsqcy.errors import NsqError
 
 
@@ -40,7 +37,8 @@ cdef int64_t ARENA_REST = 10 * 1000000000       # ns an empty arena is kept
 
 
 cdef uint8_t *map_aligned(size_t size) noexcept nogil:
-    """`size` bytes (a power of two) of zeroed memory at a multiple of `size`; NULL if there is none."""
+    """`size` bytes (a power of two) of zeroed memory at a multiple of `size`; NULL if there are
+    none."""
     cdef uint8_t *raw = <uint8_t *>mmap(
         NULL, 2 * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
     cdef size_t skip
@@ -208,6 +206,7 @@ cdef class Store:
         self.newest = block
         if self.oldest == NULL:
             self.oldest = block
+        self.keep_budget()
 
     cdef void keep_longer(self, Block *block) noexcept:
         """As droppable, for a block that was just read back: it goes last."""
@@ -232,11 +231,14 @@ cdef class Store:
         block.newer = block.older = NULL
 
     cdef void keep_budget(self) noexcept:
+        """Drop what can be dropped while there is too much. Blocks with a cursor in them go only
+        when there is twice too much: they were just read back, or are about to be again."""
         cdef Block *block = self.newest
         cdef Block *following
         while block != NULL and self.resident_bytes > self.budget:
             following = block.older
-            if block.pins == 0:
+            if block.pins == 0 and (
+                    block.cursors == 0 or self.resident_bytes > 2 * self.budget):
                 self.take_memory(block)
             block = following
 
@@ -587,6 +589,7 @@ cdef class Window:
             raise MemoryError()
         read.window = <void *>self
         read.block = block
+        self.store.keep_budget()
         self.store.give_memory(block, block.size)
         block.flags |= LOADING
         block.pins += 1
@@ -604,7 +607,6 @@ cdef class Window:
         cdef Record *record
         cdef uint32_t at = 0
         cdef uint32_t count = 0
-        cdef uint32_t i
         while block != NULL and block.first_seq >= seq and block != self.oldest:
             self.newest = block.prev
             self.newest.next = NULL

@@ -10,31 +10,24 @@ nor clocks nor the event loop. The life of a record:
                publisher is answered then
 """
 
-from cpython.ref cimport PyObject
-from libc.stdlib cimport free, malloc, qsort, realloc
+from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcpy, memset
 
 from nsqcy._channel cimport HOLDING_TIMER, Holding, Timer
-from nsqcy._heap cimport HEAP_NOWHERE, HeapNode, heap_peek
+from nsqcy._heap cimport HeapNode, heap_peek
 from nsqcy._log cimport Log, Recovered, RecoveredRun, RUN_HAS_DELAYED, RUN_SURVIVORS
 from nsqcy._store cimport (
     DEFERRED,
-    IN_FLIGHT,
     IN_WINDOW,
     LARGEST_BLOCK,
-    LOADING,
     QUEUED,
     RECORD_DELAYED,
     RECORD_EXT_DELAY,
     RECORD_EXT_DELAY_SIZE,
     SEALED,
     SURVIVORS,
-    UNREADABLE,
-    record_body,
     record_delay,
 )
-
-import os
 
 from nsqcy import journal
 from nsqcy.names import is_ephemeral
@@ -480,7 +473,6 @@ cdef class Topic(Window):
     cdef int compact(self) except -1:
         """Copy the few records that entries still need out of mostly dead blocks."""
         cdef Block *block = self.stragglers
-        cdef Channel channel
         cdef bint any = False
         if self.straggler_bytes < 4 * self.straggler_live + STRAGGLER_SLACK:
             return 0
@@ -826,7 +818,7 @@ cdef class Topic(Window):
         return True
 
     def restore(self, channels):
-        """Take up what is on disk. `channels`: {name: paused} as far as they are known otherwise."""
+        """Take up what is on disk. `channels`: {name: paused} as far as they are known already."""
         cdef Recovered found = self.log.recover()
         cdef Channel channel
         state = journal.replay(found.journal)
@@ -836,7 +828,6 @@ cdef class Topic(Window):
         for path, offset, text in found.damages:
             self.shard.report_damage(path, offset, text)
         self.next_seq = found.next_seq
-        first = 1
         if state is not None:
             self.next_seq = max(self.next_seq, state.next_seq)
             for saved in state.channels:
@@ -928,7 +919,7 @@ cdef class Topic(Window):
         return place.block
 
     cdef void place_cursor(self, Cursor *cursor, uint64_t seq) noexcept:
-        """Put a cursor before record `seq`: at the start of its block, which is not in memory yet."""
+        """Put a cursor before record `seq`: at the start of its block, not in memory yet."""
         cdef Cursor to
         to.block = self.oldest
         to.offset = 0
@@ -1183,8 +1174,8 @@ cdef class Shard:
     # -- the end --
 
     def save(self):
-        """Write down everything that is not ephemeral: queued, in flight (it is delivered again) and
-        deferred messages, and who is where. Blocks until it is on disk."""
+        """Write down everything that is not ephemeral: queued, in flight (it is delivered again)
+        and deferred messages, and who is where. Blocks until it is on disk."""
         cdef Topic topic
         self.closing = True
         for topic in list(self.topics.values()):

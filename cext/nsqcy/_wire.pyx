@@ -5,7 +5,7 @@ command lines (NSQ's TCP protocol: lines of at most 16384 bytes, single spaces, 
 32-bit length); knows nothing of what a command means.
 """
 
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
 
 from nsqcy._bytes cimport hex16_format, store_be16, store_be32, store_be64

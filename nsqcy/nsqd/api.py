@@ -12,20 +12,12 @@ from posixpath import normpath
 from typing import Any
 
 from nsqcy import names
+from nsqcy.errors import HttpError
 from nsqcy.nsqd import mpub as bodies
 from nsqcy.nsqd.backend import Backend, Log, Message, Options, Outcome
 from nsqcy.nsqd.gotext import json_bytes
 from nsqcy.nsqd.http_protocol import HTML, JSON, PLAIN, Body, Fault, Head, Reply
 from nsqcy.nsqd.stats import render_text
-
-
-class HttpError(Exception):
-    """A refusal: the status, and the code that clients compare."""
-
-    def __init__(self, status: int, code: str) -> None:
-        super().__init__(status, code)
-        self.status = status
-        self.code = code
 
 
 class Request:
@@ -84,9 +76,9 @@ class Route:
 
     def error(self, error: HttpError) -> Reply:
         if self.plain:
-            body = error.code.encode()
+            body = error.message.encode()
             return Reply(error.status, body, PLAIN, nsq=False, logged=self.logged)
-        return json_error(error.status, error.code, logged=self.logged)
+        return json_error(error.status, error.message, logged=self.logged)
 
 
 def json_error(status: int, code: str, *, logged: bool = True, allow: str = "") -> Reply:

@@ -16,8 +16,9 @@ from nsqcy import NSQ_VERSION
 from nsqcy._channel import Agenda
 from nsqcy._ids import IdSource
 from nsqcy._io import IoThread
-from nsqcy._mesh import Mesh, Stream
+from nsqcy._mesh import Mesh, Stream, StreamEnd
 from nsqcy._publisher import Publisher
+from nsqcy._ring import Shared
 from nsqcy._session import Home
 from nsqcy._store import Store
 from nsqcy._topic import Shard, Topic
@@ -42,7 +43,7 @@ class Streams(Mesh):
     home: Home
     log: Log
 
-    def on_open(self, stream: Stream, hello: bytes) -> object:
+    def on_open(self, stream: Stream, hello: bytes) -> StreamEnd:
         return accept_stream(self.home, stream, hello)
 
     def on_error(self, stream: Stream | None, error: BaseException) -> None:
@@ -94,6 +95,8 @@ class Engine:
         self._listeners = boot.context["listeners"]
         self._started = boot.context["started"]
         self._peers: set[int] = set()
+        shared = boot.shared
+        assert isinstance(shared, Shared)  # toys have their own, but no engine of this kind
         hub = gevent.get_hub()
         store = Store(options.memory_bytes)
         agenda = Agenda(
@@ -106,7 +109,7 @@ class Engine:
         self._io = IoThread()
         self._shard = Shard(
             agenda=agenda,
-            ids=IdSource(boot.shared.lease_word, options.node_id),
+            ids=IdSource(shared.lease_word, options.node_id),
             io=self._io,
             data_path=options.data_path,
             log_options={
@@ -117,7 +120,7 @@ class Engine:
             on_event=Herald(self._report),
             log=boot.log,
         )
-        mesh = Streams(boot.shared, boot.worker, boot.wake_fds) if boot.workers > 1 else None
+        mesh = Streams(shared, boot.worker, boot.wake_fds) if boot.workers > 1 else None
         self._home = Home(
             shard=self._shard,
             mesh=mesh,
@@ -145,8 +148,8 @@ class Engine:
         self, topics: list[dict[str, Any]], table: dict[str, int], peers: dict[int, int]
     ) -> None:
         self._loop.enter()
-        for topic, worker in table.items():
-            self._home.placed(topic.encode(), worker)
+        for name, worker in table.items():
+            self._home.placed(name.encode(), worker)
         for topic in topics:
             channels = {each["name"]: each["paused"] for each in topic["channels"]}
             self._shard.load_topic(topic["name"].encode(), topic["paused"], channels)
@@ -399,7 +402,7 @@ class Engine:
         latest = max(shares, key=lambda share: share["health_at"])
         return str(latest["health"])
 
-    def _gather(self, method: str, **args: Any) -> list[dict[str, Any]]:
+    def _gather(self, method: str, **args: Any) -> list[Any]:
         """Ask every worker that is up, this one too."""
         asked = [
             gevent.spawn(self._ask_quietly, peer, method, args) for peer in sorted(self._peers)

@@ -1,3 +1,5 @@
+"""Fixtures of the process tests: a toy nsqd in a folder of its own."""
+
 import sys
 from pathlib import Path
 

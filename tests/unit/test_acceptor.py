@@ -1,3 +1,5 @@
+"""Who gets the next connection, and what happens when nobody can take it."""
+
 import errno
 import socket
 

@@ -1,3 +1,5 @@
+"""Children kept alive: their states, their silence, their deaths, and the end."""
+
 import os
 import signal
 import subprocess

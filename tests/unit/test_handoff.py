@@ -1,3 +1,5 @@
+"""Sockets handed from process to process, with what is known of them."""
+
 import os
 import socket
 
