@@ -96,9 +96,7 @@ def test_an_idle_consumer_is_served(
 
 @every_library
 @pytest.mark.parametrize("delay", [0, 400])
-def test_requeue(
-    library: str, delay: int, shared: Nsqd, topic: str, consume: Consume
-) -> None:
+def test_requeue(library: str, delay: int, shared: Nsqd, topic: str, consume: Consume) -> None:
     sent = bodies(50)
     consumer = consume(library, shared, topic, "c", rdy=20, requeue=delay)
     shared.web.create(topic, "c")
@@ -151,9 +149,7 @@ def test_everyone_comes_back_after_a_restart(
 ) -> None:
     """pynsq waits 15 s before it tries again."""
     need_all()
-    daemon = nsqd(
-        tcp_address=f"127.0.0.1:{free_port()}", http_address=f"127.0.0.1:{free_port()}"
-    )
+    daemon = nsqd(tcp_address=f"127.0.0.1:{free_port()}", http_address=f"127.0.0.1:{free_port()}")
     names = ("pynsq", "gnsq", "nsqjs")
     daemon.web.create("t", *names)
     consumers = {name: consume(name, daemon, "t", name, rdy=10) for name in names}
