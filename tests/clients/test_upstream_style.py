@@ -1,4 +1,4 @@
-"""The daemon as the test suites of pynsq and gnsq use it: started by hand, killed, started again."""
+"""The daemon as the suites of pynsq and gnsq use it: started by hand, killed, started again."""
 
 import re
 import subprocess
