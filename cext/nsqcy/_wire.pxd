@@ -24,6 +24,7 @@ cdef enum:
     LONGEST_NAME = 64
     BY_REFERENCE = 16384        # bodies from this size on are sent from their block
     FIRST_BUFFER = 4096
+    FIN_LINE = 21               # "FIN ", id, LF
 
 
 # A large body that is sent from its block, not through the buffer.

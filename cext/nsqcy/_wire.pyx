@@ -8,8 +8,9 @@ command lines (NSQ's TCP protocol: lines of at most 16384 bytes, single spaces, 
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove
 
-from nsqcy._bytes cimport hex16_format, store_be16, store_be32, store_be64
+from nsqcy._bytes cimport hex16_format, load_be32, store_be16, store_be32, store_be64
 from nsqcy._store cimport record_body
+from nsqcy.errors import NsqError
 
 import struct
 
@@ -17,6 +18,7 @@ import struct
 cdef extern from "Python.h":
     void Py_INCREF(object)
     void Py_DECREF(object)
+    bytes PyBytes_FromStringAndSize(const char *text, Py_ssize_t n)
 
 
 cdef class Output:
@@ -267,3 +269,53 @@ def mpub_body(messages):
 def frame(int type, bytes data not None):
     """One frame as the server sends it."""
     return struct.pack(">ii", len(data) + 4, type) + data
+
+
+cdef size_t frame_bytes(const uint8_t *at, size_t left, uint32_t type) except? 0:
+    """Bytes of the frame at `at` with its header; 0 if it is incomplete or of another type."""
+    cdef uint32_t size
+    if left < FRAME_HEADER:
+        return 0
+    size = load_be32(at)
+    if size < 4 or size > 0x7fffffff:
+        raise NsqError(f"a frame cannot have {size} bytes")
+    if load_be32(at + 4) != type or left - 4 < size:
+        return 0
+    if type == MESSAGE and size < 4 + MESSAGE_HEADER:
+        raise NsqError(f"a message frame cannot have {size} bytes")
+    return 4 + size
+
+
+def skip_frames(const uint8_t[::1] received not None, uint32_t type):
+    """The complete frames of one type at the start of `received`: how many bytes, how many."""
+    cdef size_t n = received.shape[0]
+    cdef size_t at = 0
+    cdef size_t step
+    cdef Py_ssize_t count = 0
+    while at < n:
+        step = frame_bytes(&received[at], n - at, type)
+        if step == 0:
+            break
+        at += step
+        count += 1
+    return at, count
+
+
+def finish_all(const uint8_t[::1] received not None):
+    """The FIN lines of the message frames at the start of `received`, up to the first frame that is
+    incomplete or something else: the lines, how many bytes of `received`, how many messages."""
+    cdef size_t used
+    cdef size_t at = 0
+    cdef Py_ssize_t count
+    cdef bytes lines
+    cdef uint8_t *line
+    used, count = skip_frames(received, MESSAGE)
+    lines = PyBytes_FromStringAndSize(NULL, count * FIN_LINE)
+    line = <uint8_t *><char *>lines
+    while at < used:
+        memcpy(line, b"FIN ", 4)
+        memcpy(line + 4, &received[at + FRAME_HEADER + 10], 16)
+        line[20] = 10
+        line += FIN_LINE
+        at += 4 + load_be32(&received[at])
+    return lines, used, count
