@@ -14,7 +14,6 @@ import struct
 import time
 import traceback
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from typing import Any
 
 from loadtest.bench.daemon import Address
@@ -84,7 +83,7 @@ class Team:
 
     def __init__(self, size: int) -> None:
         self.tally = memoryview(mmap.mmap(-1, 8 * max(1, size))).cast("q")
-        self._members: list[tuple[Any, Connection]] = []
+        self._members: list[tuple[Any, Any]] = []
 
     def add(self, work: Callable[..., Callable[[], Report]], *args: Any) -> None:
         """`work(*args, team, index)` prepares, and returns what runs when all are ready."""
@@ -125,14 +124,14 @@ class Team:
             process.join()
 
 
-def _receive(pipe: Connection) -> Report:
+def _receive(pipe: Any) -> Report:
     report: Report = pipe.recv()
     if "error" in report:
         raise RuntimeError(report["error"])
     return report
 
 
-def _member(pipe: Connection, work: Any, args: Any, team: Team, index: int) -> None:
+def _member(pipe: Any, work: Any, args: Any, team: Team, index: int) -> None:
     try:
         run = work(*args, team, index)
         pipe.send({})
