@@ -50,6 +50,8 @@ cdef class Output:
 
     cdef size_t pending(self) noexcept
     cdef uint8_t *room(self, size_t n) except NULL
+    cdef int make_room(self, size_t n) except -1
+    cdef void drop_buffer(self) noexcept
     cdef int put(self, const uint8_t *data, size_t n) except -1
     cdef int put_frame(self, int32_t type, const uint8_t *data, size_t n) except -1
     cdef int put_message(self, Window window, Block *block, Record *record,

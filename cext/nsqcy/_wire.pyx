@@ -21,6 +21,21 @@ cdef extern from "Python.h":
     bytes PyBytes_FromStringAndSize(const char *text, Py_ssize_t n)
 
 
+cdef enum:
+    SPARES = 4
+    SPARE_BUFFER = 262144       # bytes: the size to which a busy consumer's buffer grows
+    SMALLEST_SPARE = 16384      # bytes up to which a buffer grows by itself
+
+
+# Buffers of that size whose outputs were emptied. Only an output that already holds a good part of
+# one takes it, so that many slow peers with a few bytes each cannot collect them.
+cdef struct Spares:
+    int count
+    uint8_t *buffers[SPARES]
+
+cdef Spares spares
+
+
 cdef class Output:
     def __dealloc__(self):
         self.clear()
@@ -31,25 +46,46 @@ cdef class Output:
 
     cdef uint8_t *room(self, size_t n) except NULL:
         """Where the next `n` bytes go; the caller fills all of them."""
-        cdef size_t capacity
-        cdef uint8_t *grown
         if self.end + n > self.capacity:
-            if self.start and not self.reference_count and self.end - self.start + n \
-                    <= self.capacity:
-                memmove(self.buffer, self.buffer + self.start, self.end - self.start)
-                self.end -= self.start
-                self.start = 0
-            else:
-                capacity = max(2 * self.capacity, <size_t>FIRST_BUFFER)
-                while capacity < self.end + n:
-                    capacity *= 2
-                grown = <uint8_t *>realloc(self.buffer, capacity)
-                if grown == NULL:
-                    raise MemoryError()
-                self.buffer = grown
-                self.capacity = capacity
+            self.make_room(n)
         self.end += n
         return self.buffer + self.end - n
+
+    cdef int make_room(self, size_t n) except -1:
+        cdef size_t capacity
+        cdef uint8_t *grown
+        if self.start and not self.reference_count and self.end - self.start + n <= self.capacity:
+            memmove(self.buffer, self.buffer + self.start, self.end - self.start)
+            self.end -= self.start
+            self.start = 0
+            return 0
+        capacity = max(2 * self.capacity, <size_t>FIRST_BUFFER)
+        while capacity < self.end + n:
+            capacity *= 2
+        if self.buffer != NULL and SMALLEST_SPARE < capacity <= SPARE_BUFFER and spares.count:
+            # Much is coming: rather than grow in many steps, move to a buffer that was left behind.
+            spares.count -= 1
+            grown = spares.buffers[spares.count]
+            memcpy(grown + self.start, self.buffer + self.start, self.end - self.start)
+            free(self.buffer)
+            capacity = SPARE_BUFFER
+        else:
+            grown = <uint8_t *>realloc(self.buffer, capacity)
+        if grown == NULL:
+            raise MemoryError()
+        self.buffer = grown
+        self.capacity = capacity
+        return 0
+
+    cdef void drop_buffer(self) noexcept:
+        """Nothing waits: an idle connection holds no buffer."""
+        if self.capacity == SPARE_BUFFER and spares.count < SPARES:
+            spares.buffers[spares.count] = self.buffer
+            spares.count += 1
+        else:
+            free(self.buffer)
+        self.buffer = NULL
+        self.start = self.end = self.capacity = 0
 
     cdef int put(self, const uint8_t *data, size_t n) except -1:
         memcpy(self.room(n), data, n)
@@ -157,10 +193,7 @@ cdef class Output:
             self.start += step
             n -= step
         if self.start == self.end and self.reference_count == 0:
-            # Nothing waits: an idle connection holds no buffer.
-            free(self.buffer)
-            self.buffer = NULL
-            self.start = self.end = self.capacity = 0
+            self.drop_buffer()
 
     cdef void drop_reference(self) noexcept:
         cdef Reference *reference = &self.references[self.reference_first]
@@ -176,9 +209,7 @@ cdef class Output:
         while self.reference_count:
             self.drop_reference()
         self.reference_bytes = 0
-        free(self.buffer)
-        self.buffer = NULL
-        self.start = self.end = self.capacity = 0
+        self.drop_buffer()
 
 
 cdef int split_line(const uint8_t *line, size_t length, Word *words, int most) noexcept nogil:
