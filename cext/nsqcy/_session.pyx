@@ -37,6 +37,7 @@ from nsqcy._heap cimport (
 from nsqcy._store cimport record_body
 from nsqcy._wire cimport (
     ERROR,
+    FIN_LINE,
     FRAME_HEADER,
     LONGEST_LINE,
     MESSAGE,
@@ -258,8 +259,11 @@ cdef class Session(Consumer):
             self.last_command = self.home.agenda.now
             self.set_timer()
             at = 4
+        self.unread_error = None
         while at < n:
-            self.unread_error = None
+            if self.finish_here(data + at, n - at):
+                at += FIN_LINE
+                continue
             parsed = self.command(data + at, n - at, &used)
             if parsed == NEXT:
                 at += used
@@ -270,6 +274,15 @@ cdef class Session(Consumer):
         if at:
             self.last_command = self.home.agenda.now
         return at
+
+    cdef bint finish_here(self, const uint8_t *line, size_t n) noexcept:
+        """The short way of the most frequent command: whether it was a FIN of a message of this
+        client's, and is done. Everything else goes the long way."""
+        cdef uint64_t id
+        return (n >= FIN_LINE and memcmp(line, b"FIN ", 4) == 0 and line[FIN_LINE - 1] == 10
+                and self.channel is not None and self.ticket_count == 0
+                and hex16_parse(line + 4, &id) == 0
+                and self.channel.finish(self, id) == DONE)
 
     cdef Parsed command(self, const uint8_t *line, size_t n, size_t *used) except *:
         """Execute one command, if all of it is there."""
