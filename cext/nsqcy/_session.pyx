@@ -326,6 +326,8 @@ cdef class Session(Consumer):
             # In the middle of a message frame from another worker: right behind it.
             aside = Output()
             aside.put_frame(type, data, n)
+            if self.aside is None:
+                self.aside = bytearray()
             self.aside += aside.buffer[:aside.end]
         else:
             self.output.put_frame(type, data, n)
@@ -1236,9 +1238,9 @@ cdef class Leg(StreamEnd):
         if self.frame_type == MESSAGE:
             session.message_count += 1
             session.relaying = None
-            if session.aside is not None and len(session.aside):
+            if session.aside is not None:
                 session.output.put(session.aside, len(session.aside))
-                session.aside = bytearray()
+                session.aside = None
             return 0
         answer = bytes(self.answer)
         self.answer = bytearray()
