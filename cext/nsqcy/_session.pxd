@@ -110,6 +110,8 @@ cdef class Session(Consumer):
     cdef uint32_t ticket_room
     cdef uint64_t ticket_base       # number of the first one
     cdef size_t forwarded
+    cdef int line_owner             # of the topics that the outstanding answers are about; -1: none
+    cdef bytes line_key             # the topic, if it is owned here
     cdef dict legs                  # worker -> Leg
     cdef Leg leg                    # of the subscription, when its topic is owned elsewhere
     cdef Leg relaying               # a message frame of it is half written
@@ -164,6 +166,7 @@ cdef class Session(Consumer):
     cdef int call_tickets(self) except -1
     cdef void drop_tickets(self) noexcept
     cdef bint can_pipeline(self) noexcept
+    cdef bint may_join(self, int owner) noexcept
     cdef int publish_done(self, uint64_t number, str error) except -1
     cdef Parsed pub(self, Word *words, int count, const uint8_t *line, size_t *used,
                     const uint8_t *rest, size_t left) except *

@@ -450,6 +450,15 @@ cdef class Session(Consumer):
     cdef bint can_pipeline(self) noexcept:
         return self.ticket_count < TICKETS_MOST and self.forwarded < FORWARDED_MOST
 
+    cdef bint may_join(self, int owner) noexcept:
+        """Whether a publish may go ahead of the answers outstanding. Not if one of these can be an
+        error that the owner, or here the topic, does not know of: nothing is executed after it."""
+        if self.ticket_count == 0 or self.lenient:
+            return True
+        if owner != self.line_owner:
+            return False
+        return owner != self.home.index or self.topic_key is self.line_key
+
     cdef int publish_done(self, uint64_t number, str error) except -1:
         cdef Ticket *ticket
         cdef bytes command
@@ -507,7 +516,7 @@ cdef class Session(Consumer):
         if left - 4 < <size_t>size:
             return self.body_missing(b"E_BAD_MESSAGE %s failed to read message body" % command)
         owner = self.route(name)
-        if owner < 0 or not self.can_pipeline():
+        if owner < 0 or not self.can_pipeline() or not self.may_join(owner):
             return BLOCKED
         used[0] += 4 + size
         if owner != self.home.index:
@@ -582,7 +591,7 @@ cdef class Session(Consumer):
             return self.fatal(
                 b"E_BAD_BODY MPUB body of %d bytes holds messages for %d" % (size, at))
         owner = self.route(&words[1])
-        if owner < 0 or not self.can_pipeline():
+        if owner < 0 or not self.can_pipeline() or not self.may_join(owner):
             return BLOCKED
         self.scanned = 0
         used[0] += 4 + size
@@ -654,6 +663,8 @@ cdef class Session(Consumer):
                                  uint64_t body_bytes) except *:
         self.topic_count += count
         if topic.published(count, body_bytes):
+            self.line_owner = self.home.index
+            self.line_key = self.topic_key
             topic.promise(self, self.take_ticket(command, 0))
         elif self.ticket_count:
             self.answer(self.take_ticket(command, 0), ANSWERED, None)
@@ -664,6 +675,7 @@ cdef class Session(Consumer):
     cdef Parsed forward_publish(self, int owner, const char *command, const uint8_t *line,
                                 size_t n, uint32_t messages) except *:
         cdef Leg leg = self.leg_to(owner)
+        self.line_owner = owner
         leg.expected.append(self.take_ticket(command, n))
         leg.send(line, n)
         self.topic_count += messages
@@ -702,6 +714,7 @@ cdef class Session(Consumer):
         if owner == self.home.index:
             return self.subscribe(self.topic, self.subscribed_channel)
         self.leg = self.leg_to(owner)
+        self.line_owner = -1
         self.leg.expected.append(self.take_ticket(SUB, n))
         self.leg.send(line, n)
         self.state = SUBSCRIBED
@@ -823,6 +836,7 @@ cdef class Session(Consumer):
         self.state = CLOSING
         self.ready_count = 0
         if self.leg is not None:
+            self.line_owner = -1
             self.leg.expected.append(self.take_ticket(SUB, n))
             return self.forward(line, n)
         self.set_ready(0)
