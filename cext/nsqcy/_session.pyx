@@ -247,6 +247,9 @@ cdef class Session(Consumer):
             self.set_timer()
             at = 4
         while at < n:
+            if self.is_crammed():
+                self.blocked = self.crammed = True
+                break
             self.unread_error = None
             parsed = self.command(data + at, n - at, &used)
             if parsed == NEXT:
@@ -317,6 +320,13 @@ cdef class Session(Consumer):
         return self.fatal(b"E_INVALID invalid command " + word_bytes(name))
 
     # -- answers --
+
+    cdef bint is_crammed(self) noexcept:
+        """Whether so many answers wait for the client that it gets no more before it reads."""
+        cdef size_t waiting = self.output.end - self.output.start
+        if self.aside is not None:
+            waiting += len(self.aside)
+        return waiting > ANSWERS_MOST
 
     cdef int put_frame(self, int type, const uint8_t *data, size_t n) except -1:
         cdef Output aside
@@ -1088,6 +1098,9 @@ cdef class Session(Consumer):
             leg = self.leg
             leg.stream.consumed(leg.unconsumed)
             leg.unconsumed = 0
+        if self.crammed and not self.is_crammed():
+            self.crammed = False
+            self.wake()
         if self.channel is not None:
             self.channel.check_ready(self)
         return 0
