@@ -1433,12 +1433,18 @@ cdef class Home:
                 if node == NULL or node.due > self.agenda.now:
                     break
                 session = <Session>(<Timer *>node).owner
-                session.on_timer()
+                try:
+                    session.on_timer()
+                except Exception as error:
+                    self.report(session, error)
             while self.resumable:
                 work = self.resumable
                 self.resumable = []
                 for session in work:
-                    session.resume()
+                    try:
+                        session.resume()
+                    except Exception as error:
+                        self.report(session, error)
             due = self.shard.turn()
             if not self.resumable:
                 break
@@ -1447,7 +1453,10 @@ cdef class Home:
         for session in work:
             session.dirty = False
             if not session.closed:
-                session.transport.flush()
+                try:
+                    session.transport.flush()
+                except Exception as error:
+                    self.report(session, error)
         if self.mesh is not None:
             left = self.mesh.drain(DRAIN_BYTES)
             self.mesh.flush()
