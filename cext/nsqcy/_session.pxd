@@ -30,6 +30,8 @@ cdef enum Parsed:
 
 cdef enum:
     OUTPUT_ENOUGH = 131072      # bytes unsent above which a consumer gets no more messages
+    ANSWERS_MOST = 1048576      # bytes of the output's buffer above which commands wait; messages
+                                # alone never fill it so far
     TICKETS_MOST = 4096         # answers outstanding; more commands wait
     FORWARDED_MOST = 1048576    # bytes of forwarded commands not answered
     RECEIVE_SIZE = 131072       # bytes of one receive
@@ -89,6 +91,7 @@ cdef class Session(Consumer):
     cdef bint lenient               # a failed publish is answered and does not end the session
     cdef bint remote                # the far end of a stream: its client's home is elsewhere
     cdef bint blocked               # parsing waits for tickets, a placement or a peer
+    cdef bint crammed               # parsing waits for the client to read its answers
     cdef bint stopping              # nothing more is executed; it closes when all is sent
     cdef readonly bint closed
     cdef bint eof                   # no more input
@@ -115,6 +118,8 @@ cdef class Session(Consumer):
     cdef uint32_t ticket_room
     cdef uint64_t ticket_base       # number of the first one
     cdef size_t forwarded
+    cdef int line_owner             # of the topics that the outstanding answers are about; -1: none
+    cdef bytes line_key             # the topic, if it is owned here
     cdef dict legs                  # worker -> Leg
     cdef Leg leg                    # of the subscription, when its topic is owned elsewhere
     cdef Leg relaying               # a message frame of it is half written
@@ -152,6 +157,7 @@ cdef class Session(Consumer):
     cdef void touch_dirty(self) noexcept
     cdef void wake(self) noexcept
     cdef int respond(self, const uint8_t *data, size_t n) except -1
+    cdef bint is_crammed(self) noexcept
     cdef int put_frame(self, int type, const uint8_t *data, size_t n) except -1
     cdef int answer(self, uint64_t ticket, TicketState state, bytes text) except -1
     cdef int finish_input(self) except -1
@@ -170,6 +176,7 @@ cdef class Session(Consumer):
     cdef int call_tickets(self) except -1
     cdef void drop_tickets(self) noexcept
     cdef bint can_pipeline(self) noexcept
+    cdef bint may_join(self, int owner) noexcept
     cdef int publish_done(self, uint64_t number, str error) except -1
     cdef Parsed pub(self, Word *words, int count, const uint8_t *line, size_t *used,
                     const uint8_t *rest, size_t left) except *

@@ -117,7 +117,6 @@ cdef class Session(Consumer):
         self.output = Output()
         self.legs = {}
         self.pub_counts = {}
-        self.aside = bytearray()
         self.client_id = self.hostname = remote_address.rpartition(":")[0].strip("[]")
         self.user_agent = self.topology_region = self.topology_zone = ""
         self.locality = ANYWHERE
@@ -261,9 +260,13 @@ cdef class Session(Consumer):
             at = 4
         self.unread_error = None
         while at < n:
+            if self.is_crammed():
+                self.blocked = self.crammed = True
+                break
             if self.finish_here(data + at, n - at):
                 at += FIN_LINE
                 continue
+            self.unread_error = None
             parsed = self.command(data + at, n - at, &used)
             if parsed == NEXT:
                 at += used
@@ -343,6 +346,13 @@ cdef class Session(Consumer):
 
     # -- answers --
 
+    cdef bint is_crammed(self) noexcept:
+        """Whether so many answers wait for the client that it gets no more before it reads."""
+        cdef size_t waiting = self.output.end - self.output.start
+        if self.aside is not None:
+            waiting += len(self.aside)
+        return waiting > ANSWERS_MOST
+
     cdef int put_frame(self, int type, const uint8_t *data, size_t n) except -1:
         cdef Output aside
         if self.closed:
@@ -351,6 +361,8 @@ cdef class Session(Consumer):
             # In the middle of a message frame from another worker: right behind it.
             aside = Output()
             aside.put_frame(type, data, n)
+            if self.aside is None:
+                self.aside = bytearray()
             self.aside += aside.buffer[:aside.end]
         else:
             self.output.put_frame(type, data, n)
@@ -473,6 +485,15 @@ cdef class Session(Consumer):
     cdef bint can_pipeline(self) noexcept:
         return self.ticket_count < TICKETS_MOST and self.forwarded < FORWARDED_MOST
 
+    cdef bint may_join(self, int owner) noexcept:
+        """Whether a publish may go ahead of the answers outstanding. Not if one of these can be an
+        error that the owner, or here the topic, does not know of: nothing is executed after it."""
+        if self.ticket_count == 0 or self.lenient:
+            return True
+        if owner != self.line_owner:
+            return False
+        return owner != self.home.index or self.topic_key is self.line_key
+
     cdef int publish_done(self, uint64_t number, str error) except -1:
         cdef Ticket *ticket
         cdef bytes command
@@ -530,7 +551,7 @@ cdef class Session(Consumer):
         if left - 4 < <size_t>size:
             return self.body_missing(b"E_BAD_MESSAGE %s failed to read message body" % command)
         owner = self.route(name)
-        if owner < 0 or not self.can_pipeline():
+        if owner < 0 or not self.can_pipeline() or not self.may_join(owner):
             return BLOCKED
         if owner != self.home.index and self.may_move(owner):
             return self.move_to(owner)
@@ -607,7 +628,7 @@ cdef class Session(Consumer):
             return self.fatal(
                 b"E_BAD_BODY MPUB body of %d bytes holds messages for %d" % (size, at))
         owner = self.route(&words[1])
-        if owner < 0 or not self.can_pipeline():
+        if owner < 0 or not self.can_pipeline() or not self.may_join(owner):
             return BLOCKED
         self.scanned = 0
         if owner != self.home.index and self.may_move(owner):
@@ -681,6 +702,8 @@ cdef class Session(Consumer):
                                  uint64_t body_bytes) except *:
         self.topic_count += count
         if topic.published(count, body_bytes):
+            self.line_owner = self.home.index
+            self.line_key = self.topic_key
             topic.promise(self, self.take_ticket(command, 0))
         elif self.ticket_count:
             self.answer(self.take_ticket(command, 0), ANSWERED, None)
@@ -693,6 +716,7 @@ cdef class Session(Consumer):
         cdef Leg leg = self.leg_to(owner)
         self.forwards = self.forwards + 1 if owner == self.forwards_to else 0
         self.forwards_to = owner
+        self.line_owner = owner
         leg.expected.append(self.take_ticket(command, n))
         leg.send(line, n)
         self.topic_count += messages
@@ -733,6 +757,7 @@ cdef class Session(Consumer):
         if self.movable and self.is_light(owner):
             return self.move_to(owner)
         self.leg = self.leg_to(owner)
+        self.line_owner = -1
         self.leg.expected.append(self.take_ticket(SUB, n))
         self.leg.send(line, n)
         self.state = SUBSCRIBED
@@ -854,6 +879,7 @@ cdef class Session(Consumer):
         self.state = CLOSING
         self.ready_count = 0
         if self.leg is not None:
+            self.line_owner = -1
             self.leg.expected.append(self.take_ticket(SUB, n))
             return self.forward(line, n)
         self.set_ready(0)
@@ -1181,6 +1207,9 @@ cdef class Session(Consumer):
             leg = self.leg
             leg.stream.consumed(leg.unconsumed)
             leg.unconsumed = 0
+        if self.crammed and not self.is_crammed():
+            self.crammed = False
+            self.wake()
         if self.channel is not None:
             self.channel.check_ready(self)
         return 0
@@ -1331,9 +1360,9 @@ cdef class Leg(StreamEnd):
         if self.frame_type == MESSAGE:
             session.message_count += 1
             session.relaying = None
-            if len(session.aside):
+            if session.aside is not None:
                 session.output.put(session.aside, len(session.aside))
-                session.aside = bytearray()
+                session.aside = None
             return 0
         answer = bytes(self.answer)
         self.answer = bytearray()
