@@ -276,7 +276,8 @@ cdef class Channel:
             if block.data == NULL or block.flags & LOADING:
                 self.window.load(block)
                 return NULL
-            if self.cursor.offset == 0 and block.next != NULL and block.next.data == NULL:
+            if self.cursor.offset == 0 and block.next != NULL and block.next.data == NULL \
+                    and self.store.resident_bytes < self.store.budget:
                 self.window.load(block.next)
             record = <Record *>(block.data + self.cursor.offset)
             if record.seq >= self.cursor.seq or record.attributes & RECORD_DAMAGED:

@@ -206,6 +206,7 @@ cdef class Store:
         self.newest = block
         if self.oldest == NULL:
             self.oldest = block
+        self.keep_budget()
 
     cdef void keep_longer(self, Block *block) noexcept:
         """As droppable, for a block that was just read back: it goes last."""
@@ -230,11 +231,14 @@ cdef class Store:
         block.newer = block.older = NULL
 
     cdef void keep_budget(self) noexcept:
+        """Drop what can be dropped while there is too much. Blocks with a cursor in them go only
+        when there is twice too much: they were just read back, or are about to be again."""
         cdef Block *block = self.newest
         cdef Block *following
         while block != NULL and self.resident_bytes > self.budget:
             following = block.older
-            if block.pins == 0:
+            if block.pins == 0 and (
+                    block.cursors == 0 or self.resident_bytes > 2 * self.budget):
                 self.take_memory(block)
             block = following
 
@@ -585,6 +589,7 @@ cdef class Window:
             raise MemoryError()
         read.window = <void *>self
         read.block = block
+        self.store.keep_budget()
         self.store.give_memory(block, block.size)
         block.flags |= LOADING
         block.pins += 1
