@@ -5,7 +5,7 @@ from typing import Any
 from nsqcy._channel import Agenda, Consumer
 from nsqcy._mesh import Mesh, StreamEnd
 from nsqcy._topic import Shard
-from nsqcy.log import Lines
+from nsqcy.lines import Lines
 
 class Transport: ...
 class Leg(StreamEnd): ...

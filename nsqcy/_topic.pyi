@@ -5,7 +5,7 @@ from nsqcy._channel import Agenda, Channel
 from nsqcy._ids import IdSource
 from nsqcy._io import IoThread
 from nsqcy._store import Store, Window
-from nsqcy.log import Lines
+from nsqcy.lines import Lines
 
 class Topic(Window):
     def __new__(cls, shard: Shard, key: bytes) -> Topic: ...

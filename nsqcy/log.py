@@ -7,7 +7,6 @@ logged. Imported before everything heavy, so it imports next to nothing itself.
 import os
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 DEBUG, INFO, WARN, ERROR, FATAL = range(1, 6)
 
@@ -15,14 +14,6 @@ LEVELS = {"debug": DEBUG, "info": INFO, "warn": WARN, "error": ERROR, "fatal": F
 NAMES = ("", *LEVELS)
 TITLES = ("", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 FORMATS = ("text", "json")
-
-
-class Lines(Protocol):
-    """Where lines go, for those who only have something to say: a Log, or a test's own."""
-
-    def info(self, text: str, /, **fields: object) -> object: ...
-    def warn(self, text: str, /, **fields: object) -> object: ...
-    def error(self, text: str, /, **fields: object) -> object: ...
 
 
 class Log:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import gevent
 
-from nsqcy.log import Lines
+from nsqcy.lines import Lines
 from nsqcy.nsqd.listeners import Listener, show
 from nsqcy.process.handoff import Accepted
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from nsqcy import names
 from nsqcy.errors import HttpError
-from nsqcy.log import Lines
+from nsqcy.lines import Lines
 from nsqcy.nsqd import mpub as bodies
 from nsqcy.nsqd.backend import Backend, Message, Options, Outcome
 from nsqcy.nsqd.gotext import json_bytes

@@ -16,7 +16,7 @@ from gevent.event import AsyncResult
 
 from nsqcy import NSQ_VERSION
 from nsqcy.errors import StartError
-from nsqcy.log import Lines
+from nsqcy.lines import Lines
 from nsqcy.names import is_ephemeral, is_valid_name
 
 FILE = "nsqd.dat"
