@@ -1,13 +1,11 @@
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Any, Protocol
+from typing import Any
 
 from nsqcy._channel import Agenda, Consumer
 from nsqcy._mesh import Mesh, StreamEnd
 from nsqcy._topic import Shard
-
-class _Log(Protocol):
-    def error(self, msg: str, /) -> object: ...
+from nsqcy.lines import Lines
 
 class Transport: ...
 class Leg(StreamEnd): ...
@@ -61,7 +59,7 @@ class Home:
         negotiate: Callable[[bytes, Any, Any], Any],
         ask_placement: Callable[[bytes], object],
         move: Callable[[Session, int], object] | None = None,
-        log: _Log,
+        log: Lines,
     ) -> None: ...
     @property
     def shard(self) -> Shard: ...
