@@ -13,6 +13,9 @@ TRACE = os.environ.get("NSQCY_TRACE") == "1"
 DEBUG = os.environ.get("NSQCY_DEBUG") == "1"
 # AddressSanitizer and UndefinedBehaviorSanitizer (see `make asan`).
 ASAN = os.environ.get("NSQCY_ASAN") == "1"
+# For an editable install beside modules that `build_ext --inplace` has built: on its own it would
+# compile them all once more, into a temporary folder.
+BUILT = os.environ.get("NSQCY_BUILT") == "1"
 
 macros: list[tuple[str, str | None]] = []
 if TRACE:
@@ -37,6 +40,7 @@ extensions = [
         extra_link_args=link_args,
     )
     for pyx in sorted(Path("cext/nsqcy").glob("*.pyx"))
+    if not BUILT
 ]
 
 setup(

@@ -16,6 +16,7 @@ def parse_journal(
     data: bytes, path: str = "journal"
 ) -> tuple[list[bytes], bytes | None, int | None]: ...
 def crc32c(data: bytes, crc: int = 0, *, software: bool = False) -> int: ...
+
 class Recovered:
     log: Log
     journal: list[bytes]

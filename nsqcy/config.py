@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from nsqcy import NSQ_VERSION, __version__
+from nsqcy.durations import format_duration
 from nsqcy.errors import (
     DATED,
     LOGGED,
@@ -22,6 +23,7 @@ from nsqcy.errors import (
 from nsqcy.log import Log, date_time, write
 from nsqcy.names import quote
 from nsqcy.options import (
+    DURATION,
     LEVEL,
     TLS_REQUIREMENT,
     TLS_VERSION,
@@ -225,7 +227,7 @@ def _unknown_key(key: str, allowed: Iterable[str]) -> tuple[str, str]:
 def _read_toml(table: OptionTable, path: str, text: str) -> FileSettings:
     found = FileSettings(path)
     known: list[tuple[Option, object]] = []
-    for key, value in _parse_toml(path, text).items():
+    for key, value in _parse_toml(table, path, text).items():
         if option := table.by_toml_key.get(key):
             known.append((option, value))
             found.lines[option.name] = _toml_line(text, key)
@@ -238,7 +240,7 @@ def _read_toml(table: OptionTable, path: str, text: str) -> FileSettings:
     return found
 
 
-def _parse_toml(path: str, text: str) -> dict[str, object]:
+def _parse_toml(table: OptionTable, path: str, text: str) -> dict[str, object]:
     import tomllib
 
     try:
@@ -248,7 +250,8 @@ def _parse_toml(path: str, text: str) -> dict[str, object]:
     except ValueError as error:  # a TOMLDecodeError, or a number int() refuses
         reason, _, position = str(error).partition(" (at line ")
         line = re.match("[0-9]+", position)
-        raise ConfigError(path, int(line[0]) if line else None, reason, "TOML") from None
+        allowed = f"TOML, or INI that starts with [{table.daemon}]"
+        raise ConfigError(path, int(line[0]) if line else None, reason, allowed) from None
 
 
 def _toml_value(found: FileSettings, option: Option, value: object) -> Value:
@@ -261,7 +264,10 @@ def _toml_value(found: FileSettings, option: Option, value: object) -> Value:
         if option.kind in _PARSED_FIRST:
             setting = f"{option.toml_key} {shown}"
             raise ParseError(found.path, line, str(error), allowed, setting) from None
-        setting = f"{shown} ({_go_value(option.default)}) for field {_go_field(option)}"
+        default = option.default
+        if option.kind is DURATION and isinstance(default, int):
+            default = format_duration(default)
+        setting = f"{shown} ({_go_value(default)}) for field {_go_field(option)}"
         problem = f"{option.toml_key}: {error}"
         raise CoerceError(found.path, line, problem, allowed, setting) from None
 

@@ -64,17 +64,22 @@ def pack_entries(entries: Iterable[Entry]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ChannelState:
-    """A channel: its cursor, and the messages before it that are not finished, in queue order."""
+    """A channel: its cursor, how many records at or after it it will step over (those with a delay,
+    which are entries, and those of holes), and the messages that are not finished, in queue order.
+    """
 
     name: str
     paused: bool = False
     cursor: int = 0
+    skipped: int = 0
     entries: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic as a start finds it. `delayed` are records of its own backlog that carry a delay."""
+    """A topic as a start finds it. `delayed` are records of its own backlog that carry a delay
+    (their `due` is the delay); `holes` are ranges [first, end) of records that no channel gets.
+    """
 
     log_id: bytes
     next_seq: int = 1
@@ -82,6 +87,7 @@ class TopicState:
     paused: bool = False
     channels: tuple[ChannelState, ...] = ()
     delayed: bytes = b""
+    holes: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +106,11 @@ class Delta:
 _HEAD = struct.Struct("<HH")  # kind, version
 _SECTION = struct.Struct("<HHI")  # type, 0, bytes that follow
 _TOPIC = struct.Struct("<16sQQHHI")  # log_id, next_seq, fanout_seq, flags, 0, 0
-_CHANNEL = struct.Struct("<QHHI")  # cursor, flags, bytes of name, 0
+_CHANNEL = struct.Struct("<QQHHI")  # cursor, skipped, flags, bytes of name, 0
+_HOLE = struct.Struct("<QQ")  # first, end
 _DELTA = struct.Struct("<HHHHQ")  # kind, version, flags, bytes of name, value
 
-_SECTION_TOPIC, _SECTION_DELAYED, _SECTION_CHANNEL = 1, 2, 3
+_SECTION_TOPIC, _SECTION_DELAYED, _SECTION_CHANNEL, _SECTION_HOLES = 1, 2, 3, 4
 _SECTION_OPTIONAL = 0x8000  # a reader that does not know it may skip it
 _PAUSED = 1
 
@@ -120,10 +127,13 @@ def encode_snapshot(state: TopicState) -> bytes:
     parts.append(_section(_SECTION_TOPIC, topic))
     if state.delayed:
         parts.append(_section(_SECTION_DELAYED, state.delayed))
+    if state.holes:
+        holes = b"".join(_HOLE.pack(*hole) for hole in state.holes)
+        parts.append(_section(_SECTION_HOLES, holes))
     for channel in state.channels:
         name = channel.name.encode("ascii")
         flags = _PAUSED if channel.paused else 0
-        head = _CHANNEL.pack(channel.cursor, flags, len(name), 0)
+        head = _CHANNEL.pack(channel.cursor, channel.skipped, flags, len(name), 0)
         parts.append(_section(_SECTION_CHANNEL, head + name + channel.entries))
     return b"".join(parts)
 
@@ -178,12 +188,12 @@ def _sections(data: bytes) -> Iterator[tuple[int, bytes]]:
 def _decode_channel(raw: bytes) -> ChannelState:
     if len(raw) < _CHANNEL.size:
         raise JournalError("a channel is cut off")
-    cursor, flags, length, _ = _CHANNEL.unpack_from(raw)
+    cursor, skipped, flags, length, _ = _CHANNEL.unpack_from(raw)
     end = _CHANNEL.size + length
     if end > len(raw):
         raise JournalError("a channel name is cut off")
     name = _name(raw[_CHANNEL.size : end])
-    return ChannelState(name, bool(flags & _PAUSED), cursor, _entries(raw[end:]))
+    return ChannelState(name, bool(flags & _PAUSED), cursor, skipped, _entries(raw[end:]))
 
 
 def decode_snapshot(data: bytes) -> TopicState:
@@ -192,6 +202,7 @@ def decode_snapshot(data: bytes) -> TopicState:
         raise JournalError("the journal does not start with a snapshot")
     state = None
     delayed = b""
+    holes: tuple[tuple[int, int], ...] = ()
     channels: dict[str, ChannelState] = {}
     for kind, raw in _sections(data):
         if kind == _SECTION_TOPIC:
@@ -201,6 +212,10 @@ def decode_snapshot(data: bytes) -> TopicState:
             state = TopicState(log_id, next_seq, fanout_seq, bool(flags & _PAUSED))
         elif kind == _SECTION_DELAYED:
             delayed = _entries(raw)
+        elif kind == _SECTION_HOLES:
+            if len(raw) % _HOLE.size:
+                raise JournalError("a list of holes is cut off")
+            holes = tuple(_HOLE.iter_unpack(raw))
         elif kind == _SECTION_CHANNEL:
             channel = _decode_channel(raw)
             channels[channel.name] = channel
@@ -208,7 +223,7 @@ def decode_snapshot(data: bytes) -> TopicState:
             raise JournalError(f"unknown section {kind}")
     if state is None:
         raise JournalError("a snapshot without its topic")
-    return replace(state, channels=tuple(channels.values()), delayed=delayed)
+    return replace(state, channels=tuple(channels.values()), delayed=delayed, holes=holes)
 
 
 def decode_delta(data: bytes) -> Delta:
@@ -234,12 +249,13 @@ def decode_delta(data: bytes) -> Delta:
 class _Channel:
     """A channel while deltas are applied: its entries by seq, in queue order."""
 
-    __slots__ = ("cursor", "entries", "name", "paused")
+    __slots__ = ("cursor", "entries", "name", "paused", "skipped")
 
     def __init__(self, state: ChannelState) -> None:
         self.name = state.name
         self.paused = state.paused
         self.cursor = state.cursor
+        self.skipped = state.skipped
         self.entries = {entry.seq: entry for entry in unpack_entries(state.entries)}
 
     def apply(self, delta: Delta) -> None:
@@ -253,7 +269,7 @@ class _Channel:
 
     def state(self) -> ChannelState:
         entries = pack_entries(self.entries.values())
-        return ChannelState(self.name, self.paused, self.cursor, entries)
+        return ChannelState(self.name, self.paused, self.cursor, self.skipped, entries)
 
 
 def _apply_all(state: TopicState, deltas: Iterable[Delta]) -> TopicState:
@@ -262,7 +278,7 @@ def _apply_all(state: TopicState, deltas: Iterable[Delta]) -> TopicState:
         channel = channels.get(delta.channel)
         if delta.kind == Kind.CHANNEL_CREATED:
             if channel is None:
-                made = ChannelState(delta.channel, delta.paused, delta.value)
+                made = ChannelState(delta.channel, delta.paused, cursor=delta.value)
                 channels[delta.channel] = _Channel(made)
         elif delta.kind == Kind.CHANNEL_DELETED:
             channels.pop(delta.channel, None)

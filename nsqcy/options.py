@@ -222,7 +222,7 @@ def show_strings(value: Sequence[str]) -> str:
 
 
 def show_floats(value: Sequence[float]) -> str:
-    return ", ".join(f"{number:g}" for number in value)
+    return ", ".join(str(number).removesuffix(".0") for number in value)
 
 
 def show_level(value: int) -> str:

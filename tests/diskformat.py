@@ -43,8 +43,16 @@ def record(message: Message, crc: bool = False) -> bytes:
     extensions = struct.pack("<HHIq", 1, 8, 0, message.delay) if message.delay else b""
     tail = extensions + message.body
     length = max(48, (RECORD.size + len(tail) + 7) // 8 * 8)
-    head = RECORD.pack(length, 0, message.seq, message.id, message.timestamp, len(message.body),
-                       len(extensions), DELAYED if message.delay else 0)
+    head = RECORD.pack(
+        length,
+        0,
+        message.seq,
+        message.id,
+        message.timestamp,
+        len(message.body),
+        len(extensions),
+        DELAYED if message.delay else 0,
+    )
     image = (head + tail).ljust(length, b"\0")
     if crc:
         image = image[:4] + struct.pack("<I", crc32c(image[8:])) + image[8:]
@@ -81,8 +89,14 @@ def walk(data: bytes) -> list[Walked]:
         assert RECORD.size + ext + body <= length
         delay = struct.unpack_from("<q", data, at + 48)[0] if attributes & DELAYED else 0
         start = at + RECORD.size + ext
-        found.append(Walked(at, length, Message(seq, bytes(data[start:start + body]), id_,
-                                                timestamp, delay), bool(attributes & DAMAGED)))
+        found.append(
+            Walked(
+                at,
+                length,
+                Message(seq, bytes(data[start : start + body]), id_, timestamp, delay),
+                bool(attributes & DAMAGED),
+            )
+        )
         at += length
     return found
 
@@ -102,7 +116,7 @@ def footer(data: bytes) -> Footer | None:
     length, crc, magic = TRAILER.unpack_from(data, len(data) - TRAILER.size)
     if magic != b"SQCYEND\0" or length > len(data):
         return None
-    image = data[len(data) - length:len(data) - TRAILER.size]
+    image = data[len(data) - length : len(data) - TRAILER.size]
     if crc32c(image) != crc:
         return None
     *facts, count = FOOTER.unpack_from(image)
@@ -115,8 +129,8 @@ def segment_messages(path: Path) -> list[Message]:
     data = path.read_bytes()
     end = footer(data)
     assert end is not None, f"{path} has no footer"
-    records = data[SEGMENT_HEADER.size:end.data_end]
+    records = data[SEGMENT_HEADER.size : end.data_end]
     for found in walk(records):
-        image = records[found.offset:found.offset + found.length]
+        image = records[found.offset : found.offset + found.length]
         assert struct.unpack_from("<I", image, 4)[0] == crc32c(image[8:])
     return [found.message for found in walk(records)]

@@ -54,7 +54,7 @@ class StderrLog:
     def info(self, msg: str) -> None:
         self._write("INFO", msg)
 
-    def warning(self, msg: str) -> None:
+    def warn(self, msg: str) -> None:
         self._write("WARNING", msg)
 
     def error(self, msg: str) -> None:
@@ -62,7 +62,7 @@ class StderrLog:
 
 
 class MemoryBackend:
-    """Topics as dicts.  Names starting with `fail` cannot be published to, `boom` raises."""
+    """Topics as dicts.  Publishing to `fail` fails; `boom` raises, `late-boom` after `done`."""
 
     def __init__(self, slow: bool) -> None:
         self.slow = slow
@@ -70,9 +70,11 @@ class MemoryBackend:
         self.unhealthy = ""
 
     def publish(self, topic: str, bodies: Sequence[Message], delay_ms: int, done: Done) -> None:
-        if topic.startswith("boom"):
+        if topic == "late-boom":
+            done(None)
+        if topic in ("boom", "late-boom"):
             raise RuntimeError("boom")
-        failed = "disk full" if topic.startswith("fail") else None
+        failed = "disk full" if topic == "fail" else None
         if failed is None:
             self.create_topic(topic)
             found = self.topics[topic]

@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable
 
-
 TURN = 0.001
 """A daemon reads the clock once a turn: what arrives in the midst of one counts from its start."""
 

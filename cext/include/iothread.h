@@ -7,10 +7,10 @@
  *   thread:  [queued] -> run -> [finished]                    (eventfd written if it was empty)
  *   hub:     [finished] -- collect --> done(arg, error)
  *
- * A File belongs to the thread but for its reference count and `path`, which the hub may change only
- * by an op.  Open files are kept in an LRU.  A File's error is sticky: after a write, sync or
- * truncate that failed, writes, syncs and renames of it fail with the same errno (reads go on: what
- * was written is still there).  A failed sync is never tried again.
+ * A File belongs to the thread but for its reference count.  Open files are kept in an LRU.  Its
+ * error is sticky: after a write, sync or truncate that failed, writes, syncs and renames of it
+ * fail with the same errno (reads go on: what was written is still there).  A failed sync is never
+ * tried again.
  */
 #ifndef NSQCY_IOTHREAD_H
 #define NSQCY_IOTHREAD_H

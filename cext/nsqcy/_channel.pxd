@@ -137,7 +137,7 @@ cdef class Channel:
     cdef uint64_t depth(self) noexcept
     cdef int defer_entry(self, Entry *entry, int64_t due) except -1
     cdef void queue_entry(self, Entry *entry) noexcept
-    cdef int defer_record(self, Block *block, uint32_t offset, uint64_t id, int64_t due) except -1
+    cdef int defer_record(self, const Entry *delayed, int64_t due) except -1
     cdef int collect(self) except -1
     cdef int dispatch(self, int budget) except -1
     cdef int expire(self, int budget) except -1
@@ -157,6 +157,7 @@ cdef class Channel:
     cdef void step_over(self, Record *record) noexcept
     cdef Entry *entry_at_cursor(self, Record *record) except NULL
     cdef Entry *take(self) except? NULL
+    cdef Entry *take_queued(self) except? NULL
     cdef Consumer next_consumer(self)
     cdef int deliver(self, Consumer consumer, Entry *entry) except -1
     cdef void drop_entry(self, Entry *entry) noexcept

@@ -8,11 +8,9 @@ The balance that must hold at any time, for a channel that was created with the 
 fanned out = depth + in flight + deferred + finished + dropped + sampled out.
 """
 
-from cpython.ref cimport PyObject
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from nsqcy._debug cimport NSQCY_DEBUG
 from nsqcy._heap cimport (
     HEAP_NOWHERE,
     heap_free,
@@ -89,6 +87,10 @@ cdef class Consumer(Waiter):
         """The channel was deleted under the consumer."""
         raise NotImplementedError
 
+    def counters(self):
+        """What /stats shows of the client, as a dict."""
+        raise NotImplementedError
+
 
 cdef inline void link_alone(Turnstile *ring) noexcept nogil:
     ring.prev = ring.next = ring
@@ -130,10 +132,10 @@ cdef class Channel:
         self.born_seq = window.fanout.seq
 
     def __dealloc__(self):
-        if self.window is not None and not self.gone:
-            self.drop_everything()
-            self.window.unwatch(&self.cursor)
-            self.leave_agenda()
+        # A channel that was not closed is garbage together with its topic, some of which may be
+        # cleared already: nothing of it is touched.
+        while self.holdings != NULL:
+            self.free_holding(self.holdings)
         heap_free(&self.timers)
         free(self.table)
 
@@ -196,15 +198,16 @@ cdef class Channel:
 
     # -- messages come in --
 
-    cdef int defer_record(self, Block *block, uint32_t offset, uint64_t id, int64_t due) except -1:
+    cdef int defer_record(self, const Entry *delayed, int64_t due) except -1:
         """A record with a delay was fanned out: it is deferred here until `due`."""
         cdef Entry *entry = self.store.new_entry()
-        entry.block = block
-        entry.offset = offset
-        entry.id = id
+        entry.seq = delayed.seq
+        entry.id = delayed.id
+        entry.block = delayed.block
+        entry.offset = delayed.offset
         entry.attempts = 0
         entry.flags = 0
-        self.window.ref(block)
+        self.window.ref(entry.block)
         self.skipped += 1
         self.defer_entry(entry, due)
         return 0
@@ -240,7 +243,7 @@ cdef class Channel:
         """An ephemeral channel turns what was fanned out into explicit entries, dropping the newest
         beyond mem-queue-size, as nothing else may keep them."""
         cdef Record *record
-        cdef Entry *entry
+        cdef uint64_t seq
         while self.cursor.seq < self.window.fanout.seq:
             record = self.record_at_cursor()
             if record == NULL:
@@ -249,11 +252,16 @@ cdef class Channel:
                 self.step_over(record)
                 continue
             if self.queued >= self.agenda.mem_queue_size:
+                seq = self.cursor.seq
                 self.dispatch(1)
+                if self.cursor.seq != seq:
+                    continue
             if self.queued >= self.agenda.mem_queue_size:
                 self.dropped_count += 1
             else:
                 self.queue_entry(self.entry_at_cursor(record))
+                # The cursor is about to pass it: it waits for nothing.
+                self.queue_last.holding = NULL
             self.window_step(record)
         return 0
 
@@ -267,12 +275,15 @@ cdef class Channel:
             if self.window.hole_count:
                 self.skip_holes()
             if not self.window.settle(&self.cursor) or self.cursor.seq >= self.window.fanout.seq:
+                if self.cursor.seq >= self.window.fanout.seq:
+                    self.skipped = 0
                 return NULL
             block = self.cursor.block
             if block.data == NULL or block.flags & LOADING:
                 self.window.load(block)
                 return NULL
-            if self.cursor.offset == 0 and block.next != NULL and block.next.data == NULL:
+            if self.cursor.offset == 0 and block.next != NULL and block.next.data == NULL \
+                    and self.store.resident_bytes < self.store.budget:
                 self.window.load(block.next)
             record = <Record *>(block.data + self.cursor.offset)
             if record.seq >= self.cursor.seq or record.attributes & RECORD_DAMAGED:
@@ -309,6 +320,7 @@ cdef class Channel:
         cdef Entry *entry = self.store.new_entry()
         entry.block = self.cursor.block
         entry.offset = self.cursor.offset
+        entry.seq = record.seq
         entry.id = record.id
         entry.attempts = 0
         entry.flags = 0
@@ -317,28 +329,37 @@ cdef class Channel:
 
     cdef Entry *take(self) except? NULL:
         """The next message to deliver, off the queue or the window, with its block in memory."""
-        cdef Entry *entry = self.queue_first
-        cdef Record *record
-        if entry != NULL and (<size_t>entry.holding <= self.cursor.seq
-                              or self.cursor.seq >= self.window.fanout.seq):
-            if entry.block.data == NULL or entry.block.flags & LOADING:
-                if not entry.block.flags & UNREADABLE:
-                    self.window.load(entry.block)
-                    return NULL
-            self.queue_first = entry.next
-            if self.queue_first == NULL:
-                self.queue_last = NULL
-            self.queued -= 1
-            return entry
+        cdef Entry *entry
+        cdef Record *record = NULL
         while True:
+            entry = self.queue_first
+            if entry != NULL and (<size_t>entry.holding <= self.cursor.seq
+                                  or self.cursor.seq >= self.window.fanout.seq):
+                return self.take_queued()
             record = self.record_at_cursor()
             if record == NULL:
+                if entry != NULL and self.cursor.seq >= self.window.fanout.seq:
+                    # It has just stepped over the last records before the queued one.
+                    continue
                 return NULL
             if not record.attributes & (RECORD_DELAYED | RECORD_DAMAGED):
                 break
             self.step_over(record)
         entry = self.entry_at_cursor(record)
         self.window_step(record)
+        return entry
+
+    cdef Entry *take_queued(self) except? NULL:
+        """The first message of the queue; NULL if its block has to be loaded first."""
+        cdef Entry *entry = self.queue_first
+        if entry.block.data == NULL or entry.block.flags & LOADING:
+            if not entry.block.flags & UNREADABLE:
+                self.window.load(entry.block)
+                return NULL
+        self.queue_first = entry.next
+        if self.queue_first == NULL:
+            self.queue_last = NULL
+        self.queued -= 1
         return entry
 
     # -- messages go out --
@@ -406,7 +427,7 @@ cdef class Channel:
     # -- in flight --
 
     cdef int hold(self, Holding *holding, Entry *entry, int64_t deadline) except -1:
-        """Enter a message into a consumer's list, in the order of deadlines (nearly always last)."""
+        """Enter a message into a consumer's list, in the order of deadlines: nearly always last."""
         cdef Entry *before = holding.last
         entry.state = IN_FLIGHT
         entry.node.due = deadline
@@ -573,8 +594,11 @@ cdef class Channel:
         consumer.requeue_count += 1
         if delay:
             self.defer_entry(entry, self.agenda.now + delay)
-        else:
-            self.queue_entry(entry)
+            return DONE
+        if self.ephemeral:
+            # What was fanned out before has its place in the queue before it.
+            self.collect()
+        self.queue_entry(entry)
         return DONE
 
     cdef Outcome touch(self, Consumer consumer, uint64_t id) noexcept:
@@ -606,6 +630,8 @@ cdef class Channel:
         """Handle what is due, at most `budget` messages; returns whether some is still due."""
         cdef HeapNode *node
         cdef Entry *entry
+        if self.ephemeral:
+            self.collect()
         while budget > 0:
             node = heap_peek(&self.timers)
             if node == NULL or node.due > self.agenda.now:

@@ -252,7 +252,7 @@ cdef class IoThread:
 
     def on_path_now(self, str what, path, done=None):
         """what: mkdir, unlink, rmdir or sync."""
-        cdef Completion call = Completion(done)
+        cdef _Completion call = _Completion(done)
         cdef dict kinds = {"mkdir": IO_MKDIR, "unlink": IO_UNLINK, "rmdir": IO_RMDIR,
                            "sync": IO_SYNC_DIR}
         self.on_path(kinds[what], os.fsencode(path), call_python, <void *>call, &call.result)
@@ -309,7 +309,7 @@ cdef class IoThread:
 
 
 # A Python callable waiting for an op, kept alive by one reference the op holds.
-cdef class Completion:
+cdef class _Completion:
     cdef object done
     cdef object buffer
     cdef IoResult result
@@ -323,7 +323,7 @@ cdef class Completion:
 
 
 cdef int call_python(void *arg, int error) except -1:
-    cdef Completion call = <Completion>arg
+    cdef _Completion call = <_Completion>arg
     Py_DECREF(call)
     if call.done is not None:
         call.done(error)
@@ -343,27 +343,27 @@ cdef class FileHandle:
 
     def write(self, bytes data, uint64_t offset, done=None):
         """Write all of `data`."""
-        cdef Completion call = Completion(done, data)
+        cdef _Completion call = _Completion(done, data)
         self.io.write(self.file, data, len(data), offset, call_python, <void *>call, &call.result)
         Py_INCREF(call)
 
     def write_records(self, bytearray data, uint64_t offset, done=None):
         """Fill in the checksums of a run of records, in place, and write it."""
-        cdef Completion call = Completion(done, memoryview(data))
+        cdef _Completion call = _Completion(done, memoryview(data))
         self.io.write_records(self.file, <uint8_t *>data, len(data), offset, call_python,
                               <void *>call, &call.result)
         Py_INCREF(call)
 
     def read(self, bytearray into, uint64_t offset, done=None):
         """Fill `into`; ENODATA when the file ends first."""
-        cdef Completion call = Completion(done, memoryview(into))
+        cdef _Completion call = _Completion(done, memoryview(into))
         self.io.read(self.file, <uint8_t *>into, len(into), offset, call_python, <void *>call,
                      &call.result)
         Py_INCREF(call)
 
     def do(self, str what, size_t n=0, done=None):
         """what: sync, fsync, close, unlink, or truncate to n bytes."""
-        cdef Completion call = Completion(done)
+        cdef _Completion call = _Completion(done)
         cdef dict kinds = {"sync": IO_SYNC, "fsync": IO_FSYNC, "close": IO_CLOSE,
                            "unlink": IO_UNLINK_FILE, "truncate": IO_TRUNCATE}
         self.io.on_file(kinds[what], self.file, n, call_python, <void *>call, &call.result)
@@ -371,6 +371,6 @@ cdef class FileHandle:
 
     def rename(self, to, done=None):
         """Rename, unless the file has failed."""
-        cdef Completion call = Completion(done)
+        cdef _Completion call = _Completion(done)
         self.io.rename(self.file, os.fsencode(to), call_python, <void *>call, &call.result)
         Py_INCREF(call)

@@ -81,14 +81,14 @@ cdef class RunHandle:
 
 
 # A Python callable waiting for a log_done, with what must stay alive until then.
-cdef class Waiting:
+cdef class _Waiting:
     cdef object done
     cdef object kept
     cdef bint wants_data
 
 
 cdef void *waiting(done, kept, bint wants_data) except NULL:
-    cdef Waiting call = Waiting.__new__(Waiting)
+    cdef _Waiting call = _Waiting.__new__(_Waiting)
     call.done = done
     call.kept = kept
     call.wants_data = wants_data
@@ -97,7 +97,7 @@ cdef void *waiting(done, kept, bint wants_data) except NULL:
 
 
 cdef int waiting_done(void *arg, int error) except -1:
-    cdef Waiting call = <Waiting>arg
+    cdef _Waiting call = <_Waiting>arg
     Py_DECREF(call)
     if call.done is None:
         return 0
@@ -123,7 +123,7 @@ cdef class LogProbe:
             self.log.append(<const uint8_t *>run, len(run), first_seq, last_seq, count, flags,
                             &handle.extent, waiting_done, arg)
         except BaseException:
-            Py_DECREF(<Waiting>arg)
+            Py_DECREF(<_Waiting>arg)
             raise
         return handle
 

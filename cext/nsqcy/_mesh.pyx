@@ -271,8 +271,8 @@ cdef class Stream:
         cdef:
             unsigned char credit[4]
             int written
+        store_le32(credit, self._owed)
         if self._side == SIDE_OPEN:
-            store_le32(credit, self._owed)
             written = ring_write(&self._peer._out, KIND_CREDIT, self._id, credit, 4, 0)
             if written > 0:
                 self._allowed += self._owed

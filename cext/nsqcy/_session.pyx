@@ -12,6 +12,7 @@ pipelined; any other command waits until no ticket is outstanding. Heartbeats an
 
 import json
 
+cimport cython
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
@@ -24,7 +25,15 @@ from nsqcy._channel cimport (
     REGION_LOCAL,
     ZONE_LOCAL,
 )
-from nsqcy._heap cimport HEAP_NOWHERE, heap_free, heap_init, heap_peek, heap_push, heap_remove, heap_update
+from nsqcy._heap cimport (
+    HEAP_NOWHERE,
+    heap_free,
+    heap_init,
+    heap_peek,
+    heap_push,
+    heap_remove,
+    heap_update,
+)
 from nsqcy._store cimport record_body
 from nsqcy._wire cimport (
     ERROR,
@@ -38,7 +47,7 @@ from nsqcy._wire cimport (
     split_line,
 )
 from nsqcy.errors import ClientError
-from nsqcy.names import is_ephemeral, quote
+from nsqcy.names import quote
 
 
 cdef extern from "Python.h":
@@ -52,6 +61,11 @@ cdef int64_t MILLISECOND = 1000000
 cdef int64_t SECOND = 1000000000
 cdef int64_t NEVER = 0x7fffffffffffffff
 cdef int64_t MAGIC_TIMEOUT = 60 * SECOND        # a peer that does not even say what it speaks
+cdef enum:
+    MOVE_MOST = 65536           # bytes unread, and unsent, that a session may take along
+    MOVE_BUSY = 600             # permille of the last second above which an owner takes nobody in
+    MOVE_FORWARDS = 256         # publishes in a row to one owner that make a producer move there
+
 cdef int64_t PEER_TIMEOUT = 5 * SECOND          # how long a publish waits for a dead worker
 
 cdef enum:
@@ -64,6 +78,7 @@ cdef const char *PUB = b"PUB"
 cdef const char *MPUB = b"MPUB"
 cdef const char *DPUB = b"DPUB"
 cdef const char *SUB = b"SUB"
+cdef const char *SILENT = b""           # of a ticket whose answer the client does not see
 
 
 cdef class Transport:
@@ -78,6 +93,10 @@ cdef class Transport:
     cdef int close(self) except -1:
         raise NotImplementedError
 
+    cdef int abandon(self) except -1:
+        """Let go of the peer without a word: another worker has it now."""
+        raise NotImplementedError
+
 
 cdef inline bint word_is(const Word *word, const char *text, size_t length) noexcept:
     return word.length == length and memcmp(word.at, text, length) == 0
@@ -87,6 +106,7 @@ cdef inline bytes word_bytes(const Word *word):
     return PyBytes_FromStringAndSize(<const char *>word.at, word.length)
 
 
+@cython.no_gc_clear      # __dealloc__ needs the home
 cdef class Session(Consumer):
     def __cinit__(self, Home home not None, Transport transport not None, str remote_address,
                   *args, **kwargs):
@@ -157,7 +177,7 @@ cdef class Session(Consumer):
     cdef int resume(self) except -1:
         """What parsing waited for may have come."""
         self.resumable = False
-        if self.closed or self.stopping or not self.blocked:
+        if self.closed or self.stopping or self.moving or not self.blocked:
             return 0
         self.blocked = False
         self.last_command = self.home.agenda.now
@@ -204,8 +224,8 @@ cdef class Session(Consumer):
         return 0
 
     cdef int check_appetite(self) except -1:
-        """Whether more input is wanted: not while parsing waits, nor while the worker holds too much
-        unfinished input and this session is among those who hold it."""
+        """Whether more input is wanted: not while parsing waits, nor while the worker holds too
+        much unfinished input and this session is among those who hold it."""
         cdef bint starve = (self.kept_capacity > KEPT_FREELY
                             and self.home.input_bytes > self.home.max_input_bytes)
         cdef bint wanted = not (self.blocked or self.stopping or self.eof or starve)
@@ -240,9 +260,13 @@ cdef class Session(Consumer):
             at = 4
         self.unread_error = None
         while at < n:
+            if self.is_crammed():
+                self.blocked = self.crammed = True
+                break
             if self.finish_here(data + at, n - at):
                 at += FIN_LINE
                 continue
+            self.unread_error = None
             parsed = self.command(data + at, n - at, &used)
             if parsed == NEXT:
                 at += used
@@ -306,6 +330,9 @@ cdef class Session(Consumer):
         if word_is(name, b"TOUCH", 5):
             return self.touch_message(words, count, line, used[0])
         if word_is(name, b"NOP", 3):
+            if self.remote and count > 1:
+                # The client's home wants to know when all before this has been answered.
+                self.respond(b"OK", 2)
             return NEXT
         if word_is(name, SUB, 3):
             return self.sub(words, count, line, used[0])
@@ -319,6 +346,13 @@ cdef class Session(Consumer):
 
     # -- answers --
 
+    cdef bint is_crammed(self) noexcept:
+        """Whether so many answers wait for the client that it gets no more before it reads."""
+        cdef size_t waiting = self.output.end - self.output.start
+        if self.aside is not None:
+            waiting += len(self.aside)
+        return waiting > ANSWERS_MOST
+
     cdef int put_frame(self, int type, const uint8_t *data, size_t n) except -1:
         cdef Output aside
         if self.closed:
@@ -327,6 +361,8 @@ cdef class Session(Consumer):
             # In the middle of a message frame from another worker: right behind it.
             aside = Output()
             aside.put_frame(type, data, n)
+            if self.aside is None:
+                self.aside = bytearray()
             self.aside += aside.buffer[:aside.end]
         else:
             self.output.put_frame(type, data, n)
@@ -345,6 +381,10 @@ cdef class Session(Consumer):
     cdef Parsed fatal(self, bytes text) except *:
         """An error after which nothing more is executed: answered in its turn, then the end."""
         self.home.log.error(f"[{self.remote_address}] - {text.decode('utf-8', 'replace')}")
+        if self.leg is not None and not self.ticket_count:
+            # Behind whatever the owner still has to say to the commands before it.
+            self.leg.expected.append(self.take_ticket(SILENT, 0))
+            self.leg.send(b"NOP ANSWERED\n", 13)
         if self.ticket_count:
             self.take_ticket(NULL, 0)
             self.stopping = True
@@ -423,6 +463,8 @@ cdef class Session(Consumer):
                 self.drop_tickets()
                 self.stop()
                 return 0
+            if ticket.command == SILENT:
+                continue
             if text is None:
                 self.put_frame(RESPONSE, b"OK", 2)
             else:
@@ -442,6 +484,15 @@ cdef class Session(Consumer):
 
     cdef bint can_pipeline(self) noexcept:
         return self.ticket_count < TICKETS_MOST and self.forwarded < FORWARDED_MOST
+
+    cdef bint may_join(self, int owner) noexcept:
+        """Whether a publish may go ahead of the answers outstanding. Not if one of these can be an
+        error that the owner, or here the topic, does not know of: nothing is executed after it."""
+        if self.ticket_count == 0 or self.lenient:
+            return True
+        if owner != self.line_owner:
+            return False
+        return owner != self.home.index or self.topic_key is self.line_key
 
     cdef int publish_done(self, uint64_t number, str error) except -1:
         cdef Ticket *ticket
@@ -500,8 +551,10 @@ cdef class Session(Consumer):
         if left - 4 < <size_t>size:
             return self.body_missing(b"E_BAD_MESSAGE %s failed to read message body" % command)
         owner = self.route(name)
-        if owner < 0 or not self.can_pipeline():
+        if owner < 0 or not self.can_pipeline() or not self.may_join(owner):
             return BLOCKED
+        if owner != self.home.index and self.may_move(owner):
+            return self.move_to(owner)
         used[0] += 4 + size
         if owner != self.home.index:
             return self.forward_publish(owner, command, line, used[0], 1)
@@ -525,6 +578,7 @@ cdef class Session(Consumer):
         cdef uint64_t bytes_in = 0
         cdef int owner
         cdef uint32_t i
+        cdef uint32_t _i
         cdef Record *record
         cdef Topic topic
         if count < 2:
@@ -574,9 +628,11 @@ cdef class Session(Consumer):
             return self.fatal(
                 b"E_BAD_BODY MPUB body of %d bytes holds messages for %d" % (size, at))
         owner = self.route(&words[1])
-        if owner < 0 or not self.can_pipeline():
+        if owner < 0 or not self.can_pipeline() or not self.may_join(owner):
             return BLOCKED
         self.scanned = 0
+        if owner != self.home.index and self.may_move(owner):
+            return self.move_to(owner)
         used[0] += 4 + size
         if owner != self.home.index:
             return self.forward_publish(owner, MPUB, line, used[0], messages)
@@ -585,7 +641,7 @@ cdef class Session(Consumer):
         if refusal is not None:
             return self.publish_failed(MPUB, refusal)
         at = 4
-        for i in range(<uint32_t>messages):
+        for _i in range(<uint32_t>messages):
             length = <int32_t>load_be32(rest + at)
             record = topic.new_record(length, 0)
             if record != NULL:
@@ -646,6 +702,8 @@ cdef class Session(Consumer):
                                  uint64_t body_bytes) except *:
         self.topic_count += count
         if topic.published(count, body_bytes):
+            self.line_owner = self.home.index
+            self.line_key = self.topic_key
             topic.promise(self, self.take_ticket(command, 0))
         elif self.ticket_count:
             self.answer(self.take_ticket(command, 0), ANSWERED, None)
@@ -656,6 +714,9 @@ cdef class Session(Consumer):
     cdef Parsed forward_publish(self, int owner, const char *command, const uint8_t *line,
                                 size_t n, uint32_t messages) except *:
         cdef Leg leg = self.leg_to(owner)
+        self.forwards = self.forwards + 1 if owner == self.forwards_to else 0
+        self.forwards_to = owner
+        self.line_owner = owner
         leg.expected.append(self.take_ticket(command, n))
         leg.send(line, n)
         self.topic_count += messages
@@ -693,7 +754,10 @@ cdef class Session(Consumer):
         self.subscribed_channel = word_bytes(&words[2]).decode()
         if owner == self.home.index:
             return self.subscribe(self.topic, self.subscribed_channel)
+        if self.movable and self.is_light(owner):
+            return self.move_to(owner)
         self.leg = self.leg_to(owner)
+        self.line_owner = -1
         self.leg.expected.append(self.take_ticket(SUB, n))
         self.leg.send(line, n)
         self.state = SUBSCRIBED
@@ -815,6 +879,7 @@ cdef class Session(Consumer):
         self.state = CLOSING
         self.ready_count = 0
         if self.leg is not None:
+            self.line_owner = -1
             self.leg.expected.append(self.take_ticket(SUB, n))
             return self.forward(line, n)
         self.set_ready(0)
@@ -908,6 +973,75 @@ cdef class Session(Consumer):
         self.stop()
         return 0
 
+    # -- moving to the owner --
+
+    cdef bint may_move(self, int owner) except *:
+        """Whether a producer has published to this one owner for long enough, and may go there."""
+        return (self.movable and self.forwards >= MOVE_FORWARDS and owner == self.forwards_to
+                and self.channel is None and self.leg is None and len(self.legs) == 1
+                and self.is_light(owner))
+
+    cdef bint is_light(self, int owner) except *:
+        """Whether the session can go to `owner` with what it carries, and the owner has room."""
+        return (self.output.pending() <= MOVE_MOST and self.kept_end - self.kept_start <= MOVE_MOST
+                and self.home.mesh.shared.busy(owner) < MOVE_BUSY)
+
+    cdef Parsed move_to(self, int owner) except *:
+        """Go on at the owner, from this command on; with nothing outstanding."""
+        if self.ticket_count == 0:
+            self.movable = False
+            self.moving = True
+            self.home.movers.append((self, owner))
+        return BLOCKED
+
+    def pack(self):
+        """The session as the worker it moves to needs it: (state, unread bytes, unsent bytes)."""
+        cdef const uint8_t *data[64]
+        cdef size_t lengths[64]
+        cdef int i
+        self.note_counts()
+        unsent = b"".join([
+            data[i][:lengths[i]] for i in range(self.output.pieces(data, lengths, 64))])
+        state = {
+            name: getattr(self, name) for name in (
+                "remote_address", "client_id", "hostname", "user_agent", "topology_region",
+                "topology_zone", "msg_timeout", "sample_rate", "heartbeat_interval",
+                "output_buffer_size", "output_buffer_timeout", "connected_at", "pub_counts")}
+        state["next_heartbeat"] = self.next_heartbeat
+        state["last_command"] = self.last_command
+        return state, self.kept[self.kept_start:self.kept_end], unsent
+
+    def unpack(self, state, bytes unread not None, bytes unsent not None):
+        """Be the session that was packed in another worker."""
+        self.magic_seen = True
+        self.movable = False
+        self.adopt_names(state)
+        self.heartbeat_interval = state["heartbeat_interval"]
+        self.next_heartbeat = state["next_heartbeat"]
+        self.last_command = state["last_command"]
+        self.pub_counts = state["pub_counts"]
+        if unsent:
+            self.output.put(unsent, len(unsent))
+            self.touch_dirty()
+        self.set_timer()
+        self.feed(unread, len(unread))
+
+    def fileno(self):
+        """The descriptor of its socket."""
+        return self.transport.fileno()
+
+    def stay(self):
+        """The move failed: go on here."""
+        if not self.closed:
+            self.moving = False
+            self.wake()
+
+    def leave(self):
+        """The move succeeded: the connection is another worker's."""
+        if not self.closed:
+            self.transport.abandon()
+            self.close()
+
     # -- streams to other workers --
 
     cdef Leg leg_to(self, int peer):
@@ -946,15 +1080,22 @@ cdef class Session(Consumer):
         """Be the far end of a session whose home sent this hello."""
         self.remote = True
         self.lenient = hello["lenient"]
-        for name in ("client_id", "hostname", "user_agent", "topology_region", "topology_zone"):
-            setattr_str(self, name, hello[name])
-        self.msg_timeout = hello["msg_timeout"]
-        self.sample_rate = hello["sample_rate"]
-        self.output_buffer_size = hello["output_buffer_size"]
-        self.output_buffer_timeout = hello["output_buffer_timeout"]
-        self.connected_at = hello["connected_at"]
-        self.find_locality()
+        self.adopt_names(hello)
         self.set_timer()
+
+    cdef int adopt_names(self, state) except -1:
+        """What a client has told of itself, to another worker."""
+        self.client_id = state["client_id"]
+        self.hostname = state["hostname"]
+        self.user_agent = state["user_agent"]
+        self.topology_region = state["topology_region"]
+        self.topology_zone = state["topology_zone"]
+        self.msg_timeout = state["msg_timeout"]
+        self.sample_rate = state["sample_rate"]
+        self.output_buffer_size = state["output_buffer_size"]
+        self.output_buffer_timeout = state["output_buffer_timeout"]
+        self.connected_at = state["connected_at"]
+        return self.find_locality()
 
     def be_lenient(self):
         """Be a session without a client: one that publishes for others of this worker."""
@@ -1021,7 +1162,6 @@ cdef class Session(Consumer):
 
     cdef int peer_timed_out(self) except -1:
         """The worker that owns the topic did not come back in time."""
-        cdef size_t used = 0
         cdef Word words[WORDS]
         cdef const uint8_t *line = self.kept + self.kept_start
         cdef const uint8_t *end = <const uint8_t *>memchr(
@@ -1051,9 +1191,12 @@ cdef class Session(Consumer):
     cdef int after_flush(self) except -1:
         """The transport has sent what it could."""
         cdef Leg leg
-        if self.output.pending():
-            if not self.stuck_since:
+        cdef size_t pending = self.output.pending()
+        if pending:
+            # Stuck is who takes nothing at all; who is only slow is not.
+            if not self.stuck_since or self.output.total_sent != self.sent_before:
                 self.stuck_since = self.home.agenda.now
+                self.sent_before = self.output.total_sent
                 self.set_timer()
         else:
             self.stuck_since = 0
@@ -1064,6 +1207,9 @@ cdef class Session(Consumer):
             leg = self.leg
             leg.stream.consumed(leg.unconsumed)
             leg.unconsumed = 0
+        if self.crammed and not self.is_crammed():
+            self.crammed = False
+            self.wake()
         if self.channel is not None:
             self.channel.check_ready(self)
         return 0
@@ -1073,7 +1219,8 @@ cdef class Session(Consumer):
     cdef int stop(self) except -1:
         """Execute nothing more; close when what is owed has been sent."""
         self.stopping = True
-        self.last_command = self.home.agenda.now        # it has as long as a silent client to take it
+        # It has as long as a silent client to take it.
+        self.last_command = self.home.agenda.now
         self.unsubscribe()
         if self.kept != NULL:
             self.drop_kept()
@@ -1147,20 +1294,6 @@ cdef class Session(Consumer):
         }
 
 
-cdef int setattr_str(Session session, str name, str value) except -1:
-    if name == "client_id":
-        session.client_id = value
-    elif name == "hostname":
-        session.hostname = value
-    elif name == "user_agent":
-        session.user_agent = value
-    elif name == "topology_region":
-        session.topology_region = value
-    else:
-        session.topology_zone = value
-    return 0
-
-
 cdef class Leg(StreamEnd):
     cdef int send(self, const uint8_t *data, size_t n) except -1:
         """Commands to the owner; what exceeds the stream's credit waits here."""
@@ -1227,9 +1360,9 @@ cdef class Leg(StreamEnd):
         if self.frame_type == MESSAGE:
             session.message_count += 1
             session.relaying = None
-            if session.aside is not None and len(session.aside):
+            if session.aside is not None:
                 session.output.put(session.aside, len(session.aside))
-                session.aside = bytearray()
+                session.aside = None
             return 0
         answer = bytes(self.answer)
         self.answer = bytearray()
@@ -1274,12 +1407,13 @@ cdef class Leg(StreamEnd):
 
 cdef class Home:
     def __init__(self, *, Shard shard not None, Mesh mesh, int index, options, negotiate,
-                 ask_placement, log):
+                 ask_placement, move=None, log):
         """
         mesh: the streams to other workers; None when this is the only one
         options: the daemon's
         negotiate: negotiate(identify body, options, session) -> identity, or ClientError
         ask_placement: called with the name of a topic whose owner is not known; placed() follows
+        move: called with a session and the worker it should move to; its leave() or stay() follows
         """
         self.shard = shard
         self.agenda = shard.agenda
@@ -1288,6 +1422,8 @@ cdef class Home:
         self.options = options
         self.negotiate = negotiate
         self.ask_placement = ask_placement
+        self.move = move
+        self.movers = []
         self.log = log
         self.sessions = set()
         self.owners = {}
@@ -1379,37 +1515,52 @@ cdef class Home:
     # -- turns --
 
     cdef int64_t turn(self) except? -1:
-        """The end of a turn of the loop: timers, resumed sessions, topics, channels, output. Returns
-        when it must be called again (agenda.now: at once)."""
+        """The end of a turn of the loop: timers, resumed sessions, topics, channels, output.
+        Returns when it must be called again (agenda.now: at once)."""
         cdef int64_t due = 0
         cdef HeapNode *node
         cdef Session session
         cdef list work
-        cdef int rounds
+        cdef int _round
         cdef bint left = False
         if self.mesh is not None:
             self.mesh.drain(DRAIN_BYTES)
-        for rounds in range(4):
+        for _round in range(4):
             while True:
                 node = heap_peek(&self.timers)
                 if node == NULL or node.due > self.agenda.now:
                     break
                 session = <Session>(<Timer *>node).owner
-                session.on_timer()
+                try:
+                    session.on_timer()
+                except Exception as error:
+                    self.report(session, error)
             while self.resumable:
                 work = self.resumable
                 self.resumable = []
                 for session in work:
-                    session.resume()
+                    try:
+                        session.resume()
+                    except Exception as error:
+                        self.report(session, error)
             due = self.shard.turn()
             if not self.resumable:
                 break
+        if self.movers:
+            work = self.movers
+            self.movers = []
+            for session, owner in work:
+                self.move(session, owner)
         work = self.dirty
         self.dirty = []
         for session in work:
             session.dirty = False
-            if not session.closed:
+            if session.closed:
+                continue
+            try:
                 session.transport.flush()
+            except Exception as error:
+                self.report(session, error)
         if self.mesh is not None:
             left = self.mesh.drain(DRAIN_BYTES)
             self.mesh.flush()
@@ -1419,6 +1570,12 @@ cdef class Home:
         if node != NULL and node.due < due:
             due = node.due
         return due
+
+    def run_turn(self, now, wall):
+        """A whole turn from outside (tests, tools): set the clocks, do the work."""
+        self.agenda.now = now
+        self.agenda.wall = wall
+        return self.turn()
 
     def report(self, Session session, error):
         """A session met something that should not happen: it ends, the others go on."""

@@ -97,10 +97,12 @@ ctypedef struct Cursor:
     uint64_t seq            # of the next record
 
 
-# One handed-out message of one channel that is not finished. Exactly a cache line.
+# One handed-out message of one channel that is not finished; or a record of a topic's backlog that
+# has a delay (node.due is the delay, then).
 ctypedef struct Entry:
     HeapNode node           # deferred: due time in the channel's heap; in flight: due = deadline
-    uint64_t id
+    uint64_t seq
+    uint64_t id             # 0: not known, its record has not been read since the start
     Block *block
     uint32_t offset
     uint16_t attempts
@@ -166,8 +168,6 @@ cdef class Window:
     cdef Block *oldest
     cdef Block *newest
     cdef Block *stragglers          # out of the window, but entries refer to them
-    cdef uint64_t straggler_bytes   # resident bytes of them
-    cdef uint64_t straggler_live    # of which, about, some entry still needs
     cdef Cursor **cursors           # every cursor over this window
     cdef uint32_t cursor_count
     cdef uint32_t cursor_room
@@ -187,7 +187,6 @@ cdef class Window:
     cdef bint settle(self, Cursor *cursor) noexcept
     cdef int add_hole(self, uint64_t start, uint64_t end) except -1
     cdef void drop_holes(self, uint64_t least) noexcept
-    cdef uint64_t share(self, Block *block) noexcept
     cdef void ref(self, Block *block) noexcept
     cdef void unref(self, Block *block) noexcept
     cdef void pin(self, Block *block) noexcept

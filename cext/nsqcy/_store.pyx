@@ -12,11 +12,9 @@ Rules of ownership:
    meets `data == NULL` asks for `load` and tries again when `on_loaded` was called.
 """
 
+cimport cython
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memset
 
-from nsqcy._debug cimport NSQCY_DEBUG
-from nsqcy._log cimport Log
 from nsqcy.errors import NsqError
 
 
@@ -42,7 +40,8 @@ cdef int64_t ARENA_REST = 10 * 1000000000       # ns an empty arena is kept
 
 
 cdef uint8_t *map_aligned(size_t size) noexcept nogil:
-    """`size` bytes (a power of two) of zeroed memory at a multiple of `size`; NULL if there is none."""
+    """`size` bytes (a power of two) of zeroed memory at a multiple of `size`; NULL if there are
+    none."""
     cdef uint8_t *raw = <uint8_t *>mmap(
         NULL, 2 * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
     cdef size_t skip
@@ -226,6 +225,7 @@ cdef class Store:
         self.newest = block
         if self.oldest == NULL:
             self.oldest = block
+        self.keep_budget()
 
     cdef void keep_longer(self, Block *block) noexcept:
         """As droppable, for a block that was just read back: it goes last."""
@@ -250,11 +250,14 @@ cdef class Store:
         block.newer = block.older = NULL
 
     cdef void keep_budget(self) noexcept:
+        """Drop what can be dropped while there is too much. Blocks with a cursor in them go only
+        when there is twice too much: they were just read back, or are about to be again."""
         cdef Block *block = self.newest
         cdef Block *following
         while block != NULL and self.resident_bytes > self.budget:
             following = block.older
-            if block.pins == 0:
+            if block.pins == 0 and (
+                    block.cursors == 0 or self.resident_bytes > 2 * self.budget):
                 self.take_memory(block)
             block = following
 
@@ -293,7 +296,7 @@ cdef class Store:
         if base == NULL:
             raise MemoryError()
         at = SLAB_SIZE
-        while at > sizeof(Entry):
+        while at >= sizeof(Slab) + sizeof(Entry):
             at -= sizeof(Entry)
             (<void **>(base + at))[0] = slab.free
             slab.free = base + at
@@ -349,6 +352,7 @@ cdef extern from "Python.h":
     void Py_DECREF(object)
 
 
+@cython.no_gc_clear      # outputs that hold its last blocks may go after it
 cdef class Window:
     def __cinit__(self):
         self.next_seq = 1
@@ -477,12 +481,14 @@ cdef class Window:
         cdef Block *block = cursor.block
         cdef bint left = False
         if block == NULL:
+            cursor.seq = self.next_seq
             return False
         while (cursor.offset >= block.size or block.last_seq < cursor.seq
                or block.flags & UNREADABLE):
             if block.next == NULL:
+                # Records of which a crash left nothing may be missing at the end, too.
                 cursor.offset = block.size
-                cursor.seq = max(cursor.seq, block.last_seq + 1)
+                cursor.seq = self.next_seq
                 break
             block.cursors -= 1
             left = left or block.cursors == 0
@@ -532,14 +538,8 @@ cdef class Window:
 
     cdef void unref(self, Block *block) noexcept:
         block.refs -= 1
-        if not block.flags & IN_WINDOW:
-            self.straggler_live -= self.share(block)
-            if block.refs == 0 and block.pins == 0:
-                self.forget_straggler(block)
-
-    cdef uint64_t share(self, Block *block) noexcept:
-        """About how many bytes one entry needs of a block."""
-        return block.size // block.count
+        if block.refs == 0 and block.pins == 0 and not block.flags & IN_WINDOW:
+            self.forget_straggler(block)
 
     cdef void pin(self, Block *block) noexcept:
         block.pins += 1
@@ -574,8 +574,6 @@ cdef class Window:
         if block.next != NULL:
             block.next.prev = block
         self.stragglers = block
-        self.straggler_bytes += block.size
-        self.straggler_live += self.share(block) * block.refs
 
     cdef void forget_straggler(self, Block *block) noexcept:
         if block.prev != NULL:
@@ -584,7 +582,6 @@ cdef class Window:
             self.stragglers = block.next
         if block.next != NULL:
             block.next.prev = block.prev
-        self.straggler_bytes -= block.size
         self.release(block)
 
     cdef void release(self, Block *block) noexcept:
@@ -603,6 +600,7 @@ cdef class Window:
             raise MemoryError()
         read.window = <void *>self
         read.block = block
+        self.store.keep_budget()
         self.store.give_memory(block, block.size)
         block.flags |= LOADING
         block.pins += 1
@@ -615,15 +613,22 @@ cdef class Window:
         return 0
 
     cdef void truncate(self, uint64_t seq) noexcept:
-        """Forget the records from `seq` on: they were never visible to anyone."""
+        """Forget the records from `seq` on: they were never visible to anyone, but cursors may
+        stand before the first of them."""
         cdef Block *block = self.newest
         cdef Record *record
+        cdef Cursor *cursor
         cdef uint32_t at = 0
         cdef uint32_t count = 0
-        cdef uint32_t i
         while block != NULL and block.first_seq >= seq and block != self.oldest:
             self.newest = block.prev
             self.newest.next = NULL
+            for i in range(self.cursor_count):
+                cursor = self.cursors[i]
+                if cursor.block == block:
+                    cursor.block = self.newest
+                    cursor.offset = self.newest.size
+                    self.newest.cursors += 1
             self.leave_window(block)
             block = self.newest
         if block != NULL and block.last_seq >= seq:

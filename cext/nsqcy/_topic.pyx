@@ -10,31 +10,25 @@ nor clocks nor the event loop. The life of a record:
                publisher is answered then
 """
 
-from cpython.ref cimport PyObject
+cimport cython
 from libc.stdlib cimport free, malloc, qsort, realloc
 from libc.string cimport memcpy, memset
 
 from nsqcy._channel cimport HOLDING_TIMER, Holding, Timer
-from nsqcy._heap cimport HEAP_NOWHERE, HeapNode, heap_peek
+from nsqcy._heap cimport HeapNode, heap_peek
 from nsqcy._log cimport Log, Recovered, RecoveredRun, RUN_HAS_DELAYED, RUN_SURVIVORS
 from nsqcy._store cimport (
     DEFERRED,
-    IN_FLIGHT,
     IN_WINDOW,
     LARGEST_BLOCK,
-    LOADING,
     QUEUED,
     RECORD_DELAYED,
     RECORD_EXT_DELAY,
     RECORD_EXT_DELAY_SIZE,
     SEALED,
     SURVIVORS,
-    UNREADABLE,
-    record_body,
     record_delay,
 )
-
-import os
 
 from nsqcy import journal
 from nsqcy.names import is_ephemeral
@@ -51,7 +45,14 @@ cdef enum:
     FAN_OUT_BUDGET = 4096           # delayed records fanned out in one step
     STRAGGLER_SLACK = 1048576       # bytes of stragglers not worth a compaction
     EVACUATE = 32                   # block flag: its live records are being copied out
+    SEGMENT_ROOM = 64               # bytes of a segment that are not records
     FORWARDED = 0x4000              # record attribute: copied; id and timestamp say where to
+
+cdef int compare_runs(const void *a, const void *b) noexcept nogil:
+    cdef uint64_t one = (<const RecoveredRun *>a).first_seq
+    cdef uint64_t other = (<const RecoveredRun *>b).first_seq
+    return (one > other) - (one < other)
+
 
 cdef int compare_places(const void *a, const void *b) noexcept nogil:
     cdef const Place *one = <const Place *>a
@@ -61,6 +62,15 @@ cdef int compare_places(const void *a, const void *b) noexcept nogil:
     if one.offset != other.offset:
         return -1 if one.offset < other.offset else 1
     return 0
+
+
+cdef int compare_records(const void *a, const void *b) noexcept nogil:
+    """Entries in the order of their records."""
+    cdef Entry *one = (<Entry **>a)[0]
+    cdef Entry *other = (<Entry **>b)[0]
+    cdef uint64_t seq = (<Record *>(one.block.data + one.offset)).seq
+    cdef uint64_t other_seq = (<Record *>(other.block.data + other.offset)).seq
+    return (seq > other_seq) - (seq < other_seq)
 
 
 cdef int64_t SECOND = 1000000000
@@ -78,6 +88,7 @@ cdef int write_done(void *arg, int error) except -1:
     return 0
 
 
+@cython.no_gc_clear      # as the window it is
 cdef class Topic(Window):
     def __cinit__(self, Shard shard not None, bytes key not None):
         self.shard = shard
@@ -159,17 +170,16 @@ cdef class Topic(Window):
             ext[2] = ext[3] = 0
             (<int64_t *>(ext + 4))[0] = delay
             entry = self.store.new_entry()
+            entry.seq = record.seq
             entry.id = record.id
             entry.block = self.newest
             entry.offset = <uint32_t>(<uint8_t *>record - self.newest.data)
-            entry.holding = <void *><size_t>record.seq
             entry.node.due = delay
             self.add_delayed(entry)
         return record
 
     cdef void add_delayed(self, Entry *entry) noexcept:
-        """Remember a record with a delay until it is fanned out. `holding` is its sequence number,
-        `node.due` the delay."""
+        """Remember a record with a delay (`node.due`) until it is fanned out."""
         entry.state = DEFERRED
         entry.next = NULL
         self.ref(entry.block)
@@ -195,7 +205,6 @@ cdef class Topic(Window):
         self.touch_dirty()
         if self.overflowing:
             self.pending_messages += count
-            self.pending_bytes += body_bytes
             return 1
         self.cursor_to_end(&self.visible)
         self.fan_out()
@@ -255,18 +264,18 @@ cdef class Topic(Window):
         cdef Cursor stop
         if not self.flowing():
             return 0
-        while entry != NULL and <size_t>entry.holding < self.visible.seq:
+        while entry != NULL and entry.seq < self.visible.seq:
             if budget == 0:
                 stop.block = entry.block
                 stop.offset = entry.offset
-                stop.seq = <size_t>entry.holding
+                stop.seq = entry.seq
                 self.move_cursor(&self.fanout, &stop)
                 self.touch_dirty()
                 return 1
             budget -= 1
             due = self.agenda.now + entry.node.due
             for channel in self.channels.values():
-                channel.defer_record(entry.block, entry.offset, entry.id, due)
+                channel.defer_record(entry, due)
             self.delayed_first = entry.next
             if entry.next == NULL:
                 self.delayed_last = NULL
@@ -328,8 +337,9 @@ cdef class Topic(Window):
         while block != NULL and block.first_seq > self.visible.seq and block.prev != NULL:
             block = block.prev
         while block != NULL:
-            if block.written < block.size and block.last_seq >= self.visible.seq:
-                self.write_run(block, True)
+            if block.written < block.size and block.last_seq >= self.visible.seq \
+                    and self.write_run(block, True):
+                break
             block = block.next
         return 0
 
@@ -345,38 +355,60 @@ cdef class Topic(Window):
         return 0
 
     cdef int write_run(self, Block *block, bint gated) except -1:
-        """Queue bytes [written, size) of a block for the log."""
-        cdef Write *write = <Write *>malloc(sizeof(Write))
-        cdef uint64_t first_seq
+        """Queue bytes [written, size) of a block for the log, in runs that fit into a segment.
+        Returns whether some of it has to wait: what comes behind a gated write must fail when that
+        does, so it is queued only for the same file."""
+        cdef uint64_t most = self.log.max_bytes_per_file
+        cdef uint32_t start = block.written
+        cdef uint32_t at = start
         cdef uint32_t count = 0
-        cdef uint32_t at = block.written
-        cdef int flags = RUN_SURVIVORS if block.flags & SURVIVORS else 0
+        cdef int flags = 0
+        cdef uint64_t first_seq = 0
+        cdef uint64_t last_seq = 0
         cdef Record *record
-        if write == NULL:
-            raise MemoryError()
-        record = <Record *>(block.data + at)
-        first_seq = record.seq
         while at < block.size:
             record = <Record *>(block.data + at)
+            if count and at + record.length - start + SEGMENT_ROOM > most:
+                if gated and self.pending_writes and self.log.rolls(at - start):
+                    return 1
+                self.write_part(block, start, at, first_seq, last_seq, count, flags, gated)
+                start = at
+                count = 0
+                flags = 0
+            if count == 0:
+                first_seq = record.seq
             if record.attributes & RECORD_DELAYED:
                 flags |= RUN_HAS_DELAYED
+            last_seq = record.seq
             count += 1
             at += record.length
+        if gated and self.pending_writes and self.log.rolls(at - start):
+            return 1
+        self.write_part(block, start, at, first_seq, last_seq, count, flags, gated)
+        return 0
+
+    cdef int write_part(self, Block *block, uint32_t start, uint32_t end, uint64_t first_seq,
+                        uint64_t last_seq, uint32_t count, int flags, bint gated) except -1:
+        cdef Write *write = <Write *>malloc(sizeof(Write))
+        if write == NULL:
+            raise MemoryError()
         write.topic = <void *>self
         write.block = block
-        write.start = block.written
-        write.end = block.size
+        write.start = start
+        write.end = end
         write.first_seq = first_seq
-        write.last_seq = block.last_seq
+        write.last_seq = last_seq
         write.count = count
         write.gated = gated
         Py_INCREF(self)
-        block.written = block.size
+        block.written = end
         self.pin(block)
         if gated:
             self.pending_writes += 1
-        self.log.append(block.data + write.start, write.end - write.start, first_seq,
-                        block.last_seq, count, flags, &block.extent, write_done, write)
+        if block.flags & SURVIVORS:
+            flags |= RUN_SURVIVORS
+        self.log.append(block.data + start, end - start, first_seq, last_seq, count, flags,
+                        &block.extent, write_done, write)
         return 0
 
     cdef int on_written(self, Write *write, int error) except -1:
@@ -388,7 +420,7 @@ cdef class Topic(Window):
         else:
             self.shard.set_health(self.log.last_error_text)
             self.log.retract(&block.extent, write.end - write.start, write.first_seq, write.count)
-            block.written = write.start
+            block.written = min(block.written, write.start)
         if not self.gone and write.gated:
             self.pending_writes -= 1
             if error:
@@ -400,7 +432,7 @@ cdef class Topic(Window):
                 end.seq = write.last_seq + 1
                 self.move_cursor(&self.visible, &end)
                 if self.visible.seq == self.next_seq:
-                    self.pending_messages = self.pending_bytes = 0
+                    self.pending_messages = 0
                 self.fan_out()
                 self.keep_promises(write.last_seq, None)
             if self.failing and self.pending_writes == 0:
@@ -416,7 +448,7 @@ cdef class Topic(Window):
         cdef Entry *entry = self.delayed_first
         cdef Entry *last = NULL
         cdef Entry *following
-        while entry != NULL and <size_t>entry.holding < self.visible.seq:
+        while entry != NULL and entry.seq < self.visible.seq:
             last = entry
             entry = entry.next
         if last == NULL:
@@ -430,14 +462,28 @@ cdef class Topic(Window):
             self.store.free_entry(entry)
             self.delayed_count -= 1
             entry = following
-        self.message_count -= self.next_seq - self.visible.seq
-        self.message_bytes -= self.pending_bytes
+        self.forget_counts()
         self.truncate(self.visible.seq)
-        self.pending_messages = self.pending_bytes = 0
+        self.pending_messages = 0
         self.failing = False
         self.error = None
         self.keep_promises(<uint64_t>-1, error)
         return 0
+
+    cdef void forget_counts(self) noexcept:
+        """Take the records that are not visible out of the counters of published messages."""
+        cdef Block *block = self.newest
+        cdef Record *record
+        cdef uint32_t at
+        while block != NULL and block.last_seq >= self.visible.seq:
+            at = 0
+            while at < block.size:
+                record = <Record *>(block.data + at)
+                if record.seq >= self.visible.seq:
+                    self.message_count -= 1
+                    self.message_bytes -= record.body_length
+                at += record.length
+            block = block.prev
 
     cdef void check_droppable(self, Block *block) noexcept:
         if block != NULL and block.data != NULL and block.flags & SEALED \
@@ -459,10 +505,17 @@ cdef class Topic(Window):
     cdef int compact(self) except -1:
         """Copy the few records that entries still need out of mostly dead blocks."""
         cdef Block *block = self.stragglers
-        cdef Channel channel
+        cdef uint64_t held = 0          # bytes of stragglers in memory
+        cdef uint64_t live = 0          # of which, about, entries need so many
         cdef bint any = False
-        if self.straggler_bytes < 4 * self.straggler_live + STRAGGLER_SLACK:
+        while block != NULL:
+            if block.data != NULL:
+                held += block.size
+                live += block.size // block.count * block.refs
+            block = block.next
+        if held < 4 * live + STRAGGLER_SLACK:
             return 0
+        block = self.stragglers
         while block != NULL:
             if block.data != NULL and block.pins == 0 and block != self.survivor \
                     and 4 * <uint64_t>block.refs < block.count:
@@ -477,82 +530,97 @@ cdef class Topic(Window):
         return 0
 
     cdef int evacuate_all(self) except -1:
+        """Copy what entries need of the blocks marked EVACUATE, in the order of the records: so a
+        survivor block can be read back as a run."""
         cdef Channel channel
         cdef Entry *entry = self.delayed_first
-        while entry != NULL:
-            self.evacuate(entry)
-            entry = entry.next
-        for channel in self.channels.values():
-            self.evacuate_channel(channel)
+        cdef size_t i
+        try:
+            while entry != NULL:
+                self.gather(entry)
+                entry = entry.next
+            for channel in self.channels.values():
+                self.gather_channel(channel)
+            qsort(self.moving, self.moving_count, sizeof(Entry *), compare_records)
+            for i in range(self.moving_count):
+                self.evacuate(self.moving[i])
+        finally:
+            free(self.moving)
+            self.moving = NULL
+            self.moving_count = self.moving_room = 0
         return 0
 
-    cdef int evacuate_channel(self, Channel channel) except -1:
+    cdef int gather_channel(self, Channel channel) except -1:
         cdef Holding *holding = channel.holdings
         cdef Entry *entry = channel.queue_first
         cdef HeapNode *node
         cdef uint32_t i
         while entry != NULL:
-            self.evacuate(entry)
+            self.gather(entry)
             entry = entry.next
         while holding != NULL:
             entry = holding.first
             while entry != NULL:
-                self.evacuate(entry)
+                self.gather(entry)
                 entry = entry.next
             holding = holding.next
         for i in range(channel.timers.size):
             node = channel.timers.slots[i].node
             if node.tag != HOLDING_TIMER:
-                self.evacuate(<Entry *>node)
+                self.gather(<Entry *>node)
+        return 0
+
+    cdef int gather(self, Entry *entry) except -1:
+        cdef Entry **grown
+        if not entry.block.flags & EVACUATE:
+            return 0
+        if self.moving_count == self.moving_room:
+            grown = <Entry **>realloc(
+                self.moving, (2 * self.moving_room + 64) * sizeof(Entry *))
+            if grown == NULL:
+                raise MemoryError()
+            self.moving = grown
+            self.moving_room = 2 * self.moving_room + 64
+        self.moving[self.moving_count] = entry
+        self.moving_count += 1
         return 0
 
     cdef int evacuate(self, Entry *entry) except -1:
         """Point an entry at the copy of its record, making it if it is the first to ask."""
         cdef Block *old = entry.block
-        cdef Record *record
+        cdef Record *record = <Record *>(old.data + entry.offset)
         cdef Block *new
-        if not old.flags & EVACUATE:
-            return 0
-        record = <Record *>(old.data + entry.offset)
         if not record.attributes & FORWARDED:
-            new = self.survivor_block(record.length)
+            new = self.survivor_block(record.length, record.seq)
             memcpy(new.data + new.size, record, record.length)
             record.attributes |= FORWARDED
             record.id = <uint64_t><size_t>new
             record.timestamp = new.size
             new.size += record.length
             new.count += 1
-            new.last_seq = max(new.last_seq, record.seq)
+            new.last_seq = record.seq
             new.first_seq = min(new.first_seq, record.seq)
-            self.straggler_bytes += record.length
         new = <Block *><size_t>record.id
         entry.block = new
         entry.offset = <uint32_t>record.timestamp
         new.refs += 1
-        self.straggler_live += self.share(new)
         self.unref(old)
         return 0
 
-    cdef Block *survivor_block(self, uint32_t length) except NULL:
+    cdef Block *survivor_block(self, uint32_t length, uint64_t seq) except NULL:
         cdef Block *block = self.survivor
-        if block != NULL and block.capacity - block.size >= length:
+        if block != NULL and block.capacity - block.size >= length and block.last_seq < seq:
             return block
         if block != NULL:
             self.unpin_survivor()
         block = self.store.new_block(max(length, <uint32_t>LARGEST_BLOCK))
         block.flags = SURVIVORS | SEALED
         block.first_seq = <uint64_t>-1
-        self.add_straggler_empty(block)
+        self.add_straggler(block)
         # The pin keeps it while it is open, however short its entries live.
         block.pins = 1
         self.survivor = block
         return block
-
-    cdef void add_straggler_empty(self, Block *block) noexcept:
-        block.next = self.stragglers
-        if block.next != NULL:
-            block.next.prev = block
-        self.stragglers = block
 
     cdef void unpin_survivor(self) noexcept:
         cdef Block *block = self.survivor
@@ -621,7 +689,7 @@ cdef class Topic(Window):
 
     cdef void drop_delayed(self) noexcept:
         cdef Entry *entry
-        while self.delayed_first != NULL and <size_t>self.delayed_first.holding < self.visible.seq:
+        while self.delayed_first != NULL and self.delayed_first.seq < self.visible.seq:
             entry = self.delayed_first
             self.delayed_first = entry.next
             self.unref(entry.block)
@@ -635,17 +703,17 @@ cdef class Topic(Window):
         cdef Channel channel
         if self.gone:
             return
+        if self.log is not None and not delete:
+            # First of all: from here on files stay, whatever is released.
+            self.log.close(NULL, NULL)
         for channel in list(self.channels.values()):
             channel.close()
         self.channels.clear()
         self.gone = True
         while self.delayed_first != NULL:
-            self.delayed_first.holding = NULL
+            self.delayed_first.seq = 0
             self.drop_delayed()
         self.unpin_survivor()
-        if self.log is not None and not delete:
-            # First of all: from here on files stay, whatever is released.
-            self.log.close(NULL, NULL)
         self.discard()
         self.keep_promises(<uint64_t>-1, "exiting")
         if self.log is not None and delete:
@@ -739,9 +807,7 @@ cdef class Topic(Window):
         while offset >= extent.bytes:
             offset -= extent.bytes
             extent = extent.next
-        packed.seq = 0
-        if block.data != NULL and not block.flags & LOADING:
-            packed.seq = (<Record *>(block.data + entry.offset)).seq
+        packed.seq = entry.seq
         packed.segment = extent.segment.number
         packed.offset = extent.offset + offset
         packed.due = due
@@ -761,6 +827,9 @@ cdef class Topic(Window):
             if channel.ephemeral:
                 channel.close()
                 del self.channels[channel.name]
+        while self.pending_messages:
+            self.write_overflow()
+            self.shard.io.drain()
         self.settle_all()
         self.seal()
         block = self.stragglers
@@ -777,7 +846,7 @@ cdef class Topic(Window):
         block = self.oldest
         while block != NULL:
             if block.written < block.size:
-                self.write_run(block, block.last_seq >= self.visible.seq)
+                self.write_run(block, False)
             block = block.next
 
     cdef void settle_all(self) noexcept:
@@ -807,7 +876,7 @@ cdef class Topic(Window):
         return True
 
     def restore(self, channels):
-        """Take up what is on disk. `channels`: {name: paused} as far as they are known otherwise."""
+        """Take up what is on disk. `channels`: {name: paused} as far as they are known already."""
         cdef Recovered found = self.log.recover()
         cdef Channel channel
         state = journal.replay(found.journal)
@@ -817,7 +886,6 @@ cdef class Topic(Window):
         for path, offset, text in found.damages:
             self.shard.report_damage(path, offset, text)
         self.next_seq = found.next_seq
-        first = 1
         if state is not None:
             self.next_seq = max(self.next_seq, state.next_seq)
             for saved in state.channels:
@@ -862,8 +930,8 @@ cdef class Topic(Window):
         if self.places == NULL:
             raise MemoryError()
         self.place_count = 0
-        order = sorted(range(found.run_count), key=lambda i: found.first_seq(i))
-        for i in order:
+        qsort(found.run_array, found.run_count, sizeof(RecoveredRun), compare_runs)
+        for i in range(found.run_count):
             run = &found.run_array[i]
             block = self.store.new_block(0)
             block.size = block.written = block.stored = run.extent.bytes
@@ -909,7 +977,7 @@ cdef class Topic(Window):
         return place.block
 
     cdef void place_cursor(self, Cursor *cursor, uint64_t seq) noexcept:
-        """Put a cursor before record `seq`: at the start of its block, which is not in memory yet."""
+        """Put a cursor before record `seq`: at the start of its block, not in memory yet."""
         cdef Cursor to
         to.block = self.oldest
         to.offset = 0
@@ -928,14 +996,13 @@ cdef class Topic(Window):
         if block == NULL:
             return NULL
         entry = self.store.new_entry()
+        entry.seq = packed.seq
         entry.id = 0
         entry.block = block
         entry.offset = within
         entry.attempts = packed.attempts
         entry.flags = 0
-        block.refs += 1
-        if not block.flags & IN_WINDOW:
-            self.straggler_live += self.share(block)
+        self.ref(block)
         return entry
 
     cdef int restore_entries(self, Channel channel, bytes entries) except -1:
@@ -962,7 +1029,6 @@ cdef class Topic(Window):
             entry = self.restored_entry(&packed[i])
             if entry == NULL:
                 continue
-            entry.holding = <void *><size_t>packed[i].seq
             entry.node.due = packed[i].due
             entry.block.refs -= 1
             self.add_delayed(entry)
@@ -988,10 +1054,10 @@ cdef class Topic(Window):
                 record = <Record *>(block.data + at)
                 if record.attributes & RECORD_DELAYED and record.seq >= seq:
                     entry = self.store.new_entry()
+                    entry.seq = record.seq
                     entry.id = record.id
                     entry.block = block
                     entry.offset = at
-                    entry.holding = <void *><size_t>record.seq
                     entry.node.due = record_delay(record)
                     self.add_delayed(entry)
                 at += record.length
@@ -1114,16 +1180,22 @@ cdef class Shard:
             work = self.dirty_topics
             self.dirty_topics = []
             for topic in work:
-                topic.settle_turn()
+                try:
+                    topic.settle_turn()
+                except Exception as error:
+                    self.report(topic.name, error)
         work = self.agenda.dirty_channels
         self.agenda.dirty_channels = []
         for channel in work:
             channel.dirty = False
             if channel.gone:
                 continue
-            if channel.dispatch(DISPATCH_BUDGET):
-                channel.touch_dirty()
-                left = True
+            try:
+                if channel.dispatch(DISPATCH_BUDGET):
+                    channel.touch_dirty()
+                    left = True
+            except Exception as error:
+                self.report(channel.name, error)
             channel.set_alarm()
         if self.io is not None:
             self.io.kick()
@@ -1133,6 +1205,12 @@ cdef class Shard:
         if node != NULL and node.due < self.next_tick:
             return node.due
         return self.next_tick
+
+    cdef int report(self, str name, error) except -1:
+        """Something that should not happen: it must not take the others' turn with it."""
+        if self.log is not None:
+            self.log.error(f"{name} - {type(error).__name__}: {error}")
+        return 0
 
     cdef int tick(self) except -1:
         """Once a second: what need not be exact."""
@@ -1164,8 +1242,8 @@ cdef class Shard:
     # -- the end --
 
     def save(self):
-        """Write down everything that is not ephemeral: queued, in flight (it is delivered again) and
-        deferred messages, and who is where. Blocks until it is on disk."""
+        """Write down everything that is not ephemeral: queued, in flight (it is delivered again)
+        and deferred messages, and who is where. Blocks until it is on disk."""
         cdef Topic topic
         self.closing = True
         for topic in list(self.topics.values()):

@@ -47,6 +47,7 @@ cdef class Output:
     cdef uint32_t reference_count
     cdef uint32_t reference_room
     cdef size_t reference_bytes     # unsent
+    cdef uint64_t total_sent        # bytes
 
     cdef size_t pending(self) noexcept
     cdef uint8_t *room(self, size_t n) except NULL

@@ -5,7 +5,7 @@ command lines (NSQ's TCP protocol: lines of at most 16384 bytes, single spaces, 
 32-bit length); knows nothing of what a command means.
 """
 
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
 
 from nsqcy._bytes cimport hex16_format, load_be32, store_be16, store_be32, store_be64
@@ -175,6 +175,7 @@ cdef class Output:
         """The first `n` bytes of the pieces have left."""
         cdef Reference *reference
         cdef size_t step
+        self.total_sent += n
         while n:
             if self.reference_count:
                 reference = &self.references[self.reference_first]

@@ -12,20 +12,13 @@ from posixpath import normpath
 from typing import Any
 
 from nsqcy import names
+from nsqcy.errors import HttpError
+from nsqcy.lines import Lines
 from nsqcy.nsqd import mpub as bodies
-from nsqcy.nsqd.backend import Backend, Log, Message, Options, Outcome
+from nsqcy.nsqd.backend import Backend, Message, Options, Outcome
 from nsqcy.nsqd.gotext import json_bytes
 from nsqcy.nsqd.http_protocol import HTML, JSON, PLAIN, Body, Fault, Head, Reply
 from nsqcy.nsqd.stats import render_text
-
-
-class HttpError(Exception):
-    """A refusal: the status, and the code that clients compare."""
-
-    def __init__(self, status: int, code: str) -> None:
-        super().__init__(status, code)
-        self.status = status
-        self.code = code
 
 
 class Request:
@@ -84,9 +77,9 @@ class Route:
 
     def error(self, error: HttpError) -> Reply:
         if self.plain:
-            body = error.code.encode()
+            body = error.message.encode()
             return Reply(error.status, body, PLAIN, nsq=False, logged=self.logged)
-        return json_error(error.status, error.code, logged=self.logged)
+        return json_error(error.status, error.message, logged=self.logged)
 
 
 def json_error(status: int, code: str, *, logged: bool = True, allow: str = "") -> Reply:
@@ -372,7 +365,7 @@ def _redirect(head: Head, path: str) -> Reply:
 class Api:
     """The handlers' surroundings.  `started_ns` is the wall clock at nsqd's start."""
 
-    def __init__(self, backend: Backend, options: Options, log: Log, started_ns: int) -> None:
+    def __init__(self, backend: Backend, options: Options, log: Lines, started_ns: int) -> None:
         self.backend = backend
         self.options = options
         self.log = log

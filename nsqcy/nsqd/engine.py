@@ -5,6 +5,7 @@ events out, requests about topics run where the topic lives. Holds no state of i
 wiring.
 """
 
+import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,12 +17,13 @@ from nsqcy import NSQ_VERSION
 from nsqcy._channel import Agenda
 from nsqcy._ids import IdSource
 from nsqcy._io import IoThread
-from nsqcy._mesh import Mesh, Stream
+from nsqcy._mesh import Mesh, Stream, StreamEnd
 from nsqcy._publisher import Publisher
-from nsqcy._session import Home
+from nsqcy._ring import Shared
+from nsqcy._session import Home, Session
 from nsqcy._store import Store
 from nsqcy._topic import Shard, Topic
-from nsqcy._transport import Loop, accept_socket, accept_stream
+from nsqcy._transport import Loop, accept_move, accept_socket, accept_stream
 from nsqcy.log import Log
 from nsqcy.nsqd import stats
 from nsqcy.nsqd.api import Api
@@ -42,7 +44,7 @@ class Streams(Mesh):
     home: Home
     log: Log
 
-    def on_open(self, stream: Stream, hello: bytes) -> object:
+    def on_open(self, stream: Stream, hello: bytes) -> StreamEnd:
         return accept_stream(self.home, stream, hello)
 
     def on_error(self, stream: Stream | None, error: BaseException) -> None:
@@ -94,6 +96,8 @@ class Engine:
         self._listeners = boot.context["listeners"]
         self._started = boot.context["started"]
         self._peers: set[int] = set()
+        shared = boot.shared
+        assert isinstance(shared, Shared)  # toys have their own, but no engine of this kind
         hub = gevent.get_hub()
         store = Store(options.memory_bytes)
         agenda = Agenda(
@@ -106,7 +110,7 @@ class Engine:
         self._io = IoThread()
         self._shard = Shard(
             agenda=agenda,
-            ids=IdSource(boot.shared.lease_word, options.node_id),
+            ids=IdSource(shared.lease_word, options.node_id),
             io=self._io,
             data_path=options.data_path,
             log_options={
@@ -117,7 +121,7 @@ class Engine:
             on_event=Herald(self._report),
             log=boot.log,
         )
-        mesh = Streams(boot.shared, boot.worker, boot.wake_fds) if boot.workers > 1 else None
+        mesh = Streams(shared, boot.worker, boot.wake_fds) if boot.workers > 1 else None
         self._home = Home(
             shard=self._shard,
             mesh=mesh,
@@ -125,6 +129,7 @@ class Engine:
             options=options,
             negotiate=negotiate,
             ask_placement=self._ask_placement,
+            move=self._move if mesh is not None and options.move_sessions else None,
             log=boot.log,
         )
         self._publisher = Publisher(self._home)
@@ -137,6 +142,9 @@ class Engine:
         self._asked: deque[bytes] = deque()
         self._asking = hub.loop.async_()
         self._asking.start(self._spawn_placements)
+        self._movers: deque[tuple[Session, int]] = deque()
+        self._moving = hub.loop.async_()
+        self._moving.start(self._spawn_moves)
         self._loop.start()
 
     # -- the life of the worker
@@ -145,8 +153,8 @@ class Engine:
         self, topics: list[dict[str, Any]], table: dict[str, int], peers: dict[int, int]
     ) -> None:
         self._loop.enter()
-        for topic, worker in table.items():
-            self._home.placed(topic.encode(), worker)
+        for name, worker in table.items():
+            self._home.placed(name.encode(), worker)
         for topic in topics:
             channels = {each["name"]: each["paused"] for each in topic["channels"]}
             self._shard.load_topic(topic["name"].encode(), topic["paused"], channels)
@@ -211,6 +219,53 @@ class Engine:
             self.placed(topic, worker)
             return worker
 
+    # -- sessions move to the owner of their topic
+
+    def _move(self, session: Session, owner: int) -> None:
+        self._movers.append((session, owner))
+        self._moving.send()
+
+    def _spawn_moves(self) -> None:
+        while self._movers:
+            gevent.spawn(self._move_out, *self._movers.popleft())
+
+    def _move_out(self, session: Session, owner: int) -> None:
+        """Hand a session to another worker, through the master; it goes on here if that fails."""
+        if session.closed:
+            return
+        state, unread, unsent = session.pack()
+        fd = os.dup(session.fileno())
+        try:
+            self._master.ask(
+                owner,
+                "adopt_session",
+                ASK_TIMEOUT,
+                blob=unread + unsent,
+                fds=(fd,),
+                state=state,
+                unread=len(unread),
+            )
+        except (ChannelClosed, RemoteError):
+            self._loop.enter()
+            session.stay()
+        except CallTimeout:
+            # Whether it has it cannot be known: nobody may serve it twice.
+            session.leave()
+        else:
+            self._loop.enter()
+            session.leave()
+
+    def _adopt_session(self, request: Request) -> None:
+        self._loop.enter()
+        unread = request.args["unread"]
+        accept_move(
+            self._loop,
+            request.fds[0],
+            request.args["state"],
+            request.blob[:unread],
+            request.blob[unread:],
+        )
+
     # -- what the master is told
 
     def _report(self, kind: str, topic: str, channel: str | None) -> None:
@@ -237,6 +292,8 @@ class Engine:
     # -- requests about one topic run where it lives
 
     def call(self, request: Request) -> Any:
+        if request.method == "adopt_session":
+            return self._adopt_session(request)
         return getattr(self, f"on_{request.method}")(**request.args)
 
     def _at_owner(self, topic: str, method: str, /, **args: Any) -> Any:
@@ -399,7 +456,7 @@ class Engine:
         latest = max(shares, key=lambda share: share["health_at"])
         return str(latest["health"])
 
-    def _gather(self, method: str, **args: Any) -> list[dict[str, Any]]:
+    def _gather(self, method: str, **args: Any) -> list[Any]:
         """Ask every worker that is up, this one too."""
         asked = [
             gevent.spawn(self._ask_quietly, peer, method, args) for peer in sorted(self._peers)

@@ -1,38 +1,13 @@
 """Texts that clients and operators compare byte by byte with those of a Go program.
 
-Durations, times and JSON as Go's standard library writes them.  Knows nothing of nsqd.
+Times and JSON as Go's standard library writes them (durations: nsqcy/durations.py). Knows nothing
+of nsqd.
 """
 
 import json
 import re
 import time
 from typing import Any
-
-_UNITS = ((1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
-
-
-def duration(ns: int) -> str:
-    """`1.633µs`, `2m17.302222392s`, `1h0m5s`: hours are never folded into days."""
-    if ns == 0:
-        return "0s"
-    if ns < 0:
-        return "-" + duration(-ns)
-    if ns < 1_000_000_000:
-        size, unit = next(u for u in _UNITS if ns >= u[0])
-        return _decimal(ns, size) + unit
-    minutes, rest = divmod(ns, 60_000_000_000)
-    hours, minutes = divmod(minutes, 60)
-    text = f"{hours}h{minutes}m" if hours else f"{minutes}m" if minutes else ""
-    return text + _decimal(rest, 1_000_000_000) + "s"
-
-
-def _decimal(value: int, unit: int) -> str:
-    """`value / unit` exactly, without trailing zeros; `unit` is a power of ten."""
-    whole, fraction = divmod(value, unit)
-    if not fraction:
-        return str(whole)
-    digits = len(str(unit)) - 1
-    return f"{whole}.{fraction:0{digits}d}".rstrip("0")
 
 
 def rfc3339(seconds: int) -> str:

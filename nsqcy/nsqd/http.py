@@ -12,18 +12,18 @@ from typing import Any
 
 import gevent
 
+from nsqcy.durations import format_duration
+from nsqcy.errors import HttpError
 from nsqcy.nsqd.api import (
     EXITING,
     IGNORED,
     OK,
     Api,
-    HttpError,
     Publish,
     Request,
     Route,
     resolve,
 )
-from nsqcy.nsqd.gotext import duration
 from nsqcy.nsqd.http_protocol import (
     CONTINUE,
     Body,
@@ -391,7 +391,7 @@ class HttpConnection:
     def _log(self, reply: Reply) -> None:
         head = self._head
         assert head is not None
-        elapsed = duration(time.perf_counter_ns() - self._begun)
+        elapsed = format_duration(time.perf_counter_ns() - self._begun)
         self._server.api.log.info(
             f"{reply.status} {head.method} {head.target} ({self._peer}) {elapsed}"
         )

@@ -267,6 +267,9 @@ class HeadCache:
     def __init__(self) -> None:
         self._heads: dict[bytes, Head] = {}
 
+    def __len__(self) -> int:
+        return len(self._heads)
+
     def parse(self, data: bytes) -> Head:
         head = self._heads.get(data)
         if head is None:

@@ -118,6 +118,12 @@ BASIC = (
         example=DEFAULT_MAX_WORKERS,
         rule=Rule(f"[1,{MAX_WORKERS}]", lambda value: 1 <= value <= MAX_WORKERS),
     ),
+    Option(
+        "move-sessions",
+        BOOL,
+        True,
+        "let plain connections move to the worker of their topic while it has room",
+    ),
 )
 
 NETWORK = (
@@ -365,6 +371,7 @@ class NsqdOptions(Options):
     log_format: str
     node_id: int
     workers: int
+    move_sessions: bool
     tcp_address: str
     http_address: str
     https_address: str
@@ -471,7 +478,8 @@ def _check_percentiles(settings: Settings, options: NsqdOptions) -> None:
     window = options.e2e_processing_latency_window_time
     for percentile in options.e2e_processing_latency_percentile:
         if not 0 < percentile <= 1:  # written so that NaN fails too
-            text = f"invalid E2E processing latency percentile: {percentile:g}"
+            shown = str(percentile).removesuffix(".0")
+            text = f"invalid E2E processing latency percentile: {shown}"
             raise _refuse(settings, text, name)
     if options.e2e_processing_latency_percentile and window <= 0:
         text = "--e2e-processing-latency-window-time must be > 0"

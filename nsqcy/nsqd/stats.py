@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from nsqcy import NSQ_VERSION, __version__
-from nsqcy.nsqd.gotext import duration, rfc3339
+from nsqcy.durations import format_duration
+from nsqcy.nsqd.gotext import rfc3339
 
 Stats = dict[str, Any]
 
@@ -155,7 +156,7 @@ def render_text(stats: Stats, *, now_ns: int, started_ns: int) -> str:
     lines = [
         f"nsqd v{stats['version']} (built w/nsqcy-{__version__})",
         f"start_time {rfc3339(stats['start_time'])}",
-        f"uptime {duration(now_ns - started_ns)}",
+        f"uptime {format_duration(now_ns - started_ns)}",
         "",
         f"Health: {stats['health']}",
     ]
@@ -200,7 +201,7 @@ def _client_line(client: Stats, now: int) -> str:
     _, colon, port = client["remote_address"].rpartition(":")
     # A unix socket has neither host nor port.
     name = f"{client['hostname']}:{port} {client['user_agent']}" if colon else ": "
-    connected = duration((now - client["connect_ts"]) * 1_000_000_000)
+    connected = format_duration((now - client["connect_ts"]) * 1_000_000_000)
     counts = client.get("pub_counts")
     if counts:
         topics = ",".join(f"{entry['topic']}={entry['count']}" for entry in counts)

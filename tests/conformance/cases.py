@@ -1,7 +1,8 @@
 """Every case id of the behaviour we pin, by subject, and those that no test tells yet.
 
-Ids: `Cnnn` protocol and queues, `CFG-nn` flags and config file, `Hnn` demands of third-party
-harnesses, `Fn` defects of NSQ's daemon that ours does not have, `K11` a limitation likewise.
+Ids: `Cnnn` protocol and queues, `CFG-nn` flags and config file, `HTTP-nnn` the HTTP API,
+`Hnn` demands of third-party harnesses, `Fn` defects of NSQ's daemon that ours does not have, `K11`
+a limitation likewise.
 """
 
 
@@ -24,6 +25,7 @@ SECTIONS: dict[str, list[str]] = {
     "persistence": [*span(310, 333), "C334", "C335"],
     "topology": span(340, 343),
     "flags and config file": [f"CFG-{number:02d}" for number in range(1, 42)],
+    "HTTP": [f"HTTP-{number:03d}" for number in range(1, 88)],
     "harnesses": [f"H{number:02d}" for number in range(1, 23)],
     "defects": [f"F{number}" for number in range(1, 16)],
     "limitations": ["K11"],
@@ -36,6 +38,7 @@ COMPRESSION = "needs compression, which nsqcy does not have yet"
 AUTH = "needs auth servers, which nsqcy does not ask yet"
 CONFIG = "the value shows only in GET /config, which nsqcy does not have yet"
 LOOKUP = "needs nsqlookupd"
+HTTP = "the HTTP API is tested as far as the rest of nsqd goes"
 
 NEXT: dict[str, str] = {
     "C072": COMPRESSION,
@@ -45,10 +48,16 @@ NEXT: dict[str, str] = {
     **dict.fromkeys(span(103, 109), COMPRESSION),
     **dict.fromkeys(["C123", "C124", "C125", "C126", *span(128, 138)], AUTH),
     "C333": "needs the import of a Go nsqd's data path",
-    "CFG-11": TLS,
     "CFG-39": LOOKUP,
     "CFG-40": LOOKUP,
     "H08": TLS,
+    **{
+        f"HTTP-{number:03d}": HTTP
+        for number in (23, 24, 25, 26, 46, 47, 48, 49, *range(54, 60), *range(71, 81))
+    },
+    **dict.fromkeys(["HTTP-070", "HTTP-081", "HTTP-082", "HTTP-083", "HTTP-084"], TLS),
+    **dict.fromkeys(["HTTP-085", "HTTP-086"], HTTP),
+    "HTTP-087": AUTH,
     "H11": LOOKUP,
     "H19": COMPRESSION,
     "H20": TLS,

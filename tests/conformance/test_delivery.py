@@ -165,6 +165,7 @@ def test_how_soon_a_message_leaves(shared: Nsqd, topic: str) -> None:
         conn = consumer(topic + "b", 10, output_buffer_timeout=5000)
         start = time.monotonic()
         shared.connect().pub(topic + "b", b"x")
+        shared.web.await_counts(topic + "b", "c", in_flight_count=1)
         conn.fin(b"0123456789abcdef")
         conn.message()
         text = "E_FIN_FAILED FIN 0123456789abcdef failed ID not in flight"
@@ -175,6 +176,7 @@ def test_how_soon_a_message_leaves(shared: Nsqd, topic: str) -> None:
         conn = consumer(topic + "c", 10, output_buffer_timeout=5000)
         start = time.monotonic()
         shared.connect().pub(topic + "c", b"x")
+        shared.web.await_counts(topic + "c", "c", in_flight_count=1)
         conn.command("BAD")
         conn.message()
         conn.expect_error("E_INVALID invalid command BAD")

@@ -10,10 +10,11 @@ import pytest
 from conftest import Starter
 from daemon import Nsqd, flags, run
 from talk import Conn, Message
+from together import lasted
 from web import eventually
 
 SUFFIX = "#ephemeral"
-SLACK = 3.0
+SLACK = 15.0
 
 
 def metadata(data: Path) -> Any:
@@ -154,7 +155,7 @@ def test_queued_in_flight_and_deferred_over_a_clean_restart(nsqd: Starter) -> No
     assert found[b"queued"].attempts == 1
     deferred = conn.message(timeout=10)
     assert (deferred.body, deferred.attempts) == (b"deferred", 1)
-    assert time.monotonic() - start >= 4.0
+    lasted(start, 4.0, SLACK)
     conn.nothing()
     daemon.web.await_counts("t", "c", depth=0, in_flight_count=3, deferred_count=1)
 

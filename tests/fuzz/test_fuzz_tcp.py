@@ -13,10 +13,10 @@ import pytest
 from daemon import Nsqd, free_port
 from talk import MAGIC, Conn, batch, sized, split_frames
 
-SECONDS = float(os.environ.get("NSQCY_FUZZ_SECONDS", "8"))
+SECONDS = float(os.environ.get("NSQCY_FUZZ_SECONDS", "5"))
 SEED = int(os.environ.get("NSQCY_FUZZ_SEED", "20240229"))
 GROWTH = 64 << 20
-WARM_UP = 60
+WARM_UP = 40
 
 IDENTIFIES = [
     b"{}",

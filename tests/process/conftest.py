@@ -1,10 +1,6 @@
-import sys
-from pathlib import Path
+"""Fixtures of the process tests: a toy nsqd in a folder of its own."""
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from toy import Toy
 
 

@@ -196,6 +196,8 @@ def test_toml_values_of_the_wrong_type(write: Write, text: str, field: str) -> N
 def test_a_coerce_failure_shows_value_and_default(write: Write) -> None:
     error = refusal(write('auth_http_addresses = ["a", 5, true]'))
     assert "coerce value [a 5 true] ([]) for field AuthHTTPAddresses" in str(error)
+    error = refusal(write('msg_timeout = "1500"'))
+    assert "coerce value 1500 (1m0s) for field MsgTimeout" in str(error)
 
 
 @pytest.mark.case("CFG-28")
@@ -300,6 +302,7 @@ def test_toml_syntax_errors(write: Write, text: str) -> None:
     assert isinstance(error, ConfigError)
     assert error.exit_code == 1
     assert error.line in (2, None)
+    assert error.allowed == "TOML, or INI that starts with [nsqd]"
     assert str(error).startswith(f"failed to load config file {path} - ")
 
 

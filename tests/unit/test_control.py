@@ -1,3 +1,5 @@
+"""The control channel: what datagrams say, calls and their answers, a peer that is gone."""
+
 import json
 import os
 import random

@@ -33,9 +33,12 @@ class Master:
     def __init__(self, path):
         worker_in, self.worker_out = os.pipe()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", MASTER, str(path), str(worker_in)], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, pass_fds=[worker_in], env=os.environ | {
-                "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+            [sys.executable, "-c", MASTER, str(path), str(worker_in)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[worker_in],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
         os.close(worker_in)
         assert self.process.stdout.readline() == b"locked\n"
 
@@ -62,8 +65,10 @@ def master(tmp_path):
 
 
 def busy(path):
-    return (f"failed to lock data-path: cannot flock directory {path} - resource temporarily "
-            "unavailable (possibly in use by another instance of nsqd)")
+    return (
+        f"failed to lock data-path: cannot flock directory {path} - resource temporarily "
+        "unavailable (possibly in use by another instance of nsqd)"
+    )
 
 
 @pytest.mark.case("C326")
@@ -115,6 +120,7 @@ def test_a_master_that_was_between_its_two_locks(tmp_path):
 
     def sleep(seconds):
         from nsqcy.process.datapath import _mark_master
+
         _mark_master(mark)
 
     with pytest.raises(DataPathError):
@@ -139,7 +145,8 @@ def test_a_missing_data_path(tmp_path):
     with pytest.raises(DataPathError) as caught:
         lock_data_path(f"{tmp_path}/none")
     assert str(caught.value) == (
-        f"failed to lock data-path: open {tmp_path}/none: no such file or directory")
+        f"failed to lock data-path: open {tmp_path}/none: no such file or directory"
+    )
 
 
 def test_a_file_is_not_a_data_path(tmp_path):

@@ -1,3 +1,5 @@
+"""The heap by due time, against a sorted list."""
+
 import ctypes
 import random
 

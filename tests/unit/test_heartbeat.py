@@ -1,3 +1,5 @@
+"""How busy a worker says it is."""
+
 import os
 import time
 

@@ -40,13 +40,13 @@ class Answer(NamedTuple):
 class Connection:
     """A raw client: sends what it is told, parses strictly what comes back."""
 
-    def __init__(self, address: str) -> None:
-        if address.isdigit():
-            self.sock = socket.create_connection(("127.0.0.1", int(address)), timeout=30)
-        else:
-            self.sock = socket.socket(socket.AF_UNIX)
-            self.sock.settimeout(30)
-            self.sock.connect(address)
+    def __init__(self, address: str, receive_buffer: int = 0) -> None:
+        is_port = address.isdigit()
+        self.sock = socket.socket(socket.AF_INET if is_port else socket.AF_UNIX)
+        self.sock.settimeout(30)
+        if receive_buffer:
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.sock.connect(("127.0.0.1", int(address)) if is_port else address)
         self.buffer = b""
 
     def send(self, data: bytes) -> "Connection":
@@ -134,7 +134,7 @@ class Server:
             text=True,
         )
         assert self.process.stdout is not None and self.process.stderr is not None
-        self._reader = threading.Thread(target=self._read_log)
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
         self.address = self.process.stdout.readline().strip()
         assert self.address, self.log
@@ -250,7 +250,9 @@ ROUTING = [
 ]
 
 
-@pytest.mark.case(*[f"HTTP-{n:03d}" for n in range(5, 12)])
+@pytest.mark.case(
+    "HTTP-005", "HTTP-006", "HTTP-007", "HTTP-008", "HTTP-009", "HTTP-010", "HTTP-011"
+)
 @pytest.mark.parametrize("method, target, status, headers", ROUTING)
 def test_routing(
     http: Connection, method: str, target: str, status: int, headers: dict[str, str]
@@ -457,7 +459,9 @@ def test_mpub_checks_the_topic_before_the_body_is_sent(server: Server) -> None:
 # Topics and channels
 
 
-@pytest.mark.case(*[f"HTTP-{n:03d}" for n in (42, 43, 44, 45, 50, 51, 52, 53)])
+@pytest.mark.case(
+    "HTTP-042", "HTTP-043", "HTTP-044", "HTTP-045", "HTTP-050", "HTTP-051", "HTTP-052", "HTTP-053"
+)
 def test_topics_and_channels(server: Server, http: Connection) -> None:
     def post(target: str) -> tuple[int, str]:
         answer = http.request("POST", target, b"ignored" * 1000)
@@ -603,6 +607,27 @@ def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
     assert statuses == [200, 200, 404, 200, 400, 200] * 40
 
 
+def test_more_pipelined_publishes_than_a_turn_handles(server: Server) -> None:
+    http = server.connect().send(request("POST", "/pub?topic=many", b"x") * 500)
+    assert {http.answer().body for _ in range(500)} == {b"OK"}
+    assert http.request("GET", "/ping").body == b"OK"
+
+
+def test_answers_that_come_while_others_are_unsent() -> None:
+    server = Server("--send-buffer=4096")
+    http = Connection(server.address, receive_buffer=2048)
+    targets = (["/nope"] * 20 + ["/ping"]) * 100
+    http.send(b"".join(request("GET", target) for target in targets))
+    bodies = {"/nope": b'{"message":"NOT_FOUND"}', "/ping": b"OK"}
+    assert [http.answer().body for _ in targets] == [bodies[target] for target in targets]
+    server.stop()
+
+
+def test_a_publish_that_fails_after_it_was_answered(http: Connection) -> None:
+    assert http.request("POST", "/pub?topic=late-boom", b"x").body == b"OK"
+    assert http.request("GET", "/ping").body == b"OK"
+
+
 def test_a_request_in_single_bytes(server: Server) -> None:
     http = server.connect()
     http.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -676,6 +701,19 @@ def test_deadlines(timeouts: tuple[float, ...], sent: bytes) -> None:
     server.stop()
 
 
+def test_a_head_that_comes_drop_by_drop_is_late() -> None:
+    server = Server("--timeouts", "60", "0.2", "60", "60", "0.05")
+    http = server.connect().send(b"GET / HTTP/1.1\r\nA: ")
+    readable = selectors.DefaultSelector()
+    readable.register(http.sock, selectors.EVENT_READ)
+    while not readable.select(0.02):
+        http.send(b"a")
+    with pytest.raises((EOFError, ConnectionResetError)):
+        http._more()
+    readable.close()
+    server.stop()
+
+
 def test_a_peer_that_does_not_close_is_closed() -> None:
     server = Server("--timeouts", "60", "60", "60", "0.1", "0.05")
     http = server.connect().send(b"garbage\r\n\r\n")
@@ -731,3 +769,19 @@ def test_unfinished_bodies_are_bounded_together(fresh: Server) -> None:
     for http in others:
         http.send(b"x")
     assert {http.answer().body for http in others} == {b"OK"}
+
+
+def test_what_reset_connections_held_is_given_back(fresh: Server) -> None:
+    for _ in range(3):
+        connections = [fresh.connect() for _ in range(100)]
+        for http in connections:
+            http.send(request("POST", "/mpub?topic=t", b"x\n" * 2500)[:-1])
+        assert fresh.connect().request("GET", "/ping").body == b"OK"
+        for http in connections:
+            # Closing then sends a reset, and no end of input.
+            http.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            http.sock.close()
+        assert fresh.connect().request("GET", "/ping").body == b"OK"
+    http = fresh.connect().send(request("POST", "/mpub?topic=t", b"x\n" * 2500)[:-1])
+    assert fresh.connect().request("GET", "/ping").body == b"OK"
+    assert http.send(b"\n").answer().body == b"OK"

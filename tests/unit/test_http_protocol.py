@@ -229,7 +229,8 @@ BAD_CHUNKS = {
     "signed": b"+1\r\na\r\n0\r\n\r\n",
     "underscore": b"1_0\r\n0123456789abcdef\r\n0\r\n\r\n",
     "too long": b"1234567890123456\r\n",
-    "no CRLF after data": b"1\r\nab\r\n0\r\n\r\n",
+    "more data than announced": b"1\r\nab\r\n0\r\n\r\n",
+    "no CRLF after data": b"1\r\na--0\r\n\r\n",
     "bare LF in the line": b"1;\na\r\n\r\n0\r\n\r\n",
     "bare CR in the line": b"1;\ra\r\na\r\n0\r\n\r\n",
     "endless line": b"1;" + b"x" * 5000,
@@ -268,6 +269,16 @@ def test_a_head_that_never_ends_is_cut_off() -> None:
     driver = Driver().feed([b"GET / HTTP/1.1\r\nA: "] + [b"a" * 10_000] * 106)
     assert driver.seen == [(b"431 Request Header Fields Too Large",)]
     assert driver.protocol.held == 0
+
+
+def test_only_so_many_heads_are_remembered() -> None:
+    cache = HeadCache()
+    for n in range(3000):
+        data = b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % n
+        assert cache.parse(data) is cache.parse(data)
+    assert len(cache) < 1000
+    data = b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n" % (b"a" * 1000)
+    assert cache.parse(data) is not cache.parse(data)
 
 
 def test_small_pieces_of_a_large_head_are_parsed_in_batches() -> None:

@@ -1,3 +1,5 @@
+"""Message ids: their layout, and that no two are ever the same."""
+
 import mmap
 import threading
 

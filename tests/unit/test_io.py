@@ -116,8 +116,14 @@ def test_a_failed_write_sticks_but_reading_goes_on(io, tmp_path):
     into = bytearray(4)
     file.read(into, 0, done.named("read"))
     io.drain_now()
-    assert done == [("first", 0), ("second", errno.ENOSPC), ("third", errno.ENOSPC),
-                    ("sync", errno.ENOSPC), ("rename", errno.ENOSPC), ("read", 0)]
+    assert done == [
+        ("first", 0),
+        ("second", errno.ENOSPC),
+        ("third", errno.ENOSPC),
+        ("sync", errno.ENOSPC),
+        ("rename", errno.ENOSPC),
+        ("read", 0),
+    ]
     assert into == b"good"
     assert io.calls_made("pwrite") == 2 and io.calls_made("fdatasync") == 0
 
@@ -215,9 +221,17 @@ def test_paths(io, tmp_path):
     io.on_path_now("unlink", tmp_path / "d" / "a", done.named("gone"))
     io.on_path_now("rmdir", tmp_path / "d", done.named("rmdir"))
     io.drain_now()
-    assert done == [("mkdir", 0), ("again", errno.EEXIST), ("rename", 0),
-                    ("under its new name", 0), ("sync", 0), ("not empty", errno.ENOTEMPTY),
-                    ("unlink", 0), ("gone", errno.ENOENT), ("rmdir", 0)]
+    assert done == [
+        ("mkdir", 0),
+        ("again", errno.EEXIST),
+        ("rename", 0),
+        ("under its new name", 0),
+        ("sync", 0),
+        ("not empty", errno.ENOTEMPTY),
+        ("unlink", 0),
+        ("gone", errno.ENOENT),
+        ("rmdir", 0),
+    ]
     assert os.listdir(tmp_path) == []
 
 
@@ -238,7 +252,7 @@ def test_only_so_many_files_are_open(tmp_path):
         io.drain_now()
         assert io.open_files == 4
     assert io.calls_made("open") == 60
-    files[19].write(b"x", 6)      # still open: used last
+    files[19].write(b"x", 6)  # still open: used last
     io.drain_now()
     assert io.calls_made("open") == 60
     for n in range(20):
@@ -307,10 +321,17 @@ def test_unknown_call():
     io.close()
 
 
-@pytest.mark.parametrize(("data", "crc"), [
-    (b"", 0), (b"123456789", 0xE3069283), (b"\0" * 32, 0x8A9136AA), (b"\xff" * 32, 0x62A8AB43),
-    (bytes(range(32)), 0x46DD794E), (bytes(range(31, -1, -1)), 0x113FDB5C),
-])
+@pytest.mark.parametrize(
+    ("data", "crc"),
+    [
+        (b"", 0),
+        (b"123456789", 0xE3069283),
+        (b"\0" * 32, 0x8A9136AA),
+        (b"\xff" * 32, 0x62A8AB43),
+        (bytes(range(32)), 0x46DD794E),
+        (bytes(range(31, -1, -1)), 0x113FDB5C),
+    ],
+)
 def test_crc32c_vectors(data, crc):
     assert _log.crc32c(data) == crc
     assert _log.crc32c(data, software=True) == crc
@@ -321,4 +342,4 @@ def test_crc32c_continues_and_both_ways_agree():
     for n in range(300):
         whole = _log.crc32c(data[:n])
         assert whole == _log.crc32c(data[:n], software=True)
-        assert whole == _log.crc32c(data[n // 3:n], _log.crc32c(data[:n // 3]))
+        assert whole == _log.crc32c(data[n // 3 : n], _log.crc32c(data[: n // 3]))

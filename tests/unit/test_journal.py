@@ -27,19 +27,36 @@ from nsqcy.journal import (
 
 u64 = st.integers(0, 2**64 - 1)
 names = st.from_regex(r"[.a-zA-Z0-9_-]{1,20}(#ephemeral)?", fullmatch=True)
-entries = st.builds(Entry, u64, u64, u64, st.integers(-(2**63), 2**63 - 1),
-                    st.integers(0, 65535), st.sampled_from(State))
+entries = st.builds(
+    Entry,
+    u64,
+    u64,
+    u64,
+    st.integers(-(2**63), 2**63 - 1),
+    st.integers(0, 65535),
+    st.sampled_from(State),
+)
 entry_lists = st.lists(entries, max_size=6, unique_by=lambda entry: entry.seq)
-channels = st.builds(ChannelState, names, st.booleans(), u64, entry_lists.map(pack_entries))
+channels = st.builds(ChannelState, names, st.booleans(), u64, u64, entry_lists.map(pack_entries))
 topics = st.builds(
-    TopicState, st.binary(min_size=16, max_size=16), u64, u64, st.booleans(),
+    TopicState,
+    st.binary(min_size=16, max_size=16),
+    u64,
+    u64,
+    st.booleans(),
     st.lists(channels, max_size=4, unique_by=lambda channel: channel.name).map(tuple),
-    entry_lists.map(pack_entries))
+    entry_lists.map(pack_entries),
+)
 deltas = st.one_of(
     st.builds(Delta, st.just(Kind.CHANNEL_CREATED), names, u64, st.booleans()),
-    st.builds(Delta, st.sampled_from([Kind.CHANNEL_DELETED, Kind.CURSOR_MOVED,
-                                      Kind.ENTRY_FINISHED]), names, u64),
-    st.builds(Delta, st.just(Kind.ENTRY_ADDED), names, st.just(0), st.just(False), entries))
+    st.builds(
+        Delta,
+        st.sampled_from([Kind.CHANNEL_DELETED, Kind.CURSOR_MOVED, Kind.ENTRY_FINISHED]),
+        names,
+        u64,
+    ),
+    st.builds(Delta, st.just(Kind.ENTRY_ADDED), names, st.just(0), st.just(False), entries),
+)
 
 
 def test_the_layout_of_an_entry():
@@ -49,15 +66,21 @@ def test_the_layout_of_an_entry():
 
 
 def test_golden_bytes():
-    state = TopicState(b"0123456789abcdef", 9, 7, True,
-                       (ChannelState("c", False, 5, Entry(3, 1, 64).pack()),))
+    state = TopicState(
+        b"0123456789abcdef", 9, 7, True, (ChannelState("c", False, 5, 0, Entry(3, 1, 64).pack()),)
+    )
     assert encode_snapshot(state) == (
-        bytes.fromhex("01000100" "01000000" "28000000") + b"0123456789abcdef"
+        bytes.fromhex("010001000100000028000000")
+        + b"0123456789abcdef"
         + struct.pack("<QQHHI", 9, 7, 1, 0, 0)
-        + struct.pack("<HHI", 3, 0, 16 + 1 + 40) + struct.pack("<QHHI", 5, 0, 1, 0) + b"c"
-        + Entry(3, 1, 64).pack())
+        + struct.pack("<HHI", 3, 0, 24 + 1 + 40)
+        + struct.pack("<QQHHI", 5, 0, 0, 1, 0)
+        + b"c"
+        + Entry(3, 1, 64).pack()
+    )
     assert encode_delta(Delta(Kind.ENTRY_FINISHED, "c", 3)) == (
-        struct.pack("<HHHHQ", 6, 1, 0, 1, 3) + b"c")
+        struct.pack("<HHHHQ", 6, 1, 0, 1, 3) + b"c"
+    )
 
 
 @given(topics)
@@ -79,8 +102,13 @@ def test_entries_round_trip(found):
 @given(st.binary(max_size=200), topics, deltas, st.integers(0, 300), st.integers(0, 255))
 def test_fuzz(data, state, delta, at, mask):
     """Anything is decoded or refused, never anything else."""
-    for source in (data, struct.pack("<HH", 1, 1) + data, struct.pack("<HH", 5, 1) + data,
-                   encode_snapshot(state), encode_delta(delta)):
+    for source in (
+        data,
+        struct.pack("<HH", 1, 1) + data,
+        struct.pack("<HH", 5, 1) + data,
+        encode_snapshot(state),
+        encode_delta(delta),
+    ):
         damaged = bytearray(source)
         if damaged:
             damaged[at % len(damaged)] ^= mask
@@ -101,7 +129,7 @@ def test_a_cut_snapshot_is_refused_or_misses_whole_sections_only(state, cut):
         found = decode_snapshot(image[:cut])
     except JournalError:
         return
-    assert found.channels == state.channels[:len(found.channels)]
+    assert found.channels == state.channels[: len(found.channels)]
 
 
 class Model:
@@ -109,8 +137,9 @@ class Model:
 
     def __init__(self, state):
         self.state = state
-        self.channels = {c.name: [c.paused, c.cursor, list(unpack_entries(c.entries))]
-                         for c in state.channels}
+        self.channels = {
+            c.name: [c.paused, c.cursor, list(unpack_entries(c.entries))] for c in state.channels
+        }
 
     def apply(self, delta):
         channel = self.channels.get(delta.channel)
@@ -163,7 +192,8 @@ def test_replay_stops_at_what_it_does_not_understand():
 def test_optional_sections_are_skipped_and_others_are_not():
     image = encode_snapshot(TopicState(bytes(16)))
     assert decode_snapshot(image + struct.pack("<HHI", 0x8001, 0, 3) + b"new") == TopicState(
-        bytes(16))
+        bytes(16)
+    )
     with pytest.raises(JournalError, match="unknown section 9"):
         decode_snapshot(image + struct.pack("<HHI", 9, 0, 0))
 

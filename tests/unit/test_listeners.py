@@ -1,3 +1,5 @@
+"""Addresses: how they are read, bound and shown."""
+
 import os
 import socket
 

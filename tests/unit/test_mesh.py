@@ -1,3 +1,5 @@
+"""Streams over rings: against a model, in each state, and against mad peers."""
+
 import ctypes
 import gc
 import random

@@ -1,3 +1,5 @@
+"""Streams between real processes."""
+
 import json
 import mmap
 import os

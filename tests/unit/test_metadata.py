@@ -1,3 +1,5 @@
+"""nsqd.dat: read, written, never lost."""
+
 import json
 import os
 import stat

@@ -1,3 +1,5 @@
+"""Which worker a topic goes to, and that it stays there."""
+
 from hypothesis import given
 from hypothesis import strategies as st
 

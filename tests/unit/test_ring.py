@@ -1,3 +1,5 @@
+"""One ring: against a model, and against a peer that writes nonsense."""
+
 import ctypes
 import mmap
 import os

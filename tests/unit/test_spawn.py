@@ -1,3 +1,5 @@
+"""Starting processes: what a child inherits, and what it does not."""
+
 import json
 import os
 import signal

@@ -1,0 +1,173 @@
+# The words a person types; .ci/run says the same ones.
+#
+#   make run      an nsqd on 127.0.0.1:4150 (TCP) and :4151 (HTTP); ARGS="--workers=4" adds flags
+#   make test     every test;  TESTS=tests/unit  some of them;  PYTEST="-k ring"  more for pytest
+#   make lint     ruff, mypy, cython-lint, stubtest
+#   make debug    the tests on a build with its invariants checked and live objects counted
+#   make asan     the tests of the compiled parts, under AddressSanitizer and UBSan
+#   make cov      the tests on a traced build; coverage of .py and .pyx (make trace: the build only)
+#   make bench    throughput, and CPU time of a message;  ARGS="memory" the memory of things
+#   make soak     the tests that take long
+#   make clients  what npm has for the tests of third-party clients
+#   make dist     sdist, a wheel made from it, and that wheel tried outside of this tree
+#   make conf     write conf/nsqd.ini and docs/CONFIG.md anew from the table of options
+#   make dev      set everything up, and run nothing;  make clean: as it was cloned
+#
+# A build is of one kind at a time: release, debug, trace or asan. Going from one to another cleans
+# first, as neither Cython nor distutils sees that macros and directives have changed.
+
+PYTHON ?= $(shell for each in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo $$each && break; done)
+KIND ?= release
+TESTS ?= tests
+JOBS := $(shell nproc 2>/dev/null || echo 2)
+
+VENV := .venv
+BIN := $(VENV)/bin
+BUILT := build/$(KIND).built
+SOURCES := setup.py $(wildcard cext/nsqcy/*.pyx cext/nsqcy/*.pxd cext/include/*.h)
+STUBS := $(patsubst nsqcy/%.pyi,nsqcy.%,$(wildcard nsqcy/_*.pyi))
+
+env_release :=
+env_debug := NSQCY_DEBUG=1
+env_trace := NSQCY_TRACE=1
+env_asan := NSQCY_ASAN=1 NSQCY_DEBUG=1
+BUILD_ENV := $(env_$(KIND))
+PIP := $(BIN)/python -W ignore -m pip install -q --disable-pip-version-check
+
+.DELETE_ON_ERROR:
+.PHONY: run test lint clients debug asan trace cov bench soak dist conf dev build stubtest clean clean-build
+
+# -- setting up
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# What setup.py itself needs; a venv of Python 3.11 comes with older ones.
+$(VENV)/.tools: | $(BIN)/python
+	$(PIP) "pip>=25.1" "setuptools>=77.0.3" "Cython>=3.1,<4"
+	@touch $@
+
+$(BUILT): $(SOURCES) $(VENV)/.tools
+	@for other in $(filter-out $@,$(wildcard build/*.built)); do \
+		echo "was $$other: cleaning"; $(MAKE) --no-print-directory clean-build; break; done
+	@mkdir -p build
+	@echo "compiling cext/ ($(KIND)): about a minute"
+	@$(BUILD_ENV) $(BIN)/python setup.py -q build_ext --inplace --parallel $(JOBS) \
+		> build/log 2>&1 || { cat build/log; exit 1; }
+	@touch $@
+
+build: $(BUILT)
+
+# The package, editable, with what it needs to run; the extension modules are there already.
+INSTALL = NSQCY_BUILT=1 $(PIP) --no-build-isolation -e
+
+$(VENV)/.run: pyproject.toml | $(BUILT)
+	$(INSTALL) .
+	@touch $@
+
+$(VENV)/.extra-%: pyproject.toml | $(BUILT)
+	$(INSTALL) ".[$*]"
+	@touch $(VENV)/.run $@
+
+dev: $(BUILT) $(VENV)/.extra-test $(VENV)/.extra-lint
+
+# -- running
+
+define WELCOME
+
+  nsqd: TCP on 127.0.0.1:4150, HTTP on 127.0.0.1:4151, data in ./data, options of conf/dev.ini.
+  Ctrl-C ends it, and everything is saved. In another terminal:
+
+    curl -d 'hello' 'http://127.0.0.1:4151/pub?topic=greetings'
+    curl 'http://127.0.0.1:4151/stats'
+    .venv/bin/nsqd --help
+
+endef
+export WELCOME
+
+run: $(BUILT) $(VENV)/.run
+	@mkdir -p data
+	@echo "$$WELCOME"
+	@exec $(BIN)/nsqd --config=conf/dev.ini $(ARGS)
+
+bench: $(BUILT) $(VENV)/.run
+	$(BIN)/python -m loadtest.bench $(or $(ARGS),speed)
+
+# -- testing
+
+test: $(BUILT) $(VENV)/.extra-test
+	$(BIN)/python -m pytest $(TESTS) $(PYTEST)
+
+soak: $(BUILT) $(VENV)/.extra-test
+	$(BIN)/python -m pytest $(TESTS) -m soak --timeout=7200 $(PYTEST)
+
+clients: node_modules/.ready
+
+node_modules/.ready:
+	npm install --prefix "$(CURDIR)" --no-save --no-package-lock --no-audit --no-fund \
+		--loglevel=error nsqjs@0.13.0
+	@touch $@
+
+debug:
+	$(MAKE) KIND=debug test
+
+# Python's own allocator would hide errors, and Python leaks on purpose at its exit.
+ASAN_RUN = LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
+	PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1
+
+asan:
+	$(MAKE) KIND=asan $(BUILT:$(KIND).built=asan.built) $(VENV)/.extra-test
+	$(ASAN_RUN) $(BIN)/python -m pytest $(or $(filter-out tests,$(TESTS)),tests/unit) $(PYTEST)
+
+trace:
+	$(MAKE) KIND=trace build
+
+cov: trace
+	$(MAKE) KIND=trace $(VENV)/.extra-cov
+	$(BIN)/coverage run -m pytest $(TESTS) $(PYTEST)
+	$(BIN)/coverage combine
+	$(BIN)/coverage report
+
+# -- checking
+
+lint: $(BUILT) $(VENV)/.extra-test $(VENV)/.extra-lint
+	$(BIN)/ruff check -q .
+	$(BIN)/ruff format -q --check .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint cext/nsqcy
+	$(BIN)/mypy
+	@$(MAKE) --no-print-directory stubtest
+
+# Stubs against what was built: names, signatures, and nothing left out.
+stubtest:
+	$(BIN)/python -m mypy.stubtest --ignore-disjoint-bases \
+		--allowlist tests/meta/stubtest.allow $(STUBS)
+
+# -- making
+
+conf: $(BUILT) $(VENV)/.run
+	$(BIN)/python -m nsqcy config sample > conf/nsqd.ini
+	$(BIN)/python -m nsqcy config docs > docs/CONFIG.md
+
+# In a scratch environment and from another folder, where only what the wheel has can be imported.
+dist: $(VENV)/.tools
+	rm -rf dist build/smoke
+	$(PIP) build
+	$(BIN)/python -m build -o dist .
+	$(BIN)/python -m venv build/smoke
+	build/smoke/bin/pip install -q --disable-pip-version-check dist/*.whl
+	cd / && for each in $(foreach name,$(STUBS),$(name)); do \
+		"$(CURDIR)/build/smoke/bin/python" -c "import $$each" || exit 1; done
+	cd / && "$(CURDIR)/build/smoke/bin/nsqd" --version && "$(CURDIR)/build/smoke/bin/nsqcy" version
+	@if tar -tf dist/*.tar.gz | grep -E '\.(c|so|html)$$'; then echo "generated files"; exit 1; fi
+
+clean-build:
+	rm -rf build/cython build/temp.* build/lib.* build/*.built
+	rm -f nsqcy/*.so cext/nsqcy/*.c cext/nsqcy/*.html
+
+clean: clean-build
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+	rm -rf $(VENV) node_modules

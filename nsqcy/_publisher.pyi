@@ -1,0 +1,22 @@
+from collections.abc import Callable, Sequence
+
+from nsqcy._channel import Waiter
+from nsqcy._session import Home, Transport
+
+class Callback(Waiter): ...
+
+class AnswerTransport(Transport):
+    def __new__(cls) -> AnswerTransport: ...
+
+class Publisher:
+    def __init__(self, home: Home) -> None: ...
+    @property
+    def home(self) -> Home: ...
+    def publish(
+        self,
+        key: bytes,
+        bodies: Sequence[bytes | memoryview],
+        delay_ms: int,
+        done: Callable[[str | None], None],
+    ) -> None: ...
+    def placed(self, key: bytes) -> None: ...

@@ -1,0 +1,11 @@
+class Store:
+    resident_bytes: int
+    budget: int
+    arenas: int
+    blocks: int
+    entries: int
+    def __init__(self, budget: int) -> None: ...
+
+class Window:
+    @property
+    def next_seq(self) -> int: ...

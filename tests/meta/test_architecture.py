@@ -1,0 +1,139 @@
+"""Imports go one way. The table below is the order of docs/ARCHITECTURE.md."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# A module imports only from rows above its own. `name.` stands for a package: its modules may
+# import each other, in no circle.
+ROWS = [
+    "nsqcy _debug _bytes _atomics errors names durations lines log journal",
+    "_heap _ids _ring _io options process.",
+    "_log _mesh config",
+    "_store _log_probe",
+    "_wire _channel",
+    "_topic",
+    "_session",
+    "_transport _publisher",
+    "nsqd.",
+    "__main__",
+]
+RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
+
+# Driven by a test with bytes and a clock of its own; they may not reach for the real ones.
+CORE = ["_channel", "_heap", "_ids", "_io", "_log", "_mesh"]
+CORE += ["_publisher", "_ring", "_session", "_store", "_topic", "_wire"]
+WORLD = {"gevent", "socket", "select", "selectors", "asyncio", "ssl", "sys/socket.h"}
+CLOCKLESS = sorted(set(CORE) - {"_io", "_log"})
+CLOCKS = {"time", "datetime", "time.h"}
+
+CIMPORT = re.compile(r"^ *from +([\w.]+) +(?:c?import) |^ *c?import +([\w.]+)", re.MULTILINE)
+FROM_PACKAGE = re.compile(r"^ *from +nsqcy +c?import +(.+)$", re.MULTILINE)
+HEADER = re.compile(r"^ *cdef extern from [\"<]([\w./]+)", re.MULTILINE)
+
+
+def sources() -> Iterator[tuple[str, Path]]:
+    """Every module's name below nsqcy, with each of its files."""
+    for path in sorted((ROOT / "nsqcy").rglob("*.py")):
+        parts = path.relative_to(ROOT / "nsqcy").with_suffix("").parts
+        yield ".".join(part for part in parts if part != "__init__") or "nsqcy", path
+    for path in sorted((ROOT / "cext" / "nsqcy").glob("_[a-z]*.p[yx][xd]")):
+        yield path.stem, path
+
+
+def python_imports(text: str) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            assert node.module is not None
+            found.add(node.module)
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def cython_imports(text: str) -> set[str]:
+    found = {one or other for one, other in CIMPORT.findall(text)}
+    for names in FROM_PACKAGE.findall(text):
+        found |= {f"nsqcy.{name.strip()}" for name in names.split(",")}
+    return found | set(HEADER.findall(text))
+
+
+def imports(path: Path) -> set[str]:
+    read = python_imports if path.suffix == ".py" else cython_imports
+    return read(path.read_text())
+
+
+MODULES = {name for name, _ in sources()}
+
+
+def ours(imported: set[str]) -> set[str]:
+    """Those that are modules of nsqcy, by their names below it."""
+    names = {name.removeprefix("nsqcy.") for name in imported if name.startswith("nsqcy")}
+    return names & (MODULES | {"_debug", "_bytes", "_atomics"})
+
+
+def place(module: str) -> str:
+    """The entry of the table a module belongs to."""
+    package, dot, _ = f"{module}.".partition(".") if module + "." in RANK else module.partition(".")
+    return package + dot
+
+
+def breaks(module: str, imported: set[str]) -> list[str]:
+    here = place(module)
+    return [
+        f"{module} imports {other}"
+        for other in sorted(ours(imported) - {module})
+        if RANK[place(other)] >= RANK[here] and not (here == place(other) and here.endswith("."))
+    ]
+
+
+def test_every_module_has_its_place() -> None:
+    assert {place(module) for module in MODULES} <= RANK.keys()
+
+
+def test_imports_go_one_way() -> None:
+    assert [each for name, path in sources() for each in breaks(name, imports(path))] == []
+
+
+def test_the_checker_sees_an_upward_import() -> None:
+    assert breaks("_store", cython_imports("from nsqcy._topic cimport Topic\n"))
+    assert breaks("_heap", cython_imports("    from nsqcy cimport _bytes, _ids\n"))
+    assert breaks("process.spawn", python_imports("from nsqcy.nsqd import master"))
+    assert breaks("config", python_imports("import nsqcy.config, nsqcy.nsqd.options"))
+    assert not breaks("nsqd.main", python_imports("from nsqcy.nsqd import listeners"))
+
+
+def test_no_circles() -> None:
+    graph: dict[str, set[str]] = {}
+    for name, path in sources():
+        graph.setdefault(name, set()).update(ours(imports(path)) - {name, "nsqcy"})
+    TopologicalSorter(graph).prepare()
+
+
+@pytest.mark.parametrize("module", CORE)
+def test_the_core_is_pure(module: str) -> None:
+    found = set().union(*(imports(path) for name, path in sources() if name == module))
+    assert not {each.partition(".h")[0].split(".")[0] for each in found} & WORLD
+    assert not found & WORLD
+
+
+@pytest.mark.parametrize("module", CLOCKLESS)
+def test_time_is_data(module: str) -> None:
+    found = set().union(*(imports(path) for name, path in sources() if name == module))
+    assert not found & CLOCKS
+
+
+def test_nsqd_listens_before_anything_heavy_is_imported() -> None:
+    code = "import sys, nsqcy.nsqd.main; sys.exit('gevent' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
