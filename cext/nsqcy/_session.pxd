@@ -30,6 +30,8 @@ cdef enum Parsed:
 
 cdef enum:
     OUTPUT_ENOUGH = 131072      # bytes unsent above which a consumer gets no more messages
+    # Bytes of the output's buffer above which commands wait; messages alone never fill it so far.
+    ANSWERS_MOST = 1048576
     TICKETS_MOST = 4096         # answers outstanding; more commands wait
     FORWARDED_MOST = 1048576    # bytes of forwarded commands not answered
     RECEIVE_SIZE = 131072       # bytes of one receive
@@ -54,6 +56,7 @@ cdef class Transport:
     cdef int flush(self) except -1
     cdef int watch_input(self, bint on) except -1
     cdef int close(self) except -1
+    cdef int abandon(self) except -1
 
 
 cdef class Leg(StreamEnd):
@@ -88,9 +91,14 @@ cdef class Session(Consumer):
     cdef bint lenient               # a failed publish is answered and does not end the session
     cdef bint remote                # the far end of a stream: its client's home is elsewhere
     cdef bint blocked               # parsing waits for tickets, a placement or a peer
+    cdef bint crammed               # parsing waits for the client to read its answers
     cdef bint stopping              # nothing more is executed; it closes when all is sent
     cdef readonly bint closed
     cdef bint eof                   # no more input
+    cdef bint movable               # may go to the worker of its topic, once
+    cdef bint moving                # is on its way there
+    cdef int forwards_to            # the owner of the last forwarded publishes
+    cdef uint32_t forwards          # how many there were in a row
     cdef bint dirty
     cdef bint resumable
     cdef bint reading
@@ -110,6 +118,8 @@ cdef class Session(Consumer):
     cdef uint32_t ticket_room
     cdef uint64_t ticket_base       # number of the first one
     cdef size_t forwarded
+    cdef int line_owner             # of the topics that the outstanding answers are about; -1: none
+    cdef bytes line_key             # the topic, if it is owned here
     cdef dict legs                  # worker -> Leg
     cdef Leg leg                    # of the subscription, when its topic is owned elsewhere
     cdef Leg relaying               # a message frame of it is half written
@@ -147,6 +157,7 @@ cdef class Session(Consumer):
     cdef void touch_dirty(self) noexcept
     cdef void wake(self) noexcept
     cdef int respond(self, const uint8_t *data, size_t n) except -1
+    cdef bint is_crammed(self) noexcept
     cdef int put_frame(self, int type, const uint8_t *data, size_t n) except -1
     cdef int answer(self, uint64_t ticket, TicketState state, bytes text) except -1
     cdef int finish_input(self) except -1
@@ -155,6 +166,7 @@ cdef class Session(Consumer):
     cdef int drop_kept(self) except -1
     cdef int check_appetite(self) except -1
     cdef size_t parse(self, const uint8_t *data, size_t n) except? 0
+    cdef bint finish_here(self, const uint8_t *line, size_t n) noexcept
     cdef Parsed command(self, const uint8_t *line, size_t n, size_t *used) except *
     cdef Parsed execute(self, Word *words, int count, const uint8_t *line, size_t *used,
                         const uint8_t *rest, size_t left) except *
@@ -164,6 +176,7 @@ cdef class Session(Consumer):
     cdef int call_tickets(self) except -1
     cdef void drop_tickets(self) noexcept
     cdef bint can_pipeline(self) noexcept
+    cdef bint may_join(self, int owner) noexcept
     cdef int publish_done(self, uint64_t number, str error) except -1
     cdef Parsed pub(self, Word *words, int count, const uint8_t *line, size_t *used,
                     const uint8_t *rest, size_t left) except *
@@ -212,6 +225,10 @@ cdef class Session(Consumer):
     cdef int peer_timed_out(self) except -1
     cdef int stop(self) except -1
     cdef int unsubscribe(self) except -1
+    cdef bint may_move(self, int owner) except *
+    cdef bint is_light(self, int owner) except *
+    cdef Parsed move_to(self, int owner) except *
+    cdef int adopt_names(self, state) except -1
 
 
 cdef class Home:
@@ -234,6 +251,8 @@ cdef class Home:
     cdef object options
     cdef object negotiate
     cdef object ask_placement
+    cdef object move
+    cdef list movers                        # (session, owner)
     cdef object log
     cdef int64_t max_msg_size
     cdef int64_t max_body_size

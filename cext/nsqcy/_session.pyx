@@ -37,6 +37,7 @@ from nsqcy._heap cimport (
 from nsqcy._store cimport record_body
 from nsqcy._wire cimport (
     ERROR,
+    FIN_LINE,
     FRAME_HEADER,
     LONGEST_LINE,
     MESSAGE,
@@ -60,6 +61,11 @@ cdef int64_t MILLISECOND = 1000000
 cdef int64_t SECOND = 1000000000
 cdef int64_t NEVER = 0x7fffffffffffffff
 cdef int64_t MAGIC_TIMEOUT = 60 * SECOND        # a peer that does not even say what it speaks
+cdef enum:
+    MOVE_MOST = 65536           # bytes unread, and unsent, that a session may take along
+    MOVE_BUSY = 600             # permille of the last second above which an owner takes nobody in
+    MOVE_FORWARDS = 256         # publishes in a row to one owner that make a producer move there
+
 cdef int64_t PEER_TIMEOUT = 5 * SECOND          # how long a publish waits for a dead worker
 
 cdef enum:
@@ -85,6 +91,10 @@ cdef class Transport:
         raise NotImplementedError
 
     cdef int close(self) except -1:
+        raise NotImplementedError
+
+    cdef int abandon(self) except -1:
+        """Let go of the peer without a word: another worker has it now."""
         raise NotImplementedError
 
 
@@ -167,7 +177,7 @@ cdef class Session(Consumer):
     cdef int resume(self) except -1:
         """What parsing waited for may have come."""
         self.resumable = False
-        if self.closed or self.stopping or not self.blocked:
+        if self.closed or self.stopping or self.moving or not self.blocked:
             return 0
         self.blocked = False
         self.last_command = self.home.agenda.now
@@ -248,7 +258,14 @@ cdef class Session(Consumer):
             self.last_command = self.home.agenda.now
             self.set_timer()
             at = 4
+        self.unread_error = None
         while at < n:
+            if self.is_crammed():
+                self.blocked = self.crammed = True
+                break
+            if self.finish_here(data + at, n - at):
+                at += FIN_LINE
+                continue
             self.unread_error = None
             parsed = self.command(data + at, n - at, &used)
             if parsed == NEXT:
@@ -260,6 +277,15 @@ cdef class Session(Consumer):
         if at:
             self.last_command = self.home.agenda.now
         return at
+
+    cdef bint finish_here(self, const uint8_t *line, size_t n) noexcept:
+        """The short way of the most frequent command: whether it was a FIN of a message of this
+        client's, and is done. Everything else goes the long way."""
+        cdef uint64_t id
+        return (n >= FIN_LINE and memcmp(line, b"FIN ", 4) == 0 and line[FIN_LINE - 1] == 10
+                and self.channel is not None and self.ticket_count == 0
+                and hex16_parse(line + 4, &id) == 0
+                and self.channel.finish(self, id) == DONE)
 
     cdef Parsed command(self, const uint8_t *line, size_t n, size_t *used) except *:
         """Execute one command, if all of it is there."""
@@ -320,6 +346,13 @@ cdef class Session(Consumer):
 
     # -- answers --
 
+    cdef bint is_crammed(self) noexcept:
+        """Whether so many answers wait for the client that it gets no more before it reads."""
+        cdef size_t waiting = self.output.end - self.output.start
+        if self.aside is not None:
+            waiting += len(self.aside)
+        return waiting > ANSWERS_MOST
+
     cdef int put_frame(self, int type, const uint8_t *data, size_t n) except -1:
         cdef Output aside
         if self.closed:
@@ -328,6 +361,8 @@ cdef class Session(Consumer):
             # In the middle of a message frame from another worker: right behind it.
             aside = Output()
             aside.put_frame(type, data, n)
+            if self.aside is None:
+                self.aside = bytearray()
             self.aside += aside.buffer[:aside.end]
         else:
             self.output.put_frame(type, data, n)
@@ -450,6 +485,15 @@ cdef class Session(Consumer):
     cdef bint can_pipeline(self) noexcept:
         return self.ticket_count < TICKETS_MOST and self.forwarded < FORWARDED_MOST
 
+    cdef bint may_join(self, int owner) noexcept:
+        """Whether a publish may go ahead of the answers outstanding. Not if one of these can be an
+        error that the owner, or here the topic, does not know of: nothing is executed after it."""
+        if self.ticket_count == 0 or self.lenient:
+            return True
+        if owner != self.line_owner:
+            return False
+        return owner != self.home.index or self.topic_key is self.line_key
+
     cdef int publish_done(self, uint64_t number, str error) except -1:
         cdef Ticket *ticket
         cdef bytes command
@@ -507,8 +551,10 @@ cdef class Session(Consumer):
         if left - 4 < <size_t>size:
             return self.body_missing(b"E_BAD_MESSAGE %s failed to read message body" % command)
         owner = self.route(name)
-        if owner < 0 or not self.can_pipeline():
+        if owner < 0 or not self.can_pipeline() or not self.may_join(owner):
             return BLOCKED
+        if owner != self.home.index and self.may_move(owner):
+            return self.move_to(owner)
         used[0] += 4 + size
         if owner != self.home.index:
             return self.forward_publish(owner, command, line, used[0], 1)
@@ -582,9 +628,11 @@ cdef class Session(Consumer):
             return self.fatal(
                 b"E_BAD_BODY MPUB body of %d bytes holds messages for %d" % (size, at))
         owner = self.route(&words[1])
-        if owner < 0 or not self.can_pipeline():
+        if owner < 0 or not self.can_pipeline() or not self.may_join(owner):
             return BLOCKED
         self.scanned = 0
+        if owner != self.home.index and self.may_move(owner):
+            return self.move_to(owner)
         used[0] += 4 + size
         if owner != self.home.index:
             return self.forward_publish(owner, MPUB, line, used[0], messages)
@@ -654,6 +702,8 @@ cdef class Session(Consumer):
                                  uint64_t body_bytes) except *:
         self.topic_count += count
         if topic.published(count, body_bytes):
+            self.line_owner = self.home.index
+            self.line_key = self.topic_key
             topic.promise(self, self.take_ticket(command, 0))
         elif self.ticket_count:
             self.answer(self.take_ticket(command, 0), ANSWERED, None)
@@ -664,6 +714,9 @@ cdef class Session(Consumer):
     cdef Parsed forward_publish(self, int owner, const char *command, const uint8_t *line,
                                 size_t n, uint32_t messages) except *:
         cdef Leg leg = self.leg_to(owner)
+        self.forwards = self.forwards + 1 if owner == self.forwards_to else 0
+        self.forwards_to = owner
+        self.line_owner = owner
         leg.expected.append(self.take_ticket(command, n))
         leg.send(line, n)
         self.topic_count += messages
@@ -701,7 +754,10 @@ cdef class Session(Consumer):
         self.subscribed_channel = word_bytes(&words[2]).decode()
         if owner == self.home.index:
             return self.subscribe(self.topic, self.subscribed_channel)
+        if self.movable and self.is_light(owner):
+            return self.move_to(owner)
         self.leg = self.leg_to(owner)
+        self.line_owner = -1
         self.leg.expected.append(self.take_ticket(SUB, n))
         self.leg.send(line, n)
         self.state = SUBSCRIBED
@@ -823,6 +879,7 @@ cdef class Session(Consumer):
         self.state = CLOSING
         self.ready_count = 0
         if self.leg is not None:
+            self.line_owner = -1
             self.leg.expected.append(self.take_ticket(SUB, n))
             return self.forward(line, n)
         self.set_ready(0)
@@ -916,6 +973,75 @@ cdef class Session(Consumer):
         self.stop()
         return 0
 
+    # -- moving to the owner --
+
+    cdef bint may_move(self, int owner) except *:
+        """Whether a producer has published to this one owner for long enough, and may go there."""
+        return (self.movable and self.forwards >= MOVE_FORWARDS and owner == self.forwards_to
+                and self.channel is None and self.leg is None and len(self.legs) == 1
+                and self.is_light(owner))
+
+    cdef bint is_light(self, int owner) except *:
+        """Whether the session can go to `owner` with what it carries, and the owner has room."""
+        return (self.output.pending() <= MOVE_MOST and self.kept_end - self.kept_start <= MOVE_MOST
+                and self.home.mesh.shared.busy(owner) < MOVE_BUSY)
+
+    cdef Parsed move_to(self, int owner) except *:
+        """Go on at the owner, from this command on; with nothing outstanding."""
+        if self.ticket_count == 0:
+            self.movable = False
+            self.moving = True
+            self.home.movers.append((self, owner))
+        return BLOCKED
+
+    def pack(self):
+        """The session as the worker it moves to needs it: (state, unread bytes, unsent bytes)."""
+        cdef const uint8_t *data[64]
+        cdef size_t lengths[64]
+        cdef int i
+        self.note_counts()
+        unsent = b"".join([
+            data[i][:lengths[i]] for i in range(self.output.pieces(data, lengths, 64))])
+        state = {
+            name: getattr(self, name) for name in (
+                "remote_address", "client_id", "hostname", "user_agent", "topology_region",
+                "topology_zone", "msg_timeout", "sample_rate", "heartbeat_interval",
+                "output_buffer_size", "output_buffer_timeout", "connected_at", "pub_counts")}
+        state["next_heartbeat"] = self.next_heartbeat
+        state["last_command"] = self.last_command
+        return state, self.kept[self.kept_start:self.kept_end], unsent
+
+    def unpack(self, state, bytes unread not None, bytes unsent not None):
+        """Be the session that was packed in another worker."""
+        self.magic_seen = True
+        self.movable = False
+        self.adopt_names(state)
+        self.heartbeat_interval = state["heartbeat_interval"]
+        self.next_heartbeat = state["next_heartbeat"]
+        self.last_command = state["last_command"]
+        self.pub_counts = state["pub_counts"]
+        if unsent:
+            self.output.put(unsent, len(unsent))
+            self.touch_dirty()
+        self.set_timer()
+        self.feed(unread, len(unread))
+
+    def fileno(self):
+        """The descriptor of its socket."""
+        return self.transport.fileno()
+
+    def stay(self):
+        """The move failed: go on here."""
+        if not self.closed:
+            self.moving = False
+            self.wake()
+
+    def leave(self):
+        """The move succeeded: the connection is another worker's."""
+        if not self.closed:
+            self.transport.abandon()
+            self.close()
+
     # -- streams to other workers --
 
     cdef Leg leg_to(self, int peer):
@@ -954,15 +1080,22 @@ cdef class Session(Consumer):
         """Be the far end of a session whose home sent this hello."""
         self.remote = True
         self.lenient = hello["lenient"]
-        for name in ("client_id", "hostname", "user_agent", "topology_region", "topology_zone"):
-            setattr_str(self, name, hello[name])
-        self.msg_timeout = hello["msg_timeout"]
-        self.sample_rate = hello["sample_rate"]
-        self.output_buffer_size = hello["output_buffer_size"]
-        self.output_buffer_timeout = hello["output_buffer_timeout"]
-        self.connected_at = hello["connected_at"]
-        self.find_locality()
+        self.adopt_names(hello)
         self.set_timer()
+
+    cdef int adopt_names(self, state) except -1:
+        """What a client has told of itself, to another worker."""
+        self.client_id = state["client_id"]
+        self.hostname = state["hostname"]
+        self.user_agent = state["user_agent"]
+        self.topology_region = state["topology_region"]
+        self.topology_zone = state["topology_zone"]
+        self.msg_timeout = state["msg_timeout"]
+        self.sample_rate = state["sample_rate"]
+        self.output_buffer_size = state["output_buffer_size"]
+        self.output_buffer_timeout = state["output_buffer_timeout"]
+        self.connected_at = state["connected_at"]
+        return self.find_locality()
 
     def be_lenient(self):
         """Be a session without a client: one that publishes for others of this worker."""
@@ -1074,6 +1207,9 @@ cdef class Session(Consumer):
             leg = self.leg
             leg.stream.consumed(leg.unconsumed)
             leg.unconsumed = 0
+        if self.crammed and not self.is_crammed():
+            self.crammed = False
+            self.wake()
         if self.channel is not None:
             self.channel.check_ready(self)
         return 0
@@ -1158,20 +1294,6 @@ cdef class Session(Consumer):
         }
 
 
-cdef int setattr_str(Session session, str name, str value) except -1:
-    if name == "client_id":
-        session.client_id = value
-    elif name == "hostname":
-        session.hostname = value
-    elif name == "user_agent":
-        session.user_agent = value
-    elif name == "topology_region":
-        session.topology_region = value
-    else:
-        session.topology_zone = value
-    return 0
-
-
 cdef class Leg(StreamEnd):
     cdef int send(self, const uint8_t *data, size_t n) except -1:
         """Commands to the owner; what exceeds the stream's credit waits here."""
@@ -1238,9 +1360,9 @@ cdef class Leg(StreamEnd):
         if self.frame_type == MESSAGE:
             session.message_count += 1
             session.relaying = None
-            if session.aside is not None and len(session.aside):
+            if session.aside is not None:
                 session.output.put(session.aside, len(session.aside))
-                session.aside = bytearray()
+                session.aside = None
             return 0
         answer = bytes(self.answer)
         self.answer = bytearray()
@@ -1285,12 +1407,13 @@ cdef class Leg(StreamEnd):
 
 cdef class Home:
     def __init__(self, *, Shard shard not None, Mesh mesh, int index, options, negotiate,
-                 ask_placement, log):
+                 ask_placement, move=None, log):
         """
         mesh: the streams to other workers; None when this is the only one
         options: the daemon's
         negotiate: negotiate(identify body, options, session) -> identity, or ClientError
         ask_placement: called with the name of a topic whose owner is not known; placed() follows
+        move: called with a session and the worker it should move to; its leave() or stay() follows
         """
         self.shard = shard
         self.agenda = shard.agenda
@@ -1299,6 +1422,8 @@ cdef class Home:
         self.options = options
         self.negotiate = negotiate
         self.ask_placement = ask_placement
+        self.move = move
+        self.movers = []
         self.log = log
         self.sessions = set()
         self.owners = {}
@@ -1406,21 +1531,36 @@ cdef class Home:
                 if node == NULL or node.due > self.agenda.now:
                     break
                 session = <Session>(<Timer *>node).owner
-                session.on_timer()
+                try:
+                    session.on_timer()
+                except Exception as error:
+                    self.report(session, error)
             while self.resumable:
                 work = self.resumable
                 self.resumable = []
                 for session in work:
-                    session.resume()
+                    try:
+                        session.resume()
+                    except Exception as error:
+                        self.report(session, error)
             due = self.shard.turn()
             if not self.resumable:
                 break
+        if self.movers:
+            work = self.movers
+            self.movers = []
+            for session, owner in work:
+                self.move(session, owner)
         work = self.dirty
         self.dirty = []
         for session in work:
             session.dirty = False
-            if not session.closed:
+            if session.closed:
+                continue
+            try:
                 session.transport.flush()
+            except Exception as error:
+                self.report(session, error)
         if self.mesh is not None:
             left = self.mesh.drain(DRAIN_BYTES)
             self.mesh.flush()

@@ -159,3 +159,4 @@ cdef class Shard:
     cdef Topic make_topic(self, bytes key)
     cdef int tick(self) except -1
     cdef bint has_work(self) noexcept
+    cdef int report(self, str name, error) except -1

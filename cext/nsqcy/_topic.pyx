@@ -1198,16 +1198,22 @@ cdef class Shard:
             work = self.dirty_topics
             self.dirty_topics = []
             for topic in work:
-                topic.settle_turn()
+                try:
+                    topic.settle_turn()
+                except Exception as error:
+                    self.report(topic.name, error)
         work = self.agenda.dirty_channels
         self.agenda.dirty_channels = []
         for channel in work:
             channel.dirty = False
             if channel.gone:
                 continue
-            if channel.dispatch(DISPATCH_BUDGET):
-                channel.touch_dirty()
-                left = True
+            try:
+                if channel.dispatch(DISPATCH_BUDGET):
+                    channel.touch_dirty()
+                    left = True
+            except Exception as error:
+                self.report(channel.name, error)
             channel.set_alarm()
         if self.io is not None:
             self.io.kick()
@@ -1217,6 +1223,12 @@ cdef class Shard:
         if node != NULL and node.due < self.next_tick:
             return node.due
         return self.next_tick
+
+    cdef int report(self, str name, error) except -1:
+        """Something that should not happen: it must not take the others' turn with it."""
+        if self.log is not None:
+            self.log.error(f"{name} - {type(error).__name__}: {error}")
+        return 0
 
     cdef int tick(self) except -1:
         """Once a second: what need not be exact."""

@@ -81,6 +81,9 @@ cdef class SocketTransport(Transport):
         self.loop = loop
         self.fd = fd
 
+    def fileno(self):
+        return self.fd
+
     def open(self):
         """Begin to receive. (The session is in place by now.)"""
         self.reader = self.loop.ev.io(self.fd, READ)
@@ -162,16 +165,20 @@ cdef class SocketTransport(Transport):
             self.reader.stop()
         return 0
 
-    cdef int close(self) except -1:
-        cdef size_t drained = 0
-        cdef ssize_t n = 1
-        if self.fd < 0:
-            return 0
+    cdef int stop_watching(self) except -1:
         self.watch_output(False)
         if self.reader is not None:
             self.reader.stop()
             self.reader.close()
             self.reader = None
+        return 0
+
+    cdef int close(self) except -1:
+        cdef size_t drained = 0
+        cdef ssize_t n = 1
+        if self.fd < 0:
+            return 0
+        self.stop_watching()
         # Closing with unread input resets the connection, and the peer may lose our last words.
         shutdown(self.fd, SHUT_WR)
         while n > 0 and drained < DRAIN_MOST:
@@ -179,6 +186,13 @@ cdef class SocketTransport(Transport):
             drained += max(n, 0)
         close(self.fd)
         self.fd = -1
+        return 0
+
+    cdef int abandon(self) except -1:
+        if self.fd >= 0:
+            self.stop_watching()
+            close(self.fd)
+            self.fd = -1
         return 0
 
     def __dealloc__(self):
@@ -268,7 +282,17 @@ def accept_socket(Loop loop not None, int fd, str remote_address not None):
     """Serve a connected socket, whose descriptor is now ours."""
     cdef SocketTransport transport = SocketTransport(loop, fd)
     cdef Session session = Session(loop.home, transport, remote_address)
+    session.movable = loop.home.move is not None
     transport.open()
+    return session
+
+
+def accept_move(Loop loop not None, int fd, state, bytes unread not None, bytes unsent not None):
+    """Go on serving a client that another worker has packed; its descriptor is now ours."""
+    cdef SocketTransport transport = SocketTransport(loop, fd)
+    cdef Session session = Session(loop.home, transport, state["remote_address"])
+    transport.open()
+    session.unpack(state, unread, unsent)
     return session
 
 
@@ -405,8 +429,7 @@ cdef class Loop:
         """Read the clocks, once a turn: the first who has something to do in it calls."""
         if not self.in_turn:
             self.in_turn = True
-            self.turn_began = clock_ns(CLOCK_MONOTONIC)
-            self.home.agenda.now = self.turn_began
+            self.home.agenda.now = clock_ns(CLOCK_MONOTONIC)
             self.home.agenda.wall = clock_ns(CLOCK_REALTIME)
             if self.home.mesh is not None:
                 self.home.mesh.awake()
@@ -422,9 +445,7 @@ cdef class Loop:
         due = self.home.turn()
         if due > self.home.agenda.now and mesh is not None and not mesh.prepare_sleep():
             due = self.home.agenda.now
-        self.turns += 1
         self.in_turn = False
-        self.busy_ns += clock_ns(CLOCK_MONOTONIC) - self.turn_began
         if due <= self.home.agenda.now:
             if not self.idling:
                 # An active idle watcher keeps the poll from blocking.
