@@ -602,7 +602,8 @@ cdef class Topic(Window):
                 entry = entry.next
             for channel in self.channels.values():
                 self.gather_channel(channel)
-            qsort(self.moving, self.moving_count, sizeof(Entry *), compare_records)
+            if self.moving_count:
+                qsort(self.moving, self.moving_count, sizeof(Entry *), compare_records)
             for i in range(self.moving_count):
                 self.evacuate(self.moving[i])
         finally:
@@ -1004,7 +1005,8 @@ cdef class Topic(Window):
         if self.places == NULL:
             raise MemoryError()
         self.place_count = 0
-        qsort(found.run_array, found.run_count, sizeof(RecoveredRun), compare_runs)
+        if found.run_count:
+            qsort(found.run_array, found.run_count, sizeof(RecoveredRun), compare_runs)
         for i in range(found.run_count):
             run = &found.run_array[i]
             block = self.store.new_block(0)
