@@ -294,7 +294,7 @@ def test_a_pipeline_is_answered_up_to_the_write_that_failed(make):
     assert bodies(consumer) == [b"4"]
 
 
-@pytest.mark.parametrize("nth", range(1, 9))
+@pytest.mark.parametrize("nth", range(1, 13))
 @pytest.mark.parametrize("settings", [{"mem_queue_size": 0}, {"budget": 150_000}])
 def test_what_was_accepted_and_nothing_else_is_there_after_a_full_disk(make, settings, nth):
     settings = {**settings, "log_options": SMALL_FILES}
@@ -302,8 +302,8 @@ def test_what_was_accepted_and_nothing_else_is_there_after_a_full_disk(make, set
     core.create("t").channel("c")
     core.io.fault("pwrite", nth, errno.ENOSPC, 1)
     accepted = set()
-    for first in range(0, 30, 3):
-        sent = [b"%02d" % number * 9_000 for number in range(first, first + 3)]
+    for first in range(0, 36, 9):
+        sent = [b"%02d" % number * 9_000 for number in range(first, first + 9)]
         producer = core.client()
         producer.send(*(pub(body) for body in sent))
         core.settle()

@@ -1,4 +1,7 @@
-"""The core against the slow and obvious model: any history of commands, failures and restarts."""
+"""The core against the slow and obvious model: any history of commands, failures and restarts.
+
+NSQCY_HYPOTHESIS=full tries many more histories.
+"""
 
 import errno
 import os
