@@ -16,10 +16,10 @@ from nsqcy.nsqd.placement import Placement
 HEARTBEAT = Frame(RESPONSE, b"_heartbeat_")
 
 
-def homes(daemon: Nsqd, conns: Iterable[Conn]) -> list[int]:
-    """The index, by age, of the worker that holds the socket of each connection."""
+def homes(daemon: Nsqd, conns: Iterable[Conn], pids: list[int] | None = None) -> list[int]:
+    """Which worker holds the socket of each connection: its index in `pids`, or by age."""
     ports = [conn.socket.getsockname()[1] for conn in conns]
-    pids = daemon.workers()
+    pids = pids or daemon.workers()
 
     def found() -> dict[int, int]:
         held = {

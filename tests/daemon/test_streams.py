@@ -2,7 +2,6 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 from conftest import Starter
@@ -22,19 +21,6 @@ from together import together
 from web import eventually
 
 WORKERS = 4
-
-
-@pytest.fixture
-def starter(tmp_path) -> Iterator[Starter]:  # type: ignore[no-untyped-def]
-    starter = Starter(WORKERS, tmp_path)
-    yield starter
-    for daemon in starter.daemons:
-        daemon.destroy()
-
-
-@pytest.fixture
-def four(starter: Starter) -> Nsqd:
-    return starter()
 
 
 def create(daemon: Nsqd, topics: list[str], *channels: str) -> dict[str, int]:
