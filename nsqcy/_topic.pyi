@@ -1,15 +1,11 @@
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from nsqcy._channel import Agenda, Channel
 from nsqcy._ids import IdSource
 from nsqcy._io import IoThread
 from nsqcy._store import Store, Window
-
-class _Log(Protocol):
-    def info(self, msg: str, /) -> object: ...
-    def warn(self, msg: str, /) -> object: ...
-    def error(self, msg: str, /) -> object: ...
+from nsqcy.lines import Lines
 
 class Topic(Window):
     def __new__(cls, shard: Shard, key: bytes) -> Topic: ...
@@ -59,7 +55,7 @@ class Shard:
         data_path: str | None,
         log_options: Mapping[str, Any] | None = None,
         on_event: Callable[[str, str, str | None], object] | None = None,
-        log: _Log | None = None,
+        log: Lines | None = None,
     ) -> None: ...
     @property
     def topics(self) -> Mapping[bytes, Topic]: ...

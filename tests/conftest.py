@@ -59,6 +59,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
+def placed(workers: int) -> dict[str, Any]:
+    """Options of a daemon with so many workers. Connections stay where they are, so that most of
+    them speak to a topic of another worker (moves have tests of their own)."""
+    return {"workers": workers, "move_sessions": False if workers > 1 else None}
+
+
 class Starter:
     """Starts daemons for one test: `nsqd(mem_queue_size=0)`."""
 
@@ -72,7 +78,7 @@ class Starter:
         if data is None:
             data = self.path / f"data{len(self.daemons)}"
             data.mkdir()
-        daemon = Nsqd(data, **({"workers": self.workers} | options))
+        daemon = Nsqd(data, **(placed(self.workers) | options))
         self.daemons.append(daemon)
         return daemon
 
@@ -97,7 +103,7 @@ def nsqd(workers: int, tmp_path: Path) -> Iterator[Starter]:
 
 def keep(workers: int, path: Path, **options: Any) -> Iterator[Callable[[], Nsqd]]:
     """A daemon for many tests, started when first wanted and again if one of them ended it."""
-    daemon = Nsqd(path, workers=workers, **options)
+    daemon = Nsqd(path, **(placed(workers) | options))
 
     def running() -> Nsqd:
         return daemon if daemon.alive() else daemon.start()

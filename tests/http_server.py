@@ -54,7 +54,7 @@ class StderrLog:
     def info(self, msg: str) -> None:
         self._write("INFO", msg)
 
-    def warning(self, msg: str) -> None:
+    def warn(self, msg: str) -> None:
         self._write("WARNING", msg)
 
     def error(self, msg: str) -> None:

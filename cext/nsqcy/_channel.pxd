@@ -157,6 +157,7 @@ cdef class Channel:
     cdef void step_over(self, Record *record) noexcept
     cdef Entry *entry_at_cursor(self, Record *record) except NULL
     cdef Entry *take(self) except? NULL
+    cdef Entry *take_queued(self) except? NULL
     cdef Consumer next_consumer(self)
     cdef int deliver(self, Consumer consumer, Entry *entry) except -1
     cdef void drop_entry(self, Entry *entry) noexcept

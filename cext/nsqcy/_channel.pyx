@@ -132,10 +132,10 @@ cdef class Channel:
         self.born_seq = window.fanout.seq
 
     def __dealloc__(self):
-        if self.window is not None and not self.gone:
-            self.drop_everything()
-            self.window.unwatch(&self.cursor)
-            self.leave_agenda()
+        # A channel that was not closed is garbage together with its topic, some of which may be
+        # cleared already: nothing of it is touched.
+        while self.holdings != NULL:
+            self.free_holding(self.holdings)
         heap_free(&self.timers)
         free(self.table)
 
@@ -243,6 +243,7 @@ cdef class Channel:
         """An ephemeral channel turns what was fanned out into explicit entries, dropping the newest
         beyond mem-queue-size, as nothing else may keep them."""
         cdef Record *record
+        cdef uint64_t seq
         while self.cursor.seq < self.window.fanout.seq:
             record = self.record_at_cursor()
             if record == NULL:
@@ -251,11 +252,16 @@ cdef class Channel:
                 self.step_over(record)
                 continue
             if self.queued >= self.agenda.mem_queue_size:
+                seq = self.cursor.seq
                 self.dispatch(1)
+                if self.cursor.seq != seq:
+                    continue
             if self.queued >= self.agenda.mem_queue_size:
                 self.dropped_count += 1
             else:
                 self.queue_entry(self.entry_at_cursor(record))
+                # The cursor is about to pass it: it waits for nothing.
+                self.queue_last.holding = NULL
             self.window_step(record)
         return 0
 
@@ -323,28 +329,37 @@ cdef class Channel:
 
     cdef Entry *take(self) except? NULL:
         """The next message to deliver, off the queue or the window, with its block in memory."""
-        cdef Entry *entry = self.queue_first
-        cdef Record *record
-        if entry != NULL and (<size_t>entry.holding <= self.cursor.seq
-                              or self.cursor.seq >= self.window.fanout.seq):
-            if entry.block.data == NULL or entry.block.flags & LOADING:
-                if not entry.block.flags & UNREADABLE:
-                    self.window.load(entry.block)
-                    return NULL
-            self.queue_first = entry.next
-            if self.queue_first == NULL:
-                self.queue_last = NULL
-            self.queued -= 1
-            return entry
+        cdef Entry *entry
+        cdef Record *record = NULL
         while True:
+            entry = self.queue_first
+            if entry != NULL and (<size_t>entry.holding <= self.cursor.seq
+                                  or self.cursor.seq >= self.window.fanout.seq):
+                return self.take_queued()
             record = self.record_at_cursor()
             if record == NULL:
+                if entry != NULL and self.cursor.seq >= self.window.fanout.seq:
+                    # It has just stepped over the last records before the queued one.
+                    continue
                 return NULL
             if not record.attributes & (RECORD_DELAYED | RECORD_DAMAGED):
                 break
             self.step_over(record)
         entry = self.entry_at_cursor(record)
         self.window_step(record)
+        return entry
+
+    cdef Entry *take_queued(self) except? NULL:
+        """The first message of the queue; NULL if its block has to be loaded first."""
+        cdef Entry *entry = self.queue_first
+        if entry.block.data == NULL or entry.block.flags & LOADING:
+            if not entry.block.flags & UNREADABLE:
+                self.window.load(entry.block)
+                return NULL
+        self.queue_first = entry.next
+        if self.queue_first == NULL:
+            self.queue_last = NULL
+        self.queued -= 1
         return entry
 
     # -- messages go out --
@@ -579,8 +594,11 @@ cdef class Channel:
         consumer.requeue_count += 1
         if delay:
             self.defer_entry(entry, self.agenda.now + delay)
-        else:
-            self.queue_entry(entry)
+            return DONE
+        if self.ephemeral:
+            # What was fanned out before has its place in the queue before it.
+            self.collect()
+        self.queue_entry(entry)
         return DONE
 
     cdef Outcome touch(self, Consumer consumer, uint64_t id) noexcept:
@@ -612,6 +630,8 @@ cdef class Channel:
         """Handle what is due, at most `budget` messages; returns whether some is still due."""
         cdef HeapNode *node
         cdef Entry *entry
+        if self.ephemeral:
+            self.collect()
         while budget > 0:
             node = heap_peek(&self.timers)
             if node == NULL or node.due > self.agenda.now:

@@ -183,6 +183,9 @@ cdef class Log:
     # is still in `into`: retract() it.
     cdef int append(self, const uint8_t *run, size_t n, uint64_t first_seq, uint64_t last_seq,
                     uint32_t count, int flags, Extent *into, log_done done, void *arg) except -1
+    # Whether a run of n bytes would begin a new segment: it may be written although one that was
+    # appended before it fails.
+    cdef bint rolls(self, size_t n) noexcept
     # Takes a failed run of n bytes that began with first_seq back out of an extent.
     cdef int retract(self, Extent *into, size_t n, uint64_t first_seq, uint32_t count) except -1
     # Reads the whole chain; see docs/DISKFORMAT.md for what damaged records look like.

@@ -290,6 +290,11 @@ cdef class Log:
 
     # ---- appending ----
 
+    cdef bint rolls(self, size_t n) noexcept:
+        cdef Segment *segment = self._current
+        return segment is NULL or (segment.end > SEGMENT_HEADER
+                                   and segment.end + n > self.max_bytes_per_file)
+
     cdef int append(self, const uint8_t *run, size_t n, uint64_t first_seq, uint64_t last_seq,
                     uint32_t count, int flags, Extent *into, log_done done, void *arg) except -1:
         cdef Segment *segment = self._current
@@ -298,11 +303,9 @@ cdef class Log:
             raise ValueError("the log is closed")
         if n == 0 or n & 7 or n > 0xFFFFFFF8u or count == 0 or first_seq > last_seq:
             raise ValueError("not a run")
-        if (segment is not NULL and segment.end > SEGMENT_HEADER
-                and segment.end + n > self.max_bytes_per_file):
-            self._segment_retire(segment)
-            segment = NULL
-        if segment is NULL:
+        if self.rolls(n):
+            if segment is not NULL:
+                self._segment_retire(segment)
             self._segment_open(first_seq)
             segment = self._current
         task = self._task(TASK_RUN, segment, NULL)

@@ -56,6 +56,7 @@ cdef class Transport:
     cdef int flush(self) except -1
     cdef int watch_input(self, bint on) except -1
     cdef int close(self) except -1
+    cdef int abandon(self) except -1
 
 
 cdef class Leg(StreamEnd):
@@ -94,6 +95,10 @@ cdef class Session(Consumer):
     cdef bint stopping              # nothing more is executed; it closes when all is sent
     cdef readonly bint closed
     cdef bint eof                   # no more input
+    cdef bint movable               # may go to the worker of its topic, once
+    cdef bint moving                # is on its way there
+    cdef int forwards_to            # the owner of the last forwarded publishes
+    cdef uint32_t forwards          # how many there were in a row
     cdef bint dirty
     cdef bint resumable
     cdef bint reading
@@ -161,6 +166,7 @@ cdef class Session(Consumer):
     cdef int drop_kept(self) except -1
     cdef int check_appetite(self) except -1
     cdef size_t parse(self, const uint8_t *data, size_t n) except? 0
+    cdef bint finish_here(self, const uint8_t *line, size_t n) noexcept
     cdef Parsed command(self, const uint8_t *line, size_t n, size_t *used) except *
     cdef Parsed execute(self, Word *words, int count, const uint8_t *line, size_t *used,
                         const uint8_t *rest, size_t left) except *
@@ -219,6 +225,10 @@ cdef class Session(Consumer):
     cdef int peer_timed_out(self) except -1
     cdef int stop(self) except -1
     cdef int unsubscribe(self) except -1
+    cdef bint may_move(self, int owner) except *
+    cdef bint is_light(self, int owner) except *
+    cdef Parsed move_to(self, int owner) except *
+    cdef int adopt_names(self, state) except -1
 
 
 cdef class Home:
@@ -241,6 +251,8 @@ cdef class Home:
     cdef object options
     cdef object negotiate
     cdef object ask_placement
+    cdef object move
+    cdef list movers                        # (session, owner)
     cdef object log
     cdef int64_t max_msg_size
     cdef int64_t max_body_size

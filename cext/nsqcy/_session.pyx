@@ -12,6 +12,7 @@ pipelined; any other command waits until no ticket is outstanding. Heartbeats an
 
 import json
 
+cimport cython
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
@@ -36,6 +37,7 @@ from nsqcy._heap cimport (
 from nsqcy._store cimport record_body
 from nsqcy._wire cimport (
     ERROR,
+    FIN_LINE,
     FRAME_HEADER,
     LONGEST_LINE,
     MESSAGE,
@@ -59,6 +61,11 @@ cdef int64_t MILLISECOND = 1000000
 cdef int64_t SECOND = 1000000000
 cdef int64_t NEVER = 0x7fffffffffffffff
 cdef int64_t MAGIC_TIMEOUT = 60 * SECOND        # a peer that does not even say what it speaks
+cdef enum:
+    MOVE_MOST = 65536           # bytes unread, and unsent, that a session may take along
+    MOVE_BUSY = 600             # permille of the last second above which an owner takes nobody in
+    MOVE_FORWARDS = 256         # publishes in a row to one owner that make a producer move there
+
 cdef int64_t PEER_TIMEOUT = 5 * SECOND          # how long a publish waits for a dead worker
 
 cdef enum:
@@ -86,6 +93,10 @@ cdef class Transport:
     cdef int close(self) except -1:
         raise NotImplementedError
 
+    cdef int abandon(self) except -1:
+        """Let go of the peer without a word: another worker has it now."""
+        raise NotImplementedError
+
 
 cdef inline bint word_is(const Word *word, const char *text, size_t length) noexcept:
     return word.length == length and memcmp(word.at, text, length) == 0
@@ -95,6 +106,7 @@ cdef inline bytes word_bytes(const Word *word):
     return PyBytes_FromStringAndSize(<const char *>word.at, word.length)
 
 
+@cython.no_gc_clear      # __dealloc__ needs the home
 cdef class Session(Consumer):
     def __cinit__(self, Home home not None, Transport transport not None, str remote_address,
                   *args, **kwargs):
@@ -165,7 +177,7 @@ cdef class Session(Consumer):
     cdef int resume(self) except -1:
         """What parsing waited for may have come."""
         self.resumable = False
-        if self.closed or self.stopping or not self.blocked:
+        if self.closed or self.stopping or self.moving or not self.blocked:
             return 0
         self.blocked = False
         self.last_command = self.home.agenda.now
@@ -246,10 +258,14 @@ cdef class Session(Consumer):
             self.last_command = self.home.agenda.now
             self.set_timer()
             at = 4
+        self.unread_error = None
         while at < n:
             if self.is_crammed():
                 self.blocked = self.crammed = True
                 break
+            if self.finish_here(data + at, n - at):
+                at += FIN_LINE
+                continue
             self.unread_error = None
             parsed = self.command(data + at, n - at, &used)
             if parsed == NEXT:
@@ -261,6 +277,15 @@ cdef class Session(Consumer):
         if at:
             self.last_command = self.home.agenda.now
         return at
+
+    cdef bint finish_here(self, const uint8_t *line, size_t n) noexcept:
+        """The short way of the most frequent command: whether it was a FIN of a message of this
+        client's, and is done. Everything else goes the long way."""
+        cdef uint64_t id
+        return (n >= FIN_LINE and memcmp(line, b"FIN ", 4) == 0 and line[FIN_LINE - 1] == 10
+                and self.channel is not None and self.ticket_count == 0
+                and hex16_parse(line + 4, &id) == 0
+                and self.channel.finish(self, id) == DONE)
 
     cdef Parsed command(self, const uint8_t *line, size_t n, size_t *used) except *:
         """Execute one command, if all of it is there."""
@@ -528,6 +553,8 @@ cdef class Session(Consumer):
         owner = self.route(name)
         if owner < 0 or not self.can_pipeline() or not self.may_join(owner):
             return BLOCKED
+        if owner != self.home.index and self.may_move(owner):
+            return self.move_to(owner)
         used[0] += 4 + size
         if owner != self.home.index:
             return self.forward_publish(owner, command, line, used[0], 1)
@@ -604,6 +631,8 @@ cdef class Session(Consumer):
         if owner < 0 or not self.can_pipeline() or not self.may_join(owner):
             return BLOCKED
         self.scanned = 0
+        if owner != self.home.index and self.may_move(owner):
+            return self.move_to(owner)
         used[0] += 4 + size
         if owner != self.home.index:
             return self.forward_publish(owner, MPUB, line, used[0], messages)
@@ -685,6 +714,8 @@ cdef class Session(Consumer):
     cdef Parsed forward_publish(self, int owner, const char *command, const uint8_t *line,
                                 size_t n, uint32_t messages) except *:
         cdef Leg leg = self.leg_to(owner)
+        self.forwards = self.forwards + 1 if owner == self.forwards_to else 0
+        self.forwards_to = owner
         self.line_owner = owner
         leg.expected.append(self.take_ticket(command, n))
         leg.send(line, n)
@@ -723,6 +754,8 @@ cdef class Session(Consumer):
         self.subscribed_channel = word_bytes(&words[2]).decode()
         if owner == self.home.index:
             return self.subscribe(self.topic, self.subscribed_channel)
+        if self.movable and self.is_light(owner):
+            return self.move_to(owner)
         self.leg = self.leg_to(owner)
         self.line_owner = -1
         self.leg.expected.append(self.take_ticket(SUB, n))
@@ -940,6 +973,75 @@ cdef class Session(Consumer):
         self.stop()
         return 0
 
+    # -- moving to the owner --
+
+    cdef bint may_move(self, int owner) except *:
+        """Whether a producer has published to this one owner for long enough, and may go there."""
+        return (self.movable and self.forwards >= MOVE_FORWARDS and owner == self.forwards_to
+                and self.channel is None and self.leg is None and len(self.legs) == 1
+                and self.is_light(owner))
+
+    cdef bint is_light(self, int owner) except *:
+        """Whether the session can go to `owner` with what it carries, and the owner has room."""
+        return (self.output.pending() <= MOVE_MOST and self.kept_end - self.kept_start <= MOVE_MOST
+                and self.home.mesh.shared.busy(owner) < MOVE_BUSY)
+
+    cdef Parsed move_to(self, int owner) except *:
+        """Go on at the owner, from this command on; with nothing outstanding."""
+        if self.ticket_count == 0:
+            self.movable = False
+            self.moving = True
+            self.home.movers.append((self, owner))
+        return BLOCKED
+
+    def pack(self):
+        """The session as the worker it moves to needs it: (state, unread bytes, unsent bytes)."""
+        cdef const uint8_t *data[64]
+        cdef size_t lengths[64]
+        cdef int i
+        self.note_counts()
+        unsent = b"".join([
+            data[i][:lengths[i]] for i in range(self.output.pieces(data, lengths, 64))])
+        state = {
+            name: getattr(self, name) for name in (
+                "remote_address", "client_id", "hostname", "user_agent", "topology_region",
+                "topology_zone", "msg_timeout", "sample_rate", "heartbeat_interval",
+                "output_buffer_size", "output_buffer_timeout", "connected_at", "pub_counts")}
+        state["next_heartbeat"] = self.next_heartbeat
+        state["last_command"] = self.last_command
+        return state, self.kept[self.kept_start:self.kept_end], unsent
+
+    def unpack(self, state, bytes unread not None, bytes unsent not None):
+        """Be the session that was packed in another worker."""
+        self.magic_seen = True
+        self.movable = False
+        self.adopt_names(state)
+        self.heartbeat_interval = state["heartbeat_interval"]
+        self.next_heartbeat = state["next_heartbeat"]
+        self.last_command = state["last_command"]
+        self.pub_counts = state["pub_counts"]
+        if unsent:
+            self.output.put(unsent, len(unsent))
+            self.touch_dirty()
+        self.set_timer()
+        self.feed(unread, len(unread))
+
+    def fileno(self):
+        """The descriptor of its socket."""
+        return self.transport.fileno()
+
+    def stay(self):
+        """The move failed: go on here."""
+        if not self.closed:
+            self.moving = False
+            self.wake()
+
+    def leave(self):
+        """The move succeeded: the connection is another worker's."""
+        if not self.closed:
+            self.transport.abandon()
+            self.close()
+
     # -- streams to other workers --
 
     cdef Leg leg_to(self, int peer):
@@ -978,15 +1080,22 @@ cdef class Session(Consumer):
         """Be the far end of a session whose home sent this hello."""
         self.remote = True
         self.lenient = hello["lenient"]
-        for name in ("client_id", "hostname", "user_agent", "topology_region", "topology_zone"):
-            setattr_str(self, name, hello[name])
-        self.msg_timeout = hello["msg_timeout"]
-        self.sample_rate = hello["sample_rate"]
-        self.output_buffer_size = hello["output_buffer_size"]
-        self.output_buffer_timeout = hello["output_buffer_timeout"]
-        self.connected_at = hello["connected_at"]
-        self.find_locality()
+        self.adopt_names(hello)
         self.set_timer()
+
+    cdef int adopt_names(self, state) except -1:
+        """What a client has told of itself, to another worker."""
+        self.client_id = state["client_id"]
+        self.hostname = state["hostname"]
+        self.user_agent = state["user_agent"]
+        self.topology_region = state["topology_region"]
+        self.topology_zone = state["topology_zone"]
+        self.msg_timeout = state["msg_timeout"]
+        self.sample_rate = state["sample_rate"]
+        self.output_buffer_size = state["output_buffer_size"]
+        self.output_buffer_timeout = state["output_buffer_timeout"]
+        self.connected_at = state["connected_at"]
+        return self.find_locality()
 
     def be_lenient(self):
         """Be a session without a client: one that publishes for others of this worker."""
@@ -1185,20 +1294,6 @@ cdef class Session(Consumer):
         }
 
 
-cdef int setattr_str(Session session, str name, str value) except -1:
-    if name == "client_id":
-        session.client_id = value
-    elif name == "hostname":
-        session.hostname = value
-    elif name == "user_agent":
-        session.user_agent = value
-    elif name == "topology_region":
-        session.topology_region = value
-    else:
-        session.topology_zone = value
-    return 0
-
-
 cdef class Leg(StreamEnd):
     cdef int send(self, const uint8_t *data, size_t n) except -1:
         """Commands to the owner; what exceeds the stream's credit waits here."""
@@ -1312,12 +1407,13 @@ cdef class Leg(StreamEnd):
 
 cdef class Home:
     def __init__(self, *, Shard shard not None, Mesh mesh, int index, options, negotiate,
-                 ask_placement, log):
+                 ask_placement, move=None, log):
         """
         mesh: the streams to other workers; None when this is the only one
         options: the daemon's
         negotiate: negotiate(identify body, options, session) -> identity, or ClientError
         ask_placement: called with the name of a topic whose owner is not known; placed() follows
+        move: called with a session and the worker it should move to; its leave() or stay() follows
         """
         self.shard = shard
         self.agenda = shard.agenda
@@ -1326,6 +1422,8 @@ cdef class Home:
         self.options = options
         self.negotiate = negotiate
         self.ask_placement = ask_placement
+        self.move = move
+        self.movers = []
         self.log = log
         self.sessions = set()
         self.owners = {}
@@ -1448,15 +1546,21 @@ cdef class Home:
             due = self.shard.turn()
             if not self.resumable:
                 break
+        if self.movers:
+            work = self.movers
+            self.movers = []
+            for session, owner in work:
+                self.move(session, owner)
         work = self.dirty
         self.dirty = []
         for session in work:
             session.dirty = False
-            if not session.closed:
-                try:
-                    session.transport.flush()
-                except Exception as error:
-                    self.report(session, error)
+            if session.closed:
+                continue
+            try:
+                session.transport.flush()
+            except Exception as error:
+                self.report(session, error)
         if self.mesh is not None:
             left = self.mesh.drain(DRAIN_BYTES)
             self.mesh.flush()
@@ -1466,6 +1570,12 @@ cdef class Home:
         if node != NULL and node.due < due:
             due = node.due
         return due
+
+    def run_turn(self, now, wall):
+        """A whole turn from outside (tests, tools): set the clocks, do the work."""
+        self.agenda.now = now
+        self.agenda.wall = wall
+        return self.turn()
 
     def report(self, Session session, error):
         """A session met something that should not happen: it ends, the others go on."""

@@ -166,8 +166,6 @@ cdef class Window:
     cdef Block *oldest
     cdef Block *newest
     cdef Block *stragglers          # out of the window, but entries refer to them
-    cdef uint64_t straggler_bytes   # resident bytes of them
-    cdef uint64_t straggler_live    # of which, about, some entry still needs
     cdef Cursor **cursors           # every cursor over this window
     cdef uint32_t cursor_count
     cdef uint32_t cursor_room
@@ -187,7 +185,6 @@ cdef class Window:
     cdef bint settle(self, Cursor *cursor) noexcept
     cdef int add_hole(self, uint64_t start, uint64_t end) except -1
     cdef void drop_holes(self, uint64_t least) noexcept
-    cdef uint64_t share(self, Block *block) noexcept
     cdef void ref(self, Block *block) noexcept
     cdef void unref(self, Block *block) noexcept
     cdef void pin(self, Block *block) noexcept

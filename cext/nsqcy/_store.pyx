@@ -12,6 +12,7 @@ Rules of ownership:
    meets `data == NULL` asks for `load` and tries again when `on_loaded` was called.
 """
 
+cimport cython
 from libc.stdlib cimport calloc, free, malloc, realloc
 
 from nsqcy.errors import NsqError
@@ -277,7 +278,7 @@ cdef class Store:
         if base == NULL:
             raise MemoryError()
         at = SLAB_SIZE
-        while at > sizeof(Entry):
+        while at >= sizeof(Slab) + sizeof(Entry):
             at -= sizeof(Entry)
             (<void **>(base + at))[0] = slab.free
             slab.free = base + at
@@ -333,6 +334,7 @@ cdef extern from "Python.h":
     void Py_DECREF(object)
 
 
+@cython.no_gc_clear      # outputs that hold its last blocks may go after it
 cdef class Window:
     def __cinit__(self):
         self.next_seq = 1
@@ -518,14 +520,8 @@ cdef class Window:
 
     cdef void unref(self, Block *block) noexcept:
         block.refs -= 1
-        if not block.flags & IN_WINDOW:
-            self.straggler_live -= self.share(block)
-            if block.refs == 0 and block.pins == 0:
-                self.forget_straggler(block)
-
-    cdef uint64_t share(self, Block *block) noexcept:
-        """About how many bytes one entry needs of a block."""
-        return block.size // block.count
+        if block.refs == 0 and block.pins == 0 and not block.flags & IN_WINDOW:
+            self.forget_straggler(block)
 
     cdef void pin(self, Block *block) noexcept:
         block.pins += 1
@@ -560,8 +556,6 @@ cdef class Window:
         if block.next != NULL:
             block.next.prev = block
         self.stragglers = block
-        self.straggler_bytes += block.size
-        self.straggler_live += self.share(block) * block.refs
 
     cdef void forget_straggler(self, Block *block) noexcept:
         if block.prev != NULL:
@@ -570,7 +564,6 @@ cdef class Window:
             self.stragglers = block.next
         if block.next != NULL:
             block.next.prev = block.prev
-        self.straggler_bytes -= block.size
         self.release(block)
 
     cdef void release(self, Block *block) noexcept:
@@ -602,14 +595,22 @@ cdef class Window:
         return 0
 
     cdef void truncate(self, uint64_t seq) noexcept:
-        """Forget the records from `seq` on: they were never visible to anyone."""
+        """Forget the records from `seq` on: they were never visible to anyone, but cursors may
+        stand before the first of them."""
         cdef Block *block = self.newest
         cdef Record *record
+        cdef Cursor *cursor
         cdef uint32_t at = 0
         cdef uint32_t count = 0
         while block != NULL and block.first_seq >= seq and block != self.oldest:
             self.newest = block.prev
             self.newest.next = NULL
+            for i in range(self.cursor_count):
+                cursor = self.cursors[i]
+                if cursor.block == block:
+                    cursor.block = self.newest
+                    cursor.offset = self.newest.size
+                    self.newest.cursors += 1
             self.leave_window(block)
             block = self.newest
         if block != NULL and block.last_seq >= seq:

@@ -65,7 +65,9 @@ cdef class Topic(Window):
     cdef uint64_t least                 # least_seq as of the last turn
     cdef uint64_t pending_writes
     cdef uint64_t pending_messages      # appended, not visible yet
-    cdef uint64_t pending_bytes
+    cdef Entry **moving                 # while evacuating: the entries whose records are copied
+    cdef size_t moving_count
+    cdef size_t moving_room
     cdef Entry *delayed_first           # records with a delay at or after the fan-out position
     cdef Entry *delayed_last
     cdef readonly uint64_t delayed_count
@@ -105,10 +107,11 @@ cdef class Topic(Window):
     cdef int on_loaded(self, Block *block) except -1
     cdef int compact(self) except -1
     cdef int evacuate_all(self) except -1
-    cdef int evacuate_channel(self, Channel channel) except -1
+    cdef int gather_channel(self, Channel channel) except -1
+    cdef int gather(self, Entry *entry) except -1
     cdef int evacuate(self, Entry *entry) except -1
-    cdef Block *survivor_block(self, uint32_t length) except NULL
-    cdef void add_straggler_empty(self, Block *block) noexcept
+    cdef Block *survivor_block(self, uint32_t length, uint64_t seq) except NULL
+    cdef void forget_counts(self) noexcept
     cdef void unpin_survivor(self) noexcept
     cdef void drop_delayed(self) noexcept
     cdef int tick(self) except -1
@@ -154,3 +157,4 @@ cdef class Shard:
     cdef Topic make_topic(self, bytes key)
     cdef int tick(self) except -1
     cdef bint has_work(self) noexcept
+    cdef int report(self, str name, error) except -1

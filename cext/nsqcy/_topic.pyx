@@ -10,7 +10,8 @@ nor clocks nor the event loop. The life of a record:
                publisher is answered then
 """
 
-from libc.stdlib cimport free, malloc, qsort
+cimport cython
+from libc.stdlib cimport free, malloc, qsort, realloc
 from libc.string cimport memcpy, memset
 
 from nsqcy._channel cimport HOLDING_TIMER, Holding, Timer
@@ -63,6 +64,15 @@ cdef int compare_places(const void *a, const void *b) noexcept nogil:
     return 0
 
 
+cdef int compare_records(const void *a, const void *b) noexcept nogil:
+    """Entries in the order of their records."""
+    cdef Entry *one = (<Entry **>a)[0]
+    cdef Entry *other = (<Entry **>b)[0]
+    cdef uint64_t seq = (<Record *>(one.block.data + one.offset)).seq
+    cdef uint64_t other_seq = (<Record *>(other.block.data + other.offset)).seq
+    return (seq > other_seq) - (seq < other_seq)
+
+
 cdef int64_t SECOND = 1000000000
 cdef int64_t REST = 10 * SECOND     # idle time after which an open block is given back
 
@@ -78,6 +88,7 @@ cdef int write_done(void *arg, int error) except -1:
     return 0
 
 
+@cython.no_gc_clear      # as the window it is
 cdef class Topic(Window):
     def __cinit__(self, Shard shard not None, bytes key not None):
         self.shard = shard
@@ -194,7 +205,6 @@ cdef class Topic(Window):
         self.touch_dirty()
         if self.overflowing:
             self.pending_messages += count
-            self.pending_bytes += body_bytes
             return 1
         self.cursor_to_end(&self.visible)
         self.fan_out()
@@ -327,8 +337,9 @@ cdef class Topic(Window):
         while block != NULL and block.first_seq > self.visible.seq and block.prev != NULL:
             block = block.prev
         while block != NULL:
-            if block.written < block.size and block.last_seq >= self.visible.seq:
-                self.write_run(block, True)
+            if block.written < block.size and block.last_seq >= self.visible.seq \
+                    and self.write_run(block, True):
+                break
             block = block.next
         return 0
 
@@ -344,7 +355,9 @@ cdef class Topic(Window):
         return 0
 
     cdef int write_run(self, Block *block, bint gated) except -1:
-        """Queue bytes [written, size) of a block for the log, in runs that fit into a segment."""
+        """Queue bytes [written, size) of a block for the log, in runs that fit into a segment.
+        Returns whether some of it has to wait: what comes behind a gated write must fail when that
+        does, so it is queued only for the same file."""
         cdef uint64_t most = self.log.max_bytes_per_file
         cdef uint32_t start = block.written
         cdef uint32_t at = start
@@ -356,6 +369,8 @@ cdef class Topic(Window):
         while at < block.size:
             record = <Record *>(block.data + at)
             if count and at + record.length - start + SEGMENT_ROOM > most:
+                if gated and self.pending_writes and self.log.rolls(at - start):
+                    return 1
                 self.write_part(block, start, at, first_seq, last_seq, count, flags, gated)
                 start = at
                 count = 0
@@ -367,7 +382,10 @@ cdef class Topic(Window):
             last_seq = record.seq
             count += 1
             at += record.length
-        return self.write_part(block, start, at, first_seq, last_seq, count, flags, gated)
+        if gated and self.pending_writes and self.log.rolls(at - start):
+            return 1
+        self.write_part(block, start, at, first_seq, last_seq, count, flags, gated)
+        return 0
 
     cdef int write_part(self, Block *block, uint32_t start, uint32_t end, uint64_t first_seq,
                         uint64_t last_seq, uint32_t count, int flags, bint gated) except -1:
@@ -414,7 +432,7 @@ cdef class Topic(Window):
                 end.seq = write.last_seq + 1
                 self.move_cursor(&self.visible, &end)
                 if self.visible.seq == self.next_seq:
-                    self.pending_messages = self.pending_bytes = 0
+                    self.pending_messages = 0
                 self.fan_out()
                 self.keep_promises(write.last_seq, None)
             if self.failing and self.pending_writes == 0:
@@ -444,14 +462,28 @@ cdef class Topic(Window):
             self.store.free_entry(entry)
             self.delayed_count -= 1
             entry = following
-        self.message_count -= self.next_seq - self.visible.seq
-        self.message_bytes -= self.pending_bytes
+        self.forget_counts()
         self.truncate(self.visible.seq)
-        self.pending_messages = self.pending_bytes = 0
+        self.pending_messages = 0
         self.failing = False
         self.error = None
         self.keep_promises(<uint64_t>-1, error)
         return 0
+
+    cdef void forget_counts(self) noexcept:
+        """Take the records that are not visible out of the counters of published messages."""
+        cdef Block *block = self.newest
+        cdef Record *record
+        cdef uint32_t at
+        while block != NULL and block.last_seq >= self.visible.seq:
+            at = 0
+            while at < block.size:
+                record = <Record *>(block.data + at)
+                if record.seq >= self.visible.seq:
+                    self.message_count -= 1
+                    self.message_bytes -= record.body_length
+                at += record.length
+            block = block.prev
 
     cdef void check_droppable(self, Block *block) noexcept:
         if block != NULL and block.data != NULL and block.flags & SEALED \
@@ -473,9 +505,17 @@ cdef class Topic(Window):
     cdef int compact(self) except -1:
         """Copy the few records that entries still need out of mostly dead blocks."""
         cdef Block *block = self.stragglers
+        cdef uint64_t held = 0          # bytes of stragglers in memory
+        cdef uint64_t live = 0          # of which, about, entries need so many
         cdef bint any = False
-        if self.straggler_bytes < 4 * self.straggler_live + STRAGGLER_SLACK:
+        while block != NULL:
+            if block.data != NULL:
+                held += block.size
+                live += block.size // block.count * block.refs
+            block = block.next
+        if held < 4 * live + STRAGGLER_SLACK:
             return 0
+        block = self.stragglers
         while block != NULL:
             if block.data != NULL and block.pins == 0 and block != self.survivor \
                     and 4 * <uint64_t>block.refs < block.count:
@@ -490,82 +530,97 @@ cdef class Topic(Window):
         return 0
 
     cdef int evacuate_all(self) except -1:
+        """Copy what entries need of the blocks marked EVACUATE, in the order of the records: so a
+        survivor block can be read back as a run."""
         cdef Channel channel
         cdef Entry *entry = self.delayed_first
-        while entry != NULL:
-            self.evacuate(entry)
-            entry = entry.next
-        for channel in self.channels.values():
-            self.evacuate_channel(channel)
+        cdef size_t i
+        try:
+            while entry != NULL:
+                self.gather(entry)
+                entry = entry.next
+            for channel in self.channels.values():
+                self.gather_channel(channel)
+            qsort(self.moving, self.moving_count, sizeof(Entry *), compare_records)
+            for i in range(self.moving_count):
+                self.evacuate(self.moving[i])
+        finally:
+            free(self.moving)
+            self.moving = NULL
+            self.moving_count = self.moving_room = 0
         return 0
 
-    cdef int evacuate_channel(self, Channel channel) except -1:
+    cdef int gather_channel(self, Channel channel) except -1:
         cdef Holding *holding = channel.holdings
         cdef Entry *entry = channel.queue_first
         cdef HeapNode *node
         cdef uint32_t i
         while entry != NULL:
-            self.evacuate(entry)
+            self.gather(entry)
             entry = entry.next
         while holding != NULL:
             entry = holding.first
             while entry != NULL:
-                self.evacuate(entry)
+                self.gather(entry)
                 entry = entry.next
             holding = holding.next
         for i in range(channel.timers.size):
             node = channel.timers.slots[i].node
             if node.tag != HOLDING_TIMER:
-                self.evacuate(<Entry *>node)
+                self.gather(<Entry *>node)
+        return 0
+
+    cdef int gather(self, Entry *entry) except -1:
+        cdef Entry **grown
+        if not entry.block.flags & EVACUATE:
+            return 0
+        if self.moving_count == self.moving_room:
+            grown = <Entry **>realloc(
+                self.moving, (2 * self.moving_room + 64) * sizeof(Entry *))
+            if grown == NULL:
+                raise MemoryError()
+            self.moving = grown
+            self.moving_room = 2 * self.moving_room + 64
+        self.moving[self.moving_count] = entry
+        self.moving_count += 1
         return 0
 
     cdef int evacuate(self, Entry *entry) except -1:
         """Point an entry at the copy of its record, making it if it is the first to ask."""
         cdef Block *old = entry.block
-        cdef Record *record
+        cdef Record *record = <Record *>(old.data + entry.offset)
         cdef Block *new
-        if not old.flags & EVACUATE:
-            return 0
-        record = <Record *>(old.data + entry.offset)
         if not record.attributes & FORWARDED:
-            new = self.survivor_block(record.length)
+            new = self.survivor_block(record.length, record.seq)
             memcpy(new.data + new.size, record, record.length)
             record.attributes |= FORWARDED
             record.id = <uint64_t><size_t>new
             record.timestamp = new.size
             new.size += record.length
             new.count += 1
-            new.last_seq = max(new.last_seq, record.seq)
+            new.last_seq = record.seq
             new.first_seq = min(new.first_seq, record.seq)
-            self.straggler_bytes += record.length
         new = <Block *><size_t>record.id
         entry.block = new
         entry.offset = <uint32_t>record.timestamp
         new.refs += 1
-        self.straggler_live += self.share(new)
         self.unref(old)
         return 0
 
-    cdef Block *survivor_block(self, uint32_t length) except NULL:
+    cdef Block *survivor_block(self, uint32_t length, uint64_t seq) except NULL:
         cdef Block *block = self.survivor
-        if block != NULL and block.capacity - block.size >= length:
+        if block != NULL and block.capacity - block.size >= length and block.last_seq < seq:
             return block
         if block != NULL:
             self.unpin_survivor()
         block = self.store.new_block(max(length, <uint32_t>LARGEST_BLOCK))
         block.flags = SURVIVORS | SEALED
         block.first_seq = <uint64_t>-1
-        self.add_straggler_empty(block)
+        self.add_straggler(block)
         # The pin keeps it while it is open, however short its entries live.
         block.pins = 1
         self.survivor = block
         return block
-
-    cdef void add_straggler_empty(self, Block *block) noexcept:
-        block.next = self.stragglers
-        if block.next != NULL:
-            block.next.prev = block
-        self.stragglers = block
 
     cdef void unpin_survivor(self) noexcept:
         cdef Block *block = self.survivor
@@ -772,6 +827,9 @@ cdef class Topic(Window):
             if channel.ephemeral:
                 channel.close()
                 del self.channels[channel.name]
+        while self.pending_messages:
+            self.write_overflow()
+            self.shard.io.drain()
         self.settle_all()
         self.seal()
         block = self.stragglers
@@ -788,7 +846,7 @@ cdef class Topic(Window):
         block = self.oldest
         while block != NULL:
             if block.written < block.size:
-                self.write_run(block, block.last_seq >= self.visible.seq)
+                self.write_run(block, False)
             block = block.next
 
     cdef void settle_all(self) noexcept:
@@ -944,9 +1002,7 @@ cdef class Topic(Window):
         entry.offset = within
         entry.attempts = packed.attempts
         entry.flags = 0
-        block.refs += 1
-        if not block.flags & IN_WINDOW:
-            self.straggler_live += self.share(block)
+        self.ref(block)
         return entry
 
     cdef int restore_entries(self, Channel channel, bytes entries) except -1:
@@ -1124,16 +1180,22 @@ cdef class Shard:
             work = self.dirty_topics
             self.dirty_topics = []
             for topic in work:
-                topic.settle_turn()
+                try:
+                    topic.settle_turn()
+                except Exception as error:
+                    self.report(topic.name, error)
         work = self.agenda.dirty_channels
         self.agenda.dirty_channels = []
         for channel in work:
             channel.dirty = False
             if channel.gone:
                 continue
-            if channel.dispatch(DISPATCH_BUDGET):
-                channel.touch_dirty()
-                left = True
+            try:
+                if channel.dispatch(DISPATCH_BUDGET):
+                    channel.touch_dirty()
+                    left = True
+            except Exception as error:
+                self.report(channel.name, error)
             channel.set_alarm()
         if self.io is not None:
             self.io.kick()
@@ -1143,6 +1205,12 @@ cdef class Shard:
         if node != NULL and node.due < self.next_tick:
             return node.due
         return self.next_tick
+
+    cdef int report(self, str name, error) except -1:
+        """Something that should not happen: it must not take the others' turn with it."""
+        if self.log is not None:
+            self.log.error(f"{name} - {type(error).__name__}: {error}")
+        return 0
 
     cdef int tick(self) except -1:
         """Once a second: what need not be exact."""

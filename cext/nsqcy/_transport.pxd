@@ -15,6 +15,8 @@ cdef class SocketTransport(Transport):
     cdef int watch_output(self, bint on) except -1
     cdef int watch_input(self, bint on) except -1
     cdef int close(self) except -1
+    cdef int stop_watching(self) except -1
+    cdef int abandon(self) except -1
 
 
 cdef class StreamTransport(Transport):
@@ -33,6 +35,17 @@ cdef class FarEnd(StreamEnd):
     cdef int on_data(self, const unsigned char *data, size_t n) except -1
     cdef int on_writable(self) except -1
     cdef int on_closed(self, bint aborted) except -1
+
+
+cdef class BytesTransport(Transport):
+    """Bytes in memory: the transport of tests and tools."""
+    cdef bytearray taken            # sent, and not collected by sent() yet
+    cdef int64_t left               # bytes it still takes; negative: any number
+    cdef readonly bint closed
+    cdef readonly bint wants_input
+    cdef int flush(self) except -1
+    cdef int watch_input(self, bint on) except -1
+    cdef int close(self) except -1
 
 
 cdef class Loop:

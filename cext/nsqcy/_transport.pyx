@@ -8,7 +8,7 @@ The hooks run inside the hub's callbacks: they never block, switch or spawn.
 """
 
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from nsqcy._session cimport RECEIVE_SIZE, Home, Session
 from nsqcy._wire cimport Output
@@ -80,6 +80,9 @@ cdef class SocketTransport(Transport):
     def __cinit__(self, Loop loop not None, int fd):
         self.loop = loop
         self.fd = fd
+
+    def fileno(self):
+        return self.fd
 
     def open(self):
         """Begin to receive. (The session is in place by now.)"""
@@ -162,16 +165,20 @@ cdef class SocketTransport(Transport):
             self.reader.stop()
         return 0
 
-    cdef int close(self) except -1:
-        cdef size_t drained = 0
-        cdef ssize_t n = 1
-        if self.fd < 0:
-            return 0
+    cdef int stop_watching(self) except -1:
         self.watch_output(False)
         if self.reader is not None:
             self.reader.stop()
             self.reader.close()
             self.reader = None
+        return 0
+
+    cdef int close(self) except -1:
+        cdef size_t drained = 0
+        cdef ssize_t n = 1
+        if self.fd < 0:
+            return 0
+        self.stop_watching()
         # Closing with unread input resets the connection, and the peer may lose our last words.
         shutdown(self.fd, SHUT_WR)
         while n > 0 and drained < DRAIN_MOST:
@@ -179,6 +186,13 @@ cdef class SocketTransport(Transport):
             drained += max(n, 0)
         close(self.fd)
         self.fd = -1
+        return 0
+
+    cdef int abandon(self) except -1:
+        if self.fd >= 0:
+            self.stop_watching()
+            close(self.fd)
+            self.fd = -1
         return 0
 
     def __dealloc__(self):
@@ -268,8 +282,92 @@ def accept_socket(Loop loop not None, int fd, str remote_address not None):
     """Serve a connected socket, whose descriptor is now ours."""
     cdef SocketTransport transport = SocketTransport(loop, fd)
     cdef Session session = Session(loop.home, transport, remote_address)
+    session.movable = loop.home.move is not None
     transport.open()
     return session
+
+
+def accept_move(Loop loop not None, int fd, state, bytes unread not None, bytes unsent not None):
+    """Go on serving a client that another worker has packed; its descriptor is now ours."""
+    cdef SocketTransport transport = SocketTransport(loop, fd)
+    cdef Session session = Session(loop.home, transport, state["remote_address"])
+    transport.open()
+    session.unpack(state, unread, unsent)
+    return session
+
+
+cdef class BytesTransport(Transport):
+    """Bytes in memory: the transport of tests and tools, which drive a home without an event loop
+    (see Home.run_turn). It makes its own session."""
+
+    def __init__(self, Home home not None, str remote_address="127.0.0.1:1"):
+        self.taken = bytearray()
+        self.left = -1
+        self.wants_input = True
+        self.session = Session(home, self, remote_address)
+
+    @property
+    def client(self):
+        """The session behind it."""
+        return self.session
+
+    @property
+    def full(self):
+        """How many bytes it still takes before it blocks, as a socket does whose peer does not
+        read; None: any number."""
+        return None if self.left < 0 else self.left
+
+    @full.setter
+    def full(self, value):
+        self.left = -1 if value is None else value
+        self.session.touch_dirty()
+
+    def feed(self, const unsigned char[::1] data not None):
+        """The peer has sent this."""
+        if data.shape[0]:
+            self.session.feed(&data[0], data.shape[0])
+
+    def end(self):
+        """The peer has closed its end."""
+        self.session.end_of_input()
+
+    def sent(self):
+        """What the peer has received since the last call."""
+        taken = bytes(self.taken)
+        self.taken = bytearray()
+        return taken
+
+    def unsent(self):
+        """What the peer will receive when it has room, as far as the session has said it yet."""
+        cdef const uint8_t *data[PIECES]
+        cdef size_t lengths[PIECES]
+        cdef int count = self.session.output.pieces(data, lengths, PIECES)
+        cdef int i
+        if count == PIECES:
+            raise BufferError("more than fits into one look")
+        return b"".join([data[i][:lengths[i]] for i in range(count)])
+
+    cdef int flush(self) except -1:
+        cdef Output output = self.session.output
+        cdef const uint8_t *data[PIECES]
+        cdef size_t lengths[PIECES]
+        cdef size_t step = 1
+        while step and output.pending() and output.pieces(data, lengths, PIECES):
+            step = lengths[0]
+            if self.left >= 0:
+                step = min(step, <size_t>self.left)
+                self.left -= step
+            self.taken += data[0][:step]
+            output.sent(step)
+        return self.session.after_flush()
+
+    cdef int watch_input(self, bint on) except -1:
+        self.wants_input = on
+        return 0
+
+    cdef int close(self) except -1:
+        self.closed = True
+        return 0
 
 
 cdef class Loop:

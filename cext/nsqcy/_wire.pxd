@@ -24,6 +24,7 @@ cdef enum:
     LONGEST_NAME = 64
     BY_REFERENCE = 16384        # bodies from this size on are sent from their block
     FIRST_BUFFER = 4096
+    FIN_LINE = 21               # "FIN ", id, LF
 
 
 # A large body that is sent from its block, not through the buffer.
@@ -50,6 +51,8 @@ cdef class Output:
 
     cdef size_t pending(self) noexcept
     cdef uint8_t *room(self, size_t n) except NULL
+    cdef int make_room(self, size_t n) except -1
+    cdef void drop_buffer(self) noexcept
     cdef int put(self, const uint8_t *data, size_t n) except -1
     cdef int put_frame(self, int32_t type, const uint8_t *data, size_t n) except -1
     cdef int put_message(self, Window window, Block *block, Record *record,

@@ -8,8 +8,9 @@ command lines (NSQ's TCP protocol: lines of at most 16384 bytes, single spaces, 
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
 
-from nsqcy._bytes cimport hex16_format, store_be16, store_be32, store_be64
+from nsqcy._bytes cimport hex16_format, load_be32, store_be16, store_be32, store_be64
 from nsqcy._store cimport record_body
+from nsqcy.errors import NsqError
 
 import struct
 
@@ -17,6 +18,22 @@ import struct
 cdef extern from "Python.h":
     void Py_INCREF(object)
     void Py_DECREF(object)
+    bytes PyBytes_FromStringAndSize(const char *text, Py_ssize_t n)
+
+
+cdef enum:
+    SPARES = 4
+    SPARE_BUFFER = 262144       # bytes: the size to which a busy consumer's buffer grows
+    SMALLEST_SPARE = 16384      # bytes up to which a buffer grows by itself
+
+
+# Buffers of that size whose outputs were emptied. Only an output that already holds a good part of
+# one takes it, so that many slow peers with a few bytes each cannot collect them.
+cdef struct Spares:
+    int count
+    uint8_t *buffers[SPARES]
+
+cdef Spares spares
 
 
 cdef class Output:
@@ -29,25 +46,46 @@ cdef class Output:
 
     cdef uint8_t *room(self, size_t n) except NULL:
         """Where the next `n` bytes go; the caller fills all of them."""
-        cdef size_t capacity
-        cdef uint8_t *grown
         if self.end + n > self.capacity:
-            if self.start and not self.reference_count and self.end - self.start + n \
-                    <= self.capacity:
-                memmove(self.buffer, self.buffer + self.start, self.end - self.start)
-                self.end -= self.start
-                self.start = 0
-            else:
-                capacity = max(2 * self.capacity, <size_t>FIRST_BUFFER)
-                while capacity < self.end + n:
-                    capacity *= 2
-                grown = <uint8_t *>realloc(self.buffer, capacity)
-                if grown == NULL:
-                    raise MemoryError()
-                self.buffer = grown
-                self.capacity = capacity
+            self.make_room(n)
         self.end += n
         return self.buffer + self.end - n
+
+    cdef int make_room(self, size_t n) except -1:
+        cdef size_t capacity
+        cdef uint8_t *grown
+        if self.start and not self.reference_count and self.end - self.start + n <= self.capacity:
+            memmove(self.buffer, self.buffer + self.start, self.end - self.start)
+            self.end -= self.start
+            self.start = 0
+            return 0
+        capacity = max(2 * self.capacity, <size_t>FIRST_BUFFER)
+        while capacity < self.end + n:
+            capacity *= 2
+        if self.buffer != NULL and SMALLEST_SPARE < capacity <= SPARE_BUFFER and spares.count:
+            # Much is coming: rather than grow in many steps, move to a buffer that was left behind.
+            spares.count -= 1
+            grown = spares.buffers[spares.count]
+            memcpy(grown + self.start, self.buffer + self.start, self.end - self.start)
+            free(self.buffer)
+            capacity = SPARE_BUFFER
+        else:
+            grown = <uint8_t *>realloc(self.buffer, capacity)
+        if grown == NULL:
+            raise MemoryError()
+        self.buffer = grown
+        self.capacity = capacity
+        return 0
+
+    cdef void drop_buffer(self) noexcept:
+        """Nothing waits: an idle connection holds no buffer."""
+        if self.capacity == SPARE_BUFFER and spares.count < SPARES:
+            spares.buffers[spares.count] = self.buffer
+            spares.count += 1
+        else:
+            free(self.buffer)
+        self.buffer = NULL
+        self.start = self.end = self.capacity = 0
 
     cdef int put(self, const uint8_t *data, size_t n) except -1:
         memcpy(self.room(n), data, n)
@@ -156,10 +194,7 @@ cdef class Output:
             self.start += step
             n -= step
         if self.start == self.end and self.reference_count == 0:
-            # Nothing waits: an idle connection holds no buffer.
-            free(self.buffer)
-            self.buffer = NULL
-            self.start = self.end = self.capacity = 0
+            self.drop_buffer()
 
     cdef void drop_reference(self) noexcept:
         cdef Reference *reference = &self.references[self.reference_first]
@@ -175,9 +210,7 @@ cdef class Output:
         while self.reference_count:
             self.drop_reference()
         self.reference_bytes = 0
-        free(self.buffer)
-        self.buffer = NULL
-        self.start = self.end = self.capacity = 0
+        self.drop_buffer()
 
 
 cdef int split_line(const uint8_t *line, size_t length, Word *words, int most) noexcept nogil:
@@ -268,3 +301,53 @@ def mpub_body(messages):
 def frame(int type, bytes data not None):
     """One frame as the server sends it."""
     return struct.pack(">ii", len(data) + 4, type) + data
+
+
+cdef size_t frame_bytes(const uint8_t *at, size_t left, uint32_t type) except? 0:
+    """Bytes of the frame at `at` with its header; 0 if it is incomplete or of another type."""
+    cdef uint32_t size
+    if left < FRAME_HEADER:
+        return 0
+    size = load_be32(at)
+    if size < 4 or size > 0x7fffffff:
+        raise NsqError(f"a frame cannot have {size} bytes")
+    if load_be32(at + 4) != type or left - 4 < size:
+        return 0
+    if type == MESSAGE and size < 4 + MESSAGE_HEADER:
+        raise NsqError(f"a message frame cannot have {size} bytes")
+    return 4 + size
+
+
+def skip_frames(const uint8_t[::1] received not None, uint32_t type):
+    """The complete frames of one type at the start of `received`: how many bytes, how many."""
+    cdef size_t n = received.shape[0]
+    cdef size_t at = 0
+    cdef size_t step
+    cdef Py_ssize_t count = 0
+    while at < n:
+        step = frame_bytes(&received[at], n - at, type)
+        if step == 0:
+            break
+        at += step
+        count += 1
+    return at, count
+
+
+def finish_all(const uint8_t[::1] received not None):
+    """The FIN lines of the message frames at the start of `received`, up to the first frame that is
+    incomplete or something else: the lines, how many bytes of `received`, how many messages."""
+    cdef size_t used
+    cdef size_t at = 0
+    cdef Py_ssize_t count
+    cdef bytes lines
+    cdef uint8_t *line
+    used, count = skip_frames(received, MESSAGE)
+    lines = PyBytes_FromStringAndSize(NULL, count * FIN_LINE)
+    line = <uint8_t *><char *>lines
+    while at < used:
+        memcpy(line, b"FIN ", 4)
+        memcpy(line + 4, &received[at + FRAME_HEADER + 10], 16)
+        line[20] = 10
+        line += FIN_LINE
+        at += 4 + load_be32(&received[at])
+    return lines, used, count

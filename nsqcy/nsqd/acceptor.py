@@ -13,6 +13,7 @@ from typing import Protocol
 
 import gevent
 
+from nsqcy.lines import Lines
 from nsqcy.nsqd.listeners import Listener, show
 from nsqcy.process.handoff import Accepted
 
@@ -34,13 +35,6 @@ _TRANSIENT = {
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
-class Log(Protocol):
-    """Where lines go."""
-
-    def info(self, text: str, /, **fields: object) -> None: ...
-    def error(self, text: str, /, **fields: object) -> None: ...
-
-
 class Target(Protocol):
     """A worker, as seen from here."""
 
@@ -57,7 +51,9 @@ class Target(Protocol):
 class Acceptor:
     """Accepts on all listeners while there are targets. `resume` when one may have room again."""
 
-    def __init__(self, listeners: list[Listener], log: Log, failed: Callable[[str], None]) -> None:
+    def __init__(
+        self, listeners: list[Listener], log: Lines, failed: Callable[[str], None]
+    ) -> None:
         loop = gevent.get_hub().loop
         self._log = log
         self._failed = failed

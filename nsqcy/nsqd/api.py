@@ -13,8 +13,9 @@ from typing import Any
 
 from nsqcy import names
 from nsqcy.errors import HttpError
+from nsqcy.lines import Lines
 from nsqcy.nsqd import mpub as bodies
-from nsqcy.nsqd.backend import Backend, Log, Message, Options, Outcome
+from nsqcy.nsqd.backend import Backend, Message, Options, Outcome
 from nsqcy.nsqd.gotext import json_bytes
 from nsqcy.nsqd.http_protocol import HTML, JSON, PLAIN, Body, Fault, Head, Reply
 from nsqcy.nsqd.stats import render_text
@@ -364,7 +365,7 @@ def _redirect(head: Head, path: str) -> Reply:
 class Api:
     """The handlers' surroundings.  `started_ns` is the wall clock at nsqd's start."""
 
-    def __init__(self, backend: Backend, options: Options, log: Log, started_ns: int) -> None:
+    def __init__(self, backend: Backend, options: Options, log: Lines, started_ns: int) -> None:
         self.backend = backend
         self.options = options
         self.log = log

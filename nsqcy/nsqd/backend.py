@@ -60,9 +60,3 @@ class Options(Protocol):
     @property
     def max_input_bytes(self) -> int:
         """What the unfinished requests of one worker may hold together."""
-
-
-class Log(Protocol):
-    def info(self, msg: str, /) -> object: ...
-    def warn(self, msg: str, /) -> object: ...
-    def error(self, msg: str, /) -> object: ...

@@ -5,6 +5,7 @@ events out, requests about topics run where the topic lives. Holds no state of i
 wiring.
 """
 
+import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,10 +20,10 @@ from nsqcy._io import IoThread
 from nsqcy._mesh import Mesh, Stream, StreamEnd
 from nsqcy._publisher import Publisher
 from nsqcy._ring import Shared
-from nsqcy._session import Home
+from nsqcy._session import Home, Session
 from nsqcy._store import Store
 from nsqcy._topic import Shard, Topic
-from nsqcy._transport import Loop, accept_socket, accept_stream
+from nsqcy._transport import Loop, accept_move, accept_socket, accept_stream
 from nsqcy.log import Log
 from nsqcy.nsqd import stats
 from nsqcy.nsqd.api import Api
@@ -128,6 +129,7 @@ class Engine:
             options=options,
             negotiate=negotiate,
             ask_placement=self._ask_placement,
+            move=self._move if mesh is not None and options.move_sessions else None,
             log=boot.log,
         )
         self._publisher = Publisher(self._home)
@@ -140,6 +142,9 @@ class Engine:
         self._asked: deque[bytes] = deque()
         self._asking = hub.loop.async_()
         self._asking.start(self._spawn_placements)
+        self._movers: deque[tuple[Session, int]] = deque()
+        self._moving = hub.loop.async_()
+        self._moving.start(self._spawn_moves)
         self._loop.start()
 
     # -- the life of the worker
@@ -214,6 +219,53 @@ class Engine:
             self.placed(topic, worker)
             return worker
 
+    # -- sessions move to the owner of their topic
+
+    def _move(self, session: Session, owner: int) -> None:
+        self._movers.append((session, owner))
+        self._moving.send()
+
+    def _spawn_moves(self) -> None:
+        while self._movers:
+            gevent.spawn(self._move_out, *self._movers.popleft())
+
+    def _move_out(self, session: Session, owner: int) -> None:
+        """Hand a session to another worker, through the master; it goes on here if that fails."""
+        if session.closed:
+            return
+        state, unread, unsent = session.pack()
+        fd = os.dup(session.fileno())
+        try:
+            self._master.ask(
+                owner,
+                "adopt_session",
+                ASK_TIMEOUT,
+                blob=unread + unsent,
+                fds=(fd,),
+                state=state,
+                unread=len(unread),
+            )
+        except (ChannelClosed, RemoteError):
+            self._loop.enter()
+            session.stay()
+        except CallTimeout:
+            # Whether it has it cannot be known: nobody may serve it twice.
+            session.leave()
+        else:
+            self._loop.enter()
+            session.leave()
+
+    def _adopt_session(self, request: Request) -> None:
+        self._loop.enter()
+        unread = request.args["unread"]
+        accept_move(
+            self._loop,
+            request.fds[0],
+            request.args["state"],
+            request.blob[:unread],
+            request.blob[unread:],
+        )
+
     # -- what the master is told
 
     def _report(self, kind: str, topic: str, channel: str | None) -> None:
@@ -240,6 +292,8 @@ class Engine:
     # -- requests about one topic run where it lives
 
     def call(self, request: Request) -> Any:
+        if request.method == "adopt_session":
+            return self._adopt_session(request)
         return getattr(self, f"on_{request.method}")(**request.args)
 
     def _at_owner(self, topic: str, method: str, /, **args: Any) -> Any:

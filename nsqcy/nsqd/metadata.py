@@ -9,26 +9,19 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import gevent
 from gevent.event import AsyncResult
 
 from nsqcy import NSQ_VERSION
 from nsqcy.errors import StartError
+from nsqcy.lines import Lines
 from nsqcy.names import is_ephemeral, is_valid_name
 
 FILE = "nsqd.dat"
 DEBOUNCE = 0.05  # seconds a creation may wait for others before the file is written
 _TOPIC_SUFFIX = ".topic"
-
-
-class Log(Protocol):
-    """Where lines go."""
-
-    def info(self, text: str, /, **fields: object) -> None: ...
-    def warn(self, text: str, /, **fields: object) -> None: ...
-    def error(self, text: str, /, **fields: object) -> None: ...
 
 
 class Topic:
@@ -149,7 +142,7 @@ class _Entry(NamedTuple):
     channels: list[Any]
 
 
-def load(data_path: str, log: Log) -> Picture:
+def load(data_path: str, log: Lines) -> Picture:
     """What nsqd.dat says, and the `.topic` directories it does not know of.
 
     Raises StartError, with NSQ's text, when the file is there and cannot be used.
@@ -175,7 +168,7 @@ def load(data_path: str, log: Log) -> Picture:
     return picture
 
 
-def _fill(picture: Picture, content: bytes, log: Log) -> None:
+def _fill(picture: Picture, content: bytes, log: Lines) -> None:
     topics = [_entry(item, "topics") for item in _list(_parse(content), "topics")]
     channels = [[_entry(item, "channels") for item in topic.channels] for topic in topics]
     for topic, its_channels in zip(topics, channels, strict=True):
@@ -194,7 +187,7 @@ def _fill(picture: Picture, content: bytes, log: Log) -> None:
                 picture.pause_channel(topic.name, channel.name, True)
 
 
-def _adopt(picture: Picture, data_path: str, log: Log) -> None:
+def _adopt(picture: Picture, data_path: str, log: Lines) -> None:
     """Topics whose directory is there though the file does not name them."""
     with os.scandir(data_path or ".") as entries:
         found = [entry.name for entry in entries if entry.name.endswith(_TOPIC_SUFFIX)]
@@ -320,7 +313,7 @@ class Store:
     Each who waits gets a write that began after it asked, so what it changed is in it.
     """
 
-    def __init__(self, picture: Picture, data_path: str, log: Log) -> None:
+    def __init__(self, picture: Picture, data_path: str, log: Lines) -> None:
         self._picture = picture
         self._data_path = data_path
         self._path = os.path.join(data_path, FILE)

@@ -118,6 +118,12 @@ BASIC = (
         example=DEFAULT_MAX_WORKERS,
         rule=Rule(f"[1,{MAX_WORKERS}]", lambda value: 1 <= value <= MAX_WORKERS),
     ),
+    Option(
+        "move-sessions",
+        BOOL,
+        True,
+        "let plain connections move to the worker of their topic while it has room",
+    ),
 )
 
 NETWORK = (
@@ -365,6 +371,7 @@ class NsqdOptions(Options):
     log_format: str
     node_id: int
     workers: int
+    move_sessions: bool
     tcp_address: str
     http_address: str
     https_address: str

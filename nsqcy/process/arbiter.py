@@ -24,6 +24,8 @@ from typing import Any, Protocol
 import gevent
 from gevent.event import Event
 
+from nsqcy.lines import Lines
+
 CLEAN, CRASHED, NOT_BOOTED, NOT_LOADED, ORPHANED = 0, 1, 3, 4, 5
 
 STARTING, UP, DOWN, STOPPING, GONE = "starting", "up", "down", "stopping", "gone"
@@ -34,14 +36,6 @@ GRACE = 5 * SECOND  # from SIGABRT to SIGKILL
 TICK = 1.0
 MAX_BACKOFF = 5.0
 SETTLED = 10 * SECOND  # a child that was up this long begins again with no backoff
-
-
-class Log(Protocol):
-    """Where lines go."""
-
-    def info(self, text: str, /, **fields: object) -> None: ...
-    def warn(self, text: str, /, **fields: object) -> None: ...
-    def error(self, text: str, /, **fields: object) -> None: ...
 
 
 class Owner(Protocol):
@@ -82,7 +76,7 @@ class Arbiter:
         self,
         count: int,
         owner: Owner,
-        log: Log,
+        log: Lines,
         *,
         clock: Callable[[], int] = time.monotonic_ns,
         kill: Callable[[int, int], None] = os.kill,

@@ -1,12 +1,6 @@
 """Fixtures of the process tests: a toy nsqd in a folder of its own."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from toy import Toy
 
 

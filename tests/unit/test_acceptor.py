@@ -5,19 +5,10 @@ import socket
 
 import gevent
 import pytest
+from hub import Lines, wait_until
 
 from nsqcy.nsqd.acceptor import Acceptor
 from nsqcy.nsqd.listeners import bind
-
-
-class Lines:
-    def __init__(self):
-        self.all = []
-
-    def info(self, text, /, **fields):
-        self.all.append(text)
-
-    error = info
 
 
 class Worker:
@@ -68,12 +59,6 @@ def front():
     made = Front()
     yield made
     made.close()
-
-
-def wait_until(condition):
-    with gevent.Timeout(30):
-        while not condition():
-            gevent.sleep(0.001)
 
 
 def test_ties_go_round(front):

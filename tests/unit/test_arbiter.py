@@ -7,19 +7,10 @@ import sys
 
 import gevent
 import pytest
+from hub import Lines, wait_until
 
 from nsqcy.process import arbiter, spawn
 from nsqcy.process.arbiter import DOWN, GONE, SECOND, STARTING, STOPPING, UP, Arbiter, backoff
-
-
-class Lines:
-    def __init__(self):
-        self.all = []
-
-    def info(self, text, /, **fields):
-        self.all.append(text)
-
-    warn = error = info
 
 
 class House:
@@ -85,12 +76,6 @@ def house():
     made.arbiter.spawn(1)
     yield made
     made.close()
-
-
-def wait_until(condition):
-    with gevent.Timeout(30):
-        while not condition():
-            gevent.sleep(0.001)
 
 
 def test_the_states_of_a_child(house):

@@ -3,8 +3,8 @@
 import os
 import socket
 
-import gevent
 import pytest
+from hub import wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,12 +66,6 @@ def ends():
     made = Ends()
     yield made
     made.close()
-
-
-def wait_until(condition):
-    with gevent.Timeout(30):
-        while not condition():
-            gevent.sleep(0.001)
 
 
 def test_sockets_arrive_with_their_addresses_and_our_copies_are_closed(ends):

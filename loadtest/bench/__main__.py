@@ -1,0 +1,65 @@
+"""The command line of the benchmarks."""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from loadtest.bench import daemon, memory, speed
+
+
+def parser() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--workers", default="1", help="numbers of workers to try, e.g. 1,3")
+    common.add_argument("--only", default="", help="names of scenarios, separated by commas")
+    common.add_argument("--scale", type=float, default=1.0, help="factor on numbers of messages")
+    common.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+
+    whole = argparse.ArgumentParser(prog="python -m loadtest.bench", description=__doc__)
+    kinds = whole.add_subparsers(dest="kind", required=True)
+    quick = kinds.add_parser("speed", parents=[common], help=", ".join(speed.SCENARIOS))
+    quick.add_argument("--repeat", type=int, default=3, help="runs of which the median is shown")
+    quick.add_argument("--size", type=int, default=200, help="bytes of a message (at least 16)")
+    quick.add_argument("--target", metavar="HOST:PORT", help="an NSQ that runs already")
+    quick.add_argument("--target-http", metavar="HOST:PORT", help="its HTTP address")
+    quick.add_argument("--pid", type=int, default=0, help="its process, if it is not found")
+    kinds.add_parser("memory", parents=[common], help=", ".join(memory.SCENARIOS))
+    return whole
+
+
+def main(argv: Sequence[str]) -> int:
+    words = list(argv)
+    if not words or words[0] not in ("speed", "memory", "-h", "--help"):
+        words.insert(0, "speed")
+    args = parser().parse_args(words)
+    known = speed.SCENARIOS if args.kind == "speed" else memory.SCENARIOS
+    wanted = args.only.split(",") if args.only else list(known)
+    if unknown := set(wanted) - known.keys():
+        parser().error(f"no such scenario: {', '.join(sorted(unknown))}")
+    rows = []
+    for workers in map(int, args.workers.split(",")):
+        print(f"-- {workers} worker{'s' * (workers > 1)}, {os.cpu_count()} CPUs", flush=True)
+        if args.kind == "memory":
+            rows += memory.run(workers, args.scale, wanted, say)
+            continue
+        settings = speed.Settings(workers, args.size, args.scale, args.repeat)
+        if args.target:
+            settings.target = daemon.running(args.target, args.target_http, args.pid)
+        rows += speed.run(settings, wanted, say)
+    if args.json:
+        machine = {"python": platform.python_version(), "kernel": platform.release()}
+        figures = {"at": time.time(), "machine": machine, "argv": words, "rows": rows}
+        args.json.write_text(json.dumps(figures, indent=1) + "\n")
+    return 0
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

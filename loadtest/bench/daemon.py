@@ -1,0 +1,122 @@
+"""The nsqd under test: a private one in a folder of its own, or one that runs already."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from loadtest.bench import procfs
+
+ROOT = Path(__file__).parents[2]
+LISTENING = re.compile(r"\b(TCP|HTTP): listening on (\S+)")
+START_BUDGET = 30.0
+
+Address = tuple[str, int]
+
+
+def parse_address(text: str) -> Address:
+    host, _, port = text.rpartition(":")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+class Daemon:
+    """An nsqd by its addresses and processes."""
+
+    def __init__(self, tcp: Address, http: Address | None, pid: int, data: str = "") -> None:
+        self.tcp = tcp
+        self.http = http
+        self.data = data
+        self.pids = procfs.family(pid) if pid else []
+
+    def cpu_seconds(self) -> float:
+        return procfs.cpu_seconds(self.pids)
+
+    def memory(self) -> dict[str, int]:
+        return procfs.memory(self.pids)
+
+    def disk(self) -> int:
+        """Bytes of files in the data path."""
+        files = [path for path in Path(self.data).rglob("*") if path.is_file()]
+        return sum(path.stat().st_size for path in files)
+
+    def _request(self, path: str, method: str) -> bytes:
+        if self.http is None:
+            raise RuntimeError("the HTTP address of the target is needed: --target-http")
+        url = f"http://{self.http[0]}:{self.http[1]}{path}"
+        with urllib.request.urlopen(urllib.request.Request(url, method=method)) as answer:
+            return bytes(answer.read())
+
+    def post(self, path: str) -> None:
+        self._request(path, "POST")
+
+    def topic(self, name: str) -> dict[str, Any]:
+        """What /stats shows of a topic."""
+        found = json.loads(self._request(f"/stats?format=json&topic={name}", "GET"))["topics"]
+        return dict(found[0]) if found else {}
+
+
+def running(target: str, http: str | None, pid: int) -> Daemon:
+    """An nsqd that somebody else has started."""
+    tcp = parse_address(target)
+    return Daemon(tcp, parse_address(http) if http else None, pid or procfs.listener(tcp[1]))
+
+
+@contextlib.contextmanager
+def private(workers: int, python: str = sys.executable, **options: Any) -> Iterator[Daemon]:
+    """An nsqd of this tree on free ports; options are flags with underscores."""
+    folder = tempfile.mkdtemp(prefix="nsqcy-bench-")
+    flags = {
+        "workers": workers,
+        "tcp_address": "127.0.0.1:0",
+        "http_address": "127.0.0.1:0",
+        "data_path": folder,
+    } | options
+    process = subprocess.Popen(
+        [python, "-m", "nsqcy.nsqd.main"]
+        + [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    log: deque[str] = deque(maxlen=50)
+    addresses: dict[str, Address] = {}
+    reader = threading.Thread(target=_read, args=(process, log, addresses), daemon=True)
+    reader.start()
+    try:
+        deadline = time.monotonic() + START_BUDGET
+        while len(addresses) < 2 or len(procfs.family(process.pid)) <= workers:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError("nsqd does not start:\n" + "".join(log))
+            time.sleep(0.02)
+        daemon = Daemon(addresses["TCP"], addresses["HTTP"], process.pid, folder)
+        while daemon._request("/ping", "GET") != b"OK":
+            time.sleep(0.02)
+        yield daemon
+    finally:
+        # What is left in its folder is of no interest: it need not be saved.
+        for pid in procfs.family(process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, 9)
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _read(process: "subprocess.Popen[str]", log: deque[str], found: dict[str, Address]) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        log.append(line)
+        if match := LISTENING.search(line):
+            found[match[1]] = parse_address(match[2])

@@ -1,0 +1,138 @@
+"""A worker's sessions and topics in one process with their load, to be counted by valgrind.
+
+    valgrind --tool=callgrind --toggle-collect='*on_readable*' --toggle-collect='*end_turn*' \\
+        python -m loadtest.bench.inside sub 40000
+
+Instructions are the same in every run, whatever else the machine does: count with two numbers of
+messages and divide the difference.
+"""
+
+import socket
+import struct
+import sys
+from types import SimpleNamespace
+
+import gevent
+
+from loadtest.bench import load
+from nsqcy._channel import Agenda
+from nsqcy._ids import IdSource
+from nsqcy._session import Home
+from nsqcy._store import Store
+from nsqcy._topic import Shard
+from nsqcy._transport import Loop, accept_socket
+from nsqcy._wire import finish_all
+
+BATCH = 200
+SECOND = 1_000_000_000
+
+
+def make_loop() -> Loop:
+    options = SimpleNamespace(
+        max_input_bytes=1 << 30,
+        max_msg_size=1 << 20,
+        max_body_size=5 << 20,
+        max_rdy_count=2500,
+        max_req_timeout=3600 * SECOND,
+        max_channel_consumers=0,
+        msg_timeout=60 * SECOND,
+        output_buffer_timeout=SECOND // 4,
+    )
+    agenda = Agenda(Store(1 << 40), mem_queue_size=1 << 40, max_msg_timeout=900 * SECOND)
+    shard = Shard(agenda=agenda, ids=IdSource(bytearray(8), 0), io=None, data_path="")
+    log = SimpleNamespace(error=print, info=print, warn=print)
+    home = Home(
+        shard=shard,
+        mesh=None,
+        index=0,
+        options=options,
+        negotiate=None,
+        ask_placement=None,
+        log=log,
+    )
+    loop = Loop(home, gevent.get_hub())
+    loop.start()
+    return loop
+
+
+def client(loop: Loop) -> socket.socket:
+    ours, theirs = socket.socketpair()
+    for each in (ours, theirs):
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
+    theirs.setblocking(False)
+    ours.setblocking(False)
+    accept_socket(loop, theirs.detach(), "127.0.0.1:1")
+    ours.sendall(b"  V2")
+    return ours
+
+
+def turn() -> None:
+    gevent.get_hub().loop.run(nowait=True, once=True)
+
+
+def receive(sock: socket.socket, wanted: int) -> bytes:
+    """Some bytes; turns are run until there are as many as `wanted` (0: until nothing comes)."""
+    got = b""
+    idle = 0
+    while idle < 4:
+        turn()
+        try:
+            part = sock.recv(1 << 20)
+        except BlockingIOError:
+            idle += 1
+            continue
+        idle = 0
+        got += part
+        if wanted and len(got) >= wanted:
+            break
+    return got
+
+
+def publish(loop: Loop, messages: int) -> None:
+    sock = client(loop)
+    batch = load.mpub("bench", [b"x" * 200] * BATCH)
+    for _ in range(messages // BATCH):
+        sock.sendall(batch)
+        answer = receive(sock, 10)
+        assert answer == load.OK, answer
+    sock.close()
+
+
+def consume(loop: Loop, messages: int) -> None:
+    socks = [client(loop), client(loop)]
+    for sock in socks:
+        sock.sendall(b"SUB bench bench\n")
+        assert receive(sock, 10) == load.OK
+        sock.sendall(b"RDY 2500\n")
+    done = [0, 0]
+    rest = [b"", b""]
+    while sum(done) < messages:
+        for i, sock in enumerate(socks):
+            data = rest[i] + receive(sock, 1)
+            lines, used, count = finish_all(data)
+            rest[i] = data[used:]
+            done[i] += count
+            sock.sendall(lines)
+    for sock in socks:
+        receive(sock, 0)
+        sock.close()
+    print(f"consumers got {done[0]} and {done[1]} messages")
+
+
+def main() -> None:
+    what, messages = sys.argv[1], int(sys.argv[2])
+    loop = make_loop()
+    if what == "single":
+        sock = client(loop)
+        one = b"PUB bench\n" + struct.pack(">i", 200) + b"x" * 200
+        for _ in range(messages // 100):
+            sock.sendall(one * 100)
+            receive(sock, 1000)
+        return
+    publish(loop, messages)
+    if what == "sub":
+        consume(loop, messages)
+
+
+if __name__ == "__main__":
+    main()

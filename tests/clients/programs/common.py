@@ -1,0 +1,62 @@
+"""What the client programs share: their command line, and their side of the two pipes.
+
+A consumer writes one record for each message: 32-bit length, then the message as NSQ frames it. A
+producer reads records of bodies and writes one line for each publish that was answered. Both end
+when their standard input does.
+"""
+
+import argparse
+import struct
+import sys
+from collections.abc import Iterator
+
+LENGTH = struct.Struct(">i")
+HEADER = struct.Struct(">qH16s")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    modes = parser.add_subparsers(dest="mode", required=True)
+    consume = modes.add_parser("consume")
+    publish = modes.add_parser("publish")
+    for mode in (consume, publish):
+        mode.add_argument("--address", required=True)
+        mode.add_argument("--topic", required=True)
+        mode.add_argument("--heartbeat", type=int, default=30, help="seconds")
+    consume.add_argument("--channel", required=True)
+    consume.add_argument("--rdy", type=int, default=1)
+    consume.add_argument("--requeue", type=int, help="requeue every first attempt, so many ms")
+    consume.add_argument("--touches", type=int, default=0, help="before finishing, 0.3 s apart")
+    publish.add_argument("--batch", type=int, default=1)
+    publish.add_argument("--defer", type=int, help="ms")
+    return parser.parse_args()
+
+
+def emit(timestamp: int, attempts: int, ident: bytes, body: bytes) -> None:
+    out = sys.stdout.buffer
+    out.write(LENGTH.pack(HEADER.size + len(body)))
+    out.write(HEADER.pack(timestamp, attempts, ident))
+    out.write(body)
+    out.flush()
+
+
+def answer(text: str) -> None:
+    print(text, flush=True)
+
+
+def bodies() -> Iterator[bytes]:
+    """The bodies to publish, as they come."""
+    while head := sys.stdin.buffer.read(LENGTH.size):
+        yield sys.stdin.buffer.read(LENGTH.unpack(head)[0])
+
+
+def batches(size: int) -> Iterator[list[bytes]]:
+    """The same in lists of `size`."""
+    batch: list[bytes] = []
+    for body in bodies():
+        batch.append(body)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

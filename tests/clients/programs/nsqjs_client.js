@@ -1,0 +1,101 @@
+// A consumer and a producer on nsqjs. The command line and the pipes are those of common.py.
+'use strict'
+
+const {parseArgs} = require('node:util')
+const path = require('node:path')
+const nsq = require(path.join(process.env.NSQCY_NODE_MODULES, 'nsqjs'))
+
+const PAUSE = 300 // ms between two touches
+
+function send(message) {
+  const head = Buffer.alloc(4)
+  head.writeInt32BE(message.rawMessage.length)
+  process.stdout.write(Buffer.concat([head, message.rawMessage]))
+}
+
+function finishLater(message, touches) {
+  if (touches === 0) return message.finish()
+  message.touch()
+  setTimeout(() => finishLater(message, touches - 1), PAUSE)
+}
+
+function consume(args) {
+  const reader = new nsq.Reader(args.topic, args.channel, {
+    nsqdTCPAddresses: [args.address],
+    maxInFlight: Number(args.rdy),
+    heartbeatInterval: Number(args.heartbeat),
+    lookupdPollInterval: 1, // also how often it tries to reconnect, in seconds
+  })
+  reader.on('error', (error) => console.error(String(error)))
+  reader.on('message', (message) => {
+    send(message)
+    if (args.requeue !== undefined && message.attempts === 1) {
+      message.requeue(Number(args.requeue), false)
+    } else {
+      finishLater(message, Number(args.touches))
+    }
+  })
+  reader.connect()
+  process.stdin.resume()
+  process.stdin.on('end', () => process.exit(0))
+}
+
+async function* batches(size) {
+  let input = Buffer.alloc(0)
+  let batch = []
+  for await (const piece of process.stdin) {
+    input = Buffer.concat([input, piece])
+    while (input.length >= 4 && input.length >= 4 + input.readInt32BE(0)) {
+      const end = 4 + input.readInt32BE(0)
+      batch.push(input.subarray(4, end))
+      input = input.subarray(end)
+      if (batch.length === size) {
+        yield batch
+        batch = []
+      }
+    }
+  }
+  if (batch.length) yield batch
+}
+
+async function publish(args) {
+  const [host, port] = args.address.split(':')
+  const options = {heartbeatInterval: Number(args.heartbeat)}
+  const writer = new nsq.Writer(host, Number(port), options)
+  writer.on('error', (error) => console.error(String(error)))
+  const ready = new Promise((resolve) => writer.once('ready', resolve))
+  writer.connect()
+  await ready
+  for await (const batch of batches(Number(args.batch))) {
+    await new Promise((resolve) => {
+      const answered = (error) => {
+        console.log(error ? `failed: ${error}` : 'OK')
+        resolve()
+      }
+      if (args.defer !== undefined) {
+        // As a list: what its documentation says, the body alone, it refuses itself.
+        writer.deferPublish(args.topic, batch, Number(args.defer), answered)
+      } else {
+        writer.publish(args.topic, batch.length === 1 ? batch[0] : batch, answered)
+      }
+    })
+  }
+  process.exit(0)
+}
+
+const text = (value) => ({type: 'string', default: value})
+const {values, positionals} = parseArgs({
+  allowPositionals: true,
+  options: {
+    address: text(),
+    topic: text(),
+    heartbeat: text('30'),
+    channel: text(),
+    rdy: text('1'),
+    requeue: text(),
+    touches: text('0'),
+    batch: text('1'),
+    defer: text(),
+  },
+})
+positionals[0] === 'consume' ? consume(values) : publish(values)

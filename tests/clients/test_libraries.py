@@ -1,0 +1,183 @@
+"""Other people's client libraries, unmodified, do with this daemon what they do with NSQ."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from conftest import Starter
+from daemon import Nsqd, free_port
+from libraries import Consumer, Producer, libraries, need_all
+from web import eventually
+
+Consume = Callable[..., Consumer]
+Publish = Callable[..., Producer]
+
+every_library = pytest.mark.parametrize("library", libraries())
+
+
+def bodies(count: int, size: int = 20) -> list[bytes]:
+    """Bodies with zero bytes and line ends in them."""
+    return [(b"\0%06d\r\n" % number).ljust(size, b"\xff") for number in range(count)]
+
+
+@every_library
+def test_publish(library: str, shared: Nsqd, topic: str, publish: Publish) -> None:
+    sent = bodies(20)
+    conn = shared.connect().sub(topic, "c", rdy=100)
+    producer = publish(library, shared, topic)
+    producer.publish(sent)
+    assert producer.finish() == ["OK"] * 20
+    assert [message.body for message in conn.take(20)] == sent
+
+
+@every_library
+def test_publish_batches(library: str, shared: Nsqd, topic: str, publish: Publish) -> None:
+    sent = bodies(900, 1000)
+    conn = shared.connect().sub(topic, "c", rdy=100)
+    producer = publish(library, shared, topic, batch=300)
+    producer.publish(sent)
+    assert producer.finish() == ["OK"] * 3
+    assert [message.body for message in conn.take(900)] == sent
+
+
+@every_library
+def test_publish_deferred(library: str, shared: Nsqd, topic: str, publish: Publish) -> None:
+    conn = shared.connect().sub(topic, "c", rdy=10)
+    producer = publish(library, shared, topic, defer=700)
+    producer.publish(bodies(1))
+    assert producer.finish() == ["OK"]
+    message = conn.message()
+    assert (message.body, message.attempts) == (bodies(1)[0], 1)
+    assert time.time_ns() - message.timestamp >= 700_000_000
+
+
+@every_library
+def test_publish_to_a_bad_topic(library: str, shared: Nsqd, publish: Publish) -> None:
+    """gnsq looks at the name itself; whoever refuses, it is an error and not a hang."""
+    producer = publish(library, shared, "not$valid")
+    producer.publish(bodies(1))
+    producer.await_that(lambda: producer.answers or producer.process.poll() is not None)
+    assert "OK" not in producer.answers
+
+
+@every_library
+@pytest.mark.parametrize("rdy", [1, 50])
+def test_consume(library: str, rdy: int, shared: Nsqd, topic: str, consume: Consume) -> None:
+    sent = bodies(300, 500)
+    consumer = consume(library, shared, topic, "c", rdy=rdy)
+    shared.web.create(topic, "c")
+    shared.connect().mpub(topic, sent)
+    messages = consumer.messages(300)
+    assert [message.body for message in messages] == sent
+    assert {message.attempts for message in messages} == {1}
+    assert len({message.id for message in messages}) == 300
+    shared.web.await_counts(topic, "c", depth=0, in_flight_count=0, requeue_count=0)
+    eventually(lambda: shared.web.client(topic, "c")["ready_count"] == rdy)
+    client = shared.web.client(topic, "c")
+    assert (client["message_count"], client["finish_count"]) == (300, 300)
+    consumer.close()
+    eventually(lambda: shared.web.channel(topic, "c")["clients"] == [])
+
+
+@every_library
+def test_an_idle_consumer_is_served(
+    library: str, shared: Nsqd, topic: str, consume: Consume
+) -> None:
+    """Messages that come one by one, each when the one before is done with."""
+    consumer = consume(library, shared, topic, "c", rdy=10)
+    shared.web.create(topic, "c")
+    producer = shared.connect()
+    for number, body in enumerate(bodies(20), 1):
+        producer.pub(topic, body)
+        assert consumer.messages(number)[-1].body == body
+    shared.web.await_counts(topic, "c", depth=0, in_flight_count=0)
+
+
+@every_library
+@pytest.mark.parametrize("delay", [0, 400])
+def test_requeue(library: str, delay: int, shared: Nsqd, topic: str, consume: Consume) -> None:
+    sent = bodies(50)
+    consumer = consume(library, shared, topic, "c", rdy=20, requeue=delay)
+    shared.web.create(topic, "c")
+    shared.connect().mpub(topic, sent)
+    messages = consumer.messages(100)
+    assert Counter(message.body for message in messages) == Counter(sent * 2)
+    tries = Counter((message.id, message.attempts) for message in messages)
+    assert sorted(attempts for _, attempts in tries) == [1] * 50 + [2] * 50
+    shared.web.await_counts(topic, "c", depth=0, in_flight_count=0, requeue_count=50)
+    assert shared.web.client(topic, "c")["ready_count"] == 20
+
+
+def test_touch_and_heartbeats(nsqd: Starter, consume: Consume) -> None:
+    """A message is worked on for several message timeouts and heartbeats, and stays theirs."""
+    need_all()
+    daemon = nsqd(msg_timeout="1s", max_msg_timeout="1m")
+    consumers = {
+        library: consume(library, daemon, "t", library, touches=12, heartbeat=1, rdy=2)
+        for library in ("pynsq", "gnsq", "nsqjs")
+    }
+    daemon.web.create("t", *consumers)
+    for library in consumers:
+        eventually(lambda name=library: daemon.web.channel("t", name)["clients"], 30.0)
+    daemon.connect().pub("t", b"x")
+    for library, consumer in consumers.items():
+        assert [message.attempts for message in consumer.messages(1)] == [1]
+        eventually(lambda name=library: daemon.web.client("t", name)["finish_count"], 30.0)
+        daemon.web.await_counts("t", library, in_flight_count=0, timeout_count=0, depth=0)
+        assert len(consumer.raw) == 1
+
+
+def test_consumers_share_a_channel(shared: Nsqd, topic: str, consume: Consume) -> None:
+    need_all()
+    sent = bodies(3000)
+    libraries = ("pynsq", "gnsq", "nsqjs", "pynsq", "gnsq", "nsqjs")
+    consumers = [consume(library, shared, topic, "c", rdy=5) for library in libraries]
+    shared.web.create(topic, "c")
+    eventually(lambda: len(shared.web.channel(topic, "c")["clients"]) == 6, 30.0)
+    shared.connect().mpub(topic, sent)
+    shared.web.await_counts(topic, "c", depth=0, in_flight_count=0, message_count=3000)
+    eventually(lambda: sum(len(consumer.raw) for consumer in consumers) == 3000)
+    got = [body for consumer in consumers for body in consumer.bodies()]
+    assert Counter(got) == Counter(sent)
+    assert all(consumer.raw for consumer in consumers)
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["terminated", "killed"])
+def test_everyone_comes_back_after_a_restart(
+    killed: bool, nsqd: Starter, consume: Consume, publish: Publish
+) -> None:
+    """pynsq waits 15 s before it tries again."""
+    need_all()
+    daemon = nsqd(tcp_address=f"127.0.0.1:{free_port()}", http_address=f"127.0.0.1:{free_port()}")
+    names = ("pynsq", "gnsq", "nsqjs")
+    daemon.web.create("t", *names)
+    consumers = {name: consume(name, daemon, "t", name, rdy=10) for name in names}
+    producers = [publish(library, daemon, "t") for library in ("pynsq", "gnsq")]
+    for producer in producers:
+        producer.publish(bodies(10))
+        producer.await_that(lambda each=producer: each.answers == ["OK"] * 10)
+    for consumer in consumers.values():
+        assert len(consumer.messages(20)) == 20
+    for name in names:
+        daemon.web.await_counts("t", name, depth=0, in_flight_count=0)
+
+    daemon.restart(killed=killed)
+    for producer in producers:
+        publish_again(producer, bodies(20)[10:])
+    for consumer in consumers.values():
+        got = Counter(message.body for message in consumer.messages(40, timeout=60.0))
+        assert got == Counter(bodies(20) * 2)
+    for name in names:
+        daemon.web.await_counts("t", name, depth=0, in_flight_count=0)
+
+
+def publish_again(producer: Producer, sent: list[bytes]) -> None:
+    """Publish until it is answered with OK: the first tries may meet the old connection."""
+    for body in sent:
+        done = False
+        while not done:
+            seen = len(producer.answers)
+            producer.publish([body])
+            producer.await_that(lambda seen=seen: len(producer.answers) > seen)
+            done = producer.answers[-1] == "OK"

@@ -1,0 +1,91 @@
+"""A real text, line by line, through real clients: every channel gets every line exactly once."""
+
+import itertools
+import sysconfig
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Starter
+from daemon import Nsqd
+from libraries import LIBRARIES, Consumer, need_all
+from together import together
+from web import eventually
+
+LINES = 200_000
+BATCH = 500
+LONGEST = 1 << 20
+
+STORES: dict[str, dict[str, Any]] = {
+    "memory": {},
+    "overflow": {"mem_queue_size": 100},
+    "small-memory": {"mem_queue_size": 100, "memory_bytes": 1 << 20},
+}
+
+
+def library_lines() -> Iterator[bytes]:
+    """Non-empty lines of the standard library's sources, in the order of their paths."""
+    home = Path(sysconfig.get_path("stdlib"))
+    for path in sorted(home.rglob("*.py")):
+        if "site-packages" not in path.parts and "dist-packages" not in path.parts:
+            for line in path.read_bytes().split(b"\n"):
+                if line and len(line) <= LONGEST:
+                    yield line
+
+
+@pytest.fixture(scope="module")
+def lines() -> list[bytes]:
+    found = list(itertools.islice(library_lines(), LINES))
+    assert len(found) == LINES
+    return found
+
+
+def publish_all(daemon: Nsqd, lines: list[bytes]) -> None:
+    """Every other batch through HTTP, the others through TCP, at the same time."""
+    batches = [lines[start : start + BATCH] for start in range(0, len(lines), BATCH)]
+
+    def by_http() -> None:
+        for batch in batches[0::2]:
+            daemon.web.mpub("lines", batch)
+
+    def by_tcp() -> None:
+        conn = daemon.connect()
+        for batch in batches[1::2]:
+            conn.mpub("lines", batch)
+
+    together(by_http, by_tcp)
+
+
+@pytest.mark.parametrize("workers", [pytest.param(1, id="w1"), pytest.param(4, id="w4")])
+@pytest.mark.parametrize("store", STORES)
+def test_every_line_reaches_every_channel(
+    store: str, nsqd: Starter, lines: list[bytes], consume: Callable[..., Consumer]
+) -> None:
+    """`memory`: consumed while it is published. The others: a backlog first, then the consumers."""
+    need_all()
+    daemon = nsqd(msg_timeout="10m", **STORES[store])
+    daemon.web.create("lines", *LIBRARIES)
+
+    def start() -> dict[str, Consumer]:
+        return {name: consume(name, daemon, "lines", name, rdy=2000) for name in LIBRARIES}
+
+    if store == "memory":
+        consumers = start()
+        publish_all(daemon, lines)
+    else:
+        publish_all(daemon, lines)
+        for name in LIBRARIES:
+            daemon.web.await_counts("lines", name, depth=LINES, backend_depth=LINES - 100)
+        if store == "small-memory":
+            eventually(lambda: daemon.web.counts("lines")["memory_bytes"] < 4 << 20)
+        consumers = start()
+
+    wanted = Counter(lines)
+    for name, consumer in consumers.items():
+        consumer.await_that(lambda each=consumer: len(each.raw) >= LINES, timeout=120.0)
+        daemon.web.await_counts(
+            "lines", name, depth=0, in_flight_count=0, timeout_count=0, requeue_count=0
+        )
+        assert Counter(consumer.bodies()) == wanted, name

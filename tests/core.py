@@ -1,0 +1,281 @@
+"""The core of one worker in this process: a fake clock, no sockets, real files."""
+
+import os
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from nsqcy._channel import Agenda
+from nsqcy._ids import IdSource
+from nsqcy._io import IoThread
+from nsqcy._session import Home
+from nsqcy._store import Store
+from nsqcy._topic import Shard, Topic
+from nsqcy._transport import BytesTransport
+from nsqcy.nsqd.negotiate import negotiate
+
+MILLISECOND = 1_000_000
+SECOND = 1_000_000_000
+EPOCH = 1_700_000_000 * SECOND
+RESPONSE, ERROR, MESSAGE = 0, 1, 2
+TURNS_MOST = 2000
+
+
+class Log:
+    """Keeps what the daemon would log."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def info(self, line: str) -> None:
+        self.lines.append(line)
+
+    warn = error = info
+
+
+def options(**other: Any) -> SimpleNamespace:
+    """The daemon's options, as far as the core reads them."""
+    values: dict[str, Any] = {
+        "max_input_bytes": 256 << 20,
+        "max_msg_size": 1 << 20,
+        "max_body_size": 5 << 20,
+        "max_rdy_count": 2500,
+        "max_req_timeout": 3600 * SECOND,
+        "max_channel_consumers": 0,
+        "msg_timeout": 60 * SECOND,
+        "output_buffer_timeout": 250 * MILLISECOND,
+        "min_output_buffer_timeout": 25 * MILLISECOND,
+        "max_output_buffer_timeout": 30 * SECOND,
+        "max_output_buffer_size": 65536,
+        "max_heartbeat_interval": 10**9 * MILLISECOND,
+        "max_msg_timeout": 900 * SECOND,
+        "max_deflate_level": 6,
+        "topology_region": "",
+        "topology_zone": "",
+    }
+    values.update(other)
+    return SimpleNamespace(**values)
+
+
+def frames(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The frames of a stream that ends with a whole one."""
+    at = 0
+    while at < len(data):
+        size, kind = struct.unpack_from(">ii", data, at)
+        assert size >= 4 and len(data) - at - 4 >= size, "half a frame"
+        yield kind, data[at + 8 : at + 4 + size]
+        at += 4 + size
+
+
+class Delivery:
+    """A message as a client receives it."""
+
+    def __init__(self, data: bytes) -> None:
+        self.timestamp, self.attempts, self.id = struct.unpack_from(">qH16s", data)
+        self.body = data[26:]
+
+    def __repr__(self) -> str:
+        return f"<{self.id.decode()} attempt {self.attempts}: {self.body[:20]!r}>"
+
+
+class Client:
+    """A connection. What it was sent is known at once, whether it reads it or not."""
+
+    def __init__(self, core: "Core", number: int = 1, **identity: Any) -> None:
+        self.transport = BytesTransport(core.home, f"127.0.0.1:{number}")
+        self.session = self.transport.client
+        self.core = core
+        self.number = number
+        self.known = b""  # in its output, and looked at already
+        self.heard: list[tuple[int, bytes]] = []
+        core.clients.append(self)
+        wanted = {"heartbeat_interval": 10**9, **identity}
+        text = repr(wanted).replace("'", '"').encode()
+        self.send(b"  V2IDENTIFY\n", struct.pack(">i", len(text)), text)
+        assert self.answer() == (RESPONSE, b"OK")
+
+    @property
+    def closed(self) -> bool:
+        return bool(self.transport.closed)
+
+    def send(self, *parts: bytes) -> None:
+        self.transport.feed(b"".join(parts))
+
+    def look(self) -> None:
+        """Sort what it has been sent into frames; what was once in the output never changes."""
+        fresh = self.transport.sent()
+        whole = fresh + self.transport.unsent()
+        if self.closed and len(whole) < len(self.known):
+            assert self.known.startswith(whole)
+            return
+        assert whole.startswith(self.known), "the output has changed"
+        for frame in frames(whole[len(self.known) :]):
+            if frame != (RESPONSE, b"_heartbeat_"):
+                self.heard.append(frame)
+        self.known = whole[len(fresh) :]
+
+    def answer(self) -> tuple[int, bytes] | None:
+        """The first frame that is not a message; None if there is none yet."""
+        self.look()
+        for i, (kind, data) in enumerate(self.heard):
+            if kind != MESSAGE:
+                del self.heard[i]
+                return kind, data
+        return None
+
+    def ask(self, *parts: bytes) -> tuple[int, bytes] | None:
+        """Send a command that is answered."""
+        self.send(*parts)
+        return self.answer() or (self.core.settle() or self.answer())
+
+    def messages(self) -> list[Delivery]:
+        """The messages it was sent since the last call."""
+        self.look()
+        found = [Delivery(data) for kind, data in self.heard if kind == MESSAGE]
+        self.heard = [frame for frame in self.heard if frame[0] != MESSAGE]
+        return found
+
+    def publish(self, topic: str, body: bytes, delay: int = 0) -> tuple[int, bytes] | None:
+        """delay: ms"""
+        size = struct.pack(">i", len(body))
+        if delay:
+            return self.ask(f"DPUB {topic} {delay}\n".encode(), size, body)
+        return self.ask(f"PUB {topic}\n".encode(), size, body)
+
+    def subscribe(self, topic: str, channel: str, ready: int = 0) -> "Client":
+        assert self.ask(f"SUB {topic} {channel}\n".encode()) == (RESPONSE, b"OK")
+        if ready:
+            self.ready(ready)
+        return self
+
+    def ready(self, count: int) -> None:
+        self.send(b"RDY %d\n" % count)
+
+    def finish(self, id: bytes) -> None:
+        self.send(b"FIN ", id, b"\n")
+
+    def requeue(self, id: bytes, delay: int = 0) -> None:
+        """delay: ms"""
+        self.send(b"REQ ", id, b" %d\n" % delay)
+
+    def touch(self, id: bytes) -> None:
+        self.send(b"TOUCH ", id, b"\n")
+
+
+def mpub(topic: str, bodies: list[bytes]) -> bytes:
+    """An MPUB command."""
+    parts = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+    whole = struct.pack(">i", len(bodies)) + parts
+    return f"MPUB {topic}\n".encode() + struct.pack(">i", len(whole)) + whole
+
+
+class Core:
+    """A worker without its process."""
+
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        mem_queue_size: int = 10000,
+        budget: int = 1 << 40,
+        now: int = 1000 * SECOND,
+        wall: int = EPOCH,
+        max_msg_timeout: int = 900 * SECOND,
+        log_options: dict[str, int] | None = None,
+        on_event: Callable[[str, str, str | None], None] | None = None,
+    ) -> None:
+        self.path = path
+        self.now, self.wall = now, wall
+        self.clients: list[Client] = []
+        self.store = Store(budget)
+        agenda = Agenda(
+            self.store, mem_queue_size=mem_queue_size, max_msg_timeout=max_msg_timeout
+        )
+        agenda.now, agenda.wall = now, wall
+        self.agenda = agenda
+        self.lease = bytearray(8)
+        self.log = Log()
+        self.io = IoThread(faults=True) if path is not None else None
+        self.shard = Shard(
+            agenda=agenda,
+            ids=IdSource(self.lease, 1),
+            io=self.io,
+            data_path=None if path is None else str(path),
+            log_options=log_options or {
+                "max_bytes_per_file": 100 << 20, "sync_every": 2500, "sync_timeout": 2 * SECOND,
+            },
+            on_event=on_event,
+            log=self.log,
+        )
+        self.home = Home(
+            shard=self.shard, mesh=None, index=0, options=options(max_msg_timeout=max_msg_timeout),
+            negotiate=negotiate, ask_placement=None, log=self.log,
+        )
+
+    def settle(self) -> None:
+        """Turns, until nothing is left to do at this moment."""
+        for _ in range(TURNS_MOST):
+            due = self.home.run_turn(self.now, self.wall)
+            if self.io is not None and self.io.outstanding:
+                self.io.drain_now()
+            elif due > self.now:
+                self.due = due
+                return
+        raise AssertionError("the turns do not end")
+
+    def advance(self, ns: int) -> None:
+        self.now += ns
+        self.wall += ns
+        self.agenda.now, self.agenda.wall = self.now, self.wall
+        self.settle()
+
+    def topic(self, name: str) -> Topic | None:
+        return self.shard.topic(name.encode())
+
+    def create(self, name: str) -> Topic:
+        return self.shard.topic(name.encode(), create=True)
+
+    def client(self, **identity: Any) -> Client:
+        return Client(self, len(self.clients) + 1, **identity)
+
+    def counters(self, topic: str, channel: str | None = None) -> dict[str, Any]:
+        found = self.topic(topic)
+        assert found is not None
+        if channel is None:
+            return found.counters()
+        return found.channels[channel].counters()
+
+    def live(self) -> dict[str, int]:
+        """What is still held; all zero when every topic is gone."""
+        found = {"blocks": self.store.blocks, "entries": self.store.entries}
+        found["resident"] = self.store.resident_bytes
+        if self.io is not None:
+            found["outstanding"] = self.io.outstanding
+        return found
+
+    def close(self) -> None:
+        """Delete everything and see that nothing stays behind."""
+        self.home.close_sessions()
+        for key in list(self.shard.topics):
+            self.shard.delete_topic(key)
+        self.end()
+
+    def save(self) -> None:
+        """A clean exit."""
+        self.home.close_sessions()
+        self.shard.save()
+        self.end()
+
+    def end(self) -> None:
+        if self.io is not None:
+            self.io.drain_now()
+        assert not any(self.live().values()), self.live()
+        if self.io is not None:
+            self.io.close()
+            self.io.clear_faults()
+
+    def files(self) -> list[str]:
+        assert self.path is not None
+        return sorted(os.listdir(self.path))

@@ -1,0 +1,24 @@
+"""For tests whose parts run on this process's hub: waiting, and a log that keeps its lines."""
+
+from collections.abc import Callable
+
+import gevent
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Let the hub run until the condition holds."""
+    with gevent.Timeout(30):
+        while not condition():
+            gevent.sleep(0.001)
+
+
+class Lines:
+    """Takes what operators are told."""
+
+    def __init__(self) -> None:
+        self.all: list[str] = []
+
+    def info(self, text: str, /, **fields: object) -> None:
+        self.all.append(text)
+
+    warn = error = info
