@@ -10,7 +10,8 @@ import pytest
 from conftest import Starter
 from crowd import publish, send_as_far_as_it_goes
 from daemon import Nsqd
-from talk import Conn, batch, sized
+from talk import RESPONSE, Conn, batch, sized
+from together import together
 from web import eventually
 
 MOST = 64 << 20
@@ -170,24 +171,49 @@ def test_connections_that_send_nothing_are_closed(victim: Nsqd) -> None:
             conn.eof(timeout=120)
 
 
-@pytest.mark.parametrize("workers", [1, 4])
-def test_two_hundred_half_sent_bodies(starter: Starter, workers: int) -> None:
-    budget = 64 << 20
+@pytest.mark.parametrize(("workers", "budget"), [(1, 256 << 20), (4, 64 << 20)])
+def test_two_hundred_half_sent_bodies(starter: Starter, workers: int, budget: int) -> None:
     victim = starter(workers=workers, max_input_bytes=budget)
     bodies = [bytes(100_000)] * 49
     command = b"MPUB t\n" + batch(bodies)
-    assert MAX_BODY_SIZE - 200_000 < len(command) < MAX_BODY_SIZE
+    assert 0.9 * MAX_BODY_SIZE < len(command) < MAX_BODY_SIZE
+    sent = [0] * 200
     with growing_at_most(victim, budget * workers):
-        half = [victim.connect(magic=b"") for _ in range(200)]
-        sent = []
-        for conn in half:
-            conn.send(b"  V2")
-            sent.append(send_as_far_as_it_goes(conn, command[:-1], quiet=0.05))
-    assert sum(sent) > budget
-    # When most of them give up, the others can go on.
+        half = [victim.connect() for _ in sent]
+        for _ in range(5):
+            for number, conn in enumerate(half):
+                rest = command[sent[number] : -1]
+                sent[number] += send_as_far_as_it_goes(conn, rest, quiet=0.001)
+        assert sum(sent) > budget * workers
+    # When most of them give up there is room again, for the rest and for others.
     for conn in half[10:]:
         conn.close()
+    published = 0
     for conn, count in zip(half[:10], sent, strict=False):
-        conn.send(command[count:])
-        conn.expect_ok()
-    assert victim.web.counts("t")["message_count"] == 10 * len(bodies)
+        with contextlib.suppress(OSError):
+            conn.send(command[count:])
+        frame = conn.frame()
+        assert frame == (RESPONSE, b"OK") or frame.data.startswith(b"E_BAD_"), frame
+        published += frame.kind == RESPONSE
+    for _ in range(10):
+        victim.connect().mpub("t", bodies)
+    assert victim.web.counts("t")["message_count"] == (published + 10) * len(bodies)
+
+
+def test_whoever_stalls_on_others_memory_is_dropped(starter: Starter) -> None:
+    """With the input full of half-sent bodies, a whole one is received all the same."""
+    victim = starter(workers=1, max_input_bytes=MAX_BODY_SIZE)
+    bodies = [bytes(100_000)] * 52
+    command = b"MPUB t\n" + batch(bodies)
+    half = [victim.connect() for _ in range(3)]
+    for conn in half:
+        conn.send(command[:-1])
+    victim.connect(timeout=50).mpub("t", bodies)
+    half[0].expect_error(b"E_BAD_", prefix=True, reset=True)
+
+
+def test_a_body_as_large_as_all_the_input_allowed(starter: Starter) -> None:
+    victim = starter(workers=1, max_input_bytes=MAX_BODY_SIZE)
+    bodies = [bytes(100_000)] * 52
+    together(*(lambda: victim.connect(timeout=30).mpub("t", bodies) for _ in range(8)))
+    assert victim.web.counts("t")["message_count"] == 8 * len(bodies)
