@@ -243,11 +243,13 @@ cdef class Home:
     cdef list peer_waiters                  # sessions that wait for a worker to come back
     cdef list dirty
     cdef list resumable
-    cdef list starved
+    cdef object starved                     # deque of sessions not read, longest first
+    cdef Session favoured                   # one that is read beyond the budget
+    cdef int64_t favoured_at                # when it was chosen or last sent something
     cdef Heap timers
     cdef uint8_t *scratch                   # one receive
     cdef readonly uint64_t input_bytes      # unfinished input of all sessions
-    cdef uint64_t max_input_bytes
+    cdef uint64_t max_input_bytes           # above which only small ones are read, and the favoured
     cdef object options
     cdef object negotiate
     cdef object ask_placement
@@ -263,7 +265,9 @@ cdef class Home:
 
     cdef int64_t turn(self) except? -1
     cdef int owner_of(self, bytes key) noexcept
-    cdef int input_grew(self, int64_t n) except -1
+    cdef bint favours(self, Session session)
+    cdef int input_shrank(self, Session session, int64_t n) except -1
+    cdef int feed_starved(self) except -1
     cdef bint is_up(self, int peer)
     cdef int ask(self, Session session, bytes key) except -1
     cdef int wait_for_peer(self, Session session) except -1

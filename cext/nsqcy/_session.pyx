@@ -11,6 +11,7 @@ pipelined; any other command waits until no ticket is outstanding. Heartbeats an
 """
 
 import json
+from collections import deque
 
 cimport cython
 from libc.stdlib cimport free, malloc, realloc
@@ -66,6 +67,7 @@ cdef enum:
     MOVE_BUSY = 600             # permille of the last second above which an owner takes nobody in
     MOVE_FORWARDS = 256         # publishes in a row to one owner that make a producer move there
 
+cdef int64_t FAVOUR = 2 * SECOND                # of silence, for who is read beyond the budget
 cdef int64_t PEER_TIMEOUT = 5 * SECOND          # how long a publish waits for a dead worker
 
 cdef enum:
@@ -147,6 +149,8 @@ cdef class Session(Consumer):
         cdef size_t used
         if self.stopping or self.closed:
             return 0
+        if self.home.favoured is self:
+            self.home.favoured_at = self.home.agenda.now
         if self.kept_end > self.kept_start:
             self.keep(data, n)
             if not self.blocked:
@@ -209,7 +213,7 @@ cdef class Session(Consumer):
                 grown = <uint8_t *>realloc(self.kept, capacity)
                 if grown == NULL:
                     raise MemoryError()
-                self.home.input_grew(<int64_t>capacity - <int64_t>self.kept_capacity)
+                self.home.input_bytes += capacity - self.kept_capacity
                 self.kept = grown
                 self.kept_capacity = capacity
         memcpy(self.kept + self.kept_end, data, n)
@@ -217,17 +221,19 @@ cdef class Session(Consumer):
         return 0
 
     cdef int drop_kept(self) except -1:
+        cdef int64_t capacity = self.kept_capacity
         free(self.kept)
         self.kept = NULL
-        self.home.input_grew(-<int64_t>self.kept_capacity)
         self.kept_start = self.kept_end = self.kept_capacity = 0
+        self.home.input_shrank(self, capacity)
         return 0
 
     cdef int check_appetite(self) except -1:
         """Whether more input is wanted: not while parsing waits, nor while the worker holds too
         much unfinished input and this session is among those who hold it."""
         cdef bint starve = (self.kept_capacity > KEPT_FREELY
-                            and self.home.input_bytes > self.home.max_input_bytes)
+                            and self.home.input_bytes > self.home.max_input_bytes
+                            and not self.home.favours(self))
         cdef bint wanted = not (self.blocked or self.stopping or self.eof or starve)
         if starve and not self.starved:
             self.starved = True
@@ -1124,6 +1130,8 @@ cdef class Session(Consumer):
                 due = min(due, self.stuck_since + self.heartbeat_interval)
         if self.waiting_since:
             due = min(due, self.waiting_since + PEER_TIMEOUT)
+        if self.home.favoured is self:
+            due = min(due, self.home.favoured_at + FAVOUR)
         if due == NEVER:
             if self.timer.node.index != HEAP_NOWHERE:
                 heap_remove(&self.home.timers, &self.timer.node)
@@ -1142,6 +1150,11 @@ cdef class Session(Consumer):
                 return self.close()
         if self.waiting_since and now >= self.waiting_since + PEER_TIMEOUT:
             self.peer_timed_out()
+        if self.home.favoured is self and now >= self.home.favoured_at + FAVOUR:
+            # Others wait for what it holds.
+            self.home.favoured_at = now
+            if self.home.starved and self.unread_error is not None and not self.blocked:
+                self.fatal(self.unread_error)
         if self.heartbeat_interval and not self.stopping:
             silence = 2 * self.heartbeat_interval
             if self.stuck_since and now >= self.stuck_since + self.heartbeat_interval:
@@ -1431,8 +1444,9 @@ cdef class Home:
         self.peer_waiters = []
         self.dirty = []
         self.resumable = []
-        self.starved = []
-        self.max_input_bytes = options.max_input_bytes
+        self.starved = deque()
+        # The rest is for those who are read nevertheless.
+        self.max_input_bytes = options.max_input_bytes // 4 * 3
         self.max_msg_size = options.max_msg_size
         self.max_body_size = options.max_body_size
         self.max_rdy_count = options.max_rdy_count
@@ -1501,15 +1515,29 @@ cdef class Home:
 
     # -- input budget --
 
-    cdef int input_grew(self, int64_t n) except -1:
+    cdef bint favours(self, Session session):
+        """Beyond the budget one session at a time is still read, or nobody's input would ever be
+        complete and leave."""
+        if self.favoured is None:
+            self.favoured = session
+            self.favoured_at = self.agenda.now
+            session.set_timer()
+        return self.favoured is session
+
+    cdef int input_shrank(self, Session session, int64_t n) except -1:
+        self.input_bytes -= n
+        if session is self.favoured:
+            self.favoured = None
+        return self.feed_starved()
+
+    cdef int feed_starved(self) except -1:
+        """Read those again whom the budget, or its favour, allows."""
         cdef Session session
-        self.input_bytes += n
-        if n < 0 and self.starved and self.input_bytes <= self.max_input_bytes:
-            waiting = self.starved
-            self.starved = []
-            for session in waiting:
-                session.starved = False
-                session.check_appetite()
+        while self.starved and (self.favoured is None
+                                or self.input_bytes <= self.max_input_bytes):
+            session = self.starved.popleft()
+            session.starved = False
+            session.check_appetite()
         return 0
 
     # -- turns --

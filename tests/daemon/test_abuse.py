@@ -1,0 +1,219 @@
+"""Clients that abuse the daemon: it does not grow, it serves the others, and each ends as it must."""
+
+import contextlib
+import resource
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Starter
+from crowd import publish, send_as_far_as_it_goes
+from daemon import Nsqd
+from talk import RESPONSE, Conn, batch, sized
+from together import together
+from web import eventually
+
+MOST = 64 << 20
+MAX_MSG_SIZE = 1 << 20
+MAX_BODY_SIZE = 5 << 20
+
+
+def pss(daemon: Nsqd) -> int:
+    """Bytes of memory of all its processes, what they share counted once."""
+    total = 0
+    for pid in [daemon.process.pid, *daemon.workers()]:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        total += next(int(line.split()[1]) for line in text.splitlines() if line[:4] == "Pss:")
+    return total * 1024
+
+
+@contextlib.contextmanager
+def growing_at_most(daemon: Nsqd, most: int) -> Iterator[None]:
+    """What happens inside leaves the daemon serving and not much larger."""
+    for conn in [daemon.connect() for _ in range(8)]:
+        conn.usable()
+    before = pss(daemon)
+    yield
+    for conn in [daemon.connect() for _ in range(8)]:
+        conn.usable()
+    assert pss(daemon) - before <= most
+
+
+@pytest.fixture(params=[1, 4], ids=["w1", "w4"])
+def victim(request: pytest.FixtureRequest, starter: Starter) -> Nsqd:
+    return starter(workers=request.param)
+
+
+def test_consumers_that_never_read(victim: Nsqd) -> None:
+    channels = [f"c{number}" for number in range(16)]
+    for topic in ("t0", "t1", "t2", "t3"):
+        victim.web.create(topic, *channels)
+        producer = victim.connect()
+        for _ in range(20):
+            producer.mpub(topic, [bytes(10_000)] * 50)
+    with growing_at_most(victim, MOST):
+        stuck = [
+            (f"t{number % 4}", channel, victim.connect(receive_buffer=4096, pong=False))
+            for number, channel in enumerate(channels)
+        ]
+        for topic, channel, conn in stuck:
+            conn.negotiate(heartbeat_interval=2000)
+            conn.sub(topic, channel, rdy=2500)
+        for topic, channel, _ in stuck:
+            victim.web.await_counts(topic, channel, client_count=1)
+            eventually(lambda at=(topic, channel): victim.web.counts(*at)["in_flight_count"])  # type: ignore[misc]
+    # Each is dropped once it has taken nothing for a heartbeat.
+    for topic, channel, _ in stuck:
+        victim.web.await_counts(topic, channel, client_count=0)
+
+
+def test_a_client_that_never_reads_its_answers(victim: Nsqd) -> None:
+    """It is not read from any more, rather than have its answers pile up."""
+    with growing_at_most(victim, MOST):
+        conn = victim.connect(receive_buffer=4096)
+        commands = (b"PUB void#ephemeral\n" + sized(b"x")) * 2_000_000
+        assert send_as_far_as_it_goes(conn, commands) < len(commands)
+
+
+def test_a_publisher_of_one_byte_at_a_time(victim: Nsqd) -> None:
+    body = bytes(range(256)) * 40
+    victim.web.create("t", "c")
+    with growing_at_most(victim, MOST):
+        slow = [victim.connect() for _ in range(8)]
+        for byte in publish("t", body) + b"MPUB t\n" + batch([body[:100]] * 3):
+            for conn in slow:
+                conn.send(bytes([byte]))
+        for conn in slow:
+            conn.expect_ok()
+            conn.expect_ok()
+    got = victim.connect().sub("t", "c", rdy=100).take(8 * 4)
+    assert sorted(message.body for message in got) == sorted([body, *[body[:100]] * 3] * 8)
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        (b"PUB t\n", b"E_BAD_MESSAGE PUB "),
+        (b"DPUB t 100\n", b"E_BAD_MESSAGE DPUB "),
+        (b"MPUB t\n", b"E_BAD_BODY MPUB "),
+        (b"IDENTIFY\n", b"E_BAD_BODY IDENTIFY "),
+        (b"AUTH\n", b"E_BAD_BODY AUTH "),
+    ],
+)
+def test_a_length_of_four_gigabytes(four: Nsqd, command: bytes, error: bytes) -> None:
+    with growing_at_most(four, MOST):
+        for length in (0xFFFFFFFF, 0x80000000, 0x7FFFFFFF):
+            for conn in [four.connect() for _ in range(20)]:
+                conn.send(command, struct.pack(">I", length), bytes(1000))
+                conn.expect_error(error, prefix=True, reset=True)
+    assert four.web.topic("t") is None
+
+
+def test_a_body_over_the_limit(victim: Nsqd) -> None:
+    with growing_at_most(victim, MOST):
+        for _ in range(20):
+            conn = victim.connect()
+            with contextlib.suppress(OSError):  # it may have hung up by then
+                conn.send(publish("t", bytes(MAX_MSG_SIZE + 1)))
+            text = f"E_BAD_MESSAGE PUB message too big {MAX_MSG_SIZE + 1} > {MAX_MSG_SIZE}"
+            conn.expect_error(text, reset=True)
+            conn = victim.connect()
+            with contextlib.suppress(OSError):
+                conn.send(b"MPUB t\n", batch([bytes(MAX_MSG_SIZE)] * 6))
+            conn.expect_error(b"E_BAD_BODY MPUB body too big ", prefix=True, reset=True)
+    assert victim.web.topic("t") is None
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 6000:
+        pytest.skip(f"this test needs 6000 open files, the hard limit is {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 6000), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def sockets(daemon: Nsqd) -> int:
+    """How many sockets the workers have open."""
+    return sum(
+        target.startswith("socket:")
+        for pid in daemon.workers()
+        for target in links(Path(f"/proc/{pid}/fd"))
+    )
+
+
+def links(folder: Path) -> Iterator[str]:
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):
+            yield str(path.readlink())
+
+
+def silent(victim: Nsqd, count: int) -> list[Conn]:
+    before = sockets(victim)
+    conns = [victim.connect(magic=b"") for _ in range(count)]
+    eventually(lambda: sockets(victim) >= before + count, 30)
+    return conns
+
+
+@pytest.mark.usefixtures("many_files")
+def test_five_thousand_connections_that_send_nothing(victim: Nsqd) -> None:
+    with growing_at_most(victim, MOST):
+        silent(victim, 5000)
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("many_files")
+def test_connections_that_send_nothing_are_closed(victim: Nsqd) -> None:
+    with growing_at_most(victim, MOST):
+        for conn in silent(victim, 5000):
+            conn.eof(timeout=120)
+
+
+@pytest.mark.parametrize(("workers", "budget"), [(1, 256 << 20), (4, 64 << 20)])
+def test_two_hundred_half_sent_bodies(starter: Starter, workers: int, budget: int) -> None:
+    victim = starter(workers=workers, max_input_bytes=budget)
+    bodies = [bytes(100_000)] * 49
+    command = b"MPUB t\n" + batch(bodies)
+    assert 0.9 * MAX_BODY_SIZE < len(command) < MAX_BODY_SIZE
+    sent = [0] * 200
+    with growing_at_most(victim, budget * workers):
+        half = [victim.connect() for _ in sent]
+        for _ in range(5):
+            for number, conn in enumerate(half):
+                rest = command[sent[number] : -1]
+                sent[number] += send_as_far_as_it_goes(conn, rest, quiet=0.001)
+        assert sum(sent) > budget * workers
+    # When most of them give up there is room again, for the rest and for others.
+    for conn in half[10:]:
+        conn.close()
+    published = 0
+    for conn, count in zip(half[:10], sent, strict=False):
+        with contextlib.suppress(OSError):
+            conn.send(command[count:])
+        frame = conn.frame()
+        assert frame == (RESPONSE, b"OK") or frame.data.startswith(b"E_BAD_"), frame
+        published += frame.kind == RESPONSE
+    for _ in range(10):
+        victim.connect().mpub("t", bodies)
+    assert victim.web.counts("t")["message_count"] == (published + 10) * len(bodies)
+
+
+def test_whoever_stalls_on_others_memory_is_dropped(starter: Starter) -> None:
+    """With the input full of half-sent bodies, a whole one is received all the same."""
+    victim = starter(workers=1, max_input_bytes=MAX_BODY_SIZE)
+    bodies = [bytes(100_000)] * 52
+    command = b"MPUB t\n" + batch(bodies)
+    half = [victim.connect() for _ in range(3)]
+    for conn in half:
+        conn.send(command[:-1])
+    victim.connect(timeout=50).mpub("t", bodies)
+    half[0].expect_error(b"E_BAD_", prefix=True, reset=True)
+
+
+def test_a_body_as_large_as_all_the_input_allowed(starter: Starter) -> None:
+    victim = starter(workers=1, max_input_bytes=MAX_BODY_SIZE)
+    bodies = [bytes(100_000)] * 52
+    together(*(lambda: victim.connect(timeout=30).mpub("t", bodies) for _ in range(8)))
+    assert victim.web.counts("t")["message_count"] == 8 * len(bodies)

@@ -1,0 +1,249 @@
+"""Processes that are killed or stopped: who notices, what comes back, what is lost."""
+
+import itertools
+import os
+import signal
+import time
+from collections import Counter
+
+import pytest
+from conftest import Starter
+from crowd import Loop, Producer, Taker, homes, owners
+from daemon import Nsqd, free_port
+from talk import Conn, Hangup, Silence
+from web import eventually
+
+WORKERS = 4
+PROMPT = 2.0
+LIVE = [f"live{number}" for number in range(2 * WORKERS)]
+KEPT = [f"kept{number}" for number in range(WORKERS)]
+BARE = [f"bare{number}" for number in range(WORKERS)]
+
+
+def bodies(prefix: str, count: int) -> list[bytes]:
+    return [f"{prefix} {number} ".encode().ljust(150, b".") for number in range(count)]
+
+
+def create(daemon: Nsqd) -> dict[str, int]:
+    """LIVE is published to and consumed from, KEPT only published to, BARE only there."""
+    names = [*LIVE, *KEPT, *BARE]
+    for topic in names:
+        daemon.web.create(topic, "c")
+    return owners(WORKERS, names)
+
+
+def ended(conn: Conn) -> bool:
+    """Whether the daemon has closed the connection."""
+    try:
+        while True:
+            conn.frame(timeout=0.01)
+    except Silence:
+        return False
+    except (Hangup, OSError):
+        return True
+
+
+def drained(daemon: Nsqd, topic: str, count: int) -> Counter[bytes]:
+    conn = daemon.connect().sub(topic, "c", rdy=2500)
+    return Counter(message.body for message in conn.take(count))
+
+
+class Crew:
+    """The processes of the workers, by their index, over their deaths."""
+
+    def __init__(self, daemon: Nsqd) -> None:
+        self.daemon = daemon
+        self.pids = daemon.workers()
+
+    def kill(self, index: int) -> None:
+        os.kill(self.pids[index], signal.SIGKILL)
+
+    def await_successor(self, index: int) -> None:
+        def successor() -> list[int]:
+            return [pid for pid in self.daemon.workers() if pid not in self.pids]
+
+        self.pids[index] = eventually(successor, 20)[0]
+
+
+def one_death(daemon: Nsqd, crew: Crew, served_by: dict[str, int], victim: int) -> None:
+    """Kill a worker beside clients of all homes and topics of all owners."""
+    conns = [daemon.connect() for _ in range(8 * WORKERS)]
+    by_home: dict[int, list[Conn]] = {index: [] for index in range(WORKERS)}
+    for conn, home in zip(conns, homes(daemon, conns, crew.pids), strict=True):
+        by_home[home].append(conn)
+    doomed, safe = [], []
+    topics = {owner: [t for t in LIVE if served_by[t] == owner] for owner in range(WORKERS)}
+    for home, own in by_home.items():
+        for owner in range(WORKERS):
+            topic = topics[owner][home % 2]
+            taker = Taker(own.pop().sub(topic, "c", rdy=5), topic)
+            (doomed if victim in (home, owner) else safe).append(taker)
+    others = [topic for topic in LIVE if served_by[topic] != victim]
+    producers = [
+        Producer(by_home[home].pop(), f"p{home}", others, ahead=8)
+        for home in range(WORKERS)
+        if home != victim
+    ]
+    reading = [Loop(taker.step) for taker in safe]
+    writing = [Loop(producer.step) for producer in producers]
+
+    def going_on() -> None:
+        """From now on every producer is answered and every consumer is served."""
+        answered = [producer.answered for producer in producers]
+        taken = [len(taker.taken) for taker in safe]
+        eventually(lambda: all(p.answered > n for p, n in zip(producers, answered, strict=True)))
+        eventually(lambda: all(len(t.taken) > n for t, n in zip(safe, taken, strict=True)))
+
+    going_on()
+    crew.kill(victim)
+    death = time.monotonic()
+    assert daemon.web.get("/info").status == 200
+    daemon.web.pub(others[0], b"x")
+    assert time.monotonic() - death < PROMPT
+    for taker in doomed:
+        eventually(lambda taker=taker: ended(taker.conn))  # type: ignore[misc]
+    going_on()
+    # What is published to its topics waits for it, over both protocols.
+    for topic in topics[victim]:
+        daemon.web.pub(topic, b"x")
+        daemon.connect().pub(topic, b"x")
+    eventually(lambda: daemon.web.get("/ping").body == b"OK")
+    crew.await_successor(victim)
+    going_on()
+    for loop in [*writing, *reading]:
+        loop.stop()
+    for producer in producers:
+        assert producer.answered == len(producer.sent)
+    for topic in LIVE:
+        daemon.connect().sub(topic, "c")
+    daemon.hang_up()
+
+
+def deaths(daemon: Nsqd, count: int) -> None:
+    served_by = create(daemon)
+    crew = Crew(daemon)
+    published: dict[str, list[bytes]] = {topic: [] for topic in KEPT}
+    for turn in range(count):
+        producer = daemon.connect()
+        for topic in KEPT:
+            more = bodies(f"{topic} {turn}", 50)
+            producer.mpub(topic, more[:25])
+            producer.pub(topic, *more[25:])
+            published[topic] += more
+        one_death(daemon, crew, served_by, turn % WORKERS)
+        stats = daemon.web.topics()
+        assert set(stats) == {*LIVE, *KEPT, *BARE}
+        for topic in stats.values():
+            assert [channel["channel_name"] for channel in topic["channels"]] == ["c"]
+        for topic in KEPT:
+            assert daemon.web.counts(topic, "c")["depth"] == len(published[topic])
+    for topic in KEPT:
+        assert drained(daemon, topic, len(published[topic])) == Counter(published[topic])
+
+
+def test_a_killed_worker(starter: Starter) -> None:
+    deaths(starter(mem_queue_size=0), 5)
+
+
+@pytest.mark.soak
+def test_a_worker_killed_fifty_times(starter: Starter) -> None:
+    deaths(starter(mem_queue_size=0), 50)
+
+
+@pytest.mark.parametrize("memory", [0, 10000])
+def test_a_killed_master_and_an_immediate_restart(starter: Starter, memory: int) -> None:
+    """Its workers save what they have, and the next nsqd waits for them."""
+    daemon = starter(
+        mem_queue_size=memory,
+        tcp_address=f"127.0.0.1:{free_port()}",
+        http_address=f"127.0.0.1:{free_port()}",
+    )
+    create(daemon)
+    published = bodies("m", 2000)
+    for topic in KEPT:
+        daemon.connect().mpub(topic, published)
+        in_flight = daemon.connect().sub(topic, "c", rdy=5)
+        assert len(in_flight.messages(5)) == 5
+    eventually(lambda: BARE[-1] in (daemon.data / "nsqd.dat").read_text())
+    for _ in range(3):
+        daemon.restart(killed=True)
+    assert set(daemon.web.topics()) == {*LIVE, *KEPT, *BARE}
+    for topic in KEPT:
+        assert daemon.web.channel(topic, "c") is not None
+        assert drained(daemon, topic, len(published)) == Counter(published)
+
+
+def test_everything_killed_and_restarted(starter: Starter) -> None:
+    daemon = starter(mem_queue_size=0)
+    create(daemon)
+    eventually(lambda: BARE[-1] in (daemon.data / "nsqd.dat").read_text())
+    published: Counter[bytes] = Counter()
+    for turn in range(3):
+        producer = Producer(daemon.connect(), f"p{turn}", KEPT)
+        writing = Loop(producer.step)
+        eventually(lambda producer=producer: producer.answered > 200)  # type: ignore[misc]
+        os.killpg(daemon.process.pid, signal.SIGKILL)
+        writing.join()
+        daemon.wait()
+        published += Counter(body for _, body in producer.sent[: producer.answered])
+        daemon.hang_up()
+        daemon.start()
+    assert set(daemon.web.topics()) == {*LIVE, *KEPT, *BARE}
+    found: Counter[bytes] = Counter()
+    for topic in KEPT:
+        found += drained(daemon, topic, daemon.web.counts(topic, "c")["depth"])
+    assert not published - found, "what was answered is lost"
+    assert max(found.values()) == 1
+
+
+def test_a_second_nsqd_is_refused_at_once(four: Nsqd, starter: Starter) -> None:
+    second = starter.prepare(data=four.data)
+    second.launch()
+    assert second.wait(10) == 1
+    assert "cannot flock directory" in second.log_text()
+    assert "possibly in use by another instance of nsqd" in second.log_text()
+    four.connect().usable()
+
+
+def test_a_stopped_worker_goes_on_where_it_was(four: Nsqd) -> None:
+    served_by = create(four)
+    takers = [Taker(four.connect().sub(topic, "c", rdy=50), topic) for topic in LIVE]
+    producers = [Producer(four.connect(), f"p{n}", LIVE, ahead=16) for n in range(2 * WORKERS)]
+    aside = [topic for topic in LIVE if served_by[topic] != 1]
+    reading = [Loop(taker.step) for taker in takers]
+    writing = [Loop(producer.step) for producer in producers]
+    eventually(lambda: all(producer.answered > 100 for producer in producers))
+    pid = four.workers()[1]
+    fresh = [four.connect() for _ in range(2 * WORKERS)]
+    elsewhere = [c for c, home in zip(fresh, homes(four, fresh), strict=True) if home != 1]
+    assert elsewhere
+    for _ in range(3):
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            # Whoever has nothing to do with it is served.
+            for conn in elsewhere:
+                for topic in aside:
+                    conn.pub(topic, b"beside")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        answered = [producer.answered for producer in producers]
+        eventually(
+            lambda answered=answered: all(  # type: ignore[misc]
+                p.answered > n for p, n in zip(producers, answered, strict=True)
+            )
+        )
+    for loop in writing:
+        loop.stop()
+    sent: Counter[tuple[str, bytes]] = Counter()
+    for producer in producers:
+        assert producer.answered == len(producer.sent)
+        sent += producer.acknowledged()
+
+    def taken() -> Counter[tuple[str, bytes]]:
+        entries = itertools.chain.from_iterable(taker.bodies() for taker in takers)
+        return Counter(entry for entry in entries if entry[1] != b"beside")
+
+    eventually(lambda: taken().total() >= sent.total(), 30)
+    for loop in reading:
+        loop.stop()
+    assert taken() == sent
