@@ -138,6 +138,8 @@ cdef class Topic(Window):
     cdef bint is_sparse(self, Block *block) noexcept
     cdef int compact_step(self) except -1
     cdef int write_survivors(self) except -1
+    cdef int restore_survivors(self) except -1
+    cdef int queue_survivors(self, Channel channel, Block *block) except -1
 
 
 cdef class Shard:

@@ -23,6 +23,7 @@ from nsqcy._store cimport (
     LARGEST_BLOCK,
     LOADING,
     QUEUED,
+    RECORD_DAMAGED,
     RECORD_DELAYED,
     RECORD_EXT_DELAY,
     RECORD_EXT_DELAY_SIZE,
@@ -988,6 +989,8 @@ cdef class Topic(Window):
                 channel.skipped = saved.skipped
                 self.restore_entries(channel, saved.entries)
         self.restore_new_delays(state.next_seq if state is not None else 1)
+        if state is None:
+            self.restore_survivors()
         self.release_unneeded()
         self.settle_all()
         free(self.places)
@@ -1137,6 +1140,45 @@ cdef class Topic(Window):
                     entry.node.due = record_delay(record)
                     self.add_delayed(entry)
                 at += record.length
+        return 0
+
+    cdef int restore_survivors(self) except -1:
+        """There is no journal to say who needs the copies of old records: every channel gets them;
+        without any channel they stay where they are."""
+        cdef Block *block = self.stragglers
+        cdef Channel channel
+        while block != NULL:
+            if block.flags & SURVIVORS:
+                self.pin(block)
+                self.load(block)
+            block = block.next
+        self.shard.io.drain()
+        block = self.stragglers
+        while block != NULL:
+            if block.flags & SURVIVORS and block.data != NULL and self.channels:
+                for channel in self.channels.values():
+                    self.queue_survivors(channel, block)
+                block.pins -= 1
+            block = block.next
+        return 0
+
+    cdef int queue_survivors(self, Channel channel, Block *block) except -1:
+        cdef Record *record
+        cdef Entry *entry
+        cdef uint32_t at = 0
+        while at < block.size:
+            record = <Record *>(block.data + at)
+            if not record.attributes & RECORD_DAMAGED:
+                entry = self.store.new_entry()
+                entry.seq = record.seq
+                entry.id = record.id
+                entry.block = block
+                entry.offset = at
+                entry.attempts = 0
+                entry.flags = 0
+                self.ref(block)
+                channel.queue_entry(entry)
+            at += record.length
         return 0
 
     cdef int release_unneeded(self) except -1:
