@@ -1,4 +1,4 @@
-"""Very many topics: created over both protocols, a message in each, and all back after a restart."""
+"""Very many topics: created over both protocols, a message in each, all back after a restart."""
 
 import pytest
 from conftest import Starter
