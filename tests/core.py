@@ -190,9 +190,7 @@ class Core:
         self.now, self.wall = now, wall
         self.clients: list[Client] = []
         self.store = Store(budget)
-        agenda = Agenda(
-            self.store, mem_queue_size=mem_queue_size, max_msg_timeout=max_msg_timeout
-        )
+        agenda = Agenda(self.store, mem_queue_size=mem_queue_size, max_msg_timeout=max_msg_timeout)
         agenda.now, agenda.wall = now, wall
         self.agenda = agenda
         self.lease = bytearray(8)
@@ -203,15 +201,23 @@ class Core:
             ids=IdSource(self.lease, 1),
             io=self.io,
             data_path=None if path is None else str(path),
-            log_options=log_options or {
-                "max_bytes_per_file": 100 << 20, "sync_every": 2500, "sync_timeout": 2 * SECOND,
+            log_options=log_options
+            or {
+                "max_bytes_per_file": 100 << 20,
+                "sync_every": 2500,
+                "sync_timeout": 2 * SECOND,
             },
             on_event=on_event,
             log=self.log,
         )
         self.home = Home(
-            shard=self.shard, mesh=None, index=0, options=options(max_msg_timeout=max_msg_timeout),
-            negotiate=negotiate, ask_placement=None, log=self.log,
+            shard=self.shard,
+            mesh=None,
+            index=0,
+            options=options(max_msg_timeout=max_msg_timeout),
+            negotiate=negotiate,
+            ask_placement=None,
+            log=self.log,
         )
 
     def settle(self) -> None:

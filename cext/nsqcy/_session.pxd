@@ -30,8 +30,8 @@ cdef enum Parsed:
 
 cdef enum:
     OUTPUT_ENOUGH = 131072      # bytes unsent above which a consumer gets no more messages
-    ANSWERS_MOST = 1048576      # bytes of the output's buffer above which commands wait; messages
-                                # alone never fill it so far
+    # Bytes of the output's buffer above which commands wait; messages alone never fill it so far.
+    ANSWERS_MOST = 1048576
     TICKETS_MOST = 4096         # answers outstanding; more commands wait
     FORWARDED_MOST = 1048576    # bytes of forwarded commands not answered
     RECEIVE_SIZE = 131072       # bytes of one receive

@@ -58,7 +58,8 @@ ctypedef struct Arena:
     void *free              # free blocks of this arena, linked through their first bytes
     uint32_t used           # blocks handed out
     uint32_t kind           # block class
-    int64_t idle_since      # when `used` fell to 0
+    int64_t idle_since      # when a block was last given back
+    int64_t thinned         # `idle_since` when pages of free blocks were given back; 0: they are there
     Arena *prev
     Arena *next
 
@@ -150,6 +151,7 @@ cdef class Store:
     cdef void free_entry(self, Entry *entry) noexcept
     cdef void trim(self, int64_t now) noexcept
     cdef Arena *new_arena(self, int kind) except NULL
+    cdef void thin_arena(self, Arena *arena) noexcept
     cdef void list_arena(self, Arena *arena) noexcept
     cdef void unlist_arena(self, Arena *arena) noexcept
     cdef void keep_longer(self, Block *block) noexcept

@@ -26,7 +26,9 @@ cdef extern from "sys/mman.h" nogil:
     const int PROT_WRITE
     const int MAP_PRIVATE
     const int MAP_ANONYMOUS
+    const int MADV_DONTNEED
     const int MADV_HUGEPAGE
+    const int MADV_NOHUGEPAGE
     void *MAP_FAILED
 
 
@@ -110,6 +112,9 @@ cdef class Store:
         block.data = <uint8_t *>arena.free
         arena.free = (<void **>block.data)[0]
         arena.used += 1
+        if arena.thinned:
+            arena.thinned = 0
+            madvise(arena.base, ARENA_SIZE, MADV_HUGEPAGE)
         if arena.free == NULL:
             self.unlist_arena(arena)
         block.arena = arena
@@ -160,6 +165,16 @@ cdef class Store:
         self.list_arena(arena)
         return arena
 
+    cdef void thin_arena(self, Arena *arena) noexcept:
+        """A few blocks keep the arena alive: give back the pages of the others, all but the first
+        of each, which holds the link. Not a huge page any more, or the kernel would fill it up."""
+        cdef uint8_t *block = <uint8_t *>arena.free
+        arena.thinned = arena.idle_since
+        madvise(arena.base, ARENA_SIZE, MADV_NOHUGEPAGE)
+        while block != NULL:
+            madvise(block + SMALLEST_BLOCK, LARGEST_BLOCK - SMALLEST_BLOCK, MADV_DONTNEED)
+            block = <uint8_t *>(<void **>block)[0]
+
     cdef void list_arena(self, Arena *arena) noexcept:
         arena.prev = NULL
         arena.next = self.partial[arena.kind]
@@ -191,6 +206,9 @@ cdef class Store:
                     munmap(arena.base, ARENA_SIZE)
                     free(arena)
                     self.arenas -= 1
+                elif kind == BLOCK_CLASSES - 1 and arena.thinned != arena.idle_since \
+                        and now - arena.idle_since > ARENA_REST:
+                    self.thin_arena(arena)
                 arena = following
         self.keep_budget()
 
@@ -602,15 +620,19 @@ cdef class Window:
         cdef Cursor *cursor
         cdef uint32_t at = 0
         cdef uint32_t count = 0
-        while block != NULL and block.first_seq >= seq and block != self.oldest:
+        while block != NULL and block.first_seq >= seq:
             self.newest = block.prev
-            self.newest.next = NULL
+            if self.newest == NULL:
+                self.oldest = NULL
+            else:
+                self.newest.next = NULL
             for i in range(self.cursor_count):
                 cursor = self.cursors[i]
                 if cursor.block == block:
                     cursor.block = self.newest
-                    cursor.offset = self.newest.size
-                    self.newest.cursors += 1
+                    if self.newest != NULL:
+                        cursor.offset = self.newest.size
+                        self.newest.cursors += 1
             self.leave_window(block)
             block = self.newest
         if block != NULL and block.last_seq >= seq:
@@ -621,8 +643,8 @@ cdef class Window:
                 at += record.length
                 count += 1
             block.size = at
-            block.count = max(1, count)
-            block.last_seq = max(block.first_seq, seq) - 1
+            block.count = count
+            block.last_seq = seq - 1
             block.flags |= SEALED
         self.next_seq = seq
 

@@ -57,13 +57,15 @@ cdef class Topic(Window):
     cdef bint overflowing               # records wait for the log before they are visible
     cdef bint failing                   # a write failed; what waits for the log is being undone
     cdef bint spilling                  # memory is short: blocks in memory are being written
+    cdef uint32_t compacting            # blocks a compaction waits for
     cdef bint journal_stale             # what the journal says is no longer so
     cdef str error
     cdef Shard shard
     cdef Agenda agenda
     cdef readonly dict channels
     cdef uint64_t least                 # least_seq as of the last turn
-    cdef uint64_t pending_writes
+    cdef uint64_t writes                # under way
+    cdef uint64_t pending_writes        # of which gated
     cdef uint64_t pending_messages      # appended, not visible yet
     cdef Entry **moving                 # while evacuating: the entries whose records are copied
     cdef size_t moving_count
@@ -100,7 +102,8 @@ cdef class Topic(Window):
     cdef void touch_dirty(self) noexcept
     cdef int write_overflow(self) except -1
     cdef int spill(self) except -1
-    cdef int write_run(self, Block *block, bint gated) except -1
+    cdef int write_all(self, Block *block) except -1
+    cdef int write_run(self, Block *block, bint gated, bint at_once=*) except -1
     cdef int on_written(self, Write *write, int error) except -1
     cdef int undo_pending(self) except -1
     cdef void check_droppable(self, Block *block) noexcept
@@ -132,6 +135,9 @@ cdef class Topic(Window):
     cdef int release_unneeded(self) except -1
     cdef int write_part(self, Block *block, uint32_t start, uint32_t end, uint64_t first_seq,
                         uint64_t last_seq, uint32_t count, int flags, bint gated) except -1
+    cdef bint is_sparse(self, Block *block) noexcept
+    cdef int compact_step(self) except -1
+    cdef int write_survivors(self) except -1
 
 
 cdef class Shard:

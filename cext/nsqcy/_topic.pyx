@@ -21,12 +21,14 @@ from nsqcy._store cimport (
     DEFERRED,
     IN_WINDOW,
     LARGEST_BLOCK,
+    LOADING,
     QUEUED,
     RECORD_DELAYED,
     RECORD_EXT_DELAY,
     RECORD_EXT_DELAY_SIZE,
     SEALED,
     SURVIVORS,
+    UNREADABLE,
     record_delay,
 )
 
@@ -44,6 +46,8 @@ cdef enum:
     EXPIRE_BUDGET = 4096            # due messages of one channel in one turn
     FAN_OUT_BUDGET = 4096           # delayed records fanned out in one step
     STRAGGLER_SLACK = 1048576       # bytes of stragglers not worth a compaction
+    COMPACT_BYTES = 67108864        # of blocks in one batch of a compaction
+    LET_GO = 64                     # block flag: the compaction's pin is to be taken off
     EVACUATE = 32                   # block flag: its live records are being copied out
     SEGMENT_ROOM = 64               # bytes of a segment that are not records
     FORWARDED = 0x4000              # record attribute: copied; id and timestamp say where to
@@ -348,16 +352,19 @@ cdef class Topic(Window):
         cdef Block *block = self.oldest
         cdef int budget = 16
         while block != NULL and budget:
-            if block.flags & SEALED and block.written == 0 and block.last_seq < self.visible.seq:
-                self.write_run(block, False)
+            if block.flags & SEALED and block.written < block.size \
+                    and block.last_seq < self.visible.seq:
+                if self.write_run(block, False):
+                    break
                 budget -= 1
             block = block.next
         return 0
 
-    cdef int write_run(self, Block *block, bint gated) except -1:
+    cdef int write_run(self, Block *block, bint gated, bint at_once=False) except -1:
         """Queue bytes [written, size) of a block for the log, in runs that fit into a segment.
-        Returns whether some of it has to wait: what comes behind a gated write must fail when that
-        does, so it is queued only for the same file."""
+        Returns whether some of it has to wait: what comes behind a write must fail when that does,
+        so it is queued only for the same file (`at_once`: copies, which nobody waits for, need
+        not)."""
         cdef uint64_t most = self.log.max_bytes_per_file
         cdef uint32_t start = block.written
         cdef uint32_t at = start
@@ -369,7 +376,7 @@ cdef class Topic(Window):
         while at < block.size:
             record = <Record *>(block.data + at)
             if count and at + record.length - start + SEGMENT_ROOM > most:
-                if gated and self.pending_writes and self.log.rolls(at - start):
+                if self.writes and not at_once and self.log.rolls(at - start):
                     return 1
                 self.write_part(block, start, at, first_seq, last_seq, count, flags, gated)
                 start = at
@@ -382,7 +389,7 @@ cdef class Topic(Window):
             last_seq = record.seq
             count += 1
             at += record.length
-        if gated and self.pending_writes and self.log.rolls(at - start):
+        if self.writes and not at_once and self.log.rolls(at - start):
             return 1
         self.write_part(block, start, at, first_seq, last_seq, count, flags, gated)
         return 0
@@ -403,6 +410,7 @@ cdef class Topic(Window):
         Py_INCREF(self)
         block.written = end
         self.pin(block)
+        self.writes += 1
         if gated:
             self.pending_writes += 1
         if block.flags & SURVIVORS:
@@ -414,6 +422,7 @@ cdef class Topic(Window):
     cdef int on_written(self, Write *write, int error) except -1:
         cdef Block *block = write.block
         cdef Cursor end
+        self.writes -= 1
         if error == 0:
             block.stored = write.end
             self.shard.set_health(None)
@@ -437,6 +446,7 @@ cdef class Topic(Window):
                 self.keep_promises(write.last_seq, None)
             if self.failing and self.pending_writes == 0:
                 self.undo_pending()
+        if write.gated or error == 0:
             self.touch_dirty()
         self.check_droppable(block)
         self.unpin(block)
@@ -492,6 +502,8 @@ cdef class Topic(Window):
 
     cdef int on_loaded(self, Block *block) except -1:
         cdef Channel channel
+        if block.flags & EVACUATE and self.compacting:
+            self.compact_step()
         if self.gone:
             return 0
         for channel in self.channels.values():
@@ -503,30 +515,79 @@ cdef class Topic(Window):
     # -- stragglers --
 
     cdef int compact(self) except -1:
-        """Copy the few records that entries still need out of mostly dead blocks."""
+        """Copy the few records that entries still need out of mostly dead blocks, so that neither
+        memory nor disk holds much more than four times what is needed. A batch at a time; blocks
+        that are on disk only are read back first."""
         cdef Block *block = self.stragglers
-        cdef uint64_t held = 0          # bytes of stragglers in memory
+        cdef uint64_t held = 0          # bytes of stragglers
         cdef uint64_t live = 0          # of which, about, entries need so many
-        cdef bint any = False
+        cdef uint64_t budget = min(<uint64_t>COMPACT_BYTES, self.store.budget // 4)
+        if self.compacting:
+            return 0
         while block != NULL:
-            if block.data != NULL:
-                held += block.size
-                live += block.size // block.count * block.refs
+            held += block.size
+            live += block.size // block.count * block.refs
             block = block.next
         if held < 4 * live + STRAGGLER_SLACK:
             return 0
+        self.compacting = 1
+        block = self.stragglers
+        while block != NULL and held:
+            if self.is_sparse(block):
+                self.pin(block)
+                block.flags |= EVACUATE
+                if block.data == NULL:
+                    self.compacting += 1
+                    self.load(block)
+                budget -= min(budget, <uint64_t>block.size)
+                if budget == 0:
+                    break
+            block = block.next
+        return self.compact_step()
+
+    cdef bint is_sparse(self, Block *block) noexcept:
+        return (block.pins == 0 and block != self.survivor and block.refs
+                and 4 * <uint64_t>block.refs < block.count
+                and not block.flags & (LOADING | UNREADABLE)
+                and (block.written == 0 or block.stored == block.size))
+
+    cdef int compact_step(self) except -1:
+        """One of what the batch waits for has come; copy when it was the last. Copies of what is on
+        disk are written, and the journal that says so, before the old places are let go."""
+        cdef Block *block = self.stragglers
+        cdef Block *following
+        cdef bint on_disk = False
+        self.compacting -= 1
+        if self.compacting:
+            return 0
+        while block != NULL:
+            if block.flags & EVACUATE:
+                on_disk = on_disk or block.stored
+                if block.data == NULL or self.gone:
+                    block.flags &= ~EVACUATE
+                    block.flags |= LET_GO
+            block = block.next
+        if not self.gone:
+            self.evacuate_all()
+            if on_disk:
+                self.write_survivors()
+                self.write_journal()
         block = self.stragglers
         while block != NULL:
-            if block.data != NULL and block.pins == 0 and block != self.survivor \
-                    and 4 * <uint64_t>block.refs < block.count:
-                if block.stored == block.size:
-                    self.store.take_memory(block)
-                elif block.written == 0:
-                    block.flags |= EVACUATE
-                    any = True
+            following = block.next
+            if block.flags & (EVACUATE | LET_GO):
+                block.flags &= ~(EVACUATE | LET_GO)
+                self.unpin(block)
+            block = following
+        return 0
+
+    cdef int write_survivors(self) except -1:
+        cdef Block *block = self.stragglers
+        self.unpin_survivor()
+        while block != NULL:
+            if block.flags & SURVIVORS and block.written < block.size and block.refs:
+                self.write_run(block, False, True)
             block = block.next
-        if any:
-            self.evacuate_all()
         return 0
 
     cdef int evacuate_all(self) except -1:
@@ -841,13 +902,26 @@ cdef class Topic(Window):
         block = self.stragglers
         while block != NULL:
             if block.written < block.size and block.refs:
-                self.write_run(block, False)
+                self.write_all(block)
             block = block.next
         block = self.oldest
         while block != NULL:
             if block.written < block.size:
-                self.write_run(block, False)
+                self.write_all(block)
             block = block.next
+
+    cdef int write_all(self, Block *block) except -1:
+        """Write what is left of a block, waiting for the disk between files."""
+        cdef uint32_t written = block.written
+        cdef bint tried
+        while self.write_run(block, False):
+            tried = block.written > written
+            self.shard.io.drain()
+            if tried and block.written <= written:
+                # The disk does not take it, and there is nobody left to tell.
+                return 0
+            written = block.written
+        return 0
 
     cdef void settle_all(self) noexcept:
         cdef uint32_t i
@@ -1246,6 +1320,8 @@ cdef class Shard:
         and deferred messages, and who is where. Blocks until it is on disk."""
         cdef Topic topic
         self.closing = True
+        if self.io is not None:
+            self.io.drain()         # a compaction that is under way ends
         for topic in list(self.topics.values()):
             topic.save_records()
         if self.io is not None:

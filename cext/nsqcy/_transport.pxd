@@ -59,9 +59,6 @@ cdef class Loop:
     cdef bint idling
     cdef int64_t alarm              # when the timer fires; 0: it does not run
     cdef bint in_turn
-    cdef int64_t turn_began
-    cdef readonly int64_t busy_ns   # spent outside of the poll
-    cdef readonly uint64_t turns
 
     cdef void begin_turn(self) noexcept
     cdef int set_alarm(self, int64_t due) except -1

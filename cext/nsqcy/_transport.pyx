@@ -429,8 +429,7 @@ cdef class Loop:
         """Read the clocks, once a turn: the first who has something to do in it calls."""
         if not self.in_turn:
             self.in_turn = True
-            self.turn_began = clock_ns(CLOCK_MONOTONIC)
-            self.home.agenda.now = self.turn_began
+            self.home.agenda.now = clock_ns(CLOCK_MONOTONIC)
             self.home.agenda.wall = clock_ns(CLOCK_REALTIME)
             if self.home.mesh is not None:
                 self.home.mesh.awake()
@@ -446,9 +445,7 @@ cdef class Loop:
         due = self.home.turn()
         if due > self.home.agenda.now and mesh is not None and not mesh.prepare_sleep():
             due = self.home.agenda.now
-        self.turns += 1
         self.in_turn = False
-        self.busy_ns += clock_ns(CLOCK_MONOTONIC) - self.turn_began
         if due <= self.home.agenda.now:
             if not self.idling:
                 # An active idle watcher keeps the poll from blocking.

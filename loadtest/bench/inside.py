@@ -11,6 +11,7 @@ import socket
 import struct
 import sys
 from types import SimpleNamespace
+from typing import NoReturn
 
 import gevent
 
@@ -25,6 +26,10 @@ from nsqcy._wire import finish_all
 
 BATCH = 200
 SECOND = 1_000_000_000
+
+
+def refuse(*_: object) -> NoReturn:
+    raise NotImplementedError
 
 
 def make_loop() -> Loop:
@@ -46,8 +51,8 @@ def make_loop() -> Loop:
         mesh=None,
         index=0,
         options=options,
-        negotiate=None,
-        ask_placement=None,
+        negotiate=refuse,
+        ask_placement=refuse,
         log=log,
     )
     loop = Loop(home, gevent.get_hub())

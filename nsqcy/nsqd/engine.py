@@ -370,8 +370,20 @@ class Engine:
         delay_ms: int,
         done: Callable[[str | None], None],
     ) -> None:
+        if not bodies:
+            gevent.spawn(self._publish_nothing, topic, done)
+            return
         self._loop.enter()
         self._publisher.publish(topic.encode(), bodies, delay_ms, done)
+
+    def _publish_nothing(self, topic: str, done: Callable[[str | None], None]) -> None:
+        """Only create the topic, wherever it is to live: there is no command to send its owner."""
+        try:
+            self.create_topic(topic)
+        except (CallTimeout, ChannelClosed, RemoteError) as error:
+            done(str(error))
+            return
+        done(None)
 
     def create_topic(self, name: str) -> None:
         if self._home.owner(name.encode()) is None:

@@ -328,3 +328,21 @@ def test_ids_are_unique_over_the_node(shared: Nsqd, topic: str) -> None:
         conn.sub(name, "c", rdy=2500)
         ids |= {message.id for message in conn.take(5000)}
     assert len(ids) == 30000
+
+
+def test_http_publishes_without_messages_are_answered(shared: Nsqd, topic: str) -> None:
+    """Whichever worker a request comes to: they create their topic and end."""
+    web = shared.web
+    for number in range(12):
+        name = f"{topic}_{number}"
+        kind = number % 3
+        if kind == 0:
+            answer = web.post("/pub", b"x", topic=name, defer="99999999999999999999")
+            assert (answer.status, answer.json()["message"]) == (400, "INVALID_DEFER")
+        elif kind == 1:
+            answer = web.post("/mpub", b"a\nb\nc", topic=name, binary="true")
+            assert answer.status == 413
+        else:
+            assert web.post("/mpub", b"\n\n", topic=name).body == b"OK"
+        assert web.counts(name)["message_count"] == 0
+        assert web.topic(name) is not None

@@ -104,11 +104,12 @@ class Channel:
             self.waiting.remove(copy)
             self.dropped_count += 1
 
-    def deliver(self, client: Client, id: bytes, body: bytes, attempts: int, timestamp: int,
-                now: int) -> None:
+    def deliver(
+        self, client: Client, id: bytes, body: bytes, attempts: int, timestamp: int, now: int
+    ) -> None:
         """A client got this; it must be one of those at the head."""
         rank = self.waiting[0].rank
-        for i, copy in enumerate(self.waiting):
+        for i, copy in enumerate(self.waiting):  # noqa: B007, used behind the loop
             check(copy.rank == rank, f"{body[:20]!r} is not at the head")
             if copy.message.body == body:
                 break
@@ -130,8 +131,9 @@ class Channel:
 
     def may_deliver(self, body: bytes) -> bool:
         """Whether the message with this body is one of those at the head."""
-        return any(copy.message.body == body for copy in self.waiting
-                   if copy.rank == self.waiting[0].rank)
+        return any(
+            copy.message.body == body for copy in self.waiting if copy.rank == self.waiting[0].rank
+        )
 
     def take_back(self, client: Client, id: bytes) -> Copy | None:
         copy = self.in_flight.get(id)
@@ -193,11 +195,11 @@ class Channel:
             client.in_flight = 0
 
     def restart(self, passed: int) -> None:
-        """A clean exit and a start: what was in flight waits again, in front of what waited; what is
-        deferred stays so. `passed`: how much the clock that deadlines are on has jumped, beyond
-        the time that passed."""
+        """A clean exit and a start: what was in flight waits again, in front of what waited; what
+        is deferred stays so. `passed`: how much the clock that deadlines are on has jumped,
+        beyond the time that passed."""
         back = sorted(self.waiting, key=lambda copy: copy.rank)
-        once = [copy for copy in self.in_flight.values()]
+        once = list(self.in_flight.values())
         once += [copy for copy in back if copy.attempts or copy.due]
         fresh = [copy for copy in back if not (copy.attempts or copy.due)]
         self.in_flight.clear()
@@ -216,8 +218,13 @@ class Channel:
     def balance(self) -> bool:
         """Nothing is lost, nothing appears from nowhere."""
         return self.message_count + self.carried == (
-            len(self.waiting) + len(self.in_flight) + len(self.deferred)
-            + self.finish_count + self.dropped_count + self.lost_count)
+            len(self.waiting)
+            + len(self.in_flight)
+            + len(self.deferred)
+            + self.finish_count
+            + self.dropped_count
+            + self.lost_count
+        )
 
 
 @dataclass

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from reference import nsq
 
 settings.register_profile("ci", max_examples=300)
-settings.register_profile("full", max_examples=2500)
+settings.register_profile("full", max_examples=2000)
 PROFILE = settings.get_profile(os.environ.get("NSQCY_HYPOTHESIS", "ci"))
 
 TOPICS = ["a", "b", "e#ephemeral"]
@@ -66,7 +66,9 @@ class CoreMachine(RuleBasedStateMachine):
             "budget": budget,
             "max_msg_timeout": self.max_msg_timeout,
             "log_options": {
-                "max_bytes_per_file": file_bytes, "sync_every": 2500, "sync_timeout": 2 * SECOND,
+                "max_bytes_per_file": file_bytes,
+                "sync_every": 2500,
+                "sync_timeout": 2 * SECOND,
             },
         }
         path = self.base / "0"
@@ -160,14 +162,15 @@ class CoreMachine(RuleBasedStateMachine):
         left = [(each, messages) for each, messages in got if messages]
         assert not (left and channel.paused), "a paused channel delivers"
         while left:
-            for consumer, messages in left:
+            for consumer, messages in left:  # noqa: B007, used behind the loop
                 if channel.waiting and channel.may_deliver(messages[0].body):
                     break
             first = messages.pop(0)
             assert channel.waiting, f"{first} does not wait in {channel.name}"
             assert consumer.twin.in_flight < consumer.twin.ready, "more than its ready count"
-            channel.deliver(consumer.twin, first.id, first.body, first.attempts, first.timestamp,
-                            self.core.now)
+            channel.deliver(
+                consumer.twin, first.id, first.body, first.attempts, first.timestamp, self.core.now
+            )
             left = [(each, messages) for each, messages in left if messages]
         if channel.waiting and not channel.paused:
             for each in consumers:
@@ -221,8 +224,60 @@ class CoreMachine(RuleBasedStateMachine):
         self.core.settle()
         self.published(topic, messages, answer)
 
-    @rule(topic=topic_names, sizes=st.lists(st.sampled_from(SIZES), min_size=1, max_size=4),
-          nth=st.integers(1, 3), times=st.integers(1, 4), at_once=st.booleans())
+    @rule(
+        topic=topic_names,
+        other=pick,
+        steps=st.lists(
+            st.tuples(st.sampled_from(["pub", "pub", "dpub", "fin", "req", "rdy"]), pick),
+            min_size=2,
+            max_size=8,
+        ),
+    )
+    def commands_of_one_turn(self, topic: str, other: int, steps: list[tuple[str, int]]) -> None:
+        """Several commands before anything is delivered or written."""
+        waiting: list[nsq.Message] = []
+        for what, number in steps:
+            if what in ("pub", "dpub"):
+                self.send_publish(topic, SIZES[number % 4], 700 * (what == "dpub"), waiting)
+            elif self.consumers:
+                self.send_command(what, self.consumer(other), number)
+        self.core.settle()
+        for message in waiting:
+            assert self.producer.answer() == (RESPONSE, b"OK")
+            self.model(topic).publish(message, self.core.now)
+        self.compare()
+
+    def send_publish(self, topic: str, size: int, delay: int, waiting: list[nsq.Message]) -> None:
+        message = nsq.Message(self.body(topic, size), self.core.wall, delay * MILLISECOND)
+        head = f"DPUB {topic} {delay}\n" if delay else f"PUB {topic}\n"
+        self.producer.send(head.encode(), len(message.body).to_bytes(4, "big"), message.body)
+        model = self.model(topic)
+        if waiting or self.producer.answer() is None:
+            waiting.append(message)
+        else:
+            model.publish(message, self.core.now)
+
+    def send_command(self, what: str, consumer: Consumer, number: int) -> None:
+        channel = self.channel_of(consumer)
+        held = self.held(consumer)
+        if what == "rdy":
+            consumer.twin.ready = number % 4
+            consumer.client.ready(consumer.twin.ready)
+        elif what == "fin" and held:
+            consumer.client.finish(held[number % len(held)])
+            assert channel.finish(consumer.twin, held[number % len(held)])
+        elif what == "req" and held and not channel.ephemeral:
+            id = held[number % len(held)]
+            consumer.client.requeue(id)
+            channel.requeue(consumer.twin, id, 0, self.core.now)
+
+    @rule(
+        topic=topic_names,
+        sizes=st.lists(st.sampled_from(SIZES), min_size=1, max_size=4),
+        nth=st.integers(1, 3),
+        times=st.integers(1, 4),
+        at_once=st.booleans(),
+    )
     def pub_to_a_full_disk(
         self, topic: str, sizes: list[int], nth: int, times: int, at_once: bool
     ) -> None:
@@ -237,8 +292,12 @@ class CoreMachine(RuleBasedStateMachine):
 
     # -- consuming --
 
-    @rule(topic=topic_names, channel=channel_names, ready=st.sampled_from([0, 1, 2, 2500]),
-          timeout=st.sampled_from([1000, 2000, 4000]))
+    @rule(
+        topic=topic_names,
+        channel=channel_names,
+        ready=st.sampled_from([0, 1, 2, 2500]),
+        timeout=st.sampled_from([1000, 2000, 4000]),
+    )
     def subscribe(self, topic: str, channel: str, ready: int, timeout: int) -> None:
         if len(self.consumers) >= 5:
             return
@@ -262,8 +321,11 @@ class CoreMachine(RuleBasedStateMachine):
         return self.topics[consumer.topic].channels[consumer.channel]
 
     def held(self, consumer: Consumer) -> list[bytes]:
-        return [id for id, copy in self.channel_of(consumer).in_flight.items()
-                if copy.client is consumer.twin]
+        return [
+            id
+            for id, copy in self.channel_of(consumer).in_flight.items()
+            if copy.client is consumer.twin
+        ]
 
     @precondition(lambda self: self.consumers)
     @rule(which=pick, ready=st.sampled_from([0, 1, 2, 5, 2500]))
@@ -289,8 +351,9 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(which=pick, other=pick, message=pick)
     def finish_what_another_holds(self, which: int, other: int, message: int) -> None:
         consumer = self.consumer(which)
-        held = self.held(self.consumer(other))
-        if consumer is self.consumer(other) or not held:
+        own = self.held(consumer)  # perhaps the same messages, of another channel
+        held = [id for id in self.held(self.consumer(other)) if id not in own]
+        if not held:
             return
         consumer.client.finish(held[message % len(held)])
         answer = consumer.client.answer()
@@ -311,8 +374,9 @@ class CoreMachine(RuleBasedStateMachine):
         copy = channel.requeue(consumer.twin, id, delay * MILLISECOND, self.core.now)
         if channel.ephemeral and not delay and full:
             channel.drop([copy])
-            self.dropped[consumer.topic, channel.name] = self.core.topic(
-                consumer.topic).channels[channel.name].dropped_count
+            self.dropped[consumer.topic, channel.name] = (
+                self.core.topic(consumer.topic).channels[channel.name].dropped_count
+            )
         self.settle()
 
     @precondition(lambda self: self.consumers)
@@ -402,8 +466,11 @@ class CoreMachine(RuleBasedStateMachine):
         self.settle()
 
     def a_channel(self, which: int) -> tuple[str, nsq.Channel] | None:
-        found = [(name, channel) for name, topic in sorted(self.topics.items())
-                 for channel in topic.channels.values()]
+        found = [
+            (name, channel)
+            for name, topic in sorted(self.topics.items())
+            for channel in topic.channels.values()
+        ]
         return found[which % len(found)] if found else None
 
     @rule(which=pick, paused=st.booleans())
@@ -463,12 +530,15 @@ class CoreMachine(RuleBasedStateMachine):
         durable = [topic for topic in self.topics.values() if not topic.ephemeral]
         self.topics = {topic.name: topic for topic in durable}
         for topic in durable:
-            topic.channels = {name: channel for name, channel in topic.channels.items()
-                              if not channel.ephemeral}
+            topic.channels = {
+                name: channel for name, channel in topic.channels.items() if not channel.ephemeral
+            }
             topic.message_count = topic.message_bytes = 0
             self.core.shard.load_topic(
-                topic.name.encode(), topic.paused,
-                {name: channel.paused for name, channel in topic.channels.items()})
+                topic.name.encode(),
+                topic.paused,
+                {name: channel.paused for name, channel in topic.channels.items()},
+            )
         self.consumers = []
         self.dropped = {}
         self.producer = self.core.client()
@@ -491,15 +561,17 @@ class CoreMachine(RuleBasedStateMachine):
                 channel.expire(self.core.now)
         self.compare()
 
-    @rule(topic=topic_names, sizes=st.lists(st.sampled_from(SIZES[:5]), max_size=4),
-          written=st.booleans())
+    @rule(
+        topic=topic_names,
+        sizes=st.lists(st.sampled_from(SIZES[:5]), max_size=4),
+        written=st.booleans(),
+    )
     def crash(self, topic: str, sizes: list[int], written: bool) -> None:
         """The process is gone in the midst of publishing: what is on disk comes back, perhaps
         twice, and nothing else does."""
         for size in sizes:
             body = self.body(topic, size)
-            self.producer.send(
-                f"PUB {topic}\n".encode(), len(body).to_bytes(4, "big"), body)
+            self.producer.send(f"PUB {topic}\n".encode(), len(body).to_bytes(4, "big"), body)
         self.model(topic)
         if written:
             self.core.home.run_turn(self.core.now, self.core.wall)
@@ -552,6 +624,10 @@ class CoreMachine(RuleBasedStateMachine):
 
 
 CoreMachine.TestCase.settings = settings(
-    PROFILE, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck),
-    print_blob=True)
+    PROFILE,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+)
 test_any_history = CoreMachine.TestCase

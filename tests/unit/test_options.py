@@ -46,7 +46,7 @@ NSQ_FLAGS = [
     "deflate", "max-deflate-level", "snappy",
 ]
 # fmt: on
-OUR_FLAGS = ["log-format", "workers", "max-input-bytes", "memory-bytes"]
+OUR_FLAGS = ["log-format", "workers", "move-sessions", "max-input-bytes", "memory-bytes"]
 
 
 def start(*argv: str) -> NsqdOptions:

@@ -1,0 +1,146 @@
+"""Stragglers: a few messages that stay keep neither much memory nor much disk from going."""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from nsqcy import config
+from nsqcy._channel import Agenda
+from nsqcy._ids import IdSource
+from nsqcy._io import IoThread
+from nsqcy._publisher import Publisher
+from nsqcy._session import Home
+from nsqcy._store import Store
+from nsqcy._topic import Shard
+from nsqcy._transport import BytesTransport
+from nsqcy.nsqd.negotiate import negotiate
+from nsqcy.nsqd.options import NSQD, resolve
+
+SECOND = 1_000_000_000
+HOUR = 3600 * SECOND
+MESSAGES = 20_000
+KEPT = 500  # one in so many is deferred for an hour
+
+
+class Lines(list[str]):
+    """A log: what was said."""
+
+    debug = info = warn = error = fatal = list.append
+
+
+class Worker:
+    """A worker's core over a data path, with a clock of its own."""
+
+    def __init__(self, path: Path, now: int, mem_queue_size: int) -> None:
+        options = resolve(config.load(NSQD, ["--msg-timeout=1h", "--max-msg-timeout=2h"]))
+        self.now = now
+        self.store = Store(1 << 30)
+        self.io = IoThread()
+        self.lines = Lines()
+        agenda = Agenda(
+            self.store, mem_queue_size=mem_queue_size, max_msg_timeout=options.max_msg_timeout
+        )
+        self.shard = Shard(
+            agenda=agenda,
+            ids=IdSource(bytearray(8), 1),
+            io=self.io,
+            data_path=str(path),
+            log_options={"max_bytes_per_file": 500_000},
+            log=self.lines,
+        )
+        self.home = Home(
+            shard=self.shard,
+            mesh=None,
+            index=0,
+            options=options,
+            negotiate=negotiate,
+            ask_placement=lambda key: None,
+            log=self.lines,
+        )
+        self.publisher = Publisher(self.home)
+        self.turn()
+
+    def turn(self, passed: int = 0) -> None:
+        """A turn of the loop `passed` ns later, and what the disk has to say to it."""
+        self.now += passed
+        self.home.run_turn(self.now, self.now)
+        self.io.drain_now()
+        self.home.run_turn(self.now, self.now)
+
+    def close(self) -> None:
+        self.shard.save()
+        self.io.close()
+
+
+def messages(received: bytes) -> Iterator[tuple[bytes, int]]:
+    """(id, number) of each message frame."""
+    at = 0
+    while at < len(received):
+        size, kind = struct.unpack_from(">ii", received, at)
+        if kind == 2:
+            yield received[at + 18 : at + 34], int(received[at + 34 : at + 4 + size])
+        at += 4 + size
+
+
+def consume(worker: Worker) -> list[int]:
+    """Take everything; defer one in KEPT and finish the rest. Returns the numbers deferred."""
+    client = BytesTransport(worker.home)
+    client.feed(b"  V2SUB t c\nRDY 2500\n")
+    taken = 0
+    deferred = []
+    while taken < MESSAGES:
+        worker.turn()
+        answers = []
+        for id, number in messages(client.sent()):
+            taken += 1
+            if number % KEPT == 0:
+                deferred.append(number)
+                answers.append(b"REQ %s 3600000\n" % id)
+            else:
+                answers.append(b"FIN %s\n" % id)
+        client.feed(b"".join(answers))
+    client.end()
+    worker.turn()
+    return deferred
+
+
+def on_disk(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.glob("t.topic/*"))
+
+
+@pytest.mark.parametrize("mem_queue_size", [100, 1_000_000], ids=["disk", "memory"])
+def test_few_deferred_messages_keep_little(tmp_path: Path, mem_queue_size: int) -> None:
+    worker = Worker(tmp_path, 1000 * SECOND, mem_queue_size)
+    worker.publisher.publish(b"t", [], 0, lambda error: None)
+    worker.shard.topic(b"t").channel("c")
+    outcomes: list[str | None] = []
+    for first in range(0, MESSAGES, 200):
+        bodies = [b"%0200d" % number for number in range(first, first + 200)]
+        worker.publisher.publish(b"t", bodies, 0, outcomes.append)
+        worker.turn()
+    assert outcomes == [None] * (MESSAGES // 200)
+    before = SimpleNamespace(memory=worker.store.resident_bytes, disk=on_disk(tmp_path))
+    assert before.memory > MESSAGES * 200
+
+    deferred = consume(worker)
+    for _ in range(20):
+        worker.turn(passed=SECOND + 1)
+    assert worker.store.resident_bytes <= 2 * 262144
+    # What is left is the segment that is being written, and the journal.
+    assert on_disk(tmp_path) <= 600_000
+    assert before.disk == 0 or before.disk > MESSAGES * 200
+    worker.close()
+
+    again = Worker(tmp_path, worker.now, mem_queue_size)
+    again.shard.load_topic(b"t", False, {"c": False})
+    assert again.shard.topic(b"t").channels["c"].counters()["deferred_count"] == len(deferred)
+    again.turn(passed=HOUR)
+    client = BytesTransport(again.home)
+    client.feed(b"  V2SUB t c\nRDY 2500\n")
+    for _ in range(5):
+        again.turn()
+    assert sorted(number for _, number in messages(client.sent())) == deferred
+    again.close()

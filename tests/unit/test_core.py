@@ -1,0 +1,367 @@
+"""The core at its edges: ends of blocks, holes, full disks, budgets, and what once went wrong."""
+
+import errno
+import gc
+import random
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
+
+SMALL_FILES = {"max_bytes_per_file": 60_000, "sync_every": 2500, "sync_timeout": 2 * SECOND}
+OK = (RESPONSE, b"OK")
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Any]:
+    """Makes cores; each is closed, and must leave nothing behind."""
+    made: list[Core] = []
+
+    def make(**settings: Any) -> Core:
+        made.append(Core(tmp_path, **settings))
+        return made[-1]
+
+    yield make
+    for core in made:
+        if core.io is not None and core.io.outstanding == 0 and core.shard.topics:
+            core.close()
+
+
+def restarted(make: Any, core: Core, *channels: str, **settings: Any) -> Core:
+    core.save()
+    core.shard.topics.clear()
+    fresh: Core = make(now=9 * SECOND, wall=core.wall, **settings)
+    fresh.shard.load_topic(b"t", False, dict.fromkeys(channels, False))
+    fresh.settle()
+    return fresh
+
+
+def bodies(client: Client) -> list[bytes]:
+    client.core.settle()
+    return [message.body for message in client.messages()]
+
+
+def pub(body: bytes) -> bytes:
+    return b"PUB t\n" + len(body).to_bytes(4, "big") + body
+
+
+# -- the queue and the cursor --
+
+
+def test_a_requeued_message_does_not_wait_behind_delayed_ones(make):
+    core = make()
+    consumer = core.client().subscribe("t", "c", 1)
+    producer = core.client()
+    producer.publish("t", b"one")
+    core.settle()
+    (one,) = consumer.messages()
+    producer.publish("t", b"later", 60_000)
+    consumer.requeue(one.id)
+    assert bodies(consumer) == [b"one"]
+
+
+def test_a_requeued_message_comes_behind_what_was_published_before(make):
+    for channel in ("c", "c#ephemeral"):
+        core = make()
+        consumer = core.client().subscribe("t", channel, 1)
+        producer = core.client()
+        producer.publish("t", b"one")
+        core.settle()
+        (one,) = consumer.messages()
+        producer.send(pub(b"two"))
+        consumer.requeue(one.id)
+        producer.send(pub(b"three"))
+        consumer.ready(3)
+        assert bodies(consumer) == [b"two", b"one", b"three"], channel
+
+
+def test_an_ephemeral_channel_drops_the_newest_and_delivers_the_oldest(make):
+    core = make(mem_queue_size=1)
+    consumer = core.client().subscribe("t", "c#ephemeral", 2)
+    producer = core.client()
+    producer.send(*(pub(b"%d" % i) for i in range(1, 6)))
+    assert bodies(consumer) == [b"1", b"2"]
+    assert core.counters("t", "c#ephemeral")["depth"] == 1
+    assert core.topic("t").channels["c#ephemeral"].dropped_count == 2
+    consumer.ready(5)
+    assert bodies(consumer) == [b"3"]
+
+
+def test_a_channel_steps_over_what_was_dropped_from_a_paused_topic(make):
+    core = make()
+    consumer = core.client().subscribe("t", "c")
+    producer = core.client()
+    expected = []
+    for i in range(3):
+        producer.publish("t", b"kept %d" % i)
+        expected.append(b"kept %d" % i)
+        core.topic("t").pause(True)
+        producer.publish("t", b"dropped")
+        producer.publish("t", b"dropped, delayed", 500)
+        core.settle()
+        core.topic("t").empty()
+        core.topic("t").pause(False)
+    producer.publish("t", b"last")
+    core.settle()
+    assert core.counters("t", "c")["depth"] == 4
+    consumer.ready(10)
+    assert bodies(consumer) == [*expected, b"last"]
+    core.advance(SECOND)
+    assert core.counters("t", "c")["deferred_count"] == 0
+
+
+@pytest.mark.parametrize("size", [1, 4_000, 4_048, 4_056, 16_384, 196_608, 262_144, 1 << 20])
+def test_records_at_the_ends_of_blocks(make, size):
+    core = make()
+    consumer = core.client().subscribe("t", "c")
+    producer = core.client()
+    sent = [bytes([i]) * (size - i % 3) if size > 2 else bytes([i + 1]) for i in range(12)]
+    for body in sent:
+        producer.publish("t", body)
+    core.settle()
+    consumer.ready(100)
+    got = []
+    for _ in range(12):
+        core.settle()
+        for message in consumer.messages():
+            consumer.finish(message.id)
+            got.append(message.body)
+    assert got == sent
+    core.advance(60 * SECOND)
+    assert core.live()["entries"] == 0
+
+
+def test_an_idle_topic_holds_no_block_and_goes_on(make):
+    core = make()
+    consumer = core.client().subscribe("t", "c", 1)
+    producer = core.client()
+    for i in range(3):
+        producer.publish("t", b"%d" % i)
+        core.settle()
+        (message,) = consumer.messages()
+        assert message.body == b"%d" % i
+        consumer.finish(message.id)
+        core.advance(20 * SECOND)
+        assert core.store.blocks == 0
+    other = core.client().subscribe("t", "other", 1)
+    producer.publish("t", b"both")
+    assert bodies(consumer) == [b"both"] == bodies(other)
+
+
+# -- many at once --
+
+
+def test_more_is_due_than_fits_into_one_turn(make):
+    core = make()
+    consumer = core.client(msg_timeout=1000).subscribe("t", "c")
+    producer = core.client()
+    core.topic("t").pause(True)
+    for i in range(9000):
+        producer.send(b"DPUB t 1000\n" + (4).to_bytes(4, "big") + b"%04d" % i)
+    core.settle()
+    assert core.counters("t")["depth"] == 9000
+    core.topic("t").pause(False)
+    core.settle()
+    assert core.counters("t", "c")["deferred_count"] == 9000
+    core.advance(1000 * MILLISECOND)
+    assert core.counters("t", "c")["depth"] == 9000
+    consumer.ready(2500)
+    core.settle()
+    assert len(consumer.messages()) == 2500
+    consumer.ready(0)
+    core.advance(2 * SECOND)
+    assert core.counters("t", "c")["timeout_count"] == 2500
+    assert core.counters("t", "c")["depth"] == 9000
+
+
+def test_messages_in_flight_are_found_in_any_order(make):
+    core = make()
+    consumer = core.client().subscribe("t", "c", 2500)
+    producer = core.client()
+    chance = random.Random(1)
+    for _ in range(3):
+        assert producer.ask(mpub("t", [b"x"] * 2500)) == OK
+        core.settle()
+        ids = [message.id for message in consumer.messages()]
+        assert len(ids) == 2500
+        chance.shuffle(ids)
+        for id in ids:
+            consumer.finish(id)
+            assert consumer.answer() is None
+        consumer.finish(ids[0])
+        assert consumer.answer() == (ERROR, b"E_FIN_FAILED FIN %s failed ID not in flight" % ids[0])
+    assert core.live()["entries"] == 0
+
+
+def test_consumers_take_turns_whatever_their_ready_counts_did(make):
+    core = make()
+    consumers = [core.client().subscribe("t", "c") for _ in range(3)]
+    for counts in ((1, 0, 5), (0, 0, 0), (5, 5, 0), (100, 100, 100)):
+        for consumer, count in zip(consumers, counts, strict=True):
+            consumer.ready(count)
+    consumers[1].ready(0)
+    consumers[1].ready(100)
+    core.client().ask(mpub("t", [b"x"] * 30))
+    core.settle()
+    assert [len(consumer.messages()) for consumer in consumers] == [10, 10, 10]
+
+
+def test_a_touch_beyond_the_limit_ends_before_other_deadlines(make):
+    core = make(max_msg_timeout=6 * SECOND)
+    consumer = core.client(msg_timeout=4000).subscribe("t", "c", 1)
+    producer = core.client()
+    producer.publish("t", b"touched")
+    core.settle()
+    (touched,) = consumer.messages()
+    core.advance(3 * SECOND)
+    consumer.touch(touched.id)  # until 6 s, not 7
+    producer.publish("t", b"other")
+    consumer.ready(2)
+    core.settle()
+    (other,) = consumer.messages()  # until 7 s
+    consumer.touch(touched.id)
+    consumer.ready(0)
+    core.advance(3 * SECOND - MILLISECOND)
+    assert core.counters("t", "c")["timeout_count"] == 0
+    core.advance(MILLISECOND)
+    assert core.counters("t", "c")["timeout_count"] == 1
+    consumer.finish(other.id)
+    assert consumer.answer() is None
+
+
+def test_a_large_body_on_its_way_survives_its_channel(make):
+    core = make()
+    consumer = core.client().subscribe("t", "c", 1)
+    consumer.transport.full = 100
+    core.client().publish("t", b"x" * (1 << 20))
+    core.settle()
+    core.topic("t").channels["c"].empty()
+    core.shard.delete_topic(b"t")
+    core.settle()
+    consumer.transport.full = None
+    core.settle()
+    assert [len(message.body) for message in consumer.messages()] == [1 << 20]
+    assert consumer.closed
+    assert core.live()["blocks"] == 0
+
+
+# -- full disks --
+
+
+def test_a_pipeline_is_answered_up_to_the_write_that_failed(make):
+    core = make(mem_queue_size=0)
+    consumer = core.client().subscribe("t", "c", 10)
+    producer = core.client()
+    for i in range(3):
+        producer.publish("t", b"%d" % i)
+    core.io.fault("pwrite", 1, errno.ENOSPC, 1)
+    producer.send(pub(b"refused"), pub(b"refused too"), pub(b"never run"))
+    core.settle()
+    producer.look()
+    kind, text = producer.heard[0]
+    assert kind == ERROR and text.startswith(b"E_PUB_FAILED PUB failed write ")
+    assert len(producer.heard) == 1 and producer.closed
+    assert bodies(consumer) == [b"0", b"1", b"2"]
+    assert core.counters("t")["message_count"] == 3
+    assert core.counters("t")["message_bytes"] == 3
+    assert core.client().publish("t", b"4") == OK
+    assert bodies(consumer) == [b"4"]
+
+
+def test_a_refused_message_does_not_come_back(make):
+    settings = {"mem_queue_size": 0, "log_options": SMALL_FILES}
+    core = make(**settings)
+    core.create("t").channel("c")
+    sizes = (20_000, 50_000, 20_000)
+    for nth in range(1, 6):
+        core.io.fault("pwrite", nth, errno.ENOSPC, 1)
+        answer = core.client().ask(mpub("t", [b"%d" % nth * size for size in sizes]))
+        core.io.clear_faults()
+        assert answer is not None
+        if answer == OK:
+            break
+    accepted = core.counters("t")["message_count"]
+    core = restarted(make, core, "c", **settings)
+    consumer = core.client().subscribe("t", "c", 2500)
+    assert len(bodies(consumer)) == accepted
+    assert core.counters("t", "c")["depth"] == 0
+
+
+def test_a_failed_write_leaves_no_empty_block_behind(make):
+    core = make(mem_queue_size=3, budget=300_000)
+    core.client().publish("t", b"x" * 17_000, 1)
+    core.topic("t").empty()
+    core.io.fault("pwrite", 1, errno.ENOSPC, 1)
+    answer = core.client().ask(mpub("t", [b"x" * 1_000_000, b"y"]))
+    assert answer is not None and answer[0] == ERROR
+    core.io.clear_faults()
+    core.settle()
+    assert core.client().publish("t", b"z") == OK
+    core.settle()
+    assert core.counters("t")["depth"] == 1
+
+
+def test_a_block_of_which_a_part_was_not_written_stays_in_memory(make):
+    settings = {"budget": 150_000, "log_options": SMALL_FILES}
+    core = make(**settings)
+    core.create("t").channel("c")
+    sent = [b"%02d" % i * 9_000 for i in range(30)]
+    core.io.fault("pwrite", 2, errno.ENOSPC, 1)
+    for body in sent:
+        assert core.client().publish("t", body) is not None
+    core.io.clear_faults()
+    accepted = core.counters("t")["message_count"]
+    core = restarted(make, core, "c", **settings)
+    consumer = core.client().subscribe("t", "c", 2500)
+    got = []
+    for _ in range(200):
+        core.settle()
+        got += [message.body for message in consumer.messages()]
+    assert len(got) == accepted
+    assert set(got) <= set(sent)
+
+
+# -- stragglers, restarts --
+
+
+def test_the_few_messages_left_of_many_blocks_are_kept_apart(make):
+    core = make()
+    consumer = core.client().subscribe("t", "c", 2500)
+    core.client().ask(mpub("t", [b"%03d" % i + b"." * 20_000 for i in range(200)]))
+    core.settle()
+    messages = consumer.messages()
+    assert len(messages) == 200
+    for i, message in enumerate(messages):
+        if i % 20:
+            consumer.finish(message.id)
+        else:
+            # The first one comes back last.
+            consumer.requeue(message.id, 100_000 - 1000 * (i // 20))
+    core.settle()
+    before = core.store.resident_bytes
+    core.advance(2 * SECOND)
+    assert core.store.resident_bytes < before / 4
+    core = restarted(make, core, "c")
+    consumer = core.client().subscribe("t", "c", 2500)
+    core.advance(200 * SECOND)
+    got = consumer.messages()
+    assert [message.body[:3] for message in got] == [b"%03d" % i for i in range(180, -1, -20)]
+    assert {message.attempts for message in got} == {2}
+
+
+def test_a_core_that_is_dropped_is_collected(tmp_path):
+    core = Core(tmp_path, mem_queue_size=3)
+    consumer = core.client(msg_timeout=1000).subscribe("t", "c", 5)
+    producer = core.client()
+    for size in (10, 20_000, 300_000, 10):
+        producer.publish("t", b"x" * size)
+        producer.publish("t", b"x" * size, 1000)
+    consumer.transport.full = 10
+    core.settle()
+    gone = weakref.ref(core)
+    del core, consumer, producer
+    gc.collect()
+    assert gone() is None
