@@ -2,18 +2,16 @@
 
 import select
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import psutil
 from daemon import Nsqd
-from talk import ERROR, MESSAGE, RESPONSE, Conn, Frame, Hangup, Message, Silence, sized
+from talk import RESPONSE, Conn, Frame, Hangup, Message, Silence, sized
 from web import eventually
 
 from nsqcy.nsqd.placement import Placement
-
-HEARTBEAT = Frame(RESPONSE, b"_heartbeat_")
 
 
 def homes(daemon: Nsqd, conns: Iterable[Conn], pids: list[int] | None = None) -> list[int]:
@@ -38,6 +36,15 @@ def owners(workers: int, names: Iterable[str]) -> dict[str, int]:
     """The worker of each topic, when they are created in this order in a new daemon."""
     placement = Placement(workers)
     return {name: placement.place(name) for name in names}
+
+
+def pss(daemon: Nsqd) -> int:
+    """Bytes of memory of all its processes, what they share counted once."""
+    total = 0
+    for pid in [daemon.process.pid, *daemon.workers()]:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        total += next(int(line.split()[1]) for line in text.splitlines() if line[:4] == "Pss:")
+    return total * 1024
 
 
 def publish(topic: str, body: bytes) -> bytes:
@@ -137,17 +144,6 @@ def frames_until_end(conn: Conn) -> list[Frame]:
             return frames
 
 
-def stalled(progress: Callable[[], int], quiet: float = 0.5) -> bool:
-    """Whether `progress` is above 0 and stays where it is for a while."""
-    before = progress()
-    deadline = time.monotonic() + quiet
-    while time.monotonic() < deadline:
-        time.sleep(0.02)
-        if progress() != before:
-            return False
-    return before > 0
-
-
 def send_as_far_as_it_goes(conn: Conn, data: bytes, quiet: float = 0.5) -> int:
     """Send until the socket takes nothing for a while; returns how much it took."""
     sent = 0
@@ -155,19 +151,3 @@ def send_as_far_as_it_goes(conn: Conn, data: bytes, quiet: float = 0.5) -> int:
     while sent < len(data) and select.select([], [conn.socket], [], quiet)[1]:
         sent += conn.socket.send(data[sent : sent + 262144])
     return sent
-
-
-__all__ = [
-    "ERROR",
-    "HEARTBEAT",
-    "MESSAGE",
-    "Loop",
-    "Producer",
-    "Taker",
-    "frames_until_end",
-    "homes",
-    "owners",
-    "publish",
-    "send_as_far_as_it_goes",
-    "stalled",
-]

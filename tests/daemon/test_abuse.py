@@ -1,4 +1,4 @@
-"""Clients that abuse the daemon: it does not grow, it serves the others, and each ends as it must."""
+"""Clients that abuse the daemon: it does not grow, serves others, and each ends as it must."""
 
 import contextlib
 import resource
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Starter
-from crowd import publish, send_as_far_as_it_goes
+from crowd import pss, publish, send_as_far_as_it_goes
 from daemon import Nsqd
 from talk import RESPONSE, Conn, batch, sized
 from together import together
@@ -17,15 +17,6 @@ from web import eventually
 MOST = 64 << 20
 MAX_MSG_SIZE = 1 << 20
 MAX_BODY_SIZE = 5 << 20
-
-
-def pss(daemon: Nsqd) -> int:
-    """Bytes of memory of all its processes, what they share counted once."""
-    total = 0
-    for pid in [daemon.process.pid, *daemon.workers()]:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        total += next(int(line.split()[1]) for line in text.splitlines() if line[:4] == "Pss:")
-    return total * 1024
 
 
 @contextlib.contextmanager

@@ -142,7 +142,9 @@ def test_every_pair_of_workers_under_load_both_ways(four: Nsqd) -> None:
     served_by = create(four, topics, "c")
     conns = [four.connect() for _ in range(32)]
     where = homes(four, conns)
-    by_home = {home: [c for c, at in zip(conns, where, strict=True) if at == home] for home in where}
+    by_home = {
+        home: [c for c, at in zip(conns, where, strict=True) if at == home] for home in where
+    }
     # Of each home one consumer for a topic of each worker, and two producers for all topics.
     takers, producers, pairs = [], [], set()
     for home, own in sorted(by_home.items()):
