@@ -90,6 +90,8 @@ DEVIATIONS: set[str] = {
     "C334",
     "C335",
     "CFG-28",
+    "HTTP-026",
+    "HTTP-066",
     *(f"F{number}" for number in range(1, 16) if number != 13),
     "K11",
 }
