@@ -67,10 +67,11 @@ class Crew:
 
 def one_death(daemon: Nsqd, crew: Crew, served_by: dict[str, int], victim: int) -> None:
     """Kill a worker beside clients of all homes and topics of all owners."""
-    conns = [daemon.connect() for _ in range(8 * WORKERS)]
     by_home: dict[int, list[Conn]] = {index: [] for index in range(WORKERS)}
-    for conn, home in zip(conns, homes(daemon, conns, crew.pids), strict=True):
-        by_home[home].append(conn)
+    while min(len(own) for own in by_home.values()) <= WORKERS:
+        conns = [daemon.connect() for _ in range(2 * WORKERS)]
+        for conn, home in zip(conns, homes(daemon, conns, crew.pids), strict=True):
+            by_home[home].append(conn)
     doomed, safe = [], []
     topics = {owner: [t for t in LIVE if served_by[t] == owner] for owner in range(WORKERS)}
     for home, own in by_home.items():

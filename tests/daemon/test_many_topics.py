@@ -30,6 +30,7 @@ def many_topics(starter: Starter, workers: int, count: int) -> None:
     topics = daemon.web.topics()
     assert set(topics) == {*by_http, *by_tcp}
     assert {topic["message_count"] for topic in topics.values()} == {1}
+    daemon.stop(timeout=100)  # each topic has files to sync
     daemon.restart()
     topics = daemon.web.topics()
     assert set(topics) == {*by_http, *by_tcp}

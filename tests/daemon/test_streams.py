@@ -1,7 +1,9 @@
 """Topics of other workers: nothing stalls, nothing reorders, nothing is lost."""
 
 import itertools
+import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from conftest import Starter
@@ -236,3 +238,28 @@ def test_one_consumer_sees_each_producers_order(four: Nsqd, rdy: int) -> None:
             own = producer.name.encode() + b" "
             got = [entry for entry in taker.bodies() if entry[1].startswith(own)]
             assert got == [entry for entry in producer.sent if entry[0] == taker.topic]
+
+
+@pytest.mark.parametrize("workers", [1, 3, 4])
+def test_idle_workers_do_not_spin(starter: Starter, workers: int) -> None:
+    """Beside consumers of topics of all workers there are stretches in which none does anything."""
+    daemon = starter(workers=workers)
+    topics = [f"t{number}" for number in range(2 * workers)]
+    for conn, topic in [(daemon.connect(), topic) for topic in topics * 4]:
+        conn.sub(topic, "c", rdy=10)
+    for topic in topics:
+        daemon.connect().pub(topic, b"x")
+    pids = [daemon.process.pid, *daemon.workers()]
+    eventually(lambda: ticks_in_half_a_second(pids) <= 5, 30)
+
+
+def ticks_in_half_a_second(pids: list[int]) -> int:
+    before = sum(map(ticks, pids))
+    time.sleep(0.5)
+    return sum(map(ticks, pids)) - before
+
+
+def ticks(pid: int) -> int:
+    """Processor time a process has had, user and system, in clock ticks."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
