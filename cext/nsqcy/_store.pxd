@@ -59,7 +59,7 @@ ctypedef struct Arena:
     uint32_t used           # blocks handed out
     uint32_t kind           # block class
     int64_t idle_since      # when a block was last given back
-    int64_t thinned         # `idle_since` when pages of free blocks were given back; 0: they are there
+    int64_t thinned         # `idle_since` when pages of free blocks were given back; 0: not yet
     Arena *prev
     Arena *next
 
