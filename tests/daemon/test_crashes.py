@@ -6,6 +6,7 @@ import signal
 import time
 from collections import Counter
 
+import psutil
 import pytest
 from conftest import Starter
 from crowd import Loop, Producer, Taker, homes, owners
@@ -15,6 +16,7 @@ from web import eventually
 
 WORKERS = 4
 PROMPT = 2.0
+SETTLED = 12.0
 LIVE = [f"live{number}" for number in range(2 * WORKERS)]
 KEPT = [f"kept{number}" for number in range(WORKERS)]
 BARE = [f"bare{number}" for number in range(WORKERS)]
@@ -54,8 +56,14 @@ class Crew:
     def __init__(self, daemon: Nsqd) -> None:
         self.daemon = daemon
         self.pids = daemon.workers()
+        self.deaths = [0] * WORKERS
 
     def kill(self, index: int) -> None:
+        """Kill one that is not young: who dies again and again comes back later and later."""
+        self.deaths[index] += 1
+        if self.deaths[index] > 2:
+            process = psutil.Process(self.pids[index])
+            eventually(lambda: time.time() - process.create_time() > SETTLED, 2 * SETTLED)
         os.kill(self.pids[index], signal.SIGKILL)
 
     def await_successor(self, index: int) -> None:
