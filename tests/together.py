@@ -4,14 +4,16 @@ import threading
 import time
 from collections.abc import Callable
 
-TURN = 0.001
-"""A daemon reads the clock once a turn: what arrives in the midst of one counts from its start."""
+LATE = 0.02
+"""A client sees a message a little after the turn whose clock the daemon counts from, on a busy
+machine more than a little. (That nothing is ever early is tested with a clock of our own, in
+tests/unit/test_core_machine.py.)"""
 
 
 def lasted(start: float, seconds: float, slack: float) -> None:
     """From `start` until now it took so long: not less, and not much more."""
     elapsed = time.monotonic() - start
-    assert seconds - TURN <= elapsed < seconds + slack, f"{elapsed} s instead of {seconds} s"
+    assert seconds - LATE <= elapsed < seconds + slack, f"{elapsed} s instead of {seconds} s"
 
 
 def together(*stories: Callable[[], object], timeout: float = 120.0) -> None:

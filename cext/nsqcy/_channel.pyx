@@ -614,9 +614,11 @@ cdef class Channel:
         holding = <Holding *>entry.holding
         if holding.consumer != <void *>consumer:
             return NOT_OWNER
-        # Milliseconds modulo 2^32: right for attempts of up to 49 days.
+        # Milliseconds modulo 2^32: right for attempts of up to 49 days. Both are cut off, so the
+        # difference may be one too large: a message is never taken back early.
         delivered = entry.node.tag
         held = <int64_t>(<uint32_t>(self.agenda.now // 1000000) - delivered) * 1000000
+        held = max(<int64_t>0, held - 1000000)
         if held + consumer.msg_timeout >= self.agenda.max_msg_timeout:
             deadline = self.agenda.now + self.agenda.max_msg_timeout - held
         self.let_go(entry)

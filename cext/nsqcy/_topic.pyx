@@ -47,7 +47,7 @@ cdef enum:
     EXPIRE_BUDGET = 4096            # due messages of one channel in one turn
     FAN_OUT_BUDGET = 4096           # delayed records fanned out in one step
     STRAGGLER_SLACK = 1048576       # bytes of stragglers not worth a compaction
-    COMPACT_BYTES = 67108864        # of blocks in one batch of a compaction
+    COMPACT_BYTES = 67108864        # read back at a time for a compaction
     LET_GO = 64                     # block flag: the compaction's pin is to be taken off
     EVACUATE = 32                   # block flag: its live records are being copied out
     SEGMENT_ROOM = 64               # bytes of a segment that are not records
@@ -517,8 +517,8 @@ cdef class Topic(Window):
 
     cdef int compact(self) except -1:
         """Copy the few records that entries still need out of mostly dead blocks, so that neither
-        memory nor disk holds much more than four times what is needed. A batch at a time; blocks
-        that are on disk only are read back first."""
+        memory nor disk holds much more than four times what is needed. Blocks that are on disk only
+        are read back first, so many at a time."""
         cdef Block *block = self.stragglers
         cdef uint64_t held = 0          # bytes of stragglers
         cdef uint64_t live = 0          # of which, about, entries need so many
@@ -540,9 +540,9 @@ cdef class Topic(Window):
                 if block.data == NULL:
                     self.compacting += 1
                     self.load(block)
-                budget -= min(budget, <uint64_t>block.size)
-                if budget == 0:
-                    break
+                    if budget <= block.size:
+                        break
+                    budget -= block.size
             block = block.next
         return self.compact_step()
 

@@ -36,7 +36,7 @@ from nsqcy.process.control import Answer, CallTimeout, Channel, ChannelClosed, R
 from nsqcy.process.handoff import Accepted, Sender
 from nsqcy.process.heartbeat import Slots
 
-STOP_LIMIT = 60.0  # seconds workers may take to save before they are killed
+STOP_LIMIT = 600.0  # seconds workers may take to save before they are killed
 KILL_LIMIT = 5.0
 FORWARD_LIMIT = 60.0  # seconds a worker may take to answer another; callers set less
 HUNG_UP_LIMIT = 5.0  # seconds a worker may live without its control channel

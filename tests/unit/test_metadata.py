@@ -256,6 +256,7 @@ def test_what_dies_with_a_worker():
 def test_directories_not_listed_are_adopted(tmp_path):
     for name in ("known.topic", "lost.topic", "...topic", "not a name.topic", "other"):
         (tmp_path / name).mkdir()
+    (tmp_path / "file.topic").write_text("no directory")
     picture, lines = read(tmp_path, b'{"topics":[{"name":"known","paused":true}]}')
     assert list(picture) == ["known", "..", "lost"]
     assert picture.get("known").paused
