@@ -191,9 +191,7 @@ def _adopt(picture: Picture, data_path: str, log: Lines) -> None:
     """Topics whose directory is there though the file does not name them."""
     with os.scandir(data_path or ".") as entries:
         found = [
-            entry.name
-            for entry in entries
-            if entry.name.endswith(_TOPIC_SUFFIX) and entry.is_dir()
+            entry.name for entry in entries if entry.name.endswith(_TOPIC_SUFFIX) and entry.is_dir()
         ]
     for directory in sorted(found):
         topic = directory.removesuffix(_TOPIC_SUFFIX)
