@@ -10,7 +10,7 @@ from conftest import Starter
 from crowd import Loop, Producer, Taker, publish
 from daemon import Nsqd
 from talk import MESSAGE, UNKNOWN_ID, Conn, Hangup
-from together import LATE
+from together import LAG
 from web import eventually
 
 LIMIT = 5.0
@@ -70,7 +70,7 @@ class Ledger:
             pass  # it stays in flight
 
     def arrived(self, body: bytes, attempts: int) -> None:
-        assert time.monotonic() >= self.due.pop(body) - LATE, f"{body!r} came too early"
+        assert time.monotonic() >= self.due.pop(body) - LAG, f"{body!r} came too early"
         assert attempts >= self.attempts[body], "attempts were forgotten"
 
     def live(self, daemon: Nsqd, life: int, minimum: int) -> None:
