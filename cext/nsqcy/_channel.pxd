@@ -9,7 +9,7 @@
 #                        │ due                                   │ requeue with a delay
 #                     deferred ◄─────────────────────────────────┘
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from nsqcy._heap cimport Heap, HeapNode
 from nsqcy._store cimport Block, Cursor, Entry, Hole, Record, Store, Window

@@ -431,7 +431,7 @@ cdef class Channel:
         cdef Entry *before = holding.last
         entry.state = IN_FLIGHT
         entry.node.due = deadline
-        entry.node.tag = <uint32_t>(self.agenda.now // 1000000)
+        entry.node.tag = <uint32_t>((self.agenda.now + 999999) // 1000000)
         entry.holding = holding
         while before != NULL and before.node.due > deadline:
             before = before.prev
@@ -614,11 +614,11 @@ cdef class Channel:
         holding = <Holding *>entry.holding
         if holding.consumer != <void *>consumer:
             return NOT_OWNER
-        # Milliseconds modulo 2^32: right for attempts of up to 49 days. Both are cut off, so the
-        # difference may be one too large: a message is never taken back early.
+        # Milliseconds modulo 2^32: right for attempts of up to 24 days. The delivery was rounded up
+        # and now is rounded down, so that a message is never taken back early.
         delivered = entry.node.tag
-        held = <int64_t>(<uint32_t>(self.agenda.now // 1000000) - delivered) * 1000000
-        held = max(<int64_t>0, held - 1000000)
+        held = <int64_t><int32_t>(<uint32_t>(self.agenda.now // 1000000) - delivered) * 1000000
+        held = max(<int64_t>0, held)
         if held + consumer.msg_timeout >= self.agenda.max_msg_timeout:
             deadline = self.agenda.now + self.agenda.max_msg_timeout - held
         self.let_go(entry)

@@ -140,6 +140,7 @@ cdef class Topic(Window):
     cdef int write_survivors(self) except -1
     cdef int restore_survivors(self) except -1
     cdef int queue_survivors(self, Channel channel, Block *block) except -1
+    cdef void let_go_of_kept(self) noexcept
 
 
 cdef class Shard:

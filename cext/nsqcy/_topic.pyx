@@ -48,6 +48,7 @@ cdef enum:
     FAN_OUT_BUDGET = 4096           # delayed records fanned out in one step
     STRAGGLER_SLACK = 1048576       # bytes of stragglers not worth a compaction
     COMPACT_BYTES = 67108864        # read back at a time for a compaction
+    KEPT = 128                      # block flag: survivors that nobody is known to need, or not to
     LET_GO = 64                     # block flag: the compaction's pin is to be taken off
     EVACUATE = 32                   # block flag: its live records are being copied out
     SEGMENT_ROOM = 64               # bytes of a segment that are not records
@@ -777,6 +778,7 @@ cdef class Topic(Window):
             self.delayed_first.seq = 0
             self.drop_delayed()
         self.unpin_survivor()
+        self.let_go_of_kept()
         self.discard()
         self.keep_promises(<uint64_t>-1, "exiting")
         if self.log is not None and delete:
@@ -937,13 +939,18 @@ cdef class Topic(Window):
         if self.log is None or self.gone:
             return
         if self.needs_nothing():
-            if self.log.disk_bytes or self.log.journal_bytes or self.was_restored:
+            if self.log._first != NULL or self.log.journal_bytes or self.was_restored:
                 self.close(True)
             return
         self.write_journal()
 
     cdef bint needs_nothing(self) noexcept:
         cdef Channel channel
+        cdef Block *block = self.stragglers
+        while block != NULL:
+            if block.flags & KEPT:
+                return False
+            block = block.next
         if self.delayed_count or self.fanout.seq != self.next_seq:
             return False
         for channel in self.channels.values():
@@ -1159,8 +1166,20 @@ cdef class Topic(Window):
                 for channel in self.channels.values():
                     self.queue_survivors(channel, block)
                 block.pins -= 1
+            elif block.flags & SURVIVORS:
+                block.flags |= KEPT
             block = block.next
         return 0
+
+    cdef void let_go_of_kept(self) noexcept:
+        cdef Block *block = self.stragglers
+        cdef Block *following
+        while block != NULL:
+            following = block.next
+            if block.flags & KEPT:
+                block.flags &= ~KEPT
+                self.unpin(block)
+            block = following
 
     cdef int queue_survivors(self, Channel channel, Block *block) except -1:
         cdef Record *record
