@@ -164,6 +164,8 @@ def test_joining_while_the_last_client_leaves(shared: Nsqd, topic: str) -> None:
         newcomer = shared.connect()
         conn.close()
         newcomer.sub(topic, "c" + SUFFIX, rdy=1)
+        # What is sent to a client that has just gone waits for its timeout, as in NSQ.
+        shared.web.await_counts(topic, "c" + SUFFIX, client_count=1)
         producer.pub(topic, b"%d" % number)
         body = b""
         while body != b"%d" % number:
