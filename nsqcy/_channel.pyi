@@ -16,8 +16,6 @@ class Agenda:
         mem_queue_size: int,
         max_msg_timeout: int,
         topology_aware: bool = False,
-        zone: str = "",
-        region: str = "",
         seed: int = 1,
     ) -> None: ...
 

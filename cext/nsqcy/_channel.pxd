@@ -68,8 +68,6 @@ cdef class Agenda:
     cdef public uint64_t mem_queue_size     # messages
     cdef public int64_t max_msg_timeout     # ns
     cdef public bint topology_aware
-    cdef bint has_zone
-    cdef bint has_region
     cdef uint32_t random_state
 
     cdef uint32_t random_percent(self) noexcept

@@ -43,13 +43,11 @@ cdef inline int heap_check(int status) except -1:
 
 cdef class Agenda:
     def __init__(self, Store store not None, *, mem_queue_size, max_msg_timeout,
-                 topology_aware=False, zone="", region="", seed=1):
+                 topology_aware=False, seed=1):
         self.store = store
         self.mem_queue_size = mem_queue_size
         self.max_msg_timeout = max_msg_timeout
         self.topology_aware = topology_aware
-        self.has_zone = bool(zone)
-        self.has_region = bool(region)
         self.random_state = (seed & 0xffffffff) or 1
         self.dirty_channels = []
         heap_init(&self.channel_timers)

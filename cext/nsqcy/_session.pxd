@@ -129,7 +129,6 @@ cdef class Session(Consumer):
     cdef uint64_t topic_count       # messages published to it, not yet in pub_counts
     cdef readonly dict pub_counts
     cdef Topic subscribed           # topic of the channel
-    cdef str subscribed_topic
     cdef str subscribed_channel
     cdef readonly str remote_address
     cdef readonly str client_id

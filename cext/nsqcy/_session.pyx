@@ -756,7 +756,6 @@ cdef class Session(Consumer):
         owner = self.route(&words[1])
         if owner < 0:
             return BLOCKED
-        self.subscribed_topic = word_bytes(&words[1]).decode()
         self.subscribed_channel = word_bytes(&words[2]).decode()
         if owner == self.home.index:
             return self.subscribe(self.topic, self.subscribed_channel)

@@ -131,7 +131,6 @@ cdef class Store:
     """The memory of one worker: arenas, blocks and entries, and how much of it is in use."""
     cdef Arena *partial[BLOCK_CLASSES]      # arenas with a free block, by class
     cdef Slab *slabs                        # slabs with a free entry
-    cdef Slab *spare_slab
     cdef Block *newest                      # droppable blocks, in order of last use
     cdef Block *oldest
     cdef public uint64_t resident_bytes     # bytes behind the data of all blocks

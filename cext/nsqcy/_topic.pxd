@@ -56,7 +56,6 @@ cdef class Topic(Window):
     cdef bint dirty
     cdef bint overflowing               # records wait for the log before they are visible
     cdef bint failing                   # a write failed; what waits for the log is being undone
-    cdef bint spilling                  # memory is short: blocks in memory are being written
     cdef uint32_t compacting            # blocks a compaction waits for
     cdef bint journal_stale             # what the journal says is no longer so
     cdef str error
