@@ -7,6 +7,11 @@ const nsq = require(path.join(process.env.NSQCY_NODE_MODULES, 'nsqjs'))
 
 const PAUSE = 300 // ms between two touches
 
+function upgrades(args) {
+  const codec = args.codec ? {[args.codec]: true} : {}
+  return {tls: args.tls, tlsVerification: false, ...codec}
+}
+
 function send(message) {
   const head = Buffer.alloc(4)
   head.writeInt32BE(message.rawMessage.length)
@@ -25,6 +30,7 @@ function consume(args) {
     maxInFlight: Number(args.rdy),
     heartbeatInterval: Number(args.heartbeat),
     lookupdPollInterval: 1, // also how often it tries to reconnect, in seconds
+    ...upgrades(args),
   })
   reader.on('error', (error) => console.error(String(error)))
   reader.on('message', (message) => {
@@ -60,7 +66,7 @@ async function* batches(size) {
 
 async function publish(args) {
   const [host, port] = args.address.split(':')
-  const options = {heartbeatInterval: Number(args.heartbeat)}
+  const options = {heartbeatInterval: Number(args.heartbeat), ...upgrades(args)}
   const writer = new nsq.Writer(host, Number(port), options)
   writer.on('error', (error) => console.error(String(error)))
   const ready = new Promise((resolve) => writer.once('ready', resolve))
@@ -90,6 +96,8 @@ const {values, positionals} = parseArgs({
     address: text(),
     topic: text(),
     heartbeat: text('30'),
+    tls: {type: 'boolean', default: false},
+    codec: text(),
     channel: text(),
     rdy: text('1'),
     requeue: text(),
