@@ -158,6 +158,8 @@ class Engine:
         for topic in topics:
             channels = {each["name"]: each["paused"] for each in topic["channels"]}
             self._shard.load_topic(topic["name"].encode(), topic["paused"], channels)
+            gevent.sleep(0)  # to beat: thousands of topics, or a log to scan, take their time
+            self._loop.enter()
         for peer, generation in peers.items():
             self.peer_up(peer, generation)
 
