@@ -54,6 +54,7 @@ def options(**other: Any) -> SimpleNamespace:
         "max_deflate_level": 6,
         "topology_region": "",
         "topology_zone": "",
+        "auth_http_address": (),
     }
     values.update(other)
     return SimpleNamespace(**values)
