@@ -130,6 +130,7 @@ class Engine:
             negotiate=negotiate,
             ask_placement=self._ask_placement,
             move=self._move if mesh is not None and options.move_sessions else None,
+            auth=self._authorizer(boot.log),
             log=boot.log,
         )
         self._publisher = Publisher(self._home)
@@ -198,6 +199,16 @@ class Engine:
         self._home.close_sessions()
         self._shard.save()
         self._io.close()
+
+    # -- authorization
+
+    def _authorizer(self, log: Log) -> Any:
+        """Who asks auth servers; None without any, and then nothing of it is imported."""
+        if not self._options.auth_http_address:
+            return None
+        from nsqcy.nsqd.auth_client import Authorizer
+
+        return Authorizer(self._options, lambda: self._loop.enter(), log)
 
     # -- placement
 
