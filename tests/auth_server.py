@@ -44,6 +44,7 @@ class Reply:
     raw: bytes | None = None
     open: threading.Event | None = None
     trickle: float = 0.0  # seconds between two bytes
+    again: bool = False  # the body is sent again and again
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,8 @@ def handler(server: AuthServer) -> type[BaseHTTPRequestHandler]:
                         self.send_header(name, value)
                     self.end_headers()
                 self.send(reply.body if reply.raw is None else reply.raw, reply.trickle)
+                while reply.again and not server.closing.is_set():
+                    self.send(reply.body, reply.trickle)
             except OSError:
                 pass  # nsqd has gone away
 

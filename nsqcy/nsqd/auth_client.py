@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 
 import gevent
 from gevent.threadpool import ThreadPool
-from urllib3 import make_headers
+from urllib3 import HTTPResponse, make_headers
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError, LocationParseError
 from urllib3.util import Url, parse_url
@@ -34,6 +34,7 @@ from nsqcy.nsqd.options import NsqdOptions
 
 QUERIES_MOST = 32  # at a time, in one worker
 IDLE_THREAD = 10.0  # seconds after which a thread without work ends
+PIECE = 1 << 16  # bytes of a body read at a time
 FOREVER = 86400.0  # seconds of a request whose time is not limited
 SECOND = 1_000_000_000
 PORTS = {"http": 80, "https": 443}
@@ -205,8 +206,7 @@ class Servers:
                 decode_content=False,
             )
             response = connection.getresponse()
-            # One byte more than an answer may have shows that it has too many.
-            return response.status, response.read(ANSWER_MOST + 1, decode_content=False)
+            return response.status, _read(response)
         finally:
             connection.close()
 
@@ -241,6 +241,17 @@ class Servers:
             context.sslsocket_class = _TlsSocket
             self._tls = context
         return self._tls
+
+
+def _read(response: HTTPResponse) -> bytes:
+    """The whole body, or more than an answer may have; raises if it ends early."""
+    body = b""
+    while len(body) <= ANSWER_MOST:
+        piece = response.read(PIECE, decode_content=False)
+        if not piece:
+            break
+        body += piece
+    return body
 
 
 def _url(address: str) -> Url:
