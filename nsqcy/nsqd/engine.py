@@ -144,6 +144,7 @@ class Engine:
             negotiate=negotiate,
             ask_placement=self._ask_placement,
             move=self._move if mesh is not None and options.move_sessions else None,
+            auth=self._authorizer(boot.log),
             log=boot.log,
         )
         self._publisher = Publisher(self._home)
@@ -225,6 +226,16 @@ class Engine:
         if self._handshakes is not None:
             material = tls.Material(**json.loads(request.blob))
             self._handshakes.context, _ = tls.make_context(material)
+
+    # -- authorization
+
+    def _authorizer(self, log: Log) -> Any:
+        """Who asks auth servers; None without any, and then nothing of it is imported."""
+        if not self._options.auth_http_address:
+            return None
+        from nsqcy.nsqd.auth_client import Authorizer
+
+        return Authorizer(self._options, lambda: self._loop.enter(), log)
 
     # -- placement
 
