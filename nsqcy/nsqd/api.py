@@ -4,7 +4,6 @@ Handlers get a `Request`, return data and raise `HttpError`; `Api.call` makes re
 Knows no connection: only heads, bodies and the `Backend`.
 """
 
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from nsqcy.nsqd import mpub as bodies
 from nsqcy.nsqd.backend import Backend, Message, Options, Outcome
 from nsqcy.nsqd.gotext import json_bytes
 from nsqcy.nsqd.http_protocol import HTML, JSON, PLAIN, Body, Fault, Head, Reply
-from nsqcy.nsqd.stats import render_text
+from nsqcy.nsqd.stats import Query
 
 
 class Request:
@@ -57,7 +56,7 @@ class Publish:
         self.error = error
 
 
-Result = str | dict[str, Any] | Publish | None
+Result = str | dict[str, Any] | Reply | Publish | None
 Handler = Callable[["Api", Request], Result]
 BodyRule = Callable[["Api", Head], int]
 
@@ -282,17 +281,16 @@ def info(api: "Api", request: Request) -> dict[str, Any]:
     return api.backend.info()
 
 
-def stats(api: "Api", request: Request) -> str | dict[str, Any]:
+def stats(api: "Api", request: Request) -> Reply:
     params = _whole(request)
-    result = api.backend.stats(
-        params.get("topic", ""),
-        params.get("channel", ""),
-        _BOOLEANS.get(params.get("include_clients", ""), True),
-        _BOOLEANS.get(params.get("include_mem", ""), True),
+    query = Query(
+        json=params.get("format") == "json",
+        topic=params.get("topic", ""),
+        channel=params.get("channel", ""),
+        include_clients=_BOOLEANS.get(params.get("include_clients", ""), True),
+        include_mem=_BOOLEANS.get(params.get("include_mem", ""), True),
     )
-    if params.get("format") == "json":
-        return result
-    return render_text(result, now_ns=time.time_ns(), started_ns=api.started_ns)
+    return Reply(200, api.backend.stats(query), JSON if query.json else PLAIN)
 
 
 ROUTES = (
@@ -363,13 +361,12 @@ def _redirect(head: Head, path: str) -> Reply:
 
 
 class Api:
-    """The handlers' surroundings.  `started_ns` is the wall clock at nsqd's start."""
+    """The handlers' surroundings."""
 
-    def __init__(self, backend: Backend, options: Options, log: Lines, started_ns: int) -> None:
+    def __init__(self, backend: Backend, options: Options, log: Lines) -> None:
         self.backend = backend
         self.options = options
         self.log = log
-        self.started_ns = started_ns
 
     def call(self, route: Route, request: Request) -> Reply | Publish:
         """Run the handler; blocks as long as it does, and never raises."""
@@ -389,6 +386,8 @@ class Api:
         return PANIC
 
     def _reply(self, route: Route, result: Result) -> Reply:
+        if type(result) is Reply:
+            return result
         if not result:
             return EMPTY
         if isinstance(result, str):
