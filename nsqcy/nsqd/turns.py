@@ -27,6 +27,6 @@ class Turns:
 
     def _resume(self) -> None:
         if self._waiting:
-            self._waiting.popleft().switch()
+            self._waiting.popleft().switch(None)
         if self._waiting:
             self._next.send()
