@@ -10,7 +10,6 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import gevent
@@ -21,6 +20,8 @@ from nsqcy.nsqd import stats
 from nsqcy.nsqd.api import Api
 from nsqcy.nsqd.backend import Done, Message, Outcome
 from nsqcy.nsqd.http import HttpServer, Timeouts
+from nsqcy.nsqd.options import NSQD, NsqdOptions
+from nsqcy.options import Value
 
 START_TIME = 1_700_000_000
 INFO = {
@@ -39,12 +40,9 @@ INFO = {
 }
 
 
-@dataclass(frozen=True)
-class TestOptions:
-    max_msg_size: int = 1000
-    max_body_size: int = 5000
-    max_req_timeout: int = 3600 * 10**9
-    max_input_bytes: int = 1 << 20
+OPTIONS = NsqdOptions(NSQD.defaults()).replace(
+    max_msg_size=1000, max_body_size=5000, max_input_bytes=1 << 20
+)
 
 
 class StderrLog:
@@ -156,6 +154,9 @@ class MemoryBackend:
             memory=stats.process_memory() if include_mem else None,
         )
 
+    def change_option(self, name: str, value: Value) -> None:
+        OPTIONS.change(name, value)
+
     def health(self) -> str:
         if "sick" in self.topics:
             return "NOK - open x.dat: no such file or directory"
@@ -194,7 +195,7 @@ def main() -> None:
     listener.setblocking(False)
 
     loop = get_hub().loop
-    api = Api(MemoryBackend(args.slow), TestOptions(), StderrLog(), time.time_ns())
+    api = Api(MemoryBackend(args.slow), OPTIONS, StderrLog(), time.time_ns())
     timeouts = Timeouts(*args.timeouts)
     server = HttpServer(loop, api, timeouts=timeouts, send_buffer=args.send_buffer)
 

@@ -10,15 +10,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from posixpath import normpath
 from typing import Any
+from urllib.parse import quote
 
 from nsqcy import names
 from nsqcy.errors import HttpError
 from nsqcy.lines import Lines
+from nsqcy.nsqd import config_api
 from nsqcy.nsqd import mpub as bodies
 from nsqcy.nsqd.backend import Backend, Message, Options, Outcome
 from nsqcy.nsqd.gotext import json_bytes
 from nsqcy.nsqd.http_protocol import HTML, JSON, PLAIN, Body, Fault, Head, Reply
 from nsqcy.nsqd.stats import render_text
+from nsqcy.options import Option
 
 
 class Request:
@@ -57,7 +60,7 @@ class Publish:
         self.error = error
 
 
-Result = str | dict[str, Any] | Publish | None
+Result = str | dict[str, Any] | Reply | Publish | None
 Handler = Callable[["Api", Request], Result]
 BodyRule = Callable[["Api", Head], int]
 
@@ -282,6 +285,46 @@ def info(api: "Api", request: Request) -> dict[str, Any]:
     return api.backend.info()
 
 
+def _option(request: Request) -> Option:
+    option = config_api.find(request.head.path.rpartition("/")[2])
+    if option is None:
+        raise HttpError(400, "INVALID_OPTION")
+    return option
+
+
+def get_option(api: "Api", request: Request) -> Result:
+    return _show(api, _option(request))
+
+
+def _show(api: "Api", option: Option) -> Result:
+    value = getattr(api.options, option.name)
+    return value if config_api.is_text(option) else Reply(200, json_bytes(value), JSON)
+
+
+def _value_limit(api: "Api", head: Head) -> int:
+    limit = api.options.max_msg_size
+    if head.length > limit:
+        raise HttpError(413, "INVALID_VALUE")
+    return limit
+
+
+def put_option(api: "Api", request: Request) -> Result:
+    body = request.body
+    if body.fault is Fault.CUT:
+        raise HttpError(500, "INTERNAL_ERROR")
+    if body.fault is Fault.TOO_BIG or not body.data:
+        raise HttpError(413, "INVALID_VALUE")
+    option = _option(request)
+    if not option.runtime:
+        raise HttpError(400, "INVALID_OPTION")
+    try:
+        value = config_api.read(option, bytes(body.data))
+    except ValueError:
+        raise HttpError(400, "INVALID_VALUE") from None
+    api.backend.change_option(option.name, value)
+    return _show(api, option)
+
+
 def stats(api: "Api", request: Request) -> str | dict[str, Any]:
     params = _whole(request)
     result = api.backend.stats(
@@ -311,6 +354,8 @@ ROUTES = (
     Route("POST", "/channel/empty", empty_channel, body=_ignored),
     Route("POST", "/channel/pause", pause_channel, body=_ignored),
     Route("POST", "/channel/unpause", unpause_channel, body=_ignored),
+    Route("GET", "/config/:opt", get_option),
+    Route("PUT", "/config/:opt", put_option, body=_value_limit),
 )
 
 
@@ -323,21 +368,34 @@ _METHODS = {
     for path in {route.path for route in ROUTES}
 }
 _EVERY_METHOD = "*"
+_OPTION = "/config/:opt"
+_IN_PATHS = "$&+,/:;=@"  # what Go leaves unescaped in a path, beside letters, digits and -_.~
 
 
 def resolve(head: Head) -> Route | Reply:
     """The route of a request, or the reply to one that has none."""
-    return _FOUND.get((head.method, head.path)) or _unrouted(head)
+    return _FOUND.get((head.method, head.path)) or _unusual(head)
+
+
+def _pattern(path: str) -> str:
+    """What a path is registered as: `/config/:opt` stands for one segment, which is not empty."""
+    parent, _, last = path.rpartition("/")
+    return _OPTION if parent == "/config" and last else path
+
+
+def _unusual(head: Head) -> Route | Reply:
+    return _FOUND.get((head.method, _pattern(head.path))) or _unrouted(head)
 
 
 def _unrouted(head: Head) -> Reply:
     method, path = head.method, head.path
     if path == _EVERY_METHOD:
         return Reply(200, nsq=False, logged=False) if method == "OPTIONS" else NOT_FOUND
-    registered = _FOUND.get((method, _canonical(path)))
-    if registered is not None:
-        return _redirect(head, registered.path)
-    methods = _METHODS.get(path)
+    canonical = _canonical(path)
+    for candidate in (canonical, canonical + "/"):
+        if candidate != path and (method, _pattern(candidate)) in _FOUND:
+            return _redirect(head, candidate)
+    methods = _METHODS.get(_pattern(path))
     if methods is None:
         return NOT_FOUND
     allow = ", ".join(methods)
@@ -347,12 +405,17 @@ def _unrouted(head: Head) -> Reply:
 
 
 def _canonical(path: str) -> str:
-    """The path as it would be registered: no final slash, no `//`, `.` or `..`, lower case."""
-    return normpath("/" + path.lstrip("/")).lower()
+    """The path as it would be registered: no final slash, no `//`, `.` or `..`, lower case but
+    for the name of an option."""
+    clean = normpath("/" + path.lstrip("/"))
+    parent, _, last = clean.rpartition("/")
+    return f"/config/{last}" if parent.lower() == "/config" else clean.lower()
 
 
 def _redirect(head: Head, path: str) -> Reply:
-    location = f"{path}?{head.query}" if head.query else path
+    location = quote(path, safe=_IN_PATHS, errors="surrogateescape")
+    if head.query:
+        location += "?" + head.query
     headers = [("Location", location)]
     if head.method != "GET":
         return Reply(307, nsq=False, headers=headers, logged=False)
@@ -389,6 +452,8 @@ class Api:
         return PANIC
 
     def _reply(self, route: Route, result: Result) -> Reply:
+        if type(result) is Reply:
+            return result
         if not result:
             return EMPTY
         if isinstance(result, str):

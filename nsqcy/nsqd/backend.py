@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 from nsqcy.nsqd.stats import Stats
+from nsqcy.options import Value
 
 Message = bytes | memoryview
 Outcome = Literal["ok", "TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"]
@@ -40,6 +41,9 @@ class Backend(Protocol):
 
     def stats(self, topic: str, channel: str, include_clients: bool, include_mem: bool) -> Stats:
         """What `stats.merge` makes of all workers' shares; "" filters nothing."""
+
+    def change_option(self, name: str, value: Value) -> None:
+        """Change an option in every process; `Api.options` has the new value when this returns."""
 
     def health(self) -> str:
         """`OK`, or `NOK - ` and the reason."""

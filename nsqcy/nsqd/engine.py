@@ -32,6 +32,7 @@ from nsqcy.nsqd.http import HttpServer
 from nsqcy.nsqd.negotiate import negotiate
 from nsqcy.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
 from nsqcy.nsqd.worker import Boot
+from nsqcy.options import Value
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError, Request
 
 ASK_TIMEOUT = 5.0  # seconds another worker may take to answer
@@ -188,8 +189,8 @@ class Engine:
         self._peers.add(worker)
         self._home.peer_up(worker, generation)
 
-    def log_level(self, level: int) -> None:
-        """The log has it already."""
+    def option_changed(self, name: str, value: Any) -> None:
+        self._options.change(name, tuple(value) if isinstance(value, list) else value)
 
     def stop(self) -> None:
         self._loop.enter()
@@ -453,6 +454,9 @@ class Engine:
             for channel in topic.channels.values()
         ]
         return {**topic.counters(), "channels": channels}
+
+    def change_option(self, name: str, value: Value) -> None:
+        self._master.change_option(name, value)
 
     def health(self) -> str:
         return self._overall_health(self._gather("health"))
