@@ -16,7 +16,7 @@ import gevent
 import gevent.event
 from gevent import get_hub
 
-from nsqcy.nsqd import stats
+from nsqcy.nsqd import debug, stats
 from nsqcy.nsqd.api import Api
 from nsqcy.nsqd.backend import Done, Message, Outcome
 from nsqcy.nsqd.http import HttpServer, Timeouts
@@ -43,6 +43,9 @@ INFO = {
 OPTIONS = NsqdOptions(NSQD.defaults()).replace(
     max_msg_size=1000, max_body_size=5000, max_input_bytes=1 << 20
 )
+
+
+profiler = debug.Profiler()
 
 
 class StderrLog:
@@ -157,6 +160,15 @@ class MemoryBackend:
     def change_option(self, name: str, value: Value) -> None:
         OPTIONS.change(name, value)
 
+    def command_line(self) -> str:
+        return "\0".join(sys.argv)
+
+    def inspect(self, what: str) -> str:
+        return debug.tell(what)
+
+    def profile(self, seconds: int) -> str:
+        return profiler.profile(seconds)
+
     def health(self) -> str:
         if "sick" in self.topics:
             return "NOK - open x.dat: no such file or directory"
@@ -184,10 +196,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--unix", default="")
     parser.add_argument("--slow", action="store_true")
+    parser.add_argument("--peer", default="")
+    parser.add_argument("--debug-remote", action="store_true")
+    parser.add_argument("--profiler", default=debug.PROFILER)
     parser.add_argument("--send-buffer", type=int, default=0)
     parser.add_argument("--timeouts", type=float, nargs=5, default=[600, 60, 60, 5, 5])
     args = parser.parse_args()
 
+    debug.PROFILER = args.profiler
     family = socket.AF_UNIX if args.unix else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.bind(args.unix or ("127.0.0.1", 0))
@@ -195,13 +211,15 @@ def main() -> None:
     listener.setblocking(False)
 
     loop = get_hub().loop
-    api = Api(MemoryBackend(args.slow), OPTIONS, StderrLog(), time.time_ns())
+    options = OPTIONS.replace(debug_remote=args.debug_remote)
+    api = Api(MemoryBackend(args.slow), options, StderrLog(), time.time_ns())
     timeouts = Timeouts(*args.timeouts)
     server = HttpServer(loop, api, timeouts=timeouts, send_buffer=args.send_buffer)
 
     def accept() -> None:
         sock, address = listener.accept()
-        server.adopt(sock, "@" if args.unix else f"{address[0]}:{address[1]}")
+        peer = "@" if args.unix else f"{address[0]}:{address[1]}"
+        server.adopt(sock, args.peer or peer)
 
     accepting = loop.io(listener.fileno(), 1)
     accepting.start(accept)

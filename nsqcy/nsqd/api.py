@@ -4,6 +4,7 @@ Handlers get a `Request`, return data and raise `HttpError`; `Api.call` makes re
 Knows no connection: only heads, bodies and the `Backend`.
 """
 
+import re
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -18,10 +19,11 @@ from nsqcy.lines import Lines
 from nsqcy.nsqd import config_api
 from nsqcy.nsqd import mpub as bodies
 from nsqcy.nsqd.backend import Backend, Message, Options, Outcome
+from nsqcy.nsqd.debug import NoProfiler, ProfilerBusy, ProfilerFailed
 from nsqcy.nsqd.gotext import json_bytes
-from nsqcy.nsqd.http_protocol import HTML, JSON, PLAIN, Body, Fault, Head, Reply
+from nsqcy.nsqd.http_protocol import HTML, JSON, PLAIN, Body, Fault, Head, Reply, parse_query
 from nsqcy.nsqd.stats import render_text
-from nsqcy.options import Option
+from nsqcy.options import Option, parse_int
 
 
 class Request:
@@ -77,6 +79,8 @@ class Route:
     logged: bool = True
     inline: bool = False
     """Never blocks, so it runs in the loop instead of a greenlet."""
+    local: bool = False
+    """Answered to other machines only if an option says so."""
 
     def error(self, error: HttpError) -> Reply:
         if self.plain:
@@ -94,8 +98,10 @@ IGNORED = -1
 
 OK = Reply(200, b"OK", PLAIN, logged=False)
 EMPTY = Reply(200)
+EMPTY_TEXT = Reply(200, content_type=PLAIN, nsq=False)
 EXITING = json_error(503, "EXITING", logged=False)
 PANIC = json_error(500, "INTERNAL_ERROR")
+LOCAL_ONLY = json_error(403, "LOCAL_ONLY")
 NOT_FOUND = json_error(404, "NOT_FOUND")
 
 
@@ -338,6 +344,96 @@ def stats(api: "Api", request: Request) -> str | dict[str, Any]:
     return render_text(result, now_ns=time.time_ns(), started_ns=api.started_ns)
 
 
+# Looking into a running nsqd
+
+
+def debug_index(api: "Api", request: Request) -> Reply:
+    return Reply(200, _DEBUG_PAGE.encode(), HTML, nsq=False, logged=False)
+
+
+_DEBUG_PAGE = """\
+<html><head><title>/debug/pprof/</title></head><body>
+<ul>
+<li><a href="cmdline">cmdline</a>: the command line</li>
+<li><a href="goroutine">goroutine</a>: where every greenlet and every thread is</li>
+<li><a href="heap">heap</a>: what is in memory</li>
+<li><a href="threadcreate">threadcreate</a>: threads</li>
+<li><a href="profile?seconds=5">profile</a>: where a worker spends its time, in Python</li>
+</ul>
+</body></html>
+"""
+
+
+def debug_command_line(api: "Api", request: Request) -> str:
+    return api.backend.command_line()
+
+
+def debug_symbol(api: "Api", request: Request) -> str:
+    return "num_symbols: 1\n"
+
+
+def debug_stacks(api: "Api", request: Request) -> str:
+    return api.backend.inspect("stacks")
+
+
+def debug_memory(api: "Api", request: Request) -> str:
+    return api.backend.inspect("memory")
+
+
+def debug_threads(api: "Api", request: Request) -> str:
+    return api.backend.inspect("threads")
+
+
+def debug_block(api: "Api", request: Request) -> str:
+    return "What blocks is not counted; /debug/pprof/goroutine shows what waits, and where.\n"
+
+
+def debug_profile(api: "Api", request: Request) -> str:
+    try:
+        seconds = parse_int(request.params.get("seconds", ""))
+    except ValueError:
+        seconds = 0
+    if seconds <= 0:
+        seconds = 30
+    if seconds > MAX_PROFILE:
+        raise HttpError(400, f"a profile takes at most {MAX_PROFILE} seconds")
+    try:
+        return api.backend.profile(seconds)
+    except NoProfiler:
+        raise HttpError(501, "no profiler here: pip install nsqcy[debug]") from None
+    except ProfilerBusy:
+        raise HttpError(500, "a profile is being taken already") from None
+    except ProfilerFailed as error:
+        raise HttpError(500, str(error)) from None
+
+
+MAX_PROFILE = 300  # seconds
+
+
+def debug_block_rate(api: "Api", request: Request) -> None:
+    """There is nothing it could set: see `debug_block`."""
+    form = parse_query(bytes(request.body.data).decode("latin-1")) or {}
+    text = form.get("rate", request.params.get("rate", ""))
+    if not _DECIMAL.fullmatch(text):
+        reason = f"strconv.Atoi: parsing {names.quote(text)}: invalid syntax"
+        raise HttpError(400, f"invalid block rate : {reason}")
+
+
+_DECIMAL = re.compile(r"[+-]?[0-9]+")
+
+
+def _form_limit(api: "Api", head: Head) -> int:
+    return 4096
+
+
+def debug_free(api: "Api", request: Request) -> None:
+    api.backend.inspect("free")
+
+
+def _pprof(name: str, handler: Handler, method: str = "GET") -> Route:
+    return Route(method, "/debug/pprof/" + name, handler, plain=True, logged=False, local=True)
+
+
 ROUTES = (
     Route("GET", "/ping", ping, plain=True),
     Route("GET", "/info", info),
@@ -356,6 +452,17 @@ ROUTES = (
     Route("POST", "/channel/unpause", unpause_channel, body=_ignored),
     Route("GET", "/config/:opt", get_option),
     Route("PUT", "/config/:opt", put_option, body=_value_limit),
+    _pprof("", debug_index),
+    _pprof("cmdline", debug_command_line),
+    _pprof("symbol", debug_symbol),
+    _pprof("symbol", debug_symbol, "POST"),
+    _pprof("goroutine", debug_stacks),
+    _pprof("heap", debug_memory),
+    _pprof("threadcreate", debug_threads),
+    _pprof("block", debug_block),
+    _pprof("profile", debug_profile),
+    Route("PUT", "/debug/setblockrate", debug_block_rate, body=_form_limit, plain=True, local=True),
+    Route("POST", "/debug/freememory", debug_free, plain=True, local=True),
 )
 
 
@@ -455,7 +562,7 @@ class Api:
         if type(result) is Reply:
             return result
         if not result:
-            return EMPTY
+            return EMPTY_TEXT if route.plain else EMPTY
         if isinstance(result, str):
             text = result.encode("utf-8", "surrogateescape")
             return Reply(200, text, PLAIN, nsq=not route.plain, logged=route.logged)

@@ -45,6 +45,15 @@ class Backend(Protocol):
     def change_option(self, name: str, value: Value) -> None:
         """Change an option in every process; `Api.options` has the new value when this returns."""
 
+    def command_line(self) -> str:
+        """nsqd's words, with a NUL between them."""
+
+    def inspect(self, what: str) -> str:
+        """What `debug.tell` says of `what`, in every process."""
+
+    def profile(self, seconds: int) -> str:
+        """A profile of this process, by `debug.Profiler`; raises what that raises."""
+
     def health(self) -> str:
         """`OK`, or `NOK - ` and the reason."""
 
@@ -61,6 +70,8 @@ class Options(Protocol):
     def max_body_size(self) -> int: ...
     @property
     def max_req_timeout(self) -> int: ...
+    @property
+    def debug_remote(self) -> bool: ...
     @property
     def max_input_bytes(self) -> int:
         """What the unfinished requests of one worker may hold together."""

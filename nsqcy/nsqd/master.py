@@ -13,6 +13,7 @@ it loads its topics; the others are told that it is up; it gets connections.
 """
 
 import faulthandler
+import os
 import signal
 import time
 import traceback
@@ -25,7 +26,7 @@ from gevent.event import AsyncResult, Event
 from nsqcy import log
 from nsqcy.errors import StartError
 from nsqcy.names import is_ephemeral
-from nsqcy.nsqd import metadata
+from nsqcy.nsqd import debug, metadata
 from nsqcy.nsqd.acceptor import Acceptor
 from nsqcy.nsqd.launcher import Born, Launcher
 from nsqcy.nsqd.listeners import Listener
@@ -40,6 +41,7 @@ STOP_LIMIT = 600.0  # seconds workers may take to save before they are killed
 KILL_LIMIT = 5.0
 FORWARD_LIMIT = 60.0  # seconds a worker may take to answer another; callers set less
 CHANGE_LIMIT = 5.0  # seconds workers may take to say that they know of a changed option
+INSPECT_LIMIT = 20.0  # seconds they may take to tell of themselves
 HUNG_UP_LIMIT = 5.0  # seconds a worker may live without its control channel
 NAG = 5.0  # seconds between complaints about a worker that does not answer
 LAGGING = 2_000_000_000
@@ -367,6 +369,8 @@ class Master:
                 )
             case "workers":
                 return self.workers()
+            case "inspect":
+                return Answer(blob=self._inspect(args["what"]).encode(errors="replace"))
             case "change_option":
                 self.change_option(args["name"], args["value"])
                 return None
@@ -417,6 +421,16 @@ class Master:
         return man.channel.call(
             request.method, FORWARD_LIMIT, blob=request.blob, fds=request.fds, **request.args
         )
+
+    # -- looking into it
+
+    def _inspect(self, what: str) -> str:
+        """What every process tells of itself."""
+        told = [f"== master, pid {os.getpid()}\n{debug.tell(what)}"]
+        for index, answer in self.gather("inspect", INSPECT_LIMIT, what=what).items():
+            text = answer.blob.decode() if isinstance(answer, Answer) else f"{answer}\n"
+            told.append(f"== worker {index}, pid {self._arbiter.children[index].pid}\n{text}")
+        return "\n".join(told)
 
     # -- options that change
 
