@@ -51,13 +51,8 @@ NEXT: dict[str, str] = {
     "CFG-39": LOOKUP,
     "CFG-40": LOOKUP,
     "H08": TLS,
-    **{
-        f"HTTP-{number:03d}": HTTP
-        for number in (23, 24, 25, 26, 46, 47, 48, 49, *range(54, 60), 71)
-    },
+    "HTTP-071": HTTP,
     **dict.fromkeys(["HTTP-070", "HTTP-081", "HTTP-082", "HTTP-083", "HTTP-084"], TLS),
-    **dict.fromkeys(["HTTP-085", "HTTP-086"], HTTP),
-    "HTTP-087": AUTH,
     "H11": LOOKUP,
     "H19": COMPRESSION,
     "H20": TLS,

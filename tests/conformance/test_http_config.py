@@ -237,9 +237,8 @@ def test_values_found_at_the_start(shared: Nsqd) -> None:
 
 
 @pytest.mark.case("HTTP-004")
-def test_a_unix_socket_has_port_minus_one(nsqd: Starter, tmp_path: Path) -> None:
-    path = str(tmp_path / "t")
-    daemon = nsqd(tcp_address=path)
+def test_a_unix_socket_has_port_minus_one(nsqd: Starter, short_path: Path) -> None:
+    daemon = nsqd(tcp_address=short_path / "t")
     assert daemon.web.get("/info").json()["tcp_port"] == -1
     assert shown(daemon, "broadcast_tcp_port") == 0
 
