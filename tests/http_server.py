@@ -10,17 +10,18 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import gevent
 import gevent.event
 from gevent import get_hub
 
-from nsqcy.nsqd import gathering, stats
+from nsqcy.nsqd import debug, gathering, stats
 from nsqcy.nsqd.api import Api
 from nsqcy.nsqd.backend import Done, Message, Outcome
 from nsqcy.nsqd.http import HttpServer, Timeouts
+from nsqcy.nsqd.options import NSQD, NsqdOptions
+from nsqcy.options import Value
 
 START_TIME = 1_700_000_000
 INFO = {
@@ -39,12 +40,12 @@ INFO = {
 }
 
 
-@dataclass(frozen=True)
-class TestOptions:
-    max_msg_size: int = 1000
-    max_body_size: int = 5000
-    max_req_timeout: int = 3600 * 10**9
-    max_input_bytes: int = 1 << 20
+OPTIONS = NsqdOptions(NSQD.defaults()).replace(
+    max_msg_size=1000, max_body_size=5000, max_input_bytes=1 << 20
+)
+
+
+profiler = debug.Profiler()
 
 
 class StderrLog:
@@ -143,7 +144,7 @@ class MemoryBackend:
         return outcome
 
     def stats(self, query: stats.Query) -> bytes:
-        topics = [FakeTopic(t) for t in self.topics.values() if query.topic in ("", t["topic_name"])]
+        topics = [FakeTopic(it) for name, it in self.topics.items() if query.topic in ("", name)]
         walk = gathering.Walk(query, lambda: None, 0)
         share = gathering.pack(
             walk.topics(topics),
@@ -154,6 +155,18 @@ class MemoryBackend:
         )
         whole = gathering.merge([share], 1)
         return gathering.page(whole, query, started=START_TIME * 10**9, now=time.time_ns())
+
+    def change_option(self, name: str, value: Value) -> None:
+        OPTIONS.change(name, value)
+
+    def command_line(self) -> str:
+        return "\0".join(sys.argv)
+
+    def inspect(self, what: str) -> str:
+        return debug.tell(what)
+
+    def profile(self, seconds: int) -> str:
+        return profiler.profile(seconds)
 
     def health(self) -> str:
         if "sick" in self.topics:
@@ -196,10 +209,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--unix", default="")
     parser.add_argument("--slow", action="store_true")
+    parser.add_argument("--peer", default="")
+    parser.add_argument("--debug-remote", action="store_true")
+    parser.add_argument("--profiler", default=debug.PROFILER)
     parser.add_argument("--send-buffer", type=int, default=0)
     parser.add_argument("--timeouts", type=float, nargs=5, default=[600, 60, 60, 5, 5])
     args = parser.parse_args()
 
+    debug.PROFILER = args.profiler
     family = socket.AF_UNIX if args.unix else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.bind(args.unix or ("127.0.0.1", 0))
@@ -207,13 +224,15 @@ def main() -> None:
     listener.setblocking(False)
 
     loop = get_hub().loop
-    api = Api(MemoryBackend(args.slow), TestOptions(), StderrLog())
+    options = OPTIONS.replace(debug_remote=args.debug_remote)
+    api = Api(MemoryBackend(args.slow), options, StderrLog())
     timeouts = Timeouts(*args.timeouts)
     server = HttpServer(loop, api, timeouts=timeouts, send_buffer=args.send_buffer)
 
     def accept() -> None:
         sock, address = listener.accept()
-        server.adopt(sock, "@" if args.unix else f"{address[0]}:{address[1]}")
+        peer = "@" if args.unix else f"{address[0]}:{address[1]}"
+        server.adopt(sock, args.peer or peer)
 
     accepting = loop.io(listener.fileno(), 1)
     accepting.start(accept)

@@ -26,7 +26,7 @@ from nsqcy._store import Store
 from nsqcy._topic import Shard, Topic
 from nsqcy._transport import Loop, accept_move, accept_socket, accept_stream
 from nsqcy.log import Log
-from nsqcy.nsqd import gathering, stats
+from nsqcy.nsqd import debug, gathering, stats
 from nsqcy.nsqd.api import Api
 from nsqcy.nsqd.backend import Message, Outcome
 from nsqcy.nsqd.http import HttpServer
@@ -36,6 +36,7 @@ from nsqcy.nsqd.rounds import Rounds
 from nsqcy.nsqd.stats import Query
 from nsqcy.nsqd.turns import Turns
 from nsqcy.nsqd.worker import Boot
+from nsqcy.options import Value
 from nsqcy.process.control import Answer, CallTimeout, ChannelClosed, RemoteError, Request
 
 ASK_TIMEOUT = 5.0  # seconds another worker may take to answer
@@ -100,11 +101,13 @@ class Engine:
         self._options = options = NsqdOptions.restore(boot.context["options"])
         self._listeners = boot.context["listeners"]
         self._started = boot.context["started"]
+        self._master_pid = boot.context["master"]
+        self._profiler = debug.Profiler()
         self._peers: set[int] = set()
         shared = boot.shared
         assert isinstance(shared, Shared)  # toys have their own, but no engine of this kind
         hub = gevent.get_hub()
-        store = Store(options.memory_bytes)
+        self._store = store = Store(options.memory_bytes)
         agenda = Agenda(
             store,
             mem_queue_size=options.mem_queue_size,
@@ -195,8 +198,8 @@ class Engine:
         self._peers.add(worker)
         self._home.peer_up(worker, generation)
 
-    def log_level(self, level: int) -> None:
-        """The log has it already."""
+    def option_changed(self, name: str, value: Any) -> None:
+        self._options.change(name, tuple(value) if isinstance(value, list) else value)
 
     def stop(self) -> None:
         self._loop.enter()
@@ -452,6 +455,39 @@ class Engine:
         self._turns.wait()
         self._loop.enter()
         self._shard.settle()
+
+    def command_line(self) -> str:
+        with open(f"/proc/{self._master_pid}/cmdline", encoding="utf-8", errors="replace") as file:
+            return file.read().rstrip("\0")
+
+    def inspect(self, what: str) -> str:
+        return self._master.inspect(what)
+
+    def on_inspect(self, what: str) -> Answer:
+        text = debug.tell(what)
+        if what == "memory":
+            text += debug.table(self._counters())
+        return Answer(blob=text.encode(errors="replace"))
+
+    def _counters(self) -> dict[str, int]:
+        store = self._store
+        return {
+            "message bytes in memory": store.resident_bytes,
+            "message bytes allowed": store.budget,
+            "arenas": store.arenas,
+            "blocks": store.blocks,
+            "entries": store.entries,
+            "topics": len(self._shard.topics),
+            "TCP connections": self._home.connections(),
+            "HTTP connections": self._http.connections,
+            "bytes of unfinished HTTP requests": self._http.held,
+        }
+
+    def profile(self, seconds: int) -> str:
+        return self._profiler.profile(seconds)
+
+    def change_option(self, name: str, value: Value) -> None:
+        self._master.change_option(name, value)
 
     def health(self) -> str:
         return gathering.overall_health(self._gather("health"), self._workers)

@@ -89,11 +89,12 @@ class Walk:
 
     def _topic(self, topic: Topic) -> str | None:
         self._slices.step()
-        name = self._query.channel
-        if topic.gone or name and name not in topic.channels:
+        wanted = self._query.channel
+        channels = topic.channels
+        if topic.gone or (wanted and wanted not in channels):
             return None
-        channels = [name] if name else sorted(topic.channels)
-        pieces = [self._channel(topic.channels[each]) for each in channels if each in topic.channels]
+        names = [wanted] if wanted else sorted(channels)
+        pieces = [self._channel(channels[name]) for name in names if name in channels]
         return self._form.topic(topic.counters(), pieces)
 
     def _channel(self, channel: Channel) -> str:

@@ -17,6 +17,7 @@ from nsqcy.errors import HttpError
 from nsqcy.nsqd.api import (
     EXITING,
     IGNORED,
+    LOCAL_ONLY,
     OK,
     Api,
     Publish,
@@ -313,8 +314,11 @@ class HttpConnection:
             return
         assert type(route) is Route
         self._route = route
-        if route.logged:
+        if route.logged or route.local:
             self._begun = time.perf_counter_ns()
+        if route.local and not (self._is_local() or api.options.debug_remote):
+            self._answer(LOCAL_ONLY)
+            return
         if route.body is None:
             self._run(route, Request(head, _NO_BODY))
             return
@@ -329,6 +333,9 @@ class HttpConnection:
             self._protocol.ignore_body()
         else:
             self._protocol.read_body(limit)
+
+    def _is_local(self) -> bool:
+        return self._sock.family == socket.AF_UNIX or self._peer.startswith(("127.", "[::1]:"))
 
     def _on_body(self, body: Body) -> None:
         route, head = self._route, self._head

@@ -636,6 +636,7 @@ _REASONS: Final = {
     405: "Method Not Allowed",
     413: "Request Entity Too Large",
     500: "Internal Server Error",
+    501: "Not Implemented",
     503: "Service Unavailable",
 }
 

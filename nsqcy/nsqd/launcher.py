@@ -30,8 +30,9 @@ class Born(NamedTuple):
 
 
 class Launcher:
-    """Starts workers. `context` is what every worker is told, as JSON; what changes is changed there
-    too, for workers to come. `rings` and `engine` name a module and, in it, a class."""
+    """Starts workers. `context` is what every worker is told, as JSON; whoever changes something
+    changes it there, for workers to come. `rings` and `engine` name a module and, in it, a class.
+    """
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
 """The forms of /stats: what topics, channels and clients look like as JSON and as text.
 
-Pure functions of counters (the dicts of `Topic.counters()` and its like).  They know the keys, their
-order and what is left out when; they do not know where the numbers come from.  A page is made of
-pieces: a client's go into its channel's, a channel's into its topic's, and those of all topics, from
-wherever they come, are joined as they are.
+Pure functions of counters (the dicts of `Topic.counters()` and its like).  They know the keys,
+their order and what is left out when; they do not know where the numbers come from.  A page is made
+of pieces: a client's go into its channel's, a channel's into its topic's, and those of all topics,
+from wherever they come, are joined as they are.
 """
 
 import gc

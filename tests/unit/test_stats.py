@@ -117,7 +117,10 @@ CREW: list[Worker] = [
 ]
 
 
-def share(worker: Worker, query: Query, health: Health = Health("OK", 0)) -> Answer:
+WELL = Health("OK", 0)
+
+
+def share(worker: Worker, query: Query, health: Health = WELL) -> Answer:
     topics = [topic for topic in worker[0] if query.topic in ("", topic.name)]
     walk = Walk(query, lambda: None, NOW_NS)
     return gathering.pack(
@@ -313,7 +316,8 @@ def test_text_of_nothing_and_of_memory() -> None:
     for text in (page(topic="unknown", include_mem=True), page([([], [])], include_mem=True)):
         lines = text.split("\n")
         assert lines[4] == "Health: OK"
-        assert lines[5:7] == ["", "Memory:"] and lines[7].startswith("   heap_objects             \t")
+        assert lines[5:7] == ["", "Memory:"]
+        assert lines[7].startswith("   heap_objects             \t")
         assert lines[15:] == [
             "   gc_total_runs            \t0",
             *["", "Topics: None", "", "Producers: None", ""],
@@ -374,7 +378,7 @@ def test_where_topics_live_does_not_show(
         wanted = {
             topic.name
             for topic in topics
-            if query.topic in ("", topic.name) and (not query.channel or query.channel in topic.channels)
+            if query.topic in ("", topic.name) and query.channel in ("", *topic.channels)
         }
         unknown = query.topic and all(topic.name != query.topic for topic in topics)
         assert (shown is None) == bool(unknown)
