@@ -1816,15 +1816,11 @@ cdef class Home:
         session.close()
 
     def producers(self):
-        """The clients connected here that have published."""
+        """The sessions of clients connected here that have published."""
         cdef Session session
-        found = []
-        for session in self.sessions:
-            if not session.remote and not session.lenient:
-                session.note_counts()
-                if session.pub_counts:
-                    found.append(session.counters())
-        return found
+        return [session for session in self.sessions
+                if (session.topic_count or session.pub_counts)
+                and not session.remote and not session.lenient]
 
     def connections(self):
         """How many clients are connected here."""
