@@ -94,6 +94,12 @@ def json_error(status: int, code: str, *, logged: bool = True, allow: str = "") 
     return Reply(status, json_bytes({"message": code}), JSON, headers=headers, logged=logged)
 
 
+def tls_required(https_port: int) -> Reply:
+    """What plain HTTP is answered where TLS is required, blanks and all."""
+    body = b'{"message": "TLS_REQUIRED", "https_port": %d}' % https_port
+    return Reply(403, body, JSON, logged=False)
+
+
 IGNORED = -1
 
 OK = Reply(200, b"OK", PLAIN, logged=False)

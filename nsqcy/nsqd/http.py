@@ -64,6 +64,7 @@ class HttpServer:
         self.held = 0  # bytes of unfinished requests
         self.timeouts = timeouts or Timeouts()
         self.now = time.monotonic()  # at the last sweep, which is precise enough for deadlines
+        self.tls_only: Reply | None = None  # what every request without TLS is answered
         self._send_buffer = send_buffer
         self._connections: set[HttpConnection] = set()
         self._second = 0
@@ -160,6 +161,7 @@ class HttpConnection:
         "_waiting",
         "_write_watcher",
     )
+    secure = False
 
     def __init__(self, server: HttpServer, sock: socket.socket, peer: str) -> None:
         self._server = server
@@ -177,7 +179,7 @@ class HttpConnection:
         self._in_process = False
         self._lingering = False
         self._closed = False
-        self._out: list[bytes] = []
+        self._out: list[bytes | memoryview] = []
         self._unsent: memoryview | None = None
         self._write_watcher: Any = None
         self._read_watcher = server.loop.io(sock.fileno(), _READ)
@@ -233,6 +235,10 @@ class HttpConnection:
             if not data:
                 self.close()
             return
+        self._received(data)
+
+    def _received(self, data: bytes) -> None:
+        """What the socket gave: b"" is its end."""
         protocol = self._protocol
         if not protocol.in_head:  # the clock of a head starts with its first byte
             self._since = self._server.now
@@ -306,6 +312,9 @@ class HttpConnection:
     def _on_head(self, head: Head) -> None:
         self._head = head
         api = self._server.api
+        if self._server.tls_only is not None and not self.secure:
+            self._answer(self._server.tls_only)
+            return
         route = resolve(head)
         if type(route) is Reply:
             self._begun = time.perf_counter_ns()
@@ -407,27 +416,33 @@ class HttpConnection:
         """Send what was answered; what the socket does not take waits for the write watcher."""
         if self._closed or self._unsent is not None:
             return
-        out = self._out
-        if out:
-            data = out[0] if len(out) == 1 else b"".join(out)
-            out.clear()
-            self._send(data)
-        else:
+        if not self._out or self._send(self._output()):
             self._sent()
 
-    def _send(self, data: bytes | memoryview) -> None:
+    def _output(self) -> bytes | memoryview:
+        """All that was answered."""
+        out = self._out
+        data = out[0] if len(out) == 1 else b"".join(out)
+        out.clear()
+        return data
+
+    def _send(self, data: bytes | memoryview) -> bool:
+        """Whether the socket took it all; if not, `_unsent` holds the rest."""
         try:
             sent = self._sock.send(data)
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError:
             self.close()
-            return
+            return False
         if sent == len(data):
             self._unsent = None
-            self._flush()
-            return
-        self._unsent = memoryview(data)[sent:]
+            return True
+        self._send_later(memoryview(data)[sent:])
+        return False
+
+    def _send_later(self, data: memoryview) -> None:
+        self._unsent = data
         if self._write_watcher is None:
             self._write_watcher = self._server.loop.io(self._sock.fileno(), _WRITE)
             self._write_watcher.start(self._writable)
@@ -435,7 +450,9 @@ class HttpConnection:
     def _writable(self) -> None:
         assert self._unsent is not None
         self._since = self._server.now
-        self._send(self._unsent)
+        if not self._send(self._unsent):
+            return
+        self._flush()
         if self._unsent is None and not self._closed:
             self._write_watcher.stop()
             self._write_watcher.close()
@@ -449,13 +466,22 @@ class HttpConnection:
             if not self._protocol.unread:
                 self.close()
                 return
-            self._lingering = True
-            try:
-                self._sock.shutdown(socket.SHUT_WR)
-            except OSError:
-                self.close()
-                return
-        if not (self._reading or self._waiting or self._resuming):
+            self._linger()
+        else:
+            self._read()
+
+    def _linger(self) -> None:
+        self._lingering = True
+        self._since = self._server.now
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.close()
+            return
+        self._read()
+
+    def _read(self) -> None:
+        if not (self._reading or self._waiting or self._resuming or self._closed):
             self._reading = True
             self._read_watcher.start(self._readable)
 
