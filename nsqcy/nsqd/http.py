@@ -7,6 +7,7 @@ parameter: `Api` says what to do with a head, and turns requests into replies.
 
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,9 @@ _READ = 1
 _WRITE = 2
 _RECV_SIZE = 64 << 10
 _EVENTS_A_TURN = 64
+
+
+Make = Callable[["HttpServer", socket.socket, str], "HttpConnection"]
 
 
 @dataclass(frozen=True)
@@ -75,14 +79,18 @@ class HttpServer:
         self._sweeper = loop.timer(self.timeouts.sweep, self.timeouts.sweep)
         self._sweeper.start(self._sweep)
 
-    def adopt(self, sock: socket.socket, peer: str) -> None:
-        """Serve an accepted socket; `peer` is how the log shows it: `ip:port`, or `@`."""
+    def adopt(self, sock: socket.socket, peer: str, connection: Make | None = None) -> None:
+        """Serve an accepted socket; `peer` is how the log shows it: `ip:port`, or `@`.
+
+        `connection` makes one that is more than plain HTTP.
+        """
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._send_buffer:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer)
-        self._connections.add(HttpConnection(self, sock, peer))
+        make = connection or HttpConnection
+        self._connections.add(make(self, sock, peer))
 
     @property
     def connections(self) -> int:

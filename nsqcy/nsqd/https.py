@@ -4,21 +4,15 @@ The handshake takes its turns in the worker's one queue of handshakes, beside th
 """
 
 import socket
-from typing import TYPE_CHECKING
 
 from nsqcy.errors import LayerEnd, LayerError
 from nsqcy.layers import PIECE
-from nsqcy.nsqd.http import HttpConnection
+from nsqcy.nsqd.http import HttpConnection, HttpServer
 from nsqcy.nsqd.tls import Handshake, Handshakes
-
-if TYPE_CHECKING:
-    from nsqcy.nsqd.http import HttpServer
 
 # How a client begins that takes this for plain HTTP, and what it can read.
 _HTTP = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"OPTIONS ")
-_SPEAK_TLS = (
-    b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
-)
+_SPEAK_TLS = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 _PIECES_A_TURN = 16
 
 
@@ -29,7 +23,7 @@ class HttpsConnection(HttpConnection):
     secure = True
 
     def __init__(
-        self, server: "HttpServer", sock: socket.socket, peer: str, handshakes: Handshakes
+        self, server: HttpServer, sock: socket.socket, peer: str, handshakes: Handshakes
     ) -> None:
         super().__init__(server, sock, peer)
         self._silent = True  # the peer has not spoken
@@ -145,10 +139,8 @@ class HttpsConnection(HttpConnection):
     def _output(self) -> bytes:
         data = super()._output()
         if len(data) > PIECE:
-            view = memoryview(data)
-            self._out.append(view[PIECE:])
-            data = view[:PIECE]
-        self._layer.write(data)
+            self._out.append(memoryview(data)[PIECE:])
+        self._layer.write(bytes(data[:PIECE]))
         return self._layer.take()
 
     def _sent(self) -> None:
