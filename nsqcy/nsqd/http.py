@@ -40,6 +40,7 @@ _READ = 1
 _WRITE = 2
 _RECV_SIZE = 64 << 10
 _EVENTS_A_TURN = 64
+_LOGGED = 2048  # of a target; it may be a megabyte
 
 
 Make = Callable[["HttpServer", socket.socket, str], "HttpConnection"]
@@ -416,9 +417,10 @@ class HttpConnection:
         head = self._head
         assert head is not None
         elapsed = format_duration(time.perf_counter_ns() - self._begun)
-        self._server.api.log.info(
-            f"{reply.status} {head.method} {head.target} ({self._peer}) {elapsed}"
-        )
+        target = head.target
+        if len(target) > _LOGGED:
+            target = target[:_LOGGED] + "..."
+        self._server.api.log.info(f"{reply.status} {head.method} {target} ({self._peer}) {elapsed}")
 
     def _flush(self) -> None:
         """Send what was answered; what the socket does not take waits for the write watcher."""
