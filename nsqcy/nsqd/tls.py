@@ -83,6 +83,13 @@ class Material(NamedTuple):
     old_versions: bool  # TLS before 1.2 was asked for by name
 
 
+def load(options: NsqdOptions, old_versions: bool) -> tuple[Material | None, list[str]]:
+    """Read the files the options name and see that they will do; and what the operator should know.
+    Raises TlsError."""
+    material = read_material(options, old_versions)
+    return material, make_context(material)[1] if material else []
+
+
 def read_material(options: NsqdOptions, old_versions: bool) -> Material | None:
     """Read the files the options name; None if they name none. Raises TlsError.
 

@@ -52,7 +52,7 @@ NEXT: dict[str, str] = {
     "CFG-40": LOOKUP,
     "H08": TLS,
     "HTTP-071": HTTP,
-    **dict.fromkeys(["HTTP-070", "HTTP-081", "HTTP-082", "HTTP-083", "HTTP-084"], TLS),
+    "HTTP-070": TLS,
     "H11": LOOKUP,
     "H19": COMPRESSION,
     "H20": TLS,
