@@ -238,7 +238,7 @@ def create_topic(api: "Api", request: Request) -> None:
 
 
 def delete_topic(api: "Api", request: Request) -> None:
-    _found_topic(api.backend.delete_topic(_required(_whole(request), "topic")))
+    _found_topic(api.backend.delete_topic(_any_topic(request)))
 
 
 def empty_topic(api: "Api", request: Request) -> None:
@@ -246,11 +246,18 @@ def empty_topic(api: "Api", request: Request) -> None:
 
 
 def pause_topic(api: "Api", request: Request) -> None:
-    _found_topic(api.backend.pause_topic(_required(_whole(request), "topic"), True))
+    _found_topic(api.backend.pause_topic(_any_topic(request), True))
 
 
 def unpause_topic(api: "Api", request: Request) -> None:
-    _found_topic(api.backend.pause_topic(_required(_whole(request), "topic"), False))
+    _found_topic(api.backend.pause_topic(_any_topic(request), False))
+
+
+def _any_topic(request: Request) -> str:
+    """Where a name that can be no topic's is just one that is not found."""
+    topic = _required(_whole(request), "topic")
+    _found_topic(names.is_valid_name(topic))
+    return topic
 
 
 def _found_topic(found: bool) -> None:

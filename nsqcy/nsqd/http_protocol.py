@@ -227,7 +227,7 @@ class _HeadParser:
         if name in _OUR_HEADERS:
             if name == b"host":
                 self._hosts += 1
-            self._headers[name] = value
+            self._headers[name] = value.rstrip(b" \t")
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None
