@@ -1,5 +1,6 @@
 """What is particular to HTTPS; tests/unit/test_http_api.py does over TLS what it does in plain."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -8,6 +9,7 @@ import ssl
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import certificates
 import pytest
@@ -110,6 +112,59 @@ def test_a_handshake_that_never_goes_on(start: Callable[..., Server]) -> None:
         for sock in (silent, slow):
             assert complaint(server, sock) == "tls: the peer takes too long"
     assert server.connect().request("GET", "/ping").status == 200
+
+
+@pytest.mark.parametrize(
+    ("timeouts", "sent"),
+    [
+        ((0.1, 60, 60, 60), b""),
+        ((60, 0.1, 60, 60), b"GET / HT"),
+        ((60, 60, 0.1, 60), request("POST", "/pub?topic=t", b"xx")[:-1]),
+    ],
+    ids=["idle", "head", "body"],
+)
+def test_deadlines(folder: Path, timeouts: tuple[float, ...], sent: bytes) -> None:
+    server = Server("--tls", str(folder), "--timeouts", *map(str, timeouts), "0.05")
+    http = server.connect().send(sent) if sent else server.connect()
+    with pytest.raises(ssl.SSLEOFError):  # cut off, which no peer can take for an end
+        http.rest()
+    server.stop()
+
+
+def test_a_record_that_comes_drop_by_drop_is_no_progress(folder: Path) -> None:
+    server = Server("--tls", str(folder), "--timeouts", "0.3", "60", "60", "60", "0.05")
+    with raw(server) as sock:
+        tls = trusting().wrap_socket(sock, do_handshake_on_connect=True)
+        below = socket.socket(fileno=tls.detach())
+        below.setblocking(True)
+        below.sendall(b"\x17\x03\x03\x40\x00")
+        with pytest.raises(OSError):
+            while True:
+                below.settimeout(0.02)
+                with contextlib.suppress(TimeoutError):
+                    while data := below.recv(65536):
+                        assert data
+                    raise ConnectionResetError
+                below.sendall(b"x")
+        below.close()
+    server.stop()
+
+
+def test_rubbish_after_the_handshake(start: Callable[..., Server]) -> None:
+    server = start()
+    random = Random(1)
+    for number in range(50):
+        http = server.connect()
+        assert isinstance(http.sock, ssl.SSLSocket)
+        below = socket.socket(fileno=http.sock.detach())
+        below.settimeout(10)
+        kind = b"" if number % 2 else b"\x17\x03\x03\x00\x20"
+        with contextlib.suppress(ConnectionError):
+            below.sendall(kind + random.randbytes(200))
+            everything(below)
+        below.close()
+    assert server.connect().request("GET", "/ping").status == 200
+    assert not [line for line in server.log if "panic" in line or "Traceback" in line]
 
 
 def test_a_handshake_in_single_bytes(start: Callable[..., Server]) -> None:
