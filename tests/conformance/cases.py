@@ -35,17 +35,11 @@ SECTIONS: dict[str, list[str]] = {
 CASES = {case for cases in SECTIONS.values() for case in cases}
 
 TLS = "needs a TLS listener, which nsqcy does not have yet"
-COMPRESSION = "needs compression, which nsqcy does not have yet"
 AUTH = "needs auth servers, which nsqcy does not ask yet"
 LOOKUP = "needs nsqlookupd"
 HTTP = "the HTTP API is tested as far as the rest of nsqd goes"
 
 NEXT: dict[str, str] = {
-    "C072": COMPRESSION,
-    "C074": COMPRESSION,
-    "C075": COMPRESSION,
-    **dict.fromkeys(span(91, 102), TLS),
-    **dict.fromkeys(span(103, 109), COMPRESSION),
     **dict.fromkeys(["C123", "C124", "C125", "C126", *span(128, 138)], AUTH),
     "C333": "needs the import of a Go nsqd's data path",
     "CFG-39": LOOKUP,
@@ -54,10 +48,6 @@ NEXT: dict[str, str] = {
     "HTTP-071": HTTP,
     "HTTP-070": TLS,
     "H11": LOOKUP,
-    "H19": COMPRESSION,
-    "H20": TLS,
-    "H21": TLS,
-    "H22": TLS,
     "F5": "two entries of one id in a channel's queue cannot be made from outside",
     "F7": "whether a file was synced cannot be seen from outside",
     "F13": "kept as it is: see C227",
