@@ -1,6 +1,7 @@
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, final
 
+@final
 class Percentiles:
     def __new__(cls, quantiles: Iterable[float], window: int) -> Percentiles: ...
     @property
@@ -9,6 +10,7 @@ class Percentiles:
     def window(self) -> int: ...
     def summary(self, latencies: Sequence[Latency], now: int) -> dict[str, Any]: ...
 
+@final
 class Latency:
     def __new__(cls, percentiles: Percentiles, now: int) -> Latency: ...
     @property
