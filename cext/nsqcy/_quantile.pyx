@@ -181,8 +181,8 @@ cdef int absorb(Sketch *into, Sketch *source) noexcept nogil:
 
 
 cdef int64_t query(const Sketch *sketch, double quantile) noexcept nogil:
-    """The value of a quantile; 0 if there is none. It is looked for a little above its place, as NSQ
-    does: of few values, a high quantile is the greatest. That one is exact."""
+    """The value of a quantile; 0 if there is none. It is looked for a little above its place, as by
+    NSQ: of few values, a high quantile is the greatest. That one is exact."""
     cdef double n = <double>sketch.count
     cdef double rank = min(n, ceil(quantile * n) + ceil(LIFT * n) + 1)
     cdef uint64_t least = 0
