@@ -5,11 +5,12 @@ events out, requests about topics run where the topic lives. Holds no state of i
 wiring.
 """
 
+import json
 import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gevent
 
@@ -34,6 +35,9 @@ from nsqcy.nsqd.negotiate import negotiate
 from nsqcy.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
 from nsqcy.nsqd.worker import Boot
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError, Request
+
+if TYPE_CHECKING:
+    from nsqcy.nsqd import tls
 
 ASK_TIMEOUT = 5.0  # seconds another worker may take to answer
 SECOND = 1_000_000_000
@@ -83,6 +87,16 @@ class Herald:
                 self._tell(*self._events.popleft())
         finally:
             self._running = False
+
+
+def _handshakes(loop: Any, material: dict[str, Any] | None) -> "tls.Handshakes | None":
+    """TLS, if there is a certificate."""
+    if material is None:
+        return None
+    from nsqcy.nsqd import tls  # OpenSSL takes 15 MB
+
+    context, _ = tls.make_context(tls.Material(**material))
+    return tls.Handshakes(loop, context)
 
 
 class Engine:
@@ -135,10 +149,12 @@ class Engine:
             negotiate=negotiate,
             ask_placement=self._ask_placement,
             move=self._move if mesh is not None and options.move_sessions else None,
+            auth=self._authorizer(boot.log),
             log=boot.log,
         )
         self._publisher = Publisher(self._home)
-        self._loop = Loop(self._home, hub)
+        self._handshakes = _handshakes(hub.loop, boot.context["tls"])
+        self._loop = Loop(self._home, hub, self._handshakes)
         if mesh is not None:
             mesh.home = self._home
             mesh.log = boot.log
@@ -163,6 +179,8 @@ class Engine:
         for topic in topics:
             channels = {each["name"]: each["paused"] for each in topic["channels"]}
             self._shard.load_topic(topic["name"].encode(), topic["paused"], channels)
+            gevent.sleep(0)  # to beat: thousands of topics, or a log to scan, take their time
+            self._loop.enter()
         for peer, generation in peers.items():
             self.peer_up(peer, generation)
 
@@ -201,8 +219,28 @@ class Engine:
         self._loop.stop()
         self._http.close()
         self._home.close_sessions()
+        if self._handshakes is not None:
+            self._handshakes.close()
         self._shard.save()
         self._io.close()
+
+    def _renew_tls(self, request: Request) -> None:
+        """The certificate files have been read again: new handshakes use them."""
+        from nsqcy.nsqd import tls
+
+        if self._handshakes is not None:
+            material = tls.Material(**json.loads(request.blob))
+            self._handshakes.context, _ = tls.make_context(material)
+
+    # -- authorization
+
+    def _authorizer(self, log: Log) -> Any:
+        """Who asks auth servers; None without any, and then nothing of it is imported."""
+        if not self._options.auth_http_address:
+            return None
+        from nsqcy.nsqd.auth_client import Authorizer
+
+        return Authorizer(self._options, lambda: self._loop.enter(), log)
 
     # -- placement
 
@@ -299,6 +337,8 @@ class Engine:
     def call(self, request: Request) -> Any:
         if request.method == "adopt_session":
             return self._adopt_session(request)
+        if request.method == "tls":
+            return self._renew_tls(request)
         return getattr(self, f"on_{request.method}")(**request.args)
 
     def _at_owner(self, topic: str, method: str, /, **args: Any) -> Any:

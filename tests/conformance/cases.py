@@ -36,7 +36,6 @@ CASES = {case for cases in SECTIONS.values() for case in cases}
 
 TLS = "needs a TLS listener, which nsqcy does not have yet"
 COMPRESSION = "needs compression, which nsqcy does not have yet"
-AUTH = "needs auth servers, which nsqcy does not ask yet"
 CONFIG = "the value shows only in GET /config, which nsqcy does not have yet"
 LOOKUP = "needs nsqlookupd"
 HTTP = "the HTTP API is tested as far as the rest of nsqd goes"
@@ -47,7 +46,6 @@ NEXT: dict[str, str] = {
     "C075": COMPRESSION,
     **dict.fromkeys(span(91, 102), TLS),
     **dict.fromkeys(span(103, 109), COMPRESSION),
-    **dict.fromkeys(["C123", "C124", "C125", "C126", *span(128, 138)], AUTH),
     "C333": "needs the import of a Go nsqd's data path",
     "CFG-39": LOOKUP,
     "CFG-40": LOOKUP,
@@ -58,7 +56,6 @@ NEXT: dict[str, str] = {
     },
     **dict.fromkeys(["HTTP-070", "HTTP-081", "HTTP-082", "HTTP-083", "HTTP-084"], TLS),
     **dict.fromkeys(["HTTP-085", "HTTP-086"], HTTP),
-    "HTTP-087": AUTH,
     "H11": LOOKUP,
     "H19": COMPRESSION,
     "H20": TLS,
