@@ -65,13 +65,12 @@ class Asked:
 class AuthServer:
     """Listens from its making to `close`."""
 
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
         self.replies: dict[str, Reply] = {}
         self.requests: list[Asked] = []
         self.closing = threading.Event()
         self.default = Reply()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler(self))
-        self._server.daemon_threads = True
+        self._server = Server(("127.0.0.1", port), handler(self))
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
@@ -108,6 +107,11 @@ class AuthServer:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
 
 
 def handler(server: AuthServer) -> type[BaseHTTPRequestHandler]:

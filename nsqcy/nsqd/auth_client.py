@@ -211,7 +211,7 @@ class Servers:
             connection.close()
 
     def _connection(self, url: Url) -> HTTPConnection:
-        if url.host is None or url.scheme not in PORTS:
+        if not url.host or url.scheme not in PORTS:
             raise AuthFailure("not an address of an HTTP server")
         host, port = url.host.strip("[]"), url.port or PORTS[url.scheme]
         whole = self._whole if self._whole > 0 else FOREVER
@@ -263,7 +263,9 @@ def _url(address: str) -> Url:
 
 def _shown(url: Url) -> str:
     """An address as a log may show it: without what could be a password or a token."""
-    return url._replace(auth=None, query=None, fragment=None).url or "auth server"
+    if not url.host:
+        return "an --auth-http-address"
+    return url._replace(auth=None, query=None, fragment=None).url
 
 
 def _https(url: Url, body: bytes) -> Url:

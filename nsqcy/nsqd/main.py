@@ -22,10 +22,11 @@ from nsqcy import config, log
 from nsqcy.errors import StartError, Stop
 from nsqcy.nsqd import listeners
 from nsqcy.nsqd.launcher import Launcher
-from nsqcy.nsqd.options import NSQD, NsqdOptions, resolve
+from nsqcy.nsqd.options import NSQD, NsqdOptions, derive, resolve
 from nsqcy.process import datapath, openfiles, spawn
 
 ENGINE = "nsqcy.nsqd.engine:Engine"
+UNIX = -1  # the port of a unix socket, to those who ask
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,6 +53,7 @@ def _run(argv: Sequence[str]) -> int:
         lines.warn(warning)
     openfiles.raise_limit()
     bound = _bind(options)
+    options = derive(options, {each.kind: each.port for each in bound})
     try:
         return _serve(options, argv, lines, bound, lock_fd, tls)
     except BaseException:
@@ -131,7 +133,9 @@ def _context(
             "level": options.log_level,
             "format": options.log_format,
         },
-        "listeners": {each.kind: {"address": each.text, "port": each.port} for each in bound},
+        "listeners": {
+            each.kind: {"address": each.text, "port": each.port or UNIX} for each in bound
+        },
         "master": os.getpid(),
         "started": time.time_ns(),
         "tls": tls,
