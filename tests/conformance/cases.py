@@ -1,5 +1,8 @@
 """Every case id of the behaviour we pin, by subject, and those that no test tells yet.
 
+Ids: `Cnnn` protocol and queues, `CFG-nn` flags and config file, `HTTP-nnn` the HTTP API, `E2E-nn`
+the time from publish to finish, `LOG-nn` the request log, `Hnn` demands of third-party harnesses,
+`Fn` defects of NSQ's daemon that ours does not have, `K11` a limitation likewise.
 Ids: `Cnnn` protocol and queues, `CFG-nn` flags and config file, `HTTP-nnn` the HTTP API, `LOG-nn`
 its log, `Hnn` demands of third-party harnesses, `Fn` defects of NSQ's daemon that ours does not
 have, `K11` a limitation likewise.
@@ -26,6 +29,7 @@ SECTIONS: dict[str, list[str]] = {
     "topology": span(340, 343),
     "flags and config file": [f"CFG-{number:02d}" for number in range(1, 42)],
     "HTTP": [f"HTTP-{number:03d}" for number in range(1, 88)],
+    "end-to-end latency": [f"E2E-{number:02d}" for number in range(1, 5)],
     "request log": [f"LOG-{number:02d}" for number in range(1, 4)],
     "harnesses": [f"H{number:02d}" for number in range(1, 23)],
     "defects": [f"F{number}" for number in range(1, 16)],
