@@ -140,6 +140,11 @@ class Conn:
         assert answer is not None
         return answer
 
+    def auth(self, secret: str | bytes) -> "Conn":
+        self.command("AUTH", body=octets(secret))
+        self.expect_json()
+        return self
+
     def sub(self, topic: str | bytes, channel: str | bytes, rdy: int | None = None) -> "Conn":
         self.command("SUB", topic, channel)
         self.expect_ok()
@@ -298,6 +303,13 @@ class Conn:
         self.expect_error(
             b"E_FIN_FAILED FIN " + UNKNOWN_ID + b" failed ID not in flight", fatal=False
         )
+
+    def clock(self) -> float:
+        """The time, for what is sent next: the daemon reads its own once a turn, and any turn that
+        executes it begins after this. Needs a subscription."""
+        now = time.monotonic()
+        self.barrier()
+        return now
 
     def usable(self) -> None:
         """The connection still executes commands: a publish is answered."""

@@ -22,10 +22,11 @@ from nsqcy import config, log
 from nsqcy.errors import StartError, Stop
 from nsqcy.nsqd import listeners
 from nsqcy.nsqd.launcher import Launcher
-from nsqcy.nsqd.options import NSQD, NsqdOptions, resolve
+from nsqcy.nsqd.options import NSQD, NsqdOptions, derive, resolve
 from nsqcy.process import datapath, openfiles, spawn
 
 ENGINE = "nsqcy.nsqd.engine:Engine"
+UNIX = -1  # the port of a unix socket, to those who ask
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,6 +53,7 @@ def _run(argv: Sequence[str]) -> int:
         lines.warn(warning)
     openfiles.raise_limit()
     bound = _bind(options)
+    options = derive(options, {each.kind: each.port for each in bound})
     try:
         return _serve(options, argv, lines, bound, lock_fd, tls)
     except BaseException:
@@ -84,12 +86,19 @@ def _load_tls(settings: config.Settings, options: NsqdOptions) -> dict[str, Any]
 
 
 def _bind(options: NsqdOptions) -> list[listeners.Listener]:
-    bound = [listeners.bind(options.tcp_address, "tcp")]
+    wanted = {
+        "tcp": options.tcp_address,
+        "http": options.http_address,
+        "https": options.https_address if options.tls_cert else "",
+    }
+    bound: list[listeners.Listener] = []
     try:
-        if options.http_address:
-            bound.append(listeners.bind(options.http_address, "http"))
+        for kind, address in wanted.items():
+            if address or kind == "tcp":
+                bound.append(listeners.bind(address, kind))
     except Stop:
-        bound[0].close()
+        for each in bound:
+            each.close()
         raise
     return bound
 
@@ -131,7 +140,9 @@ def _context(
             "level": options.log_level,
             "format": options.log_format,
         },
-        "listeners": {each.kind: {"address": each.text, "port": each.port} for each in bound},
+        "listeners": {
+            each.kind: {"address": each.text, "port": each.port or UNIX} for each in bound
+        },
         "master": os.getpid(),
         "started": time.time_ns(),
         "tls": tls,

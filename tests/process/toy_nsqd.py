@@ -21,7 +21,11 @@ def main():
     except Stop as stop:
         lines.fatal(str(stop))
         return 1
-    context = {"log": {"prefix": "[nsqd] ", "level": log.INFO, "format": "text"}, "toy": settings}
+    context = {
+        "log": {"prefix": "[nsqd] ", "level": log.INFO, "format": "text"},
+        "options": {},
+        "toy": settings,
+    }
     workers = settings["workers"]
     start = launcher.Launcher(workers, lock_fd, context, "toy_engine:ToyEngine", "toy_rings")
     born = [start.launch(worker) for worker in range(workers)]

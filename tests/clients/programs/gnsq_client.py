@@ -40,6 +40,7 @@ def consume(args: argparse.Namespace) -> None:
         max_tries=0,
         heartbeat_interval=args.heartbeat,
         **upgrades(args),
+        auth_secret=args.secret and args.secret.encode(),
     )
     consumer.start(block=False)
     select([sys.stdin], [], [])
@@ -51,6 +52,7 @@ def publish(args: argparse.Namespace) -> None:
         [args.address],
         heartbeat_interval=args.heartbeat,
         **upgrades(args),
+        auth_secret=args.secret and args.secret.encode(),
         max_backoff_duration=0.2,
     )
     producer.start()

@@ -29,6 +29,7 @@ function consume(args) {
     nsqdTCPAddresses: [args.address],
     maxInFlight: Number(args.rdy),
     heartbeatInterval: Number(args.heartbeat),
+    authSecret: args.secret,
     lookupdPollInterval: 1, // also how often it tries to reconnect, in seconds
     ...upgrades(args),
   })
@@ -66,7 +67,8 @@ async function* batches(size) {
 
 async function publish(args) {
   const [host, port] = args.address.split(':')
-  const options = {heartbeatInterval: Number(args.heartbeat), ...upgrades(args)}
+  const heartbeatInterval = Number(args.heartbeat)
+  const options = {heartbeatInterval, authSecret: args.secret, ...upgrades(args)}
   const writer = new nsq.Writer(host, Number(port), options)
   writer.on('error', (error) => console.error(String(error)))
   const ready = new Promise((resolve) => writer.once('ready', resolve))
@@ -98,6 +100,7 @@ const {values, positionals} = parseArgs({
     heartbeat: text('30'),
     tls: {type: 'boolean', default: false},
     codec: text(),
+    secret: text(),
     channel: text(),
     rdy: text('1'),
     requeue: text(),

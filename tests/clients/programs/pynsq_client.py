@@ -42,6 +42,7 @@ def consume(args: argparse.Namespace) -> None:
         max_tries=0,
         heartbeat_interval=args.heartbeat,
         **upgrades(args),
+        auth_secret=args.secret,
     )
     loop.add_handler(0, lambda fd, events: loop.stop(), loop.READ)
     nsq.run()
@@ -53,6 +54,7 @@ async def publish(args: argparse.Namespace) -> None:
         reconnect_interval=0.2,
         heartbeat_interval=args.heartbeat,
         **upgrades(args),
+        auth_secret=args.secret,
     )
     jobs: asyncio.Queue[list[bytes] | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
