@@ -92,9 +92,7 @@ class Toy:
         return next((line for line in list(self.lines) if re.search(pattern, line)), None)
 
     def wait_line(self, pattern):
-        return wait_until(
-            lambda: self.seen(pattern), lambda: f"a line {pattern!r} in {self.lines}"
-        )
+        return wait_until(lambda: self.seen(pattern), lambda: f"a line {pattern!r} in {self.lines}")
 
     def ready(self):
         self.wait_line("TCP: listening on")
