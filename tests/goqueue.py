@@ -82,11 +82,11 @@ def write_queue(
 ) -> None:
     """A queue with `content` in it, of which the first `read` messages are consumed, and the last
     `unsynced` ones missing in the metadata; files roll at `limit` bytes."""
-    files = [b""]
+    files = [bytearray()]
     ends = []
     for one in content:
         if files[-1] and len(files[-1]) + len(record(one)) > limit:
-            files.append(b"")
+            files.append(bytearray())
         files[-1] += record(one)
         ends.append((len(files) - 1, len(files[-1])))
     ends = [(0, 0), *ends]
