@@ -47,7 +47,6 @@ NEXT: dict[str, str] = {
     **dict.fromkeys(span(91, 102), TLS),
     **dict.fromkeys(span(103, 109), COMPRESSION),
     **dict.fromkeys(["C123", "C124", "C125", "C126", *span(128, 138)], AUTH),
-    "C333": "needs the import of a Go nsqd's data path",
     "CFG-39": LOOKUP,
     "CFG-40": LOOKUP,
     "H08": TLS,

@@ -4,6 +4,7 @@ The cases that speak of NSQ's files are pinned here as import and export.
 """
 
 import json
+import shutil
 import struct
 import subprocess
 import sys
@@ -410,6 +411,36 @@ def test_sigterm_ends_an_import(nsqd: Starter) -> None:
     assert not list(daemon.data.glob("import*"))
 
 
+def written(data: Path) -> int:
+    """Bytes of an import under way."""
+    try:
+        return sum(path.stat().st_size for path in data.glob("import.tmp/*/*"))
+    except FileNotFoundError:
+        return 0
+
+
+def test_kill_leaves_the_originals(nsqd: Starter) -> None:
+    daemon = nsqd.prepare(announced=False)
+    data = daemon.data
+    several = messages(0, 60_000, 200)
+    write_queue(data, "t:c", several, limit=4 << 20)
+    originals = snapshot(data)
+    for least in (0, 1 << 16, 1 << 20, 6 << 20):
+        daemon.start()
+        eventually(lambda: (data / "import.tmp").exists())
+        eventually(lambda: written(data) >= least or not (data / "import.tmp").exists())  # noqa: B023
+        daemon.kill()
+        if not list(data.glob("*.topic")) and not (data / "import.done").exists():
+            assert snapshot(data) == originals
+    daemon.announced = True
+    daemon.start()
+    daemon.web.await_counts("t", "c", depth=60_000)
+    assert snapshot(kept(data)).items() >= originals.items()
+    assert not list(data.glob("import.*"))
+    conn = daemon.connect().sub("t", "c", rdy=500)
+    assert [one.body for one in conn.take(60_000)] == [one.body for one in several]
+
+
 def test_export_and_import_of_everything(nsqd: Starter, tmp_path: Path) -> None:
     """There and back, in the state a busy daemon leaves: the same messages for everyone."""
     daemon = nsqd(mem_queue_size=20)
@@ -440,3 +471,74 @@ def test_export_and_import_of_everything(nsqd: Starter, tmp_path: Path) -> None:
     assert json.loads((after / "nsqd.dat").read_bytes()) == json.loads(
         (daemon.data / "nsqd.dat").read_bytes()
     )
+
+
+# ---- the command ----
+
+
+def test_check_reads_both_formats(tmp_path: Path) -> None:
+    go, ours = tmp_path / "go", tmp_path / "ours"
+    go.mkdir()
+    write_queue(go, "t:c", messages(0, 100, 100))
+    write_queue(go, "t", messages(200, 10, 100))
+    done = command("check", str(go))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "t: 10 messages to deliver",
+        "t:c: 100 messages to deliver",
+        f"{go}: 0 places unreadable",
+    ]
+    shutil.copytree(go, ours)
+    path = data_file(go, "t:c")
+    content = bytearray(path.read_bytes())
+    content[0] = 0xFF
+    path.write_bytes(content)
+    done = command("check", str(go))
+    assert done.returncode == 1
+    assert f"error: {path} at 0: 130 bytes that are no record\n" in done.stderr
+
+    assert command("import", str(ours)).returncode == 0
+    done = command("check", str(ours))
+    assert done.returncode == 0 and "t: 110 records" in done.stdout, done.stderr
+    (segment,) = (ours / "t.topic").glob("*.seg")
+    content = bytearray(segment.read_bytes())
+    at = content.index(b"<000050>")
+    content[at] ^= 1
+    segment.write_bytes(content)
+    done = command("check", str(ours))
+    assert done.returncode == 1 and "t: 109 records" in done.stdout
+    assert f"error: {segment} at {at - 40}: damaged record of 144 bytes\n" in done.stderr
+    (ours / "t.topic" / "journal").write_bytes(b"rubbish")
+    done = command("check", str(ours))
+    assert done.returncode == 1 and "damaged journal entry" in done.stderr
+    (ours / "nsqd.dat").write_bytes(b"")
+    assert "failed to parse metadata" in command("check", str(ours)).stderr
+
+
+def test_import_with_damage_and_set_aside_files(tmp_path: Path) -> None:
+    several = messages(0, 20)
+    write_queue(tmp_path, "t:c", several, limit=500)
+    first = data_file(tmp_path, "t:c", 0)
+    first.rename(first.with_name(first.name + ".bad"))
+    write_meta(tmp_path, "t:c", 10, (1, 0), (1, 500))
+    second = data_file(tmp_path, "t:c", 1)
+    second.write_bytes(second.read_bytes()[:-1])
+    done = command("import", str(tmp_path), "--bad")
+    assert done.returncode == 1
+    assert f"error: import: {second} at 450: no whole record in the last 49 bytes" in done.stderr
+    assert "import: complete, 19 messages, 1 places unreadable" in done.stdout
+    assert command("import", str(tmp_path)).stdout.endswith("no files of NSQ to import\n")
+
+
+def test_the_command_leaves_a_running_daemon_alone(nsqd: Starter, tmp_path: Path) -> None:
+    daemon = nsqd()
+    for words in (["import"], ["check"]):
+        done = command(*words, str(daemon.data))
+        assert done.returncode == 1 and "cannot flock directory" in done.stderr
+    done = command("export", str(daemon.data), str(tmp_path / "out"))
+    assert done.returncode == 1 and not (tmp_path / "out").exists()
+    done = command("check", str(tmp_path / "nowhere"))
+    assert done.returncode == 1 and "no such file or directory" in done.stderr
+    assert command("frobnicate").returncode == 2
+    assert command().returncode == 2
+    assert "export" in command("--help").stdout
