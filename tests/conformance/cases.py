@@ -43,7 +43,6 @@ LOOKUP = "needs nsqlookupd"
 HTTP = "the HTTP API is tested as far as the rest of nsqd goes"
 
 NEXT: dict[str, str] = {
-    "C333": "needs the import of a Go nsqd's data path",
     "CFG-39": LOOKUP,
     "CFG-40": LOOKUP,
     "H08": TLS,
