@@ -18,7 +18,7 @@ import gevent
 import gevent.event
 from gevent import get_hub
 
-from nsqcy.nsqd import debug, stats
+from nsqcy.nsqd import debug, gathering, stats
 from nsqcy.nsqd.api import Api, tls_required
 from nsqcy.nsqd.backend import Done, Message, Outcome
 from nsqcy.nsqd.http import HttpServer, Timeouts
@@ -147,19 +147,18 @@ class MemoryBackend:
             self.topics[topic]["channels"][channel]["paused"] = paused
         return outcome
 
-    def stats(
-        self, topic: str, channel: str, include_clients: bool, include_mem: bool
-    ) -> stats.Stats:
-        share: stats.Share = {"topics": [_share(t) for t in self.topics.values()], "producers": []}
-        return stats.merge(
-            [share],
-            health=self.health(),
-            start_time=START_TIME,
-            topic=topic,
-            channel=channel,
-            include_clients=include_clients,
-            memory=stats.process_memory() if include_mem else None,
+    def stats(self, query: stats.Query) -> bytes:
+        topics = [FakeTopic(it) for name, it in self.topics.items() if query.topic in ("", name)]
+        walk = gathering.Walk(query, lambda: None, 0)
+        share = gathering.pack(
+            walk.topics(topics),
+            b"",
+            known=bool(topics),
+            health=gathering.Health(self.health(), 0),
+            memory=stats.process_memory(),
         )
+        whole = gathering.merge([share], 1)
+        return gathering.page(whole, query, started=START_TIME * 10**9, now=time.time_ns())
 
     def change_option(self, name: str, value: Value) -> None:
         OPTIONS.change(name, value)
@@ -187,13 +186,27 @@ class MemoryBackend:
 _QUEUE_KEYS = ("depth", "backend_depth", "in_flight_count", "deferred_count")
 
 
-def _share(topic: dict[str, Any]) -> dict[str, Any]:
-    counters = dict.fromkeys((*_QUEUE_KEYS, "message_count", "requeue_count", "timeout_count"), 0)
-    channels = [
-        {"channel_name": name, "clients": [], **counters, **state}
-        for name, state in topic["channels"].items()
-    ]
-    return {**topic, "channels": channels}
+class FakeChannel:
+    consumers = ()
+
+    def __init__(self, name: str, state: dict[str, Any]) -> None:
+        self._state = {"channel_name": name, "client_count": 0} | state
+
+    def counters(self) -> dict[str, Any]:
+        keys = (*_QUEUE_KEYS, "message_count", "requeue_count", "timeout_count")
+        return dict.fromkeys(keys, 0) | self._state
+
+
+class FakeTopic:
+    gone = False
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self.name = state["topic_name"]
+        self.channels = {name: FakeChannel(name, it) for name, it in state["channels"].items()}
+        self._state = {key: value for key, value in state.items() if key != "channels"}
+
+    def counters(self) -> dict[str, Any]:
+        return self._state
 
 
 def secure_context(folder: Path, policy: str) -> Any:
@@ -226,7 +239,7 @@ def main() -> None:
 
     loop = get_hub().loop
     options = OPTIONS.replace(debug_remote=args.debug_remote)
-    api = Api(MemoryBackend(args.slow), options, StderrLog(), time.time_ns())
+    api = Api(MemoryBackend(args.slow), options, StderrLog())
     timeouts = Timeouts(*args.timeouts)
     server = HttpServer(loop, api, timeouts=timeouts, send_buffer=args.send_buffer)
 

@@ -139,6 +139,16 @@ cdef class Session(Consumer):
     cdef bytes topic_key
     cdef uint64_t topic_count       # messages published to it, not yet in pub_counts
     cdef readonly dict pub_counts
+    cdef bint guarded               # its client needs authorization
+    cdef bint auth_asked            # an auth server is being asked
+    cdef uint64_t auth_ticket       # of the AUTH command
+    cdef readonly bytes secret      # never to be logged
+    cdef readonly object authorization
+    cdef int64_t auth_expires
+    cdef int64_t may_publish_until  # to the topic published to last
+    cdef readonly bint authed       # the rest of what /stats shows of it
+    cdef readonly str auth_identity
+    cdef readonly str auth_identity_url
     cdef Topic subscribed           # topic of the channel
     cdef str subscribed_channel
     cdef readonly str remote_address
@@ -201,6 +211,7 @@ cdef class Session(Consumer):
     cdef Parsed short_body(self, size_t have, int32_t size, bytes error) except *
     cdef Parsed bad_name(self, bytes prefix, Word *name) except *
     cdef bint same_topic(self, Word *name) noexcept
+    cdef int set_topic(self, Word *name) except -1
     cdef int route(self, Word *name) except? -1
     cdef Parsed publish_failed(self, const char *command, str reason) except *
     cdef Parsed publish_accepted(self, const char *command, Topic topic, uint32_t count,
@@ -227,6 +238,11 @@ cdef class Session(Consumer):
     cdef int upgrade_done(self) except -1
     cdef int find_locality(self) except -1
     cdef Parsed auth(self, int count, size_t *used, const uint8_t *rest, size_t left) except *
+    cdef int ask_auth(self) except -1
+    cdef int refuse_auth(self, bytes text) except -1
+    cdef int adopt_authorization(self, authorization, int64_t expires) except -1
+    cdef bint may_publish(self, Word *topic) noexcept
+    cdef Parsed authorize(self, const char *command, Word *topic, Word *channel) except *
     cdef bint has_room(self) noexcept
     cdef int send_message(self, Window window, Block *block, Record *record,
                           uint16_t attempts) except -1
@@ -239,6 +255,7 @@ cdef class Session(Consumer):
     cdef int unsubscribe(self) except -1
     cdef bint may_move(self, int owner) except *
     cdef bint is_light(self, int owner) except *
+    cdef size_t auth_size(self) except? 0
     cdef Parsed move_to(self, int owner) except *
     cdef int adopt_names(self, state) except -1
 
@@ -267,6 +284,7 @@ cdef class Home:
     cdef object negotiate
     cdef object ask_placement
     cdef object move
+    cdef object auth                # asks auth servers; None: AUTH is disabled
     cdef list movers                        # (session, owner)
     cdef object log
     cdef int64_t max_msg_size

@@ -5,7 +5,6 @@ Knows no connection: only heads, bodies and the `Backend`.
 """
 
 import re
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from nsqcy.nsqd.backend import Backend, Message, Options, Outcome
 from nsqcy.nsqd.debug import NoProfiler, ProfilerBusy, ProfilerFailed
 from nsqcy.nsqd.gotext import json_bytes
 from nsqcy.nsqd.http_protocol import HTML, JSON, PLAIN, Body, Fault, Head, Reply, parse_query
-from nsqcy.nsqd.stats import render_text
+from nsqcy.nsqd.stats import Query
 from nsqcy.options import Option, parse_int
 
 
@@ -344,17 +343,16 @@ def put_option(api: "Api", request: Request) -> Result:
     return _show(api, option)
 
 
-def stats(api: "Api", request: Request) -> str | dict[str, Any]:
+def stats(api: "Api", request: Request) -> Reply:
     params = _whole(request)
-    result = api.backend.stats(
-        params.get("topic", ""),
-        params.get("channel", ""),
-        _BOOLEANS.get(params.get("include_clients", ""), True),
-        _BOOLEANS.get(params.get("include_mem", ""), True),
+    query = Query(
+        json=params.get("format") == "json",
+        topic=params.get("topic", ""),
+        channel=params.get("channel", ""),
+        include_clients=_BOOLEANS.get(params.get("include_clients", ""), True),
+        include_mem=_BOOLEANS.get(params.get("include_mem", ""), True),
     )
-    if params.get("format") == "json":
-        return result
-    return render_text(result, now_ns=time.time_ns(), started_ns=api.started_ns)
+    return Reply(200, api.backend.stats(query), JSON if query.json else PLAIN)
 
 
 # Looking into a running nsqd
@@ -546,13 +544,12 @@ def _redirect(head: Head, path: str) -> Reply:
 
 
 class Api:
-    """The handlers' surroundings.  `started_ns` is the wall clock at nsqd's start."""
+    """The handlers' surroundings."""
 
-    def __init__(self, backend: Backend, options: Options, log: Lines, started_ns: int) -> None:
+    def __init__(self, backend: Backend, options: Options, log: Lines) -> None:
         self.backend = backend
         self.options = options
         self.log = log
-        self.started_ns = started_ns
 
     def call(self, route: Route, request: Request) -> Reply | Publish:
         """Run the handler; blocks as long as it does, and never raises."""

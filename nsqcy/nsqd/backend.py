@@ -6,7 +6,7 @@ The engine, the rings and the control channel to the master are behind it; HTTP 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
-from nsqcy.nsqd.stats import Stats
+from nsqcy.nsqd.stats import Query
 from nsqcy.options import Value
 
 Message = bytes | memoryview
@@ -39,8 +39,8 @@ class Backend(Protocol):
     def empty_channel(self, topic: str, channel: str) -> Outcome: ...
     def pause_channel(self, topic: str, channel: str, paused: bool) -> Outcome: ...
 
-    def stats(self, topic: str, channel: str, include_clients: bool, include_mem: bool) -> Stats:
-        """What `stats.merge` makes of all workers' shares; "" filters nothing."""
+    def stats(self, query: Query) -> bytes:
+        """The page of /stats in the form asked for."""
 
     def change_option(self, name: str, value: Value) -> None:
         """Change an option in every process; `Api.options` has the new value when this returns."""

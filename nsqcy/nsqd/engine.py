@@ -9,6 +9,7 @@ import functools
 import json
 import os
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,12 +28,15 @@ from nsqcy._store import Store
 from nsqcy._topic import Shard, Topic
 from nsqcy._transport import Loop, accept_move, accept_socket, accept_stream
 from nsqcy.log import Log
-from nsqcy.nsqd import debug, stats
+from nsqcy.nsqd import debug, gathering, stats
 from nsqcy.nsqd.api import Api, tls_required
 from nsqcy.nsqd.backend import Message, Outcome
 from nsqcy.nsqd.http import HttpServer, Make
 from nsqcy.nsqd.negotiate import negotiate
 from nsqcy.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
+from nsqcy.nsqd.rounds import Rounds
+from nsqcy.nsqd.stats import Query
+from nsqcy.nsqd.turns import Turns
 from nsqcy.nsqd.worker import Boot
 from nsqcy.options import TLS_REQUIRED, Value
 from nsqcy.process.control import Answer, CallTimeout, ChannelClosed, RemoteError, Request
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
     from nsqcy.nsqd import tls
 
 ASK_TIMEOUT = 5.0  # seconds another worker may take to answer
+GATHER_TIMEOUT = 15.0  # and the master, for a round under way and the next one
 SECOND = 1_000_000_000
 
 
@@ -157,6 +162,7 @@ class Engine:
             negotiate=negotiate,
             ask_placement=self._ask_placement,
             move=self._move if mesh is not None and options.move_sessions else None,
+            auth=self._authorizer(boot.log),
             log=boot.log,
         )
         self._publisher = Publisher(self._home)
@@ -166,10 +172,12 @@ class Engine:
             mesh.home = self._home
             mesh.log = boot.log
             self._loop.watch(boot.wake_fds[boot.worker], self._loop.on_woken)
-        self._http = HttpServer(hub.loop, Api(self, options, boot.log, self._started))
+        self._http = HttpServer(hub.loop, Api(self, options, boot.log))
         if options.tls_required == TLS_REQUIRED:
             self._http.tls_only = tls_required(self._port("https"))
         self._https = _https(self._handshakes)
+        self._turns = Turns()
+        self._pages = Rounds(self._page)
         self._asked: deque[bytes] = deque()
         self._asking = hub.loop.async_()
         self._asking.start(self._spawn_placements)
@@ -189,6 +197,8 @@ class Engine:
         for topic in topics:
             channels = {each["name"]: each["paused"] for each in topic["channels"]}
             self._shard.load_topic(topic["name"].encode(), topic["paused"], channels)
+            gevent.sleep(0)  # to beat: thousands of topics, or a log to scan, take their time
+            self._loop.enter()
         for peer, generation in peers.items():
             self.peer_up(peer, generation)
 
@@ -240,6 +250,16 @@ class Engine:
         if self._handshakes is not None:
             material = tls.Material(**json.loads(request.blob))
             self._handshakes.context, _ = tls.make_context(material)
+
+    # -- authorization
+
+    def _authorizer(self, log: Log) -> Any:
+        """Who asks auth servers; None without any, and then nothing of it is imported."""
+        if not self._options.auth_http_address:
+            return None
+        from nsqcy.nsqd.auth_client import Authorizer
+
+        return Authorizer(self._options, lambda: self._loop.enter(), log)
 
     # -- placement
 
@@ -458,45 +478,37 @@ class Engine:
             or "TOPIC_NOT_FOUND"
         )
 
-    def stats(
-        self, topic: str, channel: str, include_clients: bool, include_mem: bool
-    ) -> stats.Stats:
-        shares = self._gather("stats", topic=topic)
-        memory = None
-        if include_mem:
-            memory = stats.merge_memory(share["memory"] for share in shares)
-        return stats.merge(
-            shares,
-            health=self._overall_health(shares),
-            start_time=self._started // SECOND,
-            topic=topic,
-            channel=channel,
-            include_clients=include_clients,
-            memory=memory,
+    def stats(self, query: Query) -> bytes:
+        return self._pages.ask(query)
+
+    def _page(self, query: Query) -> bytes:
+        return self._master.ask(None, "stats", GATHER_TIMEOUT, **query._asdict()).blob
+
+    def on_share(self, **query: Any) -> Answer:
+        """This worker's share of /stats."""
+        asked = Query(**query)
+        self._give_way()
+        walk = gathering.Walk(asked, self._give_way, time.time_ns())
+        topics = self._topics(asked.topic)
+        return gathering.pack(
+            walk.topics(topics),
+            walk.producers(self._home.producers()),
+            known=bool(topics),
+            health=gathering.Health(self._shard.health, self._shard.health_at),
+            memory=stats.process_memory(),
         )
 
-    def on_stats(self, topic: str = "") -> dict[str, Any]:
-        """This worker's share of /stats."""
+    def _topics(self, name: str) -> list[Topic]:
+        if not name:
+            return list(self._shard.topics.values())
+        found = self._shard.topic(name.encode("utf-8", "surrogateescape"))
+        return [found] if found is not None else []
+
+    def _give_way(self) -> None:
+        """Let a turn pass; then numbers are right again."""
+        self._turns.wait()
         self._loop.enter()
         self._shard.settle()
-        return {
-            "topics": [
-                self._topic_counters(each)
-                for each in list(self._shard.topics.values())
-                if not topic or each.name == topic
-            ],
-            "producers": self._home.producers(),
-            "memory": stats.process_memory(),
-            "health": self._shard.health,
-            "health_at": self._shard.health_at,
-        }
-
-    def _topic_counters(self, topic: Topic) -> dict[str, Any]:
-        channels = [
-            {**channel.counters(), "clients": [each.counters() for each in channel.consumers]}
-            for channel in topic.channels.values()
-        ]
-        return {**topic.counters(), "channels": channels}
 
     def command_line(self) -> str:
         with open(f"/proc/{self._master_pid}/cmdline", encoding="utf-8", errors="replace") as file:
@@ -532,18 +544,11 @@ class Engine:
         self._master.change_option(name, value)
 
     def health(self) -> str:
-        return self._overall_health(self._gather("health"))
+        return gathering.overall_health(self._gather("health"), self._workers)
 
     def on_health(self) -> dict[str, Any]:
         """The outcome of this worker's latest write to a log, and when it was."""
         return {"health": self._shard.health, "health_at": self._shard.health_at}
-
-    def _overall_health(self, shares: list[dict[str, Any]]) -> str:
-        if len(shares) < self._workers:
-            missing = self._workers - len(shares)
-            return f"NOK - {missing} of {self._workers} workers are being restarted"
-        latest = max(shares, key=lambda share: share["health_at"])
-        return str(latest["health"])
 
     def _gather(self, method: str, **args: Any) -> list[Any]:
         """Ask every worker that is up, this one too."""

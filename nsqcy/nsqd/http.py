@@ -39,6 +39,7 @@ from nsqcy.nsqd.http_protocol import (
 _READ = 1
 _WRITE = 2
 _RECV_SIZE = 64 << 10
+_SEND_SIZE = 256 << 10  # of an answer, in one turn
 _EVENTS_A_TURN = 64
 _LOGGED = 2048  # of a target; it may be a megabyte
 
@@ -439,7 +440,7 @@ class HttpConnection:
     def _send(self, data: bytes | memoryview) -> bool:
         """Whether the socket took it all; if not, `_unsent` holds the rest."""
         try:
-            sent = self._sock.send(data)
+            sent = self._sock.send(memoryview(data)[:_SEND_SIZE])
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError:

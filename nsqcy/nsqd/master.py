@@ -29,9 +29,11 @@ from nsqcy.errors import StartError
 from nsqcy.names import is_ephemeral
 from nsqcy.nsqd import debug, metadata
 from nsqcy.nsqd.acceptor import Acceptor
+from nsqcy.nsqd.gathering import Gathering
 from nsqcy.nsqd.launcher import Born, Launcher
 from nsqcy.nsqd.listeners import Listener
 from nsqcy.nsqd.placement import Placement
+from nsqcy.nsqd.stats import Query
 from nsqcy.process import ancillary, arbiter, spawn
 from nsqcy.process.arbiter import Arbiter, describe
 from nsqcy.process.control import Answer, CallTimeout, Channel, ChannelClosed, RemoteError, Request
@@ -41,6 +43,7 @@ from nsqcy.process.heartbeat import Slots
 STOP_LIMIT = 600.0  # seconds workers may take to save before they are killed
 KILL_LIMIT = 5.0
 FORWARD_LIMIT = 60.0  # seconds a worker may take to answer another; callers set less
+SHARE_LIMIT = 5.0  # seconds a worker may take to make its share of /stats
 CHANGE_LIMIT = 5.0  # seconds workers may take to say that they know of a changed option
 INSPECT_LIMIT = 20.0  # seconds they may take to tell of themselves
 HUNG_UP_LIMIT = 5.0  # seconds a worker may live without its control channel
@@ -131,6 +134,9 @@ class Master:
         self._crew: dict[int, Crewman] = {}
         self._arbiter = Arbiter(launcher.workers, self, lines)
         self._acceptor = Acceptor(listeners, lines, self._listener_failed)
+        self._gathering = Gathering(
+            self._ask_shares, launcher.workers, launcher.context.get("started", 0)
+        )
         self._started = False
         self._ending = False
         self._booting: gevent.Greenlet | None = None
@@ -377,6 +383,8 @@ class Master:
                 )
             case "workers":
                 return self.workers()
+            case "stats":
+                return Answer(blob=self._gathering.page(Query(**args)))
             case "inspect":
                 return Answer(blob=self._inspect(args["what"]).encode(errors="replace"))
             case "change_option":
@@ -412,6 +420,16 @@ class Master:
                 return
         if changed and _is_durable(args):
             self._store.persist_soon()
+
+    def _ask_shares(self, query: Query) -> list[Answer]:
+        """Those of the workers that have loaded their topics and answer in time."""
+        asked = [
+            gevent.spawn(_ask, man, "share", SHARE_LIMIT, query._asdict())
+            for man in self._crew.values()
+            if man.ready
+        ]
+        gevent.joinall(asked)
+        return [each.value for each in asked if isinstance(each.value, Answer)]
 
     def _place(self, topic: str) -> int:
         known = self._placement.worker_of(topic) is not None

@@ -5,19 +5,16 @@ are checked) and the answer. Pure; knows no connection. See the tests of case id
 """
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from nsqcy import NSQ_VERSION
 from nsqcy.errors import ClientError
+from nsqcy.nsqd import gojson
 from nsqcy.nsqd.options import NsqdOptions
 
 MILLISECOND = 1_000_000
 DEFLATE_LEVEL = 6
-
-INT64 = 63
-INT32 = 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +147,7 @@ def _answer(identity: Identity, options: NsqdOptions) -> bytes:
         "max_deflate_level": options.max_deflate_level,
         "snappy": identity.snappy,
         "sample_rate": identity.sample_rate,
-        "auth_required": False,
+        "auth_required": bool(options.auth_http_address),
         "output_buffer_size": identity.output_buffer_size,
         "output_buffer_timeout": identity.output_buffer_timeout // MILLISECOND,
         "topology_region": options.topology_region,
@@ -159,76 +156,29 @@ def _answer(identity: Identity, options: NsqdOptions) -> bytes:
     return json.dumps(agreed, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-# -- JSON as Go reads it
+# -- the body
 
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("not a string")
-    # A lone surrogate, escaped in JSON, has no place in UTF-8.
-    return value.encode("utf-8", "replace").decode()
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("not a boolean")
-    return value
-
-
-def _integer(bits: int) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        if type(value) is not int or not -(1 << bits) <= value < 1 << bits:
-            raise ValueError("not an integer of that size")
-        return value
-
-    return read
-
-
-FIELDS: dict[str, tuple[Callable[[Any], Any], Any]] = {
-    "client_id": (_text, ""),
-    "hostname": (_text, ""),
-    "user_agent": (_text, ""),
-    "feature_negotiation": (_flag, False),
-    "heartbeat_interval": (_integer(INT64), 0),
-    "output_buffer_size": (_integer(INT64), 0),
-    "output_buffer_timeout": (_integer(INT64), 0),
-    "tls_v1": (_flag, False),
-    "deflate": (_flag, False),
-    "deflate_level": (_integer(INT64), 0),
-    "snappy": (_flag, False),
-    "sample_rate": (_integer(INT32), 0),
-    "msg_timeout": (_integer(INT64), 0),
-    "topology_region": (_text, ""),
-    "topology_zone": (_text, ""),
+FIELDS: gojson.Fields = {
+    "client_id": (gojson.text, ""),
+    "hostname": (gojson.text, ""),
+    "user_agent": (gojson.text, ""),
+    "feature_negotiation": (gojson.flag, False),
+    "heartbeat_interval": (gojson.int64, 0),
+    "output_buffer_size": (gojson.int64, 0),
+    "output_buffer_timeout": (gojson.int64, 0),
+    "tls_v1": (gojson.flag, False),
+    "deflate": (gojson.flag, False),
+    "deflate_level": (gojson.int64, 0),
+    "snappy": (gojson.flag, False),
+    "sample_rate": (gojson.int32, 0),
+    "msg_timeout": (gojson.int64, 0),
+    "topology_region": (gojson.text, ""),
+    "topology_zone": (gojson.text, ""),
 }
 
 
 def _decode(body: bytes) -> dict[str, Any]:
-    """Every field, read or at its default: keys in any case, null as if absent, the last of
-    several; anything else that is not what it should be is an error."""
     try:
-        pairs = json.loads(
-            body.decode("utf-8", "replace"),
-            object_pairs_hook=_Pairs,
-            parse_constant=_refuse_constant,
-        )
-        if pairs is None:
-            pairs = _Pairs()
-        if not isinstance(pairs, _Pairs):
-            raise ValueError("not an object")
-        fields = {name: default for name, (_, default) in FIELDS.items()}
-        for key, value in pairs:
-            name = key.lower()
-            if name in FIELDS and value is not None:
-                fields[name] = FIELDS[name][0](value)
-    except (ValueError, RecursionError):
+        return gojson.decode(body, FIELDS)
+    except ValueError:
         raise ClientError("E_BAD_BODY", "IDENTIFY failed to decode JSON body") from None
-    return fields
-
-
-class _Pairs(list[tuple[str, Any]]):
-    """An object as its pairs, so that neither order nor repeats are lost."""
-
-
-def _refuse_constant(text: str) -> None:
-    raise ValueError(f"{text} is not JSON")

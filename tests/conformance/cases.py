@@ -35,12 +35,10 @@ SECTIONS: dict[str, list[str]] = {
 CASES = {case for cases in SECTIONS.values() for case in cases}
 
 TLS = "needs a TLS listener, which nsqcy does not have yet"
-AUTH = "needs auth servers, which nsqcy does not ask yet"
 LOOKUP = "needs nsqlookupd"
 HTTP = "the HTTP API is tested as far as the rest of nsqd goes"
 
 NEXT: dict[str, str] = {
-    **dict.fromkeys(["C123", "C124", "C125", "C126", *span(128, 138)], AUTH),
     "C333": "needs the import of a Go nsqd's data path",
     "CFG-39": LOOKUP,
     "CFG-40": LOOKUP,
