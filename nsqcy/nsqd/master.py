@@ -508,7 +508,7 @@ class Master:
             return
         self.change_option("log_level", found.log_level)
         if found.tls is not None:
-            self._launcher.tell("tls", found.tls)
+            self._launcher.context["tls"] = found.tls
             material = json.dumps(found.tls).encode()
             for man in self._crew.values():
                 man.channel.notify("tls", blob=material)

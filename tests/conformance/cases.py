@@ -48,7 +48,7 @@ NEXT: dict[str, str] = {
     "CFG-40": LOOKUP,
     "H08": TLS,
     "HTTP-071": HTTP,
-    **dict.fromkeys(["HTTP-070", "HTTP-081", "HTTP-082", "HTTP-083", "HTTP-084"], TLS),
+    "HTTP-070": TLS,
     "H11": LOOKUP,
     "F5": "two entries of one id in a channel's queue cannot be made from outside",
     "F7": "whether a file was synced cannot be seen from outside",
