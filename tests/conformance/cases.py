@@ -1,8 +1,8 @@
 """Every case id of the behaviour we pin, by subject, and those that no test tells yet.
 
 Ids: `Cnnn` protocol and queues, `CFG-nn` flags and config file, `HTTP-nnn` the HTTP API, `LOG-nn`
-its log, `Hnn` demands of third-party harnesses, `Fn` defects of NSQ's daemon that ours does not
-have, `K11` a limitation likewise.
+its log, `STATSD-nn` what statsd gets, `Hnn` demands of third-party harnesses, `Fn` defects of NSQ's
+daemon that ours does not have, `K11` a limitation likewise.
 """
 
 
@@ -26,6 +26,7 @@ SECTIONS: dict[str, list[str]] = {
     "topology": span(340, 343),
     "flags and config file": [f"CFG-{number:02d}" for number in range(1, 42)],
     "HTTP": [f"HTTP-{number:03d}" for number in range(1, 88)],
+    "statsd": [f"STATSD-{number:02d}" for number in range(1, 7)],
     "request log": [f"LOG-{number:02d}" for number in range(1, 4)],
     "harnesses": [f"H{number:02d}" for number in range(1, 23)],
     "defects": [f"F{number}" for number in range(1, 16)],
@@ -38,7 +39,6 @@ TLS = "needs a TLS listener, which nsqcy does not have yet"
 COMPRESSION = "needs compression, which nsqcy does not have yet"
 AUTH = "needs auth servers, which nsqcy does not ask yet"
 LOOKUP = "needs nsqlookupd"
-HTTP = "the HTTP API is tested as far as the rest of nsqd goes"
 
 NEXT: dict[str, str] = {
     "C072": COMPRESSION,
@@ -51,7 +51,6 @@ NEXT: dict[str, str] = {
     "CFG-39": LOOKUP,
     "CFG-40": LOOKUP,
     "H08": TLS,
-    "HTTP-071": HTTP,
     **dict.fromkeys(["HTTP-070", "HTTP-081", "HTTP-082", "HTTP-083", "HTTP-084"], TLS),
     "H11": LOOKUP,
     "H19": COMPRESSION,
