@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from auth_server import AuthServer
 from daemon import FOREIGN, Nsqd
 from talk import Conn, Frame, Hangup
 
@@ -128,6 +129,26 @@ def tuned_daemon(
     yield from keep(workers, tmp_path_factory.mktemp("tuned"), **TUNED)
 
 
+@pytest.fixture(scope="session")
+def auth_server() -> Iterator[AuthServer]:
+    """What it answers depends on the secret: use one of your own."""
+    server = AuthServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def guarded_daemon(
+    workers: int, auth_server: AuthServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], Nsqd]]:
+    yield from keep(
+        workers,
+        tmp_path_factory.mktemp("guarded"),
+        auth_http_address=auth_server.address,
+        log_level="debug",
+    )
+
+
 class Idler:
     """A connection that says nothing after the magic, and what it was told, with the times."""
 
@@ -176,6 +197,14 @@ def shared(shared_daemon: Callable[[], Nsqd], idler: Idler) -> Iterator[Nsqd]:
 def tuned(tuned_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
     """The daemon with small limits (TUNED) that several tests share."""
     daemon = tuned_daemon()
+    yield daemon
+    daemon.hang_up()
+
+
+@pytest.fixture
+def guarded(guarded_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
+    """The daemon whose clients must be authorized by `auth_server`."""
+    daemon = guarded_daemon()
     yield daemon
     daemon.hang_up()
 

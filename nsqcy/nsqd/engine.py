@@ -5,12 +5,14 @@ events out, requests about topics run where the topic lives. Holds no state of i
 wiring.
 """
 
+import functools
+import json
 import os
 import socket
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gevent
 
@@ -27,17 +29,20 @@ from nsqcy._topic import Shard, Topic
 from nsqcy._transport import Loop, accept_move, accept_socket, accept_stream
 from nsqcy.log import Log
 from nsqcy.nsqd import debug, gathering, stats
-from nsqcy.nsqd.api import Api
+from nsqcy.nsqd.api import Api, tls_required
 from nsqcy.nsqd.backend import Message, Outcome
-from nsqcy.nsqd.http import HttpServer
+from nsqcy.nsqd.http import HttpServer, Make
 from nsqcy.nsqd.negotiate import negotiate
 from nsqcy.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
 from nsqcy.nsqd.rounds import Rounds
 from nsqcy.nsqd.stats import Query
 from nsqcy.nsqd.turns import Turns
 from nsqcy.nsqd.worker import Boot
-from nsqcy.options import Value
+from nsqcy.options import TLS_REQUIRED, Value
 from nsqcy.process.control import Answer, CallTimeout, ChannelClosed, RemoteError, Request
+
+if TYPE_CHECKING:
+    from nsqcy.nsqd import tls
 
 ASK_TIMEOUT = 5.0  # seconds another worker may take to answer
 GATHER_TIMEOUT = 15.0  # and the master, for a round under way and the next one
@@ -90,6 +95,25 @@ class Herald:
             self._running = False
 
 
+def _handshakes(loop: Any, material: dict[str, Any] | None) -> "tls.Handshakes | None":
+    """TLS, if there is a certificate."""
+    if material is None:
+        return None
+    from nsqcy.nsqd import tls  # OpenSSL takes 15 MB
+
+    context, _ = tls.make_context(tls.Material(**material))
+    return tls.Handshakes(loop, context)
+
+
+def _https(handshakes: "tls.Handshakes | None") -> Make | None:
+    """What makes HTTPS connections, if there is a certificate."""
+    if handshakes is None:
+        return None
+    from nsqcy.nsqd.https import HttpsConnection  # it imports OpenSSL too
+
+    return functools.partial(HttpsConnection, handshakes=handshakes)
+
+
 class Engine:
     """What `worker.Engine` asks for, and what HTTP's `Backend` asks for."""
 
@@ -138,15 +162,20 @@ class Engine:
             negotiate=negotiate,
             ask_placement=self._ask_placement,
             move=self._move if mesh is not None and options.move_sessions else None,
+            auth=self._authorizer(boot.log),
             log=boot.log,
         )
         self._publisher = Publisher(self._home)
-        self._loop = Loop(self._home, hub)
+        self._handshakes = _handshakes(hub.loop, boot.context["tls"])
+        self._loop = Loop(self._home, hub, self._handshakes)
         if mesh is not None:
             mesh.home = self._home
             mesh.log = boot.log
             self._loop.watch(boot.wake_fds[boot.worker], self._loop.on_woken)
         self._http = HttpServer(hub.loop, Api(self, options, boot.log))
+        if options.tls_required == TLS_REQUIRED:
+            self._http.tls_only = tls_required(self._port("https"))
+        self._https = _https(self._handshakes)
         self._turns = Turns()
         self._pages = Rounds(self._page)
         self._asked: deque[bytes] = deque()
@@ -168,6 +197,8 @@ class Engine:
         for topic in topics:
             channels = {each["name"]: each["paused"] for each in topic["channels"]}
             self._shard.load_topic(topic["name"].encode(), topic["paused"], channels)
+            gevent.sleep(0)  # to beat: thousands of topics, or a log to scan, take their time
+            self._loop.enter()
         for peer, generation in peers.items():
             self.peer_up(peer, generation)
 
@@ -177,7 +208,8 @@ class Engine:
             self._log.info(f"TCP: new client({peer})")
             accept_socket(self._loop, fd, peer)
         else:
-            self._http.adopt(socket.socket(fileno=fd), peer)
+            make = self._https if kind == "https" else None
+            self._http.adopt(socket.socket(fileno=fd), peer, make)
 
     def connections(self) -> int:
         return self._home.connections() + self._http.connections
@@ -206,8 +238,28 @@ class Engine:
         self._loop.stop()
         self._http.close()
         self._home.close_sessions()
+        if self._handshakes is not None:
+            self._handshakes.close()
         self._shard.save()
         self._io.close()
+
+    def _renew_tls(self, request: Request) -> None:
+        """The certificate files have been read again: new handshakes use them."""
+        from nsqcy.nsqd import tls
+
+        if self._handshakes is not None:
+            material = tls.Material(**json.loads(request.blob))
+            self._handshakes.context, _ = tls.make_context(material)
+
+    # -- authorization
+
+    def _authorizer(self, log: Log) -> Any:
+        """Who asks auth servers; None without any, and then nothing of it is imported."""
+        if not self._options.auth_http_address:
+            return None
+        from nsqcy.nsqd.auth_client import Authorizer
+
+        return Authorizer(self._options, lambda: self._loop.enter(), log)
 
     # -- placement
 
@@ -304,6 +356,8 @@ class Engine:
     def call(self, request: Request) -> Any:
         if request.method == "adopt_session":
             return self._adopt_session(request)
+        if request.method == "tls":
+            return self._renew_tls(request)
         return getattr(self, f"on_{request.method}")(**request.args)
 
     def _at_owner(self, topic: str, method: str, /, **args: Any) -> Any:

@@ -45,6 +45,7 @@ def _run(argv: Sequence[str]) -> int:
     data_path = str(settings["data_path"])
     lock_fd = _lock(data_path)
     options = resolve(settings)
+    tls = _load_tls(settings, options)
     lines = log.Log(options.log_prefix, options.log_level, options.log_format)
     lines.info(config.version_line("nsqd"))
     lines.info(f"ID: {options.node_id}")
@@ -54,7 +55,7 @@ def _run(argv: Sequence[str]) -> int:
     bound = _bind(options)
     options = derive(options, {each.kind: each.port for each in bound})
     try:
-        return _serve(options, argv, lines, bound, lock_fd)
+        return _serve(options, argv, lines, bound, lock_fd, tls)
     except BaseException:
         for each in bound:
             each.close()
@@ -69,13 +70,35 @@ def _lock(data_path: str) -> int:
         raise StartError(f"failed to instantiate nsqd - {error}") from None
 
 
-def _bind(options: NsqdOptions) -> list[listeners.Listener]:
-    bound = [listeners.bind(options.tcp_address, "tcp")]
+def _load_tls(settings: config.Settings, options: NsqdOptions) -> dict[str, Any] | None:
+    """What workers need to know of TLS, found good; None if there is to be none."""
+    if not options.tls_cert:
+        return None
+    from nsqcy.nsqd import tls  # OpenSSL: time and memory only for those who want it
+
     try:
-        if options.http_address:
-            bound.append(listeners.bind(options.http_address, "http"))
+        material, warnings = tls.load(options, "tls_min_version" in settings.given)
+    except tls.TlsError as error:
+        text = f"failed to instantiate nsqd - failed to build TLS config - {error}"
+        raise StartError(text) from None
+    settings.warnings += warnings
+    return material._asdict() if material else None
+
+
+def _bind(options: NsqdOptions) -> list[listeners.Listener]:
+    wanted = {
+        "tcp": options.tcp_address,
+        "http": options.http_address,
+        "https": options.https_address if options.tls_cert else "",
+    }
+    bound: list[listeners.Listener] = []
+    try:
+        for kind, address in wanted.items():
+            if address or kind == "tcp":
+                bound.append(listeners.bind(address, kind))
     except Stop:
-        bound[0].close()
+        for each in bound:
+            each.close()
         raise
     return bound
 
@@ -86,15 +109,19 @@ def _serve(
     lines: log.Log,
     bound: list[listeners.Listener],
     lock_fd: int,
+    tls: dict[str, Any] | None,
 ) -> int:
-    launcher = Launcher(options.workers, lock_fd, _context(options, bound), ENGINE)
+    launcher = Launcher(options.workers, lock_fd, _context(options, bound, tls), ENGINE)
     born = [launcher.launch(worker) for worker in range(options.workers)]
 
-    from nsqcy.nsqd.master import Master
+    from nsqcy.nsqd.master import Master, Reread
 
-    def reread() -> int | None:
+    def reread() -> Reread | None:
         try:
-            return resolve(config.load(NSQD, argv)).log_level
+            settings = config.load(NSQD, argv)
+            log_level = resolve(settings).log_level
+            # The files where they were at the start: what they hold may change, not where they are.
+            return Reread(log_level, _load_tls(settings, options))
         except Stop as stop:
             lines.error(f"SIGHUP: {stop}; everything stays as it was")
             return None
@@ -102,7 +129,9 @@ def _serve(
     return Master(launcher, bound, options.data_path, lines, reread).run(born)
 
 
-def _context(options: NsqdOptions, bound: list[listeners.Listener]) -> dict[str, Any]:
+def _context(
+    options: NsqdOptions, bound: list[listeners.Listener], tls: dict[str, Any] | None
+) -> dict[str, Any]:
     """What every worker is told."""
     return {
         "options": options.dump(),
@@ -116,6 +145,7 @@ def _context(options: NsqdOptions, bound: list[listeners.Listener]) -> dict[str,
         },
         "master": os.getpid(),
         "started": time.time_ns(),
+        "tls": tls,
     }
 
 

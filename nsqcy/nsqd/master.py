@@ -13,12 +13,13 @@ it loads its topics; the others are told that it is up; it gets connections.
 """
 
 import faulthandler
+import json
 import os
 import signal
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import gevent
 from gevent.event import AsyncResult, Event
@@ -51,6 +52,13 @@ NAG = 5.0  # seconds between complaints about a worker that does not answer
 LAGGING = 2_000_000_000
 
 CLEAN, FAILED = 0, 1
+
+
+class Reread(NamedTuple):
+    """What the configuration and the files it names say after a SIGHUP."""
+
+    log_level: int
+    tls: dict[str, Any] | None = None  # material of nsqcy.nsqd.tls
 
 
 class Crewman:
@@ -104,7 +112,7 @@ class Crewman:
 class Master:
     """One nsqd. `run` lives until the end and gives the exit code.
 
-    `reread` gives the log level the configuration file now asks for, if any.
+    `reread` reads the configuration again; None if it is wrong now.
     """
 
     def __init__(
@@ -113,7 +121,7 @@ class Master:
         listeners: list[Listener],
         data_path: str,
         lines: log.Log,
-        reread: Callable[[], int | None] = lambda: None,
+        reread: Callable[[], Reread | None] = lambda: None,
     ) -> None:
         self._launcher = launcher
         self._slots = launcher.shared
@@ -506,9 +514,16 @@ class Master:
         gevent.spawn(self._reread_settings)
 
     def _reread_settings(self) -> None:
-        level = self._reread()
-        if level is not None:
-            self.change_option("log_level", level)
+        found = self._reread()
+        if found is None:
+            return
+        self.change_option("log_level", found.log_level)
+        if found.tls is not None:
+            self._launcher.context["tls"] = found.tls
+            material = json.dumps(found.tls).encode()
+            for man in self._crew.values():
+                man.channel.notify("tls", blob=material)
+            self._log.info("TLS: the certificate files were read again")
 
     def _on_quit(self) -> None:
         self._arbiter.signal_all(signal.SIGQUIT)

@@ -35,28 +35,14 @@ SECTIONS: dict[str, list[str]] = {
 
 CASES = {case for cases in SECTIONS.values() for case in cases}
 
-TLS = "needs a TLS listener, which nsqcy does not have yet"
-COMPRESSION = "needs compression, which nsqcy does not have yet"
-AUTH = "needs auth servers, which nsqcy does not ask yet"
 LOOKUP = "needs nsqlookupd"
 
 NEXT: dict[str, str] = {
-    "C072": COMPRESSION,
-    "C074": COMPRESSION,
-    "C075": COMPRESSION,
-    **dict.fromkeys(span(91, 102), TLS),
-    **dict.fromkeys(span(103, 109), COMPRESSION),
-    **dict.fromkeys(["C123", "C124", "C125", "C126", *span(128, 138)], AUTH),
     "C333": "needs the import of a Go nsqd's data path",
     "CFG-39": LOOKUP,
     "CFG-40": LOOKUP,
-    "H08": TLS,
-    **dict.fromkeys(["HTTP-070", "HTTP-081", "HTTP-082", "HTTP-083", "HTTP-084"], TLS),
+    "H08": LOOKUP,
     "H11": LOOKUP,
-    "H19": COMPRESSION,
-    "H20": TLS,
-    "H21": TLS,
-    "H22": TLS,
     "F5": "two entries of one id in a channel's queue cannot be made from outside",
     "F7": "whether a file was synced cannot be seen from outside",
     "F13": "kept as it is: see C227",

@@ -41,7 +41,7 @@ def main():
         master.STOP_LIMIT = settings["stop_limit"]
     if "files" in settings:
         resource.setrlimit(resource.RLIMIT_NOFILE, (settings["files"], settings["files"]))
-    reread = lambda: log.WARN  # noqa: E731
+    reread = lambda: master.Reread(log.WARN)  # noqa: E731
     return master.Master(start, bound, settings["data_path"], lines, reread).run(born)
 
 

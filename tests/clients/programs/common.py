@@ -23,6 +23,7 @@ def arguments() -> argparse.Namespace:
         mode.add_argument("--address", required=True)
         mode.add_argument("--topic", required=True)
         mode.add_argument("--heartbeat", type=int, default=30, help="seconds")
+        mode.add_argument("--secret", help="for AUTH")
     consume.add_argument("--channel", required=True)
     consume.add_argument("--rdy", type=int, default=1)
     consume.add_argument("--requeue", type=int, help="requeue every first attempt, so many ms")

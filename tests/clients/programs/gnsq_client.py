@@ -39,6 +39,7 @@ def consume(args: argparse.Namespace) -> None:
         max_in_flight=args.rdy,
         max_tries=0,
         heartbeat_interval=args.heartbeat,
+        auth_secret=args.secret and args.secret.encode(),
     )
     consumer.start(block=False)
     select([sys.stdin], [], [])
@@ -49,6 +50,7 @@ def publish(args: argparse.Namespace) -> None:
     producer = gnsq.Producer(
         [args.address],
         heartbeat_interval=args.heartbeat,
+        auth_secret=args.secret and args.secret.encode(),
         max_backoff_duration=0.2,
     )
     producer.start()

@@ -24,6 +24,7 @@ function consume(args) {
     nsqdTCPAddresses: [args.address],
     maxInFlight: Number(args.rdy),
     heartbeatInterval: Number(args.heartbeat),
+    authSecret: args.secret,
     lookupdPollInterval: 1, // also how often it tries to reconnect, in seconds
   })
   reader.on('error', (error) => console.error(String(error)))
@@ -60,7 +61,7 @@ async function* batches(size) {
 
 async function publish(args) {
   const [host, port] = args.address.split(':')
-  const options = {heartbeatInterval: Number(args.heartbeat)}
+  const options = {heartbeatInterval: Number(args.heartbeat), authSecret: args.secret}
   const writer = new nsq.Writer(host, Number(port), options)
   writer.on('error', (error) => console.error(String(error)))
   const ready = new Promise((resolve) => writer.once('ready', resolve))
@@ -90,6 +91,7 @@ const {values, positionals} = parseArgs({
     address: text(),
     topic: text(),
     heartbeat: text('30'),
+    secret: text(),
     channel: text(),
     rdy: text('1'),
     requeue: text(),

@@ -41,6 +41,7 @@ def consume(args: argparse.Namespace) -> None:
         max_in_flight=args.rdy,
         max_tries=0,
         heartbeat_interval=args.heartbeat,
+        auth_secret=args.secret,
     )
     loop.add_handler(0, lambda fd, events: loop.stop(), loop.READ)
     nsq.run()
@@ -51,6 +52,7 @@ async def publish(args: argparse.Namespace) -> None:
         [args.address],
         reconnect_interval=0.2,
         heartbeat_interval=args.heartbeat,
+        auth_secret=args.secret,
     )
     jobs: asyncio.Queue[list[bytes] | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
