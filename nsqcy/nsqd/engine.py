@@ -22,6 +22,7 @@ from nsqcy._ids import IdSource
 from nsqcy._io import IoThread
 from nsqcy._mesh import Mesh, Stream, StreamEnd
 from nsqcy._publisher import Publisher
+from nsqcy._quantile import Percentiles
 from nsqcy._ring import Shared
 from nsqcy._session import Home, Session
 from nsqcy._store import Store
@@ -137,6 +138,10 @@ class Engine:
             mem_queue_size=options.mem_queue_size,
             max_msg_timeout=options.max_msg_timeout,
             topology_aware=TOPOLOGY_AWARE_CONSUMPTION in options.enable_experiment,
+            percentiles=Percentiles(
+                options.e2e_processing_latency_percentile,
+                options.e2e_processing_latency_window_time,
+            ),
             seed=self._started ^ self._index,
         )
         self._io = IoThread()
