@@ -39,8 +39,8 @@ def consume(args: argparse.Namespace) -> None:
         max_in_flight=args.rdy,
         max_tries=0,
         heartbeat_interval=args.heartbeat,
-        **upgrades(args),
         auth_secret=args.secret and args.secret.encode(),
+        **upgrades(args),
     )
     consumer.start(block=False)
     select([sys.stdin], [], [])
@@ -51,8 +51,8 @@ def publish(args: argparse.Namespace) -> None:
     producer = gnsq.Producer(
         [args.address],
         heartbeat_interval=args.heartbeat,
-        **upgrades(args),
         auth_secret=args.secret and args.secret.encode(),
+        **upgrades(args),
         max_backoff_duration=0.2,
     )
     producer.start()

@@ -67,8 +67,11 @@ async function* batches(size) {
 
 async function publish(args) {
   const [host, port] = args.address.split(':')
-  const heartbeatInterval = Number(args.heartbeat)
-  const options = {heartbeatInterval, authSecret: args.secret, ...upgrades(args)}
+  const options = {
+    heartbeatInterval: Number(args.heartbeat),
+    authSecret: args.secret,
+    ...upgrades(args),
+  }
   const writer = new nsq.Writer(host, Number(port), options)
   writer.on('error', (error) => console.error(String(error)))
   const ready = new Promise((resolve) => writer.once('ready', resolve))
@@ -98,9 +101,9 @@ const {values, positionals} = parseArgs({
     address: text(),
     topic: text(),
     heartbeat: text('30'),
+    secret: text(),
     tls: {type: 'boolean', default: false},
     codec: text(),
-    secret: text(),
     channel: text(),
     rdy: text('1'),
     requeue: text(),

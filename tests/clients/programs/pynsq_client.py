@@ -41,8 +41,8 @@ def consume(args: argparse.Namespace) -> None:
         max_in_flight=args.rdy,
         max_tries=0,
         heartbeat_interval=args.heartbeat,
-        **upgrades(args),
         auth_secret=args.secret,
+        **upgrades(args),
     )
     loop.add_handler(0, lambda fd, events: loop.stop(), loop.READ)
     nsq.run()
@@ -53,8 +53,8 @@ async def publish(args: argparse.Namespace) -> None:
         [args.address],
         reconnect_interval=0.2,
         heartbeat_interval=args.heartbeat,
-        **upgrades(args),
         auth_secret=args.secret,
+        **upgrades(args),
     )
     jobs: asyncio.Queue[list[bytes] | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
