@@ -186,6 +186,7 @@ class Core:
         max_msg_timeout: int = 900 * SECOND,
         log_options: dict[str, int] | None = None,
         on_event: Callable[[str, str, str | None], None] | None = None,
+        auth: Any = None,
     ) -> None:
         self.path = path
         self.now, self.wall = now, wall
@@ -218,6 +219,7 @@ class Core:
             options=options(max_msg_timeout=max_msg_timeout),
             negotiate=negotiate,
             ask_placement=None,
+            auth=auth,
             log=self.log,
         )
 
