@@ -1,6 +1,8 @@
 """Fixtures of the black-box tests: daemons of one and of three workers, and names to use."""
 
 import itertools
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -205,6 +207,14 @@ def guarded(guarded_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
     daemon = guarded_daemon()
     yield daemon
     daemon.hang_up()
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose path is short enough for a unix socket."""
+    path = tempfile.mkdtemp(prefix="nsq", dir="/tmp")
+    yield Path(path)
+    shutil.rmtree(path)
 
 
 @pytest.fixture

@@ -55,6 +55,10 @@ def options(**other: Any) -> SimpleNamespace:
         "topology_region": "",
         "topology_zone": "",
         "auth_http_address": (),
+        "deflate": True,
+        "snappy": True,
+        "tls_cert": "",
+        "tls_required": 0,
     }
     values.update(other)
     return SimpleNamespace(**values)

@@ -53,10 +53,15 @@ cdef enum TicketState:
 cdef class Transport:
     """Where a session's bytes go and come from."""
     cdef Session session
+    cdef size_t held                # encoded bytes that it could not send yet
+    cdef uint64_t moved             # encoded bytes sent so far
     cdef int flush(self) except -1
     cdef int watch_input(self, bint on) except -1
     cdef int close(self) except -1
     cdef int abandon(self) except -1
+    cdef int upgrade(self, identity) except -1
+    cdef int read_on(self) except -1
+    cdef int rest(self) except -1
 
 
 cdef class Leg(StreamEnd):
@@ -95,6 +100,12 @@ cdef class Session(Consumer):
     cdef bint stopping              # nothing more is executed; it closes when all is sent
     cdef readonly bint closed
     cdef bint eof                   # no more input
+    cdef bint barred                # nothing but IDENTIFY before TLS
+    cdef bint upgrading             # a TLS handshake is under way
+    cdef readonly bint upgraded     # TLS or a codec has been agreed on: not again
+    cdef readonly bint snappy
+    cdef readonly bint deflate
+    cdef readonly dict tls          # facts (nsqcy.nsqd.tls); None without TLS
     cdef bint movable               # may go to the worker of its topic, once
     cdef bint moving                # is on its way there
     cdef int forwards_to            # the owner of the last forwarded publishes
@@ -223,6 +234,8 @@ cdef class Session(Consumer):
     cdef Parsed cls(self, const uint8_t *line, size_t n) except *
     cdef Parsed identify(self, size_t *used, const uint8_t *rest, size_t left) except *
     cdef int adopt_identity(self, identity) except -1
+    cdef Parsed upgrade(self, identity) except *
+    cdef int upgrade_done(self) except -1
     cdef int find_locality(self) except -1
     cdef Parsed auth(self, int count, size_t *used, const uint8_t *rest, size_t left) except *
     cdef int ask_auth(self) except -1
@@ -259,6 +272,7 @@ cdef class Home:
     cdef list peer_waiters                  # sessions that wait for a worker to come back
     cdef list dirty
     cdef list resumable
+    cdef list undecoded                     # transports that hold input no event will announce
     cdef object starved                     # deque of sessions not read, longest first
     cdef Session favoured                   # one that is read beyond the budget
     cdef int64_t favoured_at                # when it was chosen or last sent something
@@ -278,9 +292,11 @@ cdef class Home:
     cdef uint32_t max_rdy_count
     cdef int64_t max_req_timeout            # ns
     cdef uint32_t max_channel_consumers
+    cdef bint tls_required
     cdef int64_t heartbeat_default
 
     cdef int64_t turn(self) except? -1
+    cdef int decode(self) except -1
     cdef int owner_of(self, bytes key) noexcept
     cdef bint favours(self, Session session)
     cdef int input_shrank(self, Session session, int64_t n) except -1

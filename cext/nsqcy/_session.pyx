@@ -101,6 +101,18 @@ cdef class Transport:
         """Let go of the peer without a word: another worker has it now."""
         raise NotImplementedError
 
+    cdef int upgrade(self, identity) except -1:
+        """From here on speak what was negotiated; session.upgrade_done() says when."""
+        raise NotImplementedError
+
+    cdef int read_on(self) except -1:
+        """Go on with input that was received and not decoded yet."""
+        return 0
+
+    cdef int rest(self) except -1:
+        """Give back memory that is of no use now."""
+        return 0
+
 
 cdef inline bint word_is(const Word *word, const char *text, size_t length) noexcept:
     return word.length == length and memcmp(word.at, text, length) == 0
@@ -130,6 +142,7 @@ cdef class Session(Consumer):
         self.output_buffer_size = 16384
         self.output_buffer_timeout = home.options.output_buffer_timeout
         self.connected_at = home.agenda.wall
+        self.barred = home.tls_required
         self.last_command = home.agenda.now
         self.reading = True
         self.timer.node.index = HEAP_NOWHERE
@@ -238,7 +251,8 @@ cdef class Session(Consumer):
         cdef bint starve = (self.kept_capacity > KEPT_FREELY
                             and self.home.input_bytes > self.home.max_input_bytes
                             and not self.home.favours(self))
-        cdef bint wanted = not (self.blocked or self.stopping or self.eof or starve)
+        cdef bint wanted = not (self.blocked or self.stopping or self.eof or starve
+                                or self.upgrading)
         if starve and not self.starved:
             self.starved = True
             self.home.starved.append(self)
@@ -321,6 +335,9 @@ cdef class Session(Consumer):
         """Commands by name, the frequent ones first. Those without a body take bytes [line, line +
         used); the others add their body to `used`."""
         cdef Word *name = words
+        if self.barred and not word_is(name, b"IDENTIFY", 8):
+            return self.fatal(
+                b"E_INVALID cannot %s in current state (TLS required)" % word_bytes(name))
         if word_is(name, PUB, 3):
             return self.pub(words, count, line, used, rest, left)
         if word_is(name, MPUB, 4):
@@ -940,7 +957,31 @@ cdef class Session(Consumer):
             return self.fatal(error.wire)
         self.adopt_identity(identity)
         self.respond(identity.answer, len(identity.answer))
+        if identity.tls or identity.snappy or identity.deflate:
+            # What the client has sent behind it was not encoded, and is lost, as in NSQ.
+            used[0] += left - 4 - size
+            return self.upgrade(identity)
         return NEXT
+
+    cdef Parsed upgrade(self, identity) except *:
+        """Change over to TLS, to a codec or to both. Such a session stays where it is."""
+        self.upgraded = self.upgrading = True
+        self.movable = False
+        self.snappy = identity.snappy
+        self.deflate = identity.deflate
+        self.transport.upgrade(identity)
+        return NEXT
+
+    cdef int upgrade_done(self) except -1:
+        """The client can be spoken to again; the time this took is not held against it."""
+        cdef int64_t now = self.home.agenda.now
+        self.upgrading = False
+        if self.tls is not None:
+            self.barred = False
+        self.last_command = now
+        self.next_heartbeat = now + self.heartbeat_interval
+        self.set_timer()
+        return self.check_appetite()
 
     cdef int adopt_identity(self, identity) except -1:
         """Apply what was negotiated, all of it at once."""
@@ -1007,7 +1048,9 @@ cdef class Session(Consumer):
     def tls_facts(self):
         """What an auth server is told of the connection: whether it is encrypted, and the common
         name of the client's certificate."""
-        return False, ""
+        if self.tls is None:
+            return False, ""
+        return True, self.tls["common_name"]
 
     def authorized(self, authorization not None):
         """A server has answered, and the session is not closed. What waited for it goes on."""
@@ -1206,6 +1249,9 @@ cdef class Session(Consumer):
             "auth_identity": self.auth_identity[:HELLO_TEXT],
             "auth_identity_url": self.auth_identity_url[:HELLO_TEXT],
             "lenient": bool(self.lenient),
+            "tls": self.tls,
+            "snappy": bool(self.snappy),
+            "deflate": bool(self.deflate),
         }).encode()
 
     def adopt_hello(self, hello):
@@ -1213,6 +1259,10 @@ cdef class Session(Consumer):
         self.remote = True
         self.guarded = False
         self.lenient = hello["lenient"]
+        self.tls = hello["tls"]
+        self.snappy = hello["snappy"]
+        self.deflate = hello["deflate"]
+        self.barred = False
         self.authed = hello["authed"]
         self.auth_identity = hello["auth_identity"]
         self.auth_identity_url = hello["auth_identity_url"]
@@ -1236,6 +1286,7 @@ cdef class Session(Consumer):
     def be_lenient(self):
         """Be a session without a client: one that publishes for others of this worker."""
         self.lenient = True
+        self.barred = False
         self.guarded = False
         self.magic_seen = True
         self.set_timer()
@@ -1251,7 +1302,7 @@ cdef class Session(Consumer):
             due = self.last_command + MAGIC_TIMEOUT
             if self.heartbeat_interval:
                 due = self.last_command + 2 * self.heartbeat_interval
-        elif self.remote:
+        elif self.remote or self.upgrading:
             pass
         elif not self.magic_seen:
             due = self.last_command + MAGIC_TIMEOUT
@@ -1286,7 +1337,7 @@ cdef class Session(Consumer):
             self.home.favoured_at = now
             if self.home.starved and self.unread_error is not None and not self.blocked:
                 self.fatal(self.unread_error)
-        if self.heartbeat_interval and not self.stopping:
+        if self.heartbeat_interval and not self.stopping and not self.upgrading:
             silence = 2 * self.heartbeat_interval
             if self.stuck_since and now >= self.stuck_since + self.heartbeat_interval:
                 return self.close()
@@ -1298,6 +1349,7 @@ cdef class Session(Consumer):
                 else:
                     return self.close()
             elif now >= self.next_heartbeat:
+                self.transport.rest()
                 self.put_frame(RESPONSE, b"_heartbeat_", 11)
                 self.next_heartbeat += self.heartbeat_interval
                 if self.next_heartbeat <= now:
@@ -1335,12 +1387,14 @@ cdef class Session(Consumer):
     cdef int after_flush(self) except -1:
         """The transport has sent what it could."""
         cdef Leg leg
-        cdef size_t pending = self.output.pending()
+        cdef size_t pending = self.output.pending() + self.transport.held
+        cdef uint64_t total_sent
         if pending:
             # Stuck is who takes nothing at all; who is only slow is not.
-            if not self.stuck_since or self.output.total_sent != self.sent_before:
+            total_sent = self.output.total_sent + self.transport.moved
+            if not self.stuck_since or total_sent != self.sent_before:
                 self.stuck_since = self.home.agenda.now
-                self.sent_before = self.output.total_sent
+                self.sent_before = total_sent
                 self.set_timer()
         else:
             self.stuck_since = 0
@@ -1424,8 +1478,8 @@ cdef class Session(Consumer):
             "requeue_count": self.requeue_count,
             "connect_ts": self.connected_at // SECOND,
             "sample_rate": self.sample_rate,
-            "deflate": False,
-            "snappy": False,
+            "deflate": bool(self.deflate),
+            "snappy": bool(self.snappy),
             "user_agent": self.user_agent,
             "authed": bool(self.authed),
             "auth_identity": self.auth_identity,
@@ -1433,11 +1487,11 @@ cdef class Session(Consumer):
             "topology_zone": self.topology_zone,
             "topology_region": self.topology_region,
             "pub_counts": dict(self.pub_counts),
-            "tls": False,
-            "tls_cipher_suite": "",
-            "tls_version": "",
+            "tls": self.tls is not None,
+            "tls_cipher_suite": "" if self.tls is None else self.tls["cipher_suite"],
+            "tls_version": "" if self.tls is None else self.tls["version"],
             "tls_negotiated_protocol": "",
-            "tls_negotiated_protocol_is_mutual": False,
+            "tls_negotiated_protocol_is_mutual": self.tls is not None,
         }
 
 
@@ -1581,6 +1635,7 @@ cdef class Home:
         self.peer_waiters = []
         self.dirty = []
         self.resumable = []
+        self.undecoded = []
         self.starved = deque()
         # The rest is for those who are read nevertheless.
         self.max_input_bytes = options.max_input_bytes // 4 * 3
@@ -1589,6 +1644,7 @@ cdef class Home:
         self.max_rdy_count = options.max_rdy_count
         self.max_req_timeout = options.max_req_timeout
         self.max_channel_consumers = options.max_channel_consumers
+        self.tls_required = options.tls_required != 0
         self.heartbeat_default = 30 * SECOND
         heap_init(&self.timers)
         self.scratch = <uint8_t *>malloc(RECEIVE_SIZE)
@@ -1690,6 +1746,8 @@ cdef class Home:
         cdef bint left = False
         if self.mesh is not None:
             self.mesh.drain(DRAIN_BYTES)
+        if self.undecoded:
+            self.decode()
         for _round in range(4):
             while True:
                 node = heap_peek(&self.timers)
@@ -1729,12 +1787,24 @@ cdef class Home:
         if self.mesh is not None:
             left = self.mesh.drain(DRAIN_BYTES)
             self.mesh.flush()
-        if left or self.resumable or self.dirty or self.shard.has_work():
+        if left or self.resumable or self.dirty or self.undecoded or self.shard.has_work():
             return self.agenda.now
         node = heap_peek(&self.timers)
         if node != NULL and node.due < due:
             due = node.due
         return due
+
+    cdef int decode(self) except -1:
+        """Input that has been received, and was more than a turn's work or not wanted then."""
+        cdef Transport transport
+        cdef list work = self.undecoded
+        self.undecoded = []
+        for transport in work:
+            try:
+                transport.read_on()
+            except Exception as error:
+                self.report(transport.session, error)
+        return 0
 
     def run_turn(self, now, wall):
         """A whole turn from outside (tests, tools): set the clocks, do the work."""
@@ -1748,15 +1818,11 @@ cdef class Home:
         session.close()
 
     def producers(self):
-        """The clients connected here that have published."""
+        """The sessions of clients connected here that have published."""
         cdef Session session
-        found = []
-        for session in self.sessions:
-            if not session.remote and not session.lenient:
-                session.note_counts()
-                if session.pub_counts:
-                    found.append(session.counters())
-        return found
+        return [session for session in self.sessions
+                if (session.topic_count or session.pub_counts)
+                and not session.remote and not session.lenient]
 
     def connections(self):
         """How many clients are connected here."""

@@ -22,10 +22,11 @@ from nsqcy import config, log
 from nsqcy.errors import StartError, Stop
 from nsqcy.nsqd import listeners
 from nsqcy.nsqd.launcher import Launcher
-from nsqcy.nsqd.options import NSQD, NsqdOptions, resolve
+from nsqcy.nsqd.options import NSQD, NsqdOptions, derive, resolve
 from nsqcy.process import datapath, openfiles, spawn
 
 ENGINE = "nsqcy.nsqd.engine:Engine"
+UNIX = -1  # the port of a unix socket, to those who ask
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,6 +45,7 @@ def _run(argv: Sequence[str]) -> int:
     data_path = str(settings["data_path"])
     lock_fd = _lock(data_path)
     options = resolve(settings)
+    tls = _load_tls(settings, options)
     lines = log.Log(options.log_prefix, options.log_level, options.log_format)
     lines.info(config.version_line("nsqd"))
     lines.info(f"ID: {options.node_id}")
@@ -51,8 +53,9 @@ def _run(argv: Sequence[str]) -> int:
         lines.warn(warning)
     openfiles.raise_limit()
     bound = _bind(options)
+    options = derive(options, {each.kind: each.port for each in bound})
     try:
-        return _serve(options, argv, lines, bound, lock_fd)
+        return _serve(options, argv, lines, bound, lock_fd, tls)
     except BaseException:
         for each in bound:
             each.close()
@@ -65,6 +68,21 @@ def _lock(data_path: str) -> int:
         return datapath.lock_data_path(data_path).fd
     except datapath.DataPathError as error:
         raise StartError(f"failed to instantiate nsqd - {error}") from None
+
+
+def _load_tls(settings: config.Settings, options: NsqdOptions) -> dict[str, Any] | None:
+    """What workers need to know of TLS, found good; None if there is to be none."""
+    if not options.tls_cert:
+        return None
+    from nsqcy.nsqd import tls  # OpenSSL: time and memory only for those who want it
+
+    try:
+        material, warnings = tls.load(options, "tls_min_version" in settings.given)
+    except tls.TlsError as error:
+        text = f"failed to instantiate nsqd - failed to build TLS config - {error}"
+        raise StartError(text) from None
+    settings.warnings += warnings
+    return material._asdict() if material else None
 
 
 def _bind(options: NsqdOptions) -> list[listeners.Listener]:
@@ -84,15 +102,19 @@ def _serve(
     lines: log.Log,
     bound: list[listeners.Listener],
     lock_fd: int,
+    tls: dict[str, Any] | None,
 ) -> int:
-    launcher = Launcher(options.workers, lock_fd, _context(options, bound), ENGINE)
+    launcher = Launcher(options.workers, lock_fd, _context(options, bound, tls), ENGINE)
     born = [launcher.launch(worker) for worker in range(options.workers)]
 
-    from nsqcy.nsqd.master import Master
+    from nsqcy.nsqd.master import Master, Reread
 
-    def reread() -> int | None:
+    def reread() -> Reread | None:
         try:
-            return resolve(config.load(NSQD, argv)).log_level
+            settings = config.load(NSQD, argv)
+            log_level = resolve(settings).log_level
+            # The files where they were at the start: what they hold may change, not where they are.
+            return Reread(log_level, _load_tls(settings, options))
         except Stop as stop:
             lines.error(f"SIGHUP: {stop}; everything stays as it was")
             return None
@@ -100,7 +122,9 @@ def _serve(
     return Master(launcher, bound, options.data_path, lines, reread).run(born)
 
 
-def _context(options: NsqdOptions, bound: list[listeners.Listener]) -> dict[str, Any]:
+def _context(
+    options: NsqdOptions, bound: list[listeners.Listener], tls: dict[str, Any] | None
+) -> dict[str, Any]:
     """What every worker is told."""
     return {
         "options": options.dump(),
@@ -109,9 +133,12 @@ def _context(options: NsqdOptions, bound: list[listeners.Listener]) -> dict[str,
             "level": options.log_level,
             "format": options.log_format,
         },
-        "listeners": {each.kind: {"address": each.text, "port": each.port} for each in bound},
+        "listeners": {
+            each.kind: {"address": each.text, "port": each.port or UNIX} for each in bound
+        },
         "master": os.getpid(),
         "started": time.time_ns(),
+        "tls": tls,
     }
 
 

@@ -5,7 +5,7 @@ are checked) and the answer. Pure; knows no connection. See the tests of case id
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from nsqcy import NSQ_VERSION
@@ -31,6 +31,10 @@ class Identity:
     output_buffer_timeout: int
     sample_rate: int
     msg_timeout: int
+    tls: bool
+    snappy: bool
+    deflate: bool
+    deflate_level: int
     answer: bytes
 
 
@@ -41,10 +45,11 @@ class Current(Protocol):
     output_buffer_size: int
     output_buffer_timeout: int
     msg_timeout: int
+    upgraded: bool
 
 
 def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
-    """Read the body of an IDENTIFY; raises ClientError (E_BAD_BODY)."""
+    """Read the body of an IDENTIFY; raises ClientError (E_BAD_BODY, E_IDENTIFY_FAILED)."""
     wanted = _decode(body)
     heartbeat = _heartbeat(wanted["heartbeat_interval"], options, current)
     timeout = _buffer_timeout(wanted["output_buffer_timeout"], options, current)
@@ -55,10 +60,10 @@ def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
     if not 0 <= sample_rate <= 99:
         raise _invalid("sample rate", sample_rate)
     msg_timeout = _msg_timeout(wanted["msg_timeout"], options, current)
-    answer = b"OK"
-    if wanted["feature_negotiation"]:
-        answer = _answer(options, wanted["deflate_level"], msg_timeout, sample_rate, size, timeout)
-    return Identity(
+    negotiated = wanted["feature_negotiation"]
+    # What a connection has been upgraded to stays as it is, and nothing is added.
+    upgrades = negotiated and not current.upgraded
+    identity = Identity(
         client_id=wanted["client_id"],
         hostname=wanted["hostname"],
         user_agent=wanted["user_agent"],
@@ -69,8 +74,15 @@ def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
         output_buffer_timeout=timeout * MILLISECOND,
         sample_rate=sample_rate,
         msg_timeout=msg_timeout * MILLISECOND,
-        answer=answer,
+        tls=upgrades and wanted["tls_v1"] and bool(options.tls_cert),
+        snappy=upgrades and wanted["snappy"] and options.snappy,
+        deflate=upgrades and wanted["deflate"] and options.deflate,
+        deflate_level=_deflate_level(wanted["deflate_level"], options),
+        answer=b"OK",
     )
+    if identity.snappy and identity.deflate:
+        raise ClientError("E_IDENTIFY_FAILED", "cannot enable both deflate and snappy compression")
+    return replace(identity, answer=_answer(identity, options)) if negotiated else identity
 
 
 # -- the fields, in the order in which they are checked
@@ -115,27 +127,29 @@ def _msg_timeout(wanted: int, options: NsqdOptions, current: Current) -> int:
     return wanted
 
 
+def _deflate_level(wanted: int, options: NsqdOptions) -> int:
+    return min(wanted if wanted > 0 else DEFLATE_LEVEL, options.max_deflate_level)
+
+
 def _invalid(what: str, value: int) -> ClientError:
     return ClientError("E_BAD_BODY", f"IDENTIFY {what} ({value}) is invalid")
 
 
-def _answer(
-    options: NsqdOptions, level: int, msg_timeout: int, sample_rate: int, size: int, timeout: int
-) -> bytes:
+def _answer(identity: Identity, options: NsqdOptions) -> bytes:
     agreed = {
         "max_rdy_count": options.max_rdy_count,
         "version": NSQ_VERSION,
         "max_msg_timeout": options.max_msg_timeout // MILLISECOND,
-        "msg_timeout": msg_timeout,
-        "tls_v1": False,
-        "deflate": False,
-        "deflate_level": min(level if level > 0 else DEFLATE_LEVEL, options.max_deflate_level),
+        "msg_timeout": identity.msg_timeout // MILLISECOND,
+        "tls_v1": identity.tls,
+        "deflate": identity.deflate,
+        "deflate_level": identity.deflate_level,
         "max_deflate_level": options.max_deflate_level,
-        "snappy": False,
-        "sample_rate": sample_rate,
+        "snappy": identity.snappy,
+        "sample_rate": identity.sample_rate,
         "auth_required": bool(options.auth_http_address),
-        "output_buffer_size": size,
-        "output_buffer_timeout": timeout,
+        "output_buffer_size": identity.output_buffer_size,
+        "output_buffer_timeout": identity.output_buffer_timeout // MILLISECOND,
         "topology_region": options.topology_region,
         "topology_zone": options.topology_zone,
     }

@@ -175,13 +175,17 @@ class Arbiter:
     # -- time
 
     def on_tick(self) -> None:
-        """Add up the silence of each child; abort, then kill, those that are silent too long."""
+        """Add up the silence of each child; abort, then kill, those that are silent too long.
+
+        One that is stopping may be silent: it saves, as long as its disk needs for that, and our
+        owner sets the limit.
+        """
         now = self._clock()
         # Time in which we did not run ourselves, the children may not have either.
         elapsed = min(now - self._last_tick, 2 * int(TICK * SECOND))
         self._last_tick = now
         for child in self.children:
-            if child.pid:
+            if child.pid and child.state != STOPPING:
                 self._listen(child, elapsed)
 
     def _listen(self, child: Child, elapsed: int) -> None:

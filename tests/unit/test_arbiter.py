@@ -130,6 +130,13 @@ def test_time_in_which_we_did_not_run_does_not_count(house):
     assert house.sent == []
 
 
+def test_a_stopping_child_may_be_silent(house):
+    house.pass_time(29, beating=[0])
+    house.arbiter.halt()
+    house.pass_time(100)
+    assert house.sent == []
+
+
 def test_a_new_child_does_not_inherit_silence(house):
     house.pass_time(29, beating=[0])
     house.die(1)
