@@ -48,20 +48,24 @@ def serve(folder: Path) -> Iterator[Callable[..., AuthServer]]:
         server.close()
 
 
+def settings(address: str, root: str, **other: Any) -> Any:
+    values = {
+        "auth_http_address": (address,),
+        "auth_http_request_method": "get",
+        "http_client_connect_timeout": 2 * SECOND,
+        "http_client_request_timeout": 5 * SECOND,
+        "tls_root_ca_file": root,
+        "tls_min_version": 769,
+    }
+    return SimpleNamespace(**(values | other))
+
+
 @pytest.fixture
 def ask(folder: Path) -> Callable[..., str]:
     """Asks, and gives the identity that was answered or what was wrong."""
 
     def ask(address: str, root: str = "ca", **other: Any) -> str:
-        values = {
-            "auth_http_address": (address,),
-            "auth_http_request_method": "get",
-            "http_client_connect_timeout": 2 * SECOND,
-            "http_client_request_timeout": 5 * SECOND,
-            "tls_root_ca_file": root and str(folder / f"{root}.pem"),
-            "tls_min_version": 769,
-        }
-        options: Any = SimpleNamespace(**(values | other))
+        options = settings(address, root and str(folder / f"{root}.pem"), **other)
         try:
             return Servers(options).query(Question(SECRET.encode(), "", False, "")).identity
         except AuthFailure as failure:
@@ -103,6 +107,20 @@ def test_the_oldest_version(serve: Any, ask: Any) -> None:
 
 def test_an_authority_that_cannot_be_read(serve: Any, ask: Any) -> None:
     assert "--tls-root-ca-file" in ask(f"https://{serve().address}/", "missing")
+
+
+def test_the_authority_may_be_replaced(serve: Any, folder: Path, tmp_path: Path) -> None:
+    server = serve()
+    root = tmp_path / "root.pem"
+    servers = Servers(settings(f"https://{server.address}/", str(root)))
+    question = Question(SECRET.encode(), "", False, "")
+    for name in ("other", "ca"):
+        root.write_bytes((folder / f"{name}.pem").read_bytes())
+        if name == "ca":
+            assert servers.query(question).identity == "me"
+        else:
+            with pytest.raises(AuthFailure, match="certificate"):
+                servers.query(question)
 
 
 def test_time_is_limited(serve: Any, ask: Any) -> None:

@@ -14,7 +14,6 @@ from nsqcy._transport import BytesTransport
 from nsqcy.nsqd.auth import Authorization, parse
 
 OK = (RESPONSE, b"OK")
-GRANTED = b'{"identity":"me","identity_url":"http://u","permission_count":1}'
 
 
 class Asked:
@@ -72,7 +71,7 @@ def authorize(core: Core, asked: Asked, authorization: Authorization) -> Client:
     client.send(b"AUTH\n\0\0\0\1s")
     assert client.answer() is None
     asked.sessions.pop().authorized(authorization)
-    assert client.answer() == (RESPONSE, GRANTED)
+    assert client.answer() == (RESPONSE, authorization.response)
     return client
 
 
@@ -91,7 +90,9 @@ def test_who_publishes_on_is_not_looked_up_again(make: Any, asked: Asked) -> Non
 
 def test_subscribing_says_nothing_of_publishing(make: Any, asked: Asked) -> None:
     core = make()
-    client = authorize(core, asked, counted(grant(permissions=["subscribe"])))
+    grants = grant("^t$", permissions=["subscribe"]), grant("^u$")
+    client = authorize(core, asked, counted(*grants))
+    assert client.ask(pub("u")) == OK
     client.subscribe("t", "c")
     refusal = b'E_UNAUTHORIZED AUTH failed for PUB on "t" ""'
     assert client.ask(pub("t")) == (ERROR, refusal)
@@ -162,8 +163,9 @@ def test_silence_while_it_is_asked_is_not_the_clients(make: Any, asked: Asked) -
     for _ in range(10):
         core.advance(SECOND)
     assert not client.closed
-    asked.sessions[0].authorized(counted())
-    assert client.answer() == (RESPONSE, GRANTED)
+    authorization = counted()
+    asked.sessions[0].authorized(authorization)
+    assert client.answer() == (RESPONSE, authorization.response)
     core.advance(SECOND)
     assert not client.closed
     core.advance(2 * SECOND)
@@ -195,7 +197,8 @@ def test_who_was_checked_elsewhere_is_not_checked(kind: str, make: Any) -> None:
         transport.client.be_lenient()
     else:
         state, _, _ = transport.client.pack()
-        known = {"authed": True, "auth_identity": "a", "auth_identity_url": "b"}
+        known = {"authed": True, "auth_identity": "a", "auth_identity_url": "b", "tls": None}
+        known |= {"snappy": False, "deflate": False}
         transport.client.adopt_hello(state | known | {"lenient": False})
         transport.feed(b"  V2")
         assert transport.client.counters()["auth_identity"] == "a"
