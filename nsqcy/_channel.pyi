@@ -3,6 +3,8 @@ from typing import Any
 
 from nsqcy._store import Store, Window
 
+def live() -> dict[str, int]: ...
+
 class Agenda:
     now: int
     wall: int
