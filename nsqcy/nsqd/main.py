@@ -20,10 +20,10 @@ from typing import Any
 
 from nsqcy import config, log
 from nsqcy.errors import StartError, Stop
-from nsqcy.nsqd import listeners
+from nsqcy.nsqd import activation, listeners
 from nsqcy.nsqd.launcher import Launcher
 from nsqcy.nsqd.options import NSQD, NsqdOptions, resolve
-from nsqcy.process import datapath, openfiles, spawn
+from nsqcy.process import datapath, openfiles, service, spawn
 
 ENGINE = "nsqcy.nsqd.engine:Engine"
 
@@ -49,10 +49,11 @@ def _run(argv: Sequence[str]) -> int:
     lines.info(f"ID: {options.node_id}")
     for warning in settings.warnings:
         lines.warn(warning)
-    openfiles.raise_limit()
-    bound = _bind(options)
+    bound = _listen(options, service.inherited(os.environ))
+    openfiles.raise_limit().tell(lines)
+    notifier = service.notifier(os.environ, lines)
     try:
-        return _serve(options, argv, lines, bound, lock_fd)
+        return _serve(options, argv, lines, bound, lock_fd, notifier)
     except BaseException:
         for each in bound:
             each.close()
@@ -67,15 +68,19 @@ def _lock(data_path: str) -> int:
         raise StartError(f"failed to instantiate nsqd - {error}") from None
 
 
-def _bind(options: NsqdOptions) -> list[listeners.Listener]:
-    bound = [listeners.bind(options.tcp_address, "tcp")]
+def _listen(options: NsqdOptions, inherited: list[service.Inherited]) -> list[listeners.Listener]:
+    """The sockets the service manager has opened, and those of the kinds it has not."""
+    addresses = {"tcp": options.tcp_address, "http": options.http_address}
+    bound = activation.assign(inherited, addresses)
     try:
-        if options.http_address:
-            bound.append(listeners.bind(options.http_address, "http"))
+        for kind, address in addresses.items():
+            if address and all(each.kind != kind for each in bound):
+                bound.append(listeners.bind(address, kind))
     except Stop:
-        bound[0].close()
+        for each in bound:
+            each.close()
         raise
-    return bound
+    return sorted(bound, key=lambda each: list(addresses).index(each.kind))
 
 
 def _serve(
@@ -84,6 +89,7 @@ def _serve(
     lines: log.Log,
     bound: list[listeners.Listener],
     lock_fd: int,
+    notifier: service.Notifier,
 ) -> int:
     launcher = Launcher(options.workers, lock_fd, _context(options, bound), ENGINE)
     born = [launcher.launch(worker) for worker in range(options.workers)]
@@ -97,7 +103,7 @@ def _serve(
             lines.error(f"SIGHUP: {stop}; everything stays as it was")
             return None
 
-    return Master(launcher, bound, options.data_path, lines, reread).run(born)
+    return Master(launcher, bound, options.data_path, lines, reread, notifier).run(born)
 
 
 def _context(options: NsqdOptions, bound: list[listeners.Listener]) -> dict[str, Any]:

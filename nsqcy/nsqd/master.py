@@ -35,6 +35,8 @@ from nsqcy.process.arbiter import Arbiter, describe
 from nsqcy.process.control import Answer, CallTimeout, Channel, ChannelClosed, RemoteError, Request
 from nsqcy.process.handoff import Accepted, Sender
 from nsqcy.process.heartbeat import Slots
+from nsqcy.process.service import Notifier
+from nsqcy.process.watchdog import Watchdog
 
 STOP_LIMIT = 600.0  # seconds workers may take to save before they are killed
 KILL_LIMIT = 5.0
@@ -107,6 +109,7 @@ class Master:
         data_path: str,
         lines: log.Log,
         reread: Callable[[], int | None] = lambda: None,
+        notifier: Notifier | None = None,
     ) -> None:
         self._launcher = launcher
         self._slots = launcher.shared
@@ -120,6 +123,8 @@ class Master:
         self._crew: dict[int, Crewman] = {}
         self._arbiter = Arbiter(launcher.workers, self, lines)
         self._acceptor = Acceptor(listeners, lines, self._listener_failed)
+        self._notifier = notifier or Notifier()
+        self._watchdog = Watchdog(self._notifier, self._arbiter.silent)
         self._started = False
         self._ending = False
         self._booting: gevent.Greenlet | None = None
@@ -133,6 +138,8 @@ class Master:
         self._arbiter.check_early_deaths()
         self._arbiter.start()
         self._watch_signals()
+        self._notifier.status("starting")
+        self._watchdog.prolong()
         self._booting = gevent.spawn(self._start)
         code: int = self._done.get()
         return code
@@ -182,6 +189,11 @@ class Master:
             self._log.info(f"{listener.title}: listening on {listener.text}")
         for man in self._crew.values():
             self._let_in(man)
+        self._watchdog.serve(self._serving())
+
+    def _serving(self) -> str:
+        where = ", ".join(f"{each.title} {each.text}" for each in self._listeners)
+        return f"serving {where} with {self._launcher.workers} workers"
 
     def _load_metadata(self) -> None:
         loaded = metadata.load(self._data_path, self._log)
@@ -234,6 +246,8 @@ class Master:
     def _abandon(self, text: str) -> None:
         """Nothing has been served: nothing to save."""
         self._ending = True
+        self._watchdog.stop()
+        self._notifier.status(text)
         self._arbiter.halt()
         self._arbiter.signal_all(signal.SIGKILL)
         self._acceptor.close()
@@ -442,9 +456,14 @@ class Master:
         gevent.spawn(self._reread_settings)
 
     def _reread_settings(self) -> None:
+        telling = self._started and not self._ending
+        if telling:
+            self._notifier.reloading()
         level = self._reread()
         if level is not None:
             self.set_log_level(level)
+        if telling:
+            self._notifier.ready(self._serving())
 
     def _on_quit(self) -> None:
         self._arbiter.signal_all(signal.SIGQUIT)
@@ -459,6 +478,8 @@ class Master:
         if self._ending:
             return
         self._ending = True
+        self._notifier.stopping("saving")
+        self._watchdog.prolong()
         if self._booting is not None:
             self._booting.kill(block=True)
         try:
@@ -471,6 +492,7 @@ class Master:
         except Exception:
             self._log.error(f"failed to stop cleanly - {traceback.format_exc()}")
             code = FAILED
+        self._watchdog.stop()
         self._log.info("NSQ: bye")
         self._done.set(code)
 
