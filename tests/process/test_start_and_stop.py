@@ -122,7 +122,7 @@ def test_a_worker_that_is_down_when_the_end_comes_is_not_missed(toy):
     for _ in range(4):  # until the backoff leaves time enough
         pids = wait_until(lambda: len(nsqd.worker_pids()) == 2 and nsqd.worker_pids())
         os.kill(pids[1], signal.SIGKILL)
-        wait_until(lambda gone=pids[1]: not is_alive(gone))
+        wait_until(lambda gone=pids[1]: gone not in nsqd.worker_pids())  # reaped, that is
     nsqd.wait_line("starting again in 0.4 s")
     assert nsqd.stop() == 0
     assert nsqd.lines[-1].endswith("NSQ: bye")
