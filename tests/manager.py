@@ -59,11 +59,10 @@ class Manager:
             os.unlink(self.address)
 
 
-def activated(
-    command: list[str], sockets: list[socket.socket], names: str | None = None
-) -> tuple[list[str], tuple[int, ...]]:
-    """The command that runs `command` with these sockets as a service manager hands them over, and
-    the descriptors it must inherit."""
-    fds = tuple(sock.fileno() for sock in sockets)
-    wrapped = [sys.executable, str(ACTIVATE), names or "", ",".join(map(str, fds)), *command]
-    return wrapped, fds
+def activated(command: list[str], sockets: list[socket.socket], names: str = "") -> list[str]:
+    """The command that runs `command` with these sockets, whose descriptors it must inherit, as a
+    service manager hands them over."""
+    if not sockets:
+        return command
+    numbers = ",".join(str(each.fileno()) for each in sockets)
+    return [sys.executable, str(ACTIVATE), names, numbers, *command]

@@ -444,6 +444,7 @@ class Master:
             watcher = loop.signal(signum)
             watcher.start(action)
             self._watchers.append(watcher)
+        faulthandler.enable()  # the SIGABRT of a service manager's watchdog leaves the stacks
         # After the watcher, whose handler it calls on: our stacks first, then the workers'.
         faulthandler.register(signal.SIGQUIT, all_threads=True, chain=True)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, spawn.BLOCKED)

@@ -104,6 +104,13 @@ def test_a_worker_that_is_started_again_is_not_missed(toy, manager):
     manager.until("WATCHDOG")
 
 
+def test_a_master_that_is_aborted_leaves_its_stacks(toy):
+    nsqd = toy().ready()
+    assert nsqd.stop(signal.SIGABRT) == -signal.SIGABRT
+    nsqd.wait_line("Fatal Python error: Aborted")
+    nsqd.wait_line("most recent call first")
+
+
 def test_a_master_whose_hub_does_not_turn_says_nothing(toy, manager):
     nsqd = toy(workers=2, environ=manager.environ(watchdog=0.1)).ready()
     manager.until("WATCHDOG")

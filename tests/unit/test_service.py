@@ -174,7 +174,10 @@ def test_sockets_of_another_process_are_not_ours(hand_over) -> None:
 @pytest.mark.parametrize(
     ("sock", "reason"),
     [
-        (lambda: socket.socket(type=socket.SOCK_DGRAM), "is of type SOCK_DGRAM (allowed: listening"),
+        (
+            lambda: socket.socket(type=socket.SOCK_DGRAM),
+            "is of type SOCK_DGRAM (allowed: listening",
+        ),
         (lambda: socket.socket(), "does not listen (Accept=no is needed) (allowed: listening"),
         (lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW), "is of family 16 (allowed"),
         (lambda: open(os.devnull), "is no socket (Socket operation on non-socket)"),
