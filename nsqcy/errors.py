@@ -46,6 +46,14 @@ class HttpError(NsqError):
         self.message = message
 
 
+class LayerError(NsqError):
+    """Bytes of a peer that its connection's TLS or codec cannot be read from; the end of it."""
+
+
+class LayerEnd(NsqError):
+    """A peer has ended its side of a TLS connection or of a compressed stream, as it may."""
+
+
 class Stop(NsqError):
     """The process ends before it has served anyone; str() is what it says last."""
 

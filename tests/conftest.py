@@ -1,6 +1,8 @@
 """Fixtures of the black-box tests: daemons of one and of three workers, and names to use."""
 
 import itertools
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -8,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from auth_server import AuthServer
 from daemon import FOREIGN, Nsqd
 from talk import Conn, Frame, Hangup
 
@@ -126,6 +129,26 @@ def tuned_daemon(
     yield from keep(workers, tmp_path_factory.mktemp("tuned"), **TUNED)
 
 
+@pytest.fixture(scope="session")
+def auth_server() -> Iterator[AuthServer]:
+    """What it answers depends on the secret: use one of your own."""
+    server = AuthServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def guarded_daemon(
+    workers: int, auth_server: AuthServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], Nsqd]]:
+    yield from keep(
+        workers,
+        tmp_path_factory.mktemp("guarded"),
+        auth_http_address=auth_server.address,
+        log_level="debug",
+    )
+
+
 class Idler:
     """A connection that says nothing after the magic, and what it was told, with the times."""
 
@@ -176,6 +199,22 @@ def tuned(tuned_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
     daemon = tuned_daemon()
     yield daemon
     daemon.hang_up()
+
+
+@pytest.fixture
+def guarded(guarded_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
+    """The daemon whose clients must be authorized by `auth_server`."""
+    daemon = guarded_daemon()
+    yield daemon
+    daemon.hang_up()
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose path is short enough for a unix socket."""
+    path = tempfile.mkdtemp(prefix="nsq", dir="/tmp")
+    yield Path(path)
+    shutil.rmtree(path)
 
 
 @pytest.fixture

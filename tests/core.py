@@ -54,6 +54,11 @@ def options(**other: Any) -> SimpleNamespace:
         "max_deflate_level": 6,
         "topology_region": "",
         "topology_zone": "",
+        "auth_http_address": (),
+        "deflate": True,
+        "snappy": True,
+        "tls_cert": "",
+        "tls_required": 0,
     }
     values.update(other)
     return SimpleNamespace(**values)

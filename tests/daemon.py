@@ -79,6 +79,12 @@ def free_port() -> int:
         return port
 
 
+def is_worker(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):  # a zombie, say
+        return "nsqcy.nsqd.worker" in " ".join(process.cmdline())
+    return False
+
+
 class Nsqd:
     """A daemon over a data path. Options are flags with underscores; `args` come before them.
 
@@ -242,7 +248,7 @@ class Nsqd:
 
     def workers(self) -> list[int]:
         """Process ids of the workers, oldest first."""
-        found = [p for p in self._children() if "nsqcy.nsqd.worker" in " ".join(p.cmdline())]
+        found = [process for process in self._children() if is_worker(process)]
         return [p.pid for p in sorted(found, key=lambda p: (p.create_time(), p.pid))]
 
     def kill_worker(self, index: int) -> int:

@@ -10,17 +10,18 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import gevent
 import gevent.event
 from gevent import get_hub
 
-from nsqcy.nsqd import stats
+from nsqcy.nsqd import debug, gathering, stats
 from nsqcy.nsqd.api import Api
 from nsqcy.nsqd.backend import Done, Message, Outcome
 from nsqcy.nsqd.http import HttpServer, Timeouts
+from nsqcy.nsqd.options import NSQD, NsqdOptions
+from nsqcy.options import Value
 
 START_TIME = 1_700_000_000
 INFO = {
@@ -39,12 +40,12 @@ INFO = {
 }
 
 
-@dataclass(frozen=True)
-class TestOptions:
-    max_msg_size: int = 1000
-    max_body_size: int = 5000
-    max_req_timeout: int = 3600 * 10**9
-    max_input_bytes: int = 1 << 20
+OPTIONS = NsqdOptions(NSQD.defaults()).replace(
+    max_msg_size=1000, max_body_size=5000, max_input_bytes=1 << 20
+)
+
+
+profiler = debug.Profiler()
 
 
 class StderrLog:
@@ -142,19 +143,30 @@ class MemoryBackend:
             self.topics[topic]["channels"][channel]["paused"] = paused
         return outcome
 
-    def stats(
-        self, topic: str, channel: str, include_clients: bool, include_mem: bool
-    ) -> stats.Stats:
-        share: stats.Share = {"topics": [_share(t) for t in self.topics.values()], "producers": []}
-        return stats.merge(
-            [share],
-            health=self.health(),
-            start_time=START_TIME,
-            topic=topic,
-            channel=channel,
-            include_clients=include_clients,
-            memory=stats.process_memory() if include_mem else None,
+    def stats(self, query: stats.Query) -> bytes:
+        topics = [FakeTopic(it) for name, it in self.topics.items() if query.topic in ("", name)]
+        walk = gathering.Walk(query, lambda: None, 0)
+        share = gathering.pack(
+            walk.topics(topics),
+            b"",
+            known=bool(topics),
+            health=gathering.Health(self.health(), 0),
+            memory=stats.process_memory(),
         )
+        whole = gathering.merge([share], 1)
+        return gathering.page(whole, query, started=START_TIME * 10**9, now=time.time_ns())
+
+    def change_option(self, name: str, value: Value) -> None:
+        OPTIONS.change(name, value)
+
+    def command_line(self) -> str:
+        return "\0".join(sys.argv)
+
+    def inspect(self, what: str) -> str:
+        return debug.tell(what)
+
+    def profile(self, seconds: int) -> str:
+        return profiler.profile(seconds)
 
     def health(self) -> str:
         if "sick" in self.topics:
@@ -170,23 +182,41 @@ class MemoryBackend:
 _QUEUE_KEYS = ("depth", "backend_depth", "in_flight_count", "deferred_count")
 
 
-def _share(topic: dict[str, Any]) -> dict[str, Any]:
-    counters = dict.fromkeys((*_QUEUE_KEYS, "message_count", "requeue_count", "timeout_count"), 0)
-    channels = [
-        {"channel_name": name, "clients": [], **counters, **state}
-        for name, state in topic["channels"].items()
-    ]
-    return {**topic, "channels": channels}
+class FakeChannel:
+    consumers = ()
+
+    def __init__(self, name: str, state: dict[str, Any]) -> None:
+        self._state = {"channel_name": name, "client_count": 0} | state
+
+    def counters(self) -> dict[str, Any]:
+        keys = (*_QUEUE_KEYS, "message_count", "requeue_count", "timeout_count")
+        return dict.fromkeys(keys, 0) | self._state
+
+
+class FakeTopic:
+    gone = False
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self.name = state["topic_name"]
+        self.channels = {name: FakeChannel(name, it) for name, it in state["channels"].items()}
+        self._state = {key: value for key, value in state.items() if key != "channels"}
+
+    def counters(self) -> dict[str, Any]:
+        return self._state
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--unix", default="")
     parser.add_argument("--slow", action="store_true")
+    parser.add_argument("--peer", default="")
+    parser.add_argument("--debug-remote", action="store_true")
+    parser.add_argument("--profiler", default=debug.PROFILER)
     parser.add_argument("--send-buffer", type=int, default=0)
     parser.add_argument("--timeouts", type=float, nargs=5, default=[600, 60, 60, 5, 5])
     args = parser.parse_args()
 
+    debug.PROFILER = args.profiler
     family = socket.AF_UNIX if args.unix else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.bind(args.unix or ("127.0.0.1", 0))
@@ -194,13 +224,15 @@ def main() -> None:
     listener.setblocking(False)
 
     loop = get_hub().loop
-    api = Api(MemoryBackend(args.slow), TestOptions(), StderrLog(), time.time_ns())
+    options = OPTIONS.replace(debug_remote=args.debug_remote)
+    api = Api(MemoryBackend(args.slow), options, StderrLog())
     timeouts = Timeouts(*args.timeouts)
     server = HttpServer(loop, api, timeouts=timeouts, send_buffer=args.send_buffer)
 
     def accept() -> None:
         sock, address = listener.accept()
-        server.adopt(sock, "@" if args.unix else f"{address[0]}:{address[1]}")
+        peer = "@" if args.unix else f"{address[0]}:{address[1]}"
+        server.adopt(sock, args.peer or peer)
 
     accepting = loop.io(listener.fileno(), 1)
     accepting.start(accept)

@@ -32,14 +32,15 @@ class Manager:
         text = self._sock.recv(65536).decode()
         return dict(line.split("=", 1) for line in text.split("\n"))
 
-    def hear_all(self) -> list[Datagram]:
-        """Those that have come."""
+    def hear_all(self, seconds: float = 0.0) -> list[Datagram]:
+        """Those that have come, or come within this time."""
         found = []
-        self._sock.setblocking(False)
+        deadline = time.monotonic() + seconds
         try:
             while True:
+                self._sock.settimeout(max(deadline - time.monotonic(), 0.0))
                 found.append(self.hear())
-        except BlockingIOError:
+        except (BlockingIOError, TimeoutError):
             return found
         finally:
             self._sock.settimeout(PATIENCE)

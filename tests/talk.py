@@ -140,6 +140,11 @@ class Conn:
         assert answer is not None
         return answer
 
+    def auth(self, secret: str | bytes) -> "Conn":
+        self.command("AUTH", body=octets(secret))
+        self.expect_json()
+        return self
+
     def sub(self, topic: str | bytes, channel: str | bytes, rdy: int | None = None) -> "Conn":
         self.command("SUB", topic, channel)
         self.expect_ok()

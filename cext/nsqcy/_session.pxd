@@ -53,10 +53,15 @@ cdef enum TicketState:
 cdef class Transport:
     """Where a session's bytes go and come from."""
     cdef Session session
+    cdef size_t held                # encoded bytes that it could not send yet
+    cdef uint64_t moved             # encoded bytes sent so far
     cdef int flush(self) except -1
     cdef int watch_input(self, bint on) except -1
     cdef int close(self) except -1
     cdef int abandon(self) except -1
+    cdef int upgrade(self, identity) except -1
+    cdef int read_on(self) except -1
+    cdef int rest(self) except -1
 
 
 cdef class Leg(StreamEnd):
@@ -95,6 +100,12 @@ cdef class Session(Consumer):
     cdef bint stopping              # nothing more is executed; it closes when all is sent
     cdef readonly bint closed
     cdef bint eof                   # no more input
+    cdef bint barred                # nothing but IDENTIFY before TLS
+    cdef bint upgrading             # a TLS handshake is under way
+    cdef readonly bint upgraded     # TLS or a codec has been agreed on: not again
+    cdef readonly bint snappy
+    cdef readonly bint deflate
+    cdef readonly dict tls          # facts (nsqcy.nsqd.tls); None without TLS
     cdef bint movable               # may go to the worker of its topic, once
     cdef bint moving                # is on its way there
     cdef int forwards_to            # the owner of the last forwarded publishes
@@ -128,6 +139,16 @@ cdef class Session(Consumer):
     cdef bytes topic_key
     cdef uint64_t topic_count       # messages published to it, not yet in pub_counts
     cdef readonly dict pub_counts
+    cdef bint guarded               # its client needs authorization
+    cdef bint auth_asked            # an auth server is being asked
+    cdef uint64_t auth_ticket       # of the AUTH command
+    cdef readonly bytes secret      # never to be logged
+    cdef readonly object authorization
+    cdef int64_t auth_expires
+    cdef int64_t may_publish_until  # to the topic published to last
+    cdef readonly bint authed       # the rest of what /stats shows of it
+    cdef readonly str auth_identity
+    cdef readonly str auth_identity_url
     cdef Topic subscribed           # topic of the channel
     cdef str subscribed_channel
     cdef readonly str remote_address
@@ -190,6 +211,7 @@ cdef class Session(Consumer):
     cdef Parsed short_body(self, size_t have, int32_t size, bytes error) except *
     cdef Parsed bad_name(self, bytes prefix, Word *name) except *
     cdef bint same_topic(self, Word *name) noexcept
+    cdef int set_topic(self, Word *name) except -1
     cdef int route(self, Word *name) except? -1
     cdef Parsed publish_failed(self, const char *command, str reason) except *
     cdef Parsed publish_accepted(self, const char *command, Topic topic, uint32_t count,
@@ -212,8 +234,15 @@ cdef class Session(Consumer):
     cdef Parsed cls(self, const uint8_t *line, size_t n) except *
     cdef Parsed identify(self, size_t *used, const uint8_t *rest, size_t left) except *
     cdef int adopt_identity(self, identity) except -1
+    cdef Parsed upgrade(self, identity) except *
+    cdef int upgrade_done(self) except -1
     cdef int find_locality(self) except -1
     cdef Parsed auth(self, int count, size_t *used, const uint8_t *rest, size_t left) except *
+    cdef int ask_auth(self) except -1
+    cdef int refuse_auth(self, bytes text) except -1
+    cdef int adopt_authorization(self, authorization, int64_t expires) except -1
+    cdef bint may_publish(self, Word *topic) noexcept
+    cdef Parsed authorize(self, const char *command, Word *topic, Word *channel) except *
     cdef bint has_room(self) noexcept
     cdef int send_message(self, Window window, Block *block, Record *record,
                           uint16_t attempts) except -1
@@ -226,6 +255,7 @@ cdef class Session(Consumer):
     cdef int unsubscribe(self) except -1
     cdef bint may_move(self, int owner) except *
     cdef bint is_light(self, int owner) except *
+    cdef size_t auth_size(self) except? 0
     cdef Parsed move_to(self, int owner) except *
     cdef int adopt_names(self, state) except -1
 
@@ -242,6 +272,7 @@ cdef class Home:
     cdef list peer_waiters                  # sessions that wait for a worker to come back
     cdef list dirty
     cdef list resumable
+    cdef list undecoded                     # transports that hold input no event will announce
     cdef object starved                     # deque of sessions not read, longest first
     cdef Session favoured                   # one that is read beyond the budget
     cdef int64_t favoured_at                # when it was chosen or last sent something
@@ -253,6 +284,7 @@ cdef class Home:
     cdef object negotiate
     cdef object ask_placement
     cdef object move
+    cdef object auth                # asks auth servers; None: AUTH is disabled
     cdef list movers                        # (session, owner)
     cdef object log
     cdef int64_t max_msg_size
@@ -260,9 +292,11 @@ cdef class Home:
     cdef uint32_t max_rdy_count
     cdef int64_t max_req_timeout            # ns
     cdef uint32_t max_channel_consumers
+    cdef bint tls_required
     cdef int64_t heartbeat_default
 
     cdef int64_t turn(self) except? -1
+    cdef int decode(self) except -1
     cdef int owner_of(self, bytes key) noexcept
     cdef bint favours(self, Session session)
     cdef int input_shrank(self, Session session, int64_t n) except -1

@@ -80,6 +80,7 @@ cdef const char *PUB = b"PUB"
 cdef const char *MPUB = b"MPUB"
 cdef const char *DPUB = b"DPUB"
 cdef const char *SUB = b"SUB"
+cdef const char *AUTH = b"AUTH"
 cdef const char *SILENT = b""           # of a ticket whose answer the client does not see
 
 
@@ -121,6 +122,18 @@ cdef class Transport:
         """Let go of the peer without a word: another worker has it now."""
         raise NotImplementedError
 
+    cdef int upgrade(self, identity) except -1:
+        """From here on speak what was negotiated; session.upgrade_done() says when."""
+        raise NotImplementedError
+
+    cdef int read_on(self) except -1:
+        """Go on with input that was received and not decoded yet."""
+        return 0
+
+    cdef int rest(self) except -1:
+        """Give back memory that is of no use now."""
+        return 0
+
 
 cdef inline bint word_is(const Word *word, const char *text, size_t length) noexcept:
     return word.length == length and memcmp(word.at, text, length) == 0
@@ -144,11 +157,14 @@ cdef class Session(Consumer):
         self.pub_counts = {}
         self.client_id = self.hostname = remote_address.rpartition(":")[0].strip("[]")
         self.user_agent = self.topology_region = self.topology_zone = ""
+        self.auth_identity = self.auth_identity_url = ""
+        self.guarded = home.auth is not None
         self.locality = ANYWHERE
         self.msg_timeout = home.options.msg_timeout
         self.output_buffer_size = 16384
         self.output_buffer_timeout = home.options.output_buffer_timeout
         self.connected_at = home.agenda.wall
+        self.barred = home.tls_required
         self.last_command = home.agenda.now
         self.reading = True
         self.timer.node.index = HEAP_NOWHERE
@@ -260,7 +276,8 @@ cdef class Session(Consumer):
         cdef bint starve = (self.kept_capacity > KEPT_FREELY
                             and self.home.input_bytes > self.home.max_input_bytes
                             and not self.home.favours(self))
-        cdef bint wanted = not (self.blocked or self.stopping or self.eof or starve)
+        cdef bint wanted = not (self.blocked or self.stopping or self.eof or starve
+                                or self.upgrading)
         if starve and not self.starved:
             self.starved = True
             self.home.starved.append(self)
@@ -343,6 +360,9 @@ cdef class Session(Consumer):
         """Commands by name, the frequent ones first. Those without a body take bytes [line, line +
         used); the others add their body to `used`."""
         cdef Word *name = words
+        if self.barred and not word_is(name, b"IDENTIFY", 8):
+            return self.fatal(
+                b"E_INVALID cannot %s in current state (TLS required)" % word_bytes(name))
         if word_is(name, PUB, 3):
             return self.pub(words, count, line, used, rest, left)
         if word_is(name, MPUB, 4):
@@ -574,6 +594,7 @@ cdef class Session(Consumer):
         cdef int owner
         cdef Record *record
         cdef Topic topic
+        cdef Parsed parsed
         if left < 4:
             return self.body_missing(b"E_BAD_MESSAGE %s failed to read message body size" % command)
         size = <int32_t>load_be32(rest)
@@ -585,6 +606,10 @@ cdef class Session(Consumer):
                 <bytes>command, size, self.home.max_msg_size))
         if left - 4 < <size_t>size:
             return self.body_missing(b"E_BAD_MESSAGE %s failed to read message body" % command)
+        if self.guarded and not self.may_publish(name):
+            parsed = self.authorize(command, name, NULL)
+            if parsed != NEXT:
+                return parsed
         owner = self.route(name)
         if owner < 0 or not self.can_pipeline() or not self.may_join(owner):
             return BLOCKED
@@ -616,10 +641,15 @@ cdef class Session(Consumer):
         cdef uint32_t _i
         cdef Record *record
         cdef Topic topic
+        cdef Parsed parsed
         if count < 2:
             return self.fatal(b"E_INVALID MPUB insufficient number of parameters")
         if not self.same_topic(&words[1]) and not name_is_valid(words[1].at, words[1].length):
             return self.bad_name(b"E_BAD_TOPIC E_BAD_TOPIC MPUB topic name", &words[1])
+        if self.guarded and not self.scanned and not self.may_publish(&words[1]):
+            parsed = self.authorize(MPUB, &words[1], NULL)
+            if parsed != NEXT:
+                return parsed
         if left < 4:
             return self.body_missing(b"E_BAD_BODY MPUB failed to read body size")
         size = <int32_t>load_be32(rest)
@@ -706,14 +736,20 @@ cdef class Session(Consumer):
         return (key is not None and <size_t>len(key) == name.length
                 and memcmp(<const char *>key, name.at, name.length) == 0)
 
-    cdef int route(self, Word *name) except? -1:
-        """Which worker owns the topic; -1: not known yet, or it is down. self.topic is the topic
-        when it is this one."""
-        cdef int owner
+    cdef int set_topic(self, Word *name) except -1:
+        """Make it the topic published to last."""
         if not self.same_topic(name):
             self.note_counts()
             self.topic_key = word_bytes(name)
             self.topic = None
+            self.may_publish_until = 0
+        return 0
+
+    cdef int route(self, Word *name) except? -1:
+        """Which worker owns the topic; -1: not known yet, or it is down. self.topic is the topic
+        when it is this one."""
+        cdef int owner
+        self.set_topic(name)
         owner = self.home.owner_of(self.topic_key)
         if owner < 0:
             self.home.ask(self, self.topic_key)
@@ -772,6 +808,7 @@ cdef class Session(Consumer):
 
     cdef Parsed sub(self, Word *words, int count, const uint8_t *line, size_t n) except *:
         cdef int owner
+        cdef Parsed parsed
         if self.state != INIT:
             return self.invalid_state(b"SUB")
         if self.heartbeat_interval <= 0 and not self.remote:
@@ -782,6 +819,10 @@ cdef class Session(Consumer):
             return self.bad_name(b"E_BAD_TOPIC SUB topic name", &words[1])
         if not name_is_valid(words[2].at, words[2].length):
             return self.bad_name(b"E_BAD_CHANNEL SUB channel name", &words[2])
+        if self.guarded:
+            parsed = self.authorize(SUB, &words[1], &words[2])
+            if parsed != NEXT:
+                return parsed
         owner = self.route(&words[1])
         if owner < 0:
             return BLOCKED
@@ -944,7 +985,31 @@ cdef class Session(Consumer):
             return self.fatal(error.wire)
         self.adopt_identity(identity)
         self.respond(identity.answer, len(identity.answer))
+        if identity.tls or identity.snappy or identity.deflate:
+            # What the client has sent behind it was not encoded, and is lost, as in NSQ.
+            used[0] += left - 4 - size
+            return self.upgrade(identity)
         return NEXT
+
+    cdef Parsed upgrade(self, identity) except *:
+        """Change over to TLS, to a codec or to both. Such a session stays where it is."""
+        self.upgraded = self.upgrading = True
+        self.movable = False
+        self.snappy = identity.snappy
+        self.deflate = identity.deflate
+        self.transport.upgrade(identity)
+        return NEXT
+
+    cdef int upgrade_done(self) except -1:
+        """The client can be spoken to again; the time this took is not held against it."""
+        cdef int64_t now = self.home.agenda.now
+        self.upgrading = False
+        if self.tls is not None:
+            self.barred = False
+        self.last_command = now
+        self.next_heartbeat = now + self.heartbeat_interval
+        self.set_timer()
+        return self.check_appetite()
 
     cdef int adopt_identity(self, identity) except -1:
         """Apply what was negotiated, all of it at once."""
@@ -990,7 +1055,91 @@ cdef class Session(Consumer):
         if left - 4 < <size_t>size:
             return self.body_missing(b"E_BAD_BODY AUTH failed to read body")
         used[0] += 4 + size
-        return self.fatal(b"E_AUTH_DISABLED AUTH disabled")
+        if self.authorization is not None:
+            return self.fatal(b"E_INVALID AUTH already set")
+        if self.home.auth is None:
+            return self.fatal(b"E_AUTH_DISABLED AUTH disabled")
+        self.secret = PyBytes_FromStringAndSize(<const char *>rest + 4, size)
+        self.auth_ticket = self.take_ticket(AUTH, 0)
+        self.line_owner = -1
+        self.ask_auth()
+        return NEXT
+
+    # -- authorization --
+
+    cdef int ask_auth(self) except -1:
+        """Have a server asked; nothing that needs its answer is executed before it is there."""
+        self.auth_asked = True
+        self.home.auth.ask(self)
+        return 0
+
+    def tls_facts(self):
+        """What an auth server is told of the connection: whether it is encrypted, and the common
+        name of the client's certificate."""
+        if self.tls is None:
+            return False, ""
+        return True, self.tls["common_name"]
+
+    def authorized(self, authorization not None):
+        """A server has answered, and the session is not closed. What waited for it goes on."""
+        cdef bint first = self.authorization is None
+        self.auth_asked = False
+        self.last_command = self.home.agenda.now
+        if first and not authorization.grants:
+            self.refuse_auth(b"E_UNAUTHORIZED AUTH no authorizations found")
+            return
+        self.adopt_authorization(
+            authorization, self.home.agenda.now + <int64_t>authorization.ttl * SECOND)
+        if first:
+            self.answer(self.auth_ticket, ANSWERED, authorization.response)
+        elif self.blocked:
+            self.wake()
+
+    def auth_failed(self):
+        """No server has given an answer that can be used."""
+        self.auth_asked = False
+        self.last_command = self.home.agenda.now
+        if self.authorization is None:
+            self.refuse_auth(b"E_AUTH_FAILED AUTH failed")
+        elif not self.stopping:
+            self.fatal(b"E_AUTH_FAILED AUTH failed")
+
+    cdef int refuse_auth(self, bytes text) except -1:
+        """The answer to AUTH is an error."""
+        self.home.log.error(f"[{self.remote_address}] - {text.decode()}")
+        return self.answer(self.auth_ticket, FAILED, text)
+
+    cdef int adopt_authorization(self, authorization, int64_t expires) except -1:
+        self.authorization = authorization
+        self.auth_expires = expires
+        self.may_publish_until = 0
+        self.authed = True
+        self.auth_identity = authorization.identity
+        self.auth_identity_url = authorization.identity_url
+        return 0
+
+    cdef bint may_publish(self, Word *topic) noexcept:
+        """Whether authorize() need not be asked again: what it said last still holds."""
+        return self.home.agenda.now < self.may_publish_until and self.same_topic(topic)
+
+    cdef Parsed authorize(self, const char *command, Word *topic, Word *channel) except *:
+        """Whether the client may do this: NEXT. The names are valid; no channel: a publish."""
+        cdef bytes topic_name = word_bytes(topic)
+        cdef bytes channel_name = word_bytes(channel) if channel != NULL else b""
+        if self.auth_asked:
+            return BLOCKED
+        if self.authorization is None:
+            return self.fatal(b"E_AUTH_FIRST AUTH required before " + <bytes>command)
+        if self.home.agenda.now >= self.auth_expires:
+            self.ask_auth()
+            return BLOCKED
+        if not self.authorization.permits(topic_name.decode(), channel_name.decode()):
+            return self.fatal(b'E_UNAUTHORIZED AUTH failed for %s on "%s" "%s"' % (
+                <bytes>command, topic_name, channel_name))
+        if channel == NULL:
+            self.set_topic(topic)
+            self.may_publish_until = self.auth_expires
+        return NEXT
 
     # -- as a consumer --
 
@@ -1018,7 +1167,14 @@ cdef class Session(Consumer):
     cdef bint is_light(self, int owner) except *:
         """Whether the session can go to `owner` with what it carries, and the owner has room."""
         return (self.output.pending() <= MOVE_MOST and self.kept_end - self.kept_start <= MOVE_MOST
+                and self.auth_size() <= MOVE_MOST
                 and self.home.mesh.shared.busy(owner) < MOVE_BUSY)
+
+    cdef size_t auth_size(self) except? 0:
+        """Bytes of its authorization and secret."""
+        if self.authorization is None:
+            return 0
+        return len(self.secret) + <size_t>len(self.authorization.source)
 
     cdef Parsed move_to(self, int owner) except *:
         """Go on at the owner, from this command on; with nothing outstanding."""
@@ -1043,6 +1199,10 @@ cdef class Session(Consumer):
                 "output_buffer_size", "output_buffer_timeout", "connected_at", "pub_counts")}
         state["next_heartbeat"] = self.next_heartbeat
         state["last_command"] = self.last_command
+        if self.authorization is not None:
+            state["secret"] = self.secret.decode("latin-1")
+            state["authorization"] = self.authorization.source.decode("latin-1")
+            state["auth_expires"] = self.auth_expires
         return state, self.kept[self.kept_start:self.kept_end], unsent
 
     def unpack(self, state, bytes unread not None, bytes unsent not None):
@@ -1054,6 +1214,11 @@ cdef class Session(Consumer):
         self.next_heartbeat = state["next_heartbeat"]
         self.last_command = state["last_command"]
         self.pub_counts = state["pub_counts"]
+        if "secret" in state:
+            self.secret = state["secret"].encode("latin-1")
+            self.adopt_authorization(
+                self.home.auth.restore(state["authorization"].encode("latin-1")),
+                state["auth_expires"])
         if unsent:
             self.output.put(unsent, len(unsent))
             self.touch_dirty()
@@ -1107,13 +1272,27 @@ cdef class Session(Consumer):
             "output_buffer_size": self.output_buffer_size,
             "output_buffer_timeout": self.output_buffer_timeout,
             "connected_at": self.connected_at,
+            "authed": bool(self.authed),
+            "auth_identity": self.auth_identity,
+            "auth_identity_url": self.auth_identity_url,
             "lenient": bool(self.lenient),
+            "tls": self.tls,
+            "snappy": bool(self.snappy),
+            "deflate": bool(self.deflate),
         }).encode()
 
     def adopt_hello(self, hello):
         """Be the far end of a session whose home sent this hello."""
         self.remote = True
+        self.guarded = False
         self.lenient = hello["lenient"]
+        self.tls = hello["tls"]
+        self.snappy = hello["snappy"]
+        self.deflate = hello["deflate"]
+        self.barred = False
+        self.authed = hello["authed"]
+        self.auth_identity = hello["auth_identity"]
+        self.auth_identity_url = hello["auth_identity_url"]
         self.adopt_names(hello)
         self.set_timer()
 
@@ -1134,6 +1313,8 @@ cdef class Session(Consumer):
     def be_lenient(self):
         """Be a session without a client: one that publishes for others of this worker."""
         self.lenient = True
+        self.barred = False
+        self.guarded = False
         self.magic_seen = True
         self.set_timer()
 
@@ -1148,7 +1329,7 @@ cdef class Session(Consumer):
             due = self.last_command + MAGIC_TIMEOUT
             if self.heartbeat_interval:
                 due = self.last_command + 2 * self.heartbeat_interval
-        elif self.remote:
+        elif self.remote or self.upgrading:
             pass
         elif not self.magic_seen:
             due = self.last_command + MAGIC_TIMEOUT
@@ -1183,18 +1364,19 @@ cdef class Session(Consumer):
             self.home.favoured_at = now
             if self.home.starved and self.unread_error is not None and not self.blocked:
                 self.fatal(self.unread_error)
-        if self.heartbeat_interval and not self.stopping:
+        if self.heartbeat_interval and not self.stopping and not self.upgrading:
             silence = 2 * self.heartbeat_interval
             if self.stuck_since and now >= self.stuck_since + self.heartbeat_interval:
                 return self.close()
             if now >= self.last_command + silence:
-                if self.blocked:
+                if self.blocked or self.auth_asked:
                     self.last_command = now
                 elif self.unread_error is not None:
                     self.fatal(self.unread_error)
                 else:
                     return self.close()
             elif now >= self.next_heartbeat:
+                self.transport.rest()
                 self.put_frame(RESPONSE, b"_heartbeat_", 11)
                 self.next_heartbeat += self.heartbeat_interval
                 if self.next_heartbeat <= now:
@@ -1232,12 +1414,14 @@ cdef class Session(Consumer):
     cdef int after_flush(self) except -1:
         """The transport has sent what it could."""
         cdef Leg leg
-        cdef size_t pending = self.output.pending()
+        cdef size_t pending = self.output.pending() + self.transport.held
+        cdef uint64_t total_sent
         if pending:
             # Stuck is who takes nothing at all; who is only slow is not.
-            if not self.stuck_since or self.output.total_sent != self.sent_before:
+            total_sent = self.output.total_sent + self.transport.moved
+            if not self.stuck_since or total_sent != self.sent_before:
                 self.stuck_since = self.home.agenda.now
-                self.sent_before = self.output.total_sent
+                self.sent_before = total_sent
                 self.set_timer()
         else:
             self.stuck_since = 0
@@ -1321,17 +1505,20 @@ cdef class Session(Consumer):
             "requeue_count": self.requeue_count,
             "connect_ts": self.connected_at // SECOND,
             "sample_rate": self.sample_rate,
-            "deflate": False,
-            "snappy": False,
+            "deflate": bool(self.deflate),
+            "snappy": bool(self.snappy),
             "user_agent": self.user_agent,
+            "authed": bool(self.authed),
+            "auth_identity": self.auth_identity,
+            "auth_identity_url": self.auth_identity_url,
             "topology_zone": self.topology_zone,
             "topology_region": self.topology_region,
             "pub_counts": dict(self.pub_counts),
-            "tls": False,
-            "tls_cipher_suite": "",
-            "tls_version": "",
+            "tls": self.tls is not None,
+            "tls_cipher_suite": "" if self.tls is None else self.tls["cipher_suite"],
+            "tls_version": "" if self.tls is None else self.tls["version"],
             "tls_negotiated_protocol": "",
-            "tls_negotiated_protocol_is_mutual": False,
+            "tls_negotiated_protocol_is_mutual": self.tls is not None,
         }
 
 
@@ -1458,13 +1645,15 @@ cdef class Leg(StreamEnd):
 
 cdef class Home:
     def __init__(self, *, Shard shard not None, Mesh mesh, int index, options, negotiate,
-                 ask_placement, move=None, log):
+                 ask_placement, move=None, auth=None, log):
         """
         mesh: the streams to other workers; None when this is the only one
         options: the daemon's
         negotiate: negotiate(identify body, options, session) -> identity, or ClientError
         ask_placement: called with the name of a topic whose owner is not known; placed() follows
         move: called with a session and the worker it should move to; its leave() or stay() follows
+        auth: its ask() is called with a session whose client must be authorized; the session's
+            authorized() or auth_failed() follows. None: AUTH is disabled
         """
         self.shard = shard
         self.agenda = shard.agenda
@@ -1474,6 +1663,7 @@ cdef class Home:
         self.negotiate = negotiate
         self.ask_placement = ask_placement
         self.move = move
+        self.auth = auth
         self.movers = []
         self.log = log
         self.sessions = set()
@@ -1482,6 +1672,7 @@ cdef class Home:
         self.peer_waiters = []
         self.dirty = []
         self.resumable = []
+        self.undecoded = []
         self.starved = deque()
         # The rest is for those who are read nevertheless.
         self.max_input_bytes = options.max_input_bytes // 4 * 3
@@ -1490,6 +1681,7 @@ cdef class Home:
         self.max_rdy_count = options.max_rdy_count
         self.max_req_timeout = options.max_req_timeout
         self.max_channel_consumers = options.max_channel_consumers
+        self.tls_required = options.tls_required != 0
         self.heartbeat_default = 30 * SECOND
         heap_init(&self.timers)
         self.scratch = <uint8_t *>malloc(RECEIVE_SIZE)
@@ -1591,6 +1783,8 @@ cdef class Home:
         cdef bint left = False
         if self.mesh is not None:
             self.mesh.drain(DRAIN_BYTES)
+        if self.undecoded:
+            self.decode()
         for _round in range(4):
             while True:
                 node = heap_peek(&self.timers)
@@ -1630,12 +1824,24 @@ cdef class Home:
         if self.mesh is not None:
             left = self.mesh.drain(DRAIN_BYTES)
             self.mesh.flush()
-        if left or self.resumable or self.dirty or self.shard.has_work():
+        if left or self.resumable or self.dirty or self.undecoded or self.shard.has_work():
             return self.agenda.now
         node = heap_peek(&self.timers)
         if node != NULL and node.due < due:
             due = node.due
         return due
+
+    cdef int decode(self) except -1:
+        """Input that has been received, and was more than a turn's work or not wanted then."""
+        cdef Transport transport
+        cdef list work = self.undecoded
+        self.undecoded = []
+        for transport in work:
+            try:
+                transport.read_on()
+            except Exception as error:
+                self.report(transport.session, error)
+        return 0
 
     def run_turn(self, now, wall):
         """A whole turn from outside (tests, tools): set the clocks, do the work."""
@@ -1649,15 +1855,11 @@ cdef class Home:
         session.close()
 
     def producers(self):
-        """The clients connected here that have published."""
+        """The sessions of clients connected here that have published."""
         cdef Session session
-        found = []
-        for session in self.sessions:
-            if not session.remote and not session.lenient:
-                session.note_counts()
-                if session.pub_counts:
-                    found.append(session.counters())
-        return found
+        return [session for session in self.sessions
+                if (session.topic_count or session.pub_counts)
+                and not session.remote and not session.lenient]
 
     def connections(self):
         """How many clients are connected here."""

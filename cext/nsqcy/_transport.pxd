@@ -11,12 +11,35 @@ cdef class SocketTransport(Transport):
     cdef Loop loop
     cdef object reader              # io watchers
     cdef object writer
+    # Only when something is between the session and the socket:
+    cdef list layers                # from the wire inwards; None: nothing is
+    cdef object handshake           # under way, and who waits for its end
+    cdef object identity            # what is to be changed over to after it
+    cdef bytearray encoded          # output beyond the layers, from encoded_start on
+    cdef size_t encoded_start
+    cdef bint wanted                # the session wants input
+    cdef bint drained               # the layers hold no input that could be decoded now
+    cdef bint queued                # among home.undecoded
     cdef int flush(self) except -1
     cdef int watch_output(self, bint on) except -1
     cdef int watch_input(self, bint on) except -1
     cdef int close(self) except -1
     cdef int stop_watching(self) except -1
     cdef int abandon(self) except -1
+    cdef int upgrade(self, identity) except -1
+    cdef int add_codec(self) except -1
+    cdef int seal(self) except -1
+    cdef int encode(self) except -1
+    cdef int hold(self, const uint8_t *data, size_t n) except -1
+    cdef bint send_held(self) except -1
+    cdef int flush_encoded(self) except -1
+    cdef int receive(self, bytes data) except -1
+    cdef bytes decode(self)
+    cdef int read_on(self) except -1
+    cdef int read_later(self) except -1
+    cdef int watch_encoded(self) except -1
+    cdef int say_goodbye(self) except -1
+    cdef int rest(self) except -1
 
 
 cdef class StreamTransport(Transport):
@@ -50,6 +73,7 @@ cdef class BytesTransport(Transport):
 
 cdef class Loop:
     cdef readonly Home home
+    cdef object handshakes          # TLS (nsqcy.nsqd.tls.Handshakes); None: there is none
     cdef object ev                  # the hub's loop
     cdef object prepare
     cdef int timer_fd

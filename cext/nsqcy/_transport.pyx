@@ -4,6 +4,11 @@ Owns the socket calls and the watchers of a worker's hub; knows nothing of the p
 the loop is the batch: one receive for each readable socket, then (right before the poll) topics,
 channels and one send for each socket that has something to say.
 
+TLS and codecs are layers (nsqcy.layers) between a socket and its session. A socket without any pays
+for them with one comparison. With them, input is decoded while the session reads and a bounded part
+of it in a turn; the socket is not read while some is left. Output is encoded when all that was
+encoded before has been sent, so what a slow client makes us hold is held once, and counted.
+
 The hooks run inside the hub's callbacks: they never block, switch or spawn.
 """
 
@@ -11,9 +16,11 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from nsqcy._session cimport RECEIVE_SIZE, Home, Session
-from nsqcy._wire cimport Output
+from nsqcy._wire cimport RESPONSE, Output
 
 import json
+
+from nsqcy.errors import LayerEnd, LayerError
 
 
 cdef extern from "sys/socket.h" nogil:
@@ -66,6 +73,9 @@ cdef enum:
     WRITE = 2
     PIECES = 32             # stretches of one send
     DRAIN_MOST = 1048576    # unread bytes thrown away at a close, so that it is no reset
+    ENCODE_PIECE = 65536    # plain bytes encoded at once
+    ENCODE_MOST = 262144    # and for one session in one turn
+    DECODE_MOST = 262144    # decoded bytes of one session in one turn
 
 
 cdef inline int64_t clock_ns(int clock) noexcept nogil:
@@ -98,9 +108,15 @@ cdef class SocketTransport(Transport):
         n = recv(self.fd, session.home.scratch, RECEIVE_SIZE, MSG_DONTWAIT)
         try:
             if n > 0:
-                session.feed(session.home.scratch, n)
+                if self.layers is None:
+                    session.feed(session.home.scratch, n)
+                else:
+                    self.receive(session.home.scratch[:n])
             elif n == 0:
-                session.end_of_input()
+                if self.handshake is not None:
+                    session.close()
+                else:
+                    session.end_of_input()
             elif errno != EAGAIN and errno != EINTR:
                 session.close()
         except Exception as error:
@@ -121,6 +137,8 @@ cdef class SocketTransport(Transport):
         cdef ssize_t n
         cdef int count
         cdef int i
+        if self.layers is not None:
+            return self.flush_encoded()
         while output.pending():
             count = output.pieces(data, lengths, PIECES)
             if count == 1:
@@ -157,6 +175,11 @@ cdef class SocketTransport(Transport):
         return 0
 
     cdef int watch_input(self, bint on) except -1:
+        if self.layers is not None:
+            self.wanted = on
+            if on and not self.drained:
+                self.read_later()
+            return self.watch_encoded()
         if self.reader is None:
             return 0
         if on:
@@ -179,6 +202,8 @@ cdef class SocketTransport(Transport):
         if self.fd < 0:
             return 0
         self.stop_watching()
+        if self.layers is not None:
+            self.say_goodbye()
         # Closing with unread input resets the connection, and the peer may lose our last words.
         shutdown(self.fd, SHUT_WR)
         while n > 0 and drained < DRAIN_MOST:
@@ -193,6 +218,239 @@ cdef class SocketTransport(Transport):
             self.stop_watching()
             close(self.fd)
             self.fd = -1
+        return 0
+
+    # -- layers --
+
+    cdef int upgrade(self, identity) except -1:
+        cdef Session session = self.session
+        self.layers = []
+        self.drained = True
+        self.wanted = session.reading
+        self.identity = identity
+        # What was said so far goes out as it is.
+        self.seal()
+        if not identity.tls:
+            self.add_codec()
+            return session.upgrade_done()
+        session.home.log.info(
+            f"PROTOCOL(V2): [{session.remote_address}] upgrading connection to TLS")
+        self.handshake = self.loop.handshakes.begin(self)
+        self.reader.start(self.on_readable)
+        return 0
+
+    def send_encoded(self, const unsigned char[::1] data not None):
+        """Words of the handshake."""
+        self.loop.begin_turn()
+        self.hold(&data[0], data.shape[0])
+        self.session.touch_dirty()
+
+    def want_input(self):
+        """The handshake needs more of the peer."""
+        self.reader.start(self.on_readable)
+
+    def handshake_done(self, error):
+        """TLS speaks, and the next codec, if any; or the handshake failed, and the client is told
+        so without it."""
+        cdef Session session = self.session
+        layer = self.handshake.layer
+        self.handshake = None
+        self.loop.begin_turn()
+        try:
+            if error is not None:
+                session.upgrading = False
+                session.fatal(f"E_IDENTIFY_FAILED IDENTIFY failed {error}".encode())
+                return
+            self.layers.append(layer)
+            session.tls = layer.facts()
+            session.put_frame(RESPONSE, b"OK", 2)
+            self.add_codec()
+            # What the client has said behind its last word of the handshake is in the layer.
+            self.drained = False
+            session.upgrade_done()
+        except Exception as unexpected:
+            session.home.report(session, unexpected)
+
+    cdef int add_codec(self) except -1:
+        """The codec that was negotiated, if any, and its OK."""
+        cdef Session session = self.session
+        identity = self.identity
+        self.identity = None
+        if not (identity.snappy or identity.deflate):
+            return 0
+        # Not loaded before someone needs them: they take megabytes.
+        from nsqcy.layers import DeflateLayer, SnappyLayer
+        if identity.snappy:
+            codec = SnappyLayer()
+            name = "snappy"
+        else:
+            codec = DeflateLayer(identity.deflate_level)
+            name = f"deflate (level {identity.deflate_level})"
+        session.home.log.info(
+            f"PROTOCOL(V2): [{session.remote_address}] upgrading connection to {name}")
+        # All before it goes without it.
+        self.seal()
+        self.layers.append(codec)
+        return session.put_frame(RESPONSE, b"OK", 2)
+
+    cdef int seal(self) except -1:
+        """Encode all that the session has said so far."""
+        while self.session.output.pending():
+            self.encode()
+        return 0
+
+    cdef int encode(self) except -1:
+        """Move a piece of the session's output through the layers."""
+        cdef Output output = self.session.output
+        cdef const uint8_t *data[PIECES]
+        cdef size_t lengths[PIECES]
+        cdef size_t left = ENCODE_PIECE
+        cdef size_t step
+        cdef int count = output.pieces(data, lengths, PIECES)
+        cdef int i
+        cdef list pieces = []
+        cdef bytes whole
+        for i in range(count):
+            step = min(lengths[i], left)
+            pieces.append(data[i][:step])
+            left -= step
+            if left == 0:
+                break
+        whole = b"".join(pieces)
+        output.sent(ENCODE_PIECE - left)
+        for layer in reversed(self.layers):
+            layer.write(whole)
+            whole = layer.take()
+        return self.hold(whole, len(whole))
+
+    cdef int hold(self, const uint8_t *data, size_t n) except -1:
+        if self.encoded is None:
+            self.encoded = bytearray()
+            self.encoded_start = 0
+        self.encoded += data[:n]
+        self.held += n
+        return 0
+
+    cdef bint send_held(self) except -1:
+        """Send what is encoded, as far as it goes; whether all of it went."""
+        cdef const uint8_t *data
+        cdef ssize_t n
+        if self.held:
+            data = self.encoded
+            n = send(self.fd, data + self.encoded_start, self.held, MSG_NOSIGNAL | MSG_DONTWAIT)
+            if n < 0:
+                if errno != EAGAIN and errno != EINTR:
+                    self.session.close()
+                    return False
+                n = 0
+            self.encoded_start += n
+            self.held -= n
+            self.moved += n
+            if self.held:
+                self.watch_output(True)
+                return False
+            self.encoded = None
+        return True
+
+    cdef int flush_encoded(self) except -1:
+        cdef Session session = self.session
+        cdef size_t most = ENCODE_MOST
+        while self.send_held():
+            if self.handshake is not None or not session.output.pending():
+                break
+            if most == 0:
+                session.touch_dirty()
+                break
+            most -= ENCODE_PIECE
+            self.encode()
+        if session.closed:
+            return 0
+        return session.after_flush()
+
+    cdef int receive(self, bytes data) except -1:
+        """Encoded bytes of the peer."""
+        if self.handshake is not None:
+            self.reader.stop()
+            self.handshake.feed(data)
+            return 0
+        self.layers[0].feed(data)
+        self.drained = False
+        return self.read_on()
+
+    cdef bytes decode(self):
+        """The next decoded piece; b"" when that takes more input."""
+        cdef bytes piece
+        cdef bytes lower
+        inner = self.layers[len(self.layers) - 1]
+        piece = inner.read()
+        if len(self.layers) > 1:
+            while not piece:
+                lower = self.layers[0].read()
+                if not lower:
+                    break
+                inner.feed(lower)
+                piece = inner.read()
+        return piece
+
+    cdef int read_on(self) except -1:
+        cdef Session session = self.session
+        cdef bytes piece
+        cdef size_t done = 0
+        self.queued = False
+        while self.wanted and not self.drained and done < DECODE_MOST and self.fd >= 0:
+            try:
+                piece = self.decode()
+            except LayerEnd:
+                self.drained = True
+                session.end_of_input()
+            except LayerError as error:
+                self.drained = True
+                session.home.log.error(f"[{session.remote_address}] - {error}")
+                session.stop()
+            else:
+                self.drained = not piece
+                if piece:
+                    done += len(piece)
+                    session.feed(piece, len(piece))
+        if self.wanted and not self.drained:
+            self.read_later()
+        return self.watch_encoded()
+
+    cdef int read_later(self) except -1:
+        """Have read_on called in the next turn."""
+        if not self.queued and self.fd >= 0:
+            self.queued = True
+            self.session.home.undecoded.append(self)
+        return 0
+
+    cdef int watch_encoded(self) except -1:
+        """Receive when the session wants more than is here."""
+        if self.reader is not None and self.handshake is None:
+            if self.wanted and self.drained:
+                self.reader.start(self.on_readable)
+            else:
+                self.reader.stop()
+        return 0
+
+    cdef int say_goodbye(self) except -1:
+        """Tell the peer of a TLS connection that nothing follows, if it can hear it."""
+        cdef bytes last
+        if self.handshake is not None:
+            self.handshake.cancel()
+            self.handshake = None
+        elif self.session.tls is not None and not self.held:
+            self.layers[0].close()
+            last = self.layers[0].take()
+            send(self.fd, <const char *>last, len(last), MSG_NOSIGNAL | MSG_DONTWAIT)
+        self.layers = []
+        self.encoded = None
+        self.held = 0
+        return 0
+
+    cdef int rest(self) except -1:
+        if self.layers is not None:
+            for layer in self.layers:
+                layer.rest()
         return 0
 
     def __dealloc__(self):
@@ -373,8 +631,12 @@ cdef class BytesTransport(Transport):
 cdef class Loop:
     """Drives a home with a gevent hub."""
 
-    def __init__(self, Home home not None, hub):
+    def __init__(self, Home home not None, hub, handshakes=None):
+        """
+        handshakes: those of TLS; None when it is not to be had
+        """
         self.home = home
+        self.handshakes = handshakes
         self.ev = hub.loop
         # At this priority, and only at this one, it runs after the callbacks of other greenlets
         # and right before the poll.

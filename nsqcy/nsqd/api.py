@@ -4,21 +4,25 @@ Handlers get a `Request`, return data and raise `HttpError`; `Api.call` makes re
 Knows no connection: only heads, bodies and the `Backend`.
 """
 
-import time
+import re
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from posixpath import normpath
 from typing import Any
+from urllib.parse import quote
 
 from nsqcy import names
 from nsqcy.errors import HttpError
 from nsqcy.lines import Lines
+from nsqcy.nsqd import config_api
 from nsqcy.nsqd import mpub as bodies
 from nsqcy.nsqd.backend import Backend, Message, Options, Outcome
+from nsqcy.nsqd.debug import NoProfiler, ProfilerBusy, ProfilerFailed
 from nsqcy.nsqd.gotext import json_bytes
-from nsqcy.nsqd.http_protocol import HTML, JSON, PLAIN, Body, Fault, Head, Reply
-from nsqcy.nsqd.stats import render_text
+from nsqcy.nsqd.http_protocol import HTML, JSON, PLAIN, Body, Fault, Head, Reply, parse_query
+from nsqcy.nsqd.stats import Query
+from nsqcy.options import Option, parse_int
 
 
 class Request:
@@ -57,7 +61,7 @@ class Publish:
         self.error = error
 
 
-Result = str | dict[str, Any] | Publish | None
+Result = str | dict[str, Any] | Reply | Publish | None
 Handler = Callable[["Api", Request], Result]
 BodyRule = Callable[["Api", Head], int]
 
@@ -74,6 +78,8 @@ class Route:
     logged: bool = True
     inline: bool = False
     """Never blocks, so it runs in the loop instead of a greenlet."""
+    local: bool = False
+    """Answered to other machines only if an option says so."""
 
     def error(self, error: HttpError) -> Reply:
         if self.plain:
@@ -91,8 +97,10 @@ IGNORED = -1
 
 OK = Reply(200, b"OK", PLAIN, logged=False)
 EMPTY = Reply(200)
+EMPTY_TEXT = Reply(200, content_type=PLAIN, nsq=False)
 EXITING = json_error(503, "EXITING", logged=False)
 PANIC = json_error(500, "INTERNAL_ERROR")
+LOCAL_ONLY = json_error(403, "LOCAL_ONLY")
 NOT_FOUND = json_error(404, "NOT_FOUND")
 
 
@@ -282,17 +290,146 @@ def info(api: "Api", request: Request) -> dict[str, Any]:
     return api.backend.info()
 
 
-def stats(api: "Api", request: Request) -> str | dict[str, Any]:
+def _option(request: Request) -> Option:
+    option = config_api.find(request.head.path.rpartition("/")[2])
+    if option is None:
+        raise HttpError(400, "INVALID_OPTION")
+    return option
+
+
+def get_option(api: "Api", request: Request) -> Result:
+    return _show(api, _option(request))
+
+
+def _show(api: "Api", option: Option) -> Result:
+    value = getattr(api.options, option.name)
+    return value if config_api.is_text(option) else Reply(200, json_bytes(value), JSON)
+
+
+def _value_limit(api: "Api", head: Head) -> int:
+    limit = api.options.max_msg_size
+    if head.length > limit:
+        raise HttpError(413, "INVALID_VALUE")
+    return limit
+
+
+def put_option(api: "Api", request: Request) -> Result:
+    body = request.body
+    if body.fault is Fault.CUT:
+        raise HttpError(500, "INTERNAL_ERROR")
+    if body.fault is Fault.TOO_BIG or not body.data:
+        raise HttpError(413, "INVALID_VALUE")
+    option = _option(request)
+    if not option.runtime:
+        raise HttpError(400, "INVALID_OPTION")
+    try:
+        value = config_api.read(option, bytes(body.data))
+    except ValueError:
+        raise HttpError(400, "INVALID_VALUE") from None
+    api.backend.change_option(option.name, value)
+    return _show(api, option)
+
+
+def stats(api: "Api", request: Request) -> Reply:
     params = _whole(request)
-    result = api.backend.stats(
-        params.get("topic", ""),
-        params.get("channel", ""),
-        _BOOLEANS.get(params.get("include_clients", ""), True),
-        _BOOLEANS.get(params.get("include_mem", ""), True),
+    query = Query(
+        json=params.get("format") == "json",
+        topic=params.get("topic", ""),
+        channel=params.get("channel", ""),
+        include_clients=_BOOLEANS.get(params.get("include_clients", ""), True),
+        include_mem=_BOOLEANS.get(params.get("include_mem", ""), True),
     )
-    if params.get("format") == "json":
-        return result
-    return render_text(result, now_ns=time.time_ns(), started_ns=api.started_ns)
+    return Reply(200, api.backend.stats(query), JSON if query.json else PLAIN)
+
+
+# Looking into a running nsqd
+
+
+def debug_index(api: "Api", request: Request) -> Reply:
+    return Reply(200, _DEBUG_PAGE.encode(), HTML, nsq=False, logged=False)
+
+
+_DEBUG_PAGE = """\
+<html><head><title>/debug/pprof/</title></head><body>
+<ul>
+<li><a href="cmdline">cmdline</a>: the command line</li>
+<li><a href="goroutine">goroutine</a>: where every greenlet and every thread is</li>
+<li><a href="heap">heap</a>: what is in memory</li>
+<li><a href="threadcreate">threadcreate</a>: threads</li>
+<li><a href="profile?seconds=5">profile</a>: where a worker spends its time, in Python</li>
+</ul>
+</body></html>
+"""
+
+
+def debug_command_line(api: "Api", request: Request) -> str:
+    return api.backend.command_line()
+
+
+def debug_symbol(api: "Api", request: Request) -> str:
+    return "num_symbols: 1\n"
+
+
+def debug_stacks(api: "Api", request: Request) -> str:
+    return api.backend.inspect("stacks")
+
+
+def debug_memory(api: "Api", request: Request) -> str:
+    return api.backend.inspect("memory")
+
+
+def debug_threads(api: "Api", request: Request) -> str:
+    return api.backend.inspect("threads")
+
+
+def debug_block(api: "Api", request: Request) -> str:
+    return "What blocks is not counted; /debug/pprof/goroutine shows what waits, and where.\n"
+
+
+def debug_profile(api: "Api", request: Request) -> str:
+    try:
+        seconds = parse_int(request.params.get("seconds", ""))
+    except ValueError:
+        seconds = 0
+    if seconds <= 0:
+        seconds = 30
+    if seconds > MAX_PROFILE:
+        raise HttpError(400, f"a profile takes at most {MAX_PROFILE} seconds")
+    try:
+        return api.backend.profile(seconds)
+    except NoProfiler:
+        raise HttpError(501, "no profiler here: pip install nsqcy[debug]") from None
+    except ProfilerBusy:
+        raise HttpError(500, "a profile is being taken already") from None
+    except ProfilerFailed as error:
+        raise HttpError(500, str(error)) from None
+
+
+MAX_PROFILE = 300  # seconds
+
+
+def debug_block_rate(api: "Api", request: Request) -> None:
+    """There is nothing it could set: see `debug_block`."""
+    form = parse_query(bytes(request.body.data).decode("latin-1")) or {}
+    text = form.get("rate", request.params.get("rate", ""))
+    if not _DECIMAL.fullmatch(text):
+        reason = f"strconv.Atoi: parsing {names.quote(text)}: invalid syntax"
+        raise HttpError(400, f"invalid block rate : {reason}")
+
+
+_DECIMAL = re.compile(r"[+-]?[0-9]+")
+
+
+def _form_limit(api: "Api", head: Head) -> int:
+    return 4096
+
+
+def debug_free(api: "Api", request: Request) -> None:
+    api.backend.inspect("free")
+
+
+def _pprof(name: str, handler: Handler, method: str = "GET") -> Route:
+    return Route(method, "/debug/pprof/" + name, handler, plain=True, logged=False, local=True)
 
 
 ROUTES = (
@@ -311,6 +448,19 @@ ROUTES = (
     Route("POST", "/channel/empty", empty_channel, body=_ignored),
     Route("POST", "/channel/pause", pause_channel, body=_ignored),
     Route("POST", "/channel/unpause", unpause_channel, body=_ignored),
+    Route("GET", "/config/:opt", get_option),
+    Route("PUT", "/config/:opt", put_option, body=_value_limit),
+    _pprof("", debug_index),
+    _pprof("cmdline", debug_command_line),
+    _pprof("symbol", debug_symbol),
+    _pprof("symbol", debug_symbol, "POST"),
+    _pprof("goroutine", debug_stacks),
+    _pprof("heap", debug_memory),
+    _pprof("threadcreate", debug_threads),
+    _pprof("block", debug_block),
+    _pprof("profile", debug_profile),
+    Route("PUT", "/debug/setblockrate", debug_block_rate, body=_form_limit, plain=True, local=True),
+    Route("POST", "/debug/freememory", debug_free, plain=True, local=True),
 )
 
 
@@ -323,21 +473,34 @@ _METHODS = {
     for path in {route.path for route in ROUTES}
 }
 _EVERY_METHOD = "*"
+_OPTION = "/config/:opt"
+_IN_PATHS = "$&+,/:;=@"  # what Go leaves unescaped in a path, beside letters, digits and -_.~
 
 
 def resolve(head: Head) -> Route | Reply:
     """The route of a request, or the reply to one that has none."""
-    return _FOUND.get((head.method, head.path)) or _unrouted(head)
+    return _FOUND.get((head.method, head.path)) or _unusual(head)
+
+
+def _pattern(path: str) -> str:
+    """What a path is registered as: `/config/:opt` stands for one segment, which is not empty."""
+    parent, _, last = path.rpartition("/")
+    return _OPTION if parent == "/config" and last else path
+
+
+def _unusual(head: Head) -> Route | Reply:
+    return _FOUND.get((head.method, _pattern(head.path))) or _unrouted(head)
 
 
 def _unrouted(head: Head) -> Reply:
     method, path = head.method, head.path
     if path == _EVERY_METHOD:
         return Reply(200, nsq=False, logged=False) if method == "OPTIONS" else NOT_FOUND
-    registered = _FOUND.get((method, _canonical(path)))
-    if registered is not None:
-        return _redirect(head, registered.path)
-    methods = _METHODS.get(path)
+    canonical = _canonical(path)
+    for candidate in (canonical, canonical + "/"):
+        if candidate != path and (method, _pattern(candidate)) in _FOUND:
+            return _redirect(head, candidate)
+    methods = _METHODS.get(_pattern(path))
     if methods is None:
         return NOT_FOUND
     allow = ", ".join(methods)
@@ -347,12 +510,17 @@ def _unrouted(head: Head) -> Reply:
 
 
 def _canonical(path: str) -> str:
-    """The path as it would be registered: no final slash, no `//`, `.` or `..`, lower case."""
-    return normpath("/" + path.lstrip("/")).lower()
+    """The path as it would be registered: no final slash, no `//`, `.` or `..`, lower case but
+    for the name of an option."""
+    clean = normpath("/" + path.lstrip("/"))
+    parent, _, last = clean.rpartition("/")
+    return f"/config/{last}" if parent.lower() == "/config" else clean.lower()
 
 
 def _redirect(head: Head, path: str) -> Reply:
-    location = f"{path}?{head.query}" if head.query else path
+    location = quote(path, safe=_IN_PATHS, errors="surrogateescape")
+    if head.query:
+        location += "?" + head.query
     headers = [("Location", location)]
     if head.method != "GET":
         return Reply(307, nsq=False, headers=headers, logged=False)
@@ -363,13 +531,12 @@ def _redirect(head: Head, path: str) -> Reply:
 
 
 class Api:
-    """The handlers' surroundings.  `started_ns` is the wall clock at nsqd's start."""
+    """The handlers' surroundings."""
 
-    def __init__(self, backend: Backend, options: Options, log: Lines, started_ns: int) -> None:
+    def __init__(self, backend: Backend, options: Options, log: Lines) -> None:
         self.backend = backend
         self.options = options
         self.log = log
-        self.started_ns = started_ns
 
     def call(self, route: Route, request: Request) -> Reply | Publish:
         """Run the handler; blocks as long as it does, and never raises."""
@@ -389,8 +556,10 @@ class Api:
         return PANIC
 
     def _reply(self, route: Route, result: Result) -> Reply:
+        if type(result) is Reply:
+            return result
         if not result:
-            return EMPTY
+            return EMPTY_TEXT if route.plain else EMPTY
         if isinstance(result, str):
             text = result.encode("utf-8", "surrogateescape")
             return Reply(200, text, PLAIN, nsq=not route.plain, logged=route.logged)

@@ -6,7 +6,8 @@ The engine, the rings and the control channel to the master are behind it; HTTP 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
-from nsqcy.nsqd.stats import Stats
+from nsqcy.nsqd.stats import Query
+from nsqcy.options import Value
 
 Message = bytes | memoryview
 Outcome = Literal["ok", "TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"]
@@ -38,8 +39,20 @@ class Backend(Protocol):
     def empty_channel(self, topic: str, channel: str) -> Outcome: ...
     def pause_channel(self, topic: str, channel: str, paused: bool) -> Outcome: ...
 
-    def stats(self, topic: str, channel: str, include_clients: bool, include_mem: bool) -> Stats:
-        """What `stats.merge` makes of all workers' shares; "" filters nothing."""
+    def stats(self, query: Query) -> bytes:
+        """The page of /stats in the form asked for."""
+
+    def change_option(self, name: str, value: Value) -> None:
+        """Change an option in every process; `Api.options` has the new value when this returns."""
+
+    def command_line(self) -> str:
+        """nsqd's words, with a NUL between them."""
+
+    def inspect(self, what: str) -> str:
+        """What `debug.tell` says of `what`, in every process."""
+
+    def profile(self, seconds: int) -> str:
+        """A profile of this process, by `debug.Profiler`; raises what that raises."""
 
     def health(self) -> str:
         """`OK`, or `NOK - ` and the reason."""
@@ -57,6 +70,8 @@ class Options(Protocol):
     def max_body_size(self) -> int: ...
     @property
     def max_req_timeout(self) -> int: ...
+    @property
+    def debug_remote(self) -> bool: ...
     @property
     def max_input_bytes(self) -> int:
         """What the unfinished requests of one worker may hold together."""

@@ -5,11 +5,13 @@ events out, requests about topics run where the topic lives. Holds no state of i
 wiring.
 """
 
+import json
 import os
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gevent
 
@@ -25,17 +27,25 @@ from nsqcy._store import Store
 from nsqcy._topic import Shard, Topic
 from nsqcy._transport import Loop, accept_move, accept_socket, accept_stream
 from nsqcy.log import Log
-from nsqcy.nsqd import stats
+from nsqcy.nsqd import debug, gathering, stats
 from nsqcy.nsqd.api import Api
 from nsqcy.nsqd.backend import Message, Outcome
 from nsqcy.nsqd.census import Census
 from nsqcy.nsqd.http import HttpServer
 from nsqcy.nsqd.negotiate import negotiate
 from nsqcy.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
+from nsqcy.nsqd.rounds import Rounds
+from nsqcy.nsqd.stats import Query
+from nsqcy.nsqd.turns import Turns
 from nsqcy.nsqd.worker import Boot
-from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError, Request
+from nsqcy.options import Value
+from nsqcy.process.control import Answer, CallTimeout, ChannelClosed, RemoteError, Request
+
+if TYPE_CHECKING:
+    from nsqcy.nsqd import tls
 
 ASK_TIMEOUT = 5.0  # seconds another worker may take to answer
+GATHER_TIMEOUT = 15.0  # and the master, for a round under way and the next one
 SECOND = 1_000_000_000
 
 
@@ -85,6 +95,16 @@ class Herald:
             self._running = False
 
 
+def _handshakes(loop: Any, material: dict[str, Any] | None) -> "tls.Handshakes | None":
+    """TLS, if there is a certificate."""
+    if material is None:
+        return None
+    from nsqcy.nsqd import tls  # OpenSSL takes 15 MB
+
+    context, _ = tls.make_context(tls.Material(**material))
+    return tls.Handshakes(loop, context)
+
+
 class Engine:
     """What `worker.Engine` asks for, and what HTTP's `Backend` asks for."""
 
@@ -96,11 +116,13 @@ class Engine:
         self._options = options = NsqdOptions.restore(boot.context["options"])
         self._listeners = boot.context["listeners"]
         self._started = boot.context["started"]
+        self._master_pid = boot.context["master"]
+        self._profiler = debug.Profiler()
         self._peers: set[int] = set()
         shared = boot.shared
         assert isinstance(shared, Shared)  # toys have their own, but no engine of this kind
         hub = gevent.get_hub()
-        store = Store(options.memory_bytes)
+        self._store = store = Store(options.memory_bytes)
         agenda = Agenda(
             store,
             mem_queue_size=options.mem_queue_size,
@@ -131,15 +153,19 @@ class Engine:
             negotiate=negotiate,
             ask_placement=self._ask_placement,
             move=self._move if mesh is not None and options.move_sessions else None,
+            auth=self._authorizer(boot.log),
             log=boot.log,
         )
         self._publisher = Publisher(self._home)
-        self._loop = Loop(self._home, hub)
+        self._handshakes = _handshakes(hub.loop, boot.context["tls"])
+        self._loop = Loop(self._home, hub, self._handshakes)
         if mesh is not None:
             mesh.home = self._home
             mesh.log = boot.log
             self._loop.watch(boot.wake_fds[boot.worker], self._loop.on_woken)
-        self._http = HttpServer(hub.loop, Api(self, options, boot.log, self._started))
+        self._http = HttpServer(hub.loop, Api(self, options, boot.log))
+        self._turns = Turns()
+        self._pages = Rounds(self._page)
         self._asked: deque[bytes] = deque()
         self._asking = hub.loop.async_()
         self._asking.start(self._spawn_placements)
@@ -162,6 +188,8 @@ class Engine:
         for topic in topics:
             channels = {each["name"]: each["paused"] for each in topic["channels"]}
             self._shard.load_topic(topic["name"].encode(), topic["paused"], channels)
+            gevent.sleep(0)  # to beat: thousands of topics, or a log to scan, take their time
+            self._loop.enter()
         for peer, generation in peers.items():
             self.peer_up(peer, generation)
 
@@ -192,18 +220,38 @@ class Engine:
         self._peers.add(worker)
         self._home.peer_up(worker, generation)
 
-    def log_level(self, level: int) -> None:
-        """The log has it already."""
+    def option_changed(self, name: str, value: Any) -> None:
+        self._options.change(name, tuple(value) if isinstance(value, list) else value)
 
     def stop(self) -> None:
         self._loop.enter()
         self._loop.stop()
         self._http.close()
         self._home.close_sessions()
+        if self._handshakes is not None:
+            self._handshakes.close()
         self._shard.save()
         self._io.close()
         if self._census is not None:
             self._census.tell()
+
+    def _renew_tls(self, request: Request) -> None:
+        """The certificate files have been read again: new handshakes use them."""
+        from nsqcy.nsqd import tls
+
+        if self._handshakes is not None:
+            material = tls.Material(**json.loads(request.blob))
+            self._handshakes.context, _ = tls.make_context(material)
+
+    # -- authorization
+
+    def _authorizer(self, log: Log) -> Any:
+        """Who asks auth servers; None without any, and then nothing of it is imported."""
+        if not self._options.auth_http_address:
+            return None
+        from nsqcy.nsqd.auth_client import Authorizer
+
+        return Authorizer(self._options, lambda: self._loop.enter(), log)
 
     # -- placement
 
@@ -300,6 +348,8 @@ class Engine:
     def call(self, request: Request) -> Any:
         if request.method == "adopt_session":
             return self._adopt_session(request)
+        if request.method == "tls":
+            return self._renew_tls(request)
         return getattr(self, f"on_{request.method}")(**request.args)
 
     def _at_owner(self, topic: str, method: str, /, **args: Any) -> Any:
@@ -420,59 +470,77 @@ class Engine:
             or "TOPIC_NOT_FOUND"
         )
 
-    def stats(
-        self, topic: str, channel: str, include_clients: bool, include_mem: bool
-    ) -> stats.Stats:
-        shares = self._gather("stats", topic=topic)
-        memory = None
-        if include_mem:
-            memory = stats.merge_memory(share["memory"] for share in shares)
-        return stats.merge(
-            shares,
-            health=self._overall_health(shares),
-            start_time=self._started // SECOND,
-            topic=topic,
-            channel=channel,
-            include_clients=include_clients,
-            memory=memory,
+    def stats(self, query: Query) -> bytes:
+        return self._pages.ask(query)
+
+    def _page(self, query: Query) -> bytes:
+        return self._master.ask(None, "stats", GATHER_TIMEOUT, **query._asdict()).blob
+
+    def on_share(self, **query: Any) -> Answer:
+        """This worker's share of /stats."""
+        asked = Query(**query)
+        self._give_way()
+        walk = gathering.Walk(asked, self._give_way, time.time_ns())
+        topics = self._topics(asked.topic)
+        return gathering.pack(
+            walk.topics(topics),
+            walk.producers(self._home.producers()),
+            known=bool(topics),
+            health=gathering.Health(self._shard.health, self._shard.health_at),
+            memory=stats.process_memory(),
         )
 
-    def on_stats(self, topic: str = "") -> dict[str, Any]:
-        """This worker's share of /stats."""
+    def _topics(self, name: str) -> list[Topic]:
+        if not name:
+            return list(self._shard.topics.values())
+        found = self._shard.topic(name.encode("utf-8", "surrogateescape"))
+        return [found] if found is not None else []
+
+    def _give_way(self) -> None:
+        """Let a turn pass; then numbers are right again."""
+        self._turns.wait()
         self._loop.enter()
         self._shard.settle()
+
+    def command_line(self) -> str:
+        with open(f"/proc/{self._master_pid}/cmdline", encoding="utf-8", errors="replace") as file:
+            return file.read().rstrip("\0")
+
+    def inspect(self, what: str) -> str:
+        return self._master.inspect(what)
+
+    def on_inspect(self, what: str) -> Answer:
+        text = debug.tell(what)
+        if what == "memory":
+            text += debug.table(self._counters())
+        return Answer(blob=text.encode(errors="replace"))
+
+    def _counters(self) -> dict[str, int]:
+        store = self._store
         return {
-            "topics": [
-                self._topic_counters(each)
-                for each in list(self._shard.topics.values())
-                if not topic or each.name == topic
-            ],
-            "producers": self._home.producers(),
-            "memory": stats.process_memory(),
-            "health": self._shard.health,
-            "health_at": self._shard.health_at,
+            "message bytes in memory": store.resident_bytes,
+            "message bytes allowed": store.budget,
+            "arenas": store.arenas,
+            "blocks": store.blocks,
+            "entries": store.entries,
+            "topics": len(self._shard.topics),
+            "TCP connections": self._home.connections(),
+            "HTTP connections": self._http.connections,
+            "bytes of unfinished HTTP requests": self._http.held,
         }
 
-    def _topic_counters(self, topic: Topic) -> dict[str, Any]:
-        channels = [
-            {**channel.counters(), "clients": [each.counters() for each in channel.consumers]}
-            for channel in topic.channels.values()
-        ]
-        return {**topic.counters(), "channels": channels}
+    def profile(self, seconds: int) -> str:
+        return self._profiler.profile(seconds)
+
+    def change_option(self, name: str, value: Value) -> None:
+        self._master.change_option(name, value)
 
     def health(self) -> str:
-        return self._overall_health(self._gather("health"))
+        return gathering.overall_health(self._gather("health"), self._workers)
 
     def on_health(self) -> dict[str, Any]:
         """The outcome of this worker's latest write to a log, and when it was."""
         return {"health": self._shard.health, "health_at": self._shard.health_at}
-
-    def _overall_health(self, shares: list[dict[str, Any]]) -> str:
-        if len(shares) < self._workers:
-            missing = self._workers - len(shares)
-            return f"NOK - {missing} of {self._workers} workers are being restarted"
-        latest = max(shares, key=lambda share: share["health_at"])
-        return str(latest["health"])
 
     def _gather(self, method: str, **args: Any) -> list[Any]:
         """Ask every worker that is up, this one too."""

@@ -38,6 +38,15 @@ def json_bytes(value: Any) -> bytes:
         return _SURROGATE.sub("\ufffd", text).encode()
 
 
+def json_string(text: str) -> str:
+    """A text as `json_bytes` writes it, quotes included."""
+    return f'"{text}"' if _PLAIN(text) else json_bytes(text).decode()
+
+
+# Most texts are short, printable ASCII without anything to escape.
+_PLAIN = re.compile(r"[ !#-%'-;=?-\[\]-~]*").fullmatch
+
+
 def _long_escape(match: re.Match[str]) -> str:
     return {r"\b": r"\u0008", r"\f": r"\u000c"}.get(match[0], match[0])
 

@@ -17,6 +17,7 @@ from nsqcy.errors import HttpError
 from nsqcy.nsqd.api import (
     EXITING,
     IGNORED,
+    LOCAL_ONLY,
     OK,
     Api,
     Publish,
@@ -37,6 +38,7 @@ from nsqcy.nsqd.http_protocol import (
 _READ = 1
 _WRITE = 2
 _RECV_SIZE = 64 << 10
+_SEND_SIZE = 256 << 10  # of an answer, in one turn
 _EVENTS_A_TURN = 64
 
 
@@ -312,8 +314,11 @@ class HttpConnection:
             return
         assert type(route) is Route
         self._route = route
-        if route.logged:
+        if route.logged or route.local:
             self._begun = time.perf_counter_ns()
+        if route.local and not (self._is_local() or api.options.debug_remote):
+            self._answer(LOCAL_ONLY)
+            return
         if route.body is None:
             self._run(route, Request(head, _NO_BODY))
             return
@@ -328,6 +333,9 @@ class HttpConnection:
             self._protocol.ignore_body()
         else:
             self._protocol.read_body(limit)
+
+    def _is_local(self) -> bool:
+        return self._sock.family == socket.AF_UNIX or self._peer.startswith(("127.", "[::1]:"))
 
     def _on_body(self, body: Body) -> None:
         route, head = self._route, self._head
@@ -410,7 +418,7 @@ class HttpConnection:
 
     def _send(self, data: bytes | memoryview) -> None:
         try:
-            sent = self._sock.send(data)
+            sent = self._sock.send(memoryview(data)[:_SEND_SIZE])
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError:

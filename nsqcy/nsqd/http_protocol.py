@@ -636,6 +636,7 @@ _REASONS: Final = {
     405: "Method Not Allowed",
     413: "Request Entity Too Large",
     500: "Internal Server Error",
+    501: "Not Implemented",
     503: "Service Unavailable",
 }
 
@@ -680,15 +681,15 @@ class Reply:
         lines += [f"{name}: {value}" for name, value in self.headers]
         before = "\r\n".join([*lines, "Date: "]).encode("latin-1")
 
-        body = self.body
+        body: tuple[bytes, ...] = (self.body,)
         after = b""
-        if len(body) <= CHUNK_ABOVE:
-            after = b"\r\nContent-Length: %d" % len(body)
+        if len(self.body) <= CHUNK_ABOVE:
+            after = b"\r\nContent-Length: %d" % len(self.body)
         elif minor:
             after = b"\r\nTransfer-Encoding: chunked"
-            body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+            body = (b"%x\r\n" % len(self.body), self.body, b"\r\n0\r\n\r\n")
         if not keep_alive and minor:
             after += b"\r\nConnection: close"
         elif keep_alive and not minor:
             after += b"\r\nConnection: keep-alive"
-        return before, after + b"\r\n\r\n" + (body if with_body else b"")
+        return before, b"".join((after, b"\r\n\r\n", *(body if with_body else ())))

@@ -30,8 +30,9 @@ class Born(NamedTuple):
 
 
 class Launcher:
-    """Starts workers. `context` is what every worker is told, as JSON; `rings` and `engine` name
-    a module and, in it, a class."""
+    """Starts workers. `context` is what every worker is told, as JSON; whoever changes something
+    changes it there, for workers to come. `rings` and `engine` name a module and, in it, a class.
+    """
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class Launcher:
     ) -> None:
         self.workers = workers
         self._lock_fd = lock_fd
-        self._context = context
+        self.context = context
         self._engine = engine
         self._rings = rings
         module = import_module(rings)
@@ -56,6 +57,10 @@ class Launcher:
         flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
         self._wake = [os.eventfd(0, flags) for _ in range(workers)]
         self._alive, self._held = os.pipe2(os.O_CLOEXEC)
+
+    def tell(self, name: str, value: object) -> None:
+        """Workers launched from now on are told this."""
+        self.context[name] = value
 
     def launch(self, worker: int) -> Born:
         """Start one worker process. Its generation is that of its rings."""
@@ -76,7 +81,7 @@ class Launcher:
             "rings": self._rings,
             "fds": fds,
             "wake": self._wake,
-            "context": self._context,
+            "context": self.context,
         }
         boot_fd = spawn.pack(boot)
         try:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from nsqcy.process.control import Answer, Channel
 
 PLACE_TIMEOUT = 5.0
+CHANGE_TIMEOUT = 10.0
+INSPECT_TIMEOUT = 30.0
 SAVE_TIMEOUT = 30.0  # the master writes and syncs nsqd.dat before it answers
 
 
@@ -51,9 +53,13 @@ class MasterLink:
             "channel_paused", SAVE_TIMEOUT, topic=topic, channel=channel, paused=paused
         )
 
-    def set_log_level(self, level: int) -> None:
-        """Set the log level of every process, the master's and ours with them."""
-        self._channel.notify("set_log_level", level=level)
+    def change_option(self, name: str, value: object) -> None:
+        """Change an option of the running nsqd; returns when every process has it, ours too."""
+        self._channel.call("change_option", CHANGE_TIMEOUT, name=name, value=value)
+
+    def inspect(self, what: str) -> str:
+        """What every process tells of itself, the master's and ours with them."""
+        return self._channel.call("inspect", INSPECT_TIMEOUT, what=what).blob.decode()
 
     def workers(self) -> list[dict[str, object]]:
         """The state of every worker, as the master sees it."""

@@ -22,10 +22,11 @@ from nsqcy import config, log
 from nsqcy.errors import StartError, Stop
 from nsqcy.nsqd import activation, listeners
 from nsqcy.nsqd.launcher import Launcher
-from nsqcy.nsqd.options import NSQD, NsqdOptions, resolve
+from nsqcy.nsqd.options import NSQD, NsqdOptions, derive, resolve
 from nsqcy.process import datapath, openfiles, service, spawn
 
 ENGINE = "nsqcy.nsqd.engine:Engine"
+UNIX = -1  # the port of a unix socket, to those who ask
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,16 +45,18 @@ def _run(argv: Sequence[str]) -> int:
     data_path = str(settings["data_path"])
     lock_fd = _lock(data_path)
     options = resolve(settings)
+    tls = _load_tls(settings, options)
     lines = log.Log(options.log_prefix, options.log_level, options.log_format)
     lines.info(config.version_line("nsqd"))
     lines.info(f"ID: {options.node_id}")
     for warning in settings.warnings:
         lines.warn(warning)
-    bound = _listen(options, service.inherited(os.environ))
+    bound = _listen(_addresses(options), service.inherited(os.environ))
     openfiles.raise_limit().tell(lines)
     notifier = service.notifier(os.environ, lines)
+    options = derive(options, {each.kind: each.port for each in bound})
     try:
-        return _serve(options, argv, lines, bound, lock_fd, notifier)
+        return _serve(options, argv, lines, bound, lock_fd, tls, notifier)
     except BaseException:
         for each in bound:
             each.close()
@@ -68,13 +71,34 @@ def _lock(data_path: str) -> int:
         raise StartError(f"failed to instantiate nsqd - {error}") from None
 
 
-def _listen(options: NsqdOptions, inherited: list[service.Inherited]) -> list[listeners.Listener]:
+def _load_tls(settings: config.Settings, options: NsqdOptions) -> dict[str, Any] | None:
+    """What workers need to know of TLS, found good; None if there is to be none."""
+    if not options.tls_cert:
+        return None
+    from nsqcy.nsqd import tls  # OpenSSL: time and memory only for those who want it
+
+    try:
+        material, warnings = tls.load(options, "tls_min_version" in settings.given)
+    except tls.TlsError as error:
+        text = f"failed to instantiate nsqd - failed to build TLS config - {error}"
+        raise StartError(text) from None
+    settings.warnings += warnings
+    return material._asdict() if material else None
+
+
+def _addresses(options: NsqdOptions) -> dict[str, str]:
+    """Where to listen, by kind."""
+    return {"tcp": options.tcp_address, "http": options.http_address}
+
+
+def _listen(
+    addresses: dict[str, str], inherited: list[service.Inherited]
+) -> list[listeners.Listener]:
     """The sockets the service manager has opened, and those of the kinds it has not."""
-    addresses = {"tcp": options.tcp_address, "http": options.http_address}
     bound = activation.assign(inherited, addresses)
     try:
         for kind, address in addresses.items():
-            if address and all(each.kind != kind for each in bound):
+            if (address or kind == "tcp") and all(each.kind != kind for each in bound):
                 bound.append(listeners.bind(address, kind))
     except Stop:
         for each in bound:
@@ -89,16 +113,20 @@ def _serve(
     lines: log.Log,
     bound: list[listeners.Listener],
     lock_fd: int,
+    tls: dict[str, Any] | None,
     notifier: service.Notifier,
 ) -> int:
-    launcher = Launcher(options.workers, lock_fd, _context(options, bound), ENGINE)
+    launcher = Launcher(options.workers, lock_fd, _context(options, bound, tls), ENGINE)
     born = [launcher.launch(worker) for worker in range(options.workers)]
 
-    from nsqcy.nsqd.master import Master
+    from nsqcy.nsqd.master import Master, Reread
 
-    def reread() -> int | None:
+    def reread() -> Reread | None:
         try:
-            return resolve(config.load(NSQD, argv)).log_level
+            settings = config.load(NSQD, argv)
+            log_level = resolve(settings).log_level
+            # The files where they were at the start: what they hold may change, not where they are.
+            return Reread(log_level, _load_tls(settings, options))
         except Stop as stop:
             lines.error(f"SIGHUP: {stop}; everything stays as it was")
             return None
@@ -106,7 +134,9 @@ def _serve(
     return Master(launcher, bound, options.data_path, lines, reread, notifier).run(born)
 
 
-def _context(options: NsqdOptions, bound: list[listeners.Listener]) -> dict[str, Any]:
+def _context(
+    options: NsqdOptions, bound: list[listeners.Listener], tls: dict[str, Any] | None
+) -> dict[str, Any]:
     """What every worker is told."""
     return {
         "options": options.dump(),
@@ -115,9 +145,12 @@ def _context(options: NsqdOptions, bound: list[listeners.Listener]) -> dict[str,
             "level": options.log_level,
             "format": options.log_format,
         },
-        "listeners": {each.kind: {"address": each.text, "port": each.port} for each in bound},
+        "listeners": {
+            each.kind: {"address": each.text, "port": each.port or UNIX} for each in bound
+        },
         "master": os.getpid(),
         "started": time.time_ns(),
+        "tls": tls,
     }
 
 

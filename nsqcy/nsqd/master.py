@@ -13,11 +13,13 @@ it loads its topics; the others are told that it is up; it gets connections.
 """
 
 import faulthandler
+import json
+import os
 import signal
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import gevent
 from gevent.event import AsyncResult, Event
@@ -25,11 +27,13 @@ from gevent.event import AsyncResult, Event
 from nsqcy import log
 from nsqcy.errors import StartError
 from nsqcy.names import is_ephemeral
-from nsqcy.nsqd import metadata
+from nsqcy.nsqd import debug, metadata
 from nsqcy.nsqd.acceptor import Acceptor
+from nsqcy.nsqd.gathering import Gathering
 from nsqcy.nsqd.launcher import Born, Launcher
 from nsqcy.nsqd.listeners import Listener
 from nsqcy.nsqd.placement import Placement
+from nsqcy.nsqd.stats import Query
 from nsqcy.process import ancillary, arbiter, spawn
 from nsqcy.process.arbiter import Arbiter, describe
 from nsqcy.process.control import Answer, CallTimeout, Channel, ChannelClosed, RemoteError, Request
@@ -41,11 +45,21 @@ from nsqcy.process.watchdog import Watchdog
 STOP_LIMIT = 600.0  # seconds workers may take to save before they are killed
 KILL_LIMIT = 5.0
 FORWARD_LIMIT = 60.0  # seconds a worker may take to answer another; callers set less
+SHARE_LIMIT = 5.0  # seconds a worker may take to make its share of /stats
+CHANGE_LIMIT = 5.0  # seconds workers may take to say that they know of a changed option
+INSPECT_LIMIT = 20.0  # seconds they may take to tell of themselves
 HUNG_UP_LIMIT = 5.0  # seconds a worker may live without its control channel
 NAG = 5.0  # seconds between complaints about a worker that does not answer
 LAGGING = 2_000_000_000
 
 CLEAN, FAILED = 0, 1
+
+
+class Reread(NamedTuple):
+    """What the configuration and the files it names say after a SIGHUP."""
+
+    log_level: int
+    tls: dict[str, Any] | None = None  # material of nsqcy.nsqd.tls
 
 
 class Crewman:
@@ -99,7 +113,7 @@ class Crewman:
 class Master:
     """One nsqd. `run` lives until the end and gives the exit code.
 
-    `reread` gives the log level the configuration file now asks for, if any.
+    `reread` reads the configuration again; None if it is wrong now.
     """
 
     def __init__(
@@ -108,7 +122,7 @@ class Master:
         listeners: list[Listener],
         data_path: str,
         lines: log.Log,
-        reread: Callable[[], int | None] = lambda: None,
+        reread: Callable[[], Reread | None] = lambda: None,
         notifier: Notifier | None = None,
     ) -> None:
         self._launcher = launcher
@@ -124,11 +138,16 @@ class Master:
         self._arbiter = Arbiter(launcher.workers, self, lines)
         self._acceptor = Acceptor(listeners, lines, self._listener_failed)
         self._notifier = notifier or Notifier()
-        self._watchdog = Watchdog(self._notifier, self._arbiter.silent)
+        self._watchdog = Watchdog(self._notifier, self._arbiter.unheard)
+        self._gathering = Gathering(
+            self._ask_shares, launcher.workers, launcher.context.get("started", 0)
+        )
         self._started = False
         self._ending = False
         self._booting: gevent.Greenlet | None = None
         self._done: AsyncResult = AsyncResult()
+        # What the master itself does about an option that changes.
+        self._on_change: dict[str, Callable[[Any], None]] = {"log_level": self._log_level_changed}
 
     def run(self, born: Iterable[Born]) -> int:
         """Live with the workers that `main` has started."""
@@ -378,6 +397,13 @@ class Master:
                 )
             case "workers":
                 return self.workers()
+            case "stats":
+                return Answer(blob=self._gathering.page(Query(**args)))
+            case "inspect":
+                return Answer(blob=self._inspect(args["what"]).encode(errors="replace"))
+            case "change_option":
+                self.change_option(args["name"], args["value"])
+                return None
             case _:
                 ancillary.close_all(request.fds)
                 raise ValueError(f"the master has no method {request.method}")
@@ -402,15 +428,22 @@ class Master:
                 self._placement.place(args["topic"])
             case "channel_created":
                 changed = self._picture.create_channel(args["topic"], args["channel"])
-            case "set_log_level":
-                self.set_log_level(args["level"])
-                return
             case _:
                 ancillary.close_all(request.fds)
                 self._log.error(f"worker {index}: the master has no method {request.method}")
                 return
         if changed and _is_durable(args):
             self._store.persist_soon()
+
+    def _ask_shares(self, query: Query) -> list[Answer]:
+        """Those of the workers that have loaded their topics and answer in time."""
+        asked = [
+            gevent.spawn(_ask, man, "share", SHARE_LIMIT, query._asdict())
+            for man in self._crew.values()
+            if man.ready
+        ]
+        gevent.joinall(asked)
+        return [each.value for each in asked if isinstance(each.value, Answer)]
 
     def _place(self, topic: str) -> int:
         known = self._placement.worker_of(topic) is not None
@@ -428,6 +461,34 @@ class Master:
         return man.channel.call(
             request.method, FORWARD_LIMIT, blob=request.blob, fds=request.fds, **request.args
         )
+
+    # -- looking into it
+
+    def _inspect(self, what: str) -> str:
+        """What every process tells of itself."""
+        told = [f"== master, pid {os.getpid()}\n{debug.tell(what)}"]
+        for index, answer in self.gather("inspect", INSPECT_LIMIT, what=what).items():
+            text = answer.blob.decode() if isinstance(answer, Answer) else f"{answer}\n"
+            told.append(f"== worker {index}, pid {self._arbiter.children[index].pid}\n{text}")
+        return "\n".join(told)
+
+    # -- options that change
+
+    def change_option(self, name: str, value: Any) -> None:
+        """Change an option here, in every worker, and in those that will be started.
+
+        Returns when all workers have it; one that does not answer will meet it before anything
+        that is asked of it later.
+        """
+        self._launcher.context["options"][name] = value
+        changed = self._on_change.get(name)
+        if changed is not None:
+            changed(value)
+        self.gather("option_changed", CHANGE_LIMIT, name=name, value=value)
+
+    def _log_level_changed(self, level: int) -> None:
+        self._log.level = level
+        self._launcher.context["log"]["level"] = level
 
     # -- signals and the end
 
@@ -460,20 +521,23 @@ class Master:
         telling = self._started and not self._ending
         if telling:
             self._notifier.reloading()
-        level = self._reread()
-        if level is not None:
-            self.set_log_level(level)
+        found = self._reread()
+        if found is not None:
+            self._adopt_settings(found)
         if telling:
             self._notifier.ready(self._serving())
 
+    def _adopt_settings(self, found: Reread) -> None:
+        self.change_option("log_level", found.log_level)
+        if found.tls is not None:
+            self._launcher.tell("tls", found.tls)
+            material = json.dumps(found.tls).encode()
+            for man in self._crew.values():
+                man.channel.notify("tls", blob=material)
+            self._log.info("TLS: the certificate files were read again")
+
     def _on_quit(self) -> None:
         self._arbiter.signal_all(signal.SIGQUIT)
-
-    def set_log_level(self, level: int) -> None:
-        """Set the log level of every process."""
-        self._log.level = level
-        for man in self._crew.values():
-            man.channel.notify("log_level", level=level)
 
     def _stop(self, code: int) -> None:
         if self._ending:

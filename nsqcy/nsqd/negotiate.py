@@ -5,19 +5,16 @@ are checked) and the answer. Pure; knows no connection. See the tests of case id
 """
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from nsqcy import NSQ_VERSION
 from nsqcy.errors import ClientError
+from nsqcy.nsqd import gojson
 from nsqcy.nsqd.options import NsqdOptions
 
 MILLISECOND = 1_000_000
 DEFLATE_LEVEL = 6
-
-INT64 = 63
-INT32 = 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +31,10 @@ class Identity:
     output_buffer_timeout: int
     sample_rate: int
     msg_timeout: int
+    tls: bool
+    snappy: bool
+    deflate: bool
+    deflate_level: int
     answer: bytes
 
 
@@ -44,10 +45,11 @@ class Current(Protocol):
     output_buffer_size: int
     output_buffer_timeout: int
     msg_timeout: int
+    upgraded: bool
 
 
 def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
-    """Read the body of an IDENTIFY; raises ClientError (E_BAD_BODY)."""
+    """Read the body of an IDENTIFY; raises ClientError (E_BAD_BODY, E_IDENTIFY_FAILED)."""
     wanted = _decode(body)
     heartbeat = _heartbeat(wanted["heartbeat_interval"], options, current)
     timeout = _buffer_timeout(wanted["output_buffer_timeout"], options, current)
@@ -58,10 +60,10 @@ def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
     if not 0 <= sample_rate <= 99:
         raise _invalid("sample rate", sample_rate)
     msg_timeout = _msg_timeout(wanted["msg_timeout"], options, current)
-    answer = b"OK"
-    if wanted["feature_negotiation"]:
-        answer = _answer(options, wanted["deflate_level"], msg_timeout, sample_rate, size, timeout)
-    return Identity(
+    negotiated = wanted["feature_negotiation"]
+    # What a connection has been upgraded to stays as it is, and nothing is added.
+    upgrades = negotiated and not current.upgraded
+    identity = Identity(
         client_id=wanted["client_id"],
         hostname=wanted["hostname"],
         user_agent=wanted["user_agent"],
@@ -72,8 +74,15 @@ def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
         output_buffer_timeout=timeout * MILLISECOND,
         sample_rate=sample_rate,
         msg_timeout=msg_timeout * MILLISECOND,
-        answer=answer,
+        tls=upgrades and wanted["tls_v1"] and bool(options.tls_cert),
+        snappy=upgrades and wanted["snappy"] and options.snappy,
+        deflate=upgrades and wanted["deflate"] and options.deflate,
+        deflate_level=_deflate_level(wanted["deflate_level"], options),
+        answer=b"OK",
     )
+    if identity.snappy and identity.deflate:
+        raise ClientError("E_IDENTIFY_FAILED", "cannot enable both deflate and snappy compression")
+    return replace(identity, answer=_answer(identity, options)) if negotiated else identity
 
 
 # -- the fields, in the order in which they are checked
@@ -118,103 +127,58 @@ def _msg_timeout(wanted: int, options: NsqdOptions, current: Current) -> int:
     return wanted
 
 
+def _deflate_level(wanted: int, options: NsqdOptions) -> int:
+    return min(wanted if wanted > 0 else DEFLATE_LEVEL, options.max_deflate_level)
+
+
 def _invalid(what: str, value: int) -> ClientError:
     return ClientError("E_BAD_BODY", f"IDENTIFY {what} ({value}) is invalid")
 
 
-def _answer(
-    options: NsqdOptions, level: int, msg_timeout: int, sample_rate: int, size: int, timeout: int
-) -> bytes:
+def _answer(identity: Identity, options: NsqdOptions) -> bytes:
     agreed = {
         "max_rdy_count": options.max_rdy_count,
         "version": NSQ_VERSION,
         "max_msg_timeout": options.max_msg_timeout // MILLISECOND,
-        "msg_timeout": msg_timeout,
-        "tls_v1": False,
-        "deflate": False,
-        "deflate_level": min(level if level > 0 else DEFLATE_LEVEL, options.max_deflate_level),
+        "msg_timeout": identity.msg_timeout // MILLISECOND,
+        "tls_v1": identity.tls,
+        "deflate": identity.deflate,
+        "deflate_level": identity.deflate_level,
         "max_deflate_level": options.max_deflate_level,
-        "snappy": False,
-        "sample_rate": sample_rate,
-        "auth_required": False,
-        "output_buffer_size": size,
-        "output_buffer_timeout": timeout,
+        "snappy": identity.snappy,
+        "sample_rate": identity.sample_rate,
+        "auth_required": bool(options.auth_http_address),
+        "output_buffer_size": identity.output_buffer_size,
+        "output_buffer_timeout": identity.output_buffer_timeout // MILLISECOND,
         "topology_region": options.topology_region,
         "topology_zone": options.topology_zone,
     }
     return json.dumps(agreed, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-# -- JSON as Go reads it
+# -- the body
 
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("not a string")
-    # A lone surrogate, escaped in JSON, has no place in UTF-8.
-    return value.encode("utf-8", "replace").decode()
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("not a boolean")
-    return value
-
-
-def _integer(bits: int) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        if type(value) is not int or not -(1 << bits) <= value < 1 << bits:
-            raise ValueError("not an integer of that size")
-        return value
-
-    return read
-
-
-FIELDS: dict[str, tuple[Callable[[Any], Any], Any]] = {
-    "client_id": (_text, ""),
-    "hostname": (_text, ""),
-    "user_agent": (_text, ""),
-    "feature_negotiation": (_flag, False),
-    "heartbeat_interval": (_integer(INT64), 0),
-    "output_buffer_size": (_integer(INT64), 0),
-    "output_buffer_timeout": (_integer(INT64), 0),
-    "tls_v1": (_flag, False),
-    "deflate": (_flag, False),
-    "deflate_level": (_integer(INT64), 0),
-    "snappy": (_flag, False),
-    "sample_rate": (_integer(INT32), 0),
-    "msg_timeout": (_integer(INT64), 0),
-    "topology_region": (_text, ""),
-    "topology_zone": (_text, ""),
+FIELDS: gojson.Fields = {
+    "client_id": (gojson.text, ""),
+    "hostname": (gojson.text, ""),
+    "user_agent": (gojson.text, ""),
+    "feature_negotiation": (gojson.flag, False),
+    "heartbeat_interval": (gojson.int64, 0),
+    "output_buffer_size": (gojson.int64, 0),
+    "output_buffer_timeout": (gojson.int64, 0),
+    "tls_v1": (gojson.flag, False),
+    "deflate": (gojson.flag, False),
+    "deflate_level": (gojson.int64, 0),
+    "snappy": (gojson.flag, False),
+    "sample_rate": (gojson.int32, 0),
+    "msg_timeout": (gojson.int64, 0),
+    "topology_region": (gojson.text, ""),
+    "topology_zone": (gojson.text, ""),
 }
 
 
 def _decode(body: bytes) -> dict[str, Any]:
-    """Every field, read or at its default: keys in any case, null as if absent, the last of
-    several; anything else that is not what it should be is an error."""
     try:
-        pairs = json.loads(
-            body.decode("utf-8", "replace"),
-            object_pairs_hook=_Pairs,
-            parse_constant=_refuse_constant,
-        )
-        if pairs is None:
-            pairs = _Pairs()
-        if not isinstance(pairs, _Pairs):
-            raise ValueError("not an object")
-        fields = {name: default for name, (_, default) in FIELDS.items()}
-        for key, value in pairs:
-            name = key.lower()
-            if name in FIELDS and value is not None:
-                fields[name] = FIELDS[name][0](value)
-    except (ValueError, RecursionError):
+        return gojson.decode(body, FIELDS)
+    except ValueError:
         raise ClientError("E_BAD_BODY", "IDENTIFY failed to decode JSON body") from None
-    return fields
-
-
-class _Pairs(list[tuple[str, Any]]):
-    """An object as its pairs, so that neither order nor repeats are lost."""
-
-
-def _refuse_constant(text: str) -> None:
-    raise ValueError(f"{text} is not JSON")

@@ -5,6 +5,7 @@ nothing here opens a file or a socket.
 """
 
 import os
+import re
 import zlib
 from collections.abc import Mapping
 
@@ -139,6 +140,12 @@ NETWORK = (
         STRING,
         "0.0.0.0:4152",
         "host:port for HTTPS clients, opened when there is a certificate; empty for none",
+    ),
+    Option(
+        "debug-remote",
+        BOOL,
+        False,
+        "answer /debug requests of other machines too, not only of this one",
     ),
     Option(
         "broadcast-address",
@@ -375,6 +382,7 @@ class NsqdOptions(Options):
     tcp_address: str
     http_address: str
     https_address: str
+    debug_remote: bool
     broadcast_address: str
     broadcast_tcp_port: int
     broadcast_http_port: int
@@ -444,6 +452,23 @@ def resolve(settings: Settings) -> NsqdOptions:
         max_input_bytes=_input_bytes(settings, options),
         memory_bytes=options.memory_bytes or available_memory() // 2 // options.workers,
     )
+
+
+def derive(options: NsqdOptions, ports: Mapping[str, int]) -> NsqdOptions:
+    """The options with what is known once the sockets are bound: `ports`, by kind of listener."""
+    options = options.replace(
+        broadcast_tcp_port=options.broadcast_tcp_port or ports["tcp"],
+        broadcast_http_port=options.broadcast_http_port or ports.get("http", 0),
+    )
+    return options.replace(statsd_prefix=_statsd_prefix(options))
+
+
+def _statsd_prefix(options: NsqdOptions) -> str:
+    """With the address for each %s, in the letters of a statsd key, and a dot at its end."""
+    host, port = options.broadcast_address, options.broadcast_http_port
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    prefix = options.statsd_prefix.replace("%s", re.sub("[.:]", "_", address))
+    return prefix if not prefix or prefix.endswith(".") else prefix + "."
 
 
 def _refuse(settings: Settings, text: str, name: str = "") -> StartError:

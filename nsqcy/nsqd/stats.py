@@ -1,133 +1,346 @@
-"""/stats: the shares of all workers made into one object, and that object made into text.
+"""The forms of /stats: what topics, channels and clients look like as JSON and as text.
 
-Pure functions.  They know the keys, their order and what is left out when; they do not know where
-the numbers come from.
+Pure functions of counters (the dicts of `Topic.counters()` and its like).  They know the keys,
+their order and what is left out when; they do not know where the numbers come from.  A page is made
+of pieces: a client's go into its channel's, a channel's into its topic's, and those of all topics,
+from wherever they come, are joined as they are.
 """
 
 import gc
+import re
 import resource
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypedDict
+from operator import itemgetter
+from typing import Any, NamedTuple, Protocol
 
 from nsqcy import NSQ_VERSION, __version__
 from nsqcy.durations import format_duration
-from nsqcy.nsqd.gotext import rfc3339
+from nsqcy.nsqd.gotext import json_bytes, json_string, rfc3339
 
-Stats = dict[str, Any]
+Counters = Mapping[str, Any]
 
-
-class Share(TypedDict):
-    """What one worker knows: the topics it owns and the producers connected to it.
-
-    The dicts have the keys of the tables below (`clients` a list of clients, `pub_counts` a mapping
-    from topic to count); keys that NSQ does not have are passed on behind NSQ's.
-    """
-
-    topics: Sequence[Mapping[str, Any]]
-    producers: Sequence[Mapping[str, Any]]
-
-
-def _keys(names: str) -> tuple[str, ...]:
-    return tuple(names.split())
-
-
-# A key that ends in "?" is left out when its value is zero, false or empty.
-TOPIC_KEYS = _keys(
-    "topic_name channels depth backend_depth message_count message_bytes paused"
-    " e2e_processing_latency"
+MEMORY_KEYS = (
+    *("heap_objects", "heap_idle_bytes", "heap_in_use_bytes", "heap_released_bytes"),
+    *("gc_pause_usec_100", "gc_pause_usec_99", "gc_pause_usec_95", "next_gc_bytes"),
+    "gc_total_runs",
 )
-CHANNEL_KEYS = _keys(
-    "channel_name depth backend_depth in_flight_count deferred_count message_count"
-    " zone_local_msg_count? region_local_msg_count? global_msg_count?"
-    " requeue_count timeout_count client_count clients paused e2e_processing_latency"
-)
-CLIENT_KEYS = _keys(
-    "client_id hostname version remote_address state ready_count in_flight_count message_count"
-    " zone_local_msg_count? region_local_msg_count? global_msg_count?"
-    " finish_count requeue_count connect_ts sample_rate deflate snappy user_agent"
-    " authed? auth_identity? auth_identity_url? topology_zone topology_region pub_counts?"
-    " tls tls_cipher_suite tls_version tls_negotiated_protocol tls_negotiated_protocol_is_mutual"
-)
-MEMORY_KEYS = _keys(
-    "heap_objects heap_idle_bytes heap_in_use_bytes heap_released_bytes"
-    " gc_pause_usec_100 gc_pause_usec_99 gc_pause_usec_95 next_gc_bytes gc_total_runs"
-)
-
-NO_LATENCY = {"count": 0, "percentiles": None}
+LATENCY = "e2e_processing_latency"
 
 
-def merge(
-    shares: Iterable[Share],
-    *,
-    health: str,
-    start_time: int,
-    topic: str = "",
-    channel: str = "",
-    include_clients: bool = True,
-    memory: Mapping[str, int] | None = None,
-) -> Stats:
-    """The object of `/stats?format=json`; `topic` and `channel` keep only those of that name."""
-    shares = list(shares)
-    topics = [t for share in shares for t in share["topics"]]
+class Query(NamedTuple):
+    """What was asked for.  `topic` and `channel` keep only those of that name; "" keeps all."""
+
+    json: bool = False
+    topic: str = ""
+    channel: str = ""
+    include_clients: bool = True
+    include_mem: bool = True
+
+
+class Head(NamedTuple):
+    """What a page begins with.  Both times are wall clock, in nanoseconds."""
+
+    health: str
+    started: int
+    now: int
+
+
+class Form(Protocol):
+    """How a page is written.  `topic` of a client's form keeps only that entry of its counts."""
+
+    def client(self, counters: Counters, topic: str, now: int) -> str: ...
+    def channel(self, counters: Counters, clients: Sequence[str] | None) -> str:
+        """`clients` is None when they are not to be shown."""
+
+    def topic(self, counters: Counters, channels: Sequence[str]) -> str: ...
+    def producers(self, clients: Iterable[str]) -> str:
+        """Some of the producers; the pieces of all are joined by `page`."""
+
+    def page(
+        self,
+        head: Head,
+        topics: Sequence[bytes] | None,
+        memory: Mapping[str, int] | None,
+        producers: Sequence[bytes],
+    ) -> bytes:
+        """`topics` is None when one was asked for that there is not."""
+
+
+def form(query: Query) -> Form:
+    """The form a query asks for."""
+    return JSON if query.json else TEXT
+
+
+def encode(text: str) -> bytes:
+    """What was not UTF-8 when it came is replaced, as Go does in JSON."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return _SURROGATE.sub("\ufffd", text).encode()
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def pub_counts(counters: Counters, topic: str) -> list[tuple[str, int]]:
+    """How much a client has published to which topic, or to this one alone."""
+    counts = counters.get("pub_counts")
+    if not counts:
+        return []
     if topic:
-        topics = [t for t in topics if t["topic_name"] == topic]
-    unknown_topic = bool(topic) and not topics
-    merged = [_topic(t, topic, channel, include_clients) for t in topics]
-    if channel:
-        merged = [t for t in merged if t["channels"]]
-    producers = [_client(p, topic) for share in shares for p in share["producers"]]
-    if unknown_topic or not include_clients:
-        producers = []
-
-    stats: Stats = {"version": NSQ_VERSION, "health": health, "start_time": start_time}
-    # Typed clients tell null from []: no topic of that name is null, no topic at all is [].
-    stats["topics"] = None if unknown_topic else sorted(merged, key=lambda t: t["topic_name"])
-    if memory is not None:
-        stats["memory"] = {key: memory[key] for key in MEMORY_KEYS}
-    stats["producers"] = producers or None
-    return stats
+        return [(topic, counts[topic])] if topic in counts else []
+    return sorted(counts.items())
 
 
-def _topic(raw: Mapping[str, Any], topic: str, channel: str, include_clients: bool) -> Stats:
-    channels = [
-        _channel(c, topic, include_clients)
-        for c in raw["channels"]
-        if not channel or c["channel_name"] == channel
+# JSON
+
+
+_BOOL = ("false", "true")
+_NO_LATENCY = '{"count":0,"percentiles":null}'
+
+_TOPIC = (
+    '{"topic_name":"%s","channels":[%s],"depth":%d,"backend_depth":%d,"message_count":%d'
+    ',"message_bytes":%d,"paused":%s,"e2e_processing_latency":%s%s}'
+)
+_topic_numbers = itemgetter("depth", "backend_depth", "message_count", "message_bytes")
+_TOPIC_KEYS = frozenset(
+    ["topic_name", "depth", "backend_depth", "message_count", "message_bytes", "paused", LATENCY]
+)
+
+_CHANNEL = (
+    '{"channel_name":"%s","depth":%d,"backend_depth":%d,"in_flight_count":%d,"deferred_count":%d'
+    ',"message_count":%d%s,"requeue_count":%d,"timeout_count":%d,"client_count":%d,"clients":%s'
+    ',"paused":%s,"e2e_processing_latency":%s%s}'
+)
+_channel_numbers = itemgetter(
+    *("depth", "backend_depth", "in_flight_count", "deferred_count", "message_count")
+)
+_LOCALITIES = ("zone_local_msg_count", "region_local_msg_count", "global_msg_count")
+_CHANNEL_KEYS = frozenset(
+    [
+        *("channel_name", "depth", "backend_depth", "in_flight_count", "deferred_count"),
+        *("message_count", "requeue_count", "timeout_count", "client_count", "paused", LATENCY),
+        *_LOCALITIES,
     ]
-    channels.sort(key=lambda c: c["channel_name"])
-    return _ordered({"e2e_processing_latency": NO_LATENCY, **raw, "channels": channels}, TOPIC_KEYS)
+)
 
-
-def _channel(raw: Mapping[str, Any], topic: str, include_clients: bool) -> Stats:
-    values = {
-        "e2e_processing_latency": NO_LATENCY,
-        "client_count": len(raw["clients"]),
-        **raw,
-        "clients": [_client(c, topic) for c in raw["clients"]] if include_clients else None,
-    }
-    return _ordered(values, CHANNEL_KEYS)
-
-
-def _client(raw: Mapping[str, Any], topic: str) -> Stats:
-    counts = raw.get("pub_counts") or {}
-    pub_counts = [
-        {"topic": name, "count": count}
-        for name, count in sorted(counts.items())
-        if not topic or name == topic
+_CLIENT = (
+    '{"client_id":%s,"hostname":%s,"version":"%s","remote_address":%s,"state":%d,"ready_count":%d'
+    ',"in_flight_count":%d,"message_count":%d,"finish_count":%d,"requeue_count":%d,"connect_ts":%d'
+    ',"sample_rate":%d,"deflate":%s,"snappy":%s,"user_agent":%s%s,"topology_zone":%s'
+    ',"topology_region":%s%s,"tls":%s,"tls_cipher_suite":"%s","tls_version":"%s"'
+    ',"tls_negotiated_protocol":%s,"tls_negotiated_protocol_is_mutual":%s%s}'
+)
+_client_numbers = itemgetter(
+    *("state", "ready_count", "in_flight_count", "message_count", "finish_count"),
+    *("requeue_count", "connect_ts", "sample_rate"),
+)
+_CLIENT_KEYS = frozenset(
+    [
+        *("client_id", "hostname", "version", "remote_address", "state", "ready_count"),
+        *("in_flight_count", "message_count", "finish_count", "requeue_count", "connect_ts"),
+        *("sample_rate", "deflate", "snappy", "user_agent", "authed", "auth_identity"),
+        *("auth_identity_url", "topology_zone", "topology_region", "pub_counts", "tls"),
+        *("tls_cipher_suite", "tls_version", "tls_negotiated_protocol"),
+        "tls_negotiated_protocol_is_mutual",
     ]
-    return _ordered({**raw, "pub_counts": pub_counts}, CLIENT_KEYS)
+)
 
 
-def _ordered(values: Mapping[str, Any], keys: Sequence[str]) -> Stats:
-    result = {}
-    for key in keys:
-        if key[-1] != "?":
-            result[key] = values[key]
-        elif values.get(key[:-1]):
-            result[key[:-1]] = values[key[:-1]]
-    known = {key.rstrip("?") for key in keys}
-    result.update((key, value) for key, value in values.items() if key not in known)
-    return result
+class JsonForm:
+    """`/stats?format=json`.  Keys that NSQ does not have follow NSQ's."""
+
+    def client(self, counters: Counters, topic: str, now: int) -> str:
+        return _CLIENT % (
+            json_string(counters["client_id"]),
+            json_string(counters["hostname"]),
+            counters["version"],
+            json_string(counters["remote_address"]),
+            *_client_numbers(counters),
+            _BOOL[counters["deflate"]],
+            _BOOL[counters["snappy"]],
+            json_string(counters["user_agent"]),
+            _authorization(counters),
+            json_string(counters["topology_zone"]),
+            json_string(counters["topology_region"]),
+            _json_counts(pub_counts(counters, topic)),
+            _BOOL[counters["tls"]],
+            counters["tls_cipher_suite"],
+            counters["tls_version"],
+            json_string(counters["tls_negotiated_protocol"]),
+            _BOOL[counters["tls_negotiated_protocol_is_mutual"]],
+            _others(counters, _CLIENT_KEYS),
+        )
+
+    def channel(self, counters: Counters, clients: Sequence[str] | None) -> str:
+        return _CHANNEL % (
+            counters["channel_name"],
+            *_channel_numbers(counters),
+            _localities(counters),
+            counters["requeue_count"],
+            counters["timeout_count"],
+            counters["client_count"],
+            "null" if clients is None else f"[{','.join(clients)}]",
+            _BOOL[counters["paused"]],
+            _json_latency(counters),
+            _others(counters, _CHANNEL_KEYS),
+        )
+
+    def topic(self, counters: Counters, channels: Sequence[str]) -> str:
+        return _TOPIC % (
+            counters["topic_name"],
+            ",".join(channels),
+            *_topic_numbers(counters),
+            _BOOL[counters["paused"]],
+            _json_latency(counters),
+            _others(counters, _TOPIC_KEYS),
+        )
+
+    def producers(self, clients: Iterable[str]) -> str:
+        return ",".join(clients)
+
+    def page(
+        self,
+        head: Head,
+        topics: Sequence[bytes] | None,
+        memory: Mapping[str, int] | None,
+        producers: Sequence[bytes],
+    ) -> bytes:
+        start = {
+            "version": NSQ_VERSION,
+            "health": head.health,
+            "start_time": head.started // 1_000_000_000,
+        }
+        # Typed clients tell null from []: no topic of that name is null, no topic at all is [].
+        parts = [json_bytes(start)[:-1], b',"topics":']
+        parts += [b"null"] if topics is None else [b"[", b",".join(topics), b"]"]
+        if memory is not None:
+            parts += [b',"memory":', json_bytes({key: memory[key] for key in MEMORY_KEYS})]
+        parts += [b',"producers":']
+        parts += [b"[", b",".join(producers), b"]}"] if producers else [b"null}"]
+        return b"".join(parts)
+
+
+def _localities(counters: Counters) -> str:
+    shown = [f',"{key}":{counters[key]}' for key in _LOCALITIES if counters.get(key)]
+    return "".join(shown)
+
+
+def _authorization(counters: Counters) -> str:
+    text = ',"authed":true' if counters.get("authed") else ""
+    for key in ("auth_identity", "auth_identity_url"):
+        if counters.get(key):
+            text += f',"{key}":{json_string(counters[key])}'
+    return text
+
+
+def _json_counts(counts: list[tuple[str, int]]) -> str:
+    if not counts:
+        return ""
+    entries = ",".join(f'{{"topic":"{topic}","count":{count}}}' for topic, count in counts)
+    return f',"pub_counts":[{entries}]'
+
+
+def _json_latency(counters: Counters) -> str:
+    latency = counters.get(LATENCY)
+    return json_bytes(latency).decode() if latency else _NO_LATENCY
+
+
+def _others(counters: Counters, known: frozenset[str]) -> str:
+    if counters.keys() <= known:
+        return ""
+    others = {key: value for key, value in counters.items() if key not in known}
+    return "," + json_bytes(others).decode()[1:-1]
+
+
+# Text
+
+
+class TextForm:
+    """`/stats`, for people."""
+
+    def client(self, counters: Counters, topic: str, now: int) -> str:
+        _, colon, port = counters["remote_address"].rpartition(":")
+        # A unix socket has neither host nor port.
+        name = f"{counters['hostname']}:{port} {counters['user_agent']}" if colon else ": "
+        seconds = now // 1_000_000_000 - counters["connect_ts"]
+        connected = format_duration(seconds * 1_000_000_000)
+        counts = pub_counts(counters, topic)
+        if counts:
+            topics = ",".join(f"{topic}={count}" for topic, count in counts)
+            total = sum(count for _, count in counts)
+            return f"[V2 {name:<21}] msgs: {total:<8} topics: {topics} connected: {connected}"
+        return (
+            f"[V2 {name:<21}] state: {counters['state']} inflt: {counters['in_flight_count']:<4}"
+            f" rdy: {counters['ready_count']:<4} fin: {counters['finish_count']:<8}"
+            f" re-q: {counters['requeue_count']:<8} msgs: {counters['message_count']:<8}"
+            f" connected: {connected}"
+        )
+
+    def channel(self, counters: Counters, clients: Sequence[str] | None) -> str:
+        line = (
+            f"   {'*P' if counters['paused'] else '  '} [{counters['channel_name']:<25}]"
+            f" depth: {counters['depth']:<5} be-depth: {counters['backend_depth']:<5}"
+            f" inflt: {counters['in_flight_count']:<4} def: {counters['deferred_count']:<4}"
+            f" re-q: {counters['requeue_count']:<5} timeout: {counters['timeout_count']:<5}"
+            f" msgs: {counters['message_count']:<8} e2e%: {_text_latency(counters)}"
+        )
+        return "\n        ".join([line, *(clients or ())])
+
+    def topic(self, counters: Counters, channels: Sequence[str]) -> str:
+        line = (
+            f"{'*P' if counters['paused'] else '  '} [{counters['topic_name']:<15}]"
+            f" depth: {counters['depth']:<5} be-depth: {counters['backend_depth']:<5}"
+            f" msgs: {counters['message_count']:<8} e2e%: {_text_latency(counters)}"
+        )
+        return "\n".join([line, *channels])
+
+    def producers(self, clients: Iterable[str]) -> str:
+        return "\n".join("   " + client for client in clients)
+
+    def page(
+        self,
+        head: Head,
+        topics: Sequence[bytes] | None,
+        memory: Mapping[str, int] | None,
+        producers: Sequence[bytes],
+    ) -> bytes:
+        lines = [
+            f"nsqd v{NSQ_VERSION} (built w/nsqcy-{__version__})",
+            f"start_time {rfc3339(head.started // 1_000_000_000)}",
+            f"uptime {format_duration(head.now - head.started)}",
+            "",
+            f"Health: {head.health}",
+        ]
+        if memory is not None:
+            lines += ["", "Memory:"]
+            lines += [f"   {key:<25}\t{memory[key]}" for key in MEMORY_KEYS]
+        parts = [encode("\n".join(lines)), b"\n\nTopics:" + (b"\n" if topics else b" None")]
+        parts += [b"\n\n".join(topics or ())]
+        parts += [b"\n\nProducers:" + (b"\n" if producers else b" None")]
+        parts += [b"\n".join(producers), b"\n"]
+        return b"".join(parts)
+
+
+def _text_latency(counters: Counters) -> str:
+    latency = counters.get(LATENCY)
+    percentiles = latency["percentiles"] if latency else None
+    return ", ".join(humanize(entry["value"]) for entry in percentiles or ())
+
+
+def humanize(ns: float) -> str:
+    """Nanoseconds with one decimal in the largest unit they exceed one of: `26.9ms`, `0.0ns`."""
+    for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
+        if ns > size:
+            return f"{ns / size:.1f}{unit}"
+    return f"{ns:.1f}ns"
+
+
+JSON = JsonForm()
+TEXT = TextForm()
+
+
+# Memory
 
 
 def process_memory() -> dict[str, int]:
@@ -146,83 +359,3 @@ def merge_memory(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
         key: (max if key.startswith("gc_pause") else sum)([part[key] for part in columns] or [0])
         for key in MEMORY_KEYS
     }
-
-
-# Text
-
-
-def render_text(stats: Stats, *, now_ns: int, started_ns: int) -> str:
-    """The page of `/stats` without `format=json`; both times are wall clock."""
-    lines = [
-        f"nsqd v{stats['version']} (built w/nsqcy-{__version__})",
-        f"start_time {rfc3339(stats['start_time'])}",
-        f"uptime {format_duration(now_ns - started_ns)}",
-        "",
-        f"Health: {stats['health']}",
-    ]
-    if "memory" in stats:
-        lines += ["", "Memory:"]
-        lines += [f"   {key:<25}\t{value}" for key, value in stats["memory"].items()]
-    topics = stats["topics"] or []
-    lines += ["", "Topics:" if topics else "Topics: None"]
-    now = now_ns // 1_000_000_000
-    for number, topic in enumerate(topics):
-        if number:
-            lines.append("")
-        lines.append(_topic_line(topic))
-        for channel in topic["channels"]:
-            lines.append(_channel_line(channel))
-            lines += [" " * 8 + _client_line(c, now) for c in channel["clients"] or []]
-    producers = stats["producers"] or []
-    lines += ["", "Producers:" if producers else "Producers: None"]
-    lines += [" " * 3 + _client_line(p, now) for p in producers]
-    return "\n".join(lines) + "\n"
-
-
-def _topic_line(topic: Stats) -> str:
-    return (
-        f"{'*P' if topic['paused'] else '  '} [{topic['topic_name']:<15}]"
-        f" depth: {topic['depth']:<5} be-depth: {topic['backend_depth']:<5}"
-        f" msgs: {topic['message_count']:<8} e2e%: {_latency(topic)}"
-    )
-
-
-def _channel_line(channel: Stats) -> str:
-    return (
-        f"   {'*P' if channel['paused'] else '  '} [{channel['channel_name']:<25}]"
-        f" depth: {channel['depth']:<5} be-depth: {channel['backend_depth']:<5}"
-        f" inflt: {channel['in_flight_count']:<4} def: {channel['deferred_count']:<4}"
-        f" re-q: {channel['requeue_count']:<5} timeout: {channel['timeout_count']:<5}"
-        f" msgs: {channel['message_count']:<8} e2e%: {_latency(channel)}"
-    )
-
-
-def _client_line(client: Stats, now: int) -> str:
-    _, colon, port = client["remote_address"].rpartition(":")
-    # A unix socket has neither host nor port.
-    name = f"{client['hostname']}:{port} {client['user_agent']}" if colon else ": "
-    connected = format_duration((now - client["connect_ts"]) * 1_000_000_000)
-    counts = client.get("pub_counts")
-    if counts:
-        topics = ",".join(f"{entry['topic']}={entry['count']}" for entry in counts)
-        total = sum(entry["count"] for entry in counts)
-        return f"[V2 {name:<21}] msgs: {total:<8} topics: {topics} connected: {connected}"
-    return (
-        f"[V2 {name:<21}] state: {client['state']} inflt: {client['in_flight_count']:<4}"
-        f" rdy: {client['ready_count']:<4} fin: {client['finish_count']:<8}"
-        f" re-q: {client['requeue_count']:<8} msgs: {client['message_count']:<8}"
-        f" connected: {connected}"
-    )
-
-
-def _latency(item: Stats) -> str:
-    percentiles = item["e2e_processing_latency"]["percentiles"] or []
-    return ", ".join(humanize(entry["value"]) for entry in percentiles)
-
-
-def humanize(ns: float) -> str:
-    """Nanoseconds with one decimal in the largest unit they exceed one of: `26.9ms`, `0.0ns`."""
-    for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
-        if ns > size:
-            return f"{ns / size:.1f}{unit}"
-    return f"{ns:.1f}ns"

@@ -79,8 +79,8 @@ class Engine(Protocol):
     def peer_up(self, worker: int, generation: int) -> None:
         """Another worker is up, with fresh rings of this generation."""
 
-    def log_level(self, level: int) -> None:
-        """The log level has been changed; the log itself already has it."""
+    def option_changed(self, name: str, value: Any) -> None:
+        """An option has been changed; of the log level the log itself already knows."""
 
     def call(self, request: Request) -> Any:
         """Waits. A call or a notification of the master or of another worker that is none of the
@@ -144,6 +144,8 @@ class Worker:
                 self._load(**args)
             case "peer_down":
                 self._engine.peer_down(args["worker"])
+            case "option_changed":
+                self._option_changed(**args)
             case "stop":
                 self._end(arbiter.CLEAN)
             case _:
@@ -158,9 +160,6 @@ class Worker:
                 self._engine.placed(args["topic"], args["worker"])
             case "peer_up":
                 self._engine.peer_up(args["worker"], args["generation"])
-            case "log_level":
-                self._log.level = args["level"]
-                self._engine.log_level(args["level"])
             case _:
                 self._engine.call(request)
 
@@ -177,6 +176,11 @@ class Worker:
             gevent.spawn(self._done.set, arbiter.NOT_LOADED)
             raise
         self._receiver.start()
+
+    def _option_changed(self, name: str, value: Any) -> None:
+        if name == "log_level":
+            self._log.level = value
+        self._engine.option_changed(name, value)
 
     # -- the end
 

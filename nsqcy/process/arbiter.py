@@ -175,13 +175,17 @@ class Arbiter:
     # -- time
 
     def on_tick(self) -> None:
-        """Add up the silence of each child; abort, then kill, those that are silent too long."""
+        """Add up the silence of each child; abort, then kill, those that are silent too long.
+
+        One that is stopping may be silent: it saves, as long as its disk needs for that, and our
+        owner sets the limit.
+        """
         now = self._clock()
         # Time in which we did not run ourselves, the children may not have either.
         elapsed = min(now - self._last_tick, 2 * int(TICK * SECOND))
         self._last_tick = now
         for child in self.children:
-            if child.pid:
+            if child.pid and child.state != STOPPING:
                 self._listen(child, elapsed)
 
     def _listen(self, child: Child, elapsed: int) -> None:
@@ -200,13 +204,16 @@ class Arbiter:
             child.aborted = True
             self.murder(child, signal.SIGABRT)
 
-    def silent(self, limit: int) -> list[int]:
-        """Children that live and have not beaten for so many nanoseconds, for whatever reason."""
+    def unheard(self, limit: int) -> list[int]:
+        """Children that live and have not beaten for so many nanoseconds, for whatever reason but
+        that they save."""
         now = self._clock()
         return [
             child.index
             for child in self.children
-            if child.pid and now - max(self._owner.last_beat(child.index), child.began) > limit
+            if child.pid
+            and child.state != STOPPING
+            and now - max(self._owner.last_beat(child.index), child.began) > limit
         ]
 
     def murder(self, child: Child, signum: int) -> None:

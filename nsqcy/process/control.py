@@ -22,7 +22,7 @@ import json
 import socket
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import gevent
@@ -37,6 +37,7 @@ MAX_QUEUED = 65_536  # messages waiting for the socket; a peer that far behind i
 _MORE, _CONTINUES = 1, 2
 _PREFIX = struct.Struct("<BBHI")
 _BATCH = 64  # datagrams read in one turn
+_BULK = 256 * 1024  # bytes read, and bytes sent, in one turn
 
 
 class ControlError(Exception):
@@ -95,23 +96,27 @@ class Handler(Protocol):
         """The channel has ended, and will call no more. Runs on the hub: must not block."""
 
 
-def encode(message: Message) -> list[bytes]:
-    """Cut a message into datagrams; its descriptors ride beside the first."""
+def encode(message: Message) -> Iterator[bytes]:
+    """Cut a message into datagrams, each made when it is asked for; its descriptors ride beside
+    the first."""
     header = json.dumps(message.header, separators=(",", ":")).encode()
-    payload = header + message.blob
-    if len(payload) > MAX_MESSAGE:
-        raise ValueError(f"a control message of {len(payload)} bytes (at most {MAX_MESSAGE})")
+    size = len(header) + len(message.blob)
+    if size > MAX_MESSAGE:
+        raise ValueError(f"a control message of {size} bytes (at most {MAX_MESSAGE})")
     if len(message.fds) > ancillary.MAX_FDS:
         raise ValueError(f"{len(message.fds)} descriptors (at most {ancillary.MAX_FDS})")
-    datagrams = []
-    for start in range(0, max(len(payload), 1), CHUNK):
-        more = _MORE if start + CHUNK < len(payload) else 0
-        if start == 0:
-            prefix = _PREFIX.pack(message.kind, more, len(message.fds), len(header))
-        else:
-            prefix = _PREFIX.pack(message.kind, more | _CONTINUES, 0, 0)
-        datagrams.append(prefix + payload[start : start + CHUNK])
-    return datagrams
+    return _cut(message, header, size)
+
+
+def _cut(message: Message, header: bytes, size: int) -> Iterator[bytes]:
+    blob = message.blob
+    for start in range(0, max(size, 1), CHUNK):
+        end = start + CHUNK
+        flags = (_MORE if end < size else 0) | (_CONTINUES if start else 0)
+        first = (len(message.fds), len(header)) if start == 0 else (0, 0)
+        prefix = _PREFIX.pack(message.kind, flags, *first)
+        within = slice(max(start - len(header), 0), max(end - len(header), 0))
+        yield b"".join((prefix, header[start:end], blob[within]))
 
 
 class Decoder:
@@ -170,13 +175,13 @@ class Decoder:
         self._parts.append(part)
         if more:
             return None
-        payload = b"".join(self._parts)
-        message = Message(
-            self._kind,
-            _parse_header(payload, self._header_length),
-            payload[self._header_length :],
-            self._fds,
-        )
+        # A header that is all in the first part is taken off there: a large blob is copied once.
+        parts = self._parts
+        if self._header_length > len(parts[0]):
+            parts = [b"".join(parts)]
+        header = _parse_header(parts[0], self._header_length)
+        parts[0] = parts[0][self._header_length :]
+        message = Message(self._kind, header, b"".join(parts), self._fds)
         self._parts = None
         self._fds = ()
         return message
@@ -217,7 +222,11 @@ class Channel:
         self._sock = sock
         self._handler = handler
         self._decoder = Decoder()
-        self._queue: deque[tuple[bytes, tuple[int, ...]]] = deque()
+        self._queue: deque[tuple[Iterator[bytes], tuple[int, ...]]] = deque()
+        # Of the message being sent: what is left of it, and what the socket has not taken.
+        self._datagrams: Iterator[bytes] = iter(())
+        self._unsent = b""
+        self._riding: tuple[int, ...] = ()
         self._pending: dict[int, AsyncResult] = {}
         self._next_id = 1
         self._loop = loop
@@ -280,9 +289,7 @@ class Channel:
             watcher.stop()
             watcher.close()
         self._decoder.close()
-        for _, fds in self._queue:
-            ancillary.close_all(fds)
-        self._queue.clear()
+        self._drop_queue()
         self._sock.close()
         for answer in self._pending.values():
             answer.set_exception(ChannelClosed(reason))
@@ -299,37 +306,50 @@ class Channel:
         if self.closed:
             ancillary.close_all(message.fds)
             return
-        fds = message.fds
-        for datagram in encode(message):
-            self._queue.append((datagram, fds))
-            fds = ()
+        self._queue.append((encode(message), message.fds))
         if len(self._queue) > MAX_QUEUED:
             self._loop.run_callback(self._hang_up, "its queue is full")
         elif not self._writer.active:
             self._flush()
 
     def _flush(self) -> None:
-        while self._queue:
-            datagram, fds = self._queue[0]
+        """Send what the socket takes, but not too much in one turn."""
+        left = _BULK
+        while left > 0 and self._has_datagram():
             try:
-                ancillary.send(self._sock, datagram, fds)
+                ancillary.send(self._sock, self._unsent, self._riding)
             except (BlockingIOError, InterruptedError):
-                if not self._writer.active:
-                    self._writer.start(self._flush)
-                return
+                break
             except OSError as error:
                 if not isinstance(error, (BrokenPipeError, ConnectionResetError)):
                     self._loop.run_callback(self._hang_up, f"send: {error}")
                 self._drop_queue()  # gone: the reader sees its end and says so
                 break
-            self._queue.popleft()
-            ancillary.close_all(fds)
-        self._writer.stop()
+            left -= len(self._unsent)
+            ancillary.close_all(self._riding)
+            self._unsent, self._riding = b"", ()
+        if not (self._unsent or self._queue or left <= 0):
+            self._writer.stop()
+        elif not self._writer.active:
+            self._writer.start(self._flush)
+
+    def _has_datagram(self) -> bool:
+        """Have the next one at hand, if there is one."""
+        while not self._unsent:
+            self._unsent = next(self._datagrams, b"")
+            if self._unsent:
+                break
+            if not self._queue:
+                return False
+            self._datagrams, self._riding = self._queue.popleft()
+        return True
 
     def _drop_queue(self) -> None:
+        ancillary.close_all(self._riding)
         for _, fds in self._queue:
             ancillary.close_all(fds)
         self._queue.clear()
+        self._datagrams, self._unsent, self._riding = iter(()), b"", ()
 
     # -- in
 
@@ -339,13 +359,17 @@ class Channel:
     def _read_batch(self) -> bool:
         """Whether there may be more to read."""
         try:
+            left = _BULK
             for _ in range(_BATCH):
                 if self.closed:
                     return False
+                if left <= 0:
+                    break
                 datagram = ancillary.receive(self._sock, _PREFIX.size + CHUNK)
                 if datagram is None:
                     self._hang_up("the peer is gone")
                     return False
+                left -= len(datagram.data)
                 message = self._decoder.feed(datagram.data, datagram.fds)
                 if message is not None:
                     self._dispatch(message)

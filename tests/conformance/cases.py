@@ -1,8 +1,8 @@
 """Every case id of the behaviour we pin, by subject, and those that no test tells yet.
 
-Ids: `Cnnn` protocol and queues, `CFG-nn` flags and config file, `HTTP-nnn` the HTTP API,
-`Hnn` demands of third-party harnesses, `Fn` defects of NSQ's daemon that ours does not have, `K11`
-a limitation likewise.
+Ids: `Cnnn` protocol and queues, `CFG-nn` flags and config file, `HTTP-nnn` the HTTP API, `LOG-nn`
+its log, `Hnn` demands of third-party harnesses, `Fn` defects of NSQ's daemon that ours does not
+have, `K11` a limitation likewise.
 """
 
 
@@ -26,6 +26,7 @@ SECTIONS: dict[str, list[str]] = {
     "topology": span(340, 343),
     "flags and config file": [f"CFG-{number:02d}" for number in range(1, 42)],
     "HTTP": [f"HTTP-{number:03d}" for number in range(1, 88)],
+    "request log": [f"LOG-{number:02d}" for number in range(1, 4)],
     "harnesses": [f"H{number:02d}" for number in range(1, 23)],
     "defects": [f"F{number}" for number in range(1, 16)],
     "limitations": ["K11"],
@@ -35,8 +36,6 @@ CASES = {case for cases in SECTIONS.values() for case in cases}
 
 TLS = "needs a TLS listener, which nsqcy does not have yet"
 COMPRESSION = "needs compression, which nsqcy does not have yet"
-AUTH = "needs auth servers, which nsqcy does not ask yet"
-CONFIG = "the value shows only in GET /config, which nsqcy does not have yet"
 LOOKUP = "needs nsqlookupd"
 HTTP = "the HTTP API is tested as far as the rest of nsqd goes"
 
@@ -46,18 +45,12 @@ NEXT: dict[str, str] = {
     "C075": COMPRESSION,
     **dict.fromkeys(span(91, 102), TLS),
     **dict.fromkeys(span(103, 109), COMPRESSION),
-    **dict.fromkeys(["C123", "C124", "C125", "C126", *span(128, 138)], AUTH),
     "C333": "needs the import of a Go nsqd's data path",
     "CFG-39": LOOKUP,
     "CFG-40": LOOKUP,
     "H08": TLS,
-    **{
-        f"HTTP-{number:03d}": HTTP
-        for number in (23, 24, 25, 26, 46, 47, 48, 49, *range(54, 60), *range(71, 81))
-    },
+    "HTTP-071": HTTP,
     **dict.fromkeys(["HTTP-070", "HTTP-081", "HTTP-082", "HTTP-083", "HTTP-084"], TLS),
-    **dict.fromkeys(["HTTP-085", "HTTP-086"], HTTP),
-    "HTTP-087": AUTH,
     "H11": LOOKUP,
     "H19": COMPRESSION,
     "H20": TLS,
@@ -92,6 +85,7 @@ DEVIATIONS: set[str] = {
     "CFG-28",
     "HTTP-026",
     "HTTP-066",
+    "HTTP-080",
     *(f"F{number}" for number in range(1, 16) if number != 13),
     "K11",
 }

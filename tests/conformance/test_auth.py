@@ -1,7 +1,16 @@
-"""AUTH on a daemon without an auth server: the part of section 9.5 that always holds."""
+"""AUTH: what is checked on every daemon, and what an auth server has a say in."""
+
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from auth_server import AuthServer, Reply, answer, grant
+from conftest import Starter
 from daemon import Nsqd
+from talk import RESPONSE, Conn, sized
+from web import eventually
 
 
 @pytest.mark.case("C120")
@@ -51,3 +60,317 @@ def test_not_after_sub(shared: Nsqd, topic: str) -> None:
     conn = shared.connect().sub(topic, "c")
     conn.command("AUTH")
     conn.expect_error("E_INVALID cannot AUTH in current state")
+
+
+# -- with an auth server
+
+
+@pytest.fixture
+def conn(guarded: Nsqd) -> Conn:
+    return guarded.connect()
+
+
+COMMANDS = {
+    "SUB": b"SUB %s c\n",
+    "PUB": b"PUB %s\n" + sized(b"x"),
+    "MPUB": b"MPUB %s\n" + sized(b"\0\0\0\1" + sized(b"x")),
+    "DPUB": b"DPUB %s 10\n" + sized(b"x"),
+}
+
+
+@pytest.mark.case("C123")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_first(command: str, guarded: Nsqd, conn: Conn, topic: str) -> None:
+    conn.send(COMMANDS[command] % topic.encode())
+    conn.expect_error(f"E_AUTH_FIRST AUTH required before {command}")
+    assert guarded.web.topic(topic) is None
+
+
+@pytest.mark.case("C123")
+def test_mpub_is_refused_before_its_body(conn: Conn, topic: str) -> None:
+    conn.send(b"MPUB %s\n" % topic.encode())
+    conn.expect_error("E_AUTH_FIRST AUTH required before MPUB")
+
+
+@pytest.mark.case("C123")
+@pytest.mark.parametrize(
+    ("sent", "text"),
+    [
+        (b"SUB a$ c\n", 'E_BAD_TOPIC SUB topic name "a$" is not valid'),
+        (b"SUB a c$\n", 'E_BAD_CHANNEL SUB channel name "c$" is not valid'),
+        (b"PUB a$\n", 'E_BAD_TOPIC PUB topic name "a$" is not valid'),
+        (b"PUB a\n\0\0\0\0", "E_BAD_MESSAGE PUB invalid message body size 0"),
+        (b"DPUB a x\n", "E_INVALID DPUB could not parse timeout x"),
+    ],
+)
+def test_what_is_checked_before_authorization(conn: Conn, sent: bytes, text: str) -> None:
+    conn.send(sent)
+    conn.expect_error(text)
+
+
+@pytest.mark.case("C124")
+def test_identify_says_so(conn: Conn) -> None:
+    assert conn.negotiate()["auth_required"] is True
+
+
+@pytest.mark.case("C125")
+def test_granted(auth_server: AuthServer, conn: Conn, topic: str) -> None:
+    auth_server.says(topic, grant(topic="^t"))
+    conn.command("AUTH", body=topic.encode())
+    granted = b'{"identity":"me","identity_url":"http://u","permission_count":1}'
+    assert conn.frame() == (RESPONSE, granted)
+    conn.negotiate()
+
+
+@pytest.mark.case("C126")
+def test_only_once(conn: Conn, topic: str) -> None:
+    conn.auth(topic)
+    conn.command("AUTH", body=topic.encode())
+    conn.expect_error("E_INVALID AUTH already set")
+
+
+@pytest.mark.case("C126")
+def test_pipelined(guarded: Nsqd, conn: Conn, topic: str) -> None:
+    """What is sent behind AUTH waits for it; nothing is executed behind an error."""
+    word = topic.encode()
+    conn.send(b"AUTH\n", sized(word), b"NOP\n", COMMANDS["PUB"] % word, COMMANDS["DPUB"] % word)
+    conn.send(b"SUB %s c\nAUTH\n" % word, sized(word), COMMANDS["PUB"] % word)
+    conn.expect_json()
+    for _ in range(3):
+        conn.expect_ok()
+    conn.expect_error("E_INVALID cannot AUTH in current state")
+    assert guarded.web.counts(topic)["message_count"] == 2
+
+
+@pytest.mark.case("C127")
+def test_not_after_sub_either(conn: Conn, topic: str) -> None:
+    conn.auth(topic).sub(topic, "c")
+    conn.command("AUTH", body=topic.encode())
+    conn.expect_error("E_INVALID cannot AUTH in current state")
+
+
+@pytest.mark.case("C128")
+@pytest.mark.parametrize("authorizations", [[], None])
+def test_nothing_granted(
+    authorizations: Any, auth_server: AuthServer, conn: Conn, topic: str
+) -> None:
+    auth_server.says(topic, authorizations=authorizations)
+    conn.command("AUTH", body=topic.encode())
+    conn.expect_error("E_UNAUTHORIZED AUTH no authorizations found")
+
+
+UNUSABLE = {
+    "500": Reply(status=500),
+    "201": Reply(status=201),
+    "403": Reply(b'{"message": "no"}', status=403),
+    "redirect": Reply(status=302, headers={"Location": "/elsewhere"}),
+    "ttl 0": Reply(answer(ttl=0)),
+    "ttl -1": Reply(answer(ttl=-1)),
+    "ttl 1.5": Reply(answer(ttl=1.5)),
+    "ttl text": Reply(answer(ttl="60")),
+    "ttl null": Reply(answer(ttl=None)),
+    "permission": Reply(answer(grant(permissions=["subscribe", "sub"]))),
+    "topic": Reply(answer(grant(topic="("))),
+    "channel": Reply(answer(grant(channels=[".*", "(?=x)"]))),
+    "not JSON": Reply(b"yes"),
+    "no object": Reply(b"[]"),
+    "empty": Reply(b""),
+    "no HTTP": Reply(raw=b"hello\r\n\r\n"),
+    "nothing": Reply(raw=b""),
+    "cut short": Reply(headers={"Content-Length": "10000"}),
+    "huge": Reply(answer() + b" " * (2 << 20)),
+    "deep": Reply(b"[" * 100_000),
+    "headers": Reply(raw=b"HTTP/1.1 200 OK\r\n bad\r\n\xff\xff\r\n\r\n"),
+}
+
+
+@pytest.mark.case("C129")
+@pytest.mark.parametrize("reply", UNUSABLE)
+def test_no_usable_answer(
+    reply: str, auth_server: AuthServer, guarded: Nsqd, conn: Conn, topic: str
+) -> None:
+    auth_server.replies[topic] = UNUSABLE[reply]
+    conn.command("AUTH", body=topic.encode())
+    conn.expect_error("E_AUTH_FAILED AUTH failed")
+    assert len(auth_server.asked(topic)) == 1
+    host, port = conn.socket.getsockname()
+    cause = f"PROTOCOL(V2): [{host}:{port}] AUTH failed http://{auth_server.address}/auth: "
+    eventually(lambda: cause in guarded.log_text())
+
+
+@pytest.mark.case("C130", "C131", "C132")
+def test_permitted_is_one_channel(
+    auth_server: AuthServer, guarded: Nsqd, conn: Conn, topic: str
+) -> None:
+    auth_server.says(topic, grant(topic="^t.*$", channels=["^c$"]))
+    conn.auth(topic).sub(topic, "c")
+    other = guarded.connect().auth(topic)
+    other.command("SUB", topic, "cc")
+    other.expect_error(f'E_UNAUTHORIZED AUTH failed for SUB on "{topic}" "cc"')
+    for command in ("PUB", "MPUB", "DPUB"):
+        producer = guarded.connect().auth(topic)
+        producer.send(COMMANDS[command] % topic.encode())
+        producer.expect_error(f'E_UNAUTHORIZED AUTH failed for {command} on "{topic}" ""')
+    assert guarded.web.counts(topic)["message_count"] == 0
+
+
+@pytest.mark.case("C133")
+def test_publishing_is_the_empty_channel(
+    auth_server: AuthServer, guarded: Nsqd, conn: Conn, topic: str
+) -> None:
+    auth_server.says(topic, grant(topic="x"), grant(permissions=["publish"]))
+    conn.auth(topic)
+    conn.pub(topic, b"1")
+    conn.mpub(topic, [b"2", b"3"])
+    conn.dpub(topic, 1, b"4")
+    assert guarded.web.counts(topic)["message_count"] == 4
+    conn.command("SUB", topic, "c")
+    conn.expect_error(f'E_UNAUTHORIZED AUTH failed for SUB on "{topic}" "c"')
+
+
+@pytest.mark.case("C134")
+def test_patterns_are_not_anchored(auth_server: AuthServer, conn: Conn, topic: str) -> None:
+    auth_server.says(topic, grant(topic="opi"))
+    conn.auth(topic).pub(topic, b"x")
+    conn.command("PUB", "other", body=b"x")
+    conn.expect_error('E_UNAUTHORIZED AUTH failed for PUB on "other" ""')
+
+
+def authorize_briefly(conn: Conn, topic: str, server: AuthServer) -> Callable[[], None]:
+    """AUTH for a second; call what it returns to wait for the end of that."""
+    server.says(topic, ttl=1)
+    conn.auth(topic)
+    # By the same clock the daemon began to count before its answer came.
+    end = time.monotonic() + 1.0
+    return lambda: eventually(lambda: time.monotonic() > end) and None
+
+
+@pytest.mark.case("C135")
+def test_expiry(auth_server: AuthServer, conn: Conn, topic: str) -> None:
+    auth_server.says(topic, ttl=1)
+    conn.auth(topic)
+    conn.pub(topic, b"x")
+    assert len(auth_server.asked(topic)) == 1
+
+    def again() -> bool:
+        conn.pub(topic, b"x")
+        return len(auth_server.asked(topic)) == 2
+
+    eventually(again)
+    first, second = auth_server.asked(topic)
+    assert first == second
+
+
+@pytest.mark.case("C135")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_is_allowed_may_change(
+    command: str, auth_server: AuthServer, conn: Conn, topic: str
+) -> None:
+    await_expiry = authorize_briefly(conn, topic, auth_server)
+    auth_server.says(topic, grant(topic="^$"))
+    await_expiry()
+    conn.send(COMMANDS[command] % topic.encode())
+    channel = "c" if command == "SUB" else ""
+    conn.expect_error(f'E_UNAUTHORIZED AUTH failed for {command} on "{topic}" "{channel}"')
+
+
+@pytest.mark.case("C135")
+def test_no_answer_at_expiry(auth_server: AuthServer, conn: Conn, topic: str) -> None:
+    await_expiry = authorize_briefly(conn, topic, auth_server)
+    auth_server.replies[topic] = Reply(status=500)
+    await_expiry()
+    conn.send(COMMANDS["PUB"] % topic.encode(), COMMANDS["PUB"] % topic.encode())
+    conn.expect_error("E_AUTH_FAILED AUTH failed")
+
+
+@pytest.mark.case("C135")
+def test_a_subscription_outlives_its_authorization(
+    auth_server: AuthServer, guarded: Nsqd, conn: Conn, topic: str
+) -> None:
+    await_expiry = authorize_briefly(conn, topic, auth_server)
+    conn.sub(topic, "c", rdy=10)
+    auth_server.replies[topic] = Reply(status=500)
+    await_expiry()
+    guarded.connect().auth("another").pub(topic, b"x")
+    (message,) = conn.take(1)
+    assert message.body == b"x"
+    conn.barrier()
+    assert len(auth_server.asked(topic)) == 1
+
+
+@pytest.mark.case("C136")
+def test_no_permissions(auth_server: AuthServer, conn: Conn, topic: str) -> None:
+    auth_server.says(topic, grant(permissions=[]))
+    conn.command("AUTH", body=topic.encode())
+    assert conn.expect_json()["permission_count"] == 1
+    conn.command("PUB", topic, body=b"x")
+    conn.expect_error(f'E_UNAUTHORIZED AUTH failed for PUB on "{topic}" ""')
+
+
+@pytest.mark.case("C137")
+def test_get(auth_server: AuthServer, conn: Conn, topic: str) -> None:
+    conn.auth(f"{topic} ret&")
+    (asked,) = auth_server.asked(f"{topic} ret&")
+    secret = f"{topic}+ret%26"
+    path = f"/auth?common_name=&remote_ip=127.0.0.1&secret={secret}&tls=false"
+    assert (asked.method, asked.path, asked.body) == ("GET", path, b"")
+    assert asked.headers["accept"] == "application/vnd.nsq; version=1.0"
+    assert asked.headers["host"] == auth_server.address
+
+
+@pytest.mark.case("C137")
+def test_an_address_may_be_a_url(nsqd: Starter, auth_server: AuthServer, topic: str) -> None:
+    url = f"http://user:pass@{auth_server.address}/path/to?x=1"
+    nsqd(auth_http_address=url).connect().auth(topic)
+    (asked,) = [each for each in auth_server.requests if f"={topic}&" in each.path]
+    query = f"common_name=&remote_ip=127.0.0.1&secret={topic}&tls=false"
+    assert asked.path == f"/path/to?x=1?{query}"
+    assert asked.headers["authorization"] == "Basic dXNlcjpwYXNz"
+
+
+@pytest.mark.case("C138")
+def test_post(nsqd: Starter, auth_server: AuthServer, topic: str) -> None:
+    daemon = nsqd(auth_http_address=auth_server.address, auth_http_request_method="post")
+    secret = f'{topic}<&>"\u00fc'
+    daemon.connect().auth(secret).pub(topic, b"x")
+    (asked,) = auth_server.asked(secret)
+    assert (asked.method, asked.path) == ("POST", "/auth")
+    assert asked.headers["content-type"] == "application/json"
+    assert asked.headers["accept"] == "application/vnd.nsq; version=1.0"
+    escaped = f'{topic}\\u003c\\u0026\\u003e\\"\u00fc'
+    assert asked.body.decode() == (
+        f'{{"common_name":[""],"remote_ip":["127.0.0.1"],"secret":["{escaped}"],"tls":["false"]}}'
+    )
+
+
+def test_one_of_two_servers_is_enough(nsqd: Starter, auth_server: AuthServer, topic: str) -> None:
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        dead = f"127.0.0.1:{deaf.getsockname()[1]}"
+        daemon = nsqd(auth_http_address=[dead, auth_server.address])
+        for number in range(12):
+            daemon.connect().auth(f"{topic}-{number}").pub(topic, b"x")
+    assert all(len(auth_server.asked(f"{topic}-{number}")) == 1 for number in range(12))
+
+
+@pytest.mark.case("HTTP-087")
+def test_http_needs_no_authorization(guarded: Nsqd, topic: str) -> None:
+    answered = guarded.web.post("/pub", b"x", topic=topic)
+    assert (answered.status, answered.body) == (200, b"OK")
+    assert guarded.web.counts(topic)["message_count"] == 1
+
+
+def test_stats_tell_who_it_is(
+    auth_server: AuthServer, guarded: Nsqd, conn: Conn, topic: str
+) -> None:
+    auth_server.says(topic, identity="who", identity_url="http://who")
+    conn.auth(topic).sub(topic, "c")
+    producer = guarded.connect().auth(topic)
+    producer.identify(client_id=topic)
+    producer.pub(topic, b"x")
+    producers = guarded.web.stats()["producers"]
+    (shown,) = [each for each in producers if each["client_id"] == topic]
+    for client in (guarded.web.client(topic, "c"), shown):
+        assert client["authed"] is True
+        assert client["auth_identity"] == "who"
+        assert client["auth_identity_url"] == "http://who"

@@ -1,22 +1,11 @@
 """Handshake, framing, line parsing: section 9.1 of the protocol's cases."""
 
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import Starter
 from daemon import Nsqd
 from talk import sized
-
-
-@pytest.fixture
-def short_path() -> Iterator[Path]:
-    """A folder whose path is short enough for a unix socket."""
-    path = tempfile.mkdtemp(prefix="nsq", dir="/tmp")
-    yield Path(path)
-    shutil.rmtree(path)
 
 
 @pytest.mark.case("C001", "C002")

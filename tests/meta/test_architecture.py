@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[2]
 # import each other, in no circle.
 ROWS = [
     "nsqcy _debug _bytes _atomics errors names durations lines log journal",
-    "_heap _ids _ring _io options process.",
-    "_log _mesh config",
+    "_crc _heap _ids _ring _io options process.",
+    "_log _mesh config layers",
     "_store _log_probe",
     "_wire _channel",
     "_topic",

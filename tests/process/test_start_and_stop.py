@@ -120,9 +120,9 @@ def test_a_worker_that_is_down_when_the_end_comes_is_not_missed(toy):
     nsqd = toy(workers=2).ready()
     nsqd.connect().worker()
     for _ in range(4):  # until the backoff leaves time enough
-        pids = wait_until(lambda: len(nsqd.worker_pids()) == 2 and nsqd.worker_pids())
+        pids = wait_until(lambda: pids if len(pids := nsqd.worker_pids()) == 2 else None)
         os.kill(pids[1], signal.SIGKILL)
-        wait_until(lambda gone=pids[1]: gone not in nsqd.worker_pids())  # reaped, that is
+        wait_until(lambda gone=pids[1]: not is_alive(gone))
     nsqd.wait_line("starting again in 0.4 s")
     assert nsqd.stop() == 0
     assert nsqd.lines[-1].endswith("NSQ: bye")

@@ -363,9 +363,9 @@ def test_hangup_rereads_the_log_level(toy):
 def test_a_worker_can_set_the_log_level_of_all(toy):
     nsqd = toy(workers=2).ready()
     clients = [nsqd.client_of(worker) for worker in range(2)]
-    clients[0].send("!level 1")
+    clients[0].ask("!level 1")
     for client in clients:
-        wait_until(lambda client=client: "log_level 1" in client.ask("!events"))
+        assert "log_level 1" in client.ask("!events")
 
 
 def test_quit_dumps_the_stacks_of_all_and_ends_none(toy):

@@ -16,14 +16,15 @@ DEADLINE = 30.0
 
 
 def wait_until(condition, what="a condition"):
-    """Wait until `condition()` is true; gives what it gave."""
+    """Wait until `condition()` is true; gives what it gave. `what` may be a function, for a text
+    that is only known at the end."""
     end = time.monotonic() + DEADLINE
     while time.monotonic() < end:
         value = condition()
         if value:
             return value
         time.sleep(0.005)
-    raise AssertionError(f"{what} did not come about")
+    raise AssertionError(f"{what() if callable(what) else what} did not come about")
 
 
 def environment():
@@ -98,7 +99,7 @@ class Toy:
         return next((line for line in list(self.lines) if re.search(pattern, line)), None)
 
     def wait_line(self, pattern):
-        return wait_until(lambda: self.seen(pattern), f"a line {pattern!r} in {self.lines}")
+        return wait_until(lambda: self.seen(pattern), lambda: f"a line {pattern!r} in {self.lines}")
 
     def ready(self):
         self.wait_line("TCP: listening on")
@@ -138,8 +139,9 @@ class Toy:
         return eval(line)
 
     def worker_pids(self):
+        """Those alive, oldest first: one that was killed stays a zombie until it is reaped."""
         path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        return [int(pid) for pid in path.read_text().split()]
+        return [pid for pid in map(int, path.read_text().split()) if is_alive(pid)]
 
     def pid_of(self, worker):
         return self.state()[worker]["pid"]

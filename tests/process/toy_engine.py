@@ -51,8 +51,8 @@ class ToyEngine:
     def peer_up(self, worker, generation):
         self.events.append(f"peer_up {worker} {generation}")
 
-    def log_level(self, level):
-        self.events.append(f"log_level {level}")
+    def option_changed(self, name, value):
+        self.events.append(f"{name} {value}")
 
     def call(self, request):
         blob = request.blob
@@ -141,6 +141,6 @@ class ToyEngine:
                 ]
                 reply = " ".join(map(str, options))
             case ["!level", level]:
-                reply = master.set_log_level(int(level))
+                reply = master.change_option("log_level", int(level))
         sock.setblocking(True)
         sock.sendall(f"{reply}\n".encode())

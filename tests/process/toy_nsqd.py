@@ -23,7 +23,11 @@ def main():
         lines.fatal(str(stop))
         return 1
     notifier = service.notifier(os.environ, lines)
-    context = {"log": {"prefix": "[nsqd] ", "level": log.INFO, "format": "text"}, "toy": settings}
+    context = {
+        "log": {"prefix": "[nsqd] ", "level": log.INFO, "format": "text"},
+        "options": {},
+        "toy": settings,
+    }
     workers = settings["workers"]
     start = launcher.Launcher(workers, lock_fd, context, "toy_engine:ToyEngine", "toy_rings")
     born = [start.launch(worker) for worker in range(workers)]
@@ -39,7 +43,7 @@ def main():
         master.STOP_LIMIT = settings["stop_limit"]
     if "files" in settings:
         resource.setrlimit(resource.RLIMIT_NOFILE, (settings["files"], settings["files"]))
-    reread = lambda: log.WARN  # noqa: E731
+    reread = lambda: master.Reread(log.WARN)  # noqa: E731
     path = settings["data_path"]
     return master.Master(start, bound, path, lines, reread, notifier).run(born)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqcy.nsqd.gotext import json_bytes, rfc3339
+from nsqcy.nsqd.gotext import json_bytes, json_string, rfc3339
 
 
 def test_times(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,3 +48,8 @@ VALUES = st.recursive(
 @given(VALUES)
 def test_json_means_what_it_was_made_from(value: object) -> None:
     assert json.loads(json_bytes(value)) == value
+
+
+@given(st.text() | st.text(st.characters(max_codepoint=0x7F)))
+def test_a_single_text(text: str) -> None:
+    assert json_string(text).encode() == json_bytes(text)

@@ -785,3 +785,58 @@ def test_what_reset_connections_held_is_given_back(fresh: Server) -> None:
     http = fresh.connect().send(request("POST", "/mpub?topic=t", b"x\n" * 2500)[:-1])
     assert fresh.connect().request("GET", "/ping").body == b"OK"
     assert http.send(b"\n").answer().body == b"OK"
+
+
+# Looking into it
+
+
+@pytest.mark.parametrize("peer", ["203.0.113.7:1234", "[2001:db8::1]:1234", "12.7.0.1:1270"])
+def test_other_machines_may_not_look_into_it(start: Callable[..., Server], peer: str) -> None:
+    server = start("--peer", peer)
+    http = server.connect()
+    for method, target in (
+        ("GET", "/debug/pprof/"),
+        ("GET", "/debug/pprof/goroutine"),
+        ("POST", "/debug/pprof/symbol"),
+        ("PUT", "/debug/setblockrate?rate=1"),
+        ("POST", "/debug/freememory"),
+    ):
+        answer = http.request(method, target)
+        assert (answer.status, answer.message) == (403, "LOCAL_ONLY"), target
+    server.wait_for_log(lambda line: f"403 POST /debug/freememory ({peer})" in line)
+    assert http.request("GET", "/ping").status == 200
+    assert http.request("PUT", "/debug/pprof/").status == 405
+    assert http.request("GET", "/debug/pprof").status == 301
+
+
+def test_other_machines_may_if_an_option_says_so(start: Callable[..., Server]) -> None:
+    http = start("--peer", "203.0.113.7:1234", "--debug-remote").connect()
+    assert http.request("GET", "/debug/pprof/").status == 200
+
+
+@pytest.mark.parametrize("peer", ["127.0.0.1:1", "127.1.2.3:1", "[::1]:1"])
+def test_this_machine_may(start: Callable[..., Server], peer: str) -> None:
+    http = start("--peer", peer).connect()
+    assert b"Greenlet" in http.request("GET", "/debug/pprof/goroutine").body
+
+
+def test_whoever_reaches_a_unix_socket_may() -> None:
+    with tempfile.TemporaryDirectory() as home:
+        server = Server(f"--unix={home}/socket", "--peer=@")
+        http = server.connect()
+        assert http.request("GET", "/debug/pprof/symbol").body == b"num_symbols: 1\n"
+        server.stop()
+
+
+def test_without_a_profiler_it_says_what_to_install(start: Callable[..., Server]) -> None:
+    http = start("--profiler", "no-such-program").connect()
+    answer = http.request("GET", "/debug/pprof/profile?seconds=1")
+    assert (answer.status, answer.body) == (501, b"no profiler here: pip install nsqcy[debug]")
+    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+
+
+def test_a_profiler_that_fails_says_why(start: Callable[..., Server]) -> None:
+    http = start("--profiler", "ls").connect()
+    answer = http.request("GET", "/debug/pprof/profile?seconds=1")
+    assert answer.status == 500
+    assert b"invalid argument" in answer.body, answer

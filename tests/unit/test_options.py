@@ -24,7 +24,7 @@ from nsqcy.errors import (
     VersionWanted,
 )
 from nsqcy.nsqd import options as nsqd_options
-from nsqcy.nsqd.options import NSQD, NsqdOptions, resolve
+from nsqcy.nsqd.options import NSQD, NsqdOptions, derive, resolve
 from nsqcy.options import parse_flags, parse_int, usage
 from nsqcy.process import limits
 
@@ -47,6 +47,7 @@ NSQ_FLAGS = [
 ]
 # fmt: on
 OUR_FLAGS = ["log-format", "workers", "move-sessions", "max-input-bytes", "memory-bytes"]
+OUR_FLAGS += ["debug-remote"]
 
 
 def start(*argv: str) -> NsqdOptions:
@@ -698,3 +699,27 @@ def write_tree(root: Path, files: dict[str, str]) -> None:
 def test_this_machine_has_limits() -> None:
     assert limits.usable_cpus() >= 1
     assert limits.available_memory() > 0
+
+
+@pytest.mark.parametrize(
+    "prefix, host, expected",
+    [
+        ("nsq.%s", "myhost", "nsq.myhost_4151."),
+        ("%s.a.%s", "h.x.y", "h_x_y_4151.a.h_x_y_4151."),
+        ("%s.", "::1", "[__1]_4151."),
+        ("", "h", ""),
+    ],
+)
+def test_the_statsd_prefix_names_the_address(prefix: str, host: str, expected: str) -> None:
+    options = start(f"--statsd-prefix={prefix}", f"--broadcast-address={host}")
+    assert derive(options, {"tcp": 4150, "http": 4151}).statsd_prefix == expected
+
+
+def test_ports_that_are_announced() -> None:
+    found = derive(start(), {"tcp": 1, "http": 2})
+    assert (found.broadcast_tcp_port, found.broadcast_http_port) == (1, 2)
+    told = start("--broadcast-tcp-port=8", "--broadcast-http-port=9")
+    found = derive(told, {"tcp": 1, "http": 2})
+    assert (found.broadcast_tcp_port, found.broadcast_http_port) == (8, 9)
+    found = derive(start("--http-address="), {"tcp": 1})
+    assert (found.broadcast_tcp_port, found.broadcast_http_port) == (1, 0)

@@ -1,5 +1,6 @@
 """What a service manager is told, and what of its sockets is taken."""
 
+import io
 import os
 import socket
 import subprocess
@@ -180,7 +181,7 @@ def test_sockets_of_another_process_are_not_ours(hand_over) -> None:
         ),
         (lambda: socket.socket(), "does not listen (Accept=no is needed) (allowed: listening"),
         (lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW), "is of family 16 (allowed"),
-        (lambda: open(os.devnull), "is no socket (Socket operation on non-socket)"),
+        (lambda: io.FileIO(os.devnull), "is no socket (Socket operation on non-socket)"),
     ],
 )
 def test_what_is_no_listening_stream_socket_is_refused(hand_over, sock, reason: str) -> None:

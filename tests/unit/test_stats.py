@@ -1,111 +1,155 @@
-"""/stats: merging the workers' shares, key order, null and [], filters, and the text page."""
+"""/stats: shares of workers and the page made of them: key order, null and [], filters, text."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nsqcy import __version__
-from nsqcy.nsqd.gotext import json_bytes
-from nsqcy.nsqd.stats import (
-    MEMORY_KEYS,
-    Share,
-    Stats,
-    humanize,
-    merge,
-    merge_memory,
-    process_memory,
-    render_text,
-)
+from nsqcy.nsqd import gathering
+from nsqcy.nsqd.gathering import SLICE, Health, Slices, Walk, Whole
+from nsqcy.nsqd.stats import MEMORY_KEYS, Query, humanize, merge_memory, process_memory
+from nsqcy.process.control import Answer
 
 START = 1_795_173_510
+STARTED_NS = START * 1_000_000_000
 NOW_NS = (START + 137) * 1_000_000_000 + 302_222_392
 LATENCY = {"count": 2, "percentiles": [{"quantile": 1.0, "value": 26897574.0}]}
 
 
-def client(**values: Any) -> dict[str, Any]:
+class Client:
     """Keys in an order of no importance."""
-    return {
-        "tls_negotiated_protocol_is_mutual": False,
-        "tls_negotiated_protocol": "",
-        "tls_version": "",
-        "tls_cipher_suite": "",
-        "tls": False,
-        "topology_region": "",
-        "topology_zone": "",
-        "user_agent": "agent/1",
-        "snappy": False,
-        "deflate": False,
-        "sample_rate": 0,
-        "connect_ts": START,
-        "requeue_count": 1,
-        "finish_count": 2,
-        "message_count": 3,
-        "in_flight_count": 4,
-        "ready_count": 5,
-        "state": 3,
-        "remote_address": "127.0.0.1:5000",
-        "version": "V2",
-        "hostname": "host",
-        "client_id": "id",
-        **values,
-    }
+
+    closed = False
+
+    def __init__(self, **values: Any) -> None:
+        self._values = {
+            "tls_negotiated_protocol_is_mutual": False,
+            "tls_negotiated_protocol": "",
+            "tls_version": "",
+            "tls_cipher_suite": "",
+            "tls": False,
+            "topology_region": "",
+            "topology_zone": "",
+            "user_agent": "agent/1",
+            "snappy": False,
+            "deflate": False,
+            "sample_rate": 0,
+            "connect_ts": START,
+            "requeue_count": 1,
+            "finish_count": 2,
+            "message_count": 3,
+            "in_flight_count": 4,
+            "ready_count": 5,
+            "state": 3,
+            "remote_address": "127.0.0.1:5000",
+            "version": "V2",
+            "hostname": "host",
+            "client_id": "id",
+            **values,
+        }
+
+    def counters(self) -> dict[str, Any]:
+        return self._values
 
 
-def channel(name: str, *clients: dict[str, Any], **values: Any) -> dict[str, Any]:
-    return {
-        "clients": list(clients),
-        "channel_name": name,
-        "paused": False,
-        "timeout_count": 1,
-        "requeue_count": 2,
-        "message_count": 3,
-        "deferred_count": 4,
-        "in_flight_count": 5,
-        "backend_depth": 6,
-        "depth": 7,
-        **values,
-    }
+class Channel:
+    def __init__(self, name: str, *clients: Client, **values: Any) -> None:
+        self.name = name
+        self.consumers = clients
+        self._values = {
+            "client_count": len(clients),
+            "channel_name": name,
+            "paused": False,
+            "timeout_count": 1,
+            "requeue_count": 2,
+            "message_count": 3,
+            "deferred_count": 4,
+            "in_flight_count": 5,
+            "backend_depth": 6,
+            "depth": 7,
+            **values,
+        }
+
+    def counters(self) -> dict[str, Any]:
+        return self._values
 
 
-def topic(name: str, *channels: dict[str, Any], **values: Any) -> dict[str, Any]:
-    return {
-        "paused": False,
-        "message_bytes": 8,
-        "message_count": 9,
-        "backend_depth": 10,
-        "depth": 11,
-        "channels": list(channels),
-        "topic_name": name,
-        **values,
-    }
+class Topic:
+    gone = False
+
+    def __init__(self, name: str, *channels: Channel, **values: Any) -> None:
+        self.name = name
+        self.channels = {channel.name: channel for channel in channels}
+        self._values = {
+            "paused": False,
+            "message_bytes": 8,
+            "message_count": 9,
+            "backend_depth": 10,
+            "depth": 11,
+            "topic_name": name,
+            **values,
+        }
+
+    def counters(self) -> dict[str, Any]:
+        return self._values
 
 
-PRODUCER = client(state=0, remote_address="10.0.0.1:7", pub_counts={"t2": 5, "t1": 4})
-SHARES: list[Share] = [
-    {
-        "topics": [topic("t2"), topic("paused#ephemeral", paused=True)],
-        "producers": [PRODUCER],
-    },
-    {
-        "topics": [
-            topic(
+Worker = tuple[Sequence[Topic], Sequence[Client]]
+
+PRODUCER = Client(state=0, remote_address="10.0.0.1:7", pub_counts={"t2": 5, "t1": 4})
+CREW: list[Worker] = [
+    ([Topic("t2"), Topic("paused#ephemeral", paused=True)], [PRODUCER]),
+    (
+        [
+            Topic(
                 "t1",
-                channel("c2", paused=True, global_msg_count=3, e2e_processing_latency=LATENCY),
-                channel("c1", client()),
+                Channel("c2", paused=True, global_msg_count=3, e2e_processing_latency=LATENCY),
+                Channel("c1", Client()),
                 disk_bytes=12,
             )
         ],
-        "producers": [],
-    },
+        [],
+    ),
 ]
 
 
-def merged(**options: Any) -> Stats:
-    return merge(SHARES, health="OK", start_time=START, **options)
+WELL = Health("OK", 0)
 
 
-def names(stats: Stats) -> dict[str, list[str]]:
+def share(worker: Worker, query: Query, health: Health = WELL) -> Answer:
+    topics = [topic for topic in worker[0] if query.topic in ("", topic.name)]
+    walk = Walk(query, lambda: None, NOW_NS)
+    return gathering.pack(
+        walk.topics(topics),
+        walk.producers(worker[1]),
+        known=bool(topics),
+        health=health,
+        memory=dict.fromkeys(MEMORY_KEYS, 0) | {"heap_objects": 12},
+    )
+
+
+def gather(crew: Sequence[Worker], query: Query) -> Whole:
+    return gathering.merge([share(worker, query) for worker in crew], len(crew))
+
+
+def body(crew: Sequence[Worker], **options: Any) -> bytes:
+    query = Query(**({"json": True, "include_mem": False} | options))
+    return gathering.page(gather(crew, query), query, started=STARTED_NS, now=NOW_NS)
+
+
+def merged(crew: Sequence[Worker] = CREW, **options: Any) -> Any:
+    return json.loads(body(crew, **options))
+
+
+def page(crew: Sequence[Worker] = CREW, **options: Any) -> str:
+    return body(crew, json=False, **options).decode()
+
+
+def names(stats: Any) -> dict[str, list[str]]:
     return {t["topic_name"]: [c["channel_name"] for c in t["channels"]] for t in stats["topics"]}
 
 
@@ -128,7 +172,7 @@ CLIENT_ORDER = [
 
 
 def test_key_order() -> None:
-    stats = merged(memory=process_memory())
+    stats = merged(include_mem=True)
     assert list(stats) == ["version", "health", "start_time", "topics", "memory", "producers"]
     assert list(stats["memory"]) == list(MEMORY_KEYS)
     assert names(stats) == {"paused#ephemeral": [], "t1": ["c1", "c2"], "t2": []}
@@ -145,21 +189,47 @@ def test_key_order() -> None:
     assert list(producer) == [*CLIENT_ORDER[:17], "pub_counts", *CLIENT_ORDER[17:]]
 
 
+def test_every_value_is_behind_its_key() -> None:
+    """Nothing is swapped: each value is its own, and differs from all others."""
+    strings = ["client_id", "hostname", "remote_address", "user_agent", "topology_zone"]
+    strings += ["topology_region", "tls_cipher_suite", "tls_version", "tls_negotiated_protocol"]
+    numbers = ["state", "ready_count", "in_flight_count", "message_count", "finish_count"]
+    numbers += ["requeue_count", "connect_ts", "sample_rate"]
+    values = {key: key.upper() for key in strings} | {key: 7 + len(key) for key in numbers}
+    for flag in ("deflate", "snappy", "tls", "tls_negotiated_protocol_is_mutual", "authed"):
+        client = Client(**values, **{flag: True})
+        (shown,) = merged([([], [client])])["producers"]
+        expected = client.counters() | {flag: True}
+        assert shown == expected
+
+    channel = Channel("c")
+    channel.counters().update({key: hash(key) % 10**6 for key in channel.counters() if "_" in key})
+    channel.counters().update(channel_name="c", zone_local_msg_count=1, region_local_msg_count=2)
+    topic = Topic("t", channel, depth=21, backend_depth=22, message_count=23, message_bytes=24)
+    (shown,) = merged([([topic], [])])["topics"]
+    (shown_channel,) = shown.pop("channels")
+    latency = {"e2e_processing_latency": {"count": 0, "percentiles": None}}
+    assert shown == topic.counters() | latency
+    assert shown_channel == channel.counters() | latency | {"clients": []}
+    keys = list(shown_channel)
+    assert keys[5:9] == [
+        *("message_count", "zone_local_msg_count", "region_local_msg_count", "requeue_count")
+    ]
+
+
 def test_keys_that_are_left_out_when_empty() -> None:
     values: dict[str, Any] = {"authed": False, "auth_identity": "", "auth_identity_url": ""}
-    share: Share = {"topics": [], "producers": [client(**values, pub_counts={})]}
-    (plain,) = merge([share], health="OK", start_time=1)["producers"]
+    (plain,) = merged([([], [Client(**values, pub_counts={})])])["producers"]
     assert list(plain) == CLIENT_ORDER
-    share = {"topics": [], "producers": [client(authed=True, auth_identity="x")]}
-    (authed,) = merge([share], health="OK", start_time=1)["producers"]
-    assert list(authed)[15:17] == ["authed", "auth_identity"]
+    (authed,) = merged([([], [Client(authed=True, auth_identity="x<")])])["producers"]
+    assert list(authed)[15:17] == ["authed", "auth_identity"] and authed["auth_identity"] == "x<"
 
 
 @pytest.mark.case("HTTP-060")
 def test_no_topics() -> None:
-    memory = dict.fromkeys(MEMORY_KEYS, 0)
-    text = json_bytes(merge([], health="OK", start_time=7, memory=memory)).decode()
-    assert text.startswith('{"version":"1.3.0","health":"OK","start_time":7,"topics":[],"memory":{')
+    text = body([([], [])], include_mem=True).decode()
+    start = f'{{"version":"1.3.0","health":"OK","start_time":{START},"topics":[],"memory":{{'
+    assert text.startswith(start)
     assert text.endswith(',"gc_total_runs":0},"producers":null}')
 
 
@@ -184,18 +254,23 @@ def test_pub_counts() -> None:
     assert producer["pub_counts"] == [{"topic": "t1", "count": 4}, {"topic": "t2", "count": 5}]
     (producer,) = merged(topic="t2")["producers"]
     assert producer["pub_counts"] == [{"topic": "t2", "count": 5}]
-    stats = merged(topic="paused#ephemeral")
-    assert "pub_counts" not in stats["producers"][0]
-    assert "   [V2 host:7 agent/1       ] state: 0 inflt: 4 " in page(stats)
+    assert "pub_counts" not in merged(topic="paused#ephemeral")["producers"][0]
+    line = "   [V2 host:7 agent/1       ] state: 0 inflt: 4 "
+    assert line in page(topic="paused#ephemeral")
 
 
 @pytest.mark.case("HTTP-068")
 def test_json_escapes() -> None:
-    share: Share = {"topics": [], "producers": [client(hostname="hst<&>")]}
-    text = json_bytes(merge([share], health="OK", start_time=1))
+    text = body([([], [Client(hostname="hst<&>")])])
     assert b'"hostname":"hst\\u003c\\u0026\\u003e"' in text
     assert json.loads(text)["producers"][0]["hostname"] == "hst<&>"
-    assert b'"percentiles":[{"quantile":1,"value":26897574}]' in json_bytes(merged())
+    assert b'"percentiles":[{"quantile":1,"value":26897574}]' in body(CREW)
+
+
+def test_what_is_not_utf_8_is_replaced() -> None:
+    crew: list[Worker] = [([], [Client(hostname="h\udcff", user_agent="\ud800")])]
+    assert merged(crew)["producers"][0]["hostname"] == "h\ufffd"
+    assert "[V2 h\ufffd:5000 \ufffd" in page(crew)
 
 
 def test_memory() -> None:
@@ -205,15 +280,12 @@ def test_memory() -> None:
     assert total["heap_in_use_bytes"] == 2 * memory["heap_in_use_bytes"]
     assert total["gc_pause_usec_100"] == 5
     assert merge_memory([]) == dict.fromkeys(MEMORY_KEYS, 0)
-
-
-def page(stats: Stats) -> str:
-    return render_text(stats, now_ns=NOW_NS, started_ns=START * 1_000_000_000)
+    assert merged(include_mem=True)["memory"]["heap_objects"] == 24
 
 
 def test_text() -> None:
     # The columns are those of NSQ; trailing blanks count.
-    lines = page(merged()).split("\n")
+    lines = page().split("\n")
     assert lines[0] == f"nsqd v1.3.0 (built w/nsqcy-{__version__})"
     assert lines[1].startswith("start_time 2026-11-2")
     assert lines[2:] == [
@@ -241,14 +313,11 @@ def test_text() -> None:
 
 
 def test_text_of_nothing_and_of_memory() -> None:
-    memory = {**dict.fromkeys(MEMORY_KEYS, 0), "heap_objects": 12}
-    for stats in (
-        merged(topic="unknown", memory=memory),
-        merge([], health="NOK - x", start_time=1, memory=memory),
-    ):
-        lines = page(stats).split("\n")
-        assert lines[4] == f"Health: {stats['health']}"
-        assert lines[5:8] == ["", "Memory:", "   heap_objects             \t12"]
+    for text in (page(topic="unknown", include_mem=True), page([([], [])], include_mem=True)):
+        lines = text.split("\n")
+        assert lines[4] == "Health: OK"
+        assert lines[5:7] == ["", "Memory:"]
+        assert lines[7].startswith("   heap_objects             \t")
         assert lines[15:] == [
             "   gc_total_runs            \t0",
             *["", "Topics: None", "", "Producers: None", ""],
@@ -256,11 +325,7 @@ def test_text_of_nothing_and_of_memory() -> None:
 
 
 def test_text_of_a_unix_client() -> None:
-    share: Share = {
-        "topics": [],
-        "producers": [client(remote_address="@", user_agent=""), client(user_agent="")],
-    }
-    text = page(merge([share], health="OK", start_time=1))
+    text = page([([], [Client(remote_address="@", user_agent=""), Client(user_agent="")])])
     assert "   [V2 :                    ] state: 3" in text
     assert "   [V2 host:5000            ] state: 3" in text
 
@@ -271,3 +336,119 @@ def test_text_of_a_unix_client() -> None:
 )
 def test_humanize(ns: float, text: str) -> None:
     assert humanize(ns) == text
+
+
+# Shares
+
+
+NAMES = st.text("ab.-_Z9", min_size=1, max_size=6)
+CHANNELS = st.lists(
+    st.builds(lambda name, n: Channel(name, *[Client()] * n), NAMES, st.integers(0, 3)),
+    max_size=4,
+    unique_by=lambda channel: channel.name,
+)
+TOPICS = st.lists(
+    st.builds(lambda name, channels: Topic(name, *channels), NAMES, CHANNELS),
+    max_size=12,
+    unique_by=lambda topic: topic.name,
+)
+QUERIES = st.builds(
+    Query,
+    json=st.booleans(),
+    topic=st.just("") | NAMES,
+    channel=st.just("") | NAMES,
+    include_clients=st.booleans(),
+    include_mem=st.just(False),
+)
+
+
+@given(TOPICS, st.lists(st.integers(0, 2), min_size=15, max_size=15), QUERIES)
+def test_where_topics_live_does_not_show(
+    topics: list[Topic], places: list[int], query: Query
+) -> None:
+    """The page of three workers is that of one that has everything."""
+    clients = [Client(remote_address=f"1.2.3.4:{port}") for port in range(3)]
+    crew: list[Worker] = [([], clients[index : index + 1]) for index in range(3)]
+    for topic, place in zip(topics, places, strict=False):
+        crew[place] = ([*crew[place][0], topic], crew[place][1])
+    options = query._asdict()
+    assert body(crew, **options) == body([(topics, clients)], **options)
+    if query.json:
+        shown = merged(crew, **options)["topics"]
+        wanted = {
+            topic.name
+            for topic in topics
+            if query.topic in ("", topic.name) and query.channel in ("", *topic.channels)
+        }
+        unknown = query.topic and all(topic.name != query.topic for topic in topics)
+        assert (shown is None) == bool(unknown)
+        assert [topic["topic_name"] for topic in shown or []] == sorted(wanted)
+
+
+def test_health_is_the_latest_or_that_a_worker_is_missing() -> None:
+    query = Query()
+    shares = [
+        share(CREW[0], query, Health("NOK - disk", 5)),
+        share(CREW[1], query, Health("OK", 4)),
+    ]
+    assert gathering.merge(shares, 2).health == "NOK - disk"
+    missing = gathering.merge(shares[1:], 3)
+    assert missing.health == "NOK - 2 of 3 workers are being restarted"
+    assert not missing.complete and [name for name, _ in missing.topics] == [b"t1"]
+
+
+# Slices
+
+
+class Clock:
+    """Counts the work between two turns."""
+
+    def __init__(self) -> None:
+        self.work = 0
+        self.slices: list[int] = []
+
+    def give_way(self) -> None:
+        self.slices.append(self.work)
+        self.work = 0
+
+
+@pytest.mark.parametrize("include_clients", [True, False])
+def test_a_share_is_made_in_slices(include_clients: bool) -> None:
+    clock = Clock()
+
+    def counted(thing: Any) -> Any:
+        original = thing.counters
+
+        def counters() -> Any:
+            clock.work += 1
+            return original()
+
+        thing.counters = counters
+        return thing
+
+    def channel(name: str, clients: int) -> Channel:
+        return counted(Channel(name, *[counted(Client()) for _ in range(clients)]))
+
+    topics = [counted(Topic(f"t{n}", channel("a", 1), channel("b", 0))) for n in range(100)]
+    topics.append(counted(Topic("many", channel("c", 1000))))
+    clients = [counted(Client()) for _ in range(500)]
+    walk = Walk(Query(include_clients=include_clients), clock.give_way, NOW_NS)
+    assert len(list(walk.topics(topics))) == 101
+    walk.producers(clients)
+    total = 1902 if include_clients else 302
+    assert sum(clock.slices) + clock.work == total
+    assert max(clock.slices) <= SLICE + 3  # a topic's own counters come after its channels'
+    assert len(clock.slices) == total // SLICE
+
+
+def test_what_goes_between_slices_is_not_shown() -> None:
+    topics = [Topic(f"t{number}", Channel("a", Client(), Client())) for number in range(3)]
+
+    def vanish() -> None:
+        topics[1].gone = True
+        topics[2].channels.clear()
+
+    walk = Walk(Query(json=True), vanish, NOW_NS)
+    walk._slices = Slices(vanish, 3)
+    pieces = {name: json.loads(piece) for name, piece in walk.topics(topics)}
+    assert {name: len(piece["channels"]) for name, piece in pieces.items()} == {b"t0": 1, b"t2": 0}

@@ -1,0 +1,126 @@
+"""What an auth server's answer allows a client, and for how long.
+
+Pure: reads answers and decides; who asks the servers is auth_client.py. Nothing here, the text of
+an error included, says what a client's secret is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from nsqcy.errors import NsqError
+from nsqcy.nsqd import gojson
+from nsqcy.nsqd.patterns import Pattern, PatternError, Text, compile
+
+ANSWER_MOST = 1 << 20  # bytes of an answer
+PATTERNS_MOST = 100_000  # steps of all its patterns together, which bound the time of a decision
+DECISIONS_MOST = 1000  # remembered of one answer
+TTL_MOST = 10 * 365 * 86400  # seconds; for ever, in the life of a connection
+PERMISSIONS = frozenset({"subscribe", "publish"})
+
+
+class AuthFailure(NsqError):
+    """Nobody knows what the client may do. The text is for the log and holds no secret."""
+
+
+class Grant(NamedTuple):
+    """One of the authorizations of an answer."""
+
+    topic: Pattern
+    channels: tuple[Pattern, ...]
+    permissions: frozenset[str]
+
+    def covers(self, permission: str, topic: Text, channel: Text) -> bool:
+        return (
+            permission in self.permissions
+            and self.topic.found_in(topic)
+            and any(each.found_in(channel) for each in self.channels)
+        )
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class Authorization:
+    """What one answer says. Several connections may share it."""
+
+    source: bytes = field(repr=False)
+    ttl: int  # seconds
+    identity: str
+    identity_url: str
+    grants: Sequence[Grant] = field(repr=False)
+    _decisions: dict[tuple[str, str], bool] = field(default_factory=dict, repr=False)
+
+    def permits(self, topic: str, channel: str) -> bool:
+        """Whether the client may subscribe to the channel; without one, publish to the topic."""
+        known = self._decisions.get((topic, channel))
+        if known is None:
+            known = self._decide(topic, channel)
+            if len(self._decisions) >= DECISIONS_MOST:
+                self._decisions.clear()
+            self._decisions[topic, channel] = known
+        return known
+
+    def _decide(self, topic: str, channel: str) -> bool:
+        permission = "subscribe" if channel else "publish"
+        texts = Text(topic), Text(channel)
+        return any(grant.covers(permission, *texts) for grant in self.grants)
+
+    @property
+    def response(self) -> bytes:
+        """What the client is told."""
+        return gojson.encode(
+            {
+                "identity": self.identity,
+                "identity_url": self.identity_url,
+                "permission_count": len(self.grants),
+            }
+        )
+
+
+_TEXTS = gojson.array(gojson.text, "")
+_GRANT: gojson.Fields = {
+    "topic": (gojson.text, ""),
+    "channels": (_TEXTS, []),
+    "permissions": (_TEXTS, []),
+}
+_ANSWER: gojson.Fields = {
+    "ttl": (gojson.int64, 0),
+    "identity": (gojson.text, ""),
+    "identity_url": (gojson.text, ""),
+    "authorizations": (gojson.array(gojson.structure(_GRANT), gojson.EMPTY), []),
+}
+
+
+def parse(body: bytes) -> Authorization:
+    """Read the body of an answer; raises AuthFailure."""
+    if len(body) > ANSWER_MOST:
+        raise AuthFailure(f"the answer has more than {ANSWER_MOST} bytes")
+    try:
+        answer = gojson.decode(body, _ANSWER)
+    except ValueError as error:
+        raise AuthFailure(f"the answer cannot be read: {error}") from None
+    if answer["ttl"] <= 0:
+        raise AuthFailure(f"invalid TTL {answer['ttl']} (must be > 0)")
+    left = PATTERNS_MOST
+    grants = []
+    for each in answer["authorizations"]:
+        if not PERMISSIONS.issuperset(each["permissions"]):
+            raise AuthFailure("unknown permission (allowed: subscribe, publish)")
+        topic, *channels = (_compile(text) for text in (each["topic"], *each["channels"]))
+        left -= topic.size + sum(channel.size for channel in channels)
+        if left < 0:
+            raise AuthFailure("too many and too large expressions")
+        grants.append(Grant(topic, tuple(channels), frozenset(each["permissions"])))
+    return Authorization(
+        source=body,
+        ttl=min(answer["ttl"], TTL_MOST),
+        identity=answer["identity"],
+        identity_url=answer["identity_url"],
+        grants=tuple(grants),
+    )
+
+
+def _compile(text: str) -> Pattern:
+    try:
+        return compile(text)
+    except PatternError as error:
+        raise AuthFailure(f"invalid expression: {error}") from None

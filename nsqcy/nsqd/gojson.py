@@ -1,0 +1,104 @@
+"""JSON as NSQ's daemon reads and writes it.
+
+An object is read into named fields: keys in any case, null as if absent, the last of several that
+are equal, unknown ones ignored; anything else that is not what it should be is a ValueError, which
+never shows what was read.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Reader = Callable[[Any], Any]
+Fields = Mapping[str, tuple[Reader, Any]]  # name: how to read it, what it is if absent
+
+# What Go's encoder escapes although JSON does not ask for it.
+_ESCAPED = {ord(each): f"\\u{ord(each):04x}" for each in "&<>\u2028\u2029"}
+
+
+def decode(body: bytes, fields: Fields) -> dict[str, Any]:
+    """Every field of the object that `body` is, read or at its default."""
+    try:
+        value = json.loads(
+            body.decode("utf-8", "replace"),
+            object_pairs_hook=_Pairs,
+            parse_constant=_refuse_constant,
+        )
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except ValueError:
+        raise ValueError("not JSON") from None
+    found: dict[str, Any] = structure(fields)(EMPTY if value is None else value)
+    return found
+
+
+def encode(value: Any) -> bytes:
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return text.translate(_ESCAPED).encode()
+
+
+# -- readers
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("not a string")
+    # A lone surrogate, escaped in JSON, has no place in UTF-8.
+    return value.encode("utf-8", "replace").decode()
+
+
+def flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("not a boolean")
+    return value
+
+
+def _integer(bits: int) -> Reader:
+    def read(value: Any) -> int:
+        if type(value) is not int or not -(1 << bits) <= value < 1 << bits:
+            raise ValueError("not an integer of that size")
+        return value
+
+    return read
+
+
+int64 = _integer(63)
+int32 = _integer(31)
+
+
+def array(reader: Reader, empty: Any) -> Reader:
+    """A reader of lists; an element that is null is read as `empty`."""
+
+    def read(value: Any) -> list[Any]:
+        if type(value) is not list:
+            raise ValueError("not an array")
+        return [reader(empty if each is None else each) for each in value]
+
+    return read
+
+
+def structure(fields: Fields) -> Reader:
+    """A reader of objects."""
+
+    def read(value: Any) -> dict[str, Any]:
+        if not isinstance(value, _Pairs):
+            raise ValueError("not an object")
+        values = {name: default for name, (_, default) in fields.items()}
+        for key, each in value:
+            name = key.lower()
+            if name in fields and each is not None:
+                values[name] = fields[name][0](each)
+        return values
+
+    return read
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object as its pairs, so that neither order nor repeats are lost."""
+
+
+EMPTY = _Pairs()
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")

@@ -1,0 +1,43 @@
+"""Rounds: callers who ask the same at the same time share an answer begun after they asked.
+
+So what one of them knew to be true before it asked is in its answer, and however many ask, one
+round of work for each question is under way.
+"""
+
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+import gevent
+from gevent.event import AsyncResult
+
+Question = TypeVar("Question", bound=Hashable)
+Answer = TypeVar("Answer")
+
+
+class Rounds(Generic[Question, Answer]):
+    """Does `work`, which may block, for each question, one round at a time."""
+
+    def __init__(self, work: Callable[[Question], Answer]) -> None:
+        self._work = work
+        self._next: dict[Question, AsyncResult] = {}  # rounds that have not begun
+        self._running: set[Question] = set()
+
+    def ask(self, question: Question) -> Answer:
+        """Wait for the next round of this question; raises what it raised."""
+        result = self._next.get(question)
+        if result is None:
+            result = self._next[question] = AsyncResult()
+            if question not in self._running:
+                self._running.add(question)
+                gevent.spawn(self._run, question)
+        answer: Answer = result.get()
+        return answer
+
+    def _run(self, question: Question) -> None:
+        while question in self._next:
+            result = self._next.pop(question)
+            try:
+                result.set(self._work(question))
+            except Exception as error:  # theirs who asked
+                result.set_exception(error)
+        self._running.discard(question)

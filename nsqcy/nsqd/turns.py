@@ -1,0 +1,32 @@
+"""Long work on a hub, a slice a turn.
+
+A greenlet that merely sleeps for no time goes on before the loop has polled, for milliseconds on
+end. Here one greenlet at a time goes on, once for each time that the loop polls.
+"""
+
+from collections import deque
+
+import gevent
+from gevent.hub import Waiter
+
+
+class Turns:
+    """Greenlets that wait for a turn of this hub's loop of their own."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Waiter] = deque()
+        self._next = gevent.get_hub().loop.async_()
+        self._next.start(self._resume)
+
+    def wait(self) -> None:
+        """Return in a turn in which nobody else who waits here does."""
+        waiter = Waiter()
+        self._waiting.append(waiter)
+        self._next.send()
+        waiter.get()
+
+    def _resume(self) -> None:
+        if self._waiting:
+            self._waiting.popleft().switch(None)
+        if self._waiting:
+            self._next.send()

@@ -1,0 +1,370 @@
+"""The HTTP API as a black box: section 16 of its cases, but for /stats, /config and /debug."""
+
+import json
+import re
+import shutil
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Starter
+from daemon import Nsqd
+from web import Answer, eventually
+
+LIMITS: dict[str, Any] = {"max_msg_size": 1000, "max_body_size": 5000}
+INFO_KEYS = [
+    "version",
+    "broadcast_address",
+    "hostname",
+    "http_port",
+    "tcp_port",
+    "start_time",
+    "max_heartbeat_interval",
+    "max_output_buffer_size",
+    "max_output_buffer_timeout",
+    "max_deflate_level",
+    "topology_zone",
+    "topology_region",
+]
+
+
+def refusal(answer: Answer) -> tuple[int, str]:
+    assert answer.headers["content-type"] == "application/json; charset=utf-8"
+    assert answer.headers["x-nsq-content-type"] == "nsq; version=1.0"
+    return answer.status, answer.json()["message"]
+
+
+def metadata(daemon: Nsqd, name: str) -> dict[str, Any]:
+    """What nsqd.dat has of a topic."""
+    topics = json.loads((daemon.data / "nsqd.dat").read_text())["topics"]
+    found: dict[str, Any] = next(topic for topic in topics if topic["name"] == name)
+    return found
+
+
+@pytest.mark.case("HTTP-001", "HTTP-002", "HTTP-003")
+def test_ping_and_info(shared: Nsqd) -> None:
+    web = shared.web
+    answer = web.get("/ping")
+    assert (answer.status, answer.body) == (200, b"OK")
+    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+    assert "x-nsq-content-type" not in answer.headers
+    answer = web.request("HEAD", "/ping")
+    assert (answer.status, answer.body, answer.headers["allow"]) == (405, b"", "GET, OPTIONS")
+    info = web.get("/info").json()
+    assert list(info) == INFO_KEYS
+    assert info["tcp_port"] == shared.tcp_port and info["http_port"] == shared.http_port
+    assert info["version"] == "1.3.0" and info["hostname"] == socket.gethostname()
+    assert info["max_heartbeat_interval"] == 60_000_000_000
+    assert info["max_output_buffer_timeout"] == 30_000_000_000
+    assert info["start_time"] <= time.time()
+
+
+@pytest.mark.case("HTTP-004")
+def test_info_over_a_unix_socket(nsqd: Starter, short_path: Path) -> None:
+    path = short_path / "http"
+    daemon = nsqd.prepare(http_address=path)
+    daemon.launch()
+    eventually(lambda: f"HTTP: listening on {path}" in daemon.log_text())
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(10)
+        sock.connect(str(path))
+        sock.sendall(b"GET /info HTTP/1.0\r\n\r\n")
+        reply = b"".join(iter(lambda: sock.recv(65536), b""))
+    assert json.loads(reply.partition(b"\r\n\r\n")[2])["http_port"] == -1
+    eventually(lambda: "200 GET /info (@) " in daemon.log_text())
+    daemon.stop()
+    assert not path.exists()
+
+
+@pytest.mark.case(
+    "HTTP-005", "HTTP-006", "HTTP-007", "HTTP-008", "HTTP-009", "HTTP-010", "HTTP-011"
+)
+def test_routing(shared: Nsqd) -> None:
+    web = shared.web
+    assert refusal(web.get("/nope")) == (404, "NOT_FOUND")
+    answer = web.post("/stats")
+    assert refusal(answer) == (405, "METHOD_NOT_ALLOWED")
+    assert answer.headers["allow"] == "GET, OPTIONS"
+    answer = web.request("OPTIONS", "/pub")
+    assert (answer.status, answer.body) == (200, b"")
+    assert answer.headers["allow"] == "OPTIONS, POST"
+    answer = web.get("/stats/")
+    assert (answer.status, answer.headers["location"]) == (301, "/stats")
+    answer = web.post("/pub/?topic=x", b"x")
+    assert (answer.status, answer.body) == (307, b"")
+    assert answer.headers["location"] == "/pub?topic=x"
+    answer = web.get("/PING")
+    assert (answer.status, answer.headers["location"]) == (301, "/ping")
+    assert refusal(web.get("/pub/")) == (404, "NOT_FOUND")
+
+
+@pytest.mark.case("HTTP-012", "HTTP-013", "HTTP-014", "HTTP-015", "HTTP-016", "HTTP-020")
+def test_refused_publishes(shared: Nsqd, topic: str) -> None:
+    web = shared.web
+    assert refusal(web.post("/pub")) == (400, "MSG_EMPTY")
+    assert refusal(web.post("/pub", b"x")) == (400, "MISSING_ARG_TOPIC")
+    assert refusal(web.post("/pub?topic=", b"x")) == (400, "INVALID_TOPIC")
+    assert refusal(web.post("/pub", b"x", topic="t" * 65)) == (400, "INVALID_TOPIC")
+    assert web.post("/pub", b"x", topic=topic.ljust(64, "t")).body == b"OK"
+    assert refusal(web.post("/pub?topic=a%zz", b"x")) == (400, "INVALID_REQUEST")
+    assert refusal(web.post("/pub?topic=a;b=c", b"x")) == (400, "INVALID_REQUEST")
+    assert refusal(web.post("/pub", b"topic=" + topic.encode())) == (400, "MISSING_ARG_TOPIC")
+
+
+@pytest.mark.case("HTTP-017", "HTTP-032", "HTTP-034", "HTTP-039")
+def test_sizes(nsqd: Starter, topic: str) -> None:
+    web = nsqd(**LIMITS).web
+    assert web.post("/pub", b"x" * 1000, topic=topic).body == b"OK"
+    assert refusal(web.post("/pub", b"x" * 1001, topic=topic)) == (413, "MSG_TOO_BIG")
+    assert refusal(web.post("/mpub", b"x" * 5001, topic="other")) == (413, "BODY_TOO_BIG")
+    assert web.topic("other") is None
+    assert refusal(web.post("/mpub", b"a\n" + b"x" * 1001, topic=topic)) == (413, "MSG_TOO_BIG")
+    cut = b"\0\0\0\2\0\0\0\1a"
+    answer = web.post("/mpub", cut, topic=topic, binary="true")
+    assert refusal(answer) == (413, "BAD_MESSAGE")
+    web.await_counts(topic, depth=1, message_count=1)
+
+
+@pytest.mark.case("HTTP-021", "HTTP-022", "HTTP-023")
+def test_delays(nsqd: Starter, topic: str) -> None:
+    daemon = nsqd()
+    web = daemon.web
+    assert refusal(web.post("/pub", b"x", topic=topic, defer="bad")) == (400, "INVALID_DEFER")
+    web.await_counts(topic, depth=0, message_count=0)
+    assert web.topic(topic) is not None
+    for text in ("3600001", "-1", "1.5", ""):
+        assert refusal(web.post("/pub", b"x", topic=topic, defer=text)) == (400, "INVALID_DEFER")
+    web.pub(topic, b"x", defer=3_600_000)
+    daemon.restart(max_req_timeout="2h")
+    daemon.web.pub(topic, b"x", defer=7_200_000)
+    refused = daemon.web.post("/pub", b"x", topic=topic, defer=7_200_001)
+    assert refusal(refused) == (400, "INVALID_DEFER")
+
+
+@pytest.mark.case("HTTP-024")
+def test_a_deferred_message_waits_in_the_channel(shared: Nsqd, topic: str) -> None:
+    web = shared.web
+    web.create(topic, "c")
+    sent = time.monotonic()
+    web.pub(topic, b"x", defer=1500)
+    web.await_counts(topic, "c", deferred_count=1, depth=0)
+    web.await_counts(topic, "c", deferred_count=0, depth=1)
+    assert time.monotonic() - sent >= 1.5
+
+
+@pytest.mark.case("HTTP-025")
+def test_a_delay_starts_with_the_channel(shared: Nsqd, topic: str) -> None:
+    web = shared.web
+    web.pub(topic, b"x", defer=1500)
+    web.await_counts(topic, depth=1)
+    time.sleep(0.5)  # less would be left, had it begun
+    created = time.monotonic()
+    web.create(topic, "c")
+    web.await_counts(topic, "c", deferred_count=1, depth=0)
+    web.await_counts(topic, "c", deferred_count=0, depth=1)
+    assert time.monotonic() - created >= 1.5
+
+
+@pytest.mark.case("HTTP-026")
+@pytest.mark.ours
+def test_what_overflows_keeps_its_delay(nsqd: Starter, topic: str) -> None:
+    web = nsqd(mem_queue_size=3).web
+    for _ in range(5):
+        web.pub(topic, b"x", defer=60_000)
+    web.await_counts(topic, depth=5, backend_depth=2)
+    web.create(topic, "c")
+    web.await_counts(topic, "c", deferred_count=5, depth=0)
+
+
+@pytest.mark.case(
+    "HTTP-029", "HTTP-030", "HTTP-031", "HTTP-035", "HTTP-036", "HTTP-037", "HTTP-040"
+)
+def test_batches(shared: Nsqd, topic: str) -> None:
+    web = shared.web
+    two = b"\0\0\0\2\0\0\0\1a\0\0\0\1b"
+    for number, (query, body, messages, size) in enumerate(
+        [
+            ({}, b"a\n\nb\n", 2, 2),
+            ({}, b"a\r\nb", 2, 3),
+            ({}, b"", 0, 0),
+            ({"binary": "true"}, two, 2, 2),
+            ({"binary": ""}, two, 2, 2),
+            ({"binary": "no"}, two + b"more", 2, 2),
+            ({"binary": "0"}, two, 1, 14),
+        ]
+    ):
+        name = f"{topic}_{number}"
+        answer = web.post("/mpub", body, topic=name, **query)
+        assert (answer.status, answer.body) == (200, b"OK"), (query, body)
+        web.await_counts(name, message_count=messages, message_bytes=size)
+    eventually(lambda: "deprecated value 'no' used for /mpub binary param" in shared.log_text())
+
+
+@pytest.mark.case(
+    "HTTP-042", "HTTP-043", "HTTP-044", "HTTP-045", "HTTP-050", "HTTP-051", "HTTP-052"
+)
+def test_names(shared: Nsqd, topic: str) -> None:
+    web = shared.web
+    for _ in range(2):
+        answer = web.post("/topic/create", topic=topic)
+        assert (answer.status, answer.body) == (200, b"")
+        assert "content-type" not in answer.headers
+    for path, query, status, code in [
+        ("/topic/create", {"topic": "bad$"}, 400, "INVALID_TOPIC"),
+        ("/topic/delete", {"topic": "bad$"}, 404, "TOPIC_NOT_FOUND"),
+        ("/topic/pause", {"topic": "bad$"}, 404, "TOPIC_NOT_FOUND"),
+        ("/topic/empty", {"topic": "bad$"}, 400, "INVALID_TOPIC"),
+        ("/topic/empty", {"topic": "unknown"}, 404, "TOPIC_NOT_FOUND"),
+        ("/channel/create", {"topic": "unknown", "channel": "c"}, 404, "TOPIC_NOT_FOUND"),
+        ("/channel/create", {"topic": "bad$"}, 400, "INVALID_ARG_TOPIC"),
+        ("/channel/create", {"topic": topic}, 400, "MISSING_ARG_CHANNEL"),
+        ("/channel/create", {"topic": topic, "channel": ""}, 400, "INVALID_ARG_CHANNEL"),
+        ("/channel/create", {"topic": topic, "channel": "bad$"}, 400, "INVALID_ARG_CHANNEL"),
+    ]:
+        assert refusal(web.post(path, **query)) == (status, code), (path, query)
+
+
+@pytest.mark.case("HTTP-053")
+@pytest.mark.parametrize("action", ["delete", "empty", "pause", "unpause"])
+def test_an_unknown_channel(shared: Nsqd, topic: str, action: str) -> None:
+    shared.web.create(topic)
+    answer = shared.web.post(f"/channel/{action}", topic=topic, channel="c")
+    assert refusal(answer) == (404, "CHANNEL_NOT_FOUND")
+
+
+@pytest.mark.case("HTTP-046", "HTTP-047")
+def test_a_deleted_topic(nsqd: Starter, topic: str) -> None:
+    daemon = nsqd(mem_queue_size=0)
+    producer = daemon.connect()
+    producer.pub(topic, b"1", b"2")
+    consumer = daemon.connect().sub(topic, "c", rdy=1)
+    consumer.message()
+    eventually(lambda: list(daemon.data.glob(f"{topic}.*")))
+    daemon.web.do("delete", topic)
+    consumer.eof()
+    assert daemon.web.topic(topic) is None
+    eventually(lambda: not list(daemon.data.glob(f"{topic}.*")))
+    producer.pub(topic, b"3")
+    daemon.web.await_counts(topic, message_count=1, depth=1)
+
+
+@pytest.mark.case("HTTP-048", "HTTP-049")
+def test_a_paused_topic(shared: Nsqd, topic: str) -> None:
+    web = shared.web
+    web.create(topic, "c")
+    web.pub(topic, b"1")
+    web.await_counts(topic, "c", depth=1)
+    web.do("pause", topic)
+    assert metadata(shared, topic)["paused"] is True
+    web.pub(topic, b"2")
+    web.await_counts(topic, depth=1, paused=True, message_count=2)
+    web.await_counts(topic, "c", depth=1)
+    web.do("empty", topic)
+    web.await_counts(topic, depth=0, message_count=2)
+    web.await_counts(topic, "c", depth=1)
+    web.do("unpause", topic)
+    assert metadata(shared, topic)["paused"] is False
+
+
+@pytest.mark.case("HTTP-054")
+def test_the_first_channel_gets_what_the_topic_holds(nsqd: Starter, topic: str) -> None:
+    web = nsqd(mem_queue_size=3).web
+    web.mpub(topic, [b"x"] * 5)
+    web.create(topic, "c1")
+    web.await_counts(topic, depth=0)
+    web.await_counts(topic, "c1", depth=5, backend_depth=2)
+    web.create(topic, "c2")
+    web.await_counts(topic, "c2", depth=0)
+
+
+@pytest.mark.case("HTTP-055")
+def test_an_emptied_channel_has_nothing_in_flight(shared: Nsqd, topic: str) -> None:
+    consumer = shared.connect().sub(topic, "c", rdy=2)
+    shared.connect().pub(topic, b"1", b"2", b"3")
+    held = consumer.messages(2)
+    shared.web.do("empty", topic, "c")
+    shared.web.await_counts(topic, "c", in_flight_count=0, depth=0)
+    assert shared.web.client(topic, "c")["in_flight_count"] == 0
+    consumer.fin(held[0])
+    text = f"E_FIN_FAILED FIN {held[0].id.decode()} failed ID not in flight"
+    consumer.expect_error(text, fatal=False)
+
+
+@pytest.mark.case("HTTP-056")
+def test_a_paused_channel_takes_answers(shared: Nsqd, topic: str) -> None:
+    web = shared.web
+    consumer = shared.connect().sub(topic, "c", rdy=2)
+    shared.connect().pub(topic, b"1", b"2", b"3")
+    held = consumer.messages(2)
+    web.do("pause", topic, "c")
+    assert metadata(shared, topic)["channels"] == [{"name": "c", "paused": True}]
+    consumer.fin(held[0])
+    web.await_counts(topic, "c", in_flight_count=1, depth=1)
+    consumer.nothing()
+    web.do("unpause", topic, "c")
+    assert consumer.message().body == b"3"
+
+
+@pytest.mark.case("HTTP-057", "HTTP-058")
+def test_a_deleted_channel(shared: Nsqd, topic: str) -> None:
+    web = shared.web
+    consumer = shared.connect().sub(topic, "c", rdy=1)
+    web.do("delete", topic, "c")
+    consumer.eof()
+    assert web.channel(topic, "c") is None and web.topic(topic) is not None
+    passing = topic + "#ephemeral"
+    web.create(passing, "c")
+    web.do("delete", passing, "c")
+    eventually(lambda: web.topic(passing) is None)
+
+
+@pytest.mark.case("HTTP-059")
+def test_an_ephemeral_topic_drops_what_overflows(nsqd: Starter, topic: str) -> None:
+    web = nsqd(mem_queue_size=3).web
+    topic += "#ephemeral"
+    for _ in range(6):
+        web.pub(topic, b"x")
+    web.await_counts(topic, depth=3, backend_depth=0, message_count=6)
+
+
+@pytest.mark.case("HTTP-085", "HTTP-086")
+def test_a_data_path_that_goes_away(nsqd: Starter, topic: str) -> None:
+    daemon = nsqd(mem_queue_size=0, cwd=nsqd.path)
+    web = daemon.web
+    shutil.rmtree(daemon.data)
+    assert refusal(web.post("/pub", b"x", topic=topic)) == (503, "EXITING")
+    answer = web.get("/ping")
+    assert answer.status == 500 and answer.body.startswith(b"NOK - "), answer
+    assert "x-nsq-content-type" not in answer.headers
+    assert web.stats()["health"] == answer.body.decode()
+    assert b"\nHealth: " + answer.body + b"\n" in web.get("/stats").body
+    assert web.counts(topic)["message_count"] == 0
+    daemon.data.mkdir()
+    web.pub(topic + "_later", b"x")
+    eventually(lambda: web.get("/ping").body == b"OK")
+
+
+@pytest.mark.case("HTTP-087")
+def test_http_knows_no_authorization(nsqd: Starter, topic: str) -> None:
+    daemon = nsqd(auth_http_address="127.0.0.1:1")
+    assert daemon.web.post("/pub", b"x", topic=topic).body == b"OK"
+
+
+@pytest.mark.case("LOG-01", "LOG-02", "LOG-03")
+def test_the_log(nsqd: Starter, topic: str) -> None:
+    daemon = nsqd()
+    daemon.web.pub(topic, b"x")
+    daemon.web.mpub(topic, [b"x"])
+    daemon.web.get("/PING")
+    daemon.web.request("OPTIONS", "/ping")
+    daemon.web.get("/ping?last=1")
+    line = r"^\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} INFO: 200 GET /ping"
+    tail = r"\?last=1 \(127\.0\.0\.1:\d+\) [\d.]+(ns|µs|ms|s)$"
+    eventually(lambda: re.search(line + tail, daemon.log_text(), re.MULTILINE))
+    assert re.search(line + r" \(", daemon.log_text(), re.MULTILINE)
+    daemon.stop()
+    for absent in ("/pub", "/mpub", "/PING", "OPTIONS"):
+        assert absent not in daemon.log_text()
+    assert daemon.log_text().endswith(" INFO: NSQ: bye\n")

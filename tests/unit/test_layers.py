@@ -1,0 +1,242 @@
+"""Snappy and deflate: what goes in comes out, however it is cut; what is broken is refused."""
+
+import os
+import random
+import zlib
+from collections.abc import Iterable
+
+import cramjam
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqcy.errors import LayerEnd, LayerError
+from nsqcy.layers import PIECE, DeflateLayer, Layer, SnappyLayer
+
+IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
+CODECS = [SnappyLayer, DeflateLayer]
+KINDS = st.sampled_from(CODECS)
+# Words that compress and bytes that do not, from nothing to several blocks.
+PLAIN = st.one_of(
+    st.binary(max_size=300),
+    st.builds(lambda word, n: word * n, st.binary(min_size=1, max_size=20), st.integers(0, 20000)),
+    st.builds(
+        lambda seed, n: random.Random(seed).randbytes(n), st.integers(0, 9), st.integers(0, 200000)
+    ),
+)
+
+
+def encoded(layer: Layer, data: bytes) -> bytes:
+    layer.write(data)
+    return layer.take()
+
+
+def drained(layer: Layer) -> bytes:
+    """All it has, each piece no larger than a piece may be."""
+    pieces = []
+    while piece := layer.read():
+        assert len(piece) <= PIECE
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def cut(data: bytes, at: Iterable[int]) -> list[bytes]:
+    """The data in pieces, cut at these places."""
+    ends = [*sorted({place % (len(data) + 1) for place in at}), len(data)]
+    return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def chunk(kind: int, data: bytes) -> bytes:
+    return bytes([kind]) + len(data).to_bytes(3, "little") + data
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(writes=st.lists(PLAIN, max_size=5), places=st.lists(st.integers(0, 1 << 20), max_size=8))
+def test_comes_through_in_any_pieces(
+    codec: type[Layer], writes: list[bytes], places: list[int]
+) -> None:
+    sender, receiver = codec(), codec()
+    wire = b"".join(encoded(sender, data) for data in writes)
+    received = b""
+    for piece in cut(wire, places):
+        receiver.feed(piece)
+        received += drained(receiver)
+    assert received == b"".join(writes)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_write_can_be_decoded_at_once(codec: type[Layer]) -> None:
+    sender, receiver = codec(), codec()
+    for data in (b"OK", b"a" * 500, b"b", os.urandom(70000), b"c" * 200000):
+        receiver.feed(encoded(sender, data))
+        assert drained(receiver) == data
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(noise=st.binary(max_size=400))
+def test_noise_does_no_harm(codec: type[Layer], noise: bytes) -> None:
+    layer = codec()
+    try:
+        layer.feed(noise)
+        drained(layer)
+    except (LayerError, LayerEnd):
+        pass
+
+
+@given(data=PLAIN, place=st.integers(0, 1 << 20), bit=st.integers(0, 7))
+def test_a_flipped_bit_never_passes_for_data(data: bytes, place: int, bit: int) -> None:
+    """Of snappy, whose chunks have checksums."""
+    wire = bytearray(encoded(SnappyLayer(), data))
+    if not wire:
+        return
+    wire[place % len(wire)] ^= 1 << bit
+    layer = SnappyLayer()
+    layer.feed(bytes(wire))
+    try:
+        received = drained(layer)
+    except LayerError:
+        return
+    # A longer or skippable chunk swallows the rest; what was let through before is right.
+    assert data.startswith(received)
+
+
+# -- snappy
+
+
+def test_snappy_is_what_other_implementations_read_and_write() -> None:
+    data = os.urandom(70000) + b"x" * 200000
+    assert bytes(cramjam.snappy.decompress(encoded(SnappyLayer(), data))) == data
+    layer = SnappyLayer()
+    layer.feed(bytes(cramjam.snappy.compress(data)))
+    assert drained(layer) == data
+
+
+def test_the_first_ok_is_an_uncompressed_chunk() -> None:
+    wire = encoded(SnappyLayer(), b"\0\0\0\x06\0\0\0\0OK")
+    assert wire.startswith(IDENTIFIER + b"\x01\x0e\0\0")
+
+
+def test_a_second_identifier_is_accepted() -> None:
+    sender = SnappyLayer()
+    wire = encoded(sender, b"one") + IDENTIFIER + IDENTIFIER + encoded(sender, b"two")
+    layer = SnappyLayer()
+    layer.feed(wire)
+    assert drained(layer) == b"onetwo"
+
+
+@pytest.mark.parametrize("kind", [0x80, 0xFD, 0xFE])
+@pytest.mark.parametrize("step", [1, 7, 1 << 20])
+def test_skippable_chunks_are_skipped_and_not_kept(kind: int, step: int) -> None:
+    sender, layer = SnappyLayer(), SnappyLayer()
+    start = encoded(sender, b"one")
+    wire = start + chunk(kind, b"?" * 3000) + chunk(kind, b"") + encoded(sender, b"two")
+    received = b""
+    for at in range(0, len(wire), step):
+        layer.feed(wire[at : at + step])
+        received += drained(layer)
+        assert step > 7 or len(layer._input) < 30
+    assert received == b"onetwo"
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        b"NOP\n",
+        encoded(SnappyLayer(), b"hello")[10:],  # no identifier
+        IDENTIFIER[:4] + b"sNaPpy",
+        b"\xff\x07\x00\x00sNaPpY?",
+        IDENTIFIER + chunk(0x02, b"????"),
+        IDENTIFIER + chunk(0x7F, b"????"),
+        IDENTIFIER + chunk(0x00, b""),
+        IDENTIFIER + chunk(0x00, b"\0\0\0\0"),
+        IDENTIFIER + chunk(0x01, b"\0\0\0"),
+        IDENTIFIER + chunk(0x01, b"\0\0\0\0" + b"?" * 65537),
+        IDENTIFIER + b"\x00\xff\xff\xff",  # announces 16 MiB
+        IDENTIFIER + chunk(0x00, b"\0\0\0\0\xff\xff\xff\xff\x0f"),  # claims 4 GiB
+        IDENTIFIER + chunk(0x00, b"\0\0\0\0\x81\x80\x04" + b"?" * 10),  # claims 65,537
+        encoded(SnappyLayer(), b"hello")[:-1] + b"O",  # checksum
+    ],
+)
+def test_broken_snappy_is_refused(wire: bytes) -> None:
+    layer = SnappyLayer()
+    layer.feed(wire)
+    with pytest.raises(LayerError):
+        drained(layer)
+
+
+# -- deflate
+
+
+def test_deflate_is_raw() -> None:
+    data = b"0123456789" * 1000
+    sender = DeflateLayer(3)
+    wire = encoded(sender, data)
+    assert len(wire) < 500
+    assert wire.endswith(b"\0\0\xff\xff")
+    assert zlib.decompressobj(-15).decompress(wire) == data
+    deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
+    layer = DeflateLayer()
+    layer.feed(deflater.compress(data) + deflater.flush(zlib.Z_SYNC_FLUSH))
+    assert drained(layer) == data
+
+
+def test_empty_blocks_are_tolerated() -> None:
+    layer = DeflateLayer()
+    layer.feed(b"\0\0\0\xff\xff" * 1000)
+    assert layer.read() == b""
+    layer.feed(encoded(DeflateLayer(), b"x"))
+    assert drained(layer) == b"x"
+
+
+def test_the_compressor_is_let_go_and_the_stream_goes_on() -> None:
+    sender, receiver = DeflateLayer(), zlib.decompressobj(-15)
+    sent = []
+    for turn in range(20):
+        data = b"_heartbeat_" if turn % 3 else b"0123456789" * 100 * turn
+        sent.append(data)
+        assert receiver.decompress(encoded(sender, data)) == data
+        if turn % 4 == 3:
+            sender.rest()
+            sender.rest()
+            assert sender._deflater is None
+
+
+def test_a_compressor_in_use_is_kept() -> None:
+    sender = DeflateLayer()
+    encoded(sender, b"x" * 100)
+    sender.rest()
+    assert sender._deflater is not None
+    encoded(sender, b"_heartbeat_")
+    sender.rest()
+    assert sender._deflater is None
+    encoded(sender, b"_heartbeat_")
+    assert sender._deflater is None
+
+
+def test_broken_deflate_is_refused() -> None:
+    layer = DeflateLayer()
+    layer.feed(b"\xff\xff\xff\xff")
+    with pytest.raises(LayerError):
+        layer.read()
+
+
+def test_the_end_of_the_stream_is_the_end() -> None:
+    deflater = zlib.compressobj(6, zlib.DEFLATED, -15)
+    layer = DeflateLayer()
+    layer.feed(deflater.compress(b"last") + deflater.flush() + b"and more")
+    assert layer.read() == b"last"
+    with pytest.raises(LayerEnd):
+        layer.read()
+
+
+def test_a_bomb_comes_out_in_pieces() -> None:
+    """A thousand times larger than what was sent, and never more than a piece at a time."""
+    deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
+    bomb = deflater.compress(bytes(64 << 20)) + deflater.flush(zlib.Z_SYNC_FLUSH)
+    layer = DeflateLayer()
+    layer.feed(bomb)
+    sizes = []
+    while piece := layer.read():
+        sizes.append(len(piece))
+    assert max(sizes) <= PIECE
+    assert sum(sizes) == 64 << 20
