@@ -43,8 +43,9 @@ cdef inline int heap_check(int status) except -1:
 
 cdef class Agenda:
     def __init__(self, Store store not None, *, mem_queue_size, max_msg_timeout,
-                 topology_aware=False, seed=1):
+                 topology_aware=False, Percentiles percentiles=None, seed=1):
         self.store = store
+        self.percentiles = percentiles or Percentiles((), 0)
         self.mem_queue_size = mem_queue_size
         self.max_msg_timeout = max_msg_timeout
         self.topology_aware = topology_aware
@@ -128,6 +129,8 @@ cdef class Channel:
         window.watch(&self.cursor)
         window.move_cursor(&self.cursor, &window.fanout)
         self.born_seq = window.fanout.seq
+        if agenda.percentiles.quantiles:
+            self.latency = Latency(agenda.percentiles, agenda.now)
 
     def __dealloc__(self):
         # A channel that was not closed is garbage together with its topic, some of which may be
@@ -171,6 +174,8 @@ cdef class Channel:
             "timeout_count": self.timeout_count,
             "client_count": len(self.consumers),
             "paused": bool(self.paused),
+            "e2e_processing_latency":
+                self.agenda.percentiles.summary([self.latency], self.agenda.now),
         }
 
     # -- the agenda --
@@ -420,6 +425,7 @@ cdef class Channel:
             return 0
         entry.attempts += 1
         entry.id = record.id
+        entry.timestamp = record.timestamp
         self.hold(consumer.holding, entry, self.agenda.now + consumer.msg_timeout)
         self.table_add(entry)
         self.in_flight_count += 1
@@ -595,6 +601,9 @@ cdef class Channel:
         self.no_longer_in_flight(entry)
         self.finish_count += 1
         consumer.finish_count += 1
+        if self.latency is not None:
+            # The clock may have been set back since the publish.
+            self.latency.add(max(<int64_t>0, self.agenda.wall - entry.timestamp), self.agenda.now)
         self.drop_entry(entry)
         return DONE
 

@@ -88,12 +88,19 @@ def _load_tls(settings: config.Settings, options: NsqdOptions) -> dict[str, Any]
 
 
 def _bind(options: NsqdOptions) -> list[listeners.Listener]:
-    bound = [listeners.bind(options.tcp_address, "tcp")]
+    wanted = {
+        "tcp": options.tcp_address,
+        "http": options.http_address,
+        "https": options.https_address if options.tls_cert else "",
+    }
+    bound: list[listeners.Listener] = []
     try:
-        if options.http_address:
-            bound.append(listeners.bind(options.http_address, "http"))
+        for kind, address in wanted.items():
+            if address or kind == "tcp":
+                bound.append(listeners.bind(address, kind))
     except Stop:
-        bound[0].close()
+        for each in bound:
+            each.close()
         raise
     return bound
 
