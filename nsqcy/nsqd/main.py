@@ -6,7 +6,8 @@ while nsqd starts waits in the backlog; the workers import while the master does
 
 Exit codes:
 
-    0  stopped by SIGTERM or SIGINT and everything is saved; --version; --help
+    0  stopped by SIGTERM or SIGINT and everything is saved, also during an import of NSQ's files,
+       which are then as they were; --version; --help
     1  could not start (the last line says why); a listening socket failed; not everything was saved
     2  the command line could not be read
 """
@@ -55,6 +56,7 @@ def _run(argv: Sequence[str]) -> int:
     bound = _bind(options)
     options = derive(options, {each.kind: each.port for each in bound})
     try:
+        _import(options, lines)
         return _serve(options, argv, lines, bound, lock_fd, tls)
     except BaseException:
         for each in bound:
@@ -86,14 +88,34 @@ def _load_tls(settings: config.Settings, options: NsqdOptions) -> dict[str, Any]
 
 
 def _bind(options: NsqdOptions) -> list[listeners.Listener]:
-    bound = [listeners.bind(options.tcp_address, "tcp")]
+    wanted = {
+        "tcp": options.tcp_address,
+        "http": options.http_address,
+        "https": options.https_address if options.tls_cert else "",
+    }
+    bound: list[listeners.Listener] = []
     try:
-        if options.http_address:
-            bound.append(listeners.bind(options.http_address, "http"))
+        for kind, address in wanted.items():
+            if address or kind == "tcp":
+                bound.append(listeners.bind(address, kind))
     except Stop:
-        bound[0].close()
+        for each in bound:
+            each.close()
         raise
     return bound
+
+
+def _import(options: NsqdOptions, lines: log.Log) -> None:
+    """Take over the files of NSQ's nsqd, once. Whoever connects meanwhile waits in the backlog."""
+    from nsqcy.nsqd import importer
+
+    if importer.is_needed(options.data_path):
+        importer.Importer(
+            options.data_path,
+            lines,
+            max_bytes_per_file=options.max_bytes_per_file,
+            stopping=lambda: bool(signal.sigpending() & {signal.SIGTERM, signal.SIGINT}),
+        ).run()
 
 
 def _serve(
