@@ -41,7 +41,6 @@ TLS = "needs a TLS listener, which nsqcy does not have yet"
 LOOKUP = "needs nsqlookupd"
 
 NEXT: dict[str, str] = {
-    "C333": "needs the import of a Go nsqd's data path",
     "CFG-39": LOOKUP,
     "CFG-40": LOOKUP,
     "H08": TLS,
