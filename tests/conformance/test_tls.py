@@ -510,7 +510,7 @@ def test_deflate_is_raw(secured: Nsqd) -> None:
     while len(decoded) < len(OK):
         decoded += inflater.decompress(conn.socket.recv(1000))
     assert decoded == OK
-    assert "deflate (level 3)" in secured.log_text()
+    eventually(lambda: "deflate (level 3)" in secured.log_text())
 
 
 @pytest.mark.case("C072")

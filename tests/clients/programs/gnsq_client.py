@@ -9,7 +9,7 @@ import sys  # noqa: E402
 
 import gevent  # noqa: E402
 import gnsq  # noqa: E402
-from common import answer, arguments, batches, emit  # noqa: E402
+from common import answer, arguments, batches, emit, upgrades  # noqa: E402
 from gevent.select import select  # noqa: E402
 from gevent.threadpool import ThreadPool  # noqa: E402
 
@@ -40,6 +40,7 @@ def consume(args: argparse.Namespace) -> None:
         max_tries=0,
         heartbeat_interval=args.heartbeat,
         auth_secret=args.secret and args.secret.encode(),
+        **upgrades(args),
     )
     consumer.start(block=False)
     select([sys.stdin], [], [])
@@ -51,6 +52,7 @@ def publish(args: argparse.Namespace) -> None:
         [args.address],
         heartbeat_interval=args.heartbeat,
         auth_secret=args.secret and args.secret.encode(),
+        **upgrades(args),
         max_backoff_duration=0.2,
     )
     producer.start()

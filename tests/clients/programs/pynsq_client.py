@@ -7,7 +7,7 @@ from typing import Any
 
 import nsq
 import tornado.ioloop
-from common import answer, arguments, batches, emit
+from common import answer, arguments, batches, emit, upgrades
 
 PAUSE = 0.3  # seconds between two touches
 
@@ -42,6 +42,7 @@ def consume(args: argparse.Namespace) -> None:
         max_tries=0,
         heartbeat_interval=args.heartbeat,
         auth_secret=args.secret,
+        **upgrades(args),
     )
     loop.add_handler(0, lambda fd, events: loop.stop(), loop.READ)
     nsq.run()
@@ -53,6 +54,7 @@ async def publish(args: argparse.Namespace) -> None:
         reconnect_interval=0.2,
         heartbeat_interval=args.heartbeat,
         auth_secret=args.secret,
+        **upgrades(args),
     )
     jobs: asyncio.Queue[list[bytes] | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
