@@ -46,7 +46,6 @@ NEXT: dict[str, str] = {
     "C333": "needs the import of a Go nsqd's data path",
     "CFG-39": LOOKUP,
     "CFG-40": LOOKUP,
-    "H08": TLS,
     "HTTP-071": HTTP,
     "HTTP-070": TLS,
     "H11": LOOKUP,
