@@ -112,6 +112,8 @@ cdef class Channel:
     cdef bint dirty
     cdef Cursor cursor
     cdef uint64_t skipped                   # records at or after the cursor it will step over
+    cdef Hole *finished                     # ranges at or after the cursor it need not see
+    cdef uint32_t finished_count
     cdef Entry *queue_first                 # redelivery, oldest first
     cdef Entry *queue_last
     cdef readonly uint64_t queued
@@ -154,6 +156,8 @@ cdef class Channel:
     cdef void leave_agenda(self) noexcept
     cdef Record *record_at_cursor(self) except? NULL
     cdef void skip_holes(self) noexcept
+    cdef void skip_ranges(self, const Hole *ranges, uint32_t count) noexcept
+    cdef int add_finished(self, uint64_t start, uint64_t end) except -1
     cdef void window_step(self, Record *record) noexcept
     cdef void step_over(self, Record *record) noexcept
     cdef Entry *entry_at_cursor(self, Record *record) except NULL

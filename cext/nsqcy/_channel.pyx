@@ -8,7 +8,7 @@ The balance that must hold at any time, for a channel that was created with the 
 fanned out = depth + in flight + deferred + finished + dropped + sampled out.
 """
 
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
 from nsqcy._heap cimport (
@@ -139,6 +139,7 @@ cdef class Channel:
             self.free_holding(self.holdings)
         heap_free(&self.timers)
         free(self.table)
+        free(self.finished)
 
     # -- numbers --
 
@@ -275,7 +276,7 @@ cdef class Channel:
         cdef Block *block
         cdef Record *record
         while True:
-            if self.window.hole_count:
+            if self.window.hole_count or self.finished_count:
                 self.skip_holes()
             if not self.window.settle(&self.cursor) or self.cursor.seq >= self.window.fanout.seq:
                 if self.cursor.seq >= self.window.fanout.seq:
@@ -294,14 +295,30 @@ cdef class Channel:
             # The cursor was restored, or jumped over a hole, into the middle of the block.
             self.cursor.offset += record.length
 
+    cdef int add_finished(self, uint64_t start, uint64_t end) except -1:
+        """Records start .. end - 1, behind those of the ranges before, are not for this channel."""
+        cdef Hole *grown = <Hole *>realloc(
+            self.finished, (self.finished_count + 1) * sizeof(Hole))
+        if grown == NULL:
+            raise MemoryError()
+        self.finished = grown
+        self.finished[self.finished_count].start = start
+        self.finished[self.finished_count].end = end
+        self.finished_count += 1
+        return 0
+
     cdef void skip_holes(self) noexcept:
+        self.skip_ranges(self.finished, self.finished_count)
+        if self.finished_count and self.finished[self.finished_count - 1].end <= self.cursor.seq:
+            self.finished_count = 0
+        self.skip_ranges(self.window.holes, self.window.hole_count)
+
+    cdef void skip_ranges(self, const Hole *ranges, uint32_t count) noexcept:
         cdef uint32_t i
-        cdef Hole *hole
-        for i in range(self.window.hole_count):
-            hole = &self.window.holes[i]
-            if hole.start <= self.cursor.seq < hole.end:
-                self.skipped -= hole.end - self.cursor.seq
-                self.cursor.seq = hole.end
+        for i in range(count):
+            if ranges[i].start <= self.cursor.seq < ranges[i].end:
+                self.skipped -= ranges[i].end - self.cursor.seq
+                self.cursor.seq = ranges[i].end
 
     cdef void window_step(self, Record *record) noexcept:
         self.cursor.offset += record.length
@@ -768,6 +785,7 @@ cdef class Channel:
         self.queue_last = NULL
         memset(self.table, 0, (<size_t>self.table_mask + 1) * sizeof(Entry *))
         self.queued = self.deferred_count = self.in_flight_count = self.skipped = 0
+        self.finished_count = 0
 
     cdef int close(self) except -1:
         """The end of the channel: its consumers are told and its messages dropped."""

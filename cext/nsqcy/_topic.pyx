@@ -857,7 +857,9 @@ cdef class Topic(Window):
                 self.pack(entries, entry, self.agenda.wall + node.due - self.agenda.now)
         return journal.ChannelState(
             name=channel.name, paused=bool(channel.paused), cursor=channel.cursor.seq,
-            skipped=channel.skipped, entries=bytes(entries))
+            skipped=channel.skipped, entries=bytes(entries),
+            finished=tuple((channel.finished[i].start, channel.finished[i].end)
+                           for i in range(channel.finished_count)))
 
     cdef bytes pack_delayed(self):
         cdef bytearray entries = bytearray()
@@ -1001,6 +1003,8 @@ cdef class Topic(Window):
             if saved is not None:
                 self.place_cursor(&channel.cursor, saved.cursor)
                 channel.skipped = saved.skipped
+                for start, end in saved.finished:
+                    channel.add_finished(start, end)
                 self.restore_entries(channel, saved.entries)
         self.restore_new_delays(state.next_seq if state is not None else 1)
         if state is None:

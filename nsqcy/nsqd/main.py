@@ -6,7 +6,8 @@ while nsqd starts waits in the backlog; the workers import while the master does
 
 Exit codes:
 
-    0  stopped by SIGTERM or SIGINT and everything is saved; --version; --help
+    0  stopped by SIGTERM or SIGINT and everything is saved, also during an import of NSQ's files,
+       which are then as they were; --version; --help
     1  could not start (the last line says why); a listening socket failed; not everything was saved
     2  the command line could not be read
 """
@@ -55,6 +56,7 @@ def _run(argv: Sequence[str]) -> int:
     bound = _bind(options)
     options = derive(options, {each.kind: each.port for each in bound})
     try:
+        _import(options, lines)
         return _serve(options, argv, lines, bound, lock_fd, tls)
     except BaseException:
         for each in bound:
@@ -101,6 +103,19 @@ def _bind(options: NsqdOptions) -> list[listeners.Listener]:
             each.close()
         raise
     return bound
+
+
+def _import(options: NsqdOptions, lines: log.Log) -> None:
+    """Take over the files of NSQ's nsqd, once. Whoever connects meanwhile waits in the backlog."""
+    from nsqcy.nsqd import importer
+
+    if importer.is_needed(options.data_path):
+        importer.Importer(
+            options.data_path,
+            lines,
+            max_bytes_per_file=options.max_bytes_per_file,
+            stopping=lambda: bool(signal.sigpending() & {signal.SIGTERM, signal.SIGINT}),
+        ).run()
 
 
 def _serve(

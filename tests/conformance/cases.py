@@ -1,11 +1,9 @@
 """Every case id of the behaviour we pin, by subject, and those that no test tells yet.
 
 Ids: `Cnnn` protocol and queues, `CFG-nn` flags and config file, `HTTP-nnn` the HTTP API, `E2E-nn`
-the time from publish to finish, `LOG-nn` the request log, `Hnn` demands of third-party harnesses,
-`Fn` defects of NSQ's daemon that ours does not have, `K11` a limitation likewise.
-Ids: `Cnnn` protocol and queues, `CFG-nn` flags and config file, `HTTP-nnn` the HTTP API, `LOG-nn`
-its log, `Hnn` demands of third-party harnesses, `Fn` defects of NSQ's daemon that ours does not
-have, `K11` a limitation likewise.
+the time from publish to finish, `STATSD-nn` what statsd gets, `LOG-nn` the request log, `Hnn`
+demands of third-party harnesses, `Fn` defects of NSQ's daemon that ours does not have, `K11` a
+limitation likewise.
 """
 
 
@@ -30,6 +28,7 @@ SECTIONS: dict[str, list[str]] = {
     "flags and config file": [f"CFG-{number:02d}" for number in range(1, 42)],
     "HTTP": [f"HTTP-{number:03d}" for number in range(1, 88)],
     "end-to-end latency": [f"E2E-{number:02d}" for number in range(1, 5)],
+    "statsd": [f"STATSD-{number:02d}" for number in range(1, 7)],
     "request log": [f"LOG-{number:02d}" for number in range(1, 4)],
     "harnesses": [f"H{number:02d}" for number in range(1, 23)],
     "defects": [f"F{number}" for number in range(1, 16)],
@@ -38,16 +37,11 @@ SECTIONS: dict[str, list[str]] = {
 
 CASES = {case for cases in SECTIONS.values() for case in cases}
 
-TLS = "needs a TLS listener, which nsqcy does not have yet"
 LOOKUP = "needs nsqlookupd"
-HTTP = "the HTTP API is tested as far as the rest of nsqd goes"
 
 NEXT: dict[str, str] = {
-    "C333": "needs the import of a Go nsqd's data path",
     "CFG-39": LOOKUP,
     "CFG-40": LOOKUP,
-    "HTTP-071": HTTP,
-    "HTTP-070": TLS,
     "H11": LOOKUP,
     "F5": "two entries of one id in a channel's queue cannot be made from outside",
     "F7": "whether a file was synced cannot be seen from outside",
