@@ -192,6 +192,7 @@ class Core:
         log_options: dict[str, int] | None = None,
         percentiles: Percentiles | None = None,
         on_event: Callable[[str, str, str | None], None] | None = None,
+        auth: Any = None,
     ) -> None:
         self.path = path
         self.now, self.wall = now, wall
@@ -229,6 +230,7 @@ class Core:
             options=options(max_msg_timeout=max_msg_timeout),
             negotiate=negotiate,
             ask_placement=None,
+            auth=auth,
             log=self.log,
         )
 
