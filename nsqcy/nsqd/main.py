@@ -46,17 +46,17 @@ def _run(argv: Sequence[str]) -> int:
     data_path = str(settings["data_path"])
     lock_fd = _lock(data_path)
     options = resolve(settings)
-    tls = _load_tls(settings, options)
     lines = log.Log(options.log_prefix, options.log_level, options.log_format)
     lines.info(config.version_line("nsqd"))
     lines.info(f"ID: {options.node_id}")
-    for warning in settings.warnings:
-        lines.warn(warning)
     bound = _listen(_addresses(options), service.inherited(os.environ))
-    openfiles.raise_limit().tell(lines)
-    notifier = service.notifier(os.environ, lines)
-    options = derive(options, {each.kind: each.port for each in bound})
     try:
+        tls = _load_tls(settings, options)
+        for warning in settings.warnings:
+            lines.warn(warning)
+        openfiles.raise_limit().tell(lines)
+        notifier = service.notifier(os.environ, lines)
+        options = derive(options, {each.kind: each.port for each in bound})
         _import(options, lines)
         return _serve(options, argv, lines, bound, lock_fd, tls, notifier)
     except BaseException:
