@@ -120,7 +120,8 @@ ASAN_RUN = LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-fil
 
 asan:
 	$(MAKE) KIND=asan $(BUILT:$(KIND).built=asan.built) $(VENV)/.extra-test
-	$(ASAN_RUN) $(BIN)/python -m pytest $(or $(filter-out tests,$(TESTS)),tests/unit) $(PYTEST)
+	$(ASAN_RUN) $(BIN)/python -m pytest $(or $(filter-out tests,$(TESTS)),tests/unit tests/fuzz tests/golden) \
+		$(PYTEST)
 
 trace:
 	$(MAKE) KIND=trace build

@@ -4,6 +4,8 @@ from typing import Any
 from nsqcy._quantile import Latency, Percentiles
 from nsqcy._store import Store, Window
 
+def live() -> dict[str, int]: ...
+
 class Agenda:
     now: int
     wall: int

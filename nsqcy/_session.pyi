@@ -7,6 +7,10 @@ from nsqcy._mesh import Mesh, StreamEnd
 from nsqcy._topic import Shard
 from nsqcy.lines import Lines
 
+COUNTED: bool
+
+def live() -> dict[str, int]: ...
+
 class Transport: ...
 class Leg(StreamEnd): ...
 

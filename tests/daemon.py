@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from manager import activated
 from talk import Address, Conn
 from web import Web
 
@@ -86,7 +87,10 @@ def is_worker(process: psutil.Process) -> bool:
 
 
 class Nsqd:
-    """A daemon over a data path. Options are flags with underscores; `args` come before them."""
+    """A daemon over a data path. Options are flags with underscores; `args` come before them.
+
+    `sockets` are handed over as a service manager does, under these names if there are any.
+    """
 
     def __init__(
         self,
@@ -96,12 +100,18 @@ class Nsqd:
         args: tuple[str, ...] = (),
         cwd: Path | None = None,
         announced: bool = True,
+        environ: dict[str, str] | None = None,
+        sockets: list[socket.socket] | None = None,
+        socket_names: str = "",
         **options: Any,
     ) -> None:
         self.data = data
         self.args = args
         self.cwd = cwd
         self.announced = announced
+        self.environ = environ or {}
+        self.sockets = sockets or []
+        self.socket_names = socket_names
         self.options: dict[str, Any] = {
             "tcp_address": "127.0.0.1:0",
             "http_address": "127.0.0.1:0",
@@ -132,10 +142,12 @@ class Nsqd:
     def launch(self) -> None:
         """Start the process and return at once."""
         self.addresses = {}
+        words = [*command(), *self.args, *flags(self.options)]
         self._process = subprocess.Popen(
-            [*command(), *self.args, *flags(self.options)],
+            activated(words, self.sockets, self.socket_names),
             cwd=self.cwd or self.data,
-            env=environment(),
+            env=environment() | self.environ,
+            pass_fds=[each.fileno() for each in self.sockets],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

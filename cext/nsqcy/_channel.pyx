@@ -11,6 +11,7 @@ fanned out = depth + in flight + deferred + finished + dropped + sampled out.
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
+from nsqcy._debug cimport NSQCY_DEBUG
 from nsqcy._heap cimport (
     HEAP_NOWHERE,
     heap_free,
@@ -33,6 +34,16 @@ from nsqcy._store cimport (
 
 cdef enum:
     SMALLEST_TABLE = 16
+
+
+# Objects alive, counted in the debug build.
+cdef Py_ssize_t live_channels = 0
+cdef Py_ssize_t live_holdings = 0
+
+
+def live():
+    """How many channels exist, and holdings of their consumers; zeros in a release build."""
+    return {"channels": live_channels, "holdings": live_holdings}
 
 
 cdef inline int heap_check(int status) except -1:
@@ -110,7 +121,10 @@ cdef inline void unlink(Turnstile *node) noexcept nogil:
 
 cdef class Channel:
     def __cinit__(self, Agenda agenda not None, Window window not None, str name not None):
+        global live_channels
         cdef int i
+        if NSQCY_DEBUG:
+            live_channels += 1
         self.agenda = agenda
         self.window = window
         self.store = agenda.store
@@ -135,6 +149,9 @@ cdef class Channel:
     def __dealloc__(self):
         # A channel that was not closed is garbage together with its topic, some of which may be
         # cleared already: nothing of it is touched.
+        global live_channels
+        if NSQCY_DEBUG:
+            live_channels -= 1
         while self.holdings != NULL:
             self.free_holding(self.holdings)
         heap_free(&self.timers)
@@ -492,6 +509,7 @@ cdef class Channel:
             self.free_holding(holding)
 
     cdef Holding *new_holding(self, Consumer consumer) except NULL:
+        global live_holdings
         cdef Holding *holding = <Holding *>calloc(1, sizeof(Holding))
         if holding == NULL:
             raise MemoryError()
@@ -502,9 +520,14 @@ cdef class Channel:
         if holding.next != NULL:
             holding.next.prev = holding
         self.holdings = holding
+        if NSQCY_DEBUG:
+            live_holdings += 1
         return holding
 
     cdef void free_holding(self, Holding *holding) noexcept:
+        global live_holdings
+        if NSQCY_DEBUG:
+            live_holdings -= 1
         if holding.timer.index != HEAP_NOWHERE:
             heap_remove(&self.timers, &holding.timer)
         if holding.prev != NULL:

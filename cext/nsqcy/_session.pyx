@@ -26,6 +26,7 @@ from nsqcy._channel cimport (
     REGION_LOCAL,
     ZONE_LOCAL,
 )
+from nsqcy._debug cimport NSQCY_DEBUG
 from nsqcy._heap cimport (
     HEAP_NOWHERE,
     heap_free,
@@ -53,7 +54,6 @@ from nsqcy.names import quote
 
 cdef extern from "Python.h":
     void Py_INCREF(object)
-    void Py_DECREF(object)
     void Py_XDECREF(void *)
     bytes PyBytes_FromStringAndSize(const char *text, Py_ssize_t n)
 
@@ -84,6 +84,28 @@ cdef const char *DPUB = b"DPUB"
 cdef const char *SUB = b"SUB"
 cdef const char *AUTH = b"AUTH"
 cdef const char *SILENT = b""           # of a ticket whose answer the client does not see
+
+
+# Whether this is the debug build, which counts what is alive.
+COUNTED = bool(NSQCY_DEBUG)
+
+cdef Py_ssize_t live_sessions = 0
+cdef Py_ssize_t live_legs = 0
+cdef Py_ssize_t live_answers = 0        # texts that tickets own
+
+
+def live():
+    """How many sessions, legs and waiting answers exist; zeros in a release build."""
+    return {"sessions": live_sessions, "legs": live_legs, "answers": live_answers}
+
+
+cdef inline void drop_answer(Ticket *ticket) noexcept:
+    global live_answers
+    if ticket.text != NULL:
+        Py_XDECREF(ticket.text)
+        ticket.text = NULL
+        if NSQCY_DEBUG:
+            live_answers -= 1
 
 
 cdef class Transport:
@@ -127,6 +149,7 @@ cdef inline bytes word_bytes(const Word *word):
 cdef class Session(Consumer):
     def __cinit__(self, Home home not None, Transport transport not None, str remote_address,
                   *args, **kwargs):
+        global live_sessions
         self.home = home
         self.transport = transport
         transport.session = self
@@ -150,11 +173,14 @@ cdef class Session(Consumer):
         self.timer.owner = <void *>self
         home.sessions.add(self)
         self.set_timer()
+        if NSQCY_DEBUG:
+            live_sessions += 1
 
     def __dealloc__(self):
-        cdef uint32_t i
-        for i in range(self.ticket_count):
-            Py_XDECREF(self.tickets[(self.ticket_first + i) % self.ticket_room].text)
+        global live_sessions
+        if NSQCY_DEBUG:
+            live_sessions -= 1
+        self.drop_tickets()
         free(self.tickets)
         free(self.kept)
         if self.timer.node.index != HEAP_NOWHERE and self.home is not None:
@@ -455,6 +481,7 @@ cdef class Session(Consumer):
 
     cdef int answer(self, uint64_t number, TicketState state, bytes text) except -1:
         """The answer behind a ticket is known; whatever is first in line and known leaves."""
+        global live_answers
         cdef Ticket *ticket
         if self.closed or number < self.ticket_base \
                 or number >= self.ticket_base + self.ticket_count:
@@ -465,6 +492,8 @@ cdef class Session(Consumer):
         if text is not None:
             Py_INCREF(text)
             ticket.text = <void *>text
+            if NSQCY_DEBUG:
+                live_answers += 1
         if number == self.ticket_base:
             self.call_tickets()
         return 0
@@ -483,7 +512,7 @@ cdef class Session(Consumer):
             text = None
             if ticket.text != NULL:
                 text = <bytes>ticket.text
-                Py_DECREF(text)
+                drop_answer(&ticket)
             if ticket.state == FAILED:
                 self.put_frame(ERROR, text, len(text))
                 if self.lenient:
@@ -506,7 +535,7 @@ cdef class Session(Consumer):
     cdef void drop_tickets(self) noexcept:
         cdef uint32_t i
         for i in range(self.ticket_count):
-            Py_XDECREF(self.tickets[(self.ticket_first + i) % self.ticket_room].text)
+            drop_answer(&self.tickets[(self.ticket_first + i) % self.ticket_room])
         self.ticket_base += self.ticket_count
         self.ticket_count = 0
 
@@ -1501,6 +1530,16 @@ cdef class Session(Consumer):
 
 
 cdef class Leg(StreamEnd):
+    def __cinit__(self):
+        global live_legs
+        if NSQCY_DEBUG:
+            live_legs += 1
+
+    def __dealloc__(self):
+        global live_legs
+        if NSQCY_DEBUG:
+            live_legs -= 1
+
     cdef int send(self, const uint8_t *data, size_t n) except -1:
         """Commands to the owner; what exceeds the stream's credit waits here."""
         cdef size_t taken = 0

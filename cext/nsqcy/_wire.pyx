@@ -9,6 +9,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
 
 from nsqcy._bytes cimport hex16_format, load_be32, store_be16, store_be32, store_be64
+from nsqcy._debug cimport NSQCY_DEBUG
 from nsqcy._store cimport record_body
 from nsqcy.errors import NsqError
 
@@ -35,11 +36,28 @@ cdef struct Spares:
 
 cdef Spares spares
 
+# Objects alive, counted in the debug build.
+cdef Py_ssize_t live_outputs = 0
+cdef Py_ssize_t live_references = 0
+
+
+def live():
+    """How many outputs exist, and bodies they refer to; zeros in a release build."""
+    return {"outputs": live_outputs, "references": live_references}
+
 
 cdef class Output:
+    def __cinit__(self):
+        global live_outputs
+        if NSQCY_DEBUG:
+            live_outputs += 1
+
     def __dealloc__(self):
+        global live_outputs
         self.clear()
         free(self.references)
+        if NSQCY_DEBUG:
+            live_outputs -= 1
 
     cdef size_t pending(self) noexcept:
         return self.end - self.start + self.reference_bytes
@@ -118,6 +136,7 @@ cdef class Output:
 
     cdef int refer(self, Window window, Block *block, const uint8_t *data,
                    uint32_t length) except -1:
+        global live_references
         cdef Reference *grown
         cdef Reference *reference
         cdef uint32_t last = self.reference_first + self.reference_count
@@ -144,6 +163,8 @@ cdef class Output:
         window.pin(block)
         self.reference_count += 1
         self.reference_bytes += length
+        if NSQCY_DEBUG:
+            live_references += 1
         return 0
 
     cdef int pieces(self, const uint8_t **data, size_t *lengths, int most) noexcept:
@@ -197,6 +218,7 @@ cdef class Output:
             self.drop_buffer()
 
     cdef void drop_reference(self) noexcept:
+        global live_references
         cdef Reference *reference = &self.references[self.reference_first]
         cdef Window window = <Window>reference.window
         window.unpin(reference.block)
@@ -205,6 +227,8 @@ cdef class Output:
         self.reference_count -= 1
         if self.reference_count == 0:
             self.reference_first = 0
+        if NSQCY_DEBUG:
+            live_references -= 1
 
     cdef void clear(self) noexcept:
         while self.reference_count:

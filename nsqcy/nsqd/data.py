@@ -48,6 +48,9 @@ def main(words: Sequence[str]) -> int:
         except Stop as stop:
             terminal.error(str(stop))
             return 1
+        except KeyboardInterrupt:
+            terminal.error("interrupted")
+            return 1
     return code
 
 

@@ -24,7 +24,7 @@ from nsqcy._mesh import Mesh, Stream, StreamEnd
 from nsqcy._publisher import Publisher
 from nsqcy._quantile import Percentiles
 from nsqcy._ring import Shared
-from nsqcy._session import Home, Session
+from nsqcy._session import COUNTED, Home, Session
 from nsqcy._store import Store
 from nsqcy._topic import Shard, Topic
 from nsqcy._transport import Loop, accept_move, accept_socket, accept_stream
@@ -32,6 +32,7 @@ from nsqcy.log import Log
 from nsqcy.nsqd import debug, gathering, stats
 from nsqcy.nsqd.api import Api, tls_required
 from nsqcy.nsqd.backend import Message, Outcome
+from nsqcy.nsqd.census import Census
 from nsqcy.nsqd.http import HttpServer, Make
 from nsqcy.nsqd.negotiate import negotiate
 from nsqcy.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
@@ -190,6 +191,9 @@ class Engine:
         self._moving = hub.loop.async_()
         self._moving.start(self._spawn_moves)
         self._loop.start()
+        self._census = None
+        if COUNTED:
+            self._census = Census(f"worker {self._index}", self._home, store, boot.log)
 
     # -- the life of the worker
 
@@ -247,6 +251,8 @@ class Engine:
             self._handshakes.close()
         self._shard.save()
         self._io.close()
+        if self._census is not None:
+            self._census.tell()
 
     def _renew_tls(self, request: Request) -> None:
         """The certificate files have been read again: new handshakes use them."""

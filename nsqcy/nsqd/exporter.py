@@ -21,7 +21,7 @@ from nsqcy.errors import StartError
 from nsqcy.lines import Lines
 from nsqcy.nsqd import metadata
 from nsqcy.nsqd.diskqueue import QueueWriter
-from nsqcy.nsqd.importer import is_needed
+from nsqcy.nsqd.importer import is_needed, sync_directory
 
 _RECORD = Struct("<IIQQqIHH")  # length, crc, seq, id, timestamp, body, extensions, attributes
 _SURVIVORS = 1
@@ -224,6 +224,7 @@ class Export:
             os.mkdir(temporary, 0o700)
             self._write(temporary)
             os.rename(temporary, self._target)
+            sync_directory(os.path.dirname(os.path.abspath(self._target)))
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             raise StartError(

@@ -30,7 +30,7 @@ from nsqcy import journal
 from nsqcy._io import IoThread
 from nsqcy._log import Log, topic_directory
 from nsqcy._log_probe import LogProbe
-from nsqcy.errors import StartError, Stop
+from nsqcy.errors import DATED, StartError, Stop
 from nsqcy.lines import Lines
 from nsqcy.names import is_ephemeral
 from nsqcy.nsqd.diskqueue import MARK, Damage, Queue, QueueReader, Record, find_queues
@@ -57,6 +57,7 @@ class ImportStopped(Stop):
     """Somebody wants nsqd to end before the import has."""
 
     exit_code = 0
+    shape = DATED
 
 
 def is_needed(data_path: str) -> bool:
@@ -242,9 +243,9 @@ class Importer:
             json.dump(manifest, file)
             file.flush()
             os.fsync(file.fileno())
-        _sync_directory(self._path(TMP))
+        sync_directory(self._path(TMP))
         os.rename(self._path(TMP), self._path(DONE))
-        _sync_directory(self._data_path)
+        sync_directory(self._data_path)
 
     def _new_name(self) -> str:
         name = ASIDE + time.strftime("%Y-%m-%dT%H%M%SZ", time.gmtime())
@@ -267,16 +268,16 @@ def finish(data_path: str, lines: Lines) -> None:
         _move_originals(data_path, manifest["aside"], manifest["files"])
         lines.info(f"import: NSQ's files are kept in {os.path.join(data_path, manifest['aside'])}")
         os.unlink(path)
-        _sync_directory(done)
+        sync_directory(done)
     os.rmdir(done)
-    _sync_directory(data_path)
+    sync_directory(data_path)
 
 
 def _move_topics(done: str, data_path: str) -> None:
     for name in sorted(os.listdir(done)):
         if name != MANIFEST:
             os.rename(os.path.join(done, name), os.path.join(data_path, name))
-    _sync_directory(data_path)
+    sync_directory(data_path)
 
 
 def _move_originals(data_path: str, aside: str, names: list[str]) -> None:
@@ -290,15 +291,16 @@ def _move_originals(data_path: str, aside: str, names: list[str]) -> None:
         original = os.path.join(data_path, name)
         if os.path.lexists(original):
             os.rename(original, os.path.join(kept, name))
-    _sync_directory(kept)
-    _sync_directory(data_path)
+    sync_directory(kept)
+    sync_directory(data_path)
 
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
-def _sync_directory(path: str) -> None:
+def sync_directory(path: str) -> None:
+    """Make the names in a directory survive a power loss."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

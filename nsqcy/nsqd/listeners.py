@@ -82,6 +82,29 @@ def bind(text: str, kind: str) -> Listener:
         ) from None
 
 
+def adopt(sock: socket.socket, kind: str) -> Listener:
+    """A listening socket that somebody else has bound: so is the file of a unix socket theirs."""
+    where = sock.getsockname()
+    if sock.family == socket.AF_UNIX:
+        return Listener(sock, kind, _show_unix(where), 0, None)
+    _tune(sock)
+    host, port = where[0], where[1]
+    if host == "::" and not sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY):
+        host = "0.0.0.0"
+    return Listener(sock, kind, f"[{host}]:{port}" if ":" in host else f"{host}:{port}", port, None)
+
+
+def is_at(listener: Listener, text: str) -> bool:
+    """Whether it is the one of an address as options have it, as far as the port or path tell."""
+    address = parse(text)
+    if address.path is not None:
+        return not listener.port and listener.text == address.path
+    try:
+        return 0 < listener.port == _port(address.port)
+    except ValueError:
+        return False
+
+
 def _bind_unix(path: str, kind: str) -> Listener:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
@@ -90,9 +113,11 @@ def _bind_unix(path: str, kind: str) -> Listener:
     except BaseException:
         sock.close()
         raise
-    name = sock.getsockname()
-    shown = name if isinstance(name, str) else "@" + name[1:].decode(errors="replace")
-    return Listener(sock, kind, shown, 0, path or None)
+    return Listener(sock, kind, _show_unix(sock.getsockname()), 0, path or None)
+
+
+def _show_unix(name: str | bytes) -> str:
+    return name if isinstance(name, str) else "@" + name[1:].decode(errors="replace")
 
 
 def _bind_inet(address: Address, kind: str) -> Listener:
@@ -154,17 +179,21 @@ def _socket(family: int) -> socket.socket:
 def _listen(sock: socket.socket, where: tuple[object, ...]) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Linux hands these down to every accepted socket, which saves four calls each.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE)
+        _tune(sock)
         sock.bind(where)
         sock.listen(_BACKLOG)
     except BaseException:
         sock.close()
         raise
     return sock
+
+
+def _tune(sock: socket.socket) -> None:
+    """Linux hands these down to every accepted socket, which saves four calls each."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE)
 
 
 def _reason(error: Exception, address: Address) -> str:

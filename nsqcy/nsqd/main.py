@@ -21,10 +21,10 @@ from typing import Any
 
 from nsqcy import config, log
 from nsqcy.errors import StartError, Stop
-from nsqcy.nsqd import listeners
+from nsqcy.nsqd import activation, listeners
 from nsqcy.nsqd.launcher import Launcher
 from nsqcy.nsqd.options import NSQD, NsqdOptions, derive, resolve
-from nsqcy.process import datapath, openfiles, spawn
+from nsqcy.process import datapath, openfiles, service, spawn
 
 ENGINE = "nsqcy.nsqd.engine:Engine"
 UNIX = -1  # the port of a unix socket, to those who ask
@@ -52,12 +52,13 @@ def _run(argv: Sequence[str]) -> int:
     lines.info(f"ID: {options.node_id}")
     for warning in settings.warnings:
         lines.warn(warning)
-    openfiles.raise_limit()
-    bound = _bind(options)
+    bound = _listen(_addresses(options), service.inherited(os.environ))
+    openfiles.raise_limit().tell(lines)
+    notifier = service.notifier(os.environ, lines)
     options = derive(options, {each.kind: each.port for each in bound})
     try:
         _import(options, lines)
-        return _serve(options, argv, lines, bound, lock_fd, tls)
+        return _serve(options, argv, lines, bound, lock_fd, tls, notifier)
     except BaseException:
         for each in bound:
             each.close()
@@ -87,22 +88,28 @@ def _load_tls(settings: config.Settings, options: NsqdOptions) -> dict[str, Any]
     return material._asdict() if material else None
 
 
-def _bind(options: NsqdOptions) -> list[listeners.Listener]:
-    wanted = {
-        "tcp": options.tcp_address,
-        "http": options.http_address,
-        "https": options.https_address if options.tls_cert else "",
-    }
-    bound: list[listeners.Listener] = []
+def _addresses(options: NsqdOptions) -> dict[str, str]:
+    """Where to listen, by kind; https is none without a certificate."""
+    addresses = {"tcp": options.tcp_address, "http": options.http_address}
+    if options.tls_cert:
+        addresses["https"] = options.https_address
+    return addresses
+
+
+def _listen(
+    addresses: dict[str, str], inherited: list[service.Inherited]
+) -> list[listeners.Listener]:
+    """The sockets the service manager has opened, and those of the kinds it has not."""
+    bound = activation.assign(inherited, addresses)
     try:
-        for kind, address in wanted.items():
-            if address or kind == "tcp":
+        for kind, address in addresses.items():
+            if (address or kind == "tcp") and all(each.kind != kind for each in bound):
                 bound.append(listeners.bind(address, kind))
     except Stop:
         for each in bound:
             each.close()
         raise
-    return bound
+    return sorted(bound, key=lambda each: list(addresses).index(each.kind))
 
 
 def _import(options: NsqdOptions, lines: log.Log) -> None:
@@ -125,6 +132,7 @@ def _serve(
     bound: list[listeners.Listener],
     lock_fd: int,
     tls: dict[str, Any] | None,
+    notifier: service.Notifier,
 ) -> int:
     launcher = Launcher(options.workers, lock_fd, _context(options, bound, tls), ENGINE)
     born = [launcher.launch(worker) for worker in range(options.workers)]
@@ -141,7 +149,7 @@ def _serve(
             lines.error(f"SIGHUP: {stop}; everything stays as it was")
             return None
 
-    return Master(launcher, bound, options.data_path, lines, reread).run(born)
+    return Master(launcher, bound, options.data_path, lines, reread, notifier).run(born)
 
 
 def _context(

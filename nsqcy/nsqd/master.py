@@ -40,6 +40,8 @@ from nsqcy.process.arbiter import Arbiter, describe
 from nsqcy.process.control import Answer, CallTimeout, Channel, ChannelClosed, RemoteError, Request
 from nsqcy.process.handoff import Accepted, Sender
 from nsqcy.process.heartbeat import Slots
+from nsqcy.process.service import Notifier
+from nsqcy.process.watchdog import Watchdog
 
 STOP_LIMIT = 600.0  # seconds workers may take to save before they are killed
 KILL_LIMIT = 5.0
@@ -122,6 +124,7 @@ class Master:
         data_path: str,
         lines: log.Log,
         reread: Callable[[], Reread | None] = lambda: None,
+        notifier: Notifier | None = None,
     ) -> None:
         self._launcher = launcher
         self._slots = launcher.shared
@@ -135,6 +138,8 @@ class Master:
         self._crew: dict[int, Crewman] = {}
         self._arbiter = Arbiter(launcher.workers, self, lines)
         self._acceptor = Acceptor(listeners, lines, self._listener_failed)
+        self._notifier = notifier or Notifier()
+        self._watchdog = Watchdog(self._notifier, self._arbiter.unheard)
         self._gathering = Gathering(
             self._ask_shares, launcher.workers, launcher.context.get("started", 0)
         )
@@ -154,6 +159,8 @@ class Master:
         self._arbiter.check_early_deaths()
         self._arbiter.start()
         self._watch_signals()
+        self._notifier.status("starting")
+        self._watchdog.prolong()
         self._booting = gevent.spawn(self._start)
         code: int = self._done.get()
         return code
@@ -204,6 +211,7 @@ class Master:
         for man in self._crew.values():
             self._let_in(man)
         self._start_statsd()
+        self._watchdog.serve(self._serving())
 
     def _start_statsd(self) -> None:
         options = self._launcher.context.get("options")
@@ -212,6 +220,10 @@ class Master:
                 NsqdOptions.restore(options), self._gathering.whole, self._log
             )
             self._statsd.start()
+
+    def _serving(self) -> str:
+        where = ", ".join(f"{each.title} {each.text}" for each in self._listeners)
+        return f"serving {where} with {self._launcher.workers} workers"
 
     def _load_metadata(self) -> None:
         loaded = metadata.load(self._data_path, self._log)
@@ -264,6 +276,8 @@ class Master:
     def _abandon(self, text: str) -> None:
         """Nothing has been served: nothing to save."""
         self._ending = True
+        self._watchdog.stop()
+        self._notifier.status(text)
         self._arbiter.halt()
         self._arbiter.signal_all(signal.SIGKILL)
         self._acceptor.close()
@@ -502,6 +516,7 @@ class Master:
             watcher = loop.signal(signum)
             watcher.start(action)
             self._watchers.append(watcher)
+        faulthandler.enable()  # the SIGABRT of a service manager's watchdog leaves the stacks
         # After the watcher, whose handler it calls on: our stacks first, then the workers'.
         faulthandler.register(signal.SIGQUIT, all_threads=True, chain=True)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, spawn.BLOCKED)
@@ -514,9 +529,16 @@ class Master:
         gevent.spawn(self._reread_settings)
 
     def _reread_settings(self) -> None:
+        telling = self._started and not self._ending
+        if telling:
+            self._notifier.reloading()
         found = self._reread()
-        if found is None:
-            return
+        if found is not None:
+            self._adopt_settings(found)
+        if telling:
+            self._notifier.ready(self._serving())
+
+    def _adopt_settings(self, found: Reread) -> None:
         self.change_option("log_level", found.log_level)
         if found.tls is not None:
             self._launcher.context["tls"] = found.tls
@@ -532,6 +554,8 @@ class Master:
         if self._ending:
             return
         self._ending = True
+        self._notifier.stopping("saving")
+        self._watchdog.prolong()
         if self._booting is not None:
             self._booting.kill(block=True)
         try:
@@ -546,6 +570,7 @@ class Master:
         except Exception:
             self._log.error(f"failed to stop cleanly - {traceback.format_exc()}")
             code = FAILED
+        self._watchdog.stop()
         self._log.info("NSQ: bye")
         self._done.set(code)
 

@@ -204,6 +204,18 @@ class Arbiter:
             child.aborted = True
             self.murder(child, signal.SIGABRT)
 
+    def unheard(self, limit: int) -> list[int]:
+        """Children that live and have not beaten for so many nanoseconds, for whatever reason but
+        that they save."""
+        now = self._clock()
+        return [
+            child.index
+            for child in self.children
+            if child.pid
+            and child.state != STOPPING
+            and now - max(self._owner.last_beat(child.index), child.began) > limit
+        ]
+
     def murder(self, child: Child, signum: int) -> None:
         """End a child that does not answer. SIGABRT first: it leaves a dump of its stacks."""
         silent = child.silent // SECOND

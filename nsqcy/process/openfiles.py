@@ -1,13 +1,38 @@
-"""How many files this process may have open. Owns nothing."""
+"""How many files this process may have open: each connection is one. Owns nothing."""
 
 import resource
+from typing import NamedTuple
+
+from nsqcy.lines import Lines
+
+FEW = 16_384
 
 
-def raise_limit() -> int:
-    """Allow as many open files as we may; gives the new limit."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+class Limit(NamedTuple):
+    """The limit that holds, before and after, and the one that only root may pass."""
+
+    before: int
+    after: int
+    hard: int
+
+    def tell(self, log: Lines) -> None:
+        """Say what became of it, and what to do if that is little."""
+        if self.after != self.before:
+            log.info(f"open files: limit raised from {self.before} to {self.after}")
+        else:
+            log.info(f"open files: limit is {self.after}")
+        if self.after < FEW:
+            log.warn(
+                f"open files: {self.after} are few, and each connection is one; the hard limit is"
+                f" {self.hard}: raise LimitNOFILE= of the service, or ulimit -Hn"
+            )
+
+
+def raise_limit() -> Limit:
+    """Allow as many open files as we may."""
+    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (ValueError, OSError):
         pass
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return Limit(before, resource.getrlimit(resource.RLIMIT_NOFILE)[0], hard)

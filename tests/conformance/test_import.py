@@ -5,6 +5,7 @@ The cases that speak of NSQ's files are pinned here as import and export.
 
 import json
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -368,17 +369,24 @@ def test_without_metadata_every_file_is_read(nsqd: Starter, content: bytes | Non
     assert "every data file is read" in daemon.log_text()
 
 
+def importing(daemon: Nsqd) -> None:
+    """Start a daemon that has much to import, and return in the middle of that."""
+    data_file(daemon.data, "t:c").write_bytes(goqueue.image(messages(0, 10_000, 8)) * 40)
+    daemon.launch()
+    eventually(lambda: (daemon.data / "import.tmp").exists())
+
+
 def test_a_client_waits_while_an_import_goes_on(nsqd: Starter) -> None:
     port = free_port()
-    daemon = nsqd.prepare(tcp_address=f"127.0.0.1:{port}", announced=False)
-    data_file(daemon.data, "t:c").write_bytes(goqueue.image(messages(0, 100_000, 8)))
-    daemon.start()
-    eventually(lambda: (daemon.data / "import.tmp").exists())
+    daemon = nsqd.prepare(tcp_address=f"127.0.0.1:{port}")
+    importing(daemon)
+    daemon.process.send_signal(signal.SIGSTOP)
+    assert (daemon.data / "import.tmp").exists(), "the import was over too soon"
     conn = Conn(("127.0.0.1", port), timeout=30.0)
-    early = (daemon.data / "import.tmp").exists()
+    daemon.process.send_signal(signal.SIGCONT)
     with conn.sub("t", "c", rdy=100):
         assert len(conn.take(1000)) == 1000
-    assert early, "the import was over before the client came"
+    daemon.await_ready()
 
 
 def test_a_topic_that_is_here_already_is_not_mixed(nsqd: Starter) -> None:
@@ -400,15 +408,13 @@ def test_a_topic_that_is_here_already_is_not_mixed(nsqd: Starter) -> None:
 
 def test_sigterm_ends_an_import(nsqd: Starter) -> None:
     daemon = nsqd.prepare()
-    data_file(daemon.data, "t:c").write_bytes(goqueue.image(messages(0, 100_000, 8)))
+    importing(daemon)
     originals = snapshot(daemon.data)
-    daemon.announced = False
-    daemon.start()
-    eventually(lambda: (daemon.data / "import.tmp").exists())
     daemon.process.terminate()
     assert daemon.wait(20) == 0
     assert snapshot(daemon.data) == originals
     assert not list(daemon.data.glob("import*"))
+    assert "stopped during the import of NSQ's files" in daemon.log_text()
 
 
 def written(data: Path) -> int:

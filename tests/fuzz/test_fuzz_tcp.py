@@ -1,5 +1,8 @@
 """Random and mutated input: the daemon stays up, serves others, and does not grow.
 
+A debug build counts its live objects: they are what they were when everything that the garbage made
+is gone, and none is left at a clean exit.
+
 `NSQCY_FUZZ_SECONDS` and `NSQCY_FUZZ_SEED` make a longer or another run.
 """
 
@@ -10,30 +13,34 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from census import COUNTS, Counters, census, told
 from daemon import Nsqd, free_port
-from talk import MAGIC, Conn, batch, sized, split_frames
+from fuzz.garbage import CONVERSATIONS, some_requests
+from talk import Conn, split_frames
+from web import eventually
 
-SECONDS = float(os.environ.get("NSQCY_FUZZ_SECONDS", "5"))
+SECONDS = float(os.environ.get("NSQCY_FUZZ_SECONDS", "3"))
 SEED = int(os.environ.get("NSQCY_FUZZ_SEED", "20240229"))
 GROWTH = 64 << 20
+SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")  # it keeps freed memory aside
 WARM_UP = 40
-
-IDENTIFIES = [
-    b"{}",
-    b'{"feature_negotiation":true,"heartbeat_interval":1000}',
-    b'{"feature_negotiation":true,"msg_timeout":1000,"sample_rate":50,"output_buffer_size":-1}',
-    b'{"client_id":"\\ud800\\u0000","hostname":null,"x":[[[[{"a":1e400}]]]]}',
-    b"[" * 3000,
-]
-TOPICS = [b"fuzz1", b"fuzz2", b"fuzz3#ephemeral", b"a$", b""]
 
 
 @pytest.fixture(scope="module")
 def target(workers: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
     path = tmp_path_factory.mktemp("victim")
-    daemon = Nsqd(path, workers=workers, log_level="error", **fixed_addresses()).start()
+    level = "info" if COUNTS else "error"
+    daemon = Nsqd(path, workers=workers, log_level=level, **fixed_addresses()).start()
+    if COUNTS:
+        publish_from_everywhere(daemon)
     yield daemon
-    daemon.destroy()
+    try:
+        raze(daemon)
+        daemon.stop()
+        if COUNTS:
+            nothing_is_left(told(daemon.log_text()), workers)
+    finally:
+        daemon.destroy()
 
 
 @pytest.fixture
@@ -52,90 +59,34 @@ def fixed_addresses() -> dict[str, object]:
     }
 
 
-def a_command(chance: random.Random) -> bytes:
-    topic = chance.choice(TOPICS)
-    ident = b"%016x" % chance.getrandbits(63)
-    number = b"%d" % chance.choice([0, 1, 100, 2500, 2501, -1, 2**31, 2**63, 2**64, 10**30])
-    body = chance.randbytes(chance.choice([1, 10, 300, 70_000]))
-    return chance.choice(
-        [
-            b"NOP\n",
-            b"CLS\n",
-            b"SUB " + topic + b" " + chance.choice([b"c", b"d#ephemeral", b"e:f"]) + b"\n",
-            b"RDY " + number + b"\n",
-            b"FIN " + ident + b"\n",
-            b"REQ " + ident + b" " + number + b"\n",
-            b"TOUCH " + ident + b"\n",
-            b"PUB " + topic + b"\n" + sized(body),
-            b"DPUB " + topic + b" " + number + b"\n" + sized(body),
-            b"MPUB " + topic + b"\n" + batch([body[:40]] * chance.randint(0, 20)),
-            b"IDENTIFY\n" + sized(chance.choice(IDENTIFIES)),
-            b"AUTH\n" + sized(b"secret"),
-            chance.randbytes(chance.randint(1, 200)) + b"\n",
-        ]
-    )
+def publish_from_everywhere(daemon: Nsqd) -> None:
+    """Each worker keeps a line to each other one from its first HTTP publish to it on: have them
+    all now, so that the counters are even later."""
+
+    def connected() -> bool:
+        for number in range(7):
+            assert daemon.web.post("/pub", b"x", topic=f"everywhere{number}").status == 200
+        found = census(daemon)
+        return all(counters["legs"] == len(found) - 1 for counters in found.values())
+
+    eventually(connected)
+    raze(daemon)
 
 
-def mutated(data: bytes, chance: random.Random) -> bytes:
-    """Bytes flipped, cut out, doubled, or replaced by a number at the edge of its range."""
-    result = bytearray(data)
-    for _ in range(chance.choice([0, 0, 1, 1, 2, 5, 20])):
-        at = chance.randrange(len(result) + 1)
-        kind = chance.randrange(5)
-        if kind == 0 and at < len(result):
-            result[at] ^= 1 << chance.randrange(8)
-        elif kind == 1:
-            del result[at : at + chance.randint(1, 20)]
-        elif kind == 2:
-            result[at:at] = result[at : at + chance.randint(1, 50)]
-        elif kind == 3:
-            edge = chance.choice([0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 5242880, 1048577])
-            result[at : at + 4] = edge.to_bytes(4, "big")
-        else:
-            result[at:at] = chance.randbytes(chance.randint(1, 30))
-    return bytes(result)
+def raze(daemon: Nsqd) -> None:
+    """Delete every topic."""
+    topics = daemon.web.get("/stats", format="json").json()["topics"]
+    for each in topics:
+        assert daemon.web.post("/topic/delete", topic=each["topic_name"]).status == 200
 
 
-def a_conversation(chance: random.Random) -> bytes:
-    if chance.random() < 0.1:
-        return chance.randbytes(chance.randint(0, 2000))
-    commands = b"".join(a_command(chance) for _ in range(chance.randint(1, 12)))
-    return MAGIC + mutated(commands, chance)
-
-
-def a_request(chance: random.Random) -> bytes:
-    path = chance.choice(
-        [
-            b"/ping",
-            b"/info",
-            b"/stats?format=json",
-            b"/stats?format=json&topic=fuzz1",
-            b"/pub?topic=fuzz1",
-            b"/pub?topic=fuzz1&defer=99999999999999999999",
-            b"/mpub?topic=fuzz2",
-            b"/mpub?topic=fuzz2&binary=true",
-            b"/topic/create?topic=fuzz1",
-            b"/topic/delete?topic=fuzz2",
-            b"/channel/create?topic=fuzz1&channel=c",
-            b"/channel/empty?topic=%ff&channel=%",
-            b"/" + b"x" * chance.choice([1, 5000, 100_000]),
-        ]
-    )
-    body = chance.choice([b"", b"x", b"a\nb\nc", batch([b"x", b"y"])[4:], chance.randbytes(3000)])
-    method = chance.choice([b"GET", b"POST", b"PUT", b"HEAD", b"OPTIONS", b"get"])
-    head = method + b" " + path + b" HTTP/1." + chance.choice([b"0", b"1", b"9"]) + b"\r\n"
-    extra = [b"", b"Connection: close\r\n", b"X: " + b"y" * 9000 + b"\r\n"]
-    head += b"Host: x\r\n" + chance.choice(extra)
-    if chance.random() < 0.3:
-        chunk = b"%x\r\n" % len(body) + body + b"\r\n" if body else b""
-        return head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk + b"0\r\n\r\n"
-    return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
-
-
-def some_requests(chance: random.Random) -> bytes:
-    if chance.random() < 0.1:
-        return chance.randbytes(chance.randint(0, 2000))
-    return mutated(b"".join(a_request(chance) for _ in range(chance.randint(1, 4))), chance)
+def nothing_is_left(found: Counters, workers: int) -> None:
+    """At a clean exit only the lines between workers are still there, one to each other."""
+    assert len(found) == workers
+    for counters in found.values():
+        lines = {name: counters.pop(name) for name in ("sessions", "outputs", "legs", "streams")}
+        assert not any(counters.values()), counters
+        assert max(lines.values()) <= 2 * (workers - 1), lines
 
 
 def attack(port: int, data: bytes, chance: random.Random) -> bytes:
@@ -184,9 +135,15 @@ class Witness:
         self.producer.pub(self.topic, b"%d" % self.count)
         assert [message.body for message in self.consumer.take(1)] == [b"%d" % self.count]
 
+    def leave(self) -> None:
+        self.producer.close()
+        self.consumer.close()
+
 
 def besiege(daemon: Nsqd, topic: str, one: Callable[[random.Random], None]) -> None:
     """Attacks for a while, each from a seed of its own, named if it fails."""
+    raze(daemon)
+    counters = census(daemon) if COUNTS else {}
     processes = [daemon.process.pid, *daemon.workers()]
     witness = Witness(daemon, topic)
     deadline = time.monotonic() + SECONDS
@@ -205,16 +162,19 @@ def besiege(daemon: Nsqd, topic: str, one: Callable[[random.Random], None]) -> N
             memory = daemon.memory()
         number += 1
     witness.testify()
-    for topic in ("fuzz1", "fuzz2"):
-        daemon.web.post("/topic/delete", topic=topic)
+    witness.leave()
+    raze(daemon)
     assert number > WARM_UP, f"only {number} attacks"
     assert [daemon.process.pid, *daemon.workers()] == processes
-    assert daemon.memory() - memory < GROWTH
+    assert SANITIZED or daemon.memory() - memory < GROWTH
+    if COUNTS:
+        eventually(lambda: census(daemon) == counters)
 
 
-def test_commands(victim: Nsqd, topic: str) -> None:
+@pytest.mark.parametrize("kind", CONVERSATIONS)
+def test_commands(victim: Nsqd, topic: str, kind: str) -> None:
     def one(chance: random.Random) -> None:
-        well_formed(attack(victim.tcp_port, a_conversation(chance), chance))
+        well_formed(attack(victim.tcp_port, CONVERSATIONS[kind](chance), chance))
 
     besiege(victim, topic, one)
 

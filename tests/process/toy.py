@@ -68,7 +68,14 @@ class Client:
 class Toy:
     """A running master and its workers."""
 
-    def __init__(self, data_path, workers=2, addresses=(("tcp", "127.0.0.1:0"),), **settings):
+    def __init__(
+        self,
+        data_path,
+        workers=2,
+        addresses=(("tcp", "127.0.0.1:0"),),
+        environ=None,
+        **settings,
+    ):
         self.data_path = Path(data_path)
         settings |= {"data_path": str(data_path), "workers": workers, "addresses": addresses}
         self.workers = workers
@@ -77,7 +84,7 @@ class Toy:
         self.process = subprocess.Popen(
             [sys.executable, str(HERE / "toy_nsqd.py"), json.dumps(settings)],
             stderr=subprocess.PIPE,
-            env=environment(),
+            env={**environment(), **(environ or {})},
             start_new_session=True,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)

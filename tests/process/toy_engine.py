@@ -28,6 +28,7 @@ class ToyEngine:
     def load(self, topics, table, peers):
         if self.toy.get("cannot_load") == self.boot.worker:
             raise RuntimeError("told not to load")
+        self._wait_for("load_waits_for")
         names = sorted(topic["name"] for topic in topics)
         self.events.append(f"load {','.join(names)} peers {sorted(peers.items())}")
 
@@ -66,8 +67,14 @@ class ToyEngine:
         for fd in list(self.clients):
             self._drop(fd)
         gevent.sleep(self.toy.get("stop_takes", 0))
+        self._wait_for("stop_waits_for")
         path = pathlib.Path(self.toy["data_path"]) / f"saved.{self.boot.worker}"
         path.write_text("all of it")
+
+    def _wait_for(self, setting):
+        """Until the file that a setting names is there."""
+        while setting in self.toy and not os.path.exists(self.toy[setting]):
+            gevent.sleep(0.01)
 
     def _drop(self, fd):
         sock, watcher, _ = self.clients.pop(fd)

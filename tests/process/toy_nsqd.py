@@ -1,6 +1,7 @@
 """A master with toy engines: `python toy_nsqd.py SETTINGS`, where SETTINGS is JSON."""
 
 import json
+import os
 import resource
 import signal
 import sys
@@ -8,7 +9,7 @@ import sys
 from nsqcy import log
 from nsqcy.errors import Stop
 from nsqcy.nsqd import launcher, listeners
-from nsqcy.process import datapath, spawn
+from nsqcy.process import datapath, service, spawn
 
 
 def main():
@@ -21,6 +22,7 @@ def main():
     except Stop as stop:
         lines.fatal(str(stop))
         return 1
+    notifier = service.notifier(os.environ, lines)
     context = {
         "log": {"prefix": "[nsqd] ", "level": log.INFO, "format": "text"},
         "options": {},
@@ -42,7 +44,8 @@ def main():
     if "files" in settings:
         resource.setrlimit(resource.RLIMIT_NOFILE, (settings["files"], settings["files"]))
     reread = lambda: master.Reread(log.WARN)  # noqa: E731
-    return master.Master(start, bound, settings["data_path"], lines, reread).run(born)
+    path = settings["data_path"]
+    return master.Master(start, bound, path, lines, reread, notifier).run(born)
 
 
 if __name__ == "__main__":

@@ -137,6 +137,23 @@ def test_a_stopping_child_may_be_silent(house):
     assert house.sent == []
 
 
+def test_who_is_unheard(house):
+    house.stopped.add(house.children[1].pid)  # which is no excuse here
+    house.pass_time(3, beating=[0])
+    assert house.arbiter.unheard(3 * SECOND) == []
+    house.pass_time(1, beating=[0])
+    assert house.arbiter.unheard(3 * SECOND) == [1]
+    house.die(1)
+    assert house.arbiter.unheard(3 * SECOND) == []
+    house.arbiter.restart(1)
+    wait_until(lambda: house.children[1].pid)
+    assert house.arbiter.unheard(3 * SECOND) == []
+    house.pass_time(4)
+    assert house.arbiter.unheard(3 * SECOND) == [0, 1]
+    house.arbiter.halt()
+    assert house.arbiter.unheard(3 * SECOND) == []
+
+
 def test_a_new_child_does_not_inherit_silence(house):
     house.pass_time(29, beating=[0])
     house.die(1)

@@ -253,6 +253,23 @@ def test_a_record_in_a_body_is_no_record(tmp_path: Path) -> None:
     assert [(each.offset, each.bytes) for each in damages] == [(at, 50)]
 
 
+def test_damage_right_before_a_torn_end(tmp_path: Path) -> None:
+    several = messages(0, 4)
+    content = bytearray(image(several))
+    struct.pack_into(">i", content, 50, -1)
+    found, damages = read_bytes(tmp_path / "f", bytes(content[:-1]))
+    assert found == [several[0], several[2]]
+    assert [(each.offset, each.bytes) for each in damages] == [(50, 50), (150, 49)]
+
+
+def test_good_records_are_found_wherever_they_begin(tmp_path: Path) -> None:
+    several = messages(0, 5)
+    for lost in range(1, 600):
+        found, damages = read_bytes(tmp_path / "f", b"\xff" * lost + image(several))
+        assert found == several, lost
+        assert [(each.offset, each.bytes) for each in damages] == [(0, lost)]
+
+
 @pytest.mark.parametrize("id", [b"7000000000000000", b"ffffffffffffffff", b"18A1d16a9f669000"])
 def test_an_id_out_of_bounds_costs_the_message(tmp_path: Path, id: bytes) -> None:
     several = messages(0, 3)

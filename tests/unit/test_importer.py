@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import diskformat
 import goqueue
 import pytest
 from core import Core, Log
@@ -139,6 +140,17 @@ def test_what_an_import_leaves(tmp_path: Path) -> None:
     }
     assert not is_needed(str(tmp_path))
     assert lines[-1] == "import: complete, 113 messages, 0 places unreadable"
+    # By the letter of docs/DISKFORMAT.md.
+    (segment,) = (tmp_path / "t.topic").glob("*.seg")
+    records = diskformat.segment_messages(segment)
+    everything = queues["t"] + queues["t:a"] + queues["t:b"]
+    assert sorted((one.timestamp, one.id, one.body) for one in records) == sorted(
+        (one.timestamp, int(one.id, 16), one.body) for one in everything
+    )
+    seqs = [one.seq for one in records]
+    assert len(set(seqs)) == len(seqs)
+    footer = diskformat.footer(segment.read_bytes())
+    assert footer is not None and footer.max_id == max(one.id for one in records)
 
 
 def test_a_crash_at_any_point_of_an_import(tmp_path: Path, crash: Any) -> None:

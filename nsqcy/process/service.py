@@ -1,0 +1,173 @@
+"""The service manager (systemd, or whoever speaks like it): what it is told, and what it hands us.
+
+Owns the two small protocols of sd_notify(3) and sd_listen_fds(3) and the environment variables
+they use, which are taken away so that no child believes them its own. Knows nothing of what the
+service does. Imported before everything heavy.
+"""
+
+import os
+import socket
+import time
+from collections.abc import MutableMapping
+from typing import NamedTuple
+
+from nsqcy.errors import StartError
+from nsqcy.lines import Lines
+
+FIRST_FD = 3  # where sd_listen_fds(3) begins
+SEND_LIMIT = 0.1  # seconds a notification may take; a manager that busy is told the next one
+
+_FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
+
+
+class Notifier:
+    """Datagrams to a socket of the service manager; to nobody, if there is none.
+
+    `watchdog` is the time after which it takes us for dead when it hears nothing, in seconds; 0 if
+    it does not watch.
+    """
+
+    def __init__(self, address: str = "", watchdog: float = 0.0, log: Lines | None = None) -> None:
+        self.watchdog = watchdog if address else 0.0
+        self._log = log
+        self._status = ""
+        self._sock: socket.socket | None = None
+        if address:
+            self._connect(address)
+
+    def _connect(self, address: str) -> None:
+        if address[0] not in "/@":
+            self._complain(f"cannot notify {address}: neither a path nor an abstract socket")
+            return
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        sock.settimeout(SEND_LIMIT)
+        try:
+            sock.connect("\0" + address[1:] if address[0] == "@" else address)
+        except OSError as error:
+            sock.close()
+            self._complain(f"cannot notify {address}: {error.strerror}")
+            return
+        self._sock = sock
+
+    @property
+    def heard(self) -> bool:
+        """Whether there is anybody to tell."""
+        return self._sock is not None
+
+    def ready(self, status: str) -> None:
+        """The service does what it is for; after `reloading`: it does so again."""
+        self._status = status
+        self._send(f"READY=1\nSTATUS={status}")
+
+    def reloading(self) -> None:
+        """The configuration is being read again; `ready` says when that is done."""
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def stopping(self, status: str) -> None:
+        self._status = status
+        self._send(f"STOPPING=1\nSTATUS={status}")
+
+    def status(self, text: str) -> None:
+        """What the service is doing, in a line for people."""
+        if text != self._status:
+            self._status = text
+            self._send(f"STATUS={text}")
+
+    def alive(self) -> None:
+        """Do not take us for dead."""
+        self._send("WATCHDOG=1")
+
+    def prolong(self, seconds: float) -> None:
+        """Starting or stopping goes on for so long from now at least, unless said again."""
+        self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1_000_000)}")
+
+    def _send(self, text: str) -> None:
+        if self._sock is None:
+            return
+        try:
+            self._sock.send(text.encode())
+        except TimeoutError:
+            pass
+        except OSError as error:
+            self._complain(f"cannot notify the service manager any more: {error.strerror}")
+            self._sock.close()
+            self._sock = None
+
+    def _complain(self, text: str) -> None:
+        self.watchdog = 0.0
+        if self._log is not None:
+            self._log.warn(text)
+
+
+def notifier(environ: MutableMapping[str, str], log: Lines) -> Notifier:
+    """The service manager that the environment names, if any."""
+    address = environ.pop("NOTIFY_SOCKET", "")
+    period = environ.pop("WATCHDOG_USEC", "")
+    pid = environ.pop("WATCHDOG_PID", "")
+    watchdog = 0.0
+    if period and pid in ("", str(os.getpid())):
+        if period.isascii() and period.isdigit():
+            watchdog = int(period) / 1_000_000
+        else:
+            log.warn(f"WATCHDOG_USEC={period} is not a number; there is no watchdog")
+    return Notifier(address, watchdog, log)
+
+
+class Inherited(NamedTuple):
+    """A listening stream socket that the service manager has opened, and its name for it."""
+
+    sock: socket.socket
+    name: str
+
+
+def inherited(environ: MutableMapping[str, str]) -> list[Inherited]:
+    """The sockets that were handed to this process; StartError if one is of no use to us."""
+    pid = environ.pop("LISTEN_PID", "")
+    count = environ.pop("LISTEN_FDS", "")
+    names = environ.pop("LISTEN_FDNAMES", "")
+    environ.pop("LISTEN_PIDFDID", "")
+    if pid != str(os.getpid()) or not count:
+        return []
+    if not (count.isascii() and count.isdigit()):
+        raise StartError(f"failed to take sockets - LISTEN_FDS={count} is not a number")
+    named = names.split(":") if names else []
+    named += [""] * (int(count) - len(named))
+    found: list[Inherited] = []
+    try:
+        for number in range(int(count)):
+            found.append(_take(FIRST_FD + number, named[number]))
+    except StartError:
+        for each in found:
+            each.sock.close()
+        raise
+    return found
+
+
+def _take(fd: int, name: str) -> Inherited:
+    shown = f"descriptor {fd} ({name})" if name else f"descriptor {fd}"
+    try:
+        os.set_inheritable(fd, False)
+        sock = socket.socket(fileno=fd)
+    except OSError as error:
+        what = "is no socket" if os.path.exists(f"/proc/self/fd/{fd}") else "is not open"
+        text = f"failed to take sockets - {shown} of the service manager {what} ({error.strerror})"
+        raise StartError(text) from None
+    reason = _unfit(sock)
+    if reason:
+        sock.close()
+        raise StartError(
+            f"failed to take sockets - {shown} of the service manager {reason}"
+            " (allowed: listening stream sockets, IPv4, IPv6 or unix, as by ListenStream=)"
+        )
+    sock.setblocking(False)
+    return Inherited(sock, name)
+
+
+def _unfit(sock: socket.socket) -> str:
+    if sock.family not in _FAMILIES:
+        return f"is of family {sock.family}"
+    if sock.type != socket.SOCK_STREAM:
+        return f"is of type {socket.SocketKind(sock.type).name}"
+    if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        return "does not listen (Accept=no is needed)"
+    return ""

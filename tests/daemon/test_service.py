@@ -1,0 +1,142 @@
+"""nsqd under a service manager: readiness, the watchdog, sockets that are handed over."""
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Starter
+from daemon import FOREIGN, Nsqd, free_port
+from manager import Manager
+from talk import Conn
+from web import Web, eventually
+
+pytestmark = [
+    pytest.mark.ours,
+    pytest.mark.skipif(bool(FOREIGN), reason="NSQ knows no service manager"),
+]
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[Manager]:
+    found = Manager(str(tmp_path / "notify"))
+    yield found
+    found.close()
+
+
+def listening(address: str = "127.0.0.1") -> socket.socket:
+    return socket.create_server((address, 0), backlog=100)
+
+
+def port(sock: socket.socket) -> int:
+    number: int = sock.getsockname()[1]
+    return number
+
+
+def test_ready_means_that_it_serves(nsqd: Starter, manager: Manager, workers: int) -> None:
+    tcp, http = free_port(), free_port()
+    daemon = nsqd.prepare(
+        environ=manager.environ(watchdog=10),
+        tcp_address=f"127.0.0.1:{tcp}",
+        http_address=f"127.0.0.1:{http}",
+    )
+    daemon.launch()
+    ready = manager.until("READY")[-1]
+    assert Web(http).get("/ping").body == b"OK"
+    with Conn(("127.0.0.1", tcp)) as conn:
+        conn.usable()
+    where = f"TCP 127.0.0.1:{tcp}, HTTP 127.0.0.1:{http}"
+    assert ready["STATUS"] == f"serving {where} with {workers} workers"
+    assert "WATCHDOG" in manager.hear()
+    daemon.await_ready()
+    daemon.stop()
+    assert manager.hear_all()[0] == {"STOPPING": "1", "STATUS": "saving"}
+
+
+def test_a_stopped_worker_stops_the_watchdog(nsqd: Starter, manager: Manager) -> None:
+    daemon = nsqd(environ=manager.environ(watchdog=0.1))
+    manager.until("WATCHDOG")
+    pid = daemon.workers()[-1]
+    os.kill(pid, signal.SIGSTOP)
+    manager.until("STATUS", "silent: worker")
+    assert manager.hear_all(10 * 0.05) == []
+    os.kill(pid, signal.SIGCONT)
+    manager.until("WATCHDOG")
+    daemon.connect().usable()
+
+
+def test_sockets_by_name(nsqd: Starter) -> None:
+    http, tcp = listening(), listening()
+    daemon = nsqd(sockets=[http, tcp], socket_names="http:tcp")
+    assert (daemon.tcp_port, daemon.http_port) == (port(tcp), port(http))
+    daemon.connect().usable()
+    daemon.stop()
+    text = daemon.log_text()
+    assert f"HTTP: closing 127.0.0.1:{port(http)}" in text
+
+
+def test_sockets_by_address_and_what_is_missing_is_bound(nsqd: Starter) -> None:
+    http = listening()
+    daemon = nsqd(
+        sockets=[http], socket_names="nsqd.socket", http_address=f"127.0.0.1:{port(http)}"
+    )
+    assert daemon.http_port == port(http)
+    assert daemon.tcp_port not in (0, port(http))
+    daemon.connect().usable()
+
+
+def test_clients_wait_while_it_restarts(nsqd: Starter, topic: str) -> None:
+    """What socket activation is for: nobody is refused in between."""
+    tcp, http = listening(), listening()
+    daemon = nsqd(sockets=[tcp, http])
+    daemon.connect().pub(topic, b"before")
+    daemon.stop()
+    waiting = Conn(("127.0.0.1", port(tcp)), timeout=20.0)  # nobody is there
+    daemon.start()
+    waiting.sub(topic, "c", rdy=1)
+    assert waiting.message().body == b"before"
+    waiting.close()
+
+
+def test_a_unix_socket_that_is_handed_over_keeps_its_file(nsqd: Starter, tmp_path: Path) -> None:
+    path = tmp_path / "tcp.sock"
+    with socket.socket(socket.AF_UNIX) as unix:
+        unix.bind(str(path))
+        unix.listen()
+        daemon = nsqd(sockets=[unix], tcp_address=str(path))
+        assert daemon.addresses["TCP"] == str(path)
+        with Conn(str(path)) as conn:
+            conn.usable()
+        daemon.stop()
+    assert path.is_socket()
+
+
+def refusal(daemon: Nsqd) -> str:
+    daemon.launch()
+    assert daemon.wait() == 1
+    return daemon.tail(1).rstrip()
+
+
+def test_what_is_handed_over_wrongly_is_named(nsqd: Starter) -> None:
+    def prepare(*sockets: socket.socket, names: str = "") -> Nsqd:
+        return nsqd.prepare(sockets=list(sockets), socket_names=names)
+
+    with socket.socket(type=socket.SOCK_DGRAM) as datagram:
+        text = refusal(prepare(datagram, names="tcp"))
+    assert "FATAL: failed to take sockets - descriptor 3 (tcp) of the service manager" in text
+    assert "is of type SOCK_DGRAM (allowed: listening stream sockets" in text
+    text = refusal(prepare(listening(), listening(), listening()))
+    assert "there is no use for 127.0.0.1:" in text
+    assert "allowed: one each of tcp, http" in text
+
+
+def test_the_limit_of_open_files_is_raised_and_logged(nsqd: Starter) -> None:
+    daemon = nsqd()
+    eventually(lambda: "INFO: open files: limit " in daemon.log_text())
+    limits = Path(f"/proc/{daemon.workers()[0]}/limits").read_text()
+    soft, hard = next(
+        line.split()[3:5] for line in limits.splitlines() if line.startswith("Max open files")
+    )
+    assert soft == hard

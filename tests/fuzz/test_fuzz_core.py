@@ -1,0 +1,154 @@
+"""Garbage into the sessions of one worker, in this process: frames come out, and nothing stays.
+
+The clock is the test's. Every conversation is fed to a core of its own in pieces, its topics are
+deleted, and then nothing may be alive: the debug build counts objects, a release build records.
+What is answered does not depend on where the input was cut.
+"""
+
+import random
+
+import pytest
+from core import SECOND, Client, Core, frames, mpub
+from fuzz.garbage import CONVERSATIONS, a_golden_one, an_identity, mutated, some_messages
+from golden.script import pieces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from talk import MAGIC, sized
+
+from nsqcy._transport import BytesTransport
+from nsqcy.nsqd import census
+
+seeds = st.integers(0, 2**32)
+numbers = st.sampled_from([0, 1, 2500, 2501, -1, 2**31, 2**63, 2**64]) | st.integers()
+names = st.sampled_from([b"a", b"b#ephemeral", b"", b"$", b"n" * 65]) | st.binary(max_size=70)
+bodies = st.binary(max_size=300) | st.integers(0, 70_000).map(bytes)
+lengths = st.integers(-(2**31), 2**31 - 1).map(lambda n: n.to_bytes(4, "big", signed=True))
+
+
+def line(*words: bytes) -> bytes:
+    return b" ".join(words) + b"\n"
+
+
+def decimal(number: int) -> bytes:
+    return b"%d" % number
+
+
+sized_bodies = bodies.map(sized) | st.builds(bytes.__add__, lengths, bodies)
+batches = st.lists(sized_bodies, max_size=8).map(
+    lambda parts: sized(len(parts).to_bytes(4, "big") + b"".join(parts))
+)
+commands = st.one_of(
+    st.builds(lambda topic, body: line(b"PUB", topic) + body, names, sized_bodies),
+    st.builds(
+        lambda topic, delay, body: line(b"DPUB", topic, decimal(delay)) + body,
+        names,
+        numbers,
+        sized_bodies,
+    ),
+    st.builds(lambda topic, batch: line(b"MPUB", topic) + batch, names, batches | sized_bodies),
+    st.builds(lambda topic, channel: line(b"SUB", topic, channel), names, names),
+    st.builds(lambda count: line(b"RDY", decimal(count)), numbers),
+    st.builds(
+        lambda verb, ident, number: line(verb, ident, decimal(number)),
+        st.sampled_from([b"FIN", b"REQ", b"TOUCH"]),
+        st.binary(min_size=16, max_size=16),
+        numbers,
+    ),
+    st.builds(
+        lambda body: b"IDENTIFY\n" + body,
+        sized_bodies | seeds.map(lambda seed: sized(an_identity(random.Random(seed)))),
+    ),
+    seeds.map(lambda seed: line(b"MPUB", b"a") + sized(some_messages(random.Random(seed)))),
+    sized_bodies.map(lambda body: b"AUTH\n" + body),
+    st.sampled_from([b"CLS\n", b"NOP\n", b"\n", b"\r\n", b"  V2", b"GET / HTTP/1.1\r\n\r\n"]),
+)
+conversations = st.one_of(
+    st.lists(commands, max_size=12).map(lambda parts: MAGIC + b"".join(parts)),
+    st.builds(
+        lambda parts, seed: MAGIC + mutated(b"".join(parts), random.Random(seed)),
+        st.lists(commands, max_size=6),
+        seeds,
+    ),
+    st.binary(max_size=300).map(lambda data: MAGIC + data),
+    seeds.map(lambda seed: a_golden_one(random.Random(seed))),
+)
+
+
+def converse(core: Core, data: bytes, cuts: random.Random | None) -> bytes:
+    """What a peer that sends `data` and then waits a minute is told, heartbeats aside."""
+    transport = BytesTransport(core.home)
+    for piece in pieces(data, "random" if cuts and len(data) > 1 else "whole", cuts or random):
+        transport.feed(piece)
+    core.settle()
+    for _ in range(2):
+        core.advance(31 * SECOND)
+    transport.end()
+    core.settle()
+    answer: bytes = transport.sent()
+    assert transport.closed or transport.unsent() == b""
+    return answer
+
+
+def alive(core: Core) -> dict[str, int]:
+    core.settle()
+    return census.count(core.home, core.store)
+
+
+def told(data: bytes, cuts: random.Random | None) -> list[tuple[int, bytes]]:
+    """A core that hears nothing but this, and has nothing left of it afterwards."""
+    core = Core(None)
+    before = alive(core)
+    answer = converse(core, data, cuts)
+    core.close()
+    core.clients.clear()
+    assert alive(core) == before
+    return list(frames(answer))
+
+
+@settings(deadline=None, max_examples=150)
+@given(conversations, seeds)
+def test_a_conversation_leaves_nothing_behind(data: bytes, seed: int) -> None:
+    whole = told(data, None)
+    assert {kind for kind, _ in whole} <= {0, 1, 2}
+    assert told(data, random.Random(seed)) == whole
+
+
+@pytest.mark.parametrize("kind", CONVERSATIONS)
+def test_garbage_beside_a_client(kind: str) -> None:
+    """Many broken peers, some of which read slowly or vanish, and one that works."""
+    chance = random.Random(kind)
+    core = Core(None)
+    before = alive(core)
+    consumer = core.client().subscribe("good", "c", 100)
+    peers: list[BytesTransport] = []
+    for number in range(200):
+        peer = BytesTransport(core.home)
+        peers.append(peer)
+        peer.full = chance.choice([None, None, 0, 100])
+        data = CONVERSATIONS[kind](chance)
+        for piece in pieces(data, "random" if len(data) > 1 else "whole", chance):
+            peer.feed(piece)
+        if chance.random() < 0.5:
+            chance.choice(peers).end()
+        core.settle()
+        if number % 10 == 0:
+            core.advance(SECOND)
+            works(core, consumer, number)
+    core.close()
+    core.clients.clear()
+    peers.clear()
+    del consumer, peer
+    assert alive(core) == before
+
+
+def works(core: Core, consumer: Client, number: int) -> None:
+    producer = core.client()
+    sent = [b"%d-%d" % (number, each) for each in range(3)]
+    assert producer.ask(mpub("good", sent)) == (0, b"OK")
+    core.settle()
+    got = consumer.messages()
+    assert [message.body for message in got] == sent
+    for message in got:
+        consumer.finish(message.id)
+    producer.transport.end()
+    core.settle()
