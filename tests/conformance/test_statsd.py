@@ -130,6 +130,30 @@ def test_what_is_left_out_and_small_packets(nsqd: Starter, statsd: Listener) -> 
     assert shape(lines, "topic.t.") == TOPIC and shape(lines, "topic.t.channel.c.") == CHANNEL
 
 
+@pytest.mark.case("STATSD-06")
+def test_percentiles(nsqd: Starter, statsd: Listener) -> None:
+    daemon = nsqd(
+        statsd_address=statsd.address,
+        statsd_interval="1500ms",
+        e2e_processing_latency_percentile="0.5,0.999,1.0",
+    )
+    latencies = [f"e2e_processing_latency_{percent} g" for percent in (100, 100, 50)]
+    daemon.web.create("t", "c")
+    daemon.web.create("u")
+    statsd.push("gc_runs")  # begun, perhaps, before all of that was there
+    daemon.web.pub("t", b"x")
+    daemon.connect().sub("t", "c", 1).take(1)
+    daemon.web.await_counts("t", "c", in_flight_count=0, depth=0)
+    statsd.push("gc_runs")
+    lines = b"".join(statsd.push("gc_runs")).decode().splitlines()
+    prefix = lines[0][: lines[0].index("topic.")]
+    assert shape(lines, f"{prefix}topic.t.") == TOPIC + latencies
+    assert shape(lines, f"{prefix}topic.t.channel.c.") == CHANNEL + latencies
+    assert shape(lines, f"{prefix}topic.u.") == TOPIC  # it has no channel
+    values = [int(line[line.index(":") + 1 : -2]) for line in lines if "_latency_" in line]
+    assert len(values) == 6 and len(set(values)) == 1 and values[0] > 0
+
+
 def test_a_statsd_that_cannot_be_found(nsqd: Starter) -> None:
     daemon = nsqd(statsd_address="no-such-host.invalid:8125", statsd_interval="1100ms")
     text = "ERROR: failed to create UDP socket to statsd(no-such-host.invalid:8125)\n"
