@@ -14,8 +14,8 @@ from nsqcy.errors import NsqError
 from nsqcy.nsqd import gojson
 
 ANSWER_MOST = 1 << 20  # bytes of an answer
-EXPRESSIONS_MOST = 5000  # of an answer, which bound the time of a decision
-EXPRESSION_MOST = 64 << 10  # bytes of one, compiled
+EXPRESSIONS_MOST = 2000  # of an answer, which bound the time of a decision
+EXPRESSION_MOST = 16 << 10  # bytes of one, compiled
 DECISIONS_MOST = 1000  # remembered of one answer
 TTL_MOST = 10 * 365 * 86400  # seconds; for ever, in the life of a connection
 PERMISSIONS = frozenset({"subscribe", "publish"})
