@@ -27,6 +27,7 @@ from nsqcy.nsqd.options import NSQD, NsqdOptions, derive, resolve
 from nsqcy.process import datapath, openfiles, service, spawn
 
 ENGINE = "nsqcy.nsqd.engine:Engine"
+IMPORT_BEAT = 120.0  # seconds the service manager waits for the next sign of an import
 UNIX = -1  # the port of a unix socket, to those who ask
 
 
@@ -57,7 +58,7 @@ def _run(argv: Sequence[str]) -> int:
         openfiles.raise_limit().tell(lines)
         notifier = service.notifier(os.environ, lines)
         options = derive(options, {each.kind: each.port for each in bound})
-        _import(options, lines)
+        _import(options, lines, notifier)
         return _serve(options, argv, lines, bound, lock_fd, tls, notifier)
     except BaseException:
         for each in bound:
@@ -112,15 +113,20 @@ def _listen(
     return sorted(bound, key=lambda each: list(addresses).index(each.kind))
 
 
-def _import(options: NsqdOptions, lines: log.Log) -> None:
+def _import(options: NsqdOptions, lines: log.Log, notifier: service.Notifier) -> None:
     """Take over the files of NSQ's nsqd, once. Whoever connects meanwhile waits in the backlog."""
     from nsqcy.nsqd import importer
+
+    def tell(text: str) -> None:
+        notifier.prolong(IMPORT_BEAT)
+        notifier.status(text)
 
     if importer.is_needed(options.data_path):
         importer.Importer(
             options.data_path,
             lines,
             max_bytes_per_file=options.max_bytes_per_file,
+            on_progress=tell,
             stopping=lambda: bool(signal.sigpending() & {signal.SIGTERM, signal.SIGINT}),
         ).run()
 
