@@ -19,6 +19,9 @@ Usage: nsqcy COMMAND
   config sample        print an INI file of every option with its default
   config docs          print docs/CONFIG.md
   config check FILE    read a configuration file as the daemon would
+  data import PATH     take over the files of NSQ's nsqd in a data path
+  data export PATH DIR write a stopped data path as files of NSQ's nsqd
+  data check PATH      read everything in a data path, and report damage
   nsqd [FLAGS]         run nsqd; -help lists its flags
 """
 
@@ -39,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             write_all(config.docs(map(_table, _OPTIONS)))
         case ["config", "check", path]:
             return _check(path)
+        case ["data", *rest]:
+            return int(importlib.import_module("nsqcy.nsqd.data").main(rest))
         case ["nsqd", *flags]:
             return _run("nsqd", flags)
         case _:

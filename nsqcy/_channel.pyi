@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from nsqcy._quantile import Latency, Percentiles
 from nsqcy._store import Store, Window
 
 def live() -> dict[str, int]: ...
@@ -11,6 +12,8 @@ class Agenda:
     mem_queue_size: int
     max_msg_timeout: int
     topology_aware: bool
+    @property
+    def percentiles(self) -> Percentiles: ...
     def __init__(
         self,
         store: Store,
@@ -18,6 +21,7 @@ class Agenda:
         mem_queue_size: int,
         max_msg_timeout: int,
         topology_aware: bool = False,
+        percentiles: Percentiles | None = None,
         seed: int = 1,
     ) -> None: ...
 
@@ -74,6 +78,8 @@ class Channel:
     def finish_count(self) -> int: ...
     @property
     def message_count(self) -> int: ...
+    @property
+    def latency(self) -> Latency | None: ...
     def counters(self) -> dict[str, Any]: ...
     def pause(self, paused: bool) -> None: ...
     def empty(self) -> None: ...

@@ -65,7 +65,8 @@ def pack_entries(entries: Iterable[Entry]) -> bytes:
 @dataclass(frozen=True, slots=True)
 class ChannelState:
     """A channel: its cursor, how many records at or after it it will step over (those with a delay,
-    which are entries, and those of holes), and the messages that are not finished, in queue order.
+    which are entries, and those of holes and finished ranges), the messages that are not finished,
+    in queue order, and the ranges [first, end) at or after the cursor that are finished.
     """
 
     name: str
@@ -73,6 +74,7 @@ class ChannelState:
     cursor: int = 0
     skipped: int = 0
     entries: bytes = b""
+    finished: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +110,17 @@ _SECTION = struct.Struct("<HHI")  # type, 0, bytes that follow
 _TOPIC = struct.Struct("<16sQQHHI")  # log_id, next_seq, fanout_seq, flags, 0, 0
 _CHANNEL = struct.Struct("<QQHHI")  # cursor, skipped, flags, bytes of name, 0
 _HOLE = struct.Struct("<QQ")  # first, end
+_FINISHED = struct.Struct("<HHI")  # bytes of name, 0, 0
 _DELTA = struct.Struct("<HHHHQ")  # kind, version, flags, bytes of name, value
 
 _SECTION_TOPIC, _SECTION_DELAYED, _SECTION_CHANNEL, _SECTION_HOLES = 1, 2, 3, 4
+_SECTION_FINISHED = 5
 _SECTION_OPTIONAL = 0x8000  # a reader that does not know it may skip it
 _PAUSED = 1
+
+
+def _pack_ranges(ranges: Iterable[tuple[int, int]]) -> bytes:
+    return b"".join(_HOLE.pack(*each) for each in ranges)
 
 
 def _section(kind: int, payload: bytes) -> bytes:
@@ -128,11 +136,14 @@ def encode_snapshot(state: TopicState) -> bytes:
     if state.delayed:
         parts.append(_section(_SECTION_DELAYED, state.delayed))
     if state.holes:
-        holes = b"".join(_HOLE.pack(*hole) for hole in state.holes)
-        parts.append(_section(_SECTION_HOLES, holes))
+        parts.append(_section(_SECTION_HOLES, _pack_ranges(state.holes)))
     for channel in state.channels:
         name = channel.name.encode("ascii")
         flags = _PAUSED if channel.paused else 0
+        if channel.finished:
+            head = _FINISHED.pack(len(name), 0, 0)
+            ranges = _pack_ranges(channel.finished)
+            parts.append(_section(_SECTION_FINISHED, head + name + ranges))
         head = _CHANNEL.pack(channel.cursor, channel.skipped, flags, len(name), 0)
         parts.append(_section(_SECTION_CHANNEL, head + name + channel.entries))
     return b"".join(parts)
@@ -172,6 +183,12 @@ def _entries(raw: bytes) -> bytes:
     return raw
 
 
+def _ranges(raw: bytes) -> tuple[tuple[int, int], ...]:
+    if len(raw) % _HOLE.size:
+        raise JournalError("a list of ranges is cut off")
+    return tuple(_HOLE.iter_unpack(raw))
+
+
 def _sections(data: bytes) -> Iterator[tuple[int, bytes]]:
     at = _HEAD.size
     while at < len(data):
@@ -196,6 +213,13 @@ def _decode_channel(raw: bytes) -> ChannelState:
     return ChannelState(name, bool(flags & _PAUSED), cursor, skipped, _entries(raw[end:]))
 
 
+def _decode_finished(raw: bytes) -> tuple[str, tuple[tuple[int, int], ...]]:
+    if len(raw) < _FINISHED.size:
+        raise JournalError("finished ranges are cut off")
+    end = _FINISHED.size + _FINISHED.unpack_from(raw)[0]
+    return _name(raw[_FINISHED.size : end]), _ranges(raw[end:])
+
+
 def decode_snapshot(data: bytes) -> TopicState:
     """The state; JournalError if it is not a snapshot of a known version."""
     if _head(data)[0] != Kind.SNAPSHOT:
@@ -204,6 +228,7 @@ def decode_snapshot(data: bytes) -> TopicState:
     delayed = b""
     holes: tuple[tuple[int, int], ...] = ()
     channels: dict[str, ChannelState] = {}
+    finished: dict[str, tuple[tuple[int, int], ...]] = {}
     for kind, raw in _sections(data):
         if kind == _SECTION_TOPIC:
             if len(raw) != _TOPIC.size:
@@ -213,17 +238,19 @@ def decode_snapshot(data: bytes) -> TopicState:
         elif kind == _SECTION_DELAYED:
             delayed = _entries(raw)
         elif kind == _SECTION_HOLES:
-            if len(raw) % _HOLE.size:
-                raise JournalError("a list of holes is cut off")
-            holes = tuple(_HOLE.iter_unpack(raw))
+            holes = _ranges(raw)
         elif kind == _SECTION_CHANNEL:
             channel = _decode_channel(raw)
             channels[channel.name] = channel
+        elif kind == _SECTION_FINISHED:
+            name, ranges = _decode_finished(raw)
+            finished[name] = ranges
         elif not kind & _SECTION_OPTIONAL:
             raise JournalError(f"unknown section {kind}")
     if state is None:
         raise JournalError("a snapshot without its topic")
-    return replace(state, channels=tuple(channels.values()), delayed=delayed, holes=holes)
+    whole = (replace(one, finished=finished.get(one.name, ())) for one in channels.values())
+    return replace(state, channels=tuple(whole), delayed=delayed, holes=holes)
 
 
 def decode_delta(data: bytes) -> Delta:
@@ -249,13 +276,14 @@ def decode_delta(data: bytes) -> Delta:
 class _Channel:
     """A channel while deltas are applied: its entries by seq, in queue order."""
 
-    __slots__ = ("cursor", "entries", "name", "paused", "skipped")
+    __slots__ = ("cursor", "entries", "finished", "name", "paused", "skipped")
 
     def __init__(self, state: ChannelState) -> None:
         self.name = state.name
         self.paused = state.paused
         self.cursor = state.cursor
         self.skipped = state.skipped
+        self.finished = state.finished
         self.entries = {entry.seq: entry for entry in unpack_entries(state.entries)}
 
     def apply(self, delta: Delta) -> None:
@@ -269,7 +297,9 @@ class _Channel:
 
     def state(self) -> ChannelState:
         entries = pack_entries(self.entries.values())
-        return ChannelState(self.name, self.paused, self.cursor, self.skipped, entries)
+        return ChannelState(
+            self.name, self.paused, self.cursor, self.skipped, entries, self.finished
+        )
 
 
 def _apply_all(state: TopicState, deltas: Iterable[Delta]) -> TopicState:

@@ -65,13 +65,14 @@ class Asked:
 class AuthServer:
     """Listens from its making to `close`."""
 
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, port: int = 0, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
+    ) -> None:
         self.replies: dict[str, Reply] = {}
         self.requests: list[Asked] = []
         self.closing = threading.Event()
         self.default = Reply()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler(self))
-        self._server.daemon_threads = True
+        self._server = Server((host, port), handler(self))
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
@@ -79,12 +80,11 @@ class AuthServer:
 
     @property
     def port(self) -> int:
-        port: int = self._server.server_address[1]
-        return port
+        return int(self._server.server_address[1])
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self._server.server_address[0]}:{self.port}"
 
     def says(self, secret: str, *grants: dict[str, Any], **other: Any) -> None:
         """From now on, what to answer to this secret."""
@@ -108,6 +108,11 @@ class AuthServer:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
 
 
 def handler(server: AuthServer) -> type[BaseHTTPRequestHandler]:

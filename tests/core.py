@@ -10,6 +10,7 @@ from typing import Any
 from nsqcy._channel import Agenda
 from nsqcy._ids import IdSource
 from nsqcy._io import IoThread
+from nsqcy._quantile import Percentiles
 from nsqcy._session import Home
 from nsqcy._store import Store
 from nsqcy._topic import Shard, Topic
@@ -189,13 +190,20 @@ class Core:
         wall: int = EPOCH,
         max_msg_timeout: int = 900 * SECOND,
         log_options: dict[str, int] | None = None,
+        percentiles: Percentiles | None = None,
         on_event: Callable[[str, str, str | None], None] | None = None,
+        auth: Any = None,
     ) -> None:
         self.path = path
         self.now, self.wall = now, wall
         self.clients: list[Client] = []
         self.store = Store(budget)
-        agenda = Agenda(self.store, mem_queue_size=mem_queue_size, max_msg_timeout=max_msg_timeout)
+        agenda = Agenda(
+            self.store,
+            mem_queue_size=mem_queue_size,
+            max_msg_timeout=max_msg_timeout,
+            percentiles=percentiles,
+        )
         agenda.now, agenda.wall = now, wall
         self.agenda = agenda
         self.lease = bytearray(8)
@@ -222,6 +230,7 @@ class Core:
             options=options(max_msg_timeout=max_msg_timeout),
             negotiate=negotiate,
             ask_placement=None,
+            auth=auth,
             log=self.log,
         )
 

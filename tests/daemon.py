@@ -10,6 +10,7 @@ import re
 import shlex
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -114,11 +115,13 @@ class Nsqd:
         self.options: dict[str, Any] = {
             "tcp_address": "127.0.0.1:0",
             "http_address": "127.0.0.1:0",
+            "https_address": "127.0.0.1:0",
             "data_path": data,
             "workers": None if FOREIGN else workers,
         } | options
         self.tcp_port = 0
         self.http_port = 0
+        self.https_port = 0
         self.addresses: dict[str, str] = {}
         self._log: list[str] = []
         self._process: subprocess.Popen[str] | None = None
@@ -159,6 +162,8 @@ class Nsqd:
         """Wait for the listening lines, then for `/ping` to say OK."""
         deadline = time.monotonic() + START_BUDGET
         wanted = {"TCP"} | ({"HTTP"} if self.options["http_address"] else set())
+        if self.options.get("tls_cert") and self.options["https_address"]:
+            wanted.add("HTTPS")
         while self.announced and not wanted <= self.addresses.keys():
             self._still_starting(deadline)
         if not self.announced:
@@ -168,6 +173,7 @@ class Nsqd:
             }
         self.tcp_port = self._port("TCP")
         self.http_port = self._port("HTTP")
+        self.https_port = self._port("HTTPS")
         while self.http_port and not self._pings():
             self._still_starting(deadline)
         self._remember_family()
@@ -186,7 +192,7 @@ class Nsqd:
             answer = Web(self.http_port, timeout=5.0).get("/ping")
         except (OSError, http.client.HTTPException):
             return False
-        return (answer.status, answer.body) == (200, b"OK")
+        return (answer.status, answer.body) == (200, b"OK") or b"TLS_REQUIRED" in answer.body
 
     def stop(self, timeout: float = 20.0) -> None:
         """SIGTERM; the exit must be clean."""
@@ -300,6 +306,9 @@ class Nsqd:
     @property
     def web(self) -> Web:
         return Web(self.http_port)
+
+    def secure_web(self, context: ssl.SSLContext) -> Web:
+        return Web(self.https_port, context=context)
 
     def hang_up(self) -> None:
         while self._conns:

@@ -5,11 +5,13 @@ Prints the port it listens on (or the path, if one was given), then serves until
 """
 
 import argparse
+import functools
 import os
 import socket
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import gevent
@@ -17,10 +19,12 @@ import gevent.event
 from gevent import get_hub
 
 from nsqcy.nsqd import debug, gathering, stats
-from nsqcy.nsqd.api import Api
+from nsqcy.nsqd.api import Api, tls_required
 from nsqcy.nsqd.backend import Done, Message, Outcome
 from nsqcy.nsqd.http import HttpServer, Timeouts
+from nsqcy.nsqd.https import HttpsConnection
 from nsqcy.nsqd.options import NSQD, NsqdOptions
+from nsqcy.nsqd.tls import HANDSHAKE_LIMIT, Handshakes, Material, make_context
 from nsqcy.options import Value
 
 START_TIME = 1_700_000_000
@@ -205,12 +209,22 @@ class FakeTopic:
         return self._state
 
 
+def secure_context(folder: Path, policy: str) -> Any:
+    certificate = (folder / "server.pem").read_text()
+    key = (folder / "server.key").read_text()
+    return make_context(Material(certificate, key, "", policy, 0x0301, False))[0]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--unix", default="")
     parser.add_argument("--slow", action="store_true")
     parser.add_argument("--peer", default="")
     parser.add_argument("--debug-remote", action="store_true")
+    parser.add_argument("--tls", default="", help="a folder with server.pem and server.key")
+    parser.add_argument("--tls-only", action="store_true")
+    parser.add_argument("--policy", default="")
+    parser.add_argument("--handshake-limit", type=float, default=HANDSHAKE_LIMIT)
     parser.add_argument("--profiler", default=debug.PROFILER)
     parser.add_argument("--send-buffer", type=int, default=0)
     parser.add_argument("--timeouts", type=float, nargs=5, default=[600, 60, 60, 5, 5])
@@ -229,10 +243,18 @@ def main() -> None:
     timeouts = Timeouts(*args.timeouts)
     server = HttpServer(loop, api, timeouts=timeouts, send_buffer=args.send_buffer)
 
+    make = None
+    if args.tls:
+        handshakes = Handshakes(loop, secure_context(Path(args.tls), args.policy))
+        handshakes.limit = args.handshake_limit
+        make = functools.partial(HttpsConnection, handshakes=handshakes)
+    if args.tls_only:
+        server.tls_only = tls_required(4152)
+
     def accept() -> None:
         sock, address = listener.accept()
         peer = "@" if args.unix else f"{address[0]}:{address[1]}"
-        server.adopt(sock, args.peer or peer)
+        server.adopt(sock, args.peer or peer, make)
 
     accepting = loop.io(listener.fileno(), 1)
     accepting.start(accept)

@@ -304,6 +304,13 @@ class Conn:
             b"E_FIN_FAILED FIN " + UNKNOWN_ID + b" failed ID not in flight", fatal=False
         )
 
+    def clock(self) -> float:
+        """The time, for what is sent next: the daemon reads its own once a turn, and any turn that
+        executes it begins after this. Needs a subscription."""
+        now = time.monotonic()
+        self.barrier()
+        return now
+
     def usable(self) -> None:
         """The connection still executes commands: a publish is answered."""
         self.command("PUB", "usable", body=b"x")

@@ -4,16 +4,11 @@ import threading
 import time
 from collections.abc import Callable
 
-LAG = 0.02
-"""A client sees a message a little after the turn whose clock the daemon counts from, on a busy
-machine more than a little. (That nothing is ever early is tested with a clock of our own, in
-tests/unit/test_core_machine.py.)"""
-
 
 def lasted(start: float, seconds: float, slack: float) -> None:
-    """From `start` until now it took so long: not less, and not much more."""
+    """From `start` (see Conn.clock) until now it took so long: not less, and not much more."""
     elapsed = time.monotonic() - start
-    assert seconds - LAG <= elapsed < seconds + slack, f"{elapsed} s instead of {seconds} s"
+    assert seconds <= elapsed < seconds + slack, f"{elapsed} s instead of {seconds} s"
 
 
 def together(*stories: Callable[[], object], timeout: float = 120.0) -> None:

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import ssl
 import time
 import urllib.parse
 from collections.abc import Callable
@@ -33,15 +34,21 @@ class Answer:
 
 
 class Web:
-    """Requests to one HTTP address, each on a connection of its own."""
+    """Requests to one HTTP address, each on a connection of its own; with a context, HTTPS."""
 
-    def __init__(self, port: int, host: str = "127.0.0.1", timeout: float = 15.0) -> None:
-        self.host, self.port, self.timeout = host, port, timeout
+    def __init__(
+        self,
+        port: int,
+        host: str = "127.0.0.1",
+        timeout: float = 15.0,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        self.host, self.port, self.timeout, self.context = host, port, timeout, context
 
     def request(self, method: str, path: str, body: bytes | None = None, **query: Any) -> Answer:
         if query:
             path += "?" + urllib.parse.urlencode(query)
-        link = http.client.HTTPConnection(self.host, self.port, timeout=self.timeout)
+        link = self._link()
         try:
             link.request(method, path, body)
             answer = link.getresponse()
@@ -49,6 +56,13 @@ class Web:
             return Answer(answer.status, headers, answer.read())
         finally:
             link.close()
+
+    def _link(self) -> http.client.HTTPConnection:
+        if self.context is None:
+            return http.client.HTTPConnection(self.host, self.port, timeout=self.timeout)
+        return http.client.HTTPSConnection(
+            self.host, self.port, timeout=self.timeout, context=self.context
+        )
 
     def get(self, path: str, **query: Any) -> Answer:
         return self.request("GET", path, **query)

@@ -12,6 +12,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from nsqcy._heap cimport Heap, HeapNode
+from nsqcy._quantile cimport Latency, Percentiles
 from nsqcy._store cimport Block, Cursor, Entry, Hole, Record, Store, Window
 
 
@@ -68,6 +69,7 @@ cdef class Agenda:
     cdef public uint64_t mem_queue_size     # messages
     cdef public int64_t max_msg_timeout     # ns
     cdef public bint topology_aware
+    cdef readonly Percentiles percentiles   # of the time from publish to finish
     cdef uint32_t random_state
 
     cdef uint32_t random_percent(self) noexcept
@@ -110,6 +112,8 @@ cdef class Channel:
     cdef bint dirty
     cdef Cursor cursor
     cdef uint64_t skipped                   # records at or after the cursor it will step over
+    cdef Hole *finished                     # ranges at or after the cursor it need not see
+    cdef uint32_t finished_count
     cdef Entry *queue_first                 # redelivery, oldest first
     cdef Entry *queue_last
     cdef readonly uint64_t queued
@@ -130,6 +134,7 @@ cdef class Channel:
     cdef readonly uint64_t sampled_count    # consumed without delivery
     cdef readonly uint64_t finish_count
     cdef uint64_t taken[3]                  # deliveries by locality
+    cdef readonly Latency latency           # from publish to finish; None: not kept
 
     cdef void touch_dirty(self) noexcept
     cdef uint64_t depth(self) noexcept
@@ -151,6 +156,8 @@ cdef class Channel:
     cdef void leave_agenda(self) noexcept
     cdef Record *record_at_cursor(self) except? NULL
     cdef void skip_holes(self) noexcept
+    cdef void skip_ranges(self, const Hole *ranges, uint32_t count) noexcept
+    cdef int add_finished(self, uint64_t start, uint64_t end) except -1
     cdef void window_step(self, Record *record) noexcept
     cdef void step_over(self, Record *record) noexcept
     cdef Entry *entry_at_cursor(self, Record *record) except NULL

@@ -8,7 +8,7 @@ The balance that must hold at any time, for a channel that was created with the 
 fanned out = depth + in flight + deferred + finished + dropped + sampled out.
 """
 
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
 from nsqcy._debug cimport NSQCY_DEBUG
@@ -54,8 +54,9 @@ cdef inline int heap_check(int status) except -1:
 
 cdef class Agenda:
     def __init__(self, Store store not None, *, mem_queue_size, max_msg_timeout,
-                 topology_aware=False, seed=1):
+                 topology_aware=False, Percentiles percentiles=None, seed=1):
         self.store = store
+        self.percentiles = percentiles or Percentiles((), 0)
         self.mem_queue_size = mem_queue_size
         self.max_msg_timeout = max_msg_timeout
         self.topology_aware = topology_aware
@@ -142,6 +143,8 @@ cdef class Channel:
         window.watch(&self.cursor)
         window.move_cursor(&self.cursor, &window.fanout)
         self.born_seq = window.fanout.seq
+        if agenda.percentiles.quantiles:
+            self.latency = Latency(agenda.percentiles, agenda.now)
 
     def __dealloc__(self):
         # A channel that was not closed is garbage together with its topic, some of which may be
@@ -153,6 +156,7 @@ cdef class Channel:
             self.free_holding(self.holdings)
         heap_free(&self.timers)
         free(self.table)
+        free(self.finished)
 
     # -- numbers --
 
@@ -187,6 +191,8 @@ cdef class Channel:
             "timeout_count": self.timeout_count,
             "client_count": len(self.consumers),
             "paused": bool(self.paused),
+            "e2e_processing_latency":
+                self.agenda.percentiles.summary([self.latency], self.agenda.now),
         }
 
     # -- the agenda --
@@ -287,7 +293,7 @@ cdef class Channel:
         cdef Block *block
         cdef Record *record
         while True:
-            if self.window.hole_count:
+            if self.window.hole_count or self.finished_count:
                 self.skip_holes()
             if not self.window.settle(&self.cursor) or self.cursor.seq >= self.window.fanout.seq:
                 if self.cursor.seq >= self.window.fanout.seq:
@@ -306,14 +312,30 @@ cdef class Channel:
             # The cursor was restored, or jumped over a hole, into the middle of the block.
             self.cursor.offset += record.length
 
+    cdef int add_finished(self, uint64_t start, uint64_t end) except -1:
+        """Records start .. end - 1, behind those of the ranges before, are not for this channel."""
+        cdef Hole *grown = <Hole *>realloc(
+            self.finished, (self.finished_count + 1) * sizeof(Hole))
+        if grown == NULL:
+            raise MemoryError()
+        self.finished = grown
+        self.finished[self.finished_count].start = start
+        self.finished[self.finished_count].end = end
+        self.finished_count += 1
+        return 0
+
     cdef void skip_holes(self) noexcept:
+        self.skip_ranges(self.finished, self.finished_count)
+        if self.finished_count and self.finished[self.finished_count - 1].end <= self.cursor.seq:
+            self.finished_count = 0
+        self.skip_ranges(self.window.holes, self.window.hole_count)
+
+    cdef void skip_ranges(self, const Hole *ranges, uint32_t count) noexcept:
         cdef uint32_t i
-        cdef Hole *hole
-        for i in range(self.window.hole_count):
-            hole = &self.window.holes[i]
-            if hole.start <= self.cursor.seq < hole.end:
-                self.skipped -= hole.end - self.cursor.seq
-                self.cursor.seq = hole.end
+        for i in range(count):
+            if ranges[i].start <= self.cursor.seq < ranges[i].end:
+                self.skipped -= ranges[i].end - self.cursor.seq
+                self.cursor.seq = ranges[i].end
 
     cdef void window_step(self, Record *record) noexcept:
         self.cursor.offset += record.length
@@ -420,6 +442,7 @@ cdef class Channel:
             return 0
         entry.attempts += 1
         entry.id = record.id
+        entry.timestamp = record.timestamp
         self.hold(consumer.holding, entry, self.agenda.now + consumer.msg_timeout)
         self.table_add(entry)
         self.in_flight_count += 1
@@ -601,6 +624,9 @@ cdef class Channel:
         self.no_longer_in_flight(entry)
         self.finish_count += 1
         consumer.finish_count += 1
+        if self.latency is not None:
+            # The clock may have been set back since the publish.
+            self.latency.add(max(<int64_t>0, self.agenda.wall - entry.timestamp), self.agenda.now)
         self.drop_entry(entry)
         return DONE
 
@@ -782,6 +808,7 @@ cdef class Channel:
         self.queue_last = NULL
         memset(self.table, 0, (<size_t>self.table_mask + 1) * sizeof(Entry *))
         self.queued = self.deferred_count = self.in_flight_count = self.skipped = 0
+        self.finished_count = 0
 
     cdef int close(self) except -1:
         """The end of the channel: its consumers are told and its messages dropped."""

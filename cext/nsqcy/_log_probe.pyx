@@ -1,6 +1,6 @@
 """A log driven from Python, and its pure functions over bytes: for tests and tools.
 
-The product calls nsqcy._log from C; this is the same, with callables and bytearrays.
+A worker calls nsqcy._log from C; this is the same, with callables and bytearrays.
 """
 
 cimport cython

@@ -74,6 +74,8 @@ cdef enum:
     KEPT_FREELY = 65536         # unfinished input of one session that the worker's budget allows
     LEG_BACKLOG = 262144        # bytes of commands that wait for credit before parsing stops
     DRAIN_BYTES = 1048576       # of the rings in one turn
+    SECRET_MOST = 65536         # bytes of a secret that a server is asked about
+    HELLO_TEXT = 512            # characters of a text about a client that its far end is told
     WORDS = 4                   # of a line: the name and as many parameters as any command has
 
 cdef const char *PUB = b"PUB"
@@ -1059,6 +1061,10 @@ cdef class Session(Consumer):
             return self.fatal(b"E_INVALID AUTH already set")
         if self.home.auth is None:
             return self.fatal(b"E_AUTH_DISABLED AUTH disabled")
+        if size > SECRET_MOST:
+            self.home.log.warn(f"PROTOCOL(V2): [{self.remote_address}] AUTH failed "
+                               f"a secret of {size} bytes (at most {SECRET_MOST})")
+            return self.fatal(b"E_AUTH_FAILED AUTH failed")
         self.secret = PyBytes_FromStringAndSize(<const char *>rest + 4, size)
         self.auth_ticket = self.take_ticket(AUTH, 0)
         self.line_owner = -1
@@ -1259,22 +1265,23 @@ cdef class Session(Consumer):
         return leg
 
     cdef bytes hello(self):
-        """What the owner must know of a client whose home is here."""
+        """What the owner must know of a client whose home is here. Texts that the client or its
+        auth server chose are cut, as a stream begins with one record."""
         return json.dumps({
             "remote_address": self.remote_address,
-            "client_id": self.client_id,
-            "hostname": self.hostname,
-            "user_agent": self.user_agent,
-            "topology_region": self.topology_region,
-            "topology_zone": self.topology_zone,
+            "client_id": self.client_id[:HELLO_TEXT],
+            "hostname": self.hostname[:HELLO_TEXT],
+            "user_agent": self.user_agent[:HELLO_TEXT],
+            "topology_region": self.topology_region[:HELLO_TEXT],
+            "topology_zone": self.topology_zone[:HELLO_TEXT],
             "msg_timeout": self.msg_timeout,
             "sample_rate": self.sample_rate,
             "output_buffer_size": self.output_buffer_size,
             "output_buffer_timeout": self.output_buffer_timeout,
             "connected_at": self.connected_at,
             "authed": bool(self.authed),
-            "auth_identity": self.auth_identity,
-            "auth_identity_url": self.auth_identity_url,
+            "auth_identity": self.auth_identity[:HELLO_TEXT],
+            "auth_identity_url": self.auth_identity_url[:HELLO_TEXT],
             "lenient": bool(self.lenient),
             "tls": self.tls,
             "snappy": bool(self.snappy),

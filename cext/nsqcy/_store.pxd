@@ -111,6 +111,7 @@ ctypedef struct Entry:
     Entry *prev             # in flight: neighbours in deadline order
     Entry *next             # queued: the one behind
     void *holding           # in flight: struct Holding of the consumer; queued: the gate position
+    int64_t timestamp       # in flight: of its record, which need not be in memory any more
 
 
 cdef enum EntryState:

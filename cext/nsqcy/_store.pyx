@@ -424,8 +424,13 @@ cdef class Window:
 
     cdef void seal(self) noexcept:
         """Nothing more is appended to the open block."""
-        if self.newest != NULL:
-            self.newest.flags |= SEALED
+        cdef Block *block = self.newest
+        if block == NULL or block.flags & SEALED:
+            return
+        block.flags |= SEALED
+        if block.size and block.stored == block.size:
+            # All of it was on disk before; no write will end that says so.
+            self.store.droppable(block)
 
     # -- cursors --
 

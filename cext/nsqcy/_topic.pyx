@@ -137,6 +137,7 @@ cdef class Topic(Window):
 
     def counters(self):
         """What /stats shows of the topic itself, as a dict."""
+        cdef Channel channel
         cdef uint64_t depth = self.depth()
         cdef uint64_t memory = self.agenda.mem_queue_size
         return {
@@ -146,6 +147,8 @@ cdef class Topic(Window):
             "message_count": self.message_count,
             "message_bytes": self.message_bytes,
             "paused": bool(self.paused),
+            "e2e_processing_latency": self.agenda.percentiles.summary(
+                [channel.latency for channel in self.channels.values()], self.agenda.now),
         }
 
     # -- publishing --
@@ -788,8 +791,12 @@ cdef class Topic(Window):
 
     cdef int tick(self) except -1:
         """Once a second."""
+        cdef Channel channel
         if self.agenda.now - self.last_publish > REST:
             self.rest()
+        if self.agenda.percentiles.quantiles:
+            for channel in self.channels.values():
+                channel.latency.rotate(self.agenda.now)
         self.compact()
         if self.log is not None:
             self.log.tick(self.agenda.now)
@@ -850,7 +857,9 @@ cdef class Topic(Window):
                 self.pack(entries, entry, self.agenda.wall + node.due - self.agenda.now)
         return journal.ChannelState(
             name=channel.name, paused=bool(channel.paused), cursor=channel.cursor.seq,
-            skipped=channel.skipped, entries=bytes(entries))
+            skipped=channel.skipped, entries=bytes(entries),
+            finished=tuple((channel.finished[i].start, channel.finished[i].end)
+                           for i in range(channel.finished_count)))
 
     cdef bytes pack_delayed(self):
         cdef bytearray entries = bytearray()
@@ -994,6 +1003,8 @@ cdef class Topic(Window):
             if saved is not None:
                 self.place_cursor(&channel.cursor, saved.cursor)
                 channel.skipped = saved.skipped
+                for start, end in saved.finished:
+                    channel.add_finished(start, end)
                 self.restore_entries(channel, saved.entries)
         self.restore_new_delays(state.next_seq if state is not None else 1)
         if state is None:

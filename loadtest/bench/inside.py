@@ -42,6 +42,7 @@ def make_loop() -> Loop:
         max_channel_consumers=0,
         msg_timeout=60 * SECOND,
         output_buffer_timeout=SECOND // 4,
+        tls_required=0,
     )
     agenda = Agenda(Store(1 << 40), mem_queue_size=1 << 40, max_msg_timeout=900 * SECOND)
     shard = Shard(agenda=agenda, ids=IdSource(bytearray(8), 0), io=None, data_path="")

@@ -93,6 +93,12 @@ def json_error(status: int, code: str, *, logged: bool = True, allow: str = "") 
     return Reply(status, json_bytes({"message": code}), JSON, headers=headers, logged=logged)
 
 
+def tls_required(https_port: int) -> Reply:
+    """What plain HTTP is answered where TLS is required, blanks and all."""
+    body = b'{"message": "TLS_REQUIRED", "https_port": %d}' % https_port
+    return Reply(403, body, JSON, logged=False)
+
+
 IGNORED = -1
 
 OK = Reply(200, b"OK", PLAIN, logged=False)
@@ -231,7 +237,7 @@ def create_topic(api: "Api", request: Request) -> None:
 
 
 def delete_topic(api: "Api", request: Request) -> None:
-    _found_topic(api.backend.delete_topic(_required(_whole(request), "topic")))
+    _found_topic(api.backend.delete_topic(_any_topic(request)))
 
 
 def empty_topic(api: "Api", request: Request) -> None:
@@ -239,11 +245,18 @@ def empty_topic(api: "Api", request: Request) -> None:
 
 
 def pause_topic(api: "Api", request: Request) -> None:
-    _found_topic(api.backend.pause_topic(_required(_whole(request), "topic"), True))
+    _found_topic(api.backend.pause_topic(_any_topic(request), True))
 
 
 def unpause_topic(api: "Api", request: Request) -> None:
-    _found_topic(api.backend.pause_topic(_required(_whole(request), "topic"), False))
+    _found_topic(api.backend.pause_topic(_any_topic(request), False))
+
+
+def _any_topic(request: Request) -> str:
+    """Where a name that can be no topic's is just one that is not found."""
+    topic = _required(_whole(request), "topic")
+    _found_topic(names.is_valid_name(topic))
+    return topic
 
 
 def _found_topic(found: bool) -> None:

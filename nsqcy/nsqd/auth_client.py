@@ -5,6 +5,7 @@ hub: sessions ask it, and are told the answer later. What goes wrong is told in 
 the texts of other people's exceptions may hold the URL, and so the client's secret.
 """
 
+import os
 import random
 import re
 import socket
@@ -157,6 +158,7 @@ class Servers:
         self._root_ca_file = options.tls_root_ca_file
         self._tls_min_version = options.tls_min_version
         self._tls: ssl.SSLContext | None = None
+        self._tls_stamp: tuple[int, ...] = ()
 
     def query(self, question: Question) -> Authorization:
         """The answer of the first server that gives one, beginning with any; raises AuthFailure
@@ -211,7 +213,7 @@ class Servers:
             connection.close()
 
     def _connection(self, url: Url) -> HTTPConnection:
-        if url.host is None or url.scheme not in PORTS:
+        if not url.host or url.scheme not in PORTS:
             raise AuthFailure("not an address of an HTTP server")
         host, port = url.host.strip("[]"), url.port or PORTS[url.scheme]
         whole = self._whole if self._whole > 0 else FOREVER
@@ -229,18 +231,31 @@ class Servers:
         )
 
     def _tls_context(self) -> ssl.SSLContext:
-        if self._tls is None:
-            try:
-                context = ssl.create_default_context(cafile=self._root_ca_file or None)
-            except OSError as error:
-                raise AuthFailure(f"--tls-root-ca-file: {reason(error)}") from None
-            # Authorities of before this rule of Python's are as good to NSQ.
-            context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-            oldest = max(self._tls_min_version, ssl.TLSVersion.TLSv1_2)
-            context.minimum_version = ssl.TLSVersion(oldest)
-            context.sslsocket_class = _TlsSocket
-            self._tls = context
+        """Made when first wanted, and again when the file of authorities has changed."""
+        try:
+            stamp = _stamp(self._root_ca_file)
+            if self._tls is None or stamp != self._tls_stamp:
+                self._tls, self._tls_stamp = self._make_tls_context(), stamp
+        except OSError as error:
+            raise AuthFailure(f"--tls-root-ca-file: {reason(error)}") from None
         return self._tls
+
+    def _make_tls_context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self._root_ca_file or None)
+        # Authorities of before this rule of Python's are as good to NSQ.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        oldest = max(self._tls_min_version, ssl.TLSVersion.TLSv1_2)
+        context.minimum_version = ssl.TLSVersion(oldest)
+        context.sslsocket_class = _TlsSocket
+        return context
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    """What changes with the content of a file."""
+    if not path:
+        return ()
+    found = os.stat(path)
+    return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 def _read(response: HTTPResponse) -> bytes:
@@ -263,7 +278,9 @@ def _url(address: str) -> Url:
 
 def _shown(url: Url) -> str:
     """An address as a log may show it: without what could be a password or a token."""
-    return url._replace(auth=None, query=None, fragment=None).url or "auth server"
+    if not url.host:
+        return "an --auth-http-address"
+    return url._replace(auth=None, query=None, fragment=None).url
 
 
 def _https(url: Url, body: bytes) -> Url:

@@ -5,6 +5,7 @@ events out, requests about topics run where the topic lives. Holds no state of i
 wiring.
 """
 
+import functools
 import json
 import os
 import socket
@@ -21,6 +22,7 @@ from nsqcy._ids import IdSource
 from nsqcy._io import IoThread
 from nsqcy._mesh import Mesh, Stream, StreamEnd
 from nsqcy._publisher import Publisher
+from nsqcy._quantile import Percentiles
 from nsqcy._ring import Shared
 from nsqcy._session import COUNTED, Home, Session
 from nsqcy._store import Store
@@ -28,17 +30,17 @@ from nsqcy._topic import Shard, Topic
 from nsqcy._transport import Loop, accept_move, accept_socket, accept_stream
 from nsqcy.log import Log
 from nsqcy.nsqd import debug, gathering, stats
-from nsqcy.nsqd.api import Api
+from nsqcy.nsqd.api import Api, tls_required
 from nsqcy.nsqd.backend import Message, Outcome
 from nsqcy.nsqd.census import Census
-from nsqcy.nsqd.http import HttpServer
+from nsqcy.nsqd.http import HttpServer, Make
 from nsqcy.nsqd.negotiate import negotiate
 from nsqcy.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
 from nsqcy.nsqd.rounds import Rounds
 from nsqcy.nsqd.stats import Query
 from nsqcy.nsqd.turns import Turns
 from nsqcy.nsqd.worker import Boot
-from nsqcy.options import Value
+from nsqcy.options import TLS_REQUIRED, Value
 from nsqcy.process.control import Answer, CallTimeout, ChannelClosed, RemoteError, Request
 
 if TYPE_CHECKING:
@@ -105,6 +107,15 @@ def _handshakes(loop: Any, material: dict[str, Any] | None) -> "tls.Handshakes |
     return tls.Handshakes(loop, context)
 
 
+def _https(handshakes: "tls.Handshakes | None") -> Make | None:
+    """What makes HTTPS connections, if there is a certificate."""
+    if handshakes is None:
+        return None
+    from nsqcy.nsqd.https import HttpsConnection  # it imports OpenSSL too
+
+    return functools.partial(HttpsConnection, handshakes=handshakes)
+
+
 class Engine:
     """What `worker.Engine` asks for, and what HTTP's `Backend` asks for."""
 
@@ -128,6 +139,10 @@ class Engine:
             mem_queue_size=options.mem_queue_size,
             max_msg_timeout=options.max_msg_timeout,
             topology_aware=TOPOLOGY_AWARE_CONSUMPTION in options.enable_experiment,
+            percentiles=Percentiles(
+                options.e2e_processing_latency_percentile,
+                options.e2e_processing_latency_window_time,
+            ),
             seed=self._started ^ self._index,
         )
         self._io = IoThread()
@@ -164,6 +179,9 @@ class Engine:
             mesh.log = boot.log
             self._loop.watch(boot.wake_fds[boot.worker], self._loop.on_woken)
         self._http = HttpServer(hub.loop, Api(self, options, boot.log))
+        if options.tls_required == TLS_REQUIRED:
+            self._http.tls_only = tls_required(self._port("https"))
+        self._https = _https(self._handshakes)
         self._turns = Turns()
         self._pages = Rounds(self._page)
         self._asked: deque[bytes] = deque()
@@ -199,7 +217,8 @@ class Engine:
             self._log.info(f"TCP: new client({peer})")
             accept_socket(self._loop, fd, peer)
         else:
-            self._http.adopt(socket.socket(fileno=fd), peer)
+            make = self._https if kind == "https" else None
+            self._http.adopt(socket.socket(fileno=fd), peer, make)
 
     def connections(self) -> int:
         return self._home.connections() + self._http.connections

@@ -7,6 +7,7 @@ parameter: `Api` says what to do with a head, and turns requests into replies.
 
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,10 @@ _WRITE = 2
 _RECV_SIZE = 64 << 10
 _SEND_SIZE = 256 << 10  # of an answer, in one turn
 _EVENTS_A_TURN = 64
+_LOGGED = 2048  # of a target; it may be a megabyte
+
+
+Make = Callable[["HttpServer", socket.socket, str], "HttpConnection"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,7 @@ class HttpServer:
         self.held = 0  # bytes of unfinished requests
         self.timeouts = timeouts or Timeouts()
         self.now = time.monotonic()  # at the last sweep, which is precise enough for deadlines
+        self.tls_only: Reply | None = None  # what every request without TLS is answered
         self._send_buffer = send_buffer
         self._connections: set[HttpConnection] = set()
         self._second = 0
@@ -75,14 +81,18 @@ class HttpServer:
         self._sweeper = loop.timer(self.timeouts.sweep, self.timeouts.sweep)
         self._sweeper.start(self._sweep)
 
-    def adopt(self, sock: socket.socket, peer: str) -> None:
-        """Serve an accepted socket; `peer` is how the log shows it: `ip:port`, or `@`."""
+    def adopt(self, sock: socket.socket, peer: str, connection: Make | None = None) -> None:
+        """Serve an accepted socket; `peer` is how the log shows it: `ip:port`, or `@`.
+
+        `connection` makes one that is more than plain HTTP.
+        """
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._send_buffer:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer)
-        self._connections.add(HttpConnection(self, sock, peer))
+        make = connection or HttpConnection
+        self._connections.add(make(self, sock, peer))
 
     @property
     def connections(self) -> int:
@@ -161,6 +171,7 @@ class HttpConnection:
         "_waiting",
         "_write_watcher",
     )
+    secure = False
 
     def __init__(self, server: HttpServer, sock: socket.socket, peer: str) -> None:
         self._server = server
@@ -178,7 +189,7 @@ class HttpConnection:
         self._in_process = False
         self._lingering = False
         self._closed = False
-        self._out: list[bytes] = []
+        self._out: list[bytes | memoryview] = []
         self._unsent: memoryview | None = None
         self._write_watcher: Any = None
         self._read_watcher = server.loop.io(sock.fileno(), _READ)
@@ -234,6 +245,10 @@ class HttpConnection:
             if not data:
                 self.close()
             return
+        self._received(data)
+
+    def _received(self, data: bytes) -> None:
+        """What the socket gave: b"" is its end."""
         protocol = self._protocol
         if not protocol.in_head:  # the clock of a head starts with its first byte
             self._since = self._server.now
@@ -307,6 +322,9 @@ class HttpConnection:
     def _on_head(self, head: Head) -> None:
         self._head = head
         api = self._server.api
+        if self._server.tls_only is not None and not self.secure:
+            self._answer(self._server.tls_only)
+            return
         route = resolve(head)
         if type(route) is Reply:
             self._begun = time.perf_counter_ns()
@@ -400,35 +418,42 @@ class HttpConnection:
         head = self._head
         assert head is not None
         elapsed = format_duration(time.perf_counter_ns() - self._begun)
-        self._server.api.log.info(
-            f"{reply.status} {head.method} {head.target} ({self._peer}) {elapsed}"
-        )
+        target = head.target
+        if len(target) > _LOGGED:
+            target = target[:_LOGGED] + "..."
+        self._server.api.log.info(f"{reply.status} {head.method} {target} ({self._peer}) {elapsed}")
 
     def _flush(self) -> None:
         """Send what was answered; what the socket does not take waits for the write watcher."""
         if self._closed or self._unsent is not None:
             return
-        out = self._out
-        if out:
-            data = out[0] if len(out) == 1 else b"".join(out)
-            out.clear()
-            self._send(data)
-        else:
+        if not self._out or self._send(self._output()):
             self._sent()
 
-    def _send(self, data: bytes | memoryview) -> None:
+    def _output(self) -> bytes | memoryview:
+        """All that was answered."""
+        out = self._out
+        data = out[0] if len(out) == 1 else b"".join(out)
+        out.clear()
+        return data
+
+    def _send(self, data: bytes | memoryview) -> bool:
+        """Whether the socket took it all; if not, `_unsent` holds the rest."""
         try:
             sent = self._sock.send(memoryview(data)[:_SEND_SIZE])
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError:
             self.close()
-            return
+            return False
         if sent == len(data):
             self._unsent = None
-            self._flush()
-            return
-        self._unsent = memoryview(data)[sent:]
+            return True
+        self._send_later(memoryview(data)[sent:])
+        return False
+
+    def _send_later(self, data: memoryview) -> None:
+        self._unsent = data
         if self._write_watcher is None:
             self._write_watcher = self._server.loop.io(self._sock.fileno(), _WRITE)
             self._write_watcher.start(self._writable)
@@ -436,7 +461,9 @@ class HttpConnection:
     def _writable(self) -> None:
         assert self._unsent is not None
         self._since = self._server.now
-        self._send(self._unsent)
+        if not self._send(self._unsent):
+            return
+        self._flush()
         if self._unsent is None and not self._closed:
             self._write_watcher.stop()
             self._write_watcher.close()
@@ -450,13 +477,22 @@ class HttpConnection:
             if not self._protocol.unread:
                 self.close()
                 return
-            self._lingering = True
-            try:
-                self._sock.shutdown(socket.SHUT_WR)
-            except OSError:
-                self.close()
-                return
-        if not (self._reading or self._waiting or self._resuming):
+            self._linger()
+        else:
+            self._read()
+
+    def _linger(self) -> None:
+        self._lingering = True
+        self._since = self._server.now
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.close()
+            return
+        self._read()
+
+    def _read(self) -> None:
+        if not (self._reading or self._waiting or self._resuming or self._closed):
             self._reading = True
             self._read_watcher.start(self._readable)
 

@@ -30,6 +30,10 @@ MAX_DRAIN: Final = 256 << 10
 CHUNK_ABOVE: Final = 2048
 """Longer response bodies are sent chunked, as NSQ does."""
 
+MAX_QUERY: Final = 64 << 10
+"""Bytes of a query; taking a longer one apart would cost others too much time."""
+
+_MAX_PATH = 4096  # a longer one is that of nothing, with escapes or without
 _MAX_LINE = 4096  # of a chunk size with its extensions, or of a trailer
 _MAX_TRAILERS = 64
 _BATCH = 8192  # a head beyond this size is parsed in pieces of at least this size
@@ -131,7 +135,8 @@ class Head:
         if "%" in path:
             if _BAD_ESCAPE.search(path):
                 raise _Refused(BAD_REQUEST)
-            path = unescape(path)
+            if len(path) <= _MAX_PATH:
+                path = unescape(path)
         self.path = path or "/"
         self.params = parse_query(self.query)
 
@@ -160,7 +165,7 @@ def parse_query(query: str) -> dict[str, str] | None:
     params: dict[str, str] = {}
     if not query:
         return params
-    if ";" in query or ("%" in query and _BAD_ESCAPE.search(query)):
+    if len(query) > MAX_QUERY or ";" in query or ("%" in query and _BAD_ESCAPE.search(query)):
         return None
     plain = "%" not in query and "+" not in query
     for pair in query.split("&"):
@@ -222,7 +227,7 @@ class _HeadParser:
         if name in _OUR_HEADERS:
             if name == b"host":
                 self._hosts += 1
-            self._headers[name] = value
+            self._headers[name] = value.rstrip(b" \t")
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None

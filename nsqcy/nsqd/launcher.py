@@ -58,10 +58,6 @@ class Launcher:
         self._wake = [os.eventfd(0, flags) for _ in range(workers)]
         self._alive, self._held = os.pipe2(os.O_CLOEXEC)
 
-    def tell(self, name: str, value: object) -> None:
-        """Workers launched from now on are told this."""
-        self.context[name] = value
-
     def launch(self, worker: int) -> Born:
         """Start one worker process. Its generation is that of its rings."""
         control, its_control = ancillary.pair()

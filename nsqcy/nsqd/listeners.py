@@ -71,6 +71,8 @@ def bind(text: str, kind: str) -> Listener:
     """Bind and listen; StartError in NSQ's words when that cannot be."""
     address = parse(text)
     try:
+        if address.path is not None and kind == "https":
+            raise ValueError(f"listen tcp: address {text}: missing port in address")
         if address.path is not None:
             return _bind_unix(address.path, kind)
         return _bind_inet(address, kind)

@@ -6,7 +6,8 @@ while nsqd starts waits in the backlog; the workers import while the master does
 
 Exit codes:
 
-    0  stopped by SIGTERM or SIGINT and everything is saved; --version; --help
+    0  stopped by SIGTERM or SIGINT and everything is saved, also during an import of NSQ's files,
+       which are then as they were; --version; --help
     1  could not start (the last line says why); a listening socket failed; not everything was saved
     2  the command line could not be read
 """
@@ -56,6 +57,7 @@ def _run(argv: Sequence[str]) -> int:
         openfiles.raise_limit().tell(lines)
         notifier = service.notifier(os.environ, lines)
         options = derive(options, {each.kind: each.port for each in bound})
+        _import(options, lines, notifier)
         return _serve(options, argv, lines, bound, lock_fd, tls, notifier)
     except BaseException:
         for each in bound:
@@ -87,8 +89,11 @@ def _load_tls(settings: config.Settings, options: NsqdOptions) -> dict[str, Any]
 
 
 def _addresses(options: NsqdOptions) -> dict[str, str]:
-    """Where to listen, by kind."""
-    return {"tcp": options.tcp_address, "http": options.http_address}
+    """Where to listen, by kind; https is none without a certificate."""
+    addresses = {"tcp": options.tcp_address, "http": options.http_address}
+    if options.tls_cert:
+        addresses["https"] = options.https_address
+    return addresses
 
 
 def _listen(
@@ -105,6 +110,23 @@ def _listen(
             each.close()
         raise
     return sorted(bound, key=lambda each: list(addresses).index(each.kind))
+
+
+def _import(options: NsqdOptions, lines: log.Log, notifier: service.Notifier) -> None:
+    """Take over the files of NSQ's nsqd, once. Whoever connects meanwhile waits in the backlog."""
+    from nsqcy.nsqd import importer
+
+    def stopping() -> bool:
+        notifier.still_starting("importing")
+        return bool(signal.sigpending() & {signal.SIGTERM, signal.SIGINT})
+
+    if importer.is_needed(options.data_path):
+        importer.Importer(
+            options.data_path,
+            lines,
+            max_bytes_per_file=options.max_bytes_per_file,
+            stopping=stopping,
+        ).run()
 
 
 def _serve(

@@ -27,11 +27,12 @@ from gevent.event import AsyncResult, Event
 from nsqcy import log
 from nsqcy.errors import StartError
 from nsqcy.names import is_ephemeral
-from nsqcy.nsqd import debug, metadata
+from nsqcy.nsqd import debug, metadata, statsd
 from nsqcy.nsqd.acceptor import Acceptor
 from nsqcy.nsqd.gathering import Gathering
 from nsqcy.nsqd.launcher import Born, Launcher
 from nsqcy.nsqd.listeners import Listener
+from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.nsqd.placement import Placement
 from nsqcy.nsqd.stats import Query
 from nsqcy.process import ancillary, arbiter, spawn
@@ -142,6 +143,7 @@ class Master:
         self._gathering = Gathering(
             self._ask_shares, launcher.workers, launcher.context.get("started", 0)
         )
+        self._statsd: statsd.Pusher | None = None
         self._started = False
         self._ending = False
         self._booting: gevent.Greenlet | None = None
@@ -208,7 +210,16 @@ class Master:
             self._log.info(f"{listener.title}: listening on {listener.text}")
         for man in self._crew.values():
             self._let_in(man)
+        self._start_statsd()
         self._watchdog.serve(self._serving())
+
+    def _start_statsd(self) -> None:
+        options = self._launcher.context.get("options")
+        if options and options["statsd_address"]:
+            self._statsd = statsd.Pusher(
+                NsqdOptions.restore(options), self._gathering.whole, self._log
+            )
+            self._statsd.start()
 
     def _serving(self) -> str:
         where = ", ".join(f"{each.title} {each.text}" for each in self._listeners)
@@ -530,7 +541,7 @@ class Master:
     def _adopt_settings(self, found: Reread) -> None:
         self.change_option("log_level", found.log_level)
         if found.tls is not None:
-            self._launcher.tell("tls", found.tls)
+            self._launcher.context["tls"] = found.tls
             material = json.dumps(found.tls).encode()
             for man in self._crew.values():
                 man.channel.notify("tls", blob=material)
@@ -549,6 +560,8 @@ class Master:
             self._booting.kill(block=True)
         try:
             self._acceptor.close()
+            if self._statsd is not None:
+                self._statsd.stop()
             self._arbiter.halt()
             if not self._stop_workers():
                 code = FAILED

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from auth_server import AuthServer, grant
 from conftest import Starter
 from daemon import Nsqd, free_port
 from libraries import Consumer, Producer, libraries, need_all
@@ -107,6 +108,49 @@ def test_requeue(library: str, delay: int, shared: Nsqd, topic: str, consume: Co
     assert sorted(attempts for _, attempts in tries) == [1] * 50 + [2] * 50
     shared.web.await_counts(topic, "c", depth=0, in_flight_count=0, requeue_count=50)
     assert shared.web.client(topic, "c")["ready_count"] == 20
+
+
+@every_library
+def test_auth(
+    library: str,
+    guarded: Nsqd,
+    auth_server: AuthServer,
+    topic: str,
+    consume: Consume,
+    publish: Publish,
+) -> None:
+    """Who is authorized produces and consumes; an expired authorization is renewed unnoticed."""
+    auth_server.says(topic, grant(f"^{topic}$"), ttl=1)
+    sent = bodies(30)
+    consumer = consume(library, guarded, topic, "c", rdy=5, secret=topic)
+    eventually(lambda: guarded.web.channel(topic, "c") is not None, 30.0)
+    producer = publish(library, guarded, topic, secret=topic)
+    producer.publish(sent[:10])
+    assert len(consumer.messages(10)) == 10
+    asked = len(auth_server.asked(topic))
+    assert asked >= 2
+    answered = 10
+    while len(auth_server.asked(topic)) == asked:
+        producer.publish([sent[10]])
+        answered += 1
+        producer.await_that(lambda count=answered: len(producer.answers) == count)
+    assert set(producer.finish()) == {"OK"}
+    assert len(consumer.messages(answered)) == answered
+    client = guarded.web.client(topic, "c")
+    assert (client["authed"], client["auth_identity"]) == (True, "me")
+
+
+@every_library
+def test_auth_that_is_refused(
+    library: str, guarded: Nsqd, auth_server: AuthServer, topic: str, publish: Publish
+) -> None:
+    auth_server.says(topic, grant("^another$"))
+    producer = publish(library, guarded, topic, secret=topic)
+    producer.publish(bodies(1))
+    refusal = f'E_UNAUTHORIZED AUTH failed for PUB on "{topic}" ""'
+    eventually(lambda: refusal in guarded.log_text(), 30.0)
+    assert "OK" not in producer.answers
+    assert guarded.web.topic(topic) is None
 
 
 def test_touch_and_heartbeats(nsqd: Starter, consume: Consume) -> None:

@@ -1,8 +1,9 @@
 """Every case id of the behaviour we pin, by subject, and those that no test tells yet.
 
-Ids: `Cnnn` protocol and queues, `CFG-nn` flags and config file, `HTTP-nnn` the HTTP API, `LOG-nn`
-its log, `Hnn` demands of third-party harnesses, `Fn` defects of NSQ's daemon that ours does not
-have, `K11` a limitation likewise.
+Ids: `Cnnn` protocol and queues, `CFG-nn` flags and config file, `HTTP-nnn` the HTTP API, `E2E-nn`
+the time from publish to finish, `STATSD-nn` what statsd gets, `LOG-nn` the request log, `Hnn`
+demands of third-party harnesses, `Fn` defects of NSQ's daemon that ours does not have, `K11` a
+limitation likewise.
 """
 
 
@@ -26,6 +27,8 @@ SECTIONS: dict[str, list[str]] = {
     "topology": span(340, 343),
     "flags and config file": [f"CFG-{number:02d}" for number in range(1, 42)],
     "HTTP": [f"HTTP-{number:03d}" for number in range(1, 88)],
+    "end-to-end latency": [f"E2E-{number:02d}" for number in range(1, 5)],
+    "statsd": [f"STATSD-{number:02d}" for number in range(1, 7)],
     "request log": [f"LOG-{number:02d}" for number in range(1, 4)],
     "harnesses": [f"H{number:02d}" for number in range(1, 23)],
     "defects": [f"F{number}" for number in range(1, 16)],
@@ -35,27 +38,13 @@ SECTIONS: dict[str, list[str]] = {
 CASES = {case for cases in SECTIONS.values() for case in cases}
 
 TLS = "needs a TLS listener, which nsqcy does not have yet"
-COMPRESSION = "needs compression, which nsqcy does not have yet"
 LOOKUP = "needs nsqlookupd"
-HTTP = "the HTTP API is tested as far as the rest of nsqd goes"
 
 NEXT: dict[str, str] = {
-    "C072": COMPRESSION,
-    "C074": COMPRESSION,
-    "C075": COMPRESSION,
-    **dict.fromkeys(span(91, 102), TLS),
-    **dict.fromkeys(span(103, 109), COMPRESSION),
-    "C333": "needs the import of a Go nsqd's data path",
     "CFG-39": LOOKUP,
     "CFG-40": LOOKUP,
     "H08": TLS,
-    "HTTP-071": HTTP,
-    **dict.fromkeys(["HTTP-070", "HTTP-081", "HTTP-082", "HTTP-083", "HTTP-084"], TLS),
     "H11": LOOKUP,
-    "H19": COMPRESSION,
-    "H20": TLS,
-    "H21": TLS,
-    "H22": TLS,
     "F5": "two entries of one id in a channel's queue cannot be made from outside",
     "F7": "whether a file was synced cannot be seen from outside",
     "F13": "kept as it is: see C227",

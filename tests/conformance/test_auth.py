@@ -3,8 +3,11 @@
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import certificates
+import encoded
 import pytest
 from auth_server import AuthServer, Reply, answer, grant
 from conftest import Starter
@@ -326,6 +329,28 @@ def test_an_address_may_be_a_url(nsqd: Starter, auth_server: AuthServer, topic: 
     query = f"common_name=&remote_ip=127.0.0.1&secret={topic}&tls=false"
     assert asked.path == f"/path/to?x=1?{query}"
     assert asked.headers["authorization"] == "Basic dXNlcjpwYXNz"
+
+
+@pytest.mark.case("C137", "H22")
+@pytest.mark.parametrize("codec", ["", "snappy"])
+def test_a_server_is_told_of_tls(
+    codec: str, nsqd: Starter, auth_server: AuthServer, topic: str, tmp_path: Path
+) -> None:
+    files = certificates.make("server").save(tmp_path)
+    client = certificates.make("some one").save(tmp_path)
+    daemon = nsqd(
+        auth_http_address=auth_server.address,
+        tls_client_auth_policy="require",
+        http_address="",
+        **files.options,
+    )
+    conn = encoded.connect(daemon, tls=encoded.client_context(client), codec=codec).auth(topic)
+    for name in ("a", "b", "c"):
+        conn.pub(name, b"x")
+    conn.sub("a", "c", rdy=1)
+    assert conn.message().body == b"x"
+    (asked,) = auth_server.asked(topic)
+    assert asked.path.endswith(f"?common_name=some+one&remote_ip=127.0.0.1&secret={topic}&tls=true")
 
 
 @pytest.mark.case("C138")

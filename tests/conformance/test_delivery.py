@@ -79,7 +79,7 @@ def test_message_timeouts(shared: Nsqd, topic: str) -> None:
         conn = shared.connect()
         conn.identify(msg_timeout=1000)
         conn.sub(name, "c")
-        start = time.monotonic()
+        start = conn.clock()
         conn.rdy(1)
         return conn, start
 

@@ -15,6 +15,7 @@ SLACK = 1.5
 def identified(daemon: Nsqd, interval: int = 1000) -> tuple[Conn, float]:
     """A connection with this heartbeat interval, and the time just before it asked for it."""
     conn = daemon.connect(pong=False)
+    conn.usable()  # the turn that accepted it is over
     start = time.monotonic()
     conn.identify(heartbeat_interval=interval)
     return conn, start

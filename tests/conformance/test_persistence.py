@@ -141,7 +141,7 @@ def test_queued_in_flight_and_deferred_over_a_clean_restart(nsqd: Starter) -> No
     conn.req(conn.message())
     held = conn.message()
     assert held.attempts == 2
-    start = time.monotonic()
+    start = conn.clock()
     producer.dpub("t", 4000, b"deferred")
     producer.dpub("t", 600000, b"much later")
     producer.pub("t", b"queued")

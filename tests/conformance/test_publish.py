@@ -233,7 +233,7 @@ def test_when_deferred_messages_arrive(shared: Nsqd, topic: str) -> None:
     def a_short_delay() -> None:
         name = topic + "a"
         conn = shared.connect().sub(name, "c", rdy=1)
-        start = time.monotonic()
+        start = conn.clock()
         shared.connect().dpub(name, 200, b"x")
         assert conn.message().attempts == 1
         lasted(start, 0.2, SLACK)
@@ -244,8 +244,9 @@ def test_when_deferred_messages_arrive(shared: Nsqd, topic: str) -> None:
         producer.dpub(name, 1500, b"x")
         producer.nothing(2.5)
         start = time.monotonic()
-        conn = shared.connect().sub(name, "c", rdy=1)
-        conn.message()
+        producer.pub(name, b"now")  # the turns of the topic's worker that began before are over
+        conn = shared.connect().sub(name, "c", rdy=2)
+        assert [message.body for message in conn.messages(2)] == [b"now", b"x"]
         lasted(start, 1.5, SLACK)
 
     together(a_short_delay, the_clock_starts_at_the_channel)

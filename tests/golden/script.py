@@ -13,8 +13,8 @@ HERE = Path(__file__).parent
 Script = list[tuple[str, str]]
 
 
-def conversations() -> list[Path]:
-    return sorted(HERE.glob("*.txt"))
+def conversations(folder: str = ".") -> list[Path]:
+    return sorted((HERE / folder).glob("*.txt"))
 
 
 def read(path: Path) -> Script:

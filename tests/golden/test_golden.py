@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from auth_server import AuthServer, grant
 from daemon import Nsqd
 from golden.script import Script, conversations, octets, pieces, read
 from talk import ERROR, MESSAGE, RESPONSE, Conn, Frame, Message
@@ -50,14 +51,27 @@ def replay(daemon: Nsqd, script: Script, topic: str, cut: str, seed: int) -> Non
                 check(conn.frame(), text, names)
 
 
-@pytest.mark.parametrize("path", conversations(), ids=lambda path: path.stem)
-def test_conversation(shared: Nsqd, topic: str, path: Path) -> None:
+def replay_in_pieces(daemon: Nsqd, path: Path, topic: str) -> None:
     script = read(path)
-    replay(shared, script, topic + "-w", "whole", 0)
-    replay(shared, script, topic + "-b", "bytes", 0)
+    replay(daemon, script, topic + "-w", "whole", 0)
+    replay(daemon, script, topic + "-b", "bytes", 0)
     for seed in range(SPLITS):
         try:
-            replay(shared, script, f"{topic}-{seed}", "random", seed)
+            replay(daemon, script, f"{topic}-{seed}", "random", seed)
         except BaseException as failure:
             failure.add_note(f"split with seed {seed}")
             raise
+
+
+@pytest.mark.parametrize("path", conversations(), ids=lambda path: path.stem)
+def test_conversation(shared: Nsqd, topic: str, path: Path) -> None:
+    replay_in_pieces(shared, path, topic)
+
+
+@pytest.mark.parametrize("path", conversations("auth"), ids=lambda path: path.stem)
+def test_guarded_conversation(
+    guarded: Nsqd, auth_server: AuthServer, topic: str, path: Path
+) -> None:
+    """Any secret allows everything, but `publisher` subscribing."""
+    auth_server.says("publisher", grant(permissions=["publish"]), identity="a", identity_url="b")
+    replay_in_pieces(guarded, path, topic)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 # import each other, in no circle.
 ROWS = [
     "nsqcy _debug _bytes _atomics errors names durations lines log journal",
-    "_crc _heap _ids _ring _io options process.",
+    "_crc _heap _quantile _ids _ring _io options process.",
     "_log _mesh config layers",
     "_store _log_probe",
     "_wire _channel",
@@ -30,7 +30,7 @@ RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
 
 # Driven by a test with bytes and a clock of its own; they may not reach for the real ones.
 CORE = ["_channel", "_heap", "_ids", "_io", "_log", "_mesh"]
-CORE += ["_publisher", "_ring", "_session", "_store", "_topic", "_wire"]
+CORE += ["_publisher", "_quantile", "_ring", "_session", "_store", "_topic", "_wire"]
 WORLD = {"gevent", "socket", "select", "selectors", "asyncio", "ssl", "sys/socket.h"}
 CLOCKLESS = sorted(set(CORE) - {"_io", "_log"})
 CLOCKS = {"time", "datetime", "time.h"}

@@ -66,6 +66,7 @@ class Channel:
         self.dropped_count = 0
         self.lost_count = 0  # emptied
         self.carried = 0  # there before a restart
+        self.latencies: list[int] = []  # of finished messages, from their publish
 
     def next_rank(self) -> int:
         self.ranks += 1
@@ -143,10 +144,13 @@ class Channel:
         client.in_flight -= 1
         return copy
 
-    def finish(self, client: Client, id: bytes) -> bool:
+    def finish(self, client: Client, id: bytes, wall: int) -> bool:
         copy = self.take_back(client, id)
-        self.finish_count += copy is not None
-        return copy is not None
+        if copy is None:
+            return False
+        self.finish_count += 1
+        self.latencies.append(wall - copy.message.timestamp)
+        return True
 
     def requeue(self, client: Client, id: bytes, delay: int, now: int) -> Copy | None:
         copy = self.take_back(client, id)
@@ -213,6 +217,7 @@ class Channel:
             copy.due += passed
         self.message_count = self.requeue_count = self.timeout_count = self.finish_count = 0
         self.dropped_count = self.lost_count = 0
+        self.latencies.clear()
         self.carried = len(self.waiting) + len(self.deferred)
 
     def balance(self) -> bool:

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import struct
+from collections import Counter, deque
 
 import gevent
 import pytest
@@ -185,6 +186,46 @@ def test_answers_find_their_callers_in_any_order(ends):
     calls = [gevent.spawn(left.call, "wait", 30, seconds=each) for each in (0.03, 0.02, 0.01, 0)]
     gevent.joinall(calls, raise_error=True)
     assert [call.value.value for call in calls] == [0.03, 0.02, 0.01, 0]
+
+
+def test_a_large_blob_moves_a_bounded_step_a_turn(ends, monkeypatch):
+    """However fast the peer is: other work of the hub goes on in between."""
+    turn = 0
+    sent, received = Counter(), Counter()
+    under_way = deque()
+
+    def count():
+        nonlocal turn
+        turn += 1
+
+    def send(sock, data, fds):  # a socket that is never full
+        under_way.append(data)
+        sent[turn] += len(data)
+
+    def receive(sock, size):
+        if not under_way:
+            raise BlockingIOError
+        received[turn] += len(under_way[0])
+        return ancillary.Datagram(under_way.popleft(), [], False)
+
+    watcher = gevent.get_hub().loop.prepare()
+    watcher.start(count)
+    peer = Peer()
+    left, _ = ends(Peer(), peer)
+    left.notify("first")
+    wait_until(lambda: peer.notes)
+    left._sock.send(b"never read, so that there is something to read")
+    monkeypatch.setattr(ancillary, "send", send)
+    monkeypatch.setattr(ancillary, "receive", receive)
+    blob = random.Random(1).randbytes(5_000_000)
+    left.notify("large", blob=blob)
+    wait_until(lambda: len(peer.notes) == 2)
+    watcher.stop()
+    watcher.close()
+    assert peer.notes[1].blob == blob
+    for steps in (sent, received):
+        assert sum(steps.values()) > len(blob)
+        assert max(steps.values()) < 400_000
 
 
 def test_requests_begin_in_the_order_they_were_sent(ends):

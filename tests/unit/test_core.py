@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 from core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
+from reference import quantile as reference
+
+from nsqcy._quantile import Percentiles
 
 SMALL_FILES = {"max_bytes_per_file": 60_000, "sync_every": 2500, "sync_timeout": 2 * SECOND}
 OK = (RESPONSE, b"OK")
@@ -332,6 +335,16 @@ def test_a_failed_write_leaves_no_empty_block_behind(make):
     assert core.counters("t")["depth"] == 1
 
 
+def test_what_is_written_message_by_message_leaves_memory(make):
+    core = make(mem_queue_size=0, budget=0)
+    core.create("t").channel("c")
+    producer = core.client()
+    for _ in range(200):
+        assert producer.publish("t", b"." * 15_000) == OK
+        core.settle()
+    assert core.store.resident_bytes <= 2 * 262144
+
+
 # -- stragglers, restarts --
 
 
@@ -373,3 +386,137 @@ def test_a_core_that_is_dropped_is_collected(tmp_path):
     del core, consumer, producer
     gc.collect()
     assert gone() is None
+
+
+# -- the time from publish to finish --
+
+
+def latencies(core: Core, channel: str | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = core.counters("t", channel)["e2e_processing_latency"]
+    return found
+
+
+def test_a_latency_is_from_publish_to_finish(make):
+    core = make(percentiles=Percentiles((1, 0.5), 600 * SECOND))
+    consumer = core.client(msg_timeout=1000).subscribe("t", "c", 1)
+    core.client().publish("t", b"x")
+    for again in (lambda id: consumer.requeue(id), lambda id: core.advance(SECOND)):
+        core.advance(7 * MILLISECOND)
+        (message,) = consumer.messages()
+        again(message.id)
+        core.settle()
+        assert latencies(core, "c")["count"] == 0
+    (message,) = consumer.messages()
+    core.advance(7 * MILLISECOND)
+    consumer.send(b"FIN ", message.id, b"\r\n")
+    took = SECOND + 21 * MILLISECOND
+    expected = reference.summary([took], (1, 0.5))
+    assert latencies(core, "c") == latencies(core) == expected
+    consumer.finish(message.id)  # not in flight
+    assert latencies(core)["count"] == 1
+
+
+def test_latencies_of_a_topic_are_those_of_its_channels(make):
+    core = make(percentiles=Percentiles((1, 0.5), 600 * SECOND))
+    core.create("t")
+    assert latencies(core) == {"count": 0, "percentiles": None}
+    one = core.client().subscribe("t", "one", 9)
+    other = core.client().subscribe("t", "other", 9)
+    core.client().publish("t", b"x")
+    core.settle()
+    for consumer in (one, other):
+        core.advance(SECOND)
+        for message in consumer.messages():
+            consumer.finish(message.id)
+    assert latencies(core, "one") == reference.summary([SECOND], (1, 0.5))
+    assert latencies(core, "other") == reference.summary([2 * SECOND], (1, 0.5))
+    assert latencies(core) == reference.summary([SECOND, 2 * SECOND], (1, 0.5))
+    core.topic("t").delete_channel("other")
+    assert latencies(core) == reference.summary([SECOND], (1, 0.5))
+
+
+def test_no_latencies_unless_wanted(make):
+    core = make()
+    consumer = core.client().subscribe("t", "c", 1)
+    core.client().publish("t", b"x")
+    core.settle()
+    consumer.finish(consumer.messages()[0].id)
+    assert core.topic("t").channels["c"].latency is None
+    assert latencies(core, "c") == latencies(core) == {"count": 0, "percentiles": None}
+
+
+def test_no_latency_is_negative(make):
+    core = make(percentiles=Percentiles((1,), 600 * SECOND))
+    consumer = core.client().subscribe("t", "c", 1)
+    core.client().publish("t", b"x")
+    core.wall -= 3600 * SECOND
+    core.advance(1)
+    consumer.finish(consumer.messages()[0].id)
+    assert latencies(core) == reference.summary([0], (1,))
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["same life", "next life"])
+def test_latencies_of_what_is_on_disk_only(make, restart):
+    settings = {"mem_queue_size": 0, "budget": 0, "log_options": SMALL_FILES}
+    settings["percentiles"] = Percentiles((1, 0.5), 600 * SECOND)
+    core = make(**settings)
+    core.create("t").channel("c")
+    producer = core.client()
+    for _ in range(200):
+        assert producer.publish("t", b"." * 15_000) == OK
+        core.advance(SECOND)
+    if restart:
+        core = restarted(make, core, "c", **settings)
+    consumer = core.client().subscribe("t", "c", 2500)
+    core.advance(SECOND)
+    held = consumer.messages()
+    assert len(held) == 200
+    assert core.store.resident_bytes < 200 * 15_000 // 2
+    expected = []
+    for message in held:
+        consumer.finish(message.id)
+        expected.append(core.wall - message.timestamp)
+    assert latencies(core) == reference.summary(expected, (1, 0.5))
+
+
+def test_latencies_of_survivors(make):
+    core = make(percentiles=Percentiles((1, 0.5), 600 * SECOND))
+    consumer = core.client().subscribe("t", "c", 2500)
+    producer = core.client()
+    held = []
+    for _ in range(100):
+        producer.ask(mpub("t", [b"." * 20_000] * 9))
+        core.advance(10 * MILLISECOND)
+        messages = consumer.messages()
+        held += messages[:1]
+        for message in messages[1:]:
+            consumer.finish(message.id)
+    before = core.store.resident_bytes
+    core.advance(2 * SECOND)
+    assert core.store.resident_bytes < before // 2, "nothing was compacted"
+    for message in held[::2]:
+        consumer.requeue(message.id)
+    core.settle()
+    held[::2] = consumer.messages()
+    expected = [10 * MILLISECOND] * 800
+    for message in held:
+        consumer.finish(message.id)
+        expected.append(core.wall - message.timestamp)
+    found = latencies(core)
+    assert found["count"] == 900
+    assert [each["value"] for each in found["percentiles"]] == [max(expected), 10 * MILLISECOND]
+
+
+def test_an_idle_channel_forgets_its_latencies(make):
+    core = make(percentiles=Percentiles((1,), 600 * SECOND))
+    consumer = core.client().subscribe("t", "c", 1)
+    core.client().publish("t", b"x")
+    core.settle()
+    consumer.finish(consumer.messages()[0].id)
+    latency = core.topic("t").channels["c"].latency
+    assert latency.memory_bytes > 0
+    core.advance(300 * SECOND)
+    assert latency.memory_bytes > 0 and latencies(core)["count"] == 1
+    core.advance(300 * SECOND)
+    assert latency.memory_bytes == 0
+    assert latencies(core) == {"count": 0, "percentiles": [{"quantile": 1, "value": 0}]}

@@ -14,7 +14,9 @@ from core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from reference import nsq
+from reference import nsq, quantile
+
+from nsqcy._quantile import Percentiles
 
 settings.register_profile("ci", max_examples=300)
 settings.register_profile("full", max_examples=2000)
@@ -27,6 +29,8 @@ DELAYS = [1, 700, 5_000, 100_000]
 STEPS = [1, 300, 999, 1_000, 2_500, 11_000, 70_000]
 OUTPUT_ENOUGH = 131072
 MANY = 90
+KEPT_WHOLE = 499  # latencies of one channel of which nothing is left out
+QUANTILES = (1, 0.99, 0.5)
 pick = st.integers(0, 1000)
 topic_names = st.sampled_from(TOPICS)
 channel_names = st.sampled_from(CHANNELS)
@@ -68,6 +72,7 @@ class CoreMachine(RuleBasedStateMachine):
             "mem_queue_size": mem_queue_size,
             "budget": budget,
             "max_msg_timeout": self.max_msg_timeout,
+            "percentiles": Percentiles(QUANTILES, 1 << 62),
             "log_options": {
                 "max_bytes_per_file": file_bytes,
                 "sync_every": 2500,
@@ -110,6 +115,9 @@ class CoreMachine(RuleBasedStateMachine):
             assert counters["message_count"] == topic.message_count, name
             assert counters["message_bytes"] == topic.message_bytes, name
             assert counters["paused"] == topic.paused
+            if topic.channels:
+                values = [each for channel in topic.channels.values() for each in channel.latencies]
+                self.compare_latency(counters, values)
             for channel in topic.channels.values():
                 self.compare_channel(name, channel)
 
@@ -126,7 +134,15 @@ class CoreMachine(RuleBasedStateMachine):
             "paused": channel.paused,
         }
         assert {key: found[key] for key in expected} == expected, (topic, channel.name)
+        self.compare_latency(found, channel.latencies)
         assert channel.balance(), (topic, channel.name)
+
+    def compare_latency(self, found: dict[str, Any], values: list[int]) -> None:
+        latency = found["e2e_processing_latency"]
+        if len(values) <= KEPT_WHOLE:
+            assert latency == quantile.summary(values, QUANTILES)
+        assert latency["count"] == len(values)
+        assert latency["percentiles"][0]["value"] == quantile.exact(values, 1)
 
     def note_drops(self) -> None:
         """What an ephemeral channel dropped, it says; that it had to is checked here."""
@@ -268,7 +284,7 @@ class CoreMachine(RuleBasedStateMachine):
             consumer.client.ready(consumer.twin.ready)
         elif what == "fin" and held:
             consumer.client.finish(held[number % len(held)])
-            assert channel.finish(consumer.twin, held[number % len(held)])
+            assert channel.finish(consumer.twin, held[number % len(held)], self.core.wall)
         elif what == "req" and held and not channel.ephemeral:
             id = held[number % len(held)]
             consumer.client.requeue(id)
@@ -347,7 +363,7 @@ class CoreMachine(RuleBasedStateMachine):
             held = [held[message % len(held)]]
         for id in held:
             consumer.client.finish(id)
-            assert self.channel_of(consumer).finish(consumer.twin, id)
+            assert self.channel_of(consumer).finish(consumer.twin, id, self.core.wall)
         self.settle()
 
     @precondition(lambda self: self.consumers)
@@ -523,7 +539,7 @@ class CoreMachine(RuleBasedStateMachine):
         for i, id in enumerate(self.held(consumer)):
             if i % keep:
                 consumer.client.finish(id)
-                assert channel.finish(consumer.twin, id)
+                assert channel.finish(consumer.twin, id, self.core.wall)
         self.settle()
         self.advance(1000)
 
@@ -599,6 +615,7 @@ class CoreMachine(RuleBasedStateMachine):
             client.subscribe(name, channel, 2500)
             self.core.topic(name).pause_channel(channel, False)
             ids: set[bytes] = set()
+            latencies: list[int] = []
             for _ in range(100):
                 self.core.advance(3600 * SECOND)
                 messages = client.messages()
@@ -608,6 +625,7 @@ class CoreMachine(RuleBasedStateMachine):
                     assert message.id not in ids, message
                     ids.add(message.id)
                     client.finish(message.id)
+                    latencies.append(self.core.wall - message.timestamp)
                 if not messages:
                     break
             client.transport.end()
@@ -618,6 +636,7 @@ class CoreMachine(RuleBasedStateMachine):
             twin = fresh.channel(channel, self.core.now)
             twin.message_count = counters["message_count"]
             twin.carried = -twin.message_count
+            twin.latencies = latencies
         assert self.core.counters(name)["depth"] == 0
 
     def teardown(self) -> None:

@@ -37,7 +37,10 @@ entries = st.builds(
     st.sampled_from(State),
 )
 entry_lists = st.lists(entries, max_size=6, unique_by=lambda entry: entry.seq)
-channels = st.builds(ChannelState, names, st.booleans(), u64, u64, entry_lists.map(pack_entries))
+ranges = st.lists(st.tuples(u64, u64), max_size=3).map(tuple)
+channels = st.builds(
+    ChannelState, names, st.booleans(), u64, u64, entry_lists.map(pack_entries), ranges
+)
 topics = st.builds(
     TopicState,
     st.binary(min_size=16, max_size=16),
@@ -46,6 +49,7 @@ topics = st.builds(
     st.booleans(),
     st.lists(channels, max_size=4, unique_by=lambda channel: channel.name).map(tuple),
     entry_lists.map(pack_entries),
+    ranges,
 )
 deltas = st.one_of(
     st.builds(Delta, st.just(Kind.CHANNEL_CREATED), names, u64, st.booleans()),
@@ -106,6 +110,7 @@ def test_fuzz(data, state, delta, at, mask):
         data,
         struct.pack("<HH", 1, 1) + data,
         struct.pack("<HH", 5, 1) + data,
+        struct.pack("<HHHHI", 1, 1, 5, 0, len(data)) + data,
         encode_snapshot(state),
         encode_delta(delta),
     ):

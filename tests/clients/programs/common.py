@@ -6,9 +6,11 @@ when their standard input does.
 """
 
 import argparse
+import ssl
 import struct
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 LENGTH = struct.Struct(">i")
 HEADER = struct.Struct(">qH16s")
@@ -23,6 +25,9 @@ def arguments() -> argparse.Namespace:
         mode.add_argument("--address", required=True)
         mode.add_argument("--topic", required=True)
         mode.add_argument("--heartbeat", type=int, default=30, help="seconds")
+        mode.add_argument("--secret", help="for AUTH")
+        mode.add_argument("--tls", action="store_true", help="believing any server")
+        mode.add_argument("--codec", choices=["snappy", "deflate"])
     consume.add_argument("--channel", required=True)
     consume.add_argument("--rdy", type=int, default=1)
     consume.add_argument("--requeue", type=int, help="requeue every first attempt, so many ms")
@@ -30,6 +35,14 @@ def arguments() -> argparse.Namespace:
     publish.add_argument("--batch", type=int, default=1)
     publish.add_argument("--defer", type=int, help="ms")
     return parser.parse_args()
+
+
+def upgrades(args: argparse.Namespace) -> dict[str, Any]:
+    """What to negotiate, as pynsq and gnsq alike want it."""
+    wanted: dict[str, Any] = {args.codec: True} if args.codec else {}
+    if args.tls:
+        wanted |= {"tls_v1": True, "tls_options": {"cert_reqs": ssl.CERT_NONE}}
+    return wanted
 
 
 def emit(timestamp: int, attempts: int, ident: bytes, body: bytes) -> None:

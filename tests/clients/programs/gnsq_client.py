@@ -9,7 +9,7 @@ import sys  # noqa: E402
 
 import gevent  # noqa: E402
 import gnsq  # noqa: E402
-from common import answer, arguments, batches, emit  # noqa: E402
+from common import answer, arguments, batches, emit, upgrades  # noqa: E402
 from gevent.select import select  # noqa: E402
 from gevent.threadpool import ThreadPool  # noqa: E402
 
@@ -39,6 +39,8 @@ def consume(args: argparse.Namespace) -> None:
         max_in_flight=args.rdy,
         max_tries=0,
         heartbeat_interval=args.heartbeat,
+        auth_secret=args.secret and args.secret.encode(),
+        **upgrades(args),
     )
     consumer.start(block=False)
     select([sys.stdin], [], [])
@@ -49,6 +51,8 @@ def publish(args: argparse.Namespace) -> None:
     producer = gnsq.Producer(
         [args.address],
         heartbeat_interval=args.heartbeat,
+        auth_secret=args.secret and args.secret.encode(),
+        **upgrades(args),
         max_backoff_duration=0.2,
     )
     producer.start()

@@ -7,6 +7,11 @@ const nsq = require(path.join(process.env.NSQCY_NODE_MODULES, 'nsqjs'))
 
 const PAUSE = 300 // ms between two touches
 
+function upgrades(args) {
+  const codec = args.codec ? {[args.codec]: true} : {}
+  return {tls: args.tls, tlsVerification: false, ...codec}
+}
+
 function send(message) {
   const head = Buffer.alloc(4)
   head.writeInt32BE(message.rawMessage.length)
@@ -24,7 +29,9 @@ function consume(args) {
     nsqdTCPAddresses: [args.address],
     maxInFlight: Number(args.rdy),
     heartbeatInterval: Number(args.heartbeat),
+    authSecret: args.secret,
     lookupdPollInterval: 1, // also how often it tries to reconnect, in seconds
+    ...upgrades(args),
   })
   reader.on('error', (error) => console.error(String(error)))
   reader.on('message', (message) => {
@@ -60,7 +67,11 @@ async function* batches(size) {
 
 async function publish(args) {
   const [host, port] = args.address.split(':')
-  const options = {heartbeatInterval: Number(args.heartbeat)}
+  const options = {
+    heartbeatInterval: Number(args.heartbeat),
+    authSecret: args.secret,
+    ...upgrades(args),
+  }
   const writer = new nsq.Writer(host, Number(port), options)
   writer.on('error', (error) => console.error(String(error)))
   const ready = new Promise((resolve) => writer.once('ready', resolve))
@@ -90,6 +101,9 @@ const {values, positionals} = parseArgs({
     address: text(),
     topic: text(),
     heartbeat: text('30'),
+    secret: text(),
+    tls: {type: 'boolean', default: false},
+    codec: text(),
     channel: text(),
     rdy: text('1'),
     requeue: text(),

@@ -7,7 +7,7 @@ from typing import Any
 
 import nsq
 import tornado.ioloop
-from common import answer, arguments, batches, emit
+from common import answer, arguments, batches, emit, upgrades
 
 PAUSE = 0.3  # seconds between two touches
 
@@ -41,6 +41,8 @@ def consume(args: argparse.Namespace) -> None:
         max_in_flight=args.rdy,
         max_tries=0,
         heartbeat_interval=args.heartbeat,
+        auth_secret=args.secret,
+        **upgrades(args),
     )
     loop.add_handler(0, lambda fd, events: loop.stop(), loop.READ)
     nsq.run()
@@ -51,6 +53,8 @@ async def publish(args: argparse.Namespace) -> None:
         [args.address],
         reconnect_interval=0.2,
         heartbeat_interval=args.heartbeat,
+        auth_secret=args.secret,
+        **upgrades(args),
     )
     jobs: asyncio.Queue[list[bytes] | None] = asyncio.Queue()
     loop = asyncio.get_running_loop()

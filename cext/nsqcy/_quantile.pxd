@@ -1,0 +1,46 @@
+# Quantiles of a stream of numbers over a rolling window.
+#
+# A sketch keeps some of the values it was given, sorted, and what it knows of their ranks:
+#
+#     value      3    17    25        88        the least and the greatest are always kept
+#     width      1     4     9         2        a rank is at least the sum of the widths up to it,
+#     delta      0     2     0         0        and at most `delta` more
+#
+#     fresh   [ 19  4  77  5 ... ]              values that are not merged into the samples yet
+#
+# A window is two sketches of half its length each, the older one complete.
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+
+ctypedef struct Sample:
+    int64_t value
+    uint64_t width
+    uint64_t delta
+
+
+ctypedef struct Sketch:
+    Sample *samples
+    uint32_t size
+    uint32_t room
+    uint64_t count              # values the samples stand for
+    int64_t *fresh
+    uint32_t fresh_count
+    uint32_t fresh_room
+
+
+cdef class Percentiles:
+    """Which quantiles are wanted, and how far back they look."""
+    cdef readonly tuple quantiles
+    cdef readonly int64_t window        # ns
+
+
+cdef class Latency:
+    """The values of one channel within the window."""
+    cdef Sketch halves[2]
+    cdef int current
+    cdef int64_t length                 # of a half, ns
+    cdef int64_t ends                   # of the current half
+
+    cpdef void add(self, int64_t value, int64_t now) noexcept nogil
+    cpdef void rotate(self, int64_t now) noexcept nogil

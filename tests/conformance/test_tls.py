@@ -1,0 +1,560 @@
+"""TLS and compression: section 9.4, and what harnesses demand of certificates (H19 to H22)."""
+
+import json
+import os
+import socket
+import ssl
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import cramjam
+import pytest
+from certificates import Files, Identity, make
+from conftest import Starter, keep
+from daemon import Nsqd, run
+from encoded import IDENTIFIER, Snappy, client_context, connect, start_codec, start_tls
+from talk import MESSAGE, Conn, Hangup, Message, sized, split_frames
+from weak_certificates import WEAK_AUTHORITY, WEAK_CLIENT
+from web import eventually
+
+OK = b"\0\0\0\x06\0\0\0\0OK"
+SERVER = make("server")
+AUTHORITY = make("authority", authority=True)
+CLIENT = make("client", by=AUTHORITY)
+STRANGER = make("stranger")
+FAILED = "E_IDENTIFY_FAILED IDENTIFY failed "
+
+WAYS = [
+    pytest.param(tls, codec, id="+".join(filter(None, ["tls" if tls else "", codec])))
+    for tls in (False, True)
+    for codec in ("", "snappy", "deflate")
+    if tls or codec
+]
+every_way = pytest.mark.parametrize(("tls", "codec"), WAYS)
+
+
+@pytest.fixture(scope="module")
+def secured_daemon(
+    workers: int, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], Nsqd]]:
+    path = tmp_path_factory.mktemp("secured")
+    yield from keep(workers, path, **SERVER.save(path).options)
+
+
+@pytest.fixture
+def secured(secured_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
+    """A daemon with a certificate that many tests share. Use names of your own."""
+    daemon = secured_daemon()
+    yield daemon
+    daemon.hang_up()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return SERVER.save(tmp_path)
+
+
+def raw(conn: Conn, count: int) -> bytes:
+    """The next bytes as they come, after what was negotiated."""
+    received = conn._input
+    while len(received) < count:
+        chunk = conn.socket.recv(65536)
+        assert chunk, received
+        received += chunk
+    return received
+
+
+def ends(conn: Conn) -> None:
+    """The connection ends, with nothing said."""
+    conn.socket.settimeout(5)
+    assert conn.socket.recv(1000) == b""
+
+
+# -- all of them
+
+
+@pytest.mark.case("C091", "C092", "C093", "C103", "C107", "H19")
+@every_way
+def test_commands_work(tls: bool, codec: str, secured: Nsqd, topic: str) -> None:
+    conn = connect(secured, tls=tls, codec=codec)
+    bodies = [b"one", os.urandom(200_000), b"x" * 200_000, b"last"]
+    conn.sub(topic, "c", rdy=10)
+    for body in bodies:
+        conn.command("PUB", topic, body=body)
+    received, answers = [], 0
+    while len(received) < len(bodies) or answers < len(bodies):
+        frame = conn.frame()
+        if frame.kind == MESSAGE:
+            received.append(Message.parse(frame.data))
+        else:
+            assert frame.data == b"OK"
+            answers += 1
+    assert [message.body for message in received] == bodies
+    for message in received:
+        conn.fin(message)
+    conn.cls()
+    conn.expect_response(b"CLOSE_WAIT")
+    secured.web.await_counts(topic, "c", depth=0, in_flight_count=0)
+
+
+@pytest.mark.case("C091", "C104")
+@every_way
+def test_topics_of_every_worker(tls: bool, codec: str, secured: Nsqd, topic: str) -> None:
+    """Most of them belong to another worker than the connection does."""
+    bodies = [bytes([number]) * 3000 for number in range(200)]
+    for name in (f"{topic}-{number}" for number in range(3)):
+        conn = connect(secured, tls=tls, codec=codec)
+        conn.sub(name, "c", rdy=50)
+        connect(secured, tls=tls, codec=codec).mpub(name, bodies)
+        assert [message.body for message in conn.take(200)] == bodies
+        secured.web.await_counts(name, "c", depth=0, in_flight_count=0, message_count=200)
+
+
+@every_way
+def test_stats_tell(tls: bool, codec: str, secured: Nsqd, topic: str) -> None:
+    for name in (f"{topic}-{number}" for number in range(3)):
+        context = client_context(version=ssl.TLSVersion.TLSv1_2) if tls else False
+        conn = connect(secured, tls=context, codec=codec).sub(name, "c")
+        client = secured.web.client(name, "c")
+        assert (client["snappy"], client["deflate"]) == (codec == "snappy", codec == "deflate")
+        assert client["tls"] is tls
+        assert client["tls_negotiated_protocol_is_mutual"] is tls
+        assert client["tls_version"] == ("TLS1.2" if tls else "")
+        assert client["tls_cipher_suite"] == ("Unknown 49200" if tls else "")
+        conn.close()
+
+
+@pytest.mark.parametrize(("tls", "codec"), [(True, "deflate"), (False, "snappy")])
+def test_heartbeats(tls: bool, codec: str, secured: Nsqd) -> None:
+    wanted = {"heartbeat_interval": 1000}
+    conn = connect(secured, tls=tls, codec=codec, fields=wanted, pong=False)
+    for _ in range(3):
+        conn.expect_response(b"_heartbeat_")
+        conn.nop()
+    conn.usable()
+
+
+@every_way
+def test_an_error_is_the_last_word(tls: bool, codec: str, secured: Nsqd) -> None:
+    conn = connect(secured, tls=tls, codec=codec)
+    conn.command("FOO")
+    conn.expect_error("E_INVALID invalid command FOO")
+
+
+@every_way
+def test_upgrades_are_logged(tls: bool, codec: str, secured: Nsqd) -> None:
+    conn = connect(secured, tls=tls, codec=codec)
+    host, port = conn.socket.getsockname()
+    name = {"snappy": "snappy", "deflate": "deflate (level 6)"}
+    for what in filter(None, ["TLS" if tls else "", name.get(codec)]):
+        line = f"INFO: PROTOCOL(V2): [{host}:{port}] upgrading connection to {what}\n"
+        eventually(lambda line=line: line in secured.log_text())
+
+
+@pytest.mark.case("F4")
+@every_way
+def test_a_second_identify_leaves_the_transport_alone(tls: bool, codec: str, secured: Nsqd) -> None:
+    conn = connect(secured, tls=tls, codec=codec)
+    wanted = {"tls_v1": True, "snappy": True, "output_buffer_size": 100, "msg_timeout": 5000}
+    answer = conn.negotiate(**wanted)
+    assert (answer["output_buffer_size"], answer["msg_timeout"]) == (100, 5000)
+    assert (answer["tls_v1"], answer["snappy"], answer["deflate"]) == (False, False, False)
+    conn.usable()
+
+
+def test_what_was_sent_behind_identify_is_lost(secured: Nsqd) -> None:
+    conn = secured.connect()
+    body = json.dumps({"feature_negotiation": True, "tls_v1": True}).encode()
+    conn.send(b"IDENTIFY\n", sized(body), b"FOO\nFOO\n")
+    conn.expect_json()
+    start_tls(conn)
+    conn.expect_ok()
+    conn.usable()
+
+
+# -- TLS
+
+
+@pytest.mark.case("C092", "C093")
+@pytest.mark.parametrize("codec", ["", "snappy", "deflate"])
+def test_one_ok_for_each_upgrade(codec: str, secured: Nsqd) -> None:
+    conn = secured.connect()
+    conn.negotiate(tls_v1=True, **({codec: True} if codec else {}))
+    secure = start_tls(conn)
+    received = b""
+    while len(received) < len(OK):
+        received += secure.recv(65536)
+    assert received[: len(OK)] == OK
+    received = received[len(OK) :]
+    if not codec:
+        secure.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            secure.recv(100)
+        return
+    while len(received) < 14:
+        received += secure.recv(65536)
+    if codec == "snappy":
+        assert bytes(cramjam.snappy.decompress(received)) == OK
+    else:
+        assert zlib.decompressobj(-15).decompress(received) == OK
+
+
+@pytest.mark.case("C094")
+@pytest.mark.parametrize("noise", [b"SUB topic channel\n", b"\x16\x03\x01\x00\x05?????", b"\0" * 9])
+def test_noise_instead_of_a_handshake(noise: bytes, secured: Nsqd) -> None:
+    conn = secured.connect()
+    conn.negotiate(tls_v1=True)
+    conn.send(noise)
+    if noise.startswith(b"\x16"):
+        # It may be told in TLS's own words before ours.
+        data = b""
+        while chunk := conn.socket.recv(1000):
+            data += chunk
+        assert FAILED.encode() in data
+    else:
+        conn.expect_error(FAILED, prefix=True)
+
+
+@pytest.mark.case("C095")
+def test_silence_instead_of_a_handshake(secured: Nsqd) -> None:
+    conn = secured.connect()
+    started = time.monotonic()
+    conn.negotiate(tls_v1=True, heartbeat_interval=1000)
+    conn.expect_error(FAILED, prefix=True)
+    assert time.monotonic() - started >= 4.9
+
+
+def test_a_slow_handshake_is_given_up(secured: Nsqd) -> None:
+    """However often a little comes."""
+    conn = secured.connect()
+    conn.negotiate(tls_v1=True)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = client_context().wrap_bio(incoming, outgoing)
+    with pytest.raises(ssl.SSLWantReadError):
+        tls.do_handshake()
+    hello = outgoing.read()
+    started = time.monotonic()
+    for byte in hello:
+        conn.send(bytes([byte]))
+        conn.socket.settimeout(0.1)
+        try:
+            chunk = conn.socket.recv(1000)
+        except TimeoutError:
+            continue
+        assert FAILED.encode() in chunk
+        break
+    assert 4.9 <= time.monotonic() - started < 15
+
+
+def test_a_client_that_dies_in_its_handshake(secured: Nsqd, topic: str) -> None:
+    for reset in (False, True):
+        conn = secured.connect()
+        conn.negotiate(tls_v1=True)
+        conn.send(b"\x16\x03\x01\x02\x00\x01")
+        if reset:
+            conn.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        conn.close()
+    connect(secured, tls=True).sub(topic, "c")
+    assert "Traceback" not in secured.log_text()
+
+
+@pytest.mark.case("C091")
+def test_an_unannounced_end_is_an_end(secured: Nsqd, topic: str) -> None:
+    conn = connect(secured, tls=True).sub(topic, "c")
+    conn.socket.shutdown(socket.SHUT_RDWR)
+    conn.close()
+    eventually(lambda: secured.web.channel(topic, "c")["clients"] == [])
+
+
+def test_a_closed_tls_connection_is_one(secured: Nsqd, topic: str) -> None:
+    conn = connect(secured, tls=True).sub(topic, "c")
+    plain = conn.socket.unwrap()  # type: ignore[attr-defined]
+    eventually(lambda: secured.web.channel(topic, "c")["clients"] == [])
+    plain.close()
+
+
+def test_damaged_records_end_the_connection(secured: Nsqd, topic: str) -> None:
+    conn = secured.connect()
+    conn.negotiate(tls_v1=True)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = client_context().wrap_bio(incoming, outgoing)
+    while True:
+        try:
+            tls.do_handshake()
+            break
+        except ssl.SSLWantReadError:
+            conn.send(outgoing.read())
+            incoming.write(conn.socket.recv(65536))
+    conn.send(outgoing.read())
+    tls.write(f"SUB {topic} c\n".encode())
+    record = bytearray(outgoing.read())
+    record[-1] ^= 1
+    conn.send(bytes(record))
+    conn.socket.settimeout(5)
+    with pytest.raises((Hangup, OSError)):
+        while True:
+            incoming.write(conn.socket.recv(65536) or b"")
+            if not conn.socket.recv(65536):
+                raise Hangup(False, b"")
+    assert secured.web.topic(topic) is None
+
+
+@pytest.mark.case("C096")
+@pytest.mark.parametrize("line", ["SUB a b", "NOP", "AUTH", "FOO", "PUB t", "RDY 1"])
+@pytest.mark.parametrize("required", ["tcp-https", "true"])
+def test_nothing_without_tls(line: str, required: str, nsqd: Starter, files: Files) -> None:
+    daemon = nsqd(tls_required=required, announced=True, http_address="", **files.options)
+    conn = daemon.connect()
+    conn.command(line)
+    token = line.partition(" ")[0]
+    conn.expect_error(f"E_INVALID cannot {token} in current state (TLS required)")
+
+
+@pytest.mark.case("C096", "C097", "C098")
+def test_tls_required(nsqd: Starter, files: Files) -> None:
+    daemon = nsqd(tls_required="tcp-https", **files.options)
+    assert daemon.web.get("/ping").status == 200
+    conn = daemon.connect()
+    assert conn.identify() is None
+    conn.nop()
+    conn.expect_error("E_INVALID cannot NOP in current state (TLS required)")
+    connect(daemon, tls=True).usable()
+    consumer = connect(daemon, tls=True, codec="snappy").sub("usable", "c", rdy=1)
+    assert consumer.message().body == b"x"
+
+
+@pytest.mark.case("C099", "H22")
+def test_any_certificate_will_do(nsqd: Starter, files: Files, tmp_path: Path) -> None:
+    daemon = nsqd(tls_client_auth_policy="require", http_address="", **files.options)
+    admitted(daemon, STRANGER.save(tmp_path))
+    admitted(daemon, make("late", expired=True).save(tmp_path))
+    rejected(daemon, None)
+
+
+@pytest.mark.case("C100")
+def test_certificates_are_verified(nsqd: Starter, files: Files, tmp_path: Path) -> None:
+    daemon = nsqd(
+        tls_client_auth_policy="require-verify",
+        tls_root_ca_file=AUTHORITY.save(tmp_path).certificate,
+        http_address="",
+        **files.options,
+    )
+    admitted(daemon, CLIENT.save(tmp_path))
+    rejected(daemon, STRANGER.save(tmp_path))
+    rejected(daemon, None)
+
+
+def admitted(daemon: Nsqd, shown: Files | None) -> None:
+    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        connect(daemon, tls=client_context(shown, version)).usable()
+
+
+def rejected(daemon: Nsqd, shown: Files | None) -> None:
+    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        conn = daemon.connect()
+        conn.negotiate(tls_v1=True)
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            # A client of TLS 1.3 is done before the server has seen its certificate.
+            secure = start_tls(conn, client_context(shown, version))
+            secure.recv(100)
+        eventually(lambda: FAILED in daemon.log_text())
+
+
+@pytest.mark.case("C101")
+@pytest.mark.parametrize("policy", ["require", "bogus"])
+def test_a_policy_requires_tls(policy: str, nsqd: Starter, files: Files) -> None:
+    daemon = nsqd(tls_client_auth_policy=policy, http_address="", **files.options)
+    conn = daemon.connect()
+    conn.nop()
+    conn.expect_error("E_INVALID cannot NOP in current state (TLS required)")
+
+
+@pytest.mark.case("C102")
+def test_no_certificate_to_require_tls_with() -> None:
+    done = run("--tls-required", "--tcp-address=127.0.0.1:0", "--http-address=")
+    assert done.returncode == 1
+    assert "cannot require TLS client connections without TLS key and cert" in done.stderr
+
+
+@pytest.mark.case("CFG-35")
+@pytest.mark.parametrize("which", ["tls_cert", "tls_key", "tls_root_ca_file"])
+@pytest.mark.parametrize("content", [None, "no PEM"])
+def test_files_that_will_not_do(which: str, content: str | None, files: Files) -> None:
+    path = files.key.with_name("bad.pem")
+    if content is not None:
+        path.write_text(content)
+    options = files.options | {which: path}
+    done = run(*(f"--{name.replace('_', '-')}={value}" for name, value in options.items()))
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert "FATAL: failed to instantiate nsqd - failed to build TLS config - " in last
+    assert content is not None or f"open {path}: no such file or directory" in last
+
+
+@pytest.mark.case("H20")
+@pytest.mark.parametrize(
+    "server", [make("late", expired=True), WEAK_AUTHORITY], ids=["late", "weak"]
+)
+def test_old_certificates_serve(server: Identity, nsqd: Starter, tmp_path: Path) -> None:
+    daemon = nsqd(**server.save(tmp_path).options)
+    context = client_context(version=ssl.TLSVersion.TLSv1_2, level=0)
+    connect(daemon, tls=context).usable()
+    warned = "WARNING: TLS: OpenSSL's security level is 0" in daemon.log_text()
+    assert warned is (server is WEAK_AUTHORITY)
+
+
+@pytest.mark.case("H21")
+def test_a_weak_authority_verifies(nsqd: Starter, files: Files, tmp_path: Path) -> None:
+    daemon = nsqd(
+        tls_client_auth_policy="require-verify",
+        tls_root_ca_file=WEAK_AUTHORITY.save(tmp_path).certificate,
+        http_address="",
+        **files.options,
+    )
+    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        context = client_context(WEAK_CLIENT.save(tmp_path), version, level=0)
+        connect(daemon, tls=context).usable()
+    rejected(daemon, STRANGER.save(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("least", "admitted"), [(None, False), ("tls1.0", True), ("tls1.2", False)]
+)
+def test_old_versions(least: str | None, admitted: bool, nsqd: Starter, files: Files) -> None:
+    daemon = nsqd(tls_min_version=least, **files.options)
+    conn = daemon.connect()
+    conn.negotiate(tls_v1=True)
+    with pytest.warns(DeprecationWarning):
+        old = client_context(version=ssl.TLSVersion.TLSv1_1, level=0)
+    if admitted:
+        start_tls(conn, old)
+        conn.expect_ok()
+    else:
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            start_tls(conn, old)
+    connect(daemon, tls=client_context(version=ssl.TLSVersion.TLSv1_3)).usable()
+
+
+# -- snappy
+
+
+@pytest.mark.case("C103")
+def test_snappy_begins_with_its_identifier(secured: Nsqd) -> None:
+    conn = secured.connect()
+    assert conn.negotiate(snappy=True)["snappy"] is True
+    received = raw(conn, 28)
+    assert received.startswith(IDENTIFIER + b"\x01")
+    assert bytes(cramjam.snappy.decompress(received)) == OK
+
+
+@pytest.mark.case("C105")
+def test_a_second_identifier(secured: Nsqd) -> None:
+    conn = connect(secured, codec="snappy")
+    encoded = Snappy().encode(b"NOP\n")
+    assert encoded.startswith(IDENTIFIER)
+    conn.socket.inner.sendall(encoded + IDENTIFIER + encoded)  # type: ignore[attr-defined]
+    conn.usable()
+
+
+@pytest.mark.case("C106", "C109")
+@pytest.mark.parametrize(
+    ("codec", "broken"),
+    [
+        ("snappy", b"NOP\n"),
+        ("snappy", Snappy().encode(b"NOP\n")[:-1] + b"?"),
+        ("snappy", IDENTIFIER + b"\x7f\1\0\0?"),
+        ("deflate", b"\xff\xff\xff\xff"),
+    ],
+)
+def test_broken_input_ends_the_connection_in_silence(
+    codec: str, broken: bytes, secured: Nsqd
+) -> None:
+    conn = connect(secured, codec=codec)
+    conn.usable()
+    conn.socket.inner.sendall(broken)  # type: ignore[attr-defined]
+    ends(conn)
+
+
+def test_answers_before_broken_input_are_given(secured: Nsqd, topic: str) -> None:
+    conn = connect(secured, codec="snappy")
+    publish = Snappy().encode(f"PUB {topic}\n".encode() + sized(b"x"))
+    conn.socket.inner.sendall(publish + b"\x7f" * 20)  # type: ignore[attr-defined]
+    conn.expect_ok()
+    conn.eof()
+
+
+@pytest.mark.case("C104")
+def test_a_large_body_in_snappy(secured: Nsqd, topic: str) -> None:
+    body = os.urandom(100_000) + b"x" * 100_000
+    conn = connect(secured, codec="snappy").sub(topic, "c", rdy=1)
+    conn.command("PUB", topic, body=body)
+    kinds = {}
+    for _ in range(2):
+        frame = conn.frame()
+        kinds[frame.kind] = frame.data
+    assert Message.parse(kinds[MESSAGE]).body == body
+
+
+# -- deflate
+
+
+@pytest.mark.case("C107")
+def test_deflate_is_raw(secured: Nsqd) -> None:
+    conn = secured.connect()
+    answer = conn.negotiate(deflate=True, deflate_level=3)
+    assert (answer["deflate"], answer["deflate_level"]) == (True, 3)
+    inflater = zlib.decompressobj(-15)
+    decoded = inflater.decompress(raw(conn, 10))
+    while len(decoded) < len(OK):
+        decoded += inflater.decompress(conn.socket.recv(1000))
+    assert decoded == OK
+    eventually(lambda: "deflate (level 3)" in secured.log_text())
+
+
+@pytest.mark.case("C072")
+@pytest.mark.parametrize(("level", "agreed"), [(-1, 6), (0, 6), (3, 3), (9, 6), (100, 6)])
+def test_deflate_levels(level: int, agreed: int, secured: Nsqd) -> None:
+    conn = secured.connect()
+    assert conn.negotiate(deflate=True, deflate_level=level)["deflate_level"] == agreed
+    start_codec(conn, "deflate")
+    conn.expect_ok()
+    conn.usable()
+
+
+@pytest.mark.case("C108")
+def test_an_unknown_command_in_deflate(secured: Nsqd) -> None:
+    conn = connect(secured, codec="deflate")
+    conn.send(b"FOO\n")
+    conn.expect_error("E_INVALID invalid command FOO")
+
+
+@pytest.mark.case("C074", "H19")
+def test_not_both_codecs(secured: Nsqd) -> None:
+    conn = secured.connect()
+    body = {"feature_negotiation": True, "snappy": True, "deflate": True}
+    conn.command("IDENTIFY", body=json.dumps(body).encode())
+    conn.expect_error("E_IDENTIFY_FAILED cannot enable both deflate and snappy compression")
+
+
+@pytest.mark.case("C075")
+@pytest.mark.parametrize("off", ["snappy", "deflate"])
+def test_one_codec_is_switched_off(off: str, nsqd: Starter) -> None:
+    daemon = nsqd(**{off: "false"})
+    conn = daemon.connect()
+    answer = conn.negotiate(snappy=True, deflate=True)
+    left = "deflate" if off == "snappy" else "snappy"
+    assert (answer[off], answer[left]) == (False, True)
+    start_codec(conn, left)
+    conn.expect_ok()
+    conn.usable()
+
+
+def test_without_upgrades_commands_may_follow_at_once(secured: Nsqd) -> None:
+    conn = secured.connect()
+    body = json.dumps({"feature_negotiation": True}).encode()
+    conn.send(b"IDENTIFY\n", sized(body), b"NOP\n", b"PUB usable\n", sized(b"x"))
+    conn.expect_json()
+    conn.expect_ok()
+    assert split_frames(conn._input) == ([], b"")
