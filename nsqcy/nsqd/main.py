@@ -121,6 +121,7 @@ def _import(options: NsqdOptions, lines: log.Log, notifier: service.Notifier) ->
         return bool(signal.sigpending() & {signal.SIGTERM, signal.SIGINT})
 
     if importer.is_needed(options.data_path):
+        notifier.still_starting("importing")
         importer.Importer(
             options.data_path,
             lines,

@@ -180,7 +180,7 @@ def besiege(daemon: Nsqd, topic: str, one: Callable[[random.Random], None]) -> N
     assert [daemon.process.pid, *daemon.workers()] == processes
     assert SANITIZED or daemon.memory() - memory < GROWTH
     if COUNTS:
-        assert settled(daemon) == counters
+        eventually(lambda: census(daemon) == counters)
 
 
 @pytest.mark.parametrize("kind", CONVERSATIONS)
