@@ -27,7 +27,6 @@ from nsqcy.nsqd.options import NSQD, NsqdOptions, derive, resolve
 from nsqcy.process import datapath, openfiles, service, spawn
 
 ENGINE = "nsqcy.nsqd.engine:Engine"
-IMPORT_BEAT = 120.0  # seconds the service manager waits for the next sign of an import
 UNIX = -1  # the port of a unix socket, to those who ask
 
 
@@ -117,16 +116,13 @@ def _import(options: NsqdOptions, lines: log.Log, notifier: service.Notifier) ->
     """Take over the files of NSQ's nsqd, once. Whoever connects meanwhile waits in the backlog."""
     from nsqcy.nsqd import importer
 
-    def tell(text: str) -> None:
-        notifier.prolong(IMPORT_BEAT)
-        notifier.status(text)
-
     if importer.is_needed(options.data_path):
+        notifier.still_starting("importing")
         importer.Importer(
             options.data_path,
             lines,
             max_bytes_per_file=options.max_bytes_per_file,
-            on_progress=tell,
+            on_progress=notifier.still_starting,
             stopping=lambda: bool(signal.sigpending() & {signal.SIGTERM, signal.SIGINT}),
         ).run()
 

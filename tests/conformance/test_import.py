@@ -18,7 +18,6 @@ import pytest
 from conftest import Starter
 from daemon import Nsqd, environment, free_port
 from goqueue import data_file, message, messages, meta_file, write_meta, write_queue
-from manager import Manager
 from talk import Conn
 from web import eventually
 
@@ -388,18 +387,6 @@ def test_a_client_waits_while_an_import_goes_on(nsqd: Starter) -> None:
     with conn.sub("t", "c", rdy=100):
         assert len(conn.take(1000)) == 1000
     daemon.await_ready()
-
-
-def test_the_service_manager_is_asked_for_time(nsqd: Starter, tmp_path: Path) -> None:
-    manager = Manager(str(tmp_path / "notify"))
-    daemon = nsqd.prepare()
-    daemon.environ = manager.environ()
-    importing(daemon)
-    heard = manager.until("READY")
-    manager.close()
-    daemon.await_ready()
-    assert "EXTEND_TIMEOUT_USEC" in heard[0]
-    assert any(one.get("STATUS", "").startswith("importing t:c: ") for one in heard)
 
 
 def test_a_topic_that_is_here_already_is_not_mixed(nsqd: Starter) -> None:
