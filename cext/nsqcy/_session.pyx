@@ -74,6 +74,7 @@ cdef enum:
     KEPT_FREELY = 65536         # unfinished input of one session that the worker's budget allows
     LEG_BACKLOG = 262144        # bytes of commands that wait for credit before parsing stops
     DRAIN_BYTES = 1048576       # of the rings in one turn
+    SECRET_MOST = 65536         # bytes of a secret that a server is asked about
     HELLO_TEXT = 512            # characters of a text about a client that its far end is told
     WORDS = 4                   # of a line: the name and as many parameters as any command has
 
@@ -1060,6 +1061,10 @@ cdef class Session(Consumer):
             return self.fatal(b"E_INVALID AUTH already set")
         if self.home.auth is None:
             return self.fatal(b"E_AUTH_DISABLED AUTH disabled")
+        if size > SECRET_MOST:
+            self.home.log.warn(f"PROTOCOL(V2): [{self.remote_address}] AUTH failed "
+                               f"a secret of {size} bytes (at most {SECRET_MOST})")
+            return self.fatal(b"E_AUTH_FAILED AUTH failed")
         self.secret = PyBytes_FromStringAndSize(<const char *>rest + 4, size)
         self.auth_ticket = self.take_ticket(AUTH, 0)
         self.line_owner = -1

@@ -1,20 +1,16 @@
 """What one process tells of itself under /debug: stacks, threads, memory; and its profile.
 
 Owns the running of the profiler, a program that reads this process from outside. Knows no HTTP and
-no other process.
+no other process. Imports what it needs when it is asked: hardly anybody ever does.
 """
 
-import ctypes
 import gc
 import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import gevent
-from gevent.util import format_run_info
 
 PROFILER = "py-spy"
 RATE = 100  # samples a second
@@ -36,6 +32,8 @@ class ProfilerFailed(Exception):
 
 def stacks() -> str:
     """Where every greenlet and every thread is."""
+    from gevent.util import format_run_info
+
     return "\n".join(format_run_info()) + "\n"
 
 
@@ -71,6 +69,8 @@ def table(counted: dict[str, int]) -> str:
 
 def free() -> str:
     """Give the kernel what is not needed; tells nothing."""
+    import ctypes
+
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     return ""
@@ -115,6 +115,8 @@ class Profiler:
 
 
 def _find() -> str:
+    import shutil
+
     beside_us = os.path.dirname(sys.executable)
     program = shutil.which(PROFILER, path=os.pathsep.join([beside_us, os.environ.get("PATH", "")]))
     if program is None:
@@ -124,6 +126,9 @@ def _find() -> str:
 
 def _record(program: str, seconds: int) -> tuple[bool, str]:
     """In a thread: whether there is a profile, and the profile or why there is none."""
+    import ctypes
+    import subprocess
+
     # Where the kernel lets only a parent look into a process, our children may look into us.
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PTRACER, os.getpid(), 0, 0, 0)

@@ -46,18 +46,18 @@ def _run(argv: Sequence[str]) -> int:
     data_path = str(settings["data_path"])
     lock_fd = _lock(data_path)
     options = resolve(settings)
-    tls = _load_tls(settings, options)
     lines = log.Log(options.log_prefix, options.log_level, options.log_format)
     lines.info(config.version_line("nsqd"))
     lines.info(f"ID: {options.node_id}")
-    for warning in settings.warnings:
-        lines.warn(warning)
     bound = _listen(_addresses(options), service.inherited(os.environ))
-    openfiles.raise_limit().tell(lines)
-    notifier = service.notifier(os.environ, lines)
-    options = derive(options, {each.kind: each.port for each in bound})
     try:
-        _import(options, lines)
+        tls = _load_tls(settings, options)
+        for warning in settings.warnings:
+            lines.warn(warning)
+        openfiles.raise_limit().tell(lines)
+        notifier = service.notifier(os.environ, lines)
+        options = derive(options, {each.kind: each.port for each in bound})
+        _import(options, lines, notifier)
         return _serve(options, argv, lines, bound, lock_fd, tls, notifier)
     except BaseException:
         for each in bound:
@@ -112,15 +112,17 @@ def _listen(
     return sorted(bound, key=lambda each: list(addresses).index(each.kind))
 
 
-def _import(options: NsqdOptions, lines: log.Log) -> None:
+def _import(options: NsqdOptions, lines: log.Log, notifier: service.Notifier) -> None:
     """Take over the files of NSQ's nsqd, once. Whoever connects meanwhile waits in the backlog."""
     from nsqcy.nsqd import importer
 
     if importer.is_needed(options.data_path):
+        notifier.still_starting("importing")
         importer.Importer(
             options.data_path,
             lines,
             max_bytes_per_file=options.max_bytes_per_file,
+            on_progress=notifier.still_starting,
             stopping=lambda: bool(signal.sigpending() & {signal.SIGTERM, signal.SIGINT}),
         ).run()
 

@@ -16,6 +16,8 @@ from nsqcy.lines import Lines
 
 FIRST_FD = 3  # where sd_listen_fds(3) begins
 SEND_LIMIT = 0.1  # seconds a notification may take; a manager that busy is told the next one
+MORE_TIME = 30.0  # seconds, each time it is told that we need longer
+AGAIN = 5.0  # seconds until it is told so again
 
 _FAMILIES = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
 
@@ -31,6 +33,7 @@ class Notifier:
         self.watchdog = watchdog if address else 0.0
         self._log = log
         self._status = ""
+        self._asked = -AGAIN  # when we last said that we need longer
         self._sock: socket.socket | None = None
         if address:
             self._connect(address)
@@ -77,9 +80,16 @@ class Notifier:
         """Do not take us for dead."""
         self._send("WATCHDOG=1")
 
-    def prolong(self, seconds: float) -> None:
-        """Starting or stopping goes on for so long from now at least, unless said again."""
-        self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1_000_000)}")
+    def prolong(self) -> None:
+        """Starting or stopping goes on for MORE_TIME from now, unless said again."""
+        self._asked = time.monotonic()
+        self._send(f"EXTEND_TIMEOUT_USEC={int(MORE_TIME * 1_000_000)}")
+
+    def still_starting(self, status: str) -> None:
+        """Called again and again while something gets on: says so now and then."""
+        self.status(status)
+        if time.monotonic() - self._asked >= AGAIN:
+            self.prolong()
 
     def _send(self, text: str) -> None:
         if self._sock is None:

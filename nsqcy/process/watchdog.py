@@ -9,12 +9,10 @@ from typing import Any
 
 import gevent
 
-from nsqcy.process.service import Notifier
+from nsqcy.process.service import AGAIN, MORE_TIME, Notifier
 
 PATIENCE = 2.0  # seconds without a beat that mean nothing, however short the manager's own are
 HASTE = 8  # after a silence we look so much more often, lest one missed beat be the end
-MORE_TIME = 30.0  # seconds, each time it is told that we need longer
-AGAIN = 5.0
 
 
 class Watchdog:
@@ -61,5 +59,5 @@ class Watchdog:
     def _ask_for_time(self) -> None:
         while True:
             if not self._silent(int(MORE_TIME * 1e9)):
-                self._notifier.prolong(MORE_TIME)
+                self._notifier.prolong()
             gevent.sleep(AGAIN)

@@ -142,6 +142,20 @@ def test_stats_tell_of_tls(
         conn.close()
 
 
+@pytest.mark.case("HTTP-070")
+def test_stats_tell_of_tls_1_3(secured: Nsqd, topic: str) -> None:
+    conn = connect(secured, tls=client_context(version=ssl.TLSVersion.TLSv1_3)).sub(topic, "c")
+    assert isinstance(conn.socket, ssl.SSLSocket)
+    agreed = conn.socket.cipher()
+    assert agreed is not None
+    # What both sides like best; none of them has a name for NSQ.
+    number = {"TLS_AES_128_GCM_SHA256": 4865, "TLS_AES_256_GCM_SHA384": 4866}[agreed[0]]
+    client = secured.web.client(topic, "c")
+    assert client["tls"] is client["tls_negotiated_protocol_is_mutual"] is True
+    assert client["tls_version"] == "TLS1.3"
+    assert client["tls_cipher_suite"] == f"Unknown {number}"
+
+
 @pytest.mark.parametrize(("tls", "codec"), [(True, "deflate"), (False, "snappy")])
 def test_heartbeats(tls: bool, codec: str, secured: Nsqd) -> None:
     wanted = {"heartbeat_interval": 1000}

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import goqueue
 import pytest
 from conftest import Starter
 from daemon import FOREIGN, Nsqd, free_port
@@ -53,6 +54,15 @@ def test_ready_means_that_it_serves(nsqd: Starter, manager: Manager, workers: in
     daemon.await_ready()
     daemon.stop()
     assert manager.hear_all()[0] == {"STOPPING": "1", "STATUS": "saving"}
+
+
+def test_an_import_is_given_time(nsqd: Starter, manager: Manager) -> None:
+    daemon = nsqd.prepare(environ=manager.environ())
+    goqueue.write_queue(daemon.data, "t", goqueue.messages(1, 10))
+    daemon.start()
+    heard = manager.until("READY")
+    assert heard[:2] == [{"STATUS": "importing"}, {"EXTEND_TIMEOUT_USEC": "30000000"}]
+    assert daemon.web.counts("t")["depth"] == 10
 
 
 def test_a_stopped_worker_stops_the_watchdog(nsqd: Starter, manager: Manager) -> None:

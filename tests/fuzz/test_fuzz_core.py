@@ -5,7 +5,9 @@ deleted, and then nothing may be alive: the debug build counts objects, a releas
 What is answered does not depend on where the input was cut.
 """
 
+import gc
 import random
+from collections.abc import Iterator
 
 import pytest
 from core import SECOND, Client, Core, frames, mpub
@@ -72,6 +74,15 @@ conversations = st.one_of(
     st.binary(max_size=300).map(lambda data: MAGIC + data),
     seeds.map(lambda seed: a_golden_one(random.Random(seed))),
 )
+
+
+@pytest.fixture(autouse=True)
+def only_what_is_new() -> Iterator[None]:
+    """Each census collects garbage; not among all that other tests have left."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def converse(core: Core, data: bytes, cuts: random.Random | None) -> bytes:

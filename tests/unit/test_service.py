@@ -5,8 +5,10 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from manager import Manager
@@ -37,7 +39,7 @@ def test_what_it_hears(manager: Manager) -> None:
     notifier = Notifier(manager.address)
     assert notifier.heard
     notifier.status("starting")
-    notifier.prolong(30)
+    notifier.prolong()
     notifier.ready("serving")
     notifier.alive()
     notifier.status("serving")  # nothing new
@@ -46,7 +48,7 @@ def test_what_it_hears(manager: Manager) -> None:
     notifier.stopping("saving")
     heard = manager.hear_all()
     moment = heard[4].pop("MONOTONIC_USEC")
-    assert 0 <= int(moment) <= service.time.monotonic_ns() // 1000
+    assert 0 <= int(moment) <= time.monotonic_ns() // 1000
     assert heard == [
         {"STATUS": "starting"},
         {"EXTEND_TIMEOUT_USEC": "30000000"},
@@ -56,6 +58,17 @@ def test_what_it_hears(manager: Manager) -> None:
         {"READY": "1", "STATUS": "serving again"},
         {"STOPPING": "1", "STATUS": "saving"},
     ]
+
+
+def test_what_gets_on_is_told_now_and_then(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notifier = Notifier(manager.address)
+    for second in range(12):
+        monkeypatch.setattr(service, "time", SimpleNamespace(monotonic=lambda now=second: now))
+        notifier.still_starting("importing")
+    more_time = {"EXTEND_TIMEOUT_USEC": "30000000"}
+    assert manager.hear_all() == [{"STATUS": "importing"}, more_time, more_time, more_time]
 
 
 def test_the_environment_is_for_us_alone(manager: Manager) -> None:

@@ -156,6 +156,17 @@ def test_a_long_batch_is_authorized_once(make: Any, asked: Asked) -> None:
     assert asked.sessions == []
 
 
+def test_nobody_is_asked_about_a_huge_secret(make: Any, asked: Asked) -> None:
+    client = make().client()
+    client.send(b"AUTH\n", struct.pack(">i", 65536), b"s" * 65536)
+    assert asked.sessions == [client.session]
+    client = make().client()
+    refusal = (ERROR, b"E_AUTH_FAILED AUTH failed")
+    assert client.ask(b"AUTH\n", struct.pack(">i", 65537), b"s" * 65537) == refusal
+    assert asked.sessions[1:] == []
+    assert client.session.secret is None
+
+
 def test_silence_while_it_is_asked_is_not_the_clients(make: Any, asked: Asked) -> None:
     core = make()
     client = core.client(heartbeat_interval=1000)

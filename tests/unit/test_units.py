@@ -12,6 +12,7 @@ import pytest
 from nsqcy.nsqd import master
 from nsqcy.nsqd.options import NSQD
 from nsqcy.process import arbiter, openfiles, watchdog
+from nsqcy.process import service as manager
 
 CONF = Path(__file__).parents[2] / "conf"
 UNITS = {path.name: path for path in CONF.glob("nsqd.s*") if path.suffix != ".ini"}
@@ -55,7 +56,7 @@ def test_a_worker_that_hangs_is_replaced_before_the_watchdog_barks(service: dict
 
 
 def test_more_time_is_asked_for_in_time(service: dict[str, str]) -> None:
-    assert watchdog.AGAIN < watchdog.MORE_TIME < float(service["TimeoutStartSec"])
+    assert manager.AGAIN < manager.MORE_TIME < float(service["TimeoutStartSec"])
 
 
 def test_many_files_may_be_open(service: dict[str, str]) -> None:
