@@ -9,7 +9,8 @@ const PAUSE = 300 // ms between two touches
 
 function upgrades(args) {
   const codec = args.codec ? {[args.codec]: true} : {}
-  return {tls: args.tls, tlsVerification: false, ...codec}
+  const auth = args.secret ? {authSecret: args.secret} : {} // it does not take undefined
+  return {tls: args.tls, tlsVerification: false, ...codec, ...auth}
 }
 
 function send(message) {
@@ -29,7 +30,6 @@ function consume(args) {
     nsqdTCPAddresses: [args.address],
     maxInFlight: Number(args.rdy),
     heartbeatInterval: Number(args.heartbeat),
-    authSecret: args.secret,
     lookupdPollInterval: 1, // also how often it tries to reconnect, in seconds
     ...upgrades(args),
   })
@@ -69,7 +69,6 @@ async function publish(args) {
   const [host, port] = args.address.split(':')
   const options = {
     heartbeatInterval: Number(args.heartbeat),
-    authSecret: args.secret,
     ...upgrades(args),
   }
   const writer = new nsq.Writer(host, Number(port), options)
