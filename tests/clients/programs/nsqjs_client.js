@@ -7,9 +7,11 @@ const nsq = require(path.join(process.env.NSQCY_NODE_MODULES, 'nsqjs'))
 
 const PAUSE = 300 // ms between two touches
 
-function upgrades(args) {
+// It takes no option that is undefined.
+function connection(args) {
   const codec = args.codec ? {[args.codec]: true} : {}
-  return {tls: args.tls, tlsVerification: false, ...codec}
+  const secret = args.secret ? {authSecret: args.secret} : {}
+  return {tls: args.tls, tlsVerification: false, ...codec, ...secret}
 }
 
 function send(message) {
@@ -29,9 +31,8 @@ function consume(args) {
     nsqdTCPAddresses: [args.address],
     maxInFlight: Number(args.rdy),
     heartbeatInterval: Number(args.heartbeat),
-    authSecret: args.secret,
     lookupdPollInterval: 1, // also how often it tries to reconnect, in seconds
-    ...upgrades(args),
+    ...connection(args),
   })
   reader.on('error', (error) => console.error(String(error)))
   reader.on('message', (message) => {
@@ -67,11 +68,7 @@ async function* batches(size) {
 
 async function publish(args) {
   const [host, port] = args.address.split(':')
-  const options = {
-    heartbeatInterval: Number(args.heartbeat),
-    authSecret: args.secret,
-    ...upgrades(args),
-  }
+  const options = {heartbeatInterval: Number(args.heartbeat), ...connection(args)}
   const writer = new nsq.Writer(host, Number(port), options)
   writer.on('error', (error) => console.error(String(error)))
   const ready = new Promise((resolve) => writer.once('ready', resolve))
