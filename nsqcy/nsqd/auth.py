@@ -14,8 +14,9 @@ from nsqcy.errors import NsqError
 from nsqcy.nsqd import gojson
 
 ANSWER_MOST = 1 << 20  # bytes of an answer
-EXPRESSIONS_MOST = 5000  # of an answer, which bound the time of a decision
+EXPRESSIONS_MOST = 2000  # of an answer, which bound the time of a decision
 EXPRESSION_MOST = 64 << 10  # bytes of one, compiled
+STEPS_MOST = 100_000  # of all of them, compiled, which bound their memory
 DECISIONS_MOST = 1000  # remembered of one answer
 TTL_MOST = 10 * 365 * 86400  # seconds; for ever, in the life of a connection
 PERMISSIONS = frozenset({"subscribe", "publish"})
@@ -102,6 +103,7 @@ def parse(body: bytes) -> Authorization:
     if answer["ttl"] <= 0:
         raise AuthFailure(f"invalid TTL {answer['ttl']} (must be > 0)")
     left = EXPRESSIONS_MOST
+    steps = 0
     grants = []
     for each in answer["authorizations"]:
         if not PERMISSIONS.issuperset(each["permissions"]):
@@ -110,6 +112,9 @@ def parse(body: bytes) -> Authorization:
         if left < 0:
             raise AuthFailure(f"more than {EXPRESSIONS_MOST} expressions")
         topic, *channels = (_compile(text) for text in (each["topic"], *each["channels"]))
+        steps += sum(expression.programsize for expression in (topic, *channels))
+        if steps > STEPS_MOST:
+            raise AuthFailure("expressions too large, together")
         grants.append(Grant(topic, tuple(channels), frozenset(each["permissions"])))
     return Authorization(
         source=body,

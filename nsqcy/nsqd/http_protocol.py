@@ -16,7 +16,7 @@ Content-Length or by `chunked`, never by both.
 import re
 from collections.abc import Iterable
 from enum import Enum, auto
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
@@ -613,18 +613,18 @@ class HttpProtocol:
         assert head is not None
         keep_alive = self.keep_alive
         if keep_alive and head.minor and head.method != "HEAD":
-            before, after = reply.usual()
+            before, after, rest = reply.usual()
         else:
             fits = len(reply.body) <= CHUNK_ABOVE
             keep_alive = keep_alive and (fits or head.minor == 1)
-            before, after = reply.render(head.minor, keep_alive, head.method != "HEAD")
+            before, after, rest = reply.render(head.minor, keep_alive, head.method != "HEAD")
         self._head = None
         if not keep_alive:
             self.closing = True
         if self._state is not _BROKEN:
             self._state = _DRAIN if self._more else _HEAD
             self._skipped = 0
-        return before + date + after
+        return b"".join((before, date, after, *rest)) if rest else before + date + after
 
 
 PLAIN = "text/plain; charset=utf-8"
@@ -644,6 +644,15 @@ _REASONS: Final = {
     501: "Not Implemented",
     503: "Service Unavailable",
 }
+
+
+class Rendered(NamedTuple):
+    """An answer in bytes: what stands before and after the date. A long body is copied only once,
+    when all is joined."""
+
+    before: bytes
+    after: bytes
+    rest: tuple[bytes, ...] = ()
 
 
 class Reply:
@@ -669,15 +678,15 @@ class Reply:
         self.nsq = nsq
         self.headers = tuple(headers)
         self.logged = logged
-        self._usual: tuple[bytes, bytes] | None = None
+        self._usual: Rendered | None = None
 
-    def usual(self) -> tuple[bytes, bytes]:
+    def usual(self) -> Rendered:
         """What stands before and after the date, for HTTP/1.1 with keep-alive."""
         if self._usual is None:
             self._usual = self.render(1, True, True)
         return self._usual
 
-    def render(self, minor: int, keep_alive: bool, with_body: bool) -> tuple[bytes, bytes]:
+    def render(self, minor: int, keep_alive: bool, with_body: bool) -> Rendered:
         lines = [f"HTTP/1.{minor} {self.status} {_REASONS[self.status]}"]
         if self.content_type:
             lines.append(f"Content-Type: {self.content_type}")
@@ -686,15 +695,22 @@ class Reply:
         lines += [f"{name}: {value}" for name, value in self.headers]
         before = "\r\n".join([*lines, "Date: "]).encode("latin-1")
 
-        body: tuple[bytes, ...] = (self.body,)
+        body = self.body
+        short = len(body) <= CHUNK_ABOVE
         after = b""
-        if len(self.body) <= CHUNK_ABOVE:
-            after = b"\r\nContent-Length: %d" % len(self.body)
+        if short:
+            after = b"\r\nContent-Length: %d" % len(body)
         elif minor:
             after = b"\r\nTransfer-Encoding: chunked"
-            body = (b"%x\r\n" % len(self.body), self.body, b"\r\n0\r\n\r\n")
         if not keep_alive and minor:
             after += b"\r\nConnection: close"
         elif keep_alive and not minor:
             after += b"\r\nConnection: keep-alive"
-        return before, b"".join((after, b"\r\n\r\n", *(body if with_body else ())))
+        after += b"\r\n\r\n"
+        if not with_body:
+            return Rendered(before, after)
+        if short:
+            return Rendered(before, after + body)
+        if minor:
+            return Rendered(before, after + b"%x\r\n" % len(body), (body, b"\r\n0\r\n\r\n"))
+        return Rendered(before, after, (body,))

@@ -45,6 +45,7 @@ RUN = 262144  # bytes of records written at once
 AHEAD = 16  # writes under way at most
 ENTRIES_MOST = 1_000_000  # messages of a topic whose attempts are kept: each costs memory
 PROGRESS = 10.0  # seconds between lines about it
+BEAT = 1.0  # seconds between signs of life
 SMALLEST_RECORD = 30  # bytes of a message in NSQ's files
 
 _RECORD = Struct("<IIQQqIHH")  # length, crc, seq, id, timestamp, body, extensions, attributes
@@ -69,6 +70,7 @@ def is_needed(data_path: str) -> bool:
 class Importer:
     """One import of one data path, which is locked.
 
+    on_progress: told every second how far it has got
     stopping: asked now and then whether to give up
     bad: whether to import what nsqd has set aside as `.bad`, too
     """
@@ -80,6 +82,7 @@ class Importer:
         *,
         max_bytes_per_file: int = 104857600,
         bad: bool = False,
+        on_progress: Callable[[str], object] = lambda _: None,
         stopping: Callable[[], bool] = lambda: False,
         io: IoThread | None = None,
     ) -> None:
@@ -87,9 +90,11 @@ class Importer:
         self._lines = lines
         self._max_bytes_per_file = max_bytes_per_file
         self._bad = bad
+        self._on_progress = on_progress
         self._stopping = stopping
         self._io = io
         self._next_line = 0.0
+        self._next_beat = 0.0
         self._bytes = 0  # of the files to read
         self.messages = 0
         self.damages = 0
@@ -219,12 +224,15 @@ class Importer:
     def _look_up(self, queue: Queue, reader: QueueReader) -> None:
         if self._stopping():
             raise ImportStopped("stopped during the import of NSQ's files, which are as they were")
-        if time.monotonic() >= self._next_line:
-            self._next_line = time.monotonic() + PROGRESS
-            self._lines.info(
-                f"import: {queue.name}: {reader.count} messages so far,"
-                f" {self.messages + reader.count} in all"
-            )
+        now = time.monotonic()
+        if now < self._next_beat:
+            return
+        self._next_beat = now + BEAT
+        text = f"{reader.count} messages so far, {self.messages + reader.count} in all"
+        self._on_progress(f"importing {queue.name}: {text}")
+        if now >= self._next_line:
+            self._next_line = now + PROGRESS
+            self._lines.info(f"import: {queue.name}: {text}")
 
     def _on_damage(self, damage: Damage) -> None:
         self.damages += 1

@@ -116,17 +116,14 @@ def _import(options: NsqdOptions, lines: log.Log, notifier: service.Notifier) ->
     """Take over the files of NSQ's nsqd, once. Whoever connects meanwhile waits in the backlog."""
     from nsqcy.nsqd import importer
 
-    def stopping() -> bool:
-        notifier.still_starting("importing")
-        return bool(signal.sigpending() & {signal.SIGTERM, signal.SIGINT})
-
     if importer.is_needed(options.data_path):
         notifier.still_starting("importing")
         importer.Importer(
             options.data_path,
             lines,
             max_bytes_per_file=options.max_bytes_per_file,
-            stopping=stopping,
+            on_progress=notifier.still_starting,
+            stopping=lambda: bool(signal.sigpending() & {signal.SIGTERM, signal.SIGINT}),
         ).run()
 
 

@@ -340,7 +340,12 @@ ENCRYPTION = (
         TLS_NOT_REQUIRED,
         "refuse clients without TLS: false, true, or tcp-https to let plain HTTP be",
     ),
-    Option("tls-min-version", TLS_VERSION, 769, "oldest TLS to speak: tls1.0 to tls1.3"),
+    Option(
+        "tls-min-version",
+        TLS_VERSION,
+        769,
+        "oldest TLS to speak: tls1.0 to tls1.3; what is older than tls1.2 only when given by name",
+    ),
     Option("deflate", BOOL, True, "let clients compress with deflate"),
     Option(
         "max-deflate-level",

@@ -243,7 +243,17 @@ def _json_counts(counts: list[tuple[str, int]]) -> str:
 
 def _json_latency(counters: Counters) -> str:
     latency = counters.get(LATENCY)
-    return json_bytes(latency).decode() if latency else _NO_LATENCY
+    if not latency or latency["percentiles"] is None:
+        return _NO_LATENCY
+    entries = ",".join(
+        f'{{"quantile":{_number(each["quantile"])},"value":{_number(each["value"])}}}'
+        for each in latency["percentiles"]
+    )
+    return f'{{"count":{latency["count"]},"percentiles":[{entries}]}}'
+
+
+def _number(value: float) -> str:
+    return str(int(value) if value == int(value) else value)
 
 
 def _others(counters: Counters, known: frozenset[str]) -> str:

@@ -18,7 +18,6 @@ from cryptography.x509.oid import NameOID
 from OpenSSL import SSL, crypto
 
 from nsqcy.errors import LayerEnd, LayerError
-from nsqcy.layers import PIECE
 from nsqcy.nsqd.options import NsqdOptions
 
 REQUIRE = "require"  # a certificate, whoever signed it
@@ -27,6 +26,8 @@ TLS_1_2 = 0x0303
 HANDSHAKE_LIMIT = 5.0  # seconds we wait for a peer, in all
 
 _VERSIONS = {0x0301: "TLS1.0", 0x0302: "TLS1.1", 0x0303: "TLS1.2", 0x0304: "TLS1.3"}
+_RECORD = 16384  # most bytes in a record of TLS
+_ENCODED = _RECORD + 1024
 _RECORDS = b"\x15\x16"  # how TLS begins: an alert or a handshake
 
 # What OpenSSL calls cipher suites, and their names where NSQ has one, else their numbers.
@@ -234,50 +235,76 @@ class TlsLayer:
         self._connection = SSL.Connection(context, None)
         self._connection.set_accept_state()
         self._first = b""
+        self._input = bytearray()
+        self._dry = True  # OpenSSL has no input that it could go on with
+        self._output: list[bytes] = []
 
     def feed(self, data: bytes) -> None:
-        if data:
-            self._first = self._first or data[:1]
-            self._connection.bio_write(data)
+        self._first = self._first or data[:1]
+        self._input += data
 
     def handshake(self) -> bool:
         """Go on with it: True when it is done, False when it needs input. Raises LayerError."""
-        try:
-            self._connection.do_handshake()
-        except SSL.WantReadError:
-            return False
-        except SSL.Error as error:
-            if self._first not in _RECORDS:
-                # To who does not speak TLS an alert is noise.
-                self.take()
-            raise LayerError(f"tls: {_text(error)}") from None
-        return True
+        while True:
+            try:
+                self._connection.do_handshake()
+            except SSL.WantReadError:
+                if not self._pass_on():
+                    return False
+            except SSL.Error as error:
+                if self._first not in _RECORDS:
+                    # To who does not speak TLS an alert is noise.
+                    self.take()
+                raise LayerError(f"tls: {_text(error)}") from None
+            else:
+                return True
 
     def read(self) -> bytes:
-        try:
-            return self._connection.recv(PIECE)
-        except SSL.WantReadError:
-            return b""
-        except SSL.ZeroReturnError:
-            raise LayerEnd("tls: closed by the peer") from None
-        except SSL.Error as error:
-            raise LayerError(f"tls: {_text(error)}") from None
+        while not self._dry or self._pass_on():
+            try:
+                return self._connection.recv(_RECORD)
+            except SSL.WantReadError:
+                self._dry = True
+            except SSL.ZeroReturnError:
+                raise LayerEnd("tls: closed by the peer") from None
+            except SSL.Error as error:
+                raise LayerError(f"tls: {_text(error)}") from None
+        return b""
+
+    def _pass_on(self) -> bool:
+        """Give OpenSSL as much input as it needs at once: its buffers never shrink again."""
+        if not self._input:
+            return False
+        self._connection.bio_write(self._input[:_ENCODED])
+        del self._input[:_ENCODED]
+        self._dry = False
+        return True
 
     def write(self, data: bytes) -> None:
         view = memoryview(data)
         try:
             while view:
-                view = view[self._connection.send(view) :]
+                view = view[self._connection.send(view[:_RECORD]) :]
+                self._collect()
         except SSL.Error as error:
             raise LayerError(f"tls: {_text(error)}") from None
 
     def take(self) -> bytes:
-        pieces = []
+        if not self._output:
+            self._collect()
+        taken = b"".join(self._output)
+        self._output.clear()
+        return taken
+
+    def _collect(self) -> None:
         try:
             while True:
-                pieces.append(self._connection.bio_read(PIECE))
+                piece = self._connection.bio_read(_ENCODED)
+                self._output.append(piece)
+                if len(piece) < _ENCODED:
+                    break
         except SSL.WantReadError:
-            return b"".join(pieces)
+            pass
 
     def rest(self) -> None:
         """OpenSSL gives its buffers back by itself."""

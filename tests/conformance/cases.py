@@ -37,13 +37,11 @@ SECTIONS: dict[str, list[str]] = {
 
 CASES = {case for cases in SECTIONS.values() for case in cases}
 
-TLS = "needs a TLS listener, which nsqcy does not have yet"
 LOOKUP = "needs nsqlookupd"
 
 NEXT: dict[str, str] = {
     "CFG-39": LOOKUP,
     "CFG-40": LOOKUP,
-    "H08": TLS,
     "H11": LOOKUP,
     "F5": "two entries of one id in a channel's queue cannot be made from outside",
     "F7": "whether a file was synced cannot be seen from outside",

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import socket
+import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ from typing import Any
 import pytest
 from conftest import Starter
 from daemon import Nsqd
+from http_client import Answer as RawAnswer
+from http_client import Connection, request
+from talk import batch
 from web import Answer, eventually
 
 LIMITS: dict[str, Any] = {"max_msg_size": 1000, "max_body_size": 5000}
@@ -125,6 +129,57 @@ def test_sizes(nsqd: Starter, topic: str) -> None:
     answer = web.post("/mpub", cut, topic=topic, binary="true")
     assert refusal(answer) == (413, "BAD_MESSAGE")
     web.await_counts(topic, depth=1, message_count=1)
+
+
+@pytest.mark.case("HTTP-018", "HTTP-033", "HTTP-041")
+def test_sizes_of_chunked_bodies(nsqd: Starter, topic: str) -> None:
+    daemon = nsqd(**LIMITS)
+    http = Connection(str(daemon.http_port))
+
+    def post(target: str, body: bytes) -> RawAnswer:
+        return http.request("POST", target, body, Transfer_Encoding="chunked")
+
+    answer = post(f"/pub?topic={topic}", b"x" * 1001)
+    assert (answer.status, answer.message) == (413, "MSG_TOO_BIG")
+    answer = post(f"/mpub?topic={topic}-m", b"x\n" * 2500 + b"x")
+    assert (answer.status, answer.message) == (413, "BODY_TOO_BIG")
+    daemon.web.await_counts(f"{topic}-m", depth=0, message_count=0)
+    body = batch([b"x" * 900] * 10)[4:]  # without the length it has in TCP
+    assert len(body) == 9044
+    assert post(f"/mpub?topic={topic}&binary=1", body).body == b"OK"
+    daemon.web.await_counts(topic, depth=10, message_count=10)
+    answer = http.request("POST", f"/mpub?topic={topic}&binary=1", body)
+    assert (answer.status, answer.message) == (413, "BODY_TOO_BIG")
+
+
+@pytest.mark.case("HTTP-027", "HTTP-028")
+def test_half_a_request(shared: Nsqd, topic: str) -> None:
+    port = str(shared.http_port)
+    http = Connection(port).send(request("POST", f"/pub?topic={topic}", b"xx")[:-1])
+    http.half_close()
+    answer = http.answer()
+    assert (answer.status, answer.message) == (500, "INTERNAL_ERROR")
+    assert http.rest() == b""
+    http = Connection(port)
+    waiting = {"Expect": "100-continue"}
+    http.send(request("POST", f"/pub?topic={topic}", b"12345", **waiting)[:-5])
+    assert http.answer().status == 100
+    assert http.send(b"12345").answer().body == b"OK"
+    size = (1 << 20) + 1
+    http.send(request("POST", f"/pub?topic={topic}", b"1" * size, **waiting)[:-size])
+    answer = http.answer()
+    assert (answer.status, answer.message) == (413, "MSG_TOO_BIG")
+    assert answer.headers["connection"] == "close" and http.rest() == b""
+    shared.web.await_counts(topic, depth=1)
+
+
+@pytest.mark.case("HTTP-038")
+@pytest.mark.parametrize("count", [None, 0, -1, 1_048_576])
+def test_a_binary_mpub_of_no_messages(shared: Nsqd, topic: str, count: int | None) -> None:
+    body = b"" if count is None else struct.pack(">iib", count, 1, 0)
+    answer = shared.web.post("/mpub", body, topic=topic, binary="1")
+    assert refusal(answer) == (413, "BAD_BODY")
+    shared.web.await_counts(topic, depth=0, message_count=0)
 
 
 @pytest.mark.case("HTTP-021", "HTTP-022", "HTTP-023")

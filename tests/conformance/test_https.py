@@ -1,6 +1,7 @@
 """TLS on the HTTP side: section 2, and the cases about it."""
 
 import http.client
+import re
 import ssl
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,18 @@ def test_a_policy_requires_tls_and_a_certificate(
     context = trusting()
     context.load_cert_chain(files.certificate, files.key)
     assert daemon.secure_web(context).get("/config/tls_required").body == b"2"
+
+
+@pytest.mark.case("H05", "H07", "H08")
+def test_a_certificate_opens_https(nsqd: Starter, server: dict[str, Path]) -> None:
+    daemon = nsqd(**server)
+    lines = [line for line in daemon.log_text().splitlines() if "listening on" in line]
+    assert len(lines) == 3
+    for line in lines:
+        assert re.search(r"INFO: (TCP|HTTP|HTTPS): listening on 127\.0\.0\.1:[1-9]\d*$", line)
+    assert daemon.secure_web(trusting()).get("/ping").body == b"OK"
+    plain = nsqd(https_address=None)
+    assert plain.web.get("/config/https_address").body == b"0.0.0.0:4152"
 
 
 def test_a_policy_may_verify(nsqd: Starter, server: dict[str, Path], tmp_path: Path) -> None:

@@ -2,13 +2,17 @@
 
 import http.client
 import json
+import ssl
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
+from certificates import make
 from conftest import Starter
 from crowd import Loop, homes
 from daemon import Nsqd
+from encoded import client_context, connect
 from web import eventually
 
 MEMORY_KEYS = [
@@ -16,7 +20,11 @@ MEMORY_KEYS = [
     *("gc_pause_usec_100", "gc_pause_usec_99", "gc_pause_usec_95", "next_gc_bytes"),
     "gc_total_runs",
 ]
-ROUNDS = 1000
+TLS_1_3_SUITES = {
+    "TLS_AES_128_GCM_SHA256": 4865,
+    "TLS_AES_256_GCM_SHA384": 4866,
+    "TLS_CHACHA20_POLY1305_SHA256": 4867,
+}
 
 
 def pages(daemon: Nsqd, **query: Any) -> str:
@@ -149,6 +157,21 @@ def test_a_long_page_is_chunked(shared: Nsqd, topic: str) -> None:
     assert "content-length" not in answer.headers
 
 
+@pytest.mark.case("HTTP-070")
+def test_a_client_with_tls(nsqd: Starter, tmp_path: Path) -> None:
+    daemon = nsqd(**make("server").save(tmp_path).options)
+    conn = connect(daemon, tls=client_context(version=ssl.TLSVersion.TLSv1_3)).sub("t", "c")
+    client = daemon.web.client("t", "c")
+    assert isinstance(conn.socket, ssl.SSLSocket)
+    cipher = conn.socket.cipher()
+    assert cipher is not None
+    assert client["tls_cipher_suite"] == f"Unknown {TLS_1_3_SUITES[cipher[0]]}"
+    assert client["tls"] is True and client["tls_version"] == "TLS1.3"
+    assert client["tls_negotiated_protocol"] == ""
+    assert client["tls_negotiated_protocol_is_mutual"] is True
+    conn.close()
+
+
 @pytest.mark.case("HTTP-071")
 def test_the_line_of_a_consumer(shared: Nsqd, topic: str) -> None:
     conn = shared.connect()
@@ -214,7 +237,7 @@ def test_what_was_answered_is_shown_at_once(nsqd: Starter) -> None:
         assert len(at) == nsqd.workers
         asker = stack.enter_context(Link(daemon.http_port))
         pollers = [Loop(lambda: asker.request("GET", "/stats?format=json"))]
-        for number in range(ROUNDS):
+        for number in range(1000 if nsqd.workers > 1 else 100):
             name = topics[number % len(topics)]
             publishing, asking = at[number % len(at)], at[(number // 3 + 1) % len(at)]
             assert publishing.request("POST", f"/pub?topic={name}", b"x") == b"OK"

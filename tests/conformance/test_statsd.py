@@ -92,13 +92,12 @@ def test_keys_types_and_values(nsqd: Starter, statsd: Listener) -> None:
     for one, other in pairwise(push):
         assert len(one) <= 508 < len(one) + len(other.splitlines(keepends=True)[0])
 
-    begun = time.monotonic()
     web.pub("a", b"12345")
-    pushed = figures(statsd.push("gc_runs"), start)
+    while pushed["topic.a.message_count"] != "1|c":
+        pushed = figures(statsd.push("gc_runs"), start)
     assert pushed["topic.tt.message_count"] == pushed["topic.tt.channel.cc.message_count"] == "0|c"
-    assert pushed["topic.a.message_count"] == "1|c" and pushed["topic.a.message_bytes"] == "5|c"
+    assert pushed["topic.a.message_bytes"] == "5|c" and pushed["topic.a.depth"] == "1|g"
     assert pushed["topic.tt.depth"] == "0|g" and pushed["topic.tt.channel.cc.depth"] == "2|g"
-    assert time.monotonic() - begun > 0.5  # it came by the clock
     assert web.get("/config/statsd_prefix").body == start.encode()
     daemon.stop()
     log = daemon.log_text()
@@ -128,6 +127,30 @@ def test_what_is_left_out_and_small_packets(nsqd: Starter, statsd: Listener) -> 
     assert not any("#ephemeral" in stat or stat.startswith("mem.") for stat in found)
     lines = [f"{stat}:{value}" for stat, value in found.items()]
     assert shape(lines, "topic.t.") == TOPIC and shape(lines, "topic.t.channel.c.") == CHANNEL
+
+
+@pytest.mark.case("STATSD-06")
+def test_percentiles(nsqd: Starter, statsd: Listener) -> None:
+    daemon = nsqd(
+        statsd_address=statsd.address,
+        statsd_interval="1500ms",
+        e2e_processing_latency_percentile="0.5,0.999,1.0",
+    )
+    latencies = [f"e2e_processing_latency_{percent} g" for percent in (100, 100, 50)]
+    daemon.web.create("t", "c")
+    daemon.web.create("u")
+    statsd.push("gc_runs")  # begun, perhaps, before all of that was there
+    daemon.web.pub("t", b"x")
+    daemon.connect().sub("t", "c", 1).take(1)
+    daemon.web.await_counts("t", "c", in_flight_count=0, depth=0)
+    statsd.push("gc_runs")
+    lines = b"".join(statsd.push("gc_runs")).decode().splitlines()
+    prefix = lines[0][: lines[0].index("topic.")]
+    assert shape(lines, f"{prefix}topic.t.") == TOPIC + latencies
+    assert shape(lines, f"{prefix}topic.t.channel.c.") == CHANNEL + latencies
+    assert shape(lines, f"{prefix}topic.u.") == TOPIC  # it has no channel
+    values = [int(line[line.index(":") + 1 : -2]) for line in lines if "_latency_" in line]
+    assert len(values) == 6 and len(set(values)) == 1 and values[0] > 0
 
 
 def test_a_statsd_that_cannot_be_found(nsqd: Starter) -> None:

@@ -11,7 +11,7 @@ import pytest
 from auth_server import AuthServer, Reply, answer, grant
 from conftest import Starter
 from daemon import Nsqd
-from talk import HEARTBEAT, RESPONSE, Conn, sized
+from talk import HEARTBEAT, MESSAGE, RESPONSE, Conn, sized
 from web import eventually
 
 CROWD = 40  # more than a worker asks at a time
@@ -46,9 +46,12 @@ def test_nobody_waits_for_others(one: Nsqd, auth_server: AuthServer, topic: str)
         eventually(lambda: len(auth_server.asked(slow)) == 32)
         producer.pub(topic, b"x")
         assert one.web.get("/ping").body == b"OK"
-        frames = [consumer.frame(), consumer.frame(), consumer.frame()]
-        assert frames.count((RESPONSE, HEARTBEAT)) >= 1
-        assert sum(frame.kind == 2 for frame in frames) == 1
+        seen = set()
+        while seen != {RESPONSE, MESSAGE}:
+            frame = consumer.frame()
+            seen.add(frame.kind)
+            if frame == (RESPONSE, HEARTBEAT):
+                consumer.nop()
     for conn in crowd:
         assert conn.expect_json()["permission_count"] == 1
 

@@ -1,17 +1,30 @@
-"""What other people's test suites and scripts demand of the command, beyond the protocol."""
+"""What other people's test suites and scripts demand of the command, beyond the protocol.
 
+Their demands are numbered (H01 to H22); those of nsqlookupd have no test yet.
+"""
+
+import contextlib
+import http.client
+import json
 import re
 import socket
+import ssl
 import time
 from pathlib import Path
 
 import pytest
+from auth_server import AuthServer
+from certificates import Files, Identity, make
 from conftest import Starter
 from daemon import Nsqd, free_port, run
+from encoded import client_context, connect, start_tls
 from talk import Conn, sized
+from weak_certificates import WEAK_AUTHORITY, WEAK_CLIENT
 from web import eventually
 
 VERSION = re.compile(r"[a-z]+ v\d+\.\d+\.\d+(-[a-z]+)? \(built w/[a-z0-9.-]+\)")
+SERVER = make("server")
+STRANGER = make("stranger")
 ANNOUNCEMENT = re.compile(r"(TCP|HTTP|HTTPS): listening on \d+\.\d+\.\d+\.\d+:\d+\s*$")
 
 
@@ -20,6 +33,7 @@ def test_flag_forms(nsqd: Starter) -> None:
     daemon = nsqd(
         args=(
             "-broadcast-address=127.0.0.1",
+            "-lookupd-tcp-address=127.0.0.1:1",
             "-max-rdy-count",
             "17",
             "--msg-timeout",
@@ -36,19 +50,22 @@ def test_flag_forms(nsqd: Starter) -> None:
 @pytest.mark.case("H03", "H04")
 def test_version_line() -> None:
     result = run("--version")
+    assert result.returncode == 0
     assert VERSION.search(result.stdout), result
     found = re.search(r"v(\d+)\.(\d+)\.(\d+)", result.stdout)
     assert found and tuple(map(int, found.groups())) >= (0, 3, 6)
 
 
 @pytest.mark.case("H05", "H06", "H07")
-def test_announcements(nsqd: Starter) -> None:
-    daemon = nsqd(tcp_address="0.0.0.0:0", http_address="0.0.0.0:0")
-    assert daemon.tcp_port and daemon.http_port
+def test_announcements(nsqd: Starter, tmp_path: Path) -> None:
+    addresses = dict.fromkeys(["tcp_address", "http_address", "https_address"], "0.0.0.0:0")
+    daemon = nsqd(**addresses, **SERVER.save(tmp_path).options)
+    # Each was read while the daemon runs.
+    assert all([daemon.tcp_port, daemon.http_port, daemon.https_port])
     daemon.connect().usable()
     daemon.stop()
     lines = [line for line in daemon.log_text().splitlines() if "listening on" in line]
-    assert len(lines) == 2
+    assert len(lines) == 3
     assert all(ANNOUNCEMENT.search(line) for line in lines), lines
 
 
@@ -57,6 +74,19 @@ def test_stderr_ends_with_the_daemon(nsqd: Starter) -> None:
     daemon = nsqd()
     daemon.stop()
     assert not daemon._reader.is_alive(), "something still holds stderr open"
+
+
+@pytest.mark.case("H08")
+def test_https_opens_by_itself_with_a_certificate(nsqd: Starter, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        with contextlib.suppress(OSError):  # then somebody else has taken it
+            taken.bind(("0.0.0.0", 4152))
+            taken.listen()
+        assert "HTTPS" not in nsqd(https_address=None).log_text()
+        daemon = nsqd.prepare(https_address=None, **SERVER.save(tmp_path).options)
+        daemon.launch()
+        assert daemon.wait(20) == 1
+        assert "listen (0.0.0.0:4152) failed" in daemon.log_text()
 
 
 @pytest.mark.case("H09")
@@ -150,3 +180,69 @@ def test_error_texts(shared: Nsqd, sent: bytes, text: str) -> None:
     conn = shared.connect()
     conn.send(sent)
     conn.expect_error(text, reset=True)
+
+
+@pytest.mark.case("H19")
+@pytest.mark.parametrize("tls", [False, True])
+def test_both_codecs_are_an_error(tls: bool, nsqd: Starter, tmp_path: Path) -> None:
+    conn = nsqd(**SERVER.save(tmp_path).options).connect()
+    wanted = {"feature_negotiation": True, "tls_v1": tls, "snappy": True, "deflate": True}
+    conn.command("IDENTIFY", body=json.dumps(wanted).encode())
+    conn.expect_error("E_IDENTIFY_FAILED cannot enable both deflate and snappy compression")
+
+
+def served(daemon: Nsqd, shown: Files | None = None) -> None:
+    """A client that shows this certificate, made to bear with old ones, gets through."""
+    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        context = client_context(shown, version, level=0)
+        connect(daemon, tls=context).usable()
+        assert daemon.secure_web(context).get("/ping").body == b"OK"
+
+
+def refused(daemon: Nsqd, shown: Files | None = None) -> None:
+    context = client_context(shown, ssl.TLSVersion.TLSv1_2)
+    conn = daemon.connect()
+    conn.negotiate(tls_v1=True)
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        start_tls(conn, context)
+    with pytest.raises((ssl.SSLError, ConnectionError, http.client.BadStatusLine)):
+        daemon.secure_web(context).get("/ping")
+
+
+@pytest.mark.case("H20")
+@pytest.mark.parametrize(
+    "server", [make("late", expired=True), WEAK_CLIENT], ids=["expired", "SHA-1"]
+)
+def test_old_certificates_serve(server: Identity, nsqd: Starter, tmp_path: Path) -> None:
+    served(nsqd(**server.save(tmp_path).options))
+
+
+@pytest.mark.case("H21")
+def test_a_chain_that_ends_in_a_weak_authority(nsqd: Starter, tmp_path: Path) -> None:
+    daemon = nsqd(
+        tls_client_auth_policy="require-verify",
+        tls_root_ca_file=WEAK_AUTHORITY.save(tmp_path).certificate,
+        **SERVER.save(tmp_path).options,
+    )
+    served(daemon, WEAK_CLIENT.save(tmp_path))
+    refused(daemon, STRANGER.save(tmp_path))
+    refused(daemon)
+
+
+@pytest.mark.case("H22")
+def test_a_certificate_is_demanded_but_not_verified(
+    nsqd: Starter, auth_server: AuthServer, topic: str, tmp_path: Path
+) -> None:
+    daemon = nsqd(
+        tls_client_auth_policy="require",
+        auth_http_address=auth_server.address,
+        **SERVER.save(tmp_path).options,
+    )
+    refused(daemon)
+    shown = STRANGER.save(tmp_path)
+    assert daemon.secure_web(client_context(shown)).get("/ping").body == b"OK"
+    conn = connect(daemon, tls=client_context(shown))
+    conn.command("AUTH", body=topic.encode())
+    assert conn.expect_json()["permission_count"] == 1
+    conn.usable()
+    assert "common_name=stranger&" in auth_server.asked(topic)[0].path

@@ -113,7 +113,8 @@ def test_size_is_bounded() -> None:
     parse(answer(identity="x" * (ANSWER_MOST - 500)))
     assert "bytes" in refusal(answer(identity="x" * ANSWER_MOST))
     assert "too large" in refusal(answer(grant("(a{1000})" * 30)))
-    assert "more than 5000" in refusal(
+    assert "together" in refusal(answer(*[grant("(a{1000})")] * 200))
+    assert "more than 2000" in refusal(
         b'{"ttl":1,"authorizations":[' + b"null," * 200_000 + b"null]}"
     )
 

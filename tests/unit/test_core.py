@@ -476,6 +476,7 @@ def test_latencies_of_what_is_on_disk_only(make, restart):
     for message in held:
         consumer.finish(message.id)
         expected.append(core.wall - message.timestamp)
+    core.settle()
     assert latencies(core) == reference.summary(expected, (1, 0.5))
 
 

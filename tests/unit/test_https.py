@@ -257,6 +257,24 @@ def test_a_change_of_keys(start: Callable[..., Server]) -> None:
         client.kill()
 
 
+@pytest.mark.skipif(not shutil.which("openssl"), reason="needs the openssl program")
+def test_nothing_is_negotiated_again(start: Callable[..., Server]) -> None:
+    """The peer is told so at once, rather than be left to wait."""
+    server = start()
+    words = ["openssl", "s_client", "-connect", f"127.0.0.1:{server.address}", "-tls1_2"]
+    client = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    with client:
+        assert client.stdin is not None and client.stdout is not None
+        while b"Verify return code" not in (line := client.stdout.readline()):
+            assert line
+        client.stdin.write(b"R\n")
+        client.stdin.flush()
+        assert b"no renegotiation" in client.stdout.read()
+    assert server.connect().request("GET", "/ping").status == 200
+
+
 def test_where_tls_is_required(start: Callable[..., Server]) -> None:
     assert start("--tls-only").connect().request("GET", "/ping").status == 200
 

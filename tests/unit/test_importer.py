@@ -252,6 +252,17 @@ def test_a_file_that_may_not_be_read_stops_the_import(
     assert content(tmp_path) == originals and not (tmp_path / importer.TMP).exists()
 
 
+def test_progress_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importer, "BEAT", 0.0)
+    monkeypatch.setattr(importer, "PROGRESS", 0.0)
+    data_file(tmp_path, "t:c").write_bytes(image(messages(0, 3000)))
+    told: list[str] = []
+    lines = run(tmp_path, on_progress=told.append)
+    expected = [f"t:c: {n} messages so far, {n} in all" for n in (1024, 2048)]
+    assert told == [f"importing {text}" for text in expected]
+    assert [line for line in lines if "so far" in line] == [f"import: {text}" for text in expected]
+
+
 def test_an_import_is_given_up_when_asked(tmp_path: Path) -> None:
     data_file(tmp_path, "t:c").write_bytes(image(messages(0, 5000)))
     originals = content(tmp_path)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsqcy.nsqd import statsd
 from nsqcy.nsqd.gathering import Whole
 from nsqcy.nsqd.stats import MEMORY_KEYS, Query
 from nsqcy.nsqd.statsd import DEFAULT_PACKET, Pusher, Writer, dial, packets
@@ -205,6 +206,44 @@ class Notes:
     info = warn = error = note
 
 
+def options(address: str) -> types.SimpleNamespace:
+    return types.SimpleNamespace(
+        statsd_address=address,
+        statsd_prefix="p.",
+        statsd_interval=60 * 10**9,
+        statsd_mem_stats=False,
+        statsd_udp_packet_size=60,
+        statsd_exclude_ephemeral=False,
+    )
+
+
+@pytest.mark.case("STATSD-01")
+def test_pushes_come_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """First one interval after the start; one that took too long makes none of the next late."""
+    clock = 1000.0
+    pushes: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        nonlocal clock
+        clock += seconds
+
+    def push() -> None:
+        nonlocal clock
+        pushes.append(clock - 1000.0)
+        clock += {2: 59.5, 3: 130.0}.get(len(pushes), 1.0)
+        if len(pushes) == 6:
+            raise gevent.GreenletExit
+
+    pusher = Pusher(options("127.0.0.1:1"), Fleeting(), Notes())
+    monkeypatch.setattr(pusher, "_push", push)
+    monkeypatch.setattr(statsd.time, "monotonic", lambda: clock)
+    monkeypatch.setattr(gevent, "sleep", sleep)
+    with pytest.raises(gevent.GreenletExit):
+        pusher._run()
+    # The third took more than two intervals: of the two it missed one is made up for.
+    assert pushes == [60, 120, 180, 310, 360, 420]
+
+
 @pytest.mark.case("STATSD-01", "STATSD-03")
 def test_a_push_is_spread_over_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     """But for its last second, the pause after the last packet included."""
@@ -212,22 +251,15 @@ def test_a_push_is_spread_over_the_interval(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(gevent, "sleep", pauses.append)
     listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     listener.bind(("127.0.0.1", 0))
-    options = types.SimpleNamespace(
-        statsd_address="127.0.0.1:{}".format(*listener.getsockname()[1:]),
-        statsd_prefix="p.",
-        statsd_interval=60 * 10**9,
-        statsd_mem_stats=False,
-        statsd_udp_packet_size=60,
-        statsd_exclude_ephemeral=False,
-    )
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
     gathering, notes = Fleeting(), Notes()
-    pusher = Pusher(options, gathering, notes)
+    pusher = Pusher(options(address), gathering, notes)
     pusher._push()
     assert gathering.asked == [Query(json=True, include_clients=False)]
     assert len(pauses) > 5 and set(pauses) == {59 / len(pauses)}
     got = [listener.recv(1000) for _ in pauses]
     assert b"".join(got).startswith(b"p.topic.t.message_count:13|c\n")
-    assert notes.lines == [f"STATSD: pushing stats to {options.statsd_address}"]
+    assert notes.lines == [f"STATSD: pushing stats to {address}"]
     listener.close()
     pusher._push()  # nobody listens any more: nothing to say about that
     assert len(notes.lines) == 2
