@@ -19,11 +19,7 @@ _ESCAPED = {ord(each): f"\\u{ord(each):04x}" for each in "&<>\u2028\u2029"}
 def decode(body: bytes, fields: Fields) -> dict[str, Any]:
     """Every field of the object that `body` is, read or at its default."""
     try:
-        value = json.loads(
-            body.decode("utf-8", "replace"),
-            object_pairs_hook=_Pairs,
-            parse_constant=_refuse_constant,
-        )
+        value = _DECODER.decode(body.decode("utf-8", "replace"))
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except ValueError:
@@ -33,8 +29,7 @@ def decode(body: bytes, fields: Fields) -> dict[str, Any]:
 
 
 def encode(value: Any) -> bytes:
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    return text.translate(_ESCAPED).encode()
+    return _ENCODER.encode(value).translate(_ESCAPED).encode()
 
 
 # -- readers
@@ -102,3 +97,8 @@ EMPTY = _Pairs()
 
 def _refuse_constant(text: str) -> None:
     raise ValueError(f"{text} is not JSON")
+
+
+# Made once: an IDENTIFY of each of thousands of clients may come in one turn.
+_DECODER = json.JSONDecoder(object_pairs_hook=_Pairs, parse_constant=_refuse_constant)
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)

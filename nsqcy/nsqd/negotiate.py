@@ -4,7 +4,6 @@ Owns the rules of NSQ's IDENTIFY (which fields there are, what they may hold, in
 are checked) and the answer. Pure; knows no connection. See the tests of case ids C050 to C083.
 """
 
-import json
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -153,7 +152,7 @@ def _answer(identity: Identity, options: NsqdOptions) -> bytes:
         "topology_region": options.topology_region,
         "topology_zone": options.topology_zone,
     }
-    return json.dumps(agreed, separators=(",", ":"), ensure_ascii=False).encode()
+    return gojson.encode(agreed)
 
 
 # -- the body

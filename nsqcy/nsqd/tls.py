@@ -8,6 +8,7 @@ over bytes in memory, used by TCP and HTTPS alike. Knows neither of their protoc
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 from cryptography import x509
@@ -232,12 +233,18 @@ class TlsLayer:
     """TLS of one connection, the server's side."""
 
     def __init__(self, context: SSL.Context) -> None:
-        self._connection = SSL.Connection(context, None)
-        self._connection.set_accept_state()
+        self._context = context
         self._first = b""
         self._input = bytearray()
         self._dry = True  # OpenSSL has no input that it could go on with
         self._output: list[bytes] = []
+
+    @cached_property
+    def _connection(self) -> SSL.Connection:
+        """Made by the first step of the handshake: thousands of clients may come in one turn."""
+        connection = SSL.Connection(self._context, None)
+        connection.set_accept_state()
+        return connection
 
     def feed(self, data: bytes) -> None:
         self._first = self._first or data[:1]

@@ -13,6 +13,7 @@ import cramjam
 import pytest
 from certificates import Files, Identity, make
 from conftest import Starter, keep
+from crowd import Loop, publish
 from daemon import Nsqd, run
 from encoded import IDENTIFIER, Snappy, client_context, connect, start_codec, start_tls
 from talk import MESSAGE, Conn, Hangup, Message, sized, split_frames
@@ -110,6 +111,30 @@ def test_topics_of_every_worker(tls: bool, codec: str, secured: Nsqd, topic: str
         connect(secured, tls=tls, codec=codec).mpub(name, bodies)
         assert [message.body for message in conn.take(200)] == bodies
         secured.web.await_counts(name, "c", depth=0, in_flight_count=0, message_count=200)
+
+
+@every_way
+def test_a_long_pipeline(tls: bool, codec: str, secured: Nsqd, topic: str) -> None:
+    """More than a session may have outstanding, and than is decoded in a turn: it stops reading,
+    and goes on with what it has received already."""
+    for name in (f"{topic}-{number}" for number in range(3)):
+        consumer = secured.connect().sub(name, "c", rdy=2500)
+        conn = connect(secured, tls=tls, codec=codec)
+        bodies = [(b"%d " % number).ljust(1000, b".") for number in range(6000)]
+        sending = Loop(lambda conn=conn, name=name, bodies=bodies: send_all(conn, name, bodies))
+        received = []
+        for _ in bodies:
+            received.append(consumer.message())
+            consumer.fin(received[-1])
+        sending.join()
+        for _ in bodies:
+            conn.expect_ok()
+        assert [message.body for message in received] == bodies
+
+
+def send_all(conn: Conn, topic: str, bodies: list[bytes]) -> bool:
+    conn.send(b"".join(publish(topic, body) for body in bodies))
+    return False
 
 
 @every_way

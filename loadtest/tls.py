@@ -1,0 +1,266 @@
+"""What TLS costs: the others, when thousands arrive at once; and itself, far from its topic.
+
+    PYTHONPATH=. python loadtest/tls.py [--workers 2] [--pairs 5] [--arrivals 2000]
+
+Arrivals: a plain consumer's delivery latency and heartbeats, quiet and while so many clients begin
+their TLS handshakes in the same moment, in pairs. The clients run in a process of their own and
+have all said what comes before the handshake. The 99th percentile should not grow by more than
+50 ms.
+
+Rates: messages a second of a TLS consumer whose topic is another worker's, against one at home, in
+pairs. The ratio should be at least 0.6. The same of plain, snappy and deflate.
+"""
+
+import argparse
+import json
+import select
+import ssl
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from certificates import make  # noqa: E402
+from crowd import homes, owners  # noqa: E402
+from daemon import Nsqd  # noqa: E402
+from encoded import client_context, connect  # noqa: E402
+from talk import MESSAGE, Conn, Message  # noqa: E402
+
+from nsqcy._wire import finish_all  # noqa: E402
+
+BETWEEN = 0.002  # seconds from one probe to the next
+MOST_WORSE = 0.050
+LEAST_RATIO = 0.6
+MESSAGES = 300_000
+BODY = bytes(200)
+
+
+# -- arrivals
+
+
+def arrive(port: int, count: int) -> None:
+    """The other process: everything but the handshakes, then, at a word, these."""
+    context = client_context()
+    hellos = []
+    for _ in range(count):
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = context.wrap_bio(incoming, outgoing)
+        try:
+            tls.do_handshake()
+        except ssl.SSLWantReadError:
+            hellos.append((tls, incoming, outgoing))
+    conns = [Conn(("127.0.0.1", port), timeout=30) for _ in hellos]
+    print("ready", flush=True)
+    sys.stdin.readline()
+    start = time.monotonic()
+    wanted = json.dumps({"feature_negotiation": True, "tls_v1": True}).encode()
+    for conn in conns:
+        conn.command("IDENTIFY", body=wanted)
+    for conn, (_, _, outgoing) in zip(conns, hellos, strict=True):
+        conn.expect_json()
+        conn.socket.sendall(outgoing.read())
+    failed = 0
+    for conn, (tls, incoming, outgoing) in zip(conns, hellos, strict=True):
+        failed += finish_handshake(conn, tls, incoming, outgoing) != b"OK"
+    print(time.monotonic() - start, failed, flush=True)
+
+
+def finish_handshake(
+    conn: Conn, tls: ssl.SSLObject, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO
+) -> bytes:
+    """The end of a frame that says how it went."""
+    done = False
+    while True:
+        received = conn.socket.recv(65536)
+        if not received:
+            return b""
+        incoming.write(received)
+        try:
+            if not done:
+                tls.do_handshake()
+                done = True
+                conn.socket.sendall(outgoing.read())
+            return tls.read(100)[8:]
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError:
+            return b""
+
+
+class Probe:
+    """A producer and a consumer of one topic, and one that only gets heartbeats."""
+
+    def __init__(self, daemon: Nsqd) -> None:
+        daemon.web.create("probe", "c")
+        self.producer = daemon.connect()
+        self.consumer = daemon.connect().sub("probe", "c", rdy=1000)
+        self.idler = daemon.connect(pong=False)
+        self.idler.negotiate(heartbeat_interval=1000)
+        self.beat = 0.0
+
+    def run(self, ended: Callable[[], bool]) -> tuple[list[float], list[float]]:
+        """Latencies of messages, and how late heartbeats were, until it has ended."""
+        latencies: list[float] = []
+        late: list[float] = []
+        due = time.monotonic()
+        conns = {conn.socket: conn for conn in (self.producer, self.consumer, self.idler)}
+        while not ended():
+            now = time.monotonic()
+            if now >= due:
+                self.producer.command("PUB", "probe", body=struct.pack(">d", now))
+                due = now + BETWEEN
+            for sock in select.select(list(conns), [], [], max(due - now, 0))[0]:
+                frame = conns[sock].frame()
+                now = time.monotonic()
+                if frame.kind == MESSAGE:
+                    message = Message.parse(frame.data)
+                    latencies.append(now - struct.unpack(">d", message.body)[0])
+                    self.consumer.fin(message)
+                elif sock is self.idler.socket:
+                    if self.beat:
+                        late.append(now - self.beat - 1.0)
+                    self.beat = now
+                    self.idler.nop()
+        return latencies, late
+
+
+def percentile(values: list[float], share: float) -> float:
+    return sorted(values)[min(int(len(values) * share), len(values) - 1)] if values else 0.0
+
+
+def measure_arrivals(workers: int, pairs: int, count: int) -> None:
+    with tempfile.TemporaryDirectory() as home:
+        files = make("server").save(Path(home))
+        daemon = Nsqd(Path(home), workers=workers, **files.options).start()
+        try:
+            # The log is read by this process, whose clock is to be on time.
+            daemon.web.put("/config/log_level", b"warn")
+            probe = Probe(daemon)
+            probe.run(after(1.0))
+            worse = [arrivals_pair(daemon, probe, count) for _ in range(pairs)]
+        finally:
+            daemon.destroy()
+    median = statistics.median(worse)
+    mark = "" if median <= MOST_WORSE else "   <-- too much"
+    print(f"workers {workers}: {count} arrivals make p99 worse by {median * 1000:.1f} ms{mark}")
+
+
+def after(seconds: float) -> Callable[[], bool]:
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() >= end
+
+
+def arrivals_pair(daemon: Nsqd, probe: Probe, count: int) -> float:
+    words = [sys.executable, __file__, "--arrive", str(daemon.tcp_port), "--arrivals", str(count)]
+    crowd = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert crowd.stdin is not None and crowd.stdout is not None
+    assert crowd.stdout.readline() == "ready\n"
+    quiet, quiet_beats = probe.run(after(2.0))
+    crowd.stdin.write("go\n")
+    crowd.stdin.flush()
+    busy, busy_beats = probe.run(lambda: bool(select.select([crowd.stdout], [], [], 0)[0]))
+    took, failed = crowd.stdout.readline().split() or ("nan", count)
+    crowd.wait()
+    for name, latencies, beats in (
+        ("quiet", quiet, quiet_beats),
+        (f"{float(took):.1f} s of arrivals, {failed} failed", busy, busy_beats),
+    ):
+        figures = [percentile(latencies, share) * 1000 for share in (0.5, 0.99, 1.0)]
+        print(
+            f"  {name}: p50 {figures[0]:.2f} ms, p99 {figures[1]:.2f} ms, most {figures[2]:.2f} ms,"
+            f" heartbeats at most {max(beats, default=0.0) * 1000:.1f} ms late",
+            flush=True,
+        )
+    probe.run(after(1.0))
+    return percentile(busy, 0.99) - percentile(quiet, 0.99)
+
+
+# -- rates
+
+
+def measure_rates(workers: int, pairs: int) -> None:
+    with tempfile.TemporaryDirectory() as home:
+        files = make("server").save(Path(home))
+        daemon = Nsqd(Path(home), workers=workers, move_sessions="false", **files.options).start()
+        try:
+            names = [f"topic{number}" for number in range(workers)]
+            placed = owners(workers, names)
+            for name in names:
+                daemon.web.create(name, "c")
+            for tls, codec in ((False, ""), (True, ""), (False, "snappy"), (False, "deflate")):
+                measure_way(daemon, placed, pairs, tls, codec)
+        finally:
+            daemon.destroy()
+
+
+def measure_way(daemon: Nsqd, placed: dict[str, int], pairs: int, tls: bool, codec: str) -> None:
+    topic, owner = next(iter(placed.items()))
+    ratios, home_rates = [], []
+    for _ in range(pairs):
+        rates = {}
+        for at_home in (True, False):
+            rates[at_home] = consume(daemon, topic, owner, at_home, tls, codec)
+        ratios.append(rates[False] / rates[True])
+        home_rates.append(rates[True])
+    ratio = statistics.median(ratios)
+    # Plain sessions are here to compare with: they would have moved.
+    mark = "" if ratio >= LEAST_RATIO or not (tls or codec) else "   <-- too little"
+    name = "+".join(filter(None, ["TLS" if tls else "", codec])) or "plain"
+    print(
+        f"{name}: {statistics.median(home_rates):.0f} messages/s at home, "
+        f"foreign {ratio:.2f} of that{mark}",
+        flush=True,
+    )
+
+
+def consume(daemon: Nsqd, topic: str, owner: int, at_home: bool, tls: bool, codec: str) -> float:
+    """Messages per second of one consumer, from a backlog."""
+    producer = daemon.connect()
+    for _ in range(MESSAGES // 500):
+        producer.mpub(topic, [BODY] * 500)
+    spare = []
+    while True:
+        conn = connect(daemon, tls=tls, codec=codec)
+        if (homes(daemon, [conn])[0] == owner) is at_home:
+            break
+        spare.append(conn)
+    conn.sub(topic, "c", rdy=2500)
+    received, count, data = 0, 0, b""
+    start = time.monotonic()
+    while received < MESSAGES:
+        data += conn.socket.recv(262144)
+        lines, used, count = finish_all(data)
+        data = data[used:]
+        received += count
+        if lines:
+            conn.socket.sendall(lines)
+    seconds = time.monotonic() - start
+    for each in (producer, conn, *spare):
+        each.close()
+    daemon.web.await_counts(topic, "c", in_flight_count=0, depth=0)
+    return received / seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--arrivals", type=int, default=2000)
+    parser.add_argument("--arrive", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.arrive:
+        arrive(args.arrive, args.arrivals)
+        return
+    measure_arrivals(args.workers, args.pairs, args.arrivals)
+    measure_rates(args.workers, args.pairs)
+
+
+if __name__ == "__main__":
+    main()
