@@ -134,11 +134,11 @@ cdef class Publisher:
         cdef Session session = self.session_to(owner)
         cdef _Batch batch
         cdef bytes command
-        if len(bodies) == 1:
-            name = b"DPUB %s %d\n" % (key, delay_ms) if delay_ms else b"PUB %s\n" % key
-            commands = [b"".join((name, pack(">i", len(bodies[0])), bodies[0]))]
-        else:
-            commands = [_mpub(key, part) for part in _parts(bodies)]
+        # Its owner takes no MPUB above max-body-size, though what came by HTTP may be larger.
+        most = min(MPUB_BYTES, self.home.max_body_size)
+        commands = [
+            _pub(key, part[0], delay_ms) if len(part) == 1 else _mpub(key, part)
+            for part in _parts(bodies, most)]
         batch = _Batch.__new__(_Batch)
         batch.done = done
         batch.parts = len(commands)
@@ -157,6 +157,11 @@ cdef class Publisher:
         return session
 
 
+cdef bytes _pub(bytes key, body, int64_t delay_ms):
+    name = b"DPUB %s %d\n" % (key, delay_ms) if delay_ms else b"PUB %s\n" % key
+    return b"".join((name, pack(">i", len(body)), body))
+
+
 cdef bytes _mpub(bytes key, list bodies):
     parts = [pack(">i", len(bodies))]
     for body in bodies:
@@ -166,14 +171,15 @@ cdef bytes _mpub(bytes key, list bodies):
     return b"MPUB %s\n%s%s" % (key, pack(">i", len(whole)), whole)
 
 
-def _parts(bodies):
+def _parts(bodies, most):
+    """The bodies cut into the lists of MPUBs of at most `most` bytes, a larger body alone."""
     part = []
-    size = 0
+    size = 4
     for body in bodies:
-        if part and size + len(body) + 4 > MPUB_BYTES:
+        if part and size + len(body) + 4 > most:
             yield part
             part = []
-            size = 0
+            size = 4
         part.append(body)
         size += len(body) + 4
     if part:

@@ -71,7 +71,8 @@ class Notifier:
         self._send(f"STOPPING=1\nSTATUS={status}")
 
     def status(self, text: str) -> None:
-        """What the service is doing, in a line for people."""
+        """What the service is doing, for people; of several lines the first, as each is a field."""
+        text = text.partition("\n")[0]
         if text != self._status:
             self._status = text
             self._send(f"STATUS={text}")

@@ -143,11 +143,21 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
     return bytes(result)
 
 
+def consume(chance: random.Random) -> bytes:
+    """A consumer that publishes what it gets; large bodies are sent from where they are stored."""
+    topic = chance.choice(TOPICS[:3])
+    size = chance.choice([10, 20_000, 70_000])
+    publish = b"PUB " + topic + b"\n" + sized(chance.randbytes(size))
+    ready = b"RDY %d\n" % chance.choice([1, 100])
+    return b"SUB " + topic + b" c\n" + ready + publish * chance.randint(1, 5)
+
+
 def some_commands(chance: random.Random) -> bytes:
     if chance.random() < 0.1:
         return chance.randbytes(chance.randint(0, 2000))
+    first = consume(chance) if chance.random() < 0.3 else b""
     commands = b"".join(a_command(chance) for _ in range(chance.randint(1, 12)))
-    return MAGIC + mutated(commands, chance)
+    return MAGIC + first + mutated(commands, chance)
 
 
 def some_identities(chance: random.Random) -> bytes:

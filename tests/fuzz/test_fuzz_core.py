@@ -139,6 +139,8 @@ def test_garbage_beside_a_client(kind: str) -> None:
         data = CONVERSATIONS[kind](chance)
         for piece in pieces(data, "random" if len(data) > 1 else "whole", chance):
             peer.feed(piece)
+            if chance.random() < 0.5:
+                core.settle()
         if chance.random() < 0.5:
             chance.choice(peers).end()
         core.settle()

@@ -38,7 +38,7 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]
 def test_what_it_hears(manager: Manager) -> None:
     notifier = Notifier(manager.address)
     assert notifier.heard
-    notifier.status("starting")
+    notifier.status("starting\nREADY=1")
     notifier.prolong()
     notifier.ready("serving")
     notifier.alive()

@@ -7,10 +7,11 @@ const nsq = require(path.join(process.env.NSQCY_NODE_MODULES, 'nsqjs'))
 
 const PAUSE = 300 // ms between two touches
 
-function upgrades(args) {
+// It takes no option that is undefined.
+function connection(args) {
   const codec = args.codec ? {[args.codec]: true} : {}
-  const auth = args.secret ? {authSecret: args.secret} : {} // it does not take undefined
-  return {tls: args.tls, tlsVerification: false, ...codec, ...auth}
+  const secret = args.secret ? {authSecret: args.secret} : {}
+  return {tls: args.tls, tlsVerification: false, ...codec, ...secret}
 }
 
 function send(message) {
@@ -31,7 +32,7 @@ function consume(args) {
     maxInFlight: Number(args.rdy),
     heartbeatInterval: Number(args.heartbeat),
     lookupdPollInterval: 1, // also how often it tries to reconnect, in seconds
-    ...upgrades(args),
+    ...connection(args),
   })
   reader.on('error', (error) => console.error(String(error)))
   reader.on('message', (message) => {
@@ -67,10 +68,7 @@ async function* batches(size) {
 
 async function publish(args) {
   const [host, port] = args.address.split(':')
-  const options = {
-    heartbeatInterval: Number(args.heartbeat),
-    ...upgrades(args),
-  }
+  const options = {heartbeatInterval: Number(args.heartbeat), ...connection(args)}
   const writer = new nsq.Writer(host, Number(port), options)
   writer.on('error', (error) => console.error(String(error)))
   const ready = new Promise((resolve) => writer.once('ready', resolve))
