@@ -169,7 +169,9 @@ def besiege(daemon: Nsqd, topic: str, one: Callable[[random.Random], None]) -> N
             raise
         if number % 20 == 0:
             witness.testify()
-            daemon.web.post("/topic/empty", topic="fuzz1")
+            for name in ("fuzz1", "fuzz2", "fuzz3#ephemeral"):
+                daemon.web.post("/topic/empty", topic=name)
+                daemon.web.post("/channel/empty", topic=name, channel="c")
         if number == WARM_UP:
             memory = daemon.memory()
         number += 1

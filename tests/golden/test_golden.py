@@ -5,6 +5,7 @@ An expected line (see script.py) is `response`, `error` or `message` with the fr
 that is called `{a}` from there on. What is sent is cut as the replay wants it.
 """
 
+import contextlib
 import random
 import re
 import struct
@@ -43,10 +44,12 @@ def replay(daemon: Nsqd, script: Script, topic: str, cut: str, seed: int) -> Non
     with Conn(daemon.address, magic=b"") as conn:
         for side, text in script:
             if side == ">":
-                for piece in pieces(octets(text, names), cut, chance):
-                    conn.send(piece)
+                # Cut to pieces, the last of them may come after the end, and are answered by a RST.
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    for piece in pieces(octets(text, names), cut, chance):
+                        conn.send(piece)
             elif text == "eof":
-                conn.eof()
+                conn.eof(reset=cut != "whole")
             else:
                 check(conn.frame(), text, names)
 
