@@ -193,6 +193,7 @@ class Core:
         percentiles: Percentiles | None = None,
         on_event: Callable[[str, str, str | None], None] | None = None,
         auth: Any = None,
+        hold_new: int = 0,
     ) -> None:
         self.path = path
         self.now, self.wall = now, wall
@@ -223,6 +224,7 @@ class Core:
             on_event=on_event,
             log=self.log,
         )
+        self.shard.hold_new = hold_new
         self.home = Home(
             shard=self.shard,
             mesh=None,

@@ -53,6 +53,7 @@ cdef class Topic(Window):
     cdef readonly bint paused
     cdef readonly bint gone
     cdef readonly bint started
+    cdef int64_t held_until             # no fan-out before end_hold(), or then; 0: not held
     cdef bint dirty
     cdef bint overflowing               # records wait for the log before they are visible
     cdef bint failing                   # a write failed; what waits for the log is being undone
@@ -156,6 +157,7 @@ cdef class Shard:
     cdef list dirty_topics
     cdef int64_t next_tick
     cdef readonly bint closing
+    cdef public int64_t hold_new            # ns a new topic is held at most; 0: not at all
     cdef readonly str health                # "OK" or "NOK - reason"
     cdef readonly int64_t health_at         # wall clock, ns
 

@@ -5,7 +5,7 @@ nor clocks nor the event loop. The life of a record:
 
     appended ──► visible ──► fanned out ──► taken by each channel's cursor
              │           │
-             │           └ at once, unless the topic is paused or has no channel
+             │           └ at once, unless the topic is paused, is held or has no channel
              └ at once, unless the topic overflows: then when the log has written it, and the
                publisher is answered then
 """
@@ -204,7 +204,8 @@ cdef class Topic(Window):
                 or self.store.resident_bytes > self.store.budget)
 
     cdef bint flowing(self) noexcept:
-        return self.started and not self.paused and len(self.channels) > 0
+        return (self.started and not self.paused and self.held_until == 0
+                and len(self.channels) > 0)
 
     cdef int published(self, uint32_t count, uint64_t body_bytes) except -1:
         """The bodies of `count` records are in place. Returns whether they wait for the log."""
@@ -734,6 +735,16 @@ cdef class Topic(Window):
         self.paused = paused
         self.fan_out()
 
+    @property
+    def held(self):
+        """Whether it keeps its messages until channels that are known elsewhere have been made."""
+        return self.held_until != 0
+
+    def end_hold(self):
+        """Every channel that is to have the first messages is there, or is not coming."""
+        self.held_until = 0
+        self.fan_out()
+
     def pause_channel(self, str name, bint paused):
         (<Channel>self.channels[name]).pause(paused)
         self.touch_dirty()
@@ -792,6 +803,8 @@ cdef class Topic(Window):
     cdef int tick(self) except -1:
         """Once a second."""
         cdef Channel channel
+        if self.held_until and self.agenda.now >= self.held_until:
+            self.end_hold()
         if self.agenda.now - self.last_publish > REST:
             self.rest()
         if self.agenda.percentiles.quantiles:
@@ -1254,6 +1267,8 @@ cdef class Shard:
         cdef Topic topic = <Topic>self.topics.get(key)
         if topic is None:
             topic = self.make_topic(key)
+            if self.hold_new:
+                topic.held_until = self.agenda.now + self.hold_new
             self.event("topic_created", topic.name, None)
         return topic
 

@@ -238,6 +238,7 @@ class Topic:
     mem_queue_size: int
     max_msg_timeout: int
     paused: bool = False
+    held: bool = False  # until the channels that are known elsewhere are there
     backlog: list[Message] = field(default_factory=list)
     channels: dict[str, Channel] = field(default_factory=dict)
     message_count: int = 0
@@ -251,14 +252,14 @@ class Topic:
         """A publish was accepted."""
         self.message_count += 1
         self.message_bytes += len(message.body)
-        flowing = self.channels and not self.paused
+        flowing = self.channels and not self.paused and not self.held
         if self.ephemeral and not flowing and len(self.backlog) >= self.mem_queue_size:
             return
         self.backlog.append(message)
         self.fan_out(now)
 
     def fan_out(self, now: int) -> None:
-        if self.paused or not self.channels:
+        if self.paused or self.held or not self.channels:
             return
         for message in self.backlog:
             for channel in self.channels.values():
@@ -273,4 +274,8 @@ class Topic:
 
     def pause(self, paused: bool, now: int) -> None:
         self.paused = paused
+        self.fan_out(now)
+
+    def end_hold(self, now: int) -> None:
+        self.held = False
         self.fan_out(now)

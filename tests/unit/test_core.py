@@ -51,6 +51,62 @@ def pub(body: bytes) -> bytes:
     return b"PUB t\n" + len(body).to_bytes(4, "big") + body
 
 
+# -- a new topic that waits for its channels --
+
+
+def test_every_channel_of_a_held_topic_gets_everything(make):
+    core = make(hold_new=60 * SECOND)
+    producer = core.client()
+    early = core.client()
+    assert producer.ask(pub(b"first")) == (RESPONSE, b"OK")
+    early.subscribe("t", "early", 10)
+    assert producer.publish("t", b"later", 2000) == (RESPONSE, b"OK")
+    assert producer.ask(pub(b"second")) == (RESPONSE, b"OK")
+    assert bodies(early) == []
+    topic = core.topic("t")
+    assert topic.held and not topic.paused
+    assert (topic.counters()["depth"], topic.counters()["paused"]) == (3, False)
+    topic.channel("seeded")
+    topic.end_hold()
+    assert not topic.held and topic.counters()["depth"] == 0
+    assert bodies(early) == [b"first", b"second"]
+    assert bodies(core.client().subscribe("t", "seeded", 10)) == [b"first", b"second"]
+    core.advance(2 * SECOND)
+    assert bodies(early) == [b"later"]
+    topic.channel("too late")
+    assert core.counters("t", "too late")["depth"] == 0
+
+
+def test_a_hold_ends_by_itself(make):
+    core = make(hold_new=5 * SECOND)
+    client = core.client().subscribe("t", "c", 10)
+    core.client().ask(pub(b"x"))
+    core.advance(4 * SECOND)
+    assert bodies(client) == [] and core.topic("t").held
+    core.advance(2 * SECOND)
+    assert bodies(client) == [b"x"] and not core.topic("t").held
+
+
+def test_a_paused_topic_stays_paused_when_its_hold_ends(make):
+    core = make(hold_new=5 * SECOND)
+    client = core.client().subscribe("t", "c", 10)
+    core.client().ask(pub(b"x"))
+    core.topic("t").pause(True)
+    core.topic("t").end_hold()
+    assert bodies(client) == []
+    core.topic("t").pause(False)
+    assert bodies(client) == [b"x"]
+
+
+def test_a_hold_does_not_outlive_its_process(make):
+    core = make(hold_new=60 * SECOND)
+    core.client().ask(pub(b"x"))
+    core.topic("t").channel("c")
+    core = restarted(make, core, "c", hold_new=60 * SECOND)
+    assert not core.topic("t").held
+    assert bodies(core.client().subscribe("t", "c", 10)) == [b"x"]
+
+
 # -- the queue and the cursor --
 
 

@@ -64,14 +64,19 @@ class CoreMachine(RuleBasedStateMachine):
         budget=st.sampled_from([1 << 40, 300_000, 0]),
         file_bytes=st.sampled_from([100 << 20, 60_000]),
         timeout=st.sampled_from([5, 900]),
+        hold_new=st.sampled_from([0, 0, 1 << 62]),
     )
-    def begin(self, mem_queue_size: int, budget: int, file_bytes: int, timeout: int) -> None:
+    def begin(
+        self, mem_queue_size: int, budget: int, file_bytes: int, timeout: int, hold_new: int
+    ) -> None:
         self.mem_queue_size = mem_queue_size
         self.max_msg_timeout = timeout * SECOND
+        self.hold_new = hold_new
         self.settings: dict[str, Any] = {
             "mem_queue_size": mem_queue_size,
             "budget": budget,
             "max_msg_timeout": self.max_msg_timeout,
+            "hold_new": hold_new,
             "percentiles": Percentiles(QUANTILES, 1 << 62),
             "log_options": {
                 "max_bytes_per_file": file_bytes,
@@ -88,7 +93,9 @@ class CoreMachine(RuleBasedStateMachine):
 
     def model(self, topic: str) -> nsq.Topic:
         if topic not in self.topics:
-            self.topics[topic] = nsq.Topic(topic, self.mem_queue_size, self.max_msg_timeout)
+            self.topics[topic] = nsq.Topic(
+                topic, self.mem_queue_size, self.max_msg_timeout, held=bool(self.hold_new)
+            )
         return self.topics[topic]
 
     def body(self, topic: str, size: int) -> bytes:
@@ -466,6 +473,15 @@ class CoreMachine(RuleBasedStateMachine):
         topic.pause(paused, self.core.now)
         self.settle()
 
+    @precondition(lambda self: any(topic.held for topic in self.topics.values()))
+    @rule(which=pick)
+    def end_hold(self, which: int) -> None:
+        held = [topic for topic in self.topics.values() if topic.held]
+        topic = held[which % len(held)]
+        self.core.topic(topic.name).end_hold()
+        topic.end_hold(self.core.now)
+        self.settle()
+
     @precondition(lambda self: self.topics)
     @rule(which=pick)
     def empty_topic(self, which: int) -> None:
@@ -553,6 +569,7 @@ class CoreMachine(RuleBasedStateMachine):
                 name: channel for name, channel in topic.channels.items() if not channel.ephemeral
             }
             topic.message_count = topic.message_bytes = 0
+            topic.held = False
             self.core.shard.load_topic(
                 topic.name.encode(),
                 topic.paused,
