@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 ASK_TIMEOUT = 5.0  # seconds another worker may take to answer
 GATHER_TIMEOUT = 15.0  # and the master, for a round under way and the next one
 SECOND = 1_000_000_000
+HOLD_MOST = 60 * SECOND  # a new topic waits for its channels; longer than the master ever takes
 
 
 class Streams(Mesh):
@@ -159,6 +160,7 @@ class Engine:
             on_event=Herald(self._report),
             log=boot.log,
         )
+        self._hold_new_topics()
         mesh = Streams(shared, boot.worker, boot.wake_fds) if boot.workers > 1 else None
         self._home = Home(
             shard=self._shard,
@@ -241,6 +243,12 @@ class Engine:
 
     def option_changed(self, name: str, value: Any) -> None:
         self._options.change(name, tuple(value) if isinstance(value, list) else value)
+        if name == "lookupd_tcp_address":
+            self._hold_new_topics()
+
+    def _hold_new_topics(self) -> None:
+        """Where there are lookupds, a topic waits for the channels that they know it to have."""
+        self._shard.hold_new = HOLD_MOST if self._options.lookupd_tcp_address else 0
 
     def stop(self) -> None:
         self._loop.enter()
@@ -351,7 +359,8 @@ class Engine:
         match kind:
             case "topic_created":
                 self._log.info(f"TOPIC({topic}): created")
-                self._master.topic_created(topic)
+                found = self._shard.topic(topic.encode())
+                self._master.topic_created(topic, found is not None and found.held)
             case "topic_deleted":
                 self._log.info(f"TOPIC({topic}): deleting")
                 self._master.topic_deleted(topic)
@@ -387,6 +396,14 @@ class Engine:
     def on_create_topic(self, topic: str) -> None:
         self._loop.enter()
         self._shard.topic(topic.encode(), create=True)
+
+    def on_seed(self, topic: str, channels: list[str]) -> None:
+        """All lookupds there are have told which channels a new topic is to have."""
+        found = self._topic(topic)
+        if found is not None and found.held:
+            for channel in channels:
+                found.channel(channel)
+            found.end_hold()
 
     def on_delete_topic(self, topic: str) -> bool:
         self._loop.enter()

@@ -27,9 +27,9 @@ class MasterLink:
         """The worker a topic belongs to; the master places it if it is new."""
         return int(self._channel.call("place", PLACE_TIMEOUT, topic=topic).value)
 
-    def topic_created(self, topic: str) -> None:
-        """A topic of ours exists."""
-        self._channel.notify("topic_created", topic=topic)
+    def topic_created(self, topic: str, held: bool = False) -> None:
+        """A topic of ours exists; `held`: the answer is `seed`, with the channels it is to have."""
+        self._channel.notify("topic_created", topic=topic, held=held)
 
     def channel_created(self, topic: str, channel: str) -> None:
         """A channel of a topic of ours exists."""

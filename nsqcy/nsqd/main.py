@@ -144,9 +144,10 @@ def _serve(
     def reread() -> Reread | None:
         try:
             settings = config.load(NSQD, argv)
-            log_level = resolve(settings).log_level
+            resolved = resolve(settings)
             # The files where they were at the start: what they hold may change, not where they are.
-            return Reread(log_level, _load_tls(settings, options))
+            material = _load_tls(settings, options)
+            return Reread(resolved.log_level, material, resolved.lookupd_tcp_address)
         except Stop as stop:
             lines.error(f"SIGHUP: {stop}; everything stays as it was")
             return None

@@ -4,8 +4,8 @@ Owns the order in which nsqd starts and ends, what a worker's death means for th
 the master answers to workers. Speaks no client's protocol.
 
 Start: sockets bound and workers started (by main); nsqd.dat read; all workers up; all topics
-loaded; nsqd.dat written; accepting. End: listening sockets closed; workers stop and save; nsqd.dat
-written; "NSQ: bye".
+loaded; lookupds connected to; nsqd.dat written; accepting. End: listening sockets closed; workers
+stop and save; nsqd.dat written; "NSQ: bye".
 
 A worker's death: it gets no more connections, and those it had not taken go to others; the others
 are told, and answer when they no longer touch its rings; the rings are reset; it is started again;
@@ -27,13 +27,15 @@ from gevent.event import AsyncResult, Event
 from nsqcy import log
 from nsqcy.errors import StartError
 from nsqcy.names import is_ephemeral
-from nsqcy.nsqd import debug, metadata, statsd
+from nsqcy.nsqd import debug, lookup_protocol, metadata, statsd
 from nsqcy.nsqd.acceptor import Acceptor
 from nsqcy.nsqd.gathering import Gathering
 from nsqcy.nsqd.launcher import Born, Launcher
 from nsqcy.nsqd.listeners import Listener
+from nsqcy.nsqd.lookup import Lookup
 from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.nsqd.placement import Placement
+from nsqcy.nsqd.seeding import Seeding
 from nsqcy.nsqd.stats import Query
 from nsqcy.process import ancillary, arbiter, spawn
 from nsqcy.process.arbiter import Arbiter, describe
@@ -61,6 +63,7 @@ class Reread(NamedTuple):
 
     log_level: int
     tls: dict[str, Any] | None = None  # material of nsqcy.nsqd.tls
+    lookupds: tuple[str, ...] | None = None
 
 
 class Crewman:
@@ -150,6 +153,11 @@ class Master:
         self._done: AsyncResult = AsyncResult()
         # What the master itself does about an option that changes.
         self._on_change: dict[str, Callable[[Any], None]] = {"log_level": self._log_level_changed}
+        self._lookup: Lookup | None = None
+        self._seeding: Seeding | None = None
+        self._configured_lookupds: list[str] = []
+        if "options" in launcher.context:
+            self._prepare_lookup(NsqdOptions.restore(launcher.context["options"]))
 
     def run(self, born: Iterable[Born]) -> int:
         """Live with the workers that `main` has started."""
@@ -196,8 +204,12 @@ class Master:
     def _start(self) -> None:
         try:
             self._load_metadata()
+            if self._seeding is not None and self._configured_lookupds:
+                self._seeding.prepare()  # while the workers import what they need
             self._wait_for_all()
             self._load_all()
+            if self._lookup is not None:
+                self._lookup.set_addresses(self._configured_lookupds)
             self._persist_first()
         except StartError as error:
             self._abandon(str(error))
@@ -212,6 +224,14 @@ class Master:
             self._let_in(man)
         self._start_statsd()
         self._watchdog.serve(self._serving())
+
+    def _prepare_lookup(self, options: NsqdOptions) -> None:
+        self._lookup = Lookup(
+            self._picture, lookup_protocol.identity(options), options.max_body_size, self._log
+        )
+        self._seeding = Seeding(self._lookup, options, self._log)
+        self._configured_lookupds = list(options.lookupd_tcp_address)
+        self._on_change["lookupd_tcp_address"] = self._lookup.set_addresses
 
     def _start_statsd(self) -> None:
         options = self._launcher.context.get("options")
@@ -326,8 +346,12 @@ class Master:
 
     def _replace(self, index: int) -> None:
         its = {name for name, worker in self._placement.table().items() if worker == index}
+        before = [pair for name in its for pair in self._picture.pairs(name)]
         for topic in self._picture.forget_ephemeral(its):
             self._placement.retire(topic)
+        for topic, channel in before:
+            if (topic, channel) not in self._picture.pairs(topic):
+                self._tell_lookupds(lookup_protocol.UNREGISTER, topic, channel)
         knowing = [man for man in self._crew.values() if man.told_peers]
         gevent.joinall([gevent.spawn(self._peer_down, man, index) for man in knowing])
         self._slots.reset(index)
@@ -396,10 +420,11 @@ class Master:
             case "place":
                 return self._place(args["topic"])
             case "topic_deleted":
-                self._placement.retire(args["topic"])
-                changed = self._picture.delete_topic(args["topic"])
+                changed = self._topic_deleted(args["topic"])
             case "channel_deleted":
                 changed = self._picture.delete_channel(args["topic"], args["channel"])
+                if changed:
+                    self._tell_lookupds(lookup_protocol.UNREGISTER, **args)
             case "topic_paused":
                 changed = self._picture.pause_topic(args["topic"], args["paused"])
             case "channel_paused":
@@ -435,16 +460,47 @@ class Master:
         args = request.args
         match request.method:
             case "topic_created":
-                changed = self._picture.create_topic(args["topic"])
-                self._placement.place(args["topic"])
+                changed = self._topic_created(index, **args)
             case "channel_created":
                 changed = self._picture.create_channel(args["topic"], args["channel"])
+                if changed:
+                    self._tell_lookupds(lookup_protocol.REGISTER, **args)
             case _:
                 ancillary.close_all(request.fds)
                 self._log.error(f"worker {index}: the master has no method {request.method}")
                 return
         if changed and _is_durable(args):
             self._store.persist_soon()
+
+    def _topic_created(self, index: int, topic: str, held: bool = False) -> bool:
+        """Whether it is new to us. `held`: it waits for the channels that lookupds know."""
+        self._placement.place(topic)
+        changed = self._picture.create_topic(topic)
+        if changed:
+            self._tell_lookupds(lookup_protocol.REGISTER, topic)
+        if held:
+            gevent.spawn(self._seed, index, topic)
+        return changed
+
+    def _topic_deleted(self, topic: str) -> bool:
+        self._placement.retire(topic)
+        for pair in self._picture.pairs(topic):
+            self._tell_lookupds(lookup_protocol.UNREGISTER, *pair)
+        return self._picture.delete_topic(topic)
+
+    def _tell_lookupds(self, verb: str, topic: str, channel: str = "") -> None:
+        if self._lookup is not None:
+            self._lookup.change(lookup_protocol.Command(verb, topic, channel))
+
+    def _seed(self, index: int, topic: str) -> None:
+        channels: list[str] = []
+        try:
+            if self._seeding is not None:
+                channels = self._seeding.channels(topic)
+        finally:
+            man = self._crew.get(index)
+            if man is not None:
+                man.channel.notify("seed", topic=topic, channels=channels)
 
     def _ask_shares(self, query: Query) -> list[Answer]:
         """Those of the workers that have loaded their topics and answer in time."""
@@ -540,6 +596,10 @@ class Master:
 
     def _adopt_settings(self, found: Reread) -> None:
         self.change_option("log_level", found.log_level)
+        # Those that were set by HTTP stay, unless the configuration has changed too.
+        if found.lookupds is not None and list(found.lookupds) != self._configured_lookupds:
+            self._configured_lookupds = list(found.lookupds)
+            self.change_option("lookupd_tcp_address", self._configured_lookupds)
         if found.tls is not None:
             self._launcher.context["tls"] = found.tls
             material = json.dumps(found.tls).encode()
@@ -562,6 +622,8 @@ class Master:
             self._acceptor.close()
             if self._statsd is not None:
                 self._statsd.stop()
+            if self._lookup is not None:
+                self._lookup.close()
             self._arbiter.halt()
             if not self._stop_workers():
                 code = FAILED

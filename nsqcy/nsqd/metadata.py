@@ -54,6 +54,11 @@ class Picture:
         """The topic of that name."""
         return self._topics.get(topic)
 
+    def pairs(self, topic: str) -> list[tuple[str, str]]:
+        """The topic, without a channel, and each of its channels; nothing if it is not there."""
+        found = self._topics.get(topic)
+        return [] if found is None else [(topic, name) for name in ("", *found.channels)]
+
     def create_topic(self, topic: str) -> bool:
         """Whether it is new."""
         if topic in self._topics:

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from urllib3 import HTTPResponse, make_headers
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
-from urllib3.util import Url
+from urllib3.util import Url, parse_url
 
 from nsqcy import __version__
 from nsqcy.errors import NsqError
@@ -224,3 +224,14 @@ def _read(response: HTTPResponse, most: int) -> bytes:
             break
         body += piece
     return body
+
+
+def get(settings: Settings, url: str, *, most: int) -> tuple[int, bytes]:
+    """The answer to a GET, by TLS where the server wants that: the status, and its body."""
+    client = WebClient(settings)
+    parsed = parse_url(url)
+    status, body = client.request(parsed, "GET", parsed.request_uri, {}, most=most)
+    if status == 403 and parsed.scheme == "http":
+        parsed = https_instead(parsed, body)
+        status, body = client.request(parsed, "GET", parsed.request_uri, {}, most=most)
+    return status, body

@@ -1,0 +1,124 @@
+"""A new topic's channels, as lookupds know them from other nsqds.
+
+Asks every lookupd that has told where its HTTP is, in threads, each topic within the time of one
+request. Knows nothing of what is done with the names.
+"""
+
+import json
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import gevent
+from gevent.threadpool import ThreadPool
+
+from nsqcy.lines import Lines
+from nsqcy.names import is_ephemeral, is_valid_name
+from nsqcy.nsqd.lookup import Lookup
+from nsqcy.nsqd.lookup_protocol import Info
+
+if TYPE_CHECKING:
+    from nsqcy.nsqd.web_client import Settings
+
+QUERIES_MOST = 16  # at a time
+SETTLE_LIMIT = 3.0  # seconds a lookupd that has just been added may take to say where its HTTP is
+LONGEST = 50.0  # seconds, where a request may take for ever; workers wait no longer than 60
+IDLE_THREAD = 10.0
+ANSWER_MOST = 5 << 20
+SECOND = 1_000_000_000
+
+
+class Seeding:
+    """Finds the channels of new topics."""
+
+    def __init__(self, lookup: Lookup, settings: "Settings", log: Lines) -> None:
+        self._lookup = lookup
+        self._log = log
+        self._settings = settings
+        whole = settings.http_client_request_timeout / SECOND
+        self._limit = min(whole, LONGEST) if whole > 0 else LONGEST
+        self._pool: ThreadPool | None = None
+
+    def prepare(self) -> None:
+        """Import what takes time: later it would be in the way of somebody."""
+        from nsqcy.nsqd import web_client  # noqa: F401
+
+    def channels(self, topic: str) -> list[str]:
+        """The names of the channels to make, sorted; waits."""
+        if not self._lookup.addresses:
+            return []
+        self._await_settled()
+        infos = {peer: peer.info for peer in self._lookup.peers if _has_http(peer.info)}
+        if not infos:
+            self._log.error(
+                f"no available nsqlookupd to query for channels to pre-create for topic {topic}"
+            )
+            return []
+        urls = {_url(info, topic): None for info in infos.values() if info is not None}
+        asked = [gevent.spawn(self._query, url) for url in urls]
+        gevent.joinall(asked, timeout=self._limit)
+        gevent.killall([each for each in asked if not each.ready()])
+        answers = [each.value for each in asked if isinstance(each.value, list)]
+        self._complain(topic, [(url, each.value) for url, each in zip(urls, asked, strict=True)])
+        return sorted({name for names in answers for name in names if not is_ephemeral(name)})
+
+    def _await_settled(self) -> None:
+        """A lookupd that was added this moment may be just about to answer."""
+        waiting = [each.settled for each in self._lookup.addresses]
+        gevent.wait(waiting, timeout=SETTLE_LIMIT)
+        waiting = [each.settled for each in self._lookup.peers]
+        gevent.wait(waiting, timeout=SETTLE_LIMIT)
+
+    def _complain(self, topic: str, outcomes: list[tuple[str, object]]) -> None:
+        failed = [
+            f"{url}: {value if isinstance(value, str) else 'timed out'}"
+            for url, value in outcomes
+            if not isinstance(value, list)
+        ]
+        if not failed:
+            return
+        text = "; ".join(failed)
+        if len(failed) == len(outcomes):
+            text = f"failed to query any nsqlookupd: {text}"
+        self._log.warn(
+            f"failed to query nsqlookupd for channels to pre-create for topic {topic} - {text}"
+        )
+
+    def _query(self, url: str) -> list[str] | str:
+        """What one lookupd knows, or what went wrong."""
+        self._log.info(f"CI: querying nsqlookupd {url}")
+        if self._pool is None:
+            hub = gevent.get_hub()
+            self._pool = ThreadPool(QUERIES_MOST, hub=hub, idle_task_timeout=IDLE_THREAD)
+        answer: list[str] | str = self._pool.apply(_attempt, (self._settings, url))
+        return answer
+
+
+def _has_http(info: Info | None) -> bool:
+    return info is not None and bool(info.broadcast_address)
+
+
+def _url(info: Info, topic: str) -> str:
+    host = info.broadcast_address
+    host = f"[{host}]" if ":" in host else host
+    return f"http://{host}:{info.http_port}/channels?topic={quote(topic, safe='')}"
+
+
+def _attempt(settings: "Settings", url: str) -> list[str] | str:
+    """In a thread: the answer, or what is wrong."""
+    from nsqcy.nsqd import web_client  # urllib3: only for those who have lookupds
+
+    try:
+        status, body = web_client.get(settings, url, most=ANSWER_MOST)
+        return _read(body) if status == 200 else f"status {status}"
+    except web_client.WebFailure as failure:
+        return str(failure)
+    except Exception as error:
+        return web_client.reason(error)
+
+
+def _read(body: bytes) -> list[str] | str:
+    try:
+        channels = json.loads(body)["channels"] or []
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return "not an answer"
+    return [name for name in channels if isinstance(name, str) and is_valid_name(name)]
