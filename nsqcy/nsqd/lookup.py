@@ -18,6 +18,7 @@ from typing import Any
 
 import gevent
 import gevent.socket
+from gevent import sleep
 from gevent.event import Event
 from gevent.threadpool import ThreadPool
 
@@ -94,7 +95,7 @@ class Peer:
             self.settled.set()
             if time.monotonic() - began > RETRY_MOST:
                 wait = RETRY_FIRST
-            gevent.sleep(wait * random.uniform(0.8, 1.2))
+            sleep(wait * random.uniform(0.8, 1.2))
             wait = min(2 * wait, RETRY_MOST)
 
     def _hang_up(self) -> None:
@@ -271,7 +272,7 @@ class Address:
                 self._lookup.reconcile()
                 pause, wait = RESOLVE_EVERY, RETRY_FIRST
             self.settled.set()
-            gevent.sleep(pause)
+            sleep(pause)
 
 
 def _attempt(look_up: Callable[[str, int], list[Where]], host: str, port: int) -> list[Where] | str:

@@ -2,8 +2,8 @@
 
 Ids: `Cnnn` protocol and queues, `CFG-nn` flags and config file, `HTTP-nnn` the HTTP API, `E2E-nn`
 the time from publish to finish, `STATSD-nn` what statsd gets, `LOG-nn` the request log, `Hnn`
-demands of third-party harnesses, `Fn` defects of NSQ's daemon that ours does not have, `K11` a
-limitation likewise.
+demands of third-party harnesses, `LKP-nn` what lookupds are told, `Fn` defects of NSQ's daemon that
+ours does not have, `K11` a limitation likewise.
 """
 
 
@@ -30,6 +30,7 @@ SECTIONS: dict[str, list[str]] = {
     "end-to-end latency": [f"E2E-{number:02d}" for number in range(1, 5)],
     "statsd": [f"STATSD-{number:02d}" for number in range(1, 7)],
     "request log": [f"LOG-{number:02d}" for number in range(1, 4)],
+    "nsqd and its lookupds": [f"LKP-{number:02d}" for number in range(1, 17)],
     "harnesses": [f"H{number:02d}" for number in range(1, 23)],
     "defects": [f"F{number}" for number in range(1, 16)],
     "limitations": ["K11"],
@@ -42,7 +43,6 @@ LOOKUP = "needs nsqlookupd"
 NEXT: dict[str, str] = {
     "CFG-39": LOOKUP,
     "CFG-40": LOOKUP,
-    "H11": LOOKUP,
     "F5": "two entries of one id in a channel's queue cannot be made from outside",
     "F7": "whether a file was synced cannot be seen from outside",
     "F13": "kept as it is: see C227",
@@ -73,6 +73,10 @@ DEVIATIONS: set[str] = {
     "HTTP-026",
     "HTTP-066",
     "HTTP-080",
+    "LKP-07",
+    "LKP-08",
+    "LKP-09",
+    "LKP-10",
     *(f"F{number}" for number in range(1, 16) if number != 13),
     "K11",
 }
