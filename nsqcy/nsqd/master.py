@@ -156,7 +156,7 @@ class Master:
         self._lookup: Lookup | None = None
         self._seeding: Seeding | None = None
         self._configured_lookupds: list[str] = []
-        if "options" in launcher.context:
+        if launcher.context.get("options"):  # toys have none
             self._prepare_lookup(NsqdOptions.restore(launcher.context["options"]))
 
     def run(self, born: Iterable[Born]) -> int:
