@@ -26,10 +26,10 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError, LocationParseError
 from urllib3.util import Url, parse_url
 
-from nsqcy import __version__
+from nsqcy import __version__, gojson
 from nsqcy._session import Session
 from nsqcy.lines import Lines
-from nsqcy.nsqd import auth, gojson
+from nsqcy.nsqd import auth
 from nsqcy.nsqd.auth import ANSWER_MOST, AuthFailure, Authorization
 from nsqcy.nsqd.options import NsqdOptions
 
