@@ -18,7 +18,7 @@ ROWS = [
     "nsqcy _debug _bytes _atomics errors names durations lines log journal",
     "_crc _heap _quantile _ids _ring _io options process. listeners gotext gojson debug",
     "_log _mesh config layers acceptor web.",
-    "_store _log_probe",
+    "_store _log_probe daemon_options",
     "_wire _channel",
     "_topic",
     "_session",
