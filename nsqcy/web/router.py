@@ -238,7 +238,7 @@ class Api:
     def _reply(self, route: Route, result: str | dict[str, Any] | Reply | None) -> Reply:
         if type(result) is Reply:
             return result
-        if not result:
+        if result is None or result == "":
             return EMPTY_TEXT if route.plain else EMPTY
         if isinstance(result, str):
             text = result.encode("utf-8", "surrogateescape")
