@@ -128,6 +128,12 @@ class Lookupd:
         self.destroy()
 
     def start(self) -> "Lookupd":
+        self.launch()
+        self.await_ready()
+        return self
+
+    def launch(self) -> None:
+        """Start the process and return at once."""
         self.addresses = {}
         self._process = subprocess.Popen(
             [*command(), *self.args, *flags(self.options)],
@@ -141,15 +147,16 @@ class Lookupd:
         )
         self._reader = threading.Thread(target=self._read_log, args=(self._process,), daemon=True)
         self._reader.start()
+
+    def await_ready(self) -> None:
+        """Wait for the listening lines."""
         deadline = time.monotonic() + START_BUDGET
         while not self.addresses.keys() >= {"TCP", "HTTP"}:
-            ready = self.alive() and time.monotonic() < deadline
-            if not ready:
+            if not self.alive() or time.monotonic() > deadline:
                 self.destroy()
                 raise AssertionError(f"nsqlookupd is not ready; its log:\n{self.log_text()}")
             time.sleep(0.01)
         self.options |= {"tcp_address": self.tcp_address, "http_address": self.http_address}
-        return self
 
     def stop(self, timeout: float = 20.0) -> None:
         """SIGTERM; the exit must be clean."""
