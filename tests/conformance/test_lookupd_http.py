@@ -1,6 +1,7 @@
 """Registrations, tombstones and liveness, as /lookup, /nodes and the others show them."""
 
 import json
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -365,6 +366,16 @@ def test_a_query_that_cannot_be_read(web: Web, query: str) -> None:
         failed(web.get(f"{path}?{query}"), 400, "INVALID_REQUEST")
     for path in ("/topic/create", "/topic/delete", "/topic/tombstone", "/channel/create"):
         failed(web.post(f"{path}?{query}"), 400, "INVALID_REQUEST")
+
+
+def test_a_body_that_is_cut_short(lookupd: Lookupd, topic: str) -> None:
+    with socket.create_connection(("127.0.0.1", lookupd.http_port), timeout=10) as raw:
+        head = f"POST /topic/create?topic={topic} HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n"
+        raw.sendall(head.encode() + b"ab")
+        raw.shutdown(socket.SHUT_WR)
+        answer = raw.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 400 ") and answer.endswith(b'{"message":"INVALID_REQUEST"}')
+    assert lookupd.lookup(topic) is None
 
 
 def test_ping_and_info(web: Web) -> None:

@@ -1,6 +1,8 @@
 """nsqlookupd's TCP protocol: framing, commands, errors, and what a connection's end means."""
 
+import contextlib
 import json
+import random
 import re
 import socket
 import struct
@@ -219,7 +221,7 @@ def test_unregister_what_never_was(nsqd: LookupConn) -> None:
 @pytest.mark.case("LKD-20")
 @pytest.mark.parametrize("size", [-1, -(1 << 31), (1 << 20) + 1, (1 << 31) - 1])
 def test_a_length_that_cannot_be(conn: LookupConn, size: int) -> None:
-    conn.send(b"IDENTIFY\n" + struct.pack(">i", size) + b"x" * 50_000)
+    conn.send(b"IDENTIFY\n" + struct.pack(">i", size) + b"x" * 500_000)
     refused(conn, conn.answer(), "E_BAD_BODY IDENTIFY failed to read body size")
 
 
@@ -249,6 +251,23 @@ def test_half_sent_commands_are_bounded() -> None:
         eventually(lambda: "too much of half-sent commands" in lookupd.log_text())
         patient.ping()
         lookupd.stop()
+
+
+def test_garbage_beside_those_who_speak(lookupd: Lookupd, topic: str) -> None:
+    steady = lookupd.connect()
+    steady.identify("steady")
+    dice = random.Random(4160)
+    words = [b"IDENTIFY\n", b"REGISTER", b" t", b"\n", b"\0\0\0\2", b"{}", b"\xff" * 4]
+    for _ in range(100):
+        other = lookupd.connect(magic=dice.choice([b"  V1", b"  V1", b"  V", b"GET / "]))
+        for _ in range(3):
+            with contextlib.suppress(OSError):  # it may have been ended already
+                other.send(b"".join(dice.choices(words, k=dice.randint(1, 6))))
+        steady.register(topic, f"c{dice.randint(1, 9)}")
+        if dice.random() < 0.5:
+            other.close()
+    assert lookupd.producers(topic) == ["steady"]
+    assert "Traceback" not in lookupd.log_text()
 
 
 def test_a_line_without_an_end(conn: LookupConn) -> None:

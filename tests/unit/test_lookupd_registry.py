@@ -194,6 +194,36 @@ Machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, de
 TestRegistry = Machine.TestCase
 
 
+def test_the_edges_of_time() -> None:
+    registry = Registry(INACTIVE, LIFETIME)
+    peer = Peer("1", Moment(0, 0), broadcast_address="h", http_port=1)
+    registry.identify(peer)
+    registry.register(peer, "t")
+
+    def shown(at: int) -> bool:
+        found = registry.lookup("t", Moment(at, 0))
+        assert found is not None
+        return bool(found)
+
+    assert shown(INACTIVE) and not shown(INACTIVE + 1)
+    assert registry.nodes(Moment(INACTIVE, 0)) and not registry.nodes(Moment(INACTIVE + 1, 0))
+    registry.tombstone("t", "h:1", Moment(10, 0))
+    assert shown(10 + LIFETIME) and not shown(10 + LIFETIME - 1)
+
+
+def test_negative_times_hide_everything_and_nothing() -> None:
+    """NSQ accepts them: all producers are silent, and no tombstone hides one."""
+    registry = Registry(-1, -1)
+    peer = Peer("1", Moment(0, 0), broadcast_address="h", http_port=1)
+    registry.identify(peer)
+    registry.register(peer, "t")
+    assert registry.lookup("t", Moment(0, 0)) == []
+    registry = Registry(INACTIVE, -1)
+    registry.register(peer, "u")
+    registry.tombstone("u", "h:1", Moment(0, 0))
+    assert registry.lookup("u", Moment(0, 0)) == [peer]
+
+
 @pytest.mark.timeout(20)  # some tenths of a second; one look at everything for each would be hours
 def test_a_thousand_producers_of_a_hundred_topics() -> None:
     registry = Registry(INACTIVE, LIFETIME)
