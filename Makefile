@@ -98,8 +98,9 @@ bench: $(BUILT) $(VENV)/.run
 
 # -- testing
 
+# Most tests wait most of their time. PYTEST=-n0 runs them one after the other.
 test: $(BUILT) $(VENV)/.extra-test
-	$(BIN)/python -m pytest $(TESTS) $(PYTEST)
+	$(BIN)/python -m pytest -n $$(($(JOBS) + 1)) --dist worksteal $(TESTS) $(PYTEST)
 
 soak: $(BUILT) $(VENV)/.extra-test
 	$(BIN)/python -m pytest $(TESTS) -m soak --timeout=7200 $(PYTEST)

@@ -257,6 +257,15 @@ class Nsqd:
         found = [process for process in self._children() if is_worker(process)]
         return [p.pid for p in sorted(found, key=lambda p: (p.create_time(), p.pid))]
 
+    def home_of(self, conn: Conn) -> int | None:
+        """The process that serves a connection; None while it is under way."""
+        port = conn.socket.getsockname()[1]
+        for pid in self.workers():
+            for each in psutil.Process(pid).net_connections(kind="tcp"):
+                if each.raddr and each.raddr.port == port:
+                    return pid
+        return None
+
     def kill_worker(self, index: int) -> int:
         pid = self.workers()[index]
         os.kill(pid, signal.SIGKILL)

@@ -18,10 +18,11 @@ from nsqcy._io import IoThread
 from nsqcy._log import FormatError, Log
 from nsqcy._log_probe import LogProbe, RunHandle, recovered_runs
 from nsqcy.errors import StartError
+from nsqcy.files import sync_directory
 from nsqcy.lines import Lines
 from nsqcy.nsqd import metadata
 from nsqcy.nsqd.diskqueue import QueueWriter
-from nsqcy.nsqd.importer import is_needed, sync_directory
+from nsqcy.nsqd.importer import is_needed
 
 _RECORD = Struct("<IIQQqIHH")  # length, crc, seq, id, timestamp, body, extensions, attributes
 _SURVIVORS = 1

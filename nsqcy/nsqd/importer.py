@@ -31,6 +31,7 @@ from nsqcy._io import IoThread
 from nsqcy._log import Log, topic_directory
 from nsqcy._log_probe import LogProbe
 from nsqcy.errors import DATED, StartError, Stop
+from nsqcy.files import sync_directory
 from nsqcy.lines import Lines
 from nsqcy.names import is_ephemeral
 from nsqcy.nsqd.diskqueue import MARK, Damage, Queue, QueueReader, Record, find_queues
@@ -305,15 +306,6 @@ def _move_originals(data_path: str, aside: str, names: list[str]) -> None:
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
-
-
-def sync_directory(path: str) -> None:
-    """Make the names in a directory survive a power loss."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 # ---- a topic's log ----

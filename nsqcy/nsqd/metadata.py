@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import gevent
 from gevent.event import AsyncResult
 
-from nsqcy import NSQ_VERSION
+from nsqcy import NSQ_VERSION, files
 from nsqcy.errors import StartError
 from nsqcy.lines import Lines
 from nsqcy.names import is_ephemeral, is_valid_name
@@ -291,22 +291,7 @@ def _entry(item: Any, where: str) -> _Entry:
 
 def replace_file(data_path: str, content: bytes) -> None:
     """Put `content` in the place of nsqd.dat, so that a crash leaves the old or the new file."""
-    directory = data_path or "."
-    temporary = os.path.join(directory, FILE + ".tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.fchmod(fd, 0o600)
-        with os.fdopen(fd, "wb", closefd=False) as file:
-            file.write(content)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.rename(temporary, os.path.join(directory, FILE))
-    directory_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory_fd)
-    finally:
-        os.close(directory_fd)
+    files.replace(data_path or ".", FILE, content)
 
 
 class Store:

@@ -2,6 +2,7 @@
 
 import contextlib
 import resource
+import select
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from conftest import Starter
 from crowd import pss, publish, send_as_far_as_it_goes
 from daemon import Nsqd
-from talk import RESPONSE, Conn, batch, sized
+from talk import RESPONSE, Conn, Hangup, batch, sized
 from together import together
 from web import eventually
 
@@ -174,7 +175,8 @@ def test_two_hundred_half_sent_bodies(starter: Starter, workers: int, budget: in
         for _ in range(5):
             for number, conn in enumerate(half):
                 rest = command[sent[number] : -1]
-                sent[number] += send_as_far_as_it_goes(conn, rest, quiet=0.001)
+                with contextlib.suppress(OSError):  # one that stood still for too long is dropped
+                    sent[number] += send_as_far_as_it_goes(conn, rest, quiet=0.001)
         assert sum(sent) > budget * workers
     # When most of them give up there is room again, for the rest and for others.
     for conn in half[10:]:
@@ -183,7 +185,10 @@ def test_two_hundred_half_sent_bodies(starter: Starter, workers: int, budget: in
     for conn, count in zip(half[:10], sent, strict=False):
         with contextlib.suppress(OSError):
             conn.send(command[count:])
-        frame = conn.frame()
+        try:
+            frame = conn.frame()
+        except Hangup:  # dropped, and its last words with it
+            continue
         assert frame == (RESPONSE, b"OK") or frame.data.startswith(b"E_BAD_"), frame
         published += frame.kind == RESPONSE
     for _ in range(10):
@@ -200,7 +205,9 @@ def test_whoever_stalls_on_others_memory_is_dropped(starter: Starter) -> None:
     for conn in half:
         conn.send(command[:-1])
     victim.connect(timeout=50).mpub("t", bodies)
-    half[0].expect_error(b"E_BAD_", prefix=True, reset=True)
+    told, _, _ = select.select([conn.socket for conn in half], [], [], 30)
+    dropped = next(conn for conn in half if conn.socket in told)
+    dropped.expect_error(b"E_BAD_", prefix=True, reset=True)
 
 
 def test_a_body_as_large_as_all_the_input_allowed(starter: Starter) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from functools import partial
 from urllib.parse import quote_plus
 
-import psutil
 import pytest
 from auth_server import AuthServer, Reply, answer, grant
 from conftest import Starter
@@ -222,7 +221,7 @@ def test_a_moving_session_takes_its_authorization_along(
         secrets.append(secret)
         auth_server.says(secret, grant(f"^{topic}$"), ttl=life)
         conn = daemon.connect().auth(secret)
-        homes = [partial(home_of, daemon, conn)] * 2
+        homes = [partial(daemon.home_of, conn)] * 2
         began = eventually(homes[0])
         for _ in range(400):
             conn.pub(topic, b"x")
@@ -253,16 +252,6 @@ def test_a_moving_session_takes_its_authorization_along(
     assert " secret " not in daemon.log_text()
 
 
-def home_of(daemon: Nsqd, conn: Conn) -> int | None:
-    """The process that serves a connection; None while it is under way."""
-    port = conn.socket.getsockname()[1]
-    for pid in daemon.workers():
-        for each in psutil.Process(pid).net_connections(kind="tcp"):
-            if each.raddr and each.raddr.port == port:
-                return pid
-    return None
-
-
 def test_an_authorization_too_large_to_move_stays(
     starter: Starter, auth_server: AuthServer, topic: str
 ) -> None:
@@ -271,10 +260,10 @@ def test_an_authorization_too_large_to_move_stays(
     daemon.web.create(topic)
     for _ in range(4):
         conn = daemon.connect().auth(topic)
-        home = eventually(partial(home_of, daemon, conn))
+        home = eventually(partial(daemon.home_of, conn))
         for _ in range(300):
             conn.pub(topic, b"x")
-        assert home_of(daemon, conn) == home
+        assert daemon.home_of(conn) == home
         conn.sub(topic, "c")
         eventually(lambda: daemon.web.counts(topic, "c")["client_count"])
         assert daemon.web.client(topic, "c")["auth_identity"][:500] == "\u00fc" * 500

@@ -19,16 +19,6 @@ def daemon(tmp_path) -> Nsqd:
     started.destroy()
 
 
-def home_of(daemon: Nsqd, conn: Conn) -> int | None:
-    """The process that serves a connection; None while it is under way."""
-    port = conn.socket.getsockname()[1]
-    for pid in daemon.workers():
-        for each in psutil.Process(pid).net_connections(kind="tcp"):
-            if each.raddr and each.raddr.port == port:
-                return pid
-    return None
-
-
 def owner_of(daemon: Nsqd, topic: str) -> int | None:
     """The process that has the topic's files open."""
     for pid in daemon.workers():
@@ -45,9 +35,9 @@ def moved(daemon: Nsqd, topic: str, client_id: str) -> Conn:
     def attempt() -> Conn | None:
         conn = daemon.connect()
         conn.identify(client_id=client_id, heartbeat_interval=5000, msg_timeout=9000)
-        begins = eventually(partial(home_of, daemon, conn))
+        begins = eventually(partial(daemon.home_of, conn))
         conn.sub(topic, "c")
-        if begins != owner and eventually(partial(home_of, daemon, conn)) == owner:
+        if begins != owner and eventually(partial(daemon.home_of, conn)) == owner:
             return conn
         conn.close()
         return None
@@ -100,10 +90,10 @@ def test_a_producer_of_one_topic_moves(daemon):
 
     def attempt() -> bool:
         conn = daemon.connect()
-        begins = eventually(partial(home_of, daemon, conn))
+        begins = eventually(partial(daemon.home_of, conn))
         for _ in range(400):
             conn.pub("t", b"x")
-        stays = home_of(daemon, conn) != owner
+        stays = daemon.home_of(conn) != owner
         ports = [client["remote_address"] for client in daemon.web.stats()["producers"]]
         assert ports.count(f"127.0.0.1:{conn.socket.getsockname()[1]}") == 1
         counts = [each["pub_counts"] for each in daemon.web.stats()["producers"]]
