@@ -66,12 +66,6 @@ class Publish(Later):
         self._answer(self._reply if reason is None else EXITING)
 
 
-def tlsrequired(https_port: int) -> Reply:
-    """What plain HTTP is answered where TLS is required, blanks and all."""
-    body = b'{"message": "TLS_REQUIRED", "https_port": %d}' % https_port
-    return Reply(403, body, JSON, logged=False)
-
-
 def tls_required(https_port: int) -> Reply:
     """What plain HTTP is answered where TLS is required, blanks and all."""
     body = b'{"message": "TLS_REQUIRED", "https_port": %d}' % https_port

@@ -206,6 +206,14 @@ def test_a_hangup_reads_the_log_level_again(tmp_path: Path) -> None:
         lookupd.stop()
 
 
+def test_a_look_inside_does_not_end_it() -> None:
+    with Lookupd() as lookupd:
+        lookupd.process.send_signal(signal.SIGQUIT)
+        eventually(lambda: "(most recent call first)" in lookupd.log_text())
+        lookupd.connect().ping()
+        lookupd.stop()
+
+
 def test_a_restart_on_the_same_ports() -> None:
     with Lookupd() as lookupd:
         lookupd.connect().identify("A")
