@@ -15,18 +15,24 @@ from nsqcy.options import OptionTable
 USAGE = """\
 Usage: nsqcy COMMAND
 
-  version              print the version
-  config sample        print an INI file of every option with its default
-  config docs          print docs/CONFIG.md
-  config check FILE    read a configuration file as the daemon would
-  data import PATH     take over the files of NSQ's nsqd in a data path
-  data export PATH DIR write a stopped data path as files of NSQ's nsqd
-  data check PATH      read everything in a data path, and report damage
-  nsqd [FLAGS]         run nsqd; -help lists its flags
+  version                     print the version
+  config sample [DAEMON]      print an INI file of every option with its default
+  config docs                 print docs/CONFIG.md
+  config check FILE [DAEMON]  read a configuration file as the daemon would
+  data import PATH            take over the files of NSQ's nsqd in a data path
+  data export PATH DIR        write a stopped data path as files of NSQ's nsqd
+  data check PATH             read everything in a data path, and report damage
+  nsqd [FLAGS]                run nsqd; -help lists its flags
+  nsqlookupd [FLAGS]          run nsqlookupd
+
+DAEMON is nsqd or nsqlookupd: nsqd unless FILE is an INI file and names the other.
 """
 
 # The module of each daemon that has options, and the names of its table and its checks there.
-_OPTIONS = {"nsqd": ("nsqcy.nsqd.options", "NSQD")}
+_OPTIONS = {
+    "nsqd": ("nsqcy.nsqd.options", "NSQD"),
+    "nsqlookupd": ("nsqcy.nsqlookupd.options", "NSQLOOKUPD"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,14 +44,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             write(1, USAGE)
         case ["config", "sample"]:
             write_all(config.sample(_table("nsqd")))
+        case ["config", "sample", daemon] if daemon in _OPTIONS:
+            write_all(config.sample(_table(daemon)))
         case ["config", "docs"]:
             write_all(config.docs(map(_table, _OPTIONS)))
         case ["config", "check", path]:
             return _check(path)
+        case ["config", "check", path, daemon] if daemon in _OPTIONS:
+            return _check(path, daemon)
         case ["data", *rest]:
             return int(importlib.import_module("nsqcy.nsqd.data").main(rest))
-        case ["nsqd", *flags]:
-            return _run("nsqd", flags)
+        case [("nsqd" | "nsqlookupd") as daemon, *flags]:
+            return _run(daemon, flags)
         case _:
             what = f"unknown command: {' '.join(words)}\n" if words else ""
             write(2, what + USAGE)
@@ -66,10 +76,9 @@ def _table(daemon: str) -> OptionTable:
     return table
 
 
-def _check(path: str) -> int:
-    daemon = "nsqd"
+def _check(path: str, daemon: str = "") -> int:
     try:
-        daemon = config.daemon_of(config.read_text(path))
+        daemon = daemon or config.daemon_of(config.read_text(path))
         if daemon not in _OPTIONS:
             write(2, f"{path}: there are no options of {daemon} to check it against\n")
             return 1

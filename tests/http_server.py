@@ -18,14 +18,15 @@ import gevent
 import gevent.event
 from gevent import get_hub
 
-from nsqcy.nsqd import debug, gathering, stats
+from nsqcy import debug
+from nsqcy.nsqd import gathering, stats
 from nsqcy.nsqd.api import Api, tls_required
 from nsqcy.nsqd.backend import Done, Message, Outcome
-from nsqcy.nsqd.http import HttpServer, Timeouts
 from nsqcy.nsqd.https import HttpsConnection
 from nsqcy.nsqd.options import NSQD, NsqdOptions
 from nsqcy.nsqd.tls import HANDSHAKE_LIMIT, Handshakes, Material, make_context
 from nsqcy.options import Value
+from nsqcy.web.http import HttpServer, Timeouts
 
 START_TIME = 1_700_000_000
 INFO = {

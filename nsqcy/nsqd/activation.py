@@ -4,9 +4,9 @@ Owns the choice alone: by the name the manager gives it, else by the address tha
 for a kind, else by the order tcp, http, https. Imported before everything heavy.
 """
 
+from nsqcy import listeners
 from nsqcy.errors import StartError, Stop
-from nsqcy.nsqd import listeners
-from nsqcy.nsqd.listeners import Listener
+from nsqcy.listeners import Listener
 from nsqcy.process.service import Inherited
 
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import re2
 
+from nsqcy import gojson
 from nsqcy.errors import NsqError
-from nsqcy.nsqd import gojson
 
 ANSWER_MOST = 1 << 20  # bytes of an answer
 EXPRESSIONS_MOST = 2000  # of an answer, which bound the time of a decision

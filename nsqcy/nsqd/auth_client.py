@@ -19,9 +19,10 @@ from gevent.threadpool import ThreadPool
 from urllib3.exceptions import HTTPError, LocationParseError
 from urllib3.util import Url, parse_url
 
+from nsqcy import gojson
 from nsqcy._session import Session
 from nsqcy.lines import Lines
-from nsqcy.nsqd import auth, gojson
+from nsqcy.nsqd import auth
 from nsqcy.nsqd.auth import ANSWER_MOST, AuthFailure, Authorization
 from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.nsqd.web_client import WebClient, WebFailure, https_instead, reason

@@ -8,13 +8,15 @@ from typing import Any, Literal, Protocol
 
 from nsqcy.nsqd.stats import Query
 from nsqcy.options import Value
+from nsqcy.web.pprof import Inspected
+from nsqcy.web.router import Limits
 
 Message = bytes | memoryview
 Outcome = Literal["ok", "TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"]
 Done = Callable[[str | None], None]
 
 
-class Backend(Protocol):
+class Backend(Inspected, Protocol):
     """`publish` is called from the loop and must not block; each other call is made in a greenlet
     of its own and may.  An exception is answered with 500 INTERNAL_ERROR.
     """
@@ -45,15 +47,6 @@ class Backend(Protocol):
     def change_option(self, name: str, value: Value) -> None:
         """Change an option in every process; `Api.options` has the new value when this returns."""
 
-    def command_line(self) -> str:
-        """nsqd's words, with a NUL between them."""
-
-    def inspect(self, what: str) -> str:
-        """What `debug.tell` says of `what`, in every process."""
-
-    def profile(self, seconds: int) -> str:
-        """A profile of this process, by `debug.Profiler`; raises what that raises."""
-
     def health(self) -> str:
         """`OK`, or `NOK - ` and the reason."""
 
@@ -61,8 +54,8 @@ class Backend(Protocol):
         """The object of /info, keys in its order."""
 
 
-class Options(Protocol):
-    """The options HTTP reads.  Durations are nanoseconds, as everywhere."""
+class Options(Limits, Protocol):
+    """The options HTTP reads beside those of its connections.  Durations are nanoseconds."""
 
     @property
     def max_msg_size(self) -> int: ...
@@ -70,8 +63,3 @@ class Options(Protocol):
     def max_body_size(self) -> int: ...
     @property
     def max_req_timeout(self) -> int: ...
-    @property
-    def debug_remote(self) -> bool: ...
-    @property
-    def max_input_bytes(self) -> int:
-        """What the unfinished requests of one worker may hold together."""

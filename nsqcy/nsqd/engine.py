@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import gevent
 
-from nsqcy import NSQ_VERSION
+from nsqcy import NSQ_VERSION, debug
 from nsqcy._channel import Agenda
 from nsqcy._ids import IdSource
 from nsqcy._io import IoThread
@@ -29,11 +29,10 @@ from nsqcy._store import Store
 from nsqcy._topic import Shard, Topic
 from nsqcy._transport import Loop, accept_move, accept_socket, accept_stream
 from nsqcy.log import Log
-from nsqcy.nsqd import debug, gathering, stats
+from nsqcy.nsqd import gathering, stats
 from nsqcy.nsqd.api import Api, tls_required
 from nsqcy.nsqd.backend import Message, Outcome
 from nsqcy.nsqd.census import Census
-from nsqcy.nsqd.http import HttpServer, Make
 from nsqcy.nsqd.negotiate import negotiate
 from nsqcy.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
 from nsqcy.nsqd.rounds import Rounds
@@ -42,6 +41,7 @@ from nsqcy.nsqd.turns import Turns
 from nsqcy.nsqd.worker import Boot
 from nsqcy.options import TLS_REQUIRED, Value
 from nsqcy.process.control import Answer, CallTimeout, ChannelClosed, RemoteError, Request
+from nsqcy.web.http import HttpServer, Make
 
 if TYPE_CHECKING:
     from nsqcy.nsqd import tls

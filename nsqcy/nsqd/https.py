@@ -7,8 +7,8 @@ import socket
 
 from nsqcy.errors import LayerEnd, LayerError
 from nsqcy.layers import PIECE
-from nsqcy.nsqd.http import HttpConnection, HttpServer
 from nsqcy.nsqd.tls import Handshake, Handshakes
+from nsqcy.web.http import HttpConnection, HttpServer
 
 # How a client begins that takes this for plain HTTP, and what it can read.
 _HTTP = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"OPTIONS ")

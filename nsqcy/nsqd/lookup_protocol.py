@@ -8,9 +8,8 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from nsqcy import NSQ_VERSION
+from nsqcy import NSQ_VERSION, gojson
 from nsqcy.errors import NsqError
-from nsqcy.nsqd import gojson
 
 MAGIC = b"  V1"
 PING = b"PING\n"

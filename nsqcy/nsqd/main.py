@@ -19,9 +19,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from nsqcy import config, log
+from nsqcy import config, listeners, log
 from nsqcy.errors import StartError, Stop
-from nsqcy.nsqd import activation, listeners
+from nsqcy.nsqd import activation
 from nsqcy.nsqd.launcher import Launcher
 from nsqcy.nsqd.options import NSQD, NsqdOptions, derive, resolve
 from nsqcy.process import datapath, openfiles, service, spawn
@@ -104,7 +104,7 @@ def _listen(
     try:
         for kind, address in addresses.items():
             if (address or kind == "tcp") and all(each.kind != kind for each in bound):
-                bound.append(listeners.bind(address, kind))
+                bound.append(listeners.bind(address, kind, unix=kind != "https"))
     except Stop:
         for each in bound:
             each.close()

@@ -24,14 +24,14 @@ from typing import Any, NamedTuple
 import gevent
 from gevent.event import AsyncResult, Event
 
-from nsqcy import log
+from nsqcy import debug, log
+from nsqcy.acceptor import Acceptor
 from nsqcy.errors import StartError
+from nsqcy.listeners import Listener
 from nsqcy.names import is_ephemeral
-from nsqcy.nsqd import debug, lookup_protocol, metadata, statsd
-from nsqcy.nsqd.acceptor import Acceptor
+from nsqcy.nsqd import lookup_protocol, metadata, statsd
 from nsqcy.nsqd.gathering import Gathering
 from nsqcy.nsqd.launcher import Born, Launcher
-from nsqcy.nsqd.listeners import Listener
 from nsqcy.nsqd.lookup import Lookup
 from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.nsqd.placement import Placement

@@ -7,9 +7,8 @@ are checked) and the answer. Pure; knows no connection. See the tests of case id
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from nsqcy import NSQ_VERSION
+from nsqcy import NSQ_VERSION, gojson
 from nsqcy.errors import ClientError
-from nsqcy.nsqd import gojson
 from nsqcy.nsqd.options import NsqdOptions
 
 MILLISECOND = 1_000_000

@@ -9,17 +9,26 @@ import re
 import zlib
 from collections.abc import Mapping
 
-from nsqcy import log
 from nsqcy.config import Settings
+from nsqcy.daemon_options import (
+    CONFIG,
+    DEBUG_REMOTE,
+    LOG_FORMAT,
+    LOG_LEVEL,
+    VERBOSE,
+    VERSION,
+    hostname,
+    log_prefix,
+    obey_rules,
+    refuse,
+)
 from nsqcy.durations import HOUR, MILLISECOND, MINUTE, SECOND
-from nsqcy.errors import StartError
 from nsqcy.names import quote
 from nsqcy.options import (
     BOOL,
     DURATION,
     FLOATS,
     INT,
-    LEVEL,
     STRING,
     STRINGS,
     TLS_NOT_REQUIRED,
@@ -30,7 +39,6 @@ from nsqcy.options import (
     Options,
     OptionTable,
     Rule,
-    Value,
 )
 from nsqcy.process.limits import available_memory, usable_cpus
 
@@ -44,10 +52,6 @@ DEFAULT_MAX_WORKERS = 4
 # Half-sent commands a worker holds at once. Fifty bodies of the default --max-body-size: far more
 # than well-behaved clients ever have under way, and no danger to a machine that runs a queue.
 DEFAULT_MAX_INPUT_BYTES = 256 << 20
-
-
-def hostname() -> str:
-    return os.uname().nodename
 
 
 def default_node_id() -> int:
@@ -67,31 +71,12 @@ NOT_NEGATIVE = Rule(">= 0", lambda value: value >= 0)
 NO_SCAN = "has no effect: timeouts are exact and nothing is scanned"
 
 BASIC = (
-    Option("version", BOOL, False, "print the version and exit", in_file=False),
-    Option("config", STRING, "", "path of a configuration file", in_file=False),
-    Option(
-        "log-level",
-        LEVEL,
-        log.INFO,
-        "least severe level to log: debug, info, warn, error or fatal",
-        runtime=True,
-    ),
-    Option("log-prefix", STRING, "[nsqd] ", "text before every log line"),
-    Option(
-        "log-format",
-        STRING,
-        "text",
-        "form of log lines: text as nsqd has it, json for one object a line",
-        rule=Rule("text or json", lambda value: value in log.FORMATS),
-    ),
-    Option(
-        "verbose",
-        BOOL,
-        False,
-        "deprecated, no effect; see --log-level",
-        in_file=False,
-        notice="is deprecated and has no effect, use --log-level",
-    ),
+    VERSION,
+    CONFIG,
+    LOG_LEVEL,
+    log_prefix("nsqd"),
+    LOG_FORMAT,
+    VERBOSE,
     Option(
         "node-id",
         INT,
@@ -141,12 +126,7 @@ NETWORK = (
         "0.0.0.0:4152",
         "host:port for HTTPS clients, opened when there is a certificate; empty for none",
     ),
-    Option(
-        "debug-remote",
-        BOOL,
-        False,
-        "answer /debug requests of other machines too, not only of this one",
-    ),
+    DEBUG_REMOTE,
     Option(
         "broadcast-address",
         STRING,
@@ -446,11 +426,11 @@ def resolve(settings: Settings) -> NsqdOptions:
     """
     options = NsqdOptions(settings.values)
     # In the order NSQ checks, since of several faults it names the first.
-    _obey_rules(settings, ("max_deflate_level", "node_id"))
+    obey_rules(settings, ("max_deflate_level", "node_id"))
     options = _check_tls(settings, options)
-    _obey_rules(settings, ("auth_http_request_method",))
+    obey_rules(settings, ("auth_http_request_method",))
     _check_percentiles(settings, options)
-    _obey_rules(settings, settings.values)
+    obey_rules(settings, settings.values)
     _check_statsd(settings, options)
     _warn(settings, options)
     return options.replace(
@@ -476,18 +456,6 @@ def _statsd_prefix(options: NsqdOptions) -> str:
     return prefix if not prefix or prefix.endswith(".") else prefix + "."
 
 
-def _refuse(settings: Settings, text: str, name: str = "") -> StartError:
-    return StartError(f"failed to instantiate nsqd - {text}{settings.where(name)}")
-
-
-def _obey_rules(settings: Settings, names: Mapping[str, Value] | tuple[str, ...]) -> None:
-    for name in names:
-        option = NSQD.by_name[name]
-        if option.rule and not option.rule.holds(settings[name]):
-            text = f"--{option.flag} must be {option.rule.text}"
-            raise _refuse(settings, text, name)
-
-
 def _check_tls(settings: Settings, options: NsqdOptions) -> NsqdOptions:
     """A client policy demands TLS, and TLS demands a certificate and its key."""
     if options.tls_client_auth_policy and options.tls_required == TLS_NOT_REQUIRED:
@@ -495,11 +463,11 @@ def _check_tls(settings: Settings, options: NsqdOptions) -> NsqdOptions:
     if bool(options.tls_cert) != bool(options.tls_key):
         given, missing = ("cert", "key") if options.tls_cert else ("key", "cert")
         text = f"failed to build TLS config - --tls-{given} needs --tls-{missing}"
-        raise _refuse(settings, text, f"tls_{given}")
+        raise refuse(settings, text, f"tls_{given}")
     if options.tls_required != TLS_NOT_REQUIRED and not options.tls_cert:
         name = "tls_required" if "tls_required" in settings.given else "tls_client_auth_policy"
         text = "cannot require TLS client connections without TLS key and cert"
-        raise _refuse(settings, text, name)
+        raise refuse(settings, text, name)
     return options
 
 
@@ -510,15 +478,15 @@ def _check_percentiles(settings: Settings, options: NsqdOptions) -> None:
         if not 0 < percentile <= 1:  # written so that NaN fails too
             shown = str(percentile).removesuffix(".0")
             text = f"invalid E2E processing latency percentile: {shown}"
-            raise _refuse(settings, text, name)
+            raise refuse(settings, text, name)
     if options.e2e_processing_latency_percentile and window <= 0:
         text = "--e2e-processing-latency-window-time must be > 0"
-        raise _refuse(settings, text, "e2e_processing_latency_window_time")
+        raise refuse(settings, text, "e2e_processing_latency_window_time")
 
 
 def _check_statsd(settings: Settings, options: NsqdOptions) -> None:
     if options.statsd_address and options.statsd_interval <= SECOND:
-        raise _refuse(settings, "--statsd-interval must be > 1s", "statsd_interval")
+        raise refuse(settings, "--statsd-interval must be > 1s", "statsd_interval")
 
 
 def _warn(settings: Settings, options: NsqdOptions) -> None:
@@ -543,5 +511,5 @@ def _input_bytes(settings: Settings, options: NsqdOptions) -> int:
         return options.max_input_bytes
     if "max_input_bytes" in settings.given:
         text = f"--max-input-bytes must be >= --max-msg-size and --max-body-size ({largest})"
-        raise _refuse(settings, text, "max_input_bytes")
+        raise refuse(settings, text, "max_input_bytes")
     return largest

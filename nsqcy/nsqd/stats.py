@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from nsqcy import NSQ_VERSION, __version__
 from nsqcy.durations import format_duration
-from nsqcy.nsqd.gotext import json_bytes, json_string, rfc3339
+from nsqcy.gotext import json_bytes, json_string, rfc3339
 
 Counters = Mapping[str, Any]
 

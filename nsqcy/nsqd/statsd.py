@@ -14,9 +14,9 @@ import gevent
 import gevent.socket
 
 from nsqcy.lines import Lines
+from nsqcy.listeners import parse
 from nsqcy.names import is_ephemeral
 from nsqcy.nsqd.gathering import Whole
-from nsqcy.nsqd.listeners import parse
 from nsqcy.nsqd.stats import LATENCY, Query
 from nsqcy.nsqd.turns import Turns
 

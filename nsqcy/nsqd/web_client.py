@@ -18,9 +18,8 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
 from urllib3.util import Url, parse_url
 
-from nsqcy import __version__
+from nsqcy import __version__, gojson
 from nsqcy.errors import NsqError
-from nsqcy.nsqd import gojson
 
 PIECE = 1 << 16  # bytes of a body read at a time
 FOREVER = 86400.0  # seconds of a request whose time is not limited

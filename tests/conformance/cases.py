@@ -1,9 +1,9 @@
 """Every case id of the behaviour we pin, by subject, and those that no test tells yet.
 
 Ids: `Cnnn` protocol and queues, `CFG-nn` flags and config file, `HTTP-nnn` the HTTP API, `E2E-nn`
-the time from publish to finish, `STATSD-nn` what statsd gets, `LOG-nn` the request log, `Hnn`
-demands of third-party harnesses, `LKP-nn` what lookupds are told, `Fn` defects of NSQ's daemon that
-ours does not have, `K11` a limitation likewise.
+the time from publish to finish, `STATSD-nn` what statsd gets, `LOG-nn` the request log, `LKD-nn`
+nsqlookupd, `LKP-nn` nsqd as its client, `Hnn` demands of third-party harnesses, `Fn` defects of
+NSQ's daemon that ours does not have, `K11` a limitation likewise.
 """
 
 
@@ -30,19 +30,16 @@ SECTIONS: dict[str, list[str]] = {
     "end-to-end latency": [f"E2E-{number:02d}" for number in range(1, 5)],
     "statsd": [f"STATSD-{number:02d}" for number in range(1, 7)],
     "request log": [f"LOG-{number:02d}" for number in range(1, 4)],
-    "nsqd and its lookupds": [f"LKP-{number:02d}" for number in range(1, 17)],
     "harnesses": [f"H{number:02d}" for number in range(1, 23)],
+    "nsqlookupd": [f"LKD-{number:02d}" for number in range(1, 52)],
+    "lookup peers": [f"LKP-{number:02d}" for number in range(1, 17)],
     "defects": [f"F{number}" for number in range(1, 16)],
     "limitations": ["K11"],
 }
 
 CASES = {case for cases in SECTIONS.values() for case in cases}
 
-LOOKUP = "needs nsqlookupd"
-
 NEXT: dict[str, str] = {
-    "CFG-39": LOOKUP,
-    "CFG-40": LOOKUP,
     "F5": "two entries of one id in a channel's queue cannot be made from outside",
     "F7": "whether a file was synced cannot be seen from outside",
     "F13": "kept as it is: see C227",
@@ -77,6 +74,7 @@ DEVIATIONS: set[str] = {
     "LKP-08",
     "LKP-09",
     "LKP-10",
+    "LKD-20",
     *(f"F{number}" for number in range(1, 16) if number != 13),
     "K11",
 }

@@ -15,6 +15,7 @@ import pytest
 from conftest import Starter
 from daemon import Nsqd, free_port
 from fake_lookupd import HANG_UP, OK, RAW, SILENCE, FakeLookupd
+from lookupd import Lookupd
 from web import eventually
 
 ADDRESSES = "/config/nsqlookupd_tcp_addresses"
@@ -385,3 +386,36 @@ def test_the_configuration_is_read_again(nsqd: Starter, lookupd: Make) -> None:
     daemon.process.send_signal(signal.SIGHUP)
     eventually(lambda: two.links and two.link.identity)
     assert one.link.ended.wait(10)
+
+
+# -- with nsqlookupd
+
+
+def test_two_nsqds_and_one_nsqlookupd(nsqd: Starter) -> None:
+    """The second has the channels of the first from the first message on; what stops is gone."""
+    with Lookupd() as one:
+        first = nsqd(lookupd_tcp_address=one.tcp_address, broadcast_address="first")
+        second = nsqd(lookupd_tcp_address=one.tcp_address, broadcast_address="second")
+        eventually(lambda: len(one.nodes()) == 2)
+        first.web.create("t", "a", "b")
+        eventually(lambda: one.channels("t") == ["a", "b"])
+        second.web.pub("t", b"x")
+        second.web.await_counts("t", "a", depth=1)
+        second.web.await_counts("t", "b", depth=1)
+        eventually(lambda: one.producers("t") == ["first", "second"])
+        second.web.do("delete", "t")
+        eventually(lambda: one.producers("t") == ["first"])
+        first.stop()
+        eventually(lambda: one.producers("t") == [])
+
+
+def test_nsqlookupd_starts_again(nsqd: Starter) -> None:
+    with Lookupd() as one:
+        daemon = nsqd(lookupd_tcp_address=one.tcp_address, broadcast_address="me")
+        daemon.web.create("t", "c")
+        eventually(lambda: one.channels("t") == ["c"])
+        one.kill()
+        daemon.web.create("u", "d")
+        one.start()
+        eventually(lambda: one.producers("t") == one.producers("u") == ["me"])
+        assert (one.channels("t"), one.channels("u")) == (["c"], ["d"])

@@ -1,6 +1,6 @@
 """What other people's test suites and scripts demand of the command, beyond the protocol.
 
-Their demands are numbered (H01 to H22); those of nsqlookupd have no test yet.
+Their demands are numbered (H01 to H22).
 """
 
 import contextlib

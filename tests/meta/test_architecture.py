@@ -16,14 +16,14 @@ ROOT = Path(__file__).parents[2]
 # import each other, in no circle.
 ROWS = [
     "nsqcy _debug _bytes _atomics errors names durations lines log files journal",
-    "_crc _heap _quantile _ids _ring _io options process.",
-    "_log _mesh config layers",
-    "_store _log_probe",
+    "_crc _heap _quantile _ids _ring _io options process. listeners gotext gojson debug",
+    "_log _mesh config layers acceptor web.",
+    "_store _log_probe daemon_options",
     "_wire _channel",
     "_topic",
     "_session",
     "_transport _publisher",
-    "nsqd.",
+    "nsqd. nsqlookupd.",
     "__main__",
 ]
 RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
@@ -32,7 +32,8 @@ RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
 CORE = ["_channel", "_heap", "_ids", "_io", "_log", "_mesh"]
 CORE += ["_publisher", "_quantile", "_ring", "_session", "_store", "_topic", "_wire"]
 WORLD = {"gevent", "socket", "select", "selectors", "asyncio", "ssl", "sys/socket.h"}
-CLOCKLESS = sorted(set(CORE) - {"_io", "_log"})
+PURE = [*CORE, "nsqlookupd.registry", "nsqlookupd.protocol"]
+CLOCKLESS = sorted(set(PURE) - {"_io", "_log"})
 CLOCKS = {"time", "datetime", "time.h"}
 
 CIMPORT = re.compile(r"^ *from +([\w.]+) +(?:c?import) |^ *c?import +([\w.]+)", re.MULTILINE)
@@ -111,7 +112,8 @@ def test_the_checker_sees_an_upward_import() -> None:
     assert breaks("_heap", cython_imports("    from nsqcy cimport _bytes, _ids\n"))
     assert breaks("process.spawn", python_imports("from nsqcy.nsqd import master"))
     assert breaks("config", python_imports("import nsqcy.config, nsqcy.nsqd.options"))
-    assert not breaks("nsqd.main", python_imports("from nsqcy.nsqd import listeners"))
+    assert breaks("nsqlookupd.main", python_imports("from nsqcy.nsqd import activation"))
+    assert not breaks("nsqd.main", python_imports("from nsqcy.nsqd import activation"))
 
 
 def test_no_circles() -> None:
@@ -121,7 +123,7 @@ def test_no_circles() -> None:
     TopologicalSorter(graph).prepare()
 
 
-@pytest.mark.parametrize("module", CORE)
+@pytest.mark.parametrize("module", PURE)
 def test_the_core_is_pure(module: str) -> None:
     found = set().union(*(imports(path) for name, path in sources() if name == module))
     assert not {each.partition(".h")[0].split(".")[0] for each in found} & WORLD
@@ -134,6 +136,7 @@ def test_time_is_data(module: str) -> None:
     assert not found & CLOCKS
 
 
-def test_nsqd_listens_before_anything_heavy_is_imported() -> None:
-    code = "import sys, nsqcy.nsqd.main; sys.exit('gevent' in sys.modules)"
+@pytest.mark.parametrize("daemon", ["nsqd", "nsqlookupd"])
+def test_daemons_listen_before_anything_heavy_is_imported(daemon: str) -> None:
+    code = f"import sys, nsqcy.{daemon}.main; sys.exit('gevent' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

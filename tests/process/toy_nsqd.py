@@ -6,9 +6,9 @@ import resource
 import signal
 import sys
 
-from nsqcy import log
+from nsqcy import listeners, log
 from nsqcy.errors import Stop
-from nsqcy.nsqd import launcher, listeners
+from nsqcy.nsqd import launcher
 from nsqcy.process import datapath, service, spawn
 
 

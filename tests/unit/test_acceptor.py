@@ -7,8 +7,8 @@ import gevent
 import pytest
 from hub import Lines, wait_until
 
-from nsqcy.nsqd.acceptor import Acceptor
-from nsqcy.nsqd.listeners import bind
+from nsqcy.acceptor import Acceptor
+from nsqcy.listeners import bind
 
 
 class Worker:

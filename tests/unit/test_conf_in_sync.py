@@ -1,49 +1,70 @@
-"""conf/nsqd.ini and docs/CONFIG.md are what the option table says."""
+"""conf/nsqd.ini, conf/nsqlookupd.ini and docs/CONFIG.md are what the option tables say."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from nsqcy import config
-from nsqcy.nsqd.options import NSQD, resolve
+from nsqcy.nsqd import options as nsqd
+from nsqcy.nsqlookupd import options as nsqlookupd
+from nsqcy.options import Options, OptionTable
 
 ROOT = Path(__file__).parents[2]
+TABLES = [nsqd.NSQD, nsqlookupd.NSQLOOKUPD]
+RESOLVE: dict[str, Callable[[config.Settings], Options]] = {
+    "nsqd": nsqd.resolve,
+    "nsqlookupd": nsqlookupd.resolve,
+}
+
+each_table = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.daemon)
 
 
-def test_the_sample_file_is_the_tables() -> None:
-    text = (ROOT / "conf/nsqd.ini").read_text()
-    assert text == config.sample(NSQD), "run `make conf`"
+def sample_file(table: OptionTable) -> Path:
+    return ROOT / f"conf/{table.daemon}.ini"
+
+
+@each_table
+def test_the_sample_file_is_the_tables(table: OptionTable) -> None:
+    assert sample_file(table).read_text() == config.sample(table), "run `make conf`"
 
 
 def test_the_documentation_is_the_tables() -> None:
     text = (ROOT / "docs/CONFIG.md").read_text()
-    assert text == config.docs([NSQD]), "run `make conf`"
+    assert text == config.docs(TABLES), "run `make conf`"
 
 
-def test_the_sample_file_loads_and_sets_nothing() -> None:
-    file = config.read_file(NSQD, str(ROOT / "conf/nsqd.ini"))
+@each_table
+def test_the_sample_file_loads_and_sets_nothing(table: OptionTable) -> None:
+    file = config.read_file(table, str(sample_file(table)))
     assert file.values == {}
     assert file.warnings == []
 
 
-def test_the_sample_file_holds_every_option_at_its_default(tmp_path: Path) -> None:
-    text = (ROOT / "conf/nsqd.ini").read_text()
-    path = tmp_path / "nsqd.ini"
+@each_table
+def test_the_sample_file_holds_every_option_at_its_default(
+    table: OptionTable, tmp_path: Path
+) -> None:
+    text = sample_file(table).read_text()
+    path = tmp_path / "sample.ini"
     path.write_text(re.sub(r"(?m)^#(\w+ =)", r"\1", text))
-    file = config.read_file(NSQD, str(path))
-    assert file.values.keys() == {option.name for option in NSQD if option.in_file}
-    for option in NSQD:
+    file = config.read_file(table, str(path))
+    assert file.values.keys() == {option.name for option in table if option.in_file}
+    for option in table:
         if option.in_file and not option.default_text:
             assert file.values[option.name] == option.default, option.name
-    resolve(config.Settings(NSQD, {}, file))
+    RESOLVE[table.daemon](config.Settings(table, {}, file))
 
 
-def test_the_sample_file_is_no_wider_than_a_screen() -> None:
-    assert all(len(line) <= 130 for line in config.sample(NSQD).splitlines())
+@each_table
+def test_the_sample_file_is_no_wider_than_a_screen(table: OptionTable) -> None:
+    assert all(len(line) <= 130 for line in config.sample(table).splitlines())
 
 
-@pytest.mark.parametrize("option", list(NSQD), ids=lambda option: option.flag)
+@pytest.mark.parametrize(
+    "option", [option for table in TABLES for option in table], ids=lambda option: option.flag
+)
 def test_every_option_is_explained(option: config.Option) -> None:
     assert option.help
     assert not option.help.endswith(".")

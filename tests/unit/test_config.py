@@ -580,7 +580,20 @@ def test_nsqcy_config_check(capfd: pytest.CaptureFixture[str], write: Write) -> 
     assert said.err.startswith("warning: ")
 
 
-@pytest.mark.parametrize("text", ["[nsqd]\nid = x", "id = 1024", "[nsqlookupd]\n", "x"])
+def test_nsqcy_config_of_nsqlookupd(capfd: pytest.CaptureFixture[str], write: Write) -> None:
+    path = write("[nsqlookupd]\ntombstone_lifetime = 1m\n")
+    assert command.main(["config", "check", path]) == 0
+    assert capfd.readouterr().out == f"{path}: fit for nsqlookupd, 1 options set\n"
+    path = write("tombstone_lifetime = 1500\n")
+    assert command.main(["config", "check", path, "nsqlookupd"]) == 0
+    assert capfd.readouterr() == (f"{path}: fit for nsqlookupd, 1 options set\n", "")
+    assert command.main(["config", "check", path, "nsqadmin"]) == 2
+    assert capfd.readouterr().out == ""
+    assert command.main(["config", "sample", "nsqlookupd"]) == 0
+    assert "\n[nsqlookupd]\n" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["[nsqd]\nid = x", "id = 1024", "[nsqadmin]\n", "x"])
 def test_nsqcy_config_check_refuses(
     capfd: pytest.CaptureFixture[str], write: Write, text: str
 ) -> None:

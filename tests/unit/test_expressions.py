@@ -2,8 +2,8 @@
 
 import pytest
 
+from nsqcy.gojson import encode
 from nsqcy.nsqd.auth import AuthFailure, parse
-from nsqcy.nsqd.gojson import encode
 
 
 def permits(expression: str, name: str) -> bool:

@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
+from nsqcy import listeners
 from nsqcy.errors import StartError
-from nsqcy.nsqd import listeners
-from nsqcy.nsqd.listeners import Address, bind, parse, show
+from nsqcy.listeners import Address, bind, parse, show
 
 
 @pytest.mark.parametrize(

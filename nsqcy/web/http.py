@@ -1,8 +1,8 @@
-"""The HTTP connections of one worker: sockets and libev watchers around `HttpProtocol`.
+"""The HTTP connections of one process: sockets and libev watchers around `HttpProtocol`.
 
-A connection is a state machine called by its watchers.  A publish costs no greenlet; every other
-request gets one, because its handler may have to wait for other processes.  Knows no route and no
-parameter: `Api` says what to do with a head, and turns requests into replies.
+A connection is a state machine called by its watchers.  What never blocks costs no greenlet; every
+other request gets one, because its handler may have to wait for other processes.  Knows no route
+and no parameter: `Api` says what to do with a head, and turns requests into replies.
 """
 
 import socket
@@ -15,18 +15,7 @@ import gevent
 
 from nsqcy.durations import format_duration
 from nsqcy.errors import HttpError
-from nsqcy.nsqd.api import (
-    EXITING,
-    IGNORED,
-    LOCAL_ONLY,
-    OK,
-    Api,
-    Publish,
-    Request,
-    Route,
-    resolve,
-)
-from nsqcy.nsqd.http_protocol import (
+from nsqcy.web.http_protocol import (
     CONTINUE,
     Body,
     Head,
@@ -35,6 +24,7 @@ from nsqcy.nsqd.http_protocol import (
     Malformed,
     Reply,
 )
+from nsqcy.web.router import EXITING, IGNORED, LOCAL_ONLY, Api, Later, Request, Route
 
 _READ = 1
 _WRITE = 2
@@ -161,7 +151,6 @@ class HttpConnection:
         "_protocol",
         "_read_watcher",
         "_reading",
-        "_refusal",
         "_resuming",
         "_route",
         "_server",
@@ -180,7 +169,6 @@ class HttpConnection:
         self._protocol = HttpProtocol(server.heads)
         self._route: Route | None = None
         self._head: Head | None = None
-        self._refusal: HttpError | None = None  # what a publish that only creates is answered
         self._begun = 0  # ns, of a request that will be logged
         self._since = server.now
         self._held = 0
@@ -309,7 +297,7 @@ class HttpConnection:
         self._held = held
         if self._waiting or self._resuming:  # what is here will be handled, however much it is
             return
-        if server.held > server.api.options.max_input_bytes:
+        if server.held > server.api.limits.max_input_bytes:
             if self._head is None:
                 self.close()
             else:
@@ -325,7 +313,7 @@ class HttpConnection:
         if self._server.tls_only is not None and not self.secure:
             self._answer(self._server.tls_only)
             return
-        route = resolve(head)
+        route = api.router.resolve(head)
         if type(route) is Reply:
             self._begun = time.perf_counter_ns()
             self._answer(route)
@@ -334,7 +322,7 @@ class HttpConnection:
         self._route = route
         if route.logged or route.local:
             self._begun = time.perf_counter_ns()
-        if route.local and not (self._is_local() or api.options.debug_remote):
+        if route.local and not (self._is_local() or api.limits.debug_remote):
             self._answer(LOCAL_ONLY)
             return
         if route.body is None:
@@ -370,29 +358,17 @@ class HttpConnection:
     def _run_in_greenlet(self, route: Route, request: Request) -> None:
         self._finish(self._server.api.call(route, request))
 
-    def _finish(self, result: Reply | Publish) -> None:
+    def _finish(self, result: Reply | Later) -> None:
         if type(result) is Reply:
             self._answer(result)
             return
-        assert type(result) is Publish
-        api = self._server.api
-        self._refusal = result.error
+        assert isinstance(result, Later)
         try:
-            api.backend.publish(result.topic, result.bodies, result.delay_ms, self._published)
+            result.begin(self._answer)
         except Exception:
-            reply = api.panic()
+            reply = self._server.api.panic()
             if self._waiting:
                 self._answer(reply)
-
-    def _published(self, reason: str | None) -> None:
-        """The backend's answer, perhaps inside the call of `publish`, perhaps much later."""
-        if reason is not None:
-            self._answer(EXITING)
-        elif self._refusal is None:
-            self._answer(OK)
-        else:
-            assert self._route is not None
-            self._answer(self._route.error(self._refusal))
 
     # Output
 

@@ -1,4 +1,4 @@
-"""The addresses nsqd listens on: reading them, binding them, and how they are shown.
+"""The addresses a daemon listens on: reading them, binding them, and how they are shown.
 
 Owns the listening sockets until they are closed, and the files of unix sockets. Knows nothing of
 what is spoken on them. Imported before everything heavy.
@@ -67,18 +67,22 @@ def parse(text: str) -> Address:
     return Address(host, port)
 
 
-def bind(text: str, kind: str) -> Listener:
-    """Bind and listen; StartError in NSQ's words when that cannot be."""
-    address = parse(text)
+def bind(text: str, kind: str, daemon: str = "nsqd", *, unix: bool = True) -> Listener:
+    """Bind and listen; StartError in NSQ's words when that cannot be.
+
+    Without `unix` there are no paths, and nothing at all means any port of every interface.
+    """
+    address = parse(text) if text or unix else Address()
     try:
-        if address.path is not None and kind == "https":
-            raise ValueError(f"listen tcp: address {text}: missing port in address")
-        if address.path is not None:
+        if address.path is None:
+            return _bind_inet(address, kind)
+        if unix:
             return _bind_unix(address.path, kind)
-        return _bind_inet(address, kind)
+        raise ValueError(f"listen tcp: address {text}: missing port in address")
     except (OSError, ValueError) as error:
+        reason = _reason(error, address)
         raise StartError(
-            f"failed to instantiate nsqd - listen ({text}) failed - {_reason(error, address)}"
+            f"failed to instantiate {daemon} - listen ({text}) failed - {reason}"
         ) from None
 
 

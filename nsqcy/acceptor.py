@@ -14,7 +14,7 @@ from typing import Protocol
 import gevent
 
 from nsqcy.lines import Lines
-from nsqcy.nsqd.listeners import Listener, show
+from nsqcy.listeners import Listener, show
 from nsqcy.process.handoff import Accepted
 
 PAUSE = 0.1  # seconds without accepting after the process ran out of descriptors or memory

@@ -1,0 +1,67 @@
+"""What the option tables of all daemons have in common: options, and rules that are obeyed.
+
+Owns no table: each daemon has its own.
+"""
+
+import os
+from collections.abc import Iterable
+
+from nsqcy import log
+from nsqcy.config import Settings
+from nsqcy.errors import StartError
+from nsqcy.options import BOOL, LEVEL, STRING, Option, Rule
+
+
+def hostname() -> str:
+    return os.uname().nodename
+
+
+VERSION = Option("version", BOOL, False, "print the version and exit", in_file=False)
+CONFIG = Option("config", STRING, "", "path of a configuration file", in_file=False)
+LOG_LEVEL = Option(
+    "log-level",
+    LEVEL,
+    log.INFO,
+    "least severe level to log: debug, info, warn, error or fatal",
+    runtime=True,
+)
+LOG_FORMAT = Option(
+    "log-format",
+    STRING,
+    "text",
+    "form of log lines: text as NSQ has it, json for one object a line",
+    rule=Rule("text or json", lambda value: value in log.FORMATS),
+)
+VERBOSE = Option(
+    "verbose",
+    BOOL,
+    False,
+    "deprecated, no effect; see --log-level",
+    in_file=False,
+    notice="is deprecated and has no effect, use --log-level",
+)
+DEBUG_REMOTE = Option(
+    "debug-remote",
+    BOOL,
+    False,
+    "answer /debug requests of other machines too, not only of this one",
+)
+
+
+def log_prefix(daemon: str) -> Option:
+    return Option("log-prefix", STRING, f"[{daemon}] ", "text before every log line")
+
+
+def refuse(settings: Settings, text: str, name: str = "") -> StartError:
+    """Why the daemon does not start, and where the option was set."""
+    where = settings.where(name)
+    return StartError(f"failed to instantiate {settings.table.daemon} - {text}{where}")
+
+
+def obey_rules(settings: Settings, names: Iterable[str]) -> None:
+    """Raises StartError for the first of these options that breaks its rule."""
+    for name in names:
+        option = settings.table.by_name[name]
+        if option.rule and not option.rule.holds(settings[name]):
+            text = f"--{option.flag} must be {option.rule.text}"
+            raise refuse(settings, text, name)

@@ -1,0 +1,1 @@
+"""The nsqlookupd daemon: who has which topics and channels, and where."""

@@ -1,0 +1,186 @@
+"""nsqlookupd's HTTP API: the routes, their parameters, and what each of them does.
+
+Knows no connection: only requests and the registry.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from nsqcy import NSQ_VERSION, debug
+from nsqcy.errors import HttpError
+from nsqcy.lines import Lines
+from nsqcy.nsqlookupd.registry import Moment, Peer, Registry
+from nsqcy.web import pprof, router
+from nsqcy.web.router import (
+    Handler,
+    Limits,
+    Request,
+    Route,
+    Router,
+    ignored,
+    required,
+    topic_and_channel,
+    valid_topic,
+    whole,
+)
+
+NEVER = -6795364578871345152
+"""What NSQ shows as the time of a tombstone that was never set: Go's zero time, wrapped."""
+
+
+def _producer(peer: Peer) -> dict[str, Any]:
+    return {
+        "remote_address": peer.remote_address,
+        "hostname": peer.hostname,
+        "broadcast_address": peer.broadcast_address,
+        "tcp_port": peer.tcp_port,
+        "http_port": peer.http_port,
+        "version": peer.version,
+        "topology_zone": peer.topology_zone,
+        "topology_region": peer.topology_region,
+    }
+
+
+def ping(api: "Api", request: Request) -> str:
+    return "OK"
+
+
+def info(api: "Api", request: Request) -> dict[str, Any]:
+    return {"version": NSQ_VERSION}
+
+
+def lookup(api: "Api", request: Request) -> dict[str, Any]:
+    topic = required(whole(request), "topic")
+    peers = api.registry.lookup(topic, api.clock())
+    if peers is None:
+        raise HttpError(404, "TOPIC_NOT_FOUND")
+    return {"channels": api.registry.channels(topic), "producers": [*map(_producer, peers)]}
+
+
+def topics(api: "Api", request: Request) -> dict[str, Any]:
+    return {"topics": api.registry.topics()}
+
+
+def channels(api: "Api", request: Request) -> dict[str, Any]:
+    return {"channels": api.registry.channels(required(whole(request), "topic"))}
+
+
+def nodes(api: "Api", request: Request) -> dict[str, Any]:
+    found = api.registry.nodes(api.clock())
+    return {
+        "producers": [
+            _producer(each.peer)
+            | {"tombstones": list(each.topics.values()), "topics": list(each.topics)}
+            for each in found
+        ]
+    }
+
+
+def everything(api: "Api", request: Request) -> dict[str, Any]:
+    shown = {}
+    for (category, key, subkey), producers in api.registry.everything():
+        if producers:
+            shown[f"{category}:{key}:{subkey}"] = [
+                _entry(each.peer, each.tombstoned) for each in producers
+            ]
+    return dict(sorted(shown.items()))
+
+
+def _entry(peer: Peer, tombstoned: Moment | None) -> dict[str, Any]:
+    return {
+        "broadcast_address": peer.broadcast_address,
+        "hostname": peer.hostname,
+        "http_port": peer.http_port,
+        "id": peer.remote_address,
+        "last_update": peer.seen.wall,
+        "tcp_port": peer.tcp_port,
+        "tombstoned": tombstoned is not None,
+        "tombstoned_at": NEVER if tombstoned is None else tombstoned.wall,
+        "topology_region": peer.topology_region,
+        "topology_zone": peer.topology_zone,
+        "version": peer.version,
+    }
+
+
+def create_topic(api: "Api", request: Request) -> None:
+    topic = valid_topic(whole(request), "INVALID_ARG_TOPIC")
+    api.log.info(f"DB: adding topic({topic})")
+    api.registry.create_topic(topic)
+
+
+def delete_topic(api: "Api", request: Request) -> None:
+    for _, topic, channel in api.registry.delete_topic(required(whole(request), "topic")):
+        if channel:
+            api.log.info(f"DB: removing channel({channel}) from topic({topic})")
+        else:
+            api.log.info(f"DB: removing topic({topic})")
+
+
+def create_channel(api: "Api", request: Request) -> None:
+    topic, channel = topic_and_channel(request)
+    api.log.info(f"DB: adding channel({channel}) in topic({topic})")
+    api.log.info(f"DB: adding topic({topic})")
+    api.registry.create_channel(topic, channel)
+
+
+def delete_channel(api: "Api", request: Request) -> None:
+    topic, channel = topic_and_channel(request)
+    if not api.registry.delete_channel(topic, channel):
+        raise HttpError(404, "CHANNEL_NOT_FOUND")
+    api.log.info(f"DB: removing channel({channel}) from topic({topic})")
+
+
+def tombstone(api: "Api", request: Request) -> None:
+    params = whole(request)
+    topic, node = required(params, "topic"), required(params, "node")
+    api.log.info(f"DB: setting tombstone for producer@{node[:200]} of topic({topic[:200]})")
+    api.registry.tombstone(topic, node, api.clock())
+
+
+def _get(path: str, handler: Handler) -> Route:
+    return Route("GET", path, handler, body=ignored, inline=True)
+
+
+def _post(path: str, handler: Handler) -> Route:
+    return Route("POST", path, handler, body=ignored, inline=True)
+
+
+ROUTES = (
+    Route("GET", "/ping", ping, plain=True, inline=True),
+    Route("GET", "/info", info, inline=True),
+    Route("GET", "/debug", everything, inline=True),
+    Route("GET", "/topics", topics, inline=True),
+    Route("GET", "/nodes", nodes, inline=True),
+    _get("/lookup", lookup),
+    _get("/channels", channels),
+    _post("/topic/create", create_topic),
+    _post("/topic/delete", delete_topic),
+    _post("/channel/create", create_channel),
+    _post("/channel/delete", delete_channel),
+    _post("/topic/tombstone", tombstone),
+    *pprof.routes("/debug/pprof", lambda api: api),
+)
+
+
+class Api(router.Api):
+    """The handlers' surroundings, and what /debug/pprof looks at: this process."""
+
+    router = Router(ROUTES)
+
+    def __init__(
+        self, registry: Registry, clock: Callable[[], Moment], limits: Limits, log: Lines
+    ) -> None:
+        super().__init__(limits, log)
+        self.registry = registry
+        self.clock = clock
+        self._profiler = debug.Profiler()
+
+    def command_line(self) -> str:
+        with open("/proc/self/cmdline", encoding="utf-8", errors="replace") as file:
+            return file.read().rstrip("\0")
+
+    def inspect(self, what: str) -> str:
+        return debug.tell(what)
+
+    def profile(self, seconds: int) -> str:
+        return self._profiler.profile(seconds)

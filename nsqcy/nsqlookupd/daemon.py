@@ -1,0 +1,200 @@
+"""A running nsqlookupd: one process, one hub, a greenlet for each TCP connection.
+
+Owns the sockets, the clocks and the signals. What is said on a connection is the session's affair,
+what HTTP requests mean is the Api's.
+"""
+
+import faulthandler
+import signal
+import socket
+import time
+from collections.abc import Callable
+
+import gevent
+import gevent.socket
+from gevent.event import AsyncResult
+
+from nsqcy import NSQ_VERSION
+from nsqcy.acceptor import Acceptor
+from nsqcy.daemon_options import hostname
+from nsqcy.gotext import json_bytes
+from nsqcy.listeners import Listener
+from nsqcy.log import Log
+from nsqcy.nsqlookupd.api import Api
+from nsqcy.nsqlookupd.options import LookupdOptions
+from nsqcy.nsqlookupd.protocol import Home, Session
+from nsqcy.nsqlookupd.registry import Moment, Registry
+from nsqcy.process import spawn
+from nsqcy.process.handoff import Accepted
+from nsqcy.web.http import HttpServer
+
+CLEAN, FAILED = 0, 1
+
+_MAGIC_LIMIT = 60.0  # seconds in which a connection has to say what it speaks
+_SEND_LIMIT = 60.0  # and to take an answer
+_LINGER_LIMIT = 5.0  # and to close its side after an error
+_RECV_SIZE = 64 << 10
+
+
+def clock() -> Moment:
+    return Moment(time.monotonic_ns(), time.time_ns())
+
+
+class Daemon:
+    """`run` lives until the end and gives the exit code.
+
+    `reread` reads the configuration again and gives the log level; None if it is wrong now.
+    """
+
+    def __init__(
+        self,
+        options: LookupdOptions,
+        listeners: list[Listener],
+        log: Log,
+        reread: Callable[[], int | None],
+    ) -> None:
+        self.options = options
+        self.log = log
+        self.held = 0  # bytes of half-sent commands
+        registry = Registry(options.inactive_producer_timeout, options.tombstone_lifetime)
+        self.home = Home(registry, _identity(options, listeners), log)
+        self._listeners = listeners
+        self._reread = reread
+        self._http = HttpServer(gevent.get_hub().loop, Api(registry, clock, options, log))
+        self._connections: set[Connection] = set()
+        self._acceptor = Acceptor(listeners, log, self._failed)
+        self._code: AsyncResult = AsyncResult()
+
+    def run(self) -> int:
+        self._watch_signals()
+        for listener in self._listeners:
+            self.log.info(f"{listener.title}: listening on {listener.text}")
+        self._acceptor.add(0, self)
+        code: int = self._code.get()
+        self._acceptor.close()
+        self._http.close()
+        for connection in list(self._connections):
+            connection.kill()
+        return code
+
+    # The acceptor's only target
+
+    def lagging(self) -> bool:
+        return False
+
+    def load(self) -> int:
+        return 0
+
+    def send(self, item: Accepted) -> bool:
+        if item.kind == "http":
+            self._http.adopt(item.sock, item.peer)
+            return True
+        self.log.info(f"TCP: new client({item.peer})")
+        connection = Connection(self, item)
+        self._connections.add(connection)
+        connection.rawlink(self._connections.discard)
+        connection.start()
+        return True
+
+    # Signals and the end
+
+    def _watch_signals(self) -> None:
+        loop = gevent.get_hub().loop
+        actions: dict[int, Callable[[], object]] = {
+            signal.SIGTERM: self._stop,
+            signal.SIGINT: self._stop,
+            signal.SIGHUP: self._reread_settings,
+        }
+        self._watchers = []
+        for signum, action in actions.items():
+            watcher = loop.signal(signum)
+            watcher.start(action)
+            self._watchers.append(watcher)
+        faulthandler.enable()
+        faulthandler.register(signal.SIGQUIT, all_threads=True)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, spawn.BLOCKED)
+
+    def _stop(self) -> None:
+        if not self._code.ready():
+            self._code.set(CLEAN)
+
+    def _failed(self, reason: str) -> None:
+        self.log.fatal(reason)
+        self._code.set(FAILED)
+
+    def _reread_settings(self) -> None:
+        level = self._reread()
+        if level is not None:
+            self.log.level = level
+
+
+class Connection(gevent.Greenlet):  # type: ignore[misc]
+    """One nsqd. While it takes no answers nothing more is read from it."""
+
+    def __init__(self, daemon: Daemon, item: Accepted) -> None:
+        super().__init__()
+        self._daemon = daemon
+        self._session = Session(daemon.home, item.peer)
+        self._sock = gevent.socket.socket(fileno=item.sock.detach())
+        self._held = 0
+
+    def _run(self) -> None:
+        session = self._session
+        try:
+            self._converse()
+            if session.closing:
+                self._linger()
+        except OSError as error:
+            self._daemon.log.info(f"client({session.address}) - {error}")
+        finally:
+            self._sock.close()
+            session.leave()
+            self._account()
+
+    def _converse(self) -> None:
+        session, sock = self._session, self._sock
+        while not session.closing:
+            sock.settimeout(None if session.spoke else _MAGIC_LIMIT)
+            data = sock.recv(_RECV_SIZE)
+            if data:
+                session.feed(data)
+            else:
+                session.feed_eof()
+            more = True
+            while more:
+                answers, more = session.turn(clock())
+                if answers:
+                    sock.settimeout(_SEND_LIMIT)
+                    sock.sendall(answers)
+                if more:
+                    gevent.sleep(0)
+            self._account()
+
+    def _account(self) -> None:
+        """Count what this connection holds; end it if that makes it too much."""
+        daemon = self._daemon
+        daemon.held += self._session.held - self._held
+        self._held = self._session.held
+        if self._held and daemon.held > daemon.options.max_input_bytes:
+            raise OSError("too much of half-sent commands")
+
+    def _linger(self) -> None:
+        """Closed at once, what is unread would make the kernel take the last answer back."""
+        self._sock.shutdown(socket.SHUT_WR)
+        with gevent.Timeout(_LINGER_LIMIT, False):
+            while self._sock.recv(_RECV_SIZE):
+                pass
+
+
+def _identity(options: LookupdOptions, listeners: list[Listener]) -> bytes:
+    """What nsqds are told: they ask about channels at that HTTP port."""
+    ports = {each.kind: each.port for each in listeners}
+    return json_bytes(
+        {
+            "broadcast_address": options.broadcast_address,
+            "hostname": hostname(),
+            "http_port": ports["http"],
+            "tcp_port": ports["tcp"],
+            "version": NSQ_VERSION,
+        }
+    )

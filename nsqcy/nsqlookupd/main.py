@@ -1,0 +1,69 @@
+"""nsqlookupd: arguments in, exit code out.
+
+Owns the order of what comes before the daemon: signals held back, options, the sockets, and only
+then the imports that take time. Whoever connects meanwhile waits in the backlog.
+
+Exit codes:
+
+    0  stopped by SIGTERM or SIGINT; --version; --help
+    1  could not start (the last line says why); a listening socket failed
+    2  the command line could not be read
+"""
+
+import signal
+import sys
+from collections.abc import Sequence
+
+from nsqcy import config, listeners, log
+from nsqcy.errors import Stop
+from nsqcy.nsqlookupd.options import NSQLOOKUPD, LookupdOptions, resolve
+from nsqcy.process import openfiles, spawn
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run nsqlookupd; gives the exit code."""
+    words = sys.argv[1:] if argv is None else argv
+    # Until there is a hub to receive them on, and a way to end.
+    signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
+    try:
+        return _run(words)
+    except Stop as stop:
+        return config.report(stop, "nsqlookupd")
+
+
+def _run(argv: Sequence[str]) -> int:
+    settings = config.load(NSQLOOKUPD, argv)
+    options = resolve(settings)
+    lines = log.Log(options.log_prefix, options.log_level, options.log_format)
+    lines.info(config.version_line("nsqlookupd"))
+    bound = _listen(options)
+    for warning in settings.warnings:
+        lines.warn(warning)
+    openfiles.raise_limit().tell(lines)
+
+    from nsqcy.nsqlookupd.daemon import Daemon
+
+    def reread() -> int | None:
+        try:
+            return resolve(config.load(NSQLOOKUPD, argv)).log_level
+        except Stop as stop:
+            lines.error(f"SIGHUP: {stop}; everything stays as it was")
+            return None
+
+    return Daemon(options, bound, lines, reread).run()
+
+
+def _listen(options: LookupdOptions) -> list[listeners.Listener]:
+    bound: list[listeners.Listener] = []
+    try:
+        for kind, address in (("tcp", options.tcp_address), ("http", options.http_address)):
+            bound.append(listeners.bind(address, kind, "nsqlookupd", unix=False))
+    except Stop:
+        for each in bound:
+            each.close()
+        raise
+    return bound
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""The options of nsqlookupd: the table and their types.
+
+Owns every flag and its default. How flags and files are read is nsqcy.options and nsqcy.config;
+nothing here opens a file or a socket.
+"""
+
+from nsqcy.config import Settings
+from nsqcy.daemon_options import (
+    CONFIG,
+    DEBUG_REMOTE,
+    LOG_FORMAT,
+    LOG_LEVEL,
+    VERBOSE,
+    VERSION,
+    hostname,
+    log_prefix,
+    obey_rules,
+)
+from nsqcy.durations import MINUTE, SECOND
+from nsqcy.options import DURATION, INT, STRING, Option, Options, OptionTable, Rule
+
+MIN_INPUT_BYTES = 4 << 20
+
+BASIC = (VERSION, CONFIG, LOG_LEVEL, log_prefix("nsqlookupd"), LOG_FORMAT, VERBOSE)
+
+NETWORK = (
+    Option("tcp-address", STRING, "0.0.0.0:4160", "host:port for TCP clients, which are nsqds"),
+    Option("http-address", STRING, "0.0.0.0:4161", "host:port for HTTP clients"),
+    Option(
+        "broadcast-address",
+        STRING,
+        hostname,
+        "address of this nsqlookupd, as nsqds are told",
+        default_text="the host name",
+        example="localhost",
+    ),
+    DEBUG_REMOTE,
+    Option(
+        "max-input-bytes",
+        INT,
+        64 << 20,
+        "bytes of half-sent commands and requests to hold at once",
+        rule=Rule(f">= {MIN_INPUT_BYTES}", lambda value: value >= MIN_INPUT_BYTES),
+    ),
+)
+
+PRODUCERS = (
+    Option(
+        "inactive-producer-timeout",
+        DURATION,
+        5 * MINUTE,
+        "time since its last ping after which a producer is not shown",
+    ),
+    Option(
+        "tombstone-lifetime",
+        DURATION,
+        45 * SECOND,
+        "time for which a producer with a tombstone is not shown for a topic",
+    ),
+)
+
+NSQLOOKUPD = OptionTable("nsqlookupd", {"Basic": BASIC, "Network": NETWORK, "Producers": PRODUCERS})
+
+
+class LookupdOptions(Options):
+    """The values of one nsqlookupd. Durations are int nanoseconds."""
+
+    table = NSQLOOKUPD
+
+    version: bool
+    config: str
+    log_level: int
+    log_prefix: str
+    log_format: str
+    verbose: bool
+    tcp_address: str
+    http_address: str
+    broadcast_address: str
+    debug_remote: bool
+    max_input_bytes: int
+    inactive_producer_timeout: int
+    tombstone_lifetime: int
+
+
+def resolve(settings: Settings) -> LookupdOptions:
+    """The options nsqlookupd runs with, checked; raises StartError."""
+    obey_rules(settings, settings.values)
+    return LookupdOptions(settings.values)

@@ -1,0 +1,285 @@
+"""The TCP protocol V1 of nsqlookupd, without I/O: bytes in, bytes out.
+
+Owns the framing, the commands and the words of errors. Reads no clock and knows no socket: time is
+passed in. What it holds grows with what has arrived and not with what was announced.
+
+    "  V1", then commands: a line, and for IDENTIFY a body behind its length (i32, big-endian)
+    an answer for each, in order: a length and that many bytes, without a type; errors likewise
+
+Every error ends the connection, as nobody knows where the next command begins.
+"""
+
+import struct
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any, Final, NamedTuple
+
+from nsqcy import gojson
+from nsqcy.durations import format_duration
+from nsqcy.errors import ClientError
+from nsqcy.lines import Lines
+from nsqcy.names import is_valid_name
+from nsqcy.nsqlookupd.registry import CHANNEL, TOPIC, Moment, Peer, Registry
+
+MAGIC: Final = b"  V1"
+MAX_LINE: Final = 1 << 20
+MAX_BODY: Final = 1 << 20
+"""NSQ has no limits; an IDENTIFY is some 200 bytes, a REGISTER at most 140."""
+
+_COMMANDS_A_TURN = 256
+_LOGGED = 200  # characters of an error; it may quote a line
+_LENGTH = struct.Struct(">i")
+
+_FIELDS: gojson.Fields = {
+    "remote_address": (gojson.text, ""),  # read, as it may be wrong, and never used
+    "hostname": (gojson.text, ""),
+    "broadcast_address": (gojson.text, ""),
+    "tcp_port": (gojson.int64, 0),
+    "http_port": (gojson.int64, 0),
+    "version": (gojson.text, ""),
+    "topology_zone": (gojson.text, ""),
+    "topology_region": (gojson.text, ""),
+}
+_REQUIRED = ("broadcast_address", "tcp_port", "http_port", "version")
+
+
+class Home(NamedTuple):
+    """What all sessions share."""
+
+    registry: Registry
+    identity: bytes  # what IDENTIFY is answered
+    log: Lines
+
+
+class _State(Enum):
+    MAGIC = auto()
+    LINE = auto()
+    LENGTH = auto()
+    BODY = auto()
+    ENDED = auto()
+
+
+def sized(answer: bytes) -> bytes:
+    return _LENGTH.pack(len(answer)) + answer
+
+
+class Session:
+    """One connection, `address` being its peer's.
+
+    `feed` or `feed_eof`, then `turn` until there is no more to do at once; when `closing`, all that
+    is left is to send what the turn gave. `leave` when the connection is over, however it ended.
+    """
+
+    __slots__ = ("_buffer", "_eof", "_home", "_peer", "_scanned", "_size", "_state", "address")
+
+    def __init__(self, home: Home, address: str) -> None:
+        self.address = address
+        self._home = home
+        self._peer: Peer | None = None
+        self._state = _State.MAGIC
+        self._buffer = bytearray()
+        self._scanned = 0  # bytes of the buffer known to hold no line end
+        self._size = 0  # of the body that is awaited
+        self._eof = False
+
+    @property
+    def spoke(self) -> bool:
+        """The magic has come."""
+        return self._state is not _State.MAGIC
+
+    @property
+    def closing(self) -> bool:
+        return self._state is _State.ENDED
+
+    @property
+    def held(self) -> int:
+        """Bytes of input held."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> None:
+        if not self.closing:
+            self._buffer += data
+
+    def feed_eof(self) -> None:
+        self._eof = True
+
+    def turn(self, now: Moment) -> tuple[bytes, bool]:
+        """The answers to what has arrived, and whether there is more to do at once."""
+        answers: list[bytes] = []
+        for _ in range(_COMMANDS_A_TURN):
+            try:
+                answer = self._step(now)
+            except ClientError as error:
+                answers.append(sized(error.wire))
+                self._refused(error)
+                return b"".join(answers), False
+            if answer is None:
+                if self._eof:
+                    self._end()
+                return b"".join(answers), False
+            if answer:
+                answers.append(sized(answer))
+        return b"".join(answers), True
+
+    def leave(self) -> None:
+        """Over: whatever this peer had, it has no more."""
+        log = self._home.log
+        if self._peer is not None:
+            log.info(f"PROTOCOL(V1): [{self.address}] exiting ioloop")
+            for registration in self._home.registry.leave(self._peer):
+                log.info(f"DB: client({self.address}) UNREGISTER {registration}")
+            self._peer = None
+        self._end()
+
+    def _refused(self, error: ClientError) -> None:
+        if self.spoke:
+            text = str(error)[:_LOGGED]
+            self._home.log.error(f"[{self.address}] - {text}")
+            self._home.log.error(f"client({self.address}) - {text}")
+        self._end()
+
+    def _end(self) -> None:
+        self._state = _State.ENDED
+        self._buffer = bytearray()
+
+    # Framing
+
+    def _step(self, now: Moment) -> bytes | None:
+        """One step on: an answer, b"" if there is none to this step, None without enough input."""
+        state = self._state
+        if state is _State.LINE:
+            return self._next_line(now)
+        if state is _State.MAGIC:
+            return self._next_magic()
+        if state is _State.LENGTH:
+            return self._next_length()
+        if state is _State.BODY:
+            return self._next_body(now)
+        return None
+
+    def _take(self, count: int) -> bytes | None:
+        if len(self._buffer) < count:
+            return None
+        data = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        return data
+
+    def _next_magic(self) -> bytes | None:
+        magic = self._take(len(MAGIC))
+        if magic is None:
+            if self._eof:
+                self._home.log.error("failed to read protocol version - EOF")
+            return None
+        if magic != MAGIC:
+            shown = magic.decode("latin-1")
+            self._home.log.error(f"client({self.address}) bad protocol magic '{shown}'")
+            raise ClientError("E_BAD_PROTOCOL")
+        self._home.log.info(f"CLIENT({self.address}): desired protocol magic '  V1'")
+        self._state = _State.LINE
+        return b""
+
+    def _next_line(self, now: Moment) -> bytes | None:
+        end = self._buffer.find(b"\n", self._scanned)
+        if (len(self._buffer) if end < 0 else end) > MAX_LINE:
+            raise ClientError("E_INVALID", f"command is longer than {MAX_LINE} bytes")
+        if end < 0:
+            self._scanned = len(self._buffer)
+            return None
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        self._scanned = 0
+        name, *params = line.strip().decode("utf-8", "surrogateescape").split(" ")
+        command = _COMMANDS.get(name)
+        if command is None:
+            raise ClientError("E_INVALID", f"invalid command {name}")
+        return command(self, params, now)
+
+    def _next_length(self) -> bytes | None:
+        data = self._take(_LENGTH.size)
+        if data is None and not self._eof:
+            return None
+        self._size = -1 if data is None else _LENGTH.unpack(data)[0]
+        if not 0 <= self._size <= MAX_BODY:
+            raise ClientError("E_BAD_BODY", "IDENTIFY failed to read body size")
+        self._state = _State.BODY
+        return b""
+
+    def _next_body(self, now: Moment) -> bytes | None:
+        body = self._take(self._size)
+        if body is not None:
+            self._state = _State.LINE
+            return self._identified(body, now)
+        if self._eof:
+            raise ClientError("E_BAD_BODY", "IDENTIFY failed to read body")
+        return None
+
+    # Commands
+
+    def _identify(self, params: list[str], now: Moment) -> bytes:
+        if self._peer is not None:
+            raise ClientError("E_INVALID", "cannot IDENTIFY again")
+        self._state = _State.LENGTH
+        return b""
+
+    def _identified(self, body: bytes, now: Moment) -> bytes:
+        try:
+            said: dict[str, Any] = gojson.decode(body, _FIELDS)
+        except ValueError:
+            raise ClientError("E_BAD_BODY", "IDENTIFY failed to decode JSON body") from None
+        if not all(said[name] for name in _REQUIRED):
+            raise ClientError("E_BAD_BODY", "IDENTIFY missing fields")
+        del said["remote_address"]
+        home = self._home
+        peer = self._peer = Peer(self.address, now, **said)
+        home.log.info(
+            f"CLIENT({self.address}): IDENTIFY Address:{peer.broadcast_address}"
+            f" TCP:{peer.tcp_port} HTTP:{peer.http_port} Version:{peer.version}"
+        )
+        for registration in home.registry.identify(peer):
+            home.log.info(f"DB: client({self.address}) REGISTER {registration}")
+        return home.identity
+
+    def _register(self, params: list[str], now: Moment) -> bytes:
+        peer, topic, channel = self._about("REGISTER", params)
+        for registration in self._home.registry.register(peer, topic, channel):
+            self._home.log.info(f"DB: client({self.address}) REGISTER {registration}")
+        return b"OK"
+
+    def _unregister(self, params: list[str], now: Moment) -> bytes:
+        peer, topic, channel = self._about("UNREGISTER", params)
+        log = self._home.log
+        asked = CHANNEL if channel else TOPIC
+        for registration in self._home.registry.unregister(peer, topic, channel):
+            if registration.category == asked:
+                log.info(f"DB: client({self.address}) UNREGISTER {registration}")
+            else:
+                log.warn(f"client({self.address}) unexpected UNREGISTER {registration}")
+        return b"OK"
+
+    def _ping(self, params: list[str], now: Moment) -> bytes:
+        if self._peer is not None:
+            passed = format_duration(self._home.registry.ping(self._peer, now))
+            self._home.log.info(f"CLIENT({self.address}): pinged (last ping {passed})")
+        return b"OK"
+
+    def _about(self, command: str, params: list[str]) -> tuple[Peer, str, str]:
+        """The peer, the topic and the channel, or no channel, that a command is about."""
+        if self._peer is None:
+            raise ClientError("E_INVALID", "client must IDENTIFY")
+        if not params:
+            raise ClientError("E_INVALID", f"{command} insufficient number of params")
+        topic = params[0]
+        channel = params[1] if len(params) > 1 else ""
+        if not is_valid_name(topic.encode("utf-8", "surrogateescape")):
+            raise ClientError("E_BAD_TOPIC", f"{command} topic name '{topic}' is not valid")
+        if channel and not is_valid_name(channel.encode("utf-8", "surrogateescape")):
+            raise ClientError("E_BAD_CHANNEL", f"{command} channel name '{channel}' is not valid")
+        return self._peer, topic, channel
+
+
+_COMMANDS: dict[str, Callable[[Session, list[str], Moment], bytes]] = {
+    "IDENTIFY": Session._identify,
+    "REGISTER": Session._register,
+    "UNREGISTER": Session._unregister,
+    "PING": Session._ping,
+}

@@ -1,0 +1,278 @@
+"""Who has which topics and channels: the whole state of nsqlookupd.
+
+Owns the rules of registrations, tombstones and liveness. Reads no clock and does no I/O: time is
+passed in. Nothing ever expires from memory: what is late or has a tombstone is only not shown.
+
+    registration           producers
+    client::               every peer that has identified itself
+    topic:T:               those that have topic T, each with a tombstone of its own or none
+    channel:T:C            those that have channel C of topic T
+
+A registration may have no producers: it was created over HTTP, or they have left.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from nsqcy.names import is_ephemeral
+
+CLIENT, TOPIC, CHANNEL = "client", "topic", "channel"
+
+
+class Moment(NamedTuple):
+    """One moment on both clocks, in nanoseconds: the steady one counts, the other is shown."""
+
+    steady: int
+    wall: int
+
+
+class Registration(NamedTuple):
+    category: str
+    key: str = ""
+    subkey: str = ""
+
+    def __str__(self) -> str:
+        return f"category:{self.category} key:{self.key} subkey:{self.subkey}"
+
+
+class Peer:
+    """An nsqd by one of its connections, and what it said of itself."""
+
+    __slots__ = (
+        "broadcast_address",
+        "hostname",
+        "http_port",
+        "registrations",
+        "remote_address",
+        "seen",
+        "tcp_port",
+        "topology_region",
+        "topology_zone",
+        "version",
+    )
+
+    def __init__(
+        self,
+        remote_address: str,
+        seen: Moment,
+        *,
+        hostname: str = "",
+        broadcast_address: str = "",
+        tcp_port: int = 0,
+        http_port: int = 0,
+        version: str = "",
+        topology_zone: str = "",
+        topology_region: str = "",
+    ) -> None:
+        self.remote_address = remote_address  # also what tells peers apart
+        self.seen = seen
+        self.hostname = hostname
+        self.broadcast_address = broadcast_address
+        self.tcp_port = tcp_port
+        self.http_port = http_port
+        self.version = version
+        self.topology_zone = topology_zone
+        self.topology_region = topology_region
+        self.registrations: dict[Registration, Producer] = {}
+
+    @property
+    def node(self) -> str:
+        """How whoever sets a tombstone names it."""
+        return f"{self.broadcast_address}:{self.http_port}"
+
+
+class Producer:
+    """A peer's entry in one registration."""
+
+    __slots__ = ("peer", "tombstoned")
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.tombstoned: Moment | None = None
+
+
+Producers = dict[Peer, Producer]
+
+
+class Node(NamedTuple):
+    """A peer that is alive, and of each of its topics whether a tombstone hides it there."""
+
+    peer: Peer
+    topics: dict[str, bool]
+
+
+class Registry:
+    """`inactive_after` and `tombstone_lifetime` are nanoseconds."""
+
+    def __init__(self, inactive_after: int, tombstone_lifetime: int) -> None:
+        self._inactive_after = inactive_after
+        self._tombstone_lifetime = tombstone_lifetime
+        self._clients: Producers = {}
+        self._topics: dict[str, Producers] = {}
+        self._channels: dict[str, dict[str, Producers]] = {}  # by topic, by channel
+
+    # What peers do. Each gives the registrations that it really changed.
+
+    def identify(self, peer: Peer) -> list[Registration]:
+        return self._add(peer, self._clients, Registration(CLIENT))
+
+    def ping(self, peer: Peer, now: Moment) -> int:
+        """The nanoseconds since it was last seen."""
+        passed = now.steady - peer.seen.steady
+        peer.seen = now
+        return passed
+
+    def register(self, peer: Peer, topic: str, channel: str = "") -> list[Registration]:
+        """A tombstone stays: only `unregister` takes it away."""
+        added = []
+        if channel:
+            producers = self._made(topic, channel)
+            added = self._add(peer, producers, Registration(CHANNEL, topic, channel))
+        producers = self._topics.setdefault(topic, {})
+        return added + self._add(peer, producers, Registration(TOPIC, topic))
+
+    def unregister(self, peer: Peer, topic: str, channel: str = "") -> list[Registration]:
+        """Without a channel: the topic and all of its channels."""
+        if channel:
+            removed = self._remove(peer, Registration(CHANNEL, topic, channel))
+            if is_ephemeral(channel) and not self._channels.get(topic, {}).get(channel):
+                self.delete_channel(topic, channel)
+            return removed
+        removed = []
+        for other in self._channels.get(topic, {}):
+            removed += self._remove(peer, Registration(CHANNEL, topic, other))
+        removed += self._remove(peer, Registration(TOPIC, topic))
+        if is_ephemeral(topic) and not self._topics.get(topic):
+            self._topics.pop(topic, None)
+        return removed
+
+    def leave(self, peer: Peer) -> list[Registration]:
+        """Its connection has ended. What it had stays known, ephemeral or not."""
+        removed = []
+        for registration in list(peer.registrations):
+            removed += self._remove(peer, registration)
+        return removed
+
+    # What is asked for over HTTP
+
+    def create_topic(self, topic: str) -> None:
+        self._topics.setdefault(topic, {})
+
+    def create_channel(self, topic: str, channel: str) -> None:
+        self._made(topic, channel)
+        self.create_topic(topic)
+
+    def delete_topic(self, topic: str) -> list[Registration]:
+        """What was removed. Producers that live do not notice, and are shown again when they next
+        register."""
+        removed = []
+        for channel in list(self._channels.get(topic, {})):
+            self.delete_channel(topic, channel)
+            removed.append(Registration(CHANNEL, topic, channel))
+        producers = self._topics.pop(topic, None)
+        if producers is not None:
+            registration = Registration(TOPIC, topic)
+            _forget(producers, registration)
+            removed.append(registration)
+        return removed
+
+    def delete_channel(self, topic: str, channel: str) -> bool:
+        """Whether there was one."""
+        channels = self._channels.get(topic, {})
+        producers = channels.pop(channel, None)
+        if producers is None:
+            return False
+        if not channels:
+            del self._channels[topic]
+        _forget(producers, Registration(CHANNEL, topic, channel))
+        return True
+
+    def tombstone(self, topic: str, node: str, now: Moment) -> int:
+        """Hide a node from those who look for a topic; the number of producers that this is."""
+        hidden = [each for each in self._topics.get(topic, {}).values() if each.peer.node == node]
+        for producer in hidden:
+            producer.tombstoned = now
+        return len(hidden)
+
+    # What is known
+
+    def topics(self) -> list[str]:
+        return sorted(self._topics)
+
+    def channels(self, topic: str) -> list[str]:
+        """Also those that no producer has any more."""
+        return sorted(self._channels.get(topic, {}))
+
+    def lookup(self, topic: str, now: Moment) -> list[Peer] | None:
+        """The producers of a topic that are alive and have no tombstone; None if there is no such
+        topic."""
+        producers = self._topics.get(topic)
+        if producers is None:
+            return None
+        return [
+            each.peer
+            for each in producers.values()
+            if self._is_alive(each.peer, now) and not self._is_hidden(each, now)
+        ]
+
+    def nodes(self, now: Moment) -> list[Node]:
+        return [
+            Node(
+                peer,
+                {
+                    registration.key: self._is_hidden(producer, now)
+                    for registration, producer in peer.registrations.items()
+                    if registration.category == TOPIC
+                },
+            )
+            for peer in self._clients
+            if self._is_alive(peer, now)
+        ]
+
+    def everything(self) -> Iterator[tuple[Registration, list[Producer]]]:
+        """Every registration with its producers, of which there may be none."""
+        yield Registration(CLIENT), list(self._clients.values())
+        for topic, producers in self._topics.items():
+            yield Registration(TOPIC, topic), list(producers.values())
+        for topic, channels in self._channels.items():
+            for channel, producers in channels.items():
+                yield Registration(CHANNEL, topic, channel), list(producers.values())
+
+    def _is_alive(self, peer: Peer, now: Moment) -> bool:
+        return now.steady - peer.seen.steady <= self._inactive_after
+
+    def _is_hidden(self, producer: Producer, now: Moment) -> bool:
+        set_at = producer.tombstoned
+        return set_at is not None and now.steady - set_at.steady < self._tombstone_lifetime
+
+    # The tables and the peers' own lists say the same
+
+    def _made(self, topic: str, channel: str) -> Producers:
+        return self._channels.setdefault(topic, {}).setdefault(channel, {})
+
+    def _producers(self, registration: Registration) -> Producers:
+        category, topic, channel = registration
+        if category == CLIENT:
+            return self._clients
+        if category == TOPIC:
+            return self._topics.get(topic, {})
+        return self._channels.get(topic, {}).get(channel, {})
+
+    def _add(
+        self, peer: Peer, producers: Producers, registration: Registration
+    ) -> list[Registration]:
+        if peer in producers:
+            return []
+        producers[peer] = peer.registrations[registration] = Producer(peer)
+        return [registration]
+
+    def _remove(self, peer: Peer, registration: Registration) -> list[Registration]:
+        if peer.registrations.pop(registration, None) is None:
+            return []
+        del self._producers(registration)[peer]
+        return [registration]
+
+
+def _forget(producers: Producers, registration: Registration) -> None:
+    for peer in producers:
+        del peer.registrations[registration]

@@ -1,0 +1,1 @@
+"""HTTP for daemons: framing, connections, routes. Knows no daemon and no route of one."""

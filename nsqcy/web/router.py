@@ -1,0 +1,246 @@
+"""From a request's head to its route, and from what a handler returns to a reply.
+
+Handlers get an `Api` and a `Request`, return data and raise `HttpError`; `Api.call` makes replies
+of both. Owns the rules by which paths are compared, and the form of answers. Knows no connection,
+and no route: each daemon has its own table of them.
+"""
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from posixpath import normpath
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from nsqcy import names
+from nsqcy.errors import HttpError
+from nsqcy.gotext import json_bytes
+from nsqcy.lines import Lines
+from nsqcy.web.http_protocol import HTML, JSON, PLAIN, Body, Fault, Head, Reply
+
+
+class Request:
+    __slots__ = ("body", "head")
+
+    def __init__(self, head: Head, body: Body) -> None:
+        self.head = head
+        self.body = body
+
+    @property
+    def params(self) -> dict[str, str]:
+        params = self.head.params
+        if params is None:
+            raise HttpError(400, "INVALID_REQUEST")
+        return params
+
+
+class Later:
+    """What a handler returns whose answer is not known yet."""
+
+    __slots__ = ()
+
+    def begin(self, answer: Callable[[Reply], None]) -> None:
+        """`answer` is to be called exactly once, before this returns or much later."""
+        raise NotImplementedError
+
+
+Result = str | dict[str, Any] | Reply | Later | None
+Handler = Callable[[Any, Request], Result]
+BodyRule = Callable[[Any, Head], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """`/config/:opt` as a path stands for every path with one more segment, which is not empty."""
+
+    method: str
+    path: str
+    handler: Handler
+    body: BodyRule | None = None
+    """How many bytes of body to read, or IGNORED; may refuse.  Without it the body is not read."""
+    plain: bool = False
+    """Answers are bare text, without NSQ's header, errors too."""
+    logged: bool = True
+    inline: bool = False
+    """Never blocks, so it runs in the loop instead of a greenlet."""
+    local: bool = False
+    """Answered to other machines only if an option says so."""
+
+    def error(self, error: HttpError) -> Reply:
+        if self.plain:
+            body = error.message.encode()
+            return Reply(error.status, body, PLAIN, nsq=False, logged=self.logged)
+        return json_error(error.status, error.message, logged=self.logged)
+
+
+def json_error(status: int, code: str, *, logged: bool = True, allow: str = "") -> Reply:
+    headers = [("Allow", allow)] if allow else []
+    return Reply(status, json_bytes({"message": code}), JSON, headers=headers, logged=logged)
+
+
+IGNORED = -1
+
+EMPTY = Reply(200)
+EMPTY_TEXT = Reply(200, content_type=PLAIN, nsq=False)
+EXITING = json_error(503, "EXITING", logged=False)
+PANIC = json_error(500, "INTERNAL_ERROR")
+LOCAL_ONLY = json_error(403, "LOCAL_ONLY")
+NOT_FOUND = json_error(404, "NOT_FOUND")
+
+
+# Parameters
+
+
+def ignored(api: Any, head: Head) -> int:
+    """The body must arrive whole but means nothing; it is dropped as it comes."""
+    return IGNORED
+
+
+def whole(request: Request) -> dict[str, str]:
+    """The parameters of a request that must have arrived with all of its unused body."""
+    if request.body.fault is not Fault.NONE:
+        raise HttpError(400, "INVALID_REQUEST")
+    return request.params
+
+
+def required(params: dict[str, str], name: str) -> str:
+    value = params.get(name)
+    if value is None:
+        raise HttpError(400, f"MISSING_ARG_{name.upper()}")
+    return value
+
+
+def valid_topic(params: dict[str, str], code: str) -> str:
+    topic = required(params, "topic")
+    if not names.is_valid_name(topic):
+        raise HttpError(400, code)
+    return topic
+
+
+def topic_and_channel(request: Request) -> tuple[str, str]:
+    params = whole(request)
+    topic = valid_topic(params, "INVALID_ARG_TOPIC")
+    channel = required(params, "channel")
+    if not names.is_valid_name(channel):
+        raise HttpError(400, "INVALID_ARG_CHANNEL")
+    return topic, channel
+
+
+# Routing
+
+
+_EVERY_METHOD = "*"
+_IN_PATHS = "$&+,/:;=@"  # what Go leaves unescaped in a path, beside letters, digits and -_.~
+
+
+class Router:
+    """A daemon's table of routes."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._found = {(route.method, route.path): route for route in routes}
+        self._methods = {
+            path: sorted({"OPTIONS"} | {route.method for route in routes if route.path == path})
+            for path in {route.path for route in routes}
+        }
+        # `/config` -> `/config/:opt`
+        self._variable = {
+            path.rpartition("/")[0]: path
+            for path in self._methods
+            if path.rpartition("/")[2].startswith(":")
+        }
+
+    def resolve(self, head: Head) -> Route | Reply:
+        """The route of a request, or the reply to one that has none."""
+        return self._found.get((head.method, head.path)) or self._unusual(head)
+
+    def _pattern(self, path: str) -> str:
+        """What a path is registered as."""
+        parent, _, last = path.rpartition("/")
+        return self._variable.get(parent, path) if last else path
+
+    def _unusual(self, head: Head) -> Route | Reply:
+        return self._found.get((head.method, self._pattern(head.path))) or self._unrouted(head)
+
+    def _unrouted(self, head: Head) -> Reply:
+        method, path = head.method, head.path
+        if path == _EVERY_METHOD:
+            return Reply(200, nsq=False, logged=False) if method == "OPTIONS" else NOT_FOUND
+        canonical = self._canonical(path)
+        for candidate in (canonical, canonical + "/"):
+            if candidate != path and (method, self._pattern(candidate)) in self._found:
+                return _redirect(head, candidate)
+        methods = self._methods.get(self._pattern(path))
+        if methods is None:
+            return NOT_FOUND
+        allow = ", ".join(methods)
+        if method == "OPTIONS":
+            return Reply(200, nsq=False, headers=[("Allow", allow)], logged=False)
+        return json_error(405, "METHOD_NOT_ALLOWED", allow=allow)
+
+    def _canonical(self, path: str) -> str:
+        """The path as it would be registered: no final slash, no `//`, `.` or `..`, lower case but
+        for a variable segment."""
+        clean = normpath("/" + path.lstrip("/"))
+        parent, _, last = clean.rpartition("/")
+        parent = parent.lower()
+        return f"{parent}/{last}" if parent in self._variable else clean.lower()
+
+
+def _redirect(head: Head, path: str) -> Reply:
+    location = quote(path, safe=_IN_PATHS, errors="surrogateescape")
+    if head.query:
+        location += "?" + head.query
+    headers = [("Location", location)]
+    if head.method != "GET":
+        return Reply(307, nsq=False, headers=headers, logged=False)
+    link = location.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    link = link.replace('"', "&#34;").replace("'", "&#39;")
+    page = f'<a href="{link}">Moved Permanently</a>.\n\n'.encode("latin-1")
+    return Reply(301, page, HTML, nsq=False, headers=headers, logged=False)
+
+
+class Limits(Protocol):
+    """The options that connections read."""
+
+    @property
+    def debug_remote(self) -> bool: ...
+    @property
+    def max_input_bytes(self) -> int:
+        """What the unfinished requests of one process may hold together."""
+
+
+class Api:
+    """What connections need of a daemon, and the surroundings of its handlers."""
+
+    router: Router
+
+    def __init__(self, limits: Limits, log: Lines) -> None:
+        self.limits = limits
+        self.log = log
+
+    def call(self, route: Route, request: Request) -> Reply | Later:
+        """Run the handler; blocks as long as it does, and never raises."""
+        try:
+            result = route.handler(self, request)
+            if isinstance(result, Later):
+                return result
+            return self._reply(route, result)
+        except HttpError as error:
+            return route.error(error)
+        except Exception:
+            return self.panic()
+
+    def panic(self) -> Reply:
+        """For the exception being handled, which is a bug or a backend out of reach."""
+        self.log.error(f"panic in HTTP handler - {traceback.format_exc()}")
+        return PANIC
+
+    def _reply(self, route: Route, result: str | dict[str, Any] | Reply | None) -> Reply:
+        if type(result) is Reply:
+            return result
+        if result is None or result == "":
+            return EMPTY_TEXT if route.plain else EMPTY
+        if isinstance(result, str):
+            text = result.encode("utf-8", "surrogateescape")
+            return Reply(200, text, PLAIN, nsq=not route.plain, logged=route.logged)
+        return Reply(200, json_bytes(result), JSON, logged=route.logged)

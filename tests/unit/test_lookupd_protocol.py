@@ -1,0 +1,178 @@
+"""nsqlookupd's protocol without a socket: any cutting of a conversation, any garbage."""
+
+import json
+import struct
+from itertools import pairwise
+
+import hypothesis.strategies as st
+from hypothesis import example, given, settings
+
+from nsqcy.nsqlookupd.protocol import MAX_BODY, MAX_LINE, Home, Session
+from nsqcy.nsqlookupd.registry import Moment, Registry
+
+NOW = Moment(0, 0)
+SIZE = struct.Struct(">i")
+IDENTITY = json.dumps(
+    {"broadcast_address": "A", "tcp_port": 1, "http_port": 11, "version": "1.3.0"}
+).encode()
+IDENTIFY = b"IDENTIFY\n" + SIZE.pack(len(IDENTITY)) + IDENTITY
+
+
+class Lines(list[str]):
+    def info(self, text: str, **fields: object) -> None:
+        self.append(text)
+
+    warn = error = info
+
+
+class Client:
+    """A session, and all that it has answered."""
+
+    def __init__(self) -> None:
+        self.registry = Registry(1, 1)
+        self.log = Lines()
+        self.session = Session(Home(self.registry, b"identity", self.log), "1.2.3.4:5")
+        self.output = b""
+
+    def say(self, data: bytes) -> None:
+        self.session.feed(data)
+        self._turns()
+
+    def end(self) -> None:
+        self.session.feed_eof()
+        self._turns()
+
+    def _turns(self) -> None:
+        more = True
+        while more:
+            answers, more = self.session.turn(NOW)
+            self.output += answers
+
+    @property
+    def answers(self) -> list[bytes]:
+        found, rest = [], self.output
+        while rest:
+            (size,) = SIZE.unpack(rest[:4])
+            assert len(rest) >= 4 + size
+            found.append(rest[4 : 4 + size])
+            rest = rest[4 + size :]
+        return found
+
+
+def state(client: Client) -> object:
+    everything = [
+        (registration, [each.peer.node for each in producers])
+        for registration, producers in client.registry.everything()
+    ]
+    return client.output, client.session.closing, everything, list(client.log)
+
+
+names = st.sampled_from(["t", "c#ephemeral", "bad$", "", "x" * 65, "\xe9"])
+lines = st.builds(
+    lambda *words: " ".join(words).encode() + b"\n",
+    st.sampled_from(["REGISTER", "UNREGISTER", "PING", "ping", ""]),
+    names,
+    names,
+)
+commands = st.one_of(
+    lines,
+    st.sampled_from(
+        [IDENTIFY, b"IDENTIFY\n" + SIZE.pack(-1), b"IDENTIFY\n" + SIZE.pack(2) + b"{}"]
+    ),
+    st.binary(max_size=20),
+)
+good = st.sampled_from([b"REGISTER t c\n", b"UNREGISTER t\n", b" PING x \r\n", b"REGISTER u\n"])
+conversations = st.one_of(
+    st.lists(commands, max_size=8).map(lambda parts: b"  V1" + b"".join(parts)),
+    st.lists(commands, max_size=8).map(lambda parts: b"  V1" + IDENTIFY + b"".join(parts)),
+    st.lists(good, max_size=20).map(lambda parts: b"  V1" + IDENTIFY + b"".join(parts)),
+    st.binary(max_size=50),
+)
+
+
+@given(conversations, st.data())
+@settings(deadline=None, max_examples=300)
+def test_any_cutting_means_the_same(conversation: bytes, data: st.DataObject) -> None:
+    whole, cut = Client(), Client()
+    whole.say(conversation)
+    places = data.draw(st.lists(st.integers(0, len(conversation)), max_size=20))
+    edges = [0, *sorted(places), len(conversation)]
+    for start, end in pairwise(edges):
+        cut.say(conversation[start:end])
+    assert state(cut) == state(whole)
+    for client in (whole, cut):
+        client.end()
+        client.session.leave()
+    assert state(cut) == state(whole)
+    assert whole.session.closing
+    assert whole.session.held == 0
+    assert all(not producers for _, producers in whole.registry.everything())
+    for answer in whole.answers[:-1]:
+        assert answer in (b"OK", b"identity")  # an error is the last word
+
+
+@given(st.binary(max_size=200))
+@example(b"IDENTIFY\n" + SIZE.pack(3) + b"\xff\xfe\xfd")
+@example(b"IDENTIFY\n" + SIZE.pack(6) + b'"\\ud8"')
+@settings(deadline=None)
+def test_garbage(garbage: bytes) -> None:
+    client = Client()
+    client.say(b"  V1" + garbage)
+    client.end()
+    assert client.session.closing
+    assert all(answer == b"OK" or answer.startswith(b"E_") for answer in client.answers)
+
+
+@given(st.binary(max_size=300))
+@settings(deadline=None)
+def test_any_body(body: bytes) -> None:
+    client = Client()
+    client.say(b"  V1IDENTIFY\n" + SIZE.pack(len(body)) + body)
+    (answer,) = client.answers
+    assert answer.startswith(b"E_BAD_BODY IDENTIFY ")
+
+
+def test_what_is_held_is_what_arrived() -> None:
+    client = Client()
+    client.say(b"  V1IDENTIFY\n" + SIZE.pack(MAX_BODY))
+    assert client.session.held == 0
+    client.say(b"x" * 1000)
+    assert client.session.held == 1000
+    client.say(b"x" * (MAX_BODY - 1000))
+    assert client.session.held == 0
+    assert client.answers == [b"E_BAD_BODY IDENTIFY failed to decode JSON body"]
+
+
+def test_a_line_in_many_pieces() -> None:
+    """Each is looked at once: a million looks at a growing line would take minutes."""
+    client = Client()
+    client.say(b"  V1")
+    for _ in range(MAX_LINE // 16):
+        client.say(b"x" * 16)
+    assert not client.session.closing
+    client.say(b"y")
+    assert client.answers == [b"E_INVALID command is longer than 1048576 bytes"]
+    assert client.session.held == 0
+
+
+def test_a_turn_is_bounded() -> None:
+    client = Client()
+    client.session.feed(b"  V1" + b"PING\n" * 10_000)
+    answers, more = client.session.turn(NOW)
+    assert more
+    assert 0 < len(answers) < 10_000 * 6
+
+
+def test_commands_behind_an_error_are_not_heard() -> None:
+    client = Client()
+    client.say(b"  V1" + IDENTIFY + b"nope\nREGISTER t c\n")
+    client.say(b"REGISTER t c\n")
+    assert client.answers == [b"identity", b"E_INVALID invalid command nope"]
+    assert client.registry.topics() == []
+
+
+def test_what_a_client_sent_does_not_fill_the_log() -> None:
+    client = Client()
+    client.say(b"  V1" + b"x" * 100_000 + b"\n")
+    assert client.answers == [b"E_INVALID invalid command " + b"x" * 100_000]
+    assert all(len(line) < 300 for line in client.log)
