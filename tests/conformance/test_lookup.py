@@ -74,6 +74,11 @@ def connected(nsqd: Starter, lookupd: FakeLookupd, **options: object) -> Nsqd:
     return daemon
 
 
+def await_log(daemon: Nsqd, *texts: str) -> None:
+    for text in texts:
+        eventually(lambda text=text: text in daemon.log_text())
+
+
 def await_told(lookupd: FakeLookupd, *commands: str) -> None:
     """Until it has been told all of these, in any order."""
     eventually(lambda: set(commands) <= set(lookupd.told()) or None)
@@ -97,14 +102,13 @@ def test_it_introduces_itself(nsqd: Starter, lookupd: Make) -> None:
     ]
     info = daemon.web.get("/info").json()
     assert {key: info[key] for key in one.link.identity} == one.link.identity
-    log = daemon.log_text()
-    for line in (
+    await_log(
+        daemon,
         f"LOOKUP({one.address}): adding peer",
         f"LOOKUP connecting to {one.address}",
         f"LOOKUPD({one.address}): peer info {{TCPPort:{one.port} HTTPPort:{one.http_port} "
         "Version:1.3.0 BroadcastAddress:127.0.0.1}",
-    ):
-        assert line in log
+    )
 
 
 @pytest.mark.case("LKP-02", "LKP-14")
@@ -137,14 +141,18 @@ def test_a_new_topic_has_the_channels_that_lookupds_know(nsqd: Starter, lookupd:
     one.channels["t1"] = ["c1", "c2#ephemeral", "c3"]
     two.channels["t1"] = ["c3", "c4", "not a name"]
     daemon.web.post("/topic/create", topic="t1")
-    await_told(one, "REGISTER t1", "REGISTER t1 c1", "REGISTER t1 c3", "REGISTER t1 c4")
+    for each in (one, two):
+        await_told(each, "REGISTER t1", "REGISTER t1 c1", "REGISTER t1 c3", "REGISTER t1 c4")
     assert set(one.told()) == set(two.told()) and len(one.told()) == 4
     assert one.asked == two.asked == ["/channels?topic=t1"]
     assert one.accepts == ["application/vnd.nsq; version=1.0"]
     url = f"http://127.0.0.1:{one.http_port}/channels?topic=t1"
-    assert f"CI: querying nsqlookupd {url}" in daemon.log_text()
-    assert "LOOKUPD(" + one.address + "): topic REGISTER t1\n" in daemon.log_text()
-    assert "LOOKUPD(" + one.address + "): channel REGISTER t1 c1\n" in daemon.log_text()
+    await_log(
+        daemon,
+        f"CI: querying nsqlookupd {url}",
+        f"LOOKUPD({one.address}): topic REGISTER t1\n",
+        f"LOOKUPD({one.address}): channel REGISTER t1 c1\n",
+    )
 
 
 @pytest.mark.case("H11")
@@ -159,7 +167,7 @@ def test_changes_are_told_at_once(one_worker: Nsqd, lookupd: Make) -> None:
         one_worker.web.create("h11", f"c{number}")
         eventually(lambda command=command: command in one.told())
         times.append(time.monotonic() - start)
-    assert sorted(times)[len(times) // 2] < SOON, times
+    assert sorted(times)[4] < SOON, times
 
 
 @pytest.mark.case("LKP-04")
@@ -206,7 +214,7 @@ def test_it_comes_back_by_itself_and_tells_everything(one_worker: Nsqd, lookupd:
     eventually(lambda: len(one.links) == 2 and one.told() == ["REGISTER t c"])
     one_worker.web.create("u")
     await_told(one, "REGISTER u")
-    assert f"LOOKUPD({one.address}): waiting for changes - EOF" in one_worker.log_text()
+    await_log(one_worker, f"LOOKUPD({one.address}): waiting for changes - EOF")
 
 
 @pytest.mark.case("LKP-09", "LKP-16", "LKP-10")
@@ -233,7 +241,7 @@ def test_a_lookupd_that_makes_no_sense(lookupd: Make, one_worker: Nsqd, bad: byt
     await_told(good, "REGISTER nonsense")
     assert one.links[0].ended.wait(10)
     eventually(lambda: len(one.links) == 2 and "REGISTER nonsense" in one.told())
-    assert f"ERROR: LOOKUPD({one.address}): IDENTIFY - " in one_worker.log_text()
+    await_log(one_worker, f"ERROR: LOOKUPD({one.address}): IDENTIFY - ")
 
 
 @pytest.mark.case("LKP-10")
@@ -258,10 +266,9 @@ def test_without_a_broadcast_address(one_worker: Nsqd, lookupd: Make) -> None:
     one_worker.web.create("lkp11")
     await_told(one, "REGISTER lkp11")
     assert len(one.links) == 1 and not one.asked
-    log = one_worker.log_text()
-    assert f"ERROR: LOOKUPD({one.address}): no broadcast address" in log
+    await_log(one_worker, f"ERROR: LOOKUPD({one.address}): no broadcast address")
     no_peer = "no available nsqlookupd to query for channels to pre-create for topic lkp11"
-    eventually(lambda: no_peer in one_worker.log_text())
+    await_log(one_worker, no_peer)
 
 
 @pytest.mark.case("LKP-12", "LKP-13", "HTTP-077")
@@ -277,10 +284,10 @@ def test_addresses_change(nsqd: Starter, lookupd: Make) -> None:
     await_told(two, "REGISTER t c")
     assert (len(one.links), len(two.links), len(kept.links)) == (1, 1, 1)
     assert not [command for command in one.told() if command.startswith("UN")]
-    log = daemon.log_text()
-    assert f"LOOKUP({one.address}): removing peer" in log
-    assert f"LOOKUP({two.address}): adding peer" in log
-    assert log.count(f"LOOKUP({kept.address}): adding peer") == 1
+    await_log(
+        daemon, f"LOOKUP({one.address}): removing peer", f"LOOKUP({two.address}): adding peer"
+    )
+    assert daemon.log_text().count(f"LOOKUP({kept.address}): adding peer") == 1
     assert daemon.web.get(ADDRESSES).json() == json.loads(body)
     daemon.web.put(ADDRESSES, b"[]")
     assert two.link.ended.wait(10) and kept.link.ended.wait(10)
@@ -344,11 +351,13 @@ def test_an_http_side_that_hangs_or_fails(nsqd: Starter, lookupd: Make) -> None:
     conn = daemon.connect().sub("u", "c", 1)
     daemon.web.pub("u", b"y")
     assert conn.message().body == b"y"
-    log = daemon.log_text()
     warning = "WARNING: failed to query nsqlookupd for channels to pre-create for topic"
     url = f"http://127.0.0.1:{one.http_port}/channels?topic="
-    assert f"{warning} t - {url}t: timed out\n" in log
-    assert f"{warning} u - failed to query any nsqlookupd: {url}u: not an answer; " in log
+    await_log(
+        daemon,
+        f"{warning} t - {url}t: timed out\n",
+        f"{warning} u - failed to query any nsqlookupd: {url}u: not an answer; ",
+    )
 
 
 def test_a_worker_that_dies_takes_its_ephemeral_ones(nsqd: Starter, lookupd: Make) -> None:
@@ -371,7 +380,7 @@ def test_one_that_starts_later_hears_of_everything(nsqd: Starter, lookupd: Make)
     daemon.web.create("t", "c")
     one = lookupd(port)
     eventually(lambda: one.links and one.told() == ["REGISTER t c"])
-    assert f"LOOKUP(localhost:{port}): adding peer" in daemon.log_text()
+    await_log(daemon, f"LOOKUP(localhost:{port}): adding peer")
 
 
 def test_the_configuration_is_read_again(nsqd: Starter, lookupd: Make) -> None:
