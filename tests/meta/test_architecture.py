@@ -20,9 +20,10 @@ ROWS = [
     "_log _mesh config layers acceptor web.",
     "_store _log_probe daemon_options",
     "_wire _channel",
-    "_topic",
+    "_client _topic",
     "_session",
     "_transport _publisher",
+    "client.",
     "nsqd. nsqlookupd.",
     "__main__",
 ]
