@@ -33,7 +33,7 @@ RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
 CORE = ["_channel", "_heap", "_ids", "_io", "_log", "_mesh"]
 CORE += ["_publisher", "_quantile", "_ring", "_session", "_store", "_topic", "_wire"]
 WORLD = {"gevent", "socket", "select", "selectors", "asyncio", "ssl", "sys/socket.h"}
-PURE = [*CORE, "nsqlookupd.registry", "nsqlookupd.protocol"]
+PURE = [*CORE, "client.flow", "nsqlookupd.registry", "nsqlookupd.protocol"]
 CLOCKLESS = sorted(set(PURE) - {"_io", "_log"})
 CLOCKS = {"time", "datetime", "time.h"}
 
