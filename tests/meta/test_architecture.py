@@ -23,7 +23,7 @@ ROWS = [
     "_topic",
     "_session",
     "_transport _publisher",
-    "nsqd. nsqlookupd.",
+    "nsqd. nsqlookupd. tools.",
     "__main__",
 ]
 RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
