@@ -1,8 +1,9 @@
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Protocol, type_check_only
 
 from nsqcy.errors import NsqError
 
+@type_check_only
 class FlowControl(Protocol):
     @property
     def calm(self) -> bool: ...
