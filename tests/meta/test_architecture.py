@@ -24,6 +24,7 @@ ROWS = [
     "_session",
     "_transport _publisher",
     "nsqd. nsqlookupd.",
+    "up testing.",
     "__main__",
 ]
 RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
