@@ -55,7 +55,9 @@ def _factory(make: Callable[..., D]) -> Iterator[Callable[..., D]]:
     with contextlib.ExitStack() as running:
 
         def start(**options: Any) -> D:
-            return running.enter_context(make(**options))
+            daemon = make(**options)
+            running.enter_context(daemon)
+            return daemon
 
         yield start
 
