@@ -117,9 +117,16 @@ class ConsumerCore:
     @property
     def due(self) -> float:
         """When tick() is next wanted."""
-        due = min(self.flow.due, self._ask_at, self._give_up_at)
+        due = self._give_up_at
+        if not self.closing:
+            due = min(due, self.flow.due)
+            if not self._asking:
+                due = min(due, self._ask_at)
         for nsqd in self.nsqds.values():
-            due = min(due, nsqd.retry_at if nsqd.connection is None else nsqd.connection.due)
+            if nsqd.connection is not None:
+                due = min(due, nsqd.connection.due)
+            elif not self.closing:
+                due = min(due, nsqd.retry_at)
         return due
 
     def tick(self, now: float) -> None:
@@ -161,7 +168,8 @@ class ConsumerCore:
         connection.close()
         nsqd = self.nsqds[connection.address]
         nsqd.connection = None
-        self.flow.remove(connection, now)
+        if connection in self.flow.lanes:  # it had subscribed
+            self.flow.remove(connection, now)
         if self.closing:
             self._end_if_drained(now)
             return

@@ -154,7 +154,9 @@ class ProducerCore:
     @property
     def due(self) -> float:
         """When tick() is next wanted."""
-        due = min(self._ask_at, self._give_up_at, self._next_deadline)
+        due = min(self._give_up_at, self._next_deadline)
+        if not self._asking:
+            due = min(due, self._ask_at)
         for nsqd in self.nsqds.values():
             due = min(due, nsqd.retry_at if nsqd.connection is None else nsqd.connection.due)
         return due
