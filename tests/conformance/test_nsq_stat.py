@@ -12,6 +12,9 @@ from daemon import Nsqd
 from lookupd import Lookupd
 from web import eventually
 
+from nsqcy.tools.common import parse
+from nsqcy.tools.nsq_stat import NSQ_STAT, resolve
+
 HEADER = (
     "------rate------+----------------depth----------------"
     "+--------------metadata---------------\n"
@@ -190,6 +193,11 @@ def test_flags_that_are_refused(args: list[str], text: str) -> None:
     assert (result.returncode, result.stdout) == (1, "")
     found = re.fullmatch(r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d (.*)\n", result.stderr)
     assert found is not None and found[1].endswith(text), result.stderr
+
+
+def test_a_host_whose_name_begins_as_a_scheme() -> None:
+    settings = parse(NSQ_STAT, ["--topic=t", "--channel=c", "--nsqd-http-address=httpd:4151"])
+    assert resolve(settings).nsqd_http_address == ("httpd:4151",)
 
 
 @pytest.mark.case("STAT-006")
