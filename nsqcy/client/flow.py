@@ -167,10 +167,10 @@ class Flow:
         self._spread(now)
 
     def remove(self, lane: Lane, now: float) -> None:
-        """A connection that was added is lost, with its RDY and what it had in flight."""
-        self.lanes.remove(lane)
-        del self._since[lane]
-        self._spread(now)
+        """A connection is lost, with its RDY and what it had in flight, or never subscribed."""
+        if self._since.pop(lane, None) is not None:
+            self.lanes.remove(lane)
+            self._spread(now)
 
     def set_max_in_flight(self, count: int, now: float) -> None:
         """0 pauses."""

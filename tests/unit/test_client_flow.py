@@ -20,8 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from nsqcy.client.flow import Flow, FlowSettings, State
 
-settings.register_profile("ci", max_examples=150, stateful_step_count=40)
-settings.register_profile("full", max_examples=5000, stateful_step_count=80)
+settings.register_profile("ci", max_examples=150, stateful_step_count=40, deadline=None)
+settings.register_profile("full", max_examples=5000, stateful_step_count=80, deadline=None)
 PROFILE = settings.get_profile(os.environ.get("NSQCY_HYPOTHESIS", "ci"))
 
 NORMAL, WAITING, TESTING = State.NORMAL, State.WAITING, State.TESTING
@@ -222,6 +222,14 @@ def test_a_new_budget_is_spread_at_once() -> None:
     consumer.written()
     consumer.flow.set_max_in_flight(8, consumer.now)
     assert consumer.written() == []
+
+
+def test_one_that_is_lost_before_it_subscribes_changes_nothing() -> None:
+    consumer = Consumer(max_in_flight=5)
+    consumer.connect("a")
+    consumer.flow.remove(Line(consumer, "b", 2500), consumer.now)
+    assert consumer.written() == ["a RDY 5"]
+    assert len(consumer.flow.lanes) == 1
 
 
 def test_a_lost_connection_is_forgotten() -> None:
