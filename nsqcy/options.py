@@ -470,15 +470,25 @@ class Options:
 
 
 def parse_flags(table: OptionTable, argv: Sequence[str]) -> dict[str, Value]:
-    """The options set on the command line, by name.
+    """The options set on the command line, by name; words behind the flags are ignored."""
+    return split_flags(table, argv)[0]
 
-    Go's grammar: the first word that is no flag ends the flags, and what follows is ignored.
+
+def split_flags(
+    table: OptionTable, argv: Sequence[str]
+) -> tuple[dict[str, Value], tuple[str, ...]]:
+    """The options set on the command line, by name, and the words behind the flags.
+
+    Go's grammar: the first word that is no flag ends the flags, and so does `--`.
     """
     values: dict[str, Value] = {}
     words = list(reversed(argv))
     while words:
         word = words.pop()
-        if len(word) < 2 or word[0] != "-" or word == "--":
+        if len(word) < 2 or word[0] != "-":
+            words.append(word)
+            break
+        if word == "--":
             break
         name, equals, text = word[2 if word[1] == "-" else 1 :].partition("=")
         if not name or name[0] == "-":
@@ -496,7 +506,7 @@ def parse_flags(table: OptionTable, argv: Sequence[str]) -> dict[str, Value]:
             else:
                 raise _usage_error(table, f"flag needs an argument: -{name}")
         _set(table, values, option, text)
-    return values
+    return values, tuple(reversed(words))
 
 
 def _set(table: OptionTable, values: dict[str, Value], option: Option, text: str) -> None:
