@@ -14,6 +14,7 @@ belongs to one event loop and is called from its thread.
 
 import asyncio
 import inspect
+import os
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
@@ -184,7 +185,8 @@ class _Face:
         except TimeoutError:
             driver.fail(ConnectionFailed(f"{address}: no connection in {options.timeout:g} s"))
         except OSError as error:
-            driver.fail(ConnectionFailed(f"{address}: {error.strerror or error}"))
+            why = os.strerror(error.errno) if error.errno else str(error)
+            driver.fail(ConnectionFailed(f"{address}: {why}"))
         finally:
             driver.connecting = None
 
