@@ -117,17 +117,15 @@ class ConsumerCore:
     @property
     def due(self) -> float:
         """When tick() is next wanted."""
-        due = self._give_up_at
-        if not self.closing:
-            due = min(due, self.flow.due)
-            if not self._asking:
-                due = min(due, self._ask_at)
+        due = min((each.due for each in self.connections), default=math.inf)
+        if self.closing:
+            return min(due, self._give_up_at)
         for nsqd in self.nsqds.values():
-            if nsqd.connection is not None:
-                due = min(due, nsqd.connection.due)
-            elif not self.closing:
+            if nsqd.connection is None:
                 due = min(due, nsqd.retry_at)
-        return due
+        if not self._asking:
+            due = min(due, self._ask_at)
+        return min(due, self.flow.due)
 
     def tick(self, now: float) -> None:
         """Do what is due."""
@@ -168,11 +166,10 @@ class ConsumerCore:
         connection.close()
         nsqd = self.nsqds[connection.address]
         nsqd.connection = None
-        if connection in self.flow.lanes:  # it had subscribed
-            self.flow.remove(connection, now)
         if self.closing:
             self._end_if_drained(now)
             return
+        self.flow.remove(connection, now)
         error = connection.failure or error
         log.warning("[%s] %s: %s", self.name, connection.address, error)
         self._tell(self.on_error, error)
