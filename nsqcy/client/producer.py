@@ -203,7 +203,8 @@ class ProducerCore:
         connection.close()
         nsqd = self.nsqds[connection.address]
         nsqd.connection = None
-        nsqd.error = error = connection.failure or error
+        error = connection.failure or error
+        nsqd.error = None if was_ready else error  # its end says nothing of the next attempt
         if nsqd in self._open:
             self._open.remove(nsqd)
         log.warning("[%s] %s: %s", self.name, connection.address, error)
@@ -223,7 +224,8 @@ class ProducerCore:
         if lost:
             count = self.retried - retried
             log.warning("[%s] of %d publishes %d are tried again", self.name, len(lost), count)
-        self._fail_waiting(now)
+        if not was_ready:
+            self._fail_waiting(now)
         self._end_if_done()
 
     def found(self, addresses: Iterable[Address], errors: Iterable[str], now: float) -> None:

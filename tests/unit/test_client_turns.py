@@ -1,11 +1,14 @@
-"""When a consumer or producer wants its next turn: a time that has come, and nothing comes of it,
-is a loop that never sleeps."""
+"""When a consumer or producer wants its next turn, and what becomes of who waits for it.
+
+A time that has come, and nothing comes of it, is a loop that never sleeps.
+"""
 
 import math
 from typing import Any
 
 import pytest
 
+from nsqcy._client import Publish
 from nsqcy.client.connection import Connection
 from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.errors import ConnectionFailed
@@ -102,3 +105,30 @@ def test_a_producer_waits_for_the_answer_of_lookupds(net: Net) -> None:
     assert core.due == math.inf
     core.found([], [], net.time)
     assert net.time < core.due <= net.time + 0.2
+
+
+def error_frame(text: bytes) -> bytes:
+    return (4 + len(text)).to_bytes(4, "big") + b"\0\0\0\1" + text
+
+
+def test_a_publish_does_not_fail_for_another(net: Net) -> None:
+    """nsqd refuses one and closes the connection; what came meanwhile waits for the next."""
+    core = ProducerCore(net, "a", keywords={})
+    core.start(net.time)
+    core.connected(net.opened[0], net.time)
+    core.received(net.opened[0], b"\0\0\0\6\0\0\0\0OK", net.time)
+    ends: list[tuple[str, object]] = []
+
+    class Noted(Publish):
+        def done(self, error: object) -> None:
+            ends.append((self.waiter, error))
+
+    core.publish(Noted("t", b"PUB t\n", b"x", "refused"))
+    core.received(net.opened[0], error_frame(b"E_BAD_MESSAGE"), net.time)
+    core.publish(Noted("t", b"PUB t\n", b"x", "waits"))
+    core.lost(net.opened[0], refused(), net.time)
+    core.tick(core.due)
+    core.connected(net.opened[1], net.time)
+    core.received(net.opened[1], b"\0\0\0\6\0\0\0\0OK" * 2, net.time)
+    assert [who for who, _ in ends] == ["refused", "waits"]
+    assert ends[1][1] is None
