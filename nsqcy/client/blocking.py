@@ -42,6 +42,7 @@ from nsqcy.client.producer import Heads, ProducerCore, dpub_head
 from nsqcy.client.runtime import Future, Gate, Kind, runtime_of
 
 GRACE = 2.0  # seconds beyond close_timeout, within which an end comes by itself
+AT_EXIT = 1.0  # seconds that whoever nobody has closed may keep the program
 
 Handler = Callable[[Message], object]
 
@@ -138,7 +139,7 @@ class Consumer(ConsumerView):
         self.core.on_heartbeat = self._loop.told_later(on_heartbeat)
         self._loop.core = self.core
         self._loop.on_end = self._end
-        self._loop.at_exit = lambda: self.close(graceful=False)
+        self._loop.at_exit = self._close_at_exit
         self.message_handler = message_handler
         self._concurrency = concurrency
         self._queue: deque[Message] = deque()  # delivered, and not yet handed to anybody
@@ -202,6 +203,12 @@ class Consumer(ConsumerView):
         Waits for the end, unless that would wait for its caller: in a thread that iterates, in a
         handler, in a callback, and in a signal handler that has interrupted one of these.
         """
+        self._begin_end(graceful)
+        runtime = self._loop.runtime
+        if runtime.current() not in self._inside and runtime.can_wait():
+            self._await_end()
+
+    def _begin_end(self, graceful: bool) -> None:
         self._closed = True
         queued = []
         with suppress(IndexError):
@@ -210,7 +217,15 @@ class Consumer(ConsumerView):
         if self._loop.has_begun:
             self._loop.call(self._stop, queued, graceful)
         self._waiters.wake_all()
-        if self._may_wait():
+
+    def _close_at_exit(self) -> None:
+        """A consumer was forgotten; what has been answered and what has not is told to nsqd."""
+        self._begin_end(graceful=True)
+        if not self._loop.ended.wait(AT_EXIT):
+            self.close(graceful=False)
+
+    def _await_end(self) -> None:
+        if self._loop.may_be_awaited:
             self._loop.ended.wait(self.core.options.close_timeout + GRACE)
 
     def _stop(self, queued: list[Message], graceful: bool) -> None:
@@ -219,16 +234,6 @@ class Consumer(ConsumerView):
                 if not message.has_responded():
                     message.requeue(0, backoff=False)
             self.core.stop(self._loop.now(), graceful=graceful)
-
-    def _may_wait(self) -> bool:
-        runtime = self._loop.runtime
-        return (
-            self._loop.has_begun
-            and not self._loop.is_current
-            and runtime.current() not in self._inside
-            and runtime.can_wait()
-            and not runtime.holds(self._loop.lock)
-        )
 
     def _end(self) -> None:
         self._closed = True
@@ -244,7 +249,8 @@ class Consumer(ConsumerView):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close(graceful=error is None)
+        self._begin_end(graceful=error is None)
+        self._await_end()
 
     # -- messages
 
@@ -421,7 +427,7 @@ class Producer(ProducerView):
         self._loop.core = self.core
         self._loop.on_end = self._end
         self._loop.after_turn = self._offer_room
-        self._loop.at_exit = self.close
+        self._loop.at_exit = self._close_at_exit
         self._waiters = _Waiters(self._loop)  # for room
         self._pub, self._mpub = Heads(b"PUB"), Heads(b"MPUB")
 
@@ -450,10 +456,14 @@ class Producer(ProducerView):
             return
         self._loop.call(self._stop, graceful)
         self._waiters.wake_all()
-        runtime = self._loop.runtime
-        can_wait = runtime.can_wait() and not runtime.holds(self._loop.lock)
-        if can_wait and not self._loop.is_current:
+        if self._loop.may_be_awaited and self._loop.runtime.can_wait():
             self._loop.ended.wait(self.core.options.close_timeout + GRACE)
+
+    def _close_at_exit(self) -> None:
+        """A producer was forgotten; what it has been given is not."""
+        self._loop.call(self._stop, True)
+        if not self._loop.ended.wait(AT_EXIT):
+            self.close(graceful=False)
 
     def _stop(self, graceful: bool) -> None:
         with self._loop.lock:

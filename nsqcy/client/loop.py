@@ -214,13 +214,12 @@ class Loop:
         """Begin; `ask` asks the lookupds."""
         self._name = name
         self._ask = ask
-        self._begun = True
         self.selector = self.runtime.selector()
         self._wakes, self._woken = socket.socketpair()
         self._wakes.setblocking(False)
         self._woken.setblocking(False)
-        _running.add(self)
         self.runtime.spawn(f"nsqcy {name}", self._run)
+        self._begun = True
 
     def call(self, function: Callable[..., object], *args: object) -> None:
         """Have the loop call it, soon. May be called from a signal handler."""
@@ -244,6 +243,11 @@ class Loop:
     def is_current(self) -> bool:
         """Whether it is the loop that asks."""
         return self._who is not None and self.runtime.current() == self._who
+
+    @property
+    def may_be_awaited(self) -> bool:
+        """Whether its end does not depend on whoever asks."""
+        return self._begun and not self.is_current and not self.runtime.holds(self.lock)
 
     @property
     def has_begun(self) -> bool:
@@ -298,6 +302,7 @@ class Loop:
 
     def _run(self) -> None:
         self._who = self.runtime.current()
+        _running.add(self)
         try:
             self.selector.register(self._woken, EVENT_READ)
             while not self._stopped or self.drivers:
@@ -383,6 +388,8 @@ class Loop:
         self.core.running, self.core.closing = False, True
         self.ended = self.runtime.event()
         self.ended.set()
+        if self.on_end is not None:
+            self.on_end()
         for driver in self.drivers:
             driver.abandon()
 
