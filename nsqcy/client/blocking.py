@@ -523,11 +523,19 @@ class Producer(ProducerView):
             raise error
         return count
 
-    def publish_nowait(self, topic: str, data: bytes, defer: int | None = None) -> Future:
+    def publish_nowait(
+        self, topic: str, data: bytes, defer: int | None = None, timeout: float | None = None
+    ) -> Future:
         """As publish(), without waiting: the result comes by the future, a concurrent.futures.
         Future or a gevent AsyncResult. Whoever never waits should look at `is_full`."""
         head = self._pub[topic] if defer is None else dpub_head(topic, defer)
-        return self._send(topic, head, message_body(data), INFINITE)
+        return self._send(topic, head, message_body(data), self._deadline(timeout))
+
+    def multipublish_nowait(
+        self, topic: str, messages: Iterable[bytes], timeout: float | None = None
+    ) -> Future:
+        """As multipublish(), without waiting."""
+        return self._send(topic, self._mpub[topic], mpub_body(messages), self._deadline(timeout))
 
     pub = publish
     mpub = multipublish
@@ -539,9 +547,12 @@ class Producer(ProducerView):
     def _sent(self, topic: str, head: bytes, body: bytes, timeout: float | None) -> bytes:
         if self._loop.is_current:
             raise RuntimeError("a callback cannot wait for its own producer: use publish_nowait()")
-        deadline = INFINITE if timeout is None else self._loop.now() + timeout
+        deadline = self._deadline(timeout)
         self._have_room(deadline)
         return self._send(topic, head, body, deadline).result()
+
+    def _deadline(self, timeout: float | None) -> float:
+        return INFINITE if timeout is None else self._loop.now() + timeout
 
     def _send(self, topic: str, head: bytes, body: bytes, deadline: float) -> Future:
         loop, core = self._loop, self.core

@@ -270,6 +270,11 @@ class ProducerCore:
         self.tick(now)
 
     @property
+    def is_connected(self) -> bool:
+        """Whether some nsqd can be published to now."""
+        return bool(self._open)
+
+    @property
     def is_full(self) -> bool:
         """Whether publishers had better wait."""
         return self.pending_bytes >= self.options.max_pending

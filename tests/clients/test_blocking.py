@@ -265,7 +265,7 @@ def test_nsqd_goes_and_comes_back(
                 producer.publish(topic, b"x")
             assert errors
             daemon.start()
-            beside.eventually(lambda: producer.core._open)
+            beside.eventually(lambda: producer.is_connected)
             assert producer.publish(topic, b"2") == b"OK"
             assert take(consumer, 1) == [b"2"]
     finally:
