@@ -3,10 +3,10 @@
 from typing import Any, Self
 
 from nsqcy import client
-from nsqcy.compat.pynsq import event
+from nsqcy.compat.pynsq.event import FINISH, REQUEUE, TOUCH, EventedMixin
 
 
-class Message(event.EventedMixin):
+class Message(EventedMixin):
     """Finished, requeued and touched, it tells its listeners `finish`, `requeue` and `touch`. One
     that was delivered tells nsqd."""
 
@@ -42,7 +42,7 @@ class Message(event.EventedMixin):
         self._respond()
         if self._delivered is not None:
             self._delivered.finish()
-        self.trigger(event.FINISH, message=self)
+        self.trigger(FINISH, message=self)
 
     def requeue(self, **kwargs: Any) -> None:
         """Have it delivered again, after `delay` seconds if that is a whole number, or `time_ms`
@@ -56,14 +56,14 @@ class Message(event.EventedMixin):
             self._delivered.requeue(
                 time_ms=time_ms if time_ms >= 0 else None, backoff=kwargs.get("backoff", True)
             )
-        self.trigger(event.REQUEUE, message=self, **kwargs)
+        self.trigger(REQUEUE, message=self, **kwargs)
 
     def touch(self) -> None:
         """Start its timeout anew."""
         assert not self._has_responded
         if self._delivered is not None:
             self._delivered.touch()
-        self.trigger(event.TOUCH, message=self)
+        self.trigger(TOUCH, message=self)
 
     def _respond(self) -> None:
         assert not self._has_responded
