@@ -10,14 +10,20 @@ import logging
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Protocol
 
 from nsqcy._client import Message
 from nsqcy.client.connection import Connection, State
-from nsqcy.client.errors import Error, NsqdError, Requeue
+from nsqcy.client.errors import AlreadyAnswered, Error, NsqdError, Requeue
 from nsqcy.client.flow import Flow
-from nsqcy.client.options import Address, Addresses, as_strings, consumer_options, nsqd_addresses
+from nsqcy.client.options import (
+    Address,
+    Addresses,
+    consumer_options,
+    lookupd_addresses,
+    nsqd_addresses,
+)
 from nsqcy.names import is_valid_name, quote
 
 FIRST_RETRY, LONGEST_RETRY = 1.0, 60.0  # seconds until a lost nsqd is tried again
@@ -89,7 +95,7 @@ class ConsumerCore:
         self.random = rng or random.Random()
         self.flow = Flow(flow_settings, self.random)
         self.lock = lock or nullcontext()
-        self.lookupd_http_addresses = as_strings(lookupd_http_addresses)
+        self.lookupd_http_addresses = lookupd_addresses(lookupd_http_addresses)
         self.nsqds = {each: Nsqd(fixed=True) for each in nsqd_addresses(nsqd_tcp_addresses)}
         if not self.nsqds and not self.lookupd_http_addresses:
             raise ValueError("a consumer needs nsqd_tcp_addresses or lookupd_http_addresses")
@@ -117,10 +123,17 @@ class ConsumerCore:
     @property
     def due(self) -> float:
         """When tick() is next wanted."""
-        due = min(self.flow.due, self._ask_at, self._give_up_at)
+        due = math.inf
+        if not self.running:
+            return due
         for nsqd in self.nsqds.values():
-            due = min(due, nsqd.retry_at if nsqd.connection is None else nsqd.connection.due)
-        return due
+            if nsqd.connection is not None:
+                due = min(due, nsqd.connection.due)
+            elif not self.closing:
+                due = min(due, nsqd.retry_at)
+        if self.closing:
+            return min(due, self._give_up_at)
+        return min(due, self.flow.due, math.inf if self._asking else self._ask_at)
 
     def tick(self, now: float) -> None:
         """Do what is due."""
@@ -155,23 +168,24 @@ class ConsumerCore:
 
     def lost(self, connection: Connection, error: Error, now: float) -> None:
         """A connection could not be made, or is no more."""
-        was_ready = connection.state is not State.CONNECTING
         if connection.state is State.CLOSED:
             return
+        was_there = connection.state is not State.CONNECTING
         connection.close()
         nsqd = self.nsqds[connection.address]
         nsqd.connection = None
-        self.flow.remove(connection, now)
         if self.closing:
             self._end_if_drained(now)
             return
+        if connection.codec.flow is not None:
+            self.flow.remove(connection, now)
         error = connection.failure or error
         log.warning("[%s] %s: %s", self.name, connection.address, error)
         self._tell(self.on_error, error)
         wait = min(FIRST_RETRY * 2**nsqd.failures, LONGEST_RETRY)
         nsqd.failures = min(nsqd.failures + 1, 10)
         nsqd.retry_at = now + wait * self.random.uniform(0.5, 1.0)
-        if was_ready and self.lookupd_http_addresses:
+        if was_there and self.lookupd_http_addresses:
             self._ask_at = min(self._ask_at, now + ASK_SOON)
         self._forget(connection.address, nsqd)
 
@@ -259,18 +273,20 @@ class ConsumerCore:
 
     def handled(self, message: Message, result: object) -> None:
         """A handler has returned."""
-        if message.has_responded() or message.is_async():
+        if message.is_async():
             return
-        if result is False:
-            message.requeue()
-        else:
-            message.finish()
+        with suppress(AlreadyAnswered):  # by the handler, or whoever it gave the message to
+            if result is False:
+                message.requeue(backoff=self.options.backoff_on_requeue)
+            else:
+                message.finish()
 
     def raised(self, message: Message, error: BaseException) -> None:
         """A handler has failed."""
         if isinstance(error, Requeue):
-            if not message.has_responded():
-                message.requeue(error.delay, backoff=error.backoff)
+            backoff = self.options.backoff_on_requeue if error.backoff is None else error.backoff
+            with suppress(AlreadyAnswered):
+                message.requeue(error.delay, backoff=backoff)
             return
         log.error(
             "[%s] the handler of message %s failed",
@@ -279,14 +295,12 @@ class ConsumerCore:
             exc_info=error,
         )
         self._tell(self.on_exception, message, error)
-        if not message.has_responded():
+        with suppress(AlreadyAnswered):
             message.requeue()
 
     # -- what connections say
 
     def ready(self, connection: Connection, now: float) -> None:
-        nsqd = self.nsqds[connection.address]
-        nsqd.failures = 0
         if connection.max_ready < self.flow.max_in_flight:
             log.warning(
                 "[%s] %s allows RDY %d at most, max_in_flight is %d",
@@ -310,14 +324,15 @@ class ConsumerCore:
             self._net.deliver(messages)
 
     def accepted(self, connection: Connection, count: int, now: float) -> None:
-        """Of SUB."""
+        """Of SUB: only now it is known to work."""
+        self.nsqds[connection.address].failures = 0
 
     def response(self, connection: Connection, data: bytes, now: float) -> None:
         self.answered(now)
 
     def refused(self, connection: Connection, error: NsqdError, now: float) -> None:
-        log.warning("[%s] %s: %s", self.name, connection.address, error)
-        if not error.fatal:
+        if not error.fatal:  # of others lost() will tell
+            log.warning("[%s] %s: %s", self.name, connection.address, error)
             self._tell(self.on_error, error)
 
     def heartbeat(self, connection: Connection) -> None:
@@ -359,7 +374,7 @@ class ConsumerCore:
             message.attempts,
         )
         self._tell(self.on_giving_up, message)
-        if not message.has_responded():
+        with suppress(AlreadyAnswered):
             message.finish()
 
     def _end_if_drained(self, now: float) -> None:
