@@ -59,7 +59,9 @@ def frame(kind: int, data: bytes) -> bytes:
     return struct.pack(">iI", len(data) + 4, kind) + data
 
 
-def delivery(body: bytes = b"hello", ident: bytes = ID, attempts: int = 1, stamp: int = 42) -> bytes:
+def delivery(
+    body: bytes = b"hello", ident: bytes = ID, attempts: int = 1, stamp: int = 42
+) -> bytes:
     return frame(MESSAGE, struct.pack(">qH16s", stamp, attempts, ident) + body)
 
 
@@ -86,6 +88,7 @@ class Peer:
         self._tls = tls
         self._coders: list[Coder] = []  # the socket's side first
         self._upgrades: list[Coder] = []
+        self._owed = False  # the OK of the last layer
         self._input = b""
         self._output = b""
         self._magic = False
@@ -95,7 +98,8 @@ class Peer:
     def send(self, data: bytes) -> None:
         """Bytes through the layers."""
         for coder in reversed(self._coders):
-            data = coder.encode(data)
+            if data or isinstance(coder, Tls):
+                data = coder.encode(data)
         self._output += data
 
     def answer(self, data: bytes = OK) -> None:
@@ -126,7 +130,7 @@ class Peer:
         for coder in self._coders:
             data = coder.decode(data)
         self.send(b"")  # of TLS
-        self._begin_layer()
+        self._begin_layers()
         self._input += data
         while not self.hung_up and self._command():
             pass
@@ -174,37 +178,28 @@ class Peer:
             return
         asked = {name: bool(self.identity.get(name)) for name in ("tls_v1", "snappy", "deflate")}
         asked["tls_v1"] = asked["tls_v1"] and self._tls is not None
-        self.answer(json.dumps(asked | self.settings).encode())
-        if asked["tls_v1"]:
+        said = asked | self.settings
+        self.answer(json.dumps(said).encode())
+        agreed = {name for name in asked if asked[name] and said[name]}
+        if "tls_v1" in agreed:
             assert self._tls is not None
             self._upgrades.append(Tls(self._tls))
-        if asked["snappy"]:
+        if "snappy" in agreed:
             self._upgrades.append(Snappy())
-        if asked["deflate"]:
+        if "deflate" in agreed:
             self._upgrades.append(Deflate())
-        self._begin_layer()
+        self._begin_layers()
 
-    def _begin_layer(self) -> None:
-        """Each layer begins with an OK, once the one before it is there."""
-        while self._upgrades and all(getattr(each, "shaken", True) for each in self._coders):
+    def _begin_layers(self) -> None:
+        """Each begins with an OK, within it; of TLS that is after its handshake."""
+        while True:
+            if self._owed and all(getattr(each, "shaken", True) for each in self._coders):
+                self._owed = False
+                self.answer()
+            if self._owed or not self._upgrades:
+                return
             self._coders.append(self._upgrades.pop(0))
-            if isinstance(self._coders[-1], Tls):
-                self._upgrades.insert(0, _Ready())
-            elif isinstance(self._coders[-1], _Ready):
-                self._coders.pop()
-                self.answer()
-            else:
-                self.answer()
-
-
-class _Ready:
-    """Stands for the OK that follows TLS."""
-
-    def encode(self, data: bytes) -> bytes:
-        return data
-
-    def decode(self, data: bytes) -> bytes:
-        return data
+            self._owed = True
 
 
 class Link(Peer):

@@ -206,16 +206,16 @@ class Connection:
             self._owner.messages(self, messages, now)
         accepted = 0
         for frame in frames:
-            if self.state is State.CLOSED:  # whoever was told of the last one has ended it
-                return
             if frame is OK_FRAME:
                 accepted += 1
                 continue
             if accepted:
                 self._owner.accepted(self, accepted, now)
                 accepted = 0
+            if self.state is State.CLOSED:  # by whoever was told of the last one
+                return
             self._frame(*frame, now)
-        if accepted:
+        if accepted and self.state is not State.CLOSED:
             self._owner.accepted(self, accepted, now)
 
     def _answer(self, type_: int, data: bytes, now: float) -> None:
