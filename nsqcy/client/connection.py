@@ -16,7 +16,7 @@ from nsqcy._wire import command, command_with_body
 from nsqcy.client.errors import ConnectionFailed, NsqdError, ProtocolError
 from nsqcy.client.options import Address, ConnectionOptions
 from nsqcy.client.tls import TlsLayer
-from nsqcy.errors import LayerEnd
+from nsqcy.errors import LayerEnd, NsqError
 from nsqcy.layers import DeflateLayer, Layer, SnappyLayer
 
 MAGIC = b"  V2"
@@ -144,6 +144,12 @@ class Connection:
     def in_flight(self) -> int:
         """Messages delivered and not answered."""
         return self.codec.in_flight
+
+    def blames(self, error: NsqError) -> str:
+        """The error, with the address of this connection."""
+        text = str(error)
+        address = str(self.address)
+        return text if address in text else f"{address}: {text}"
 
     def send_ready(self, count: int) -> None:
         """Ask for at most `count` messages in flight."""

@@ -177,10 +177,9 @@ class ConsumerCore:
         if self.closing:
             self._end_if_drained(now)
             return
-        if connection.codec.flow is not None:
-            self.flow.remove(connection, now)
+        self.flow.remove(connection, now)
         error = connection.failure or error
-        log.warning("[%s] %s: %s", self.name, connection.address, error)
+        log.warning("[%s] %s", self.name, connection.blames(error))
         self._tell(self.on_error, error)
         wait = min(FIRST_RETRY * 2**nsqd.failures, LONGEST_RETRY)
         nsqd.failures = min(nsqd.failures + 1, 10)
@@ -198,7 +197,7 @@ class ConsumerCore:
             log.warning("[%s] lookupd: %s", self.name, text)
         if self.closing or not self.running:
             return
-        listed = set(addresses)
+        listed = dict.fromkeys(addresses)
         for address, nsqd in list(self.nsqds.items()):
             nsqd.listed = address in listed or (nsqd.listed and silent)
             self._forget(address, nsqd)
@@ -332,7 +331,7 @@ class ConsumerCore:
 
     def refused(self, connection: Connection, error: NsqdError, now: float) -> None:
         if not error.fatal:  # of others lost() will tell
-            log.warning("[%s] %s: %s", self.name, connection.address, error)
+            log.warning("[%s] %s", self.name, connection.blames(error))
             self._tell(self.on_error, error)
 
     def heartbeat(self, connection: Connection) -> None:

@@ -143,6 +143,7 @@ class ProducerCore:
         self.running = False
         self.closing = False
         self.pending_bytes = 0  # of publishes without an answer
+        self.retried = 0  # how often one was tried again
         self.waiting: deque[Publish] = deque()  # for a connection
         self.on_error: Callable[[Error], object] | None = None
         self.on_retry: Callable[[Publish, Error], object] | None = None
@@ -224,7 +225,7 @@ class ProducerCore:
             self._failures += 1
         if nsqd in self._open:
             self._open.remove(nsqd)
-        log.warning("[%s] %s: %s", self.name, connection.address, error)
+        log.warning("[%s] %s", self.name, connection.blames(error))
         self._tell(self.on_error, error)
         interval = self.options.reconnect_interval * 2 ** min(nsqd.failures, 10)
         wait = min(interval, self.options.max_reconnect_interval)
@@ -236,9 +237,13 @@ class ProducerCore:
             self._ask_at = min(self._ask_at, now)
         lost, nsqd.pending = nsqd.pending, deque()
         self._forget(connection.address, nsqd)
+        retried = self.retried
         for publish in lost:
             untouched = connection.failure is not None
             self._failed(publish, ConnectionFailed(str(error)), elsewhere=True, untouched=untouched)
+        if lost:
+            count = self.retried - retried
+            log.warning("[%s] of %d publishes %d are tried again", self.name, len(lost), count)
         if not was_ready:
             self._fail_waiting()
         self._end_if_done()
@@ -252,7 +257,7 @@ class ProducerCore:
         self._lookup_error = NoConnection(f"lookupd: {texts[0]}") if texts else None
         if not self.running:
             return
-        listed = set(addresses)
+        listed = dict.fromkeys(addresses)
         for address, nsqd in list(self.nsqds.items()):
             nsqd.listed = address in listed or (nsqd.listed and bool(texts))
             self._forget(address, nsqd)
@@ -342,7 +347,7 @@ class ProducerCore:
     def refused(self, connection: Connection, error: NsqdError, now: float) -> None:
         """The oldest publish is; what was sent behind it is not executed any more."""
         if not error.fatal:  # nsqd says that to consumers
-            log.warning("[%s] %s: %s", self.name, connection.address, error)
+            log.warning("[%s] %s", self.name, connection.blames(error))
             return
         nsqd: Nsqd = connection.peer
         nsqd.failures = 0
@@ -377,7 +382,7 @@ class ProducerCore:
         if not can or not self.running or isinstance(publish, _GivenUp):
             self._done(publish, error)
             return
-        log.warning("[%s] publish to %s tried again: %s", self.name, publish.topic, error)
+        self.retried += 1
         self._tell(self.on_retry, publish, error)
         if self._open:
             self._send(publish)

@@ -58,11 +58,18 @@ class Cluster:
         """How many consumers each nsqd has."""
         return [self._channel(each).get("client_count", 0) for each in self.nsqds]
 
+    def create_topic(self) -> None:
+        for each in self.nsqds:
+            ask(each, f"/topic/create?topic={TOPIC}", b"")
+
     def _channel(self, daemon: Nsqd) -> dict[str, Any]:
-        url = f"http://{daemon.http_address}/stats?format=json&topic={TOPIC}"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            topics = json.load(answer)["topics"]
+        topics = json.loads(ask(daemon, f"/stats?format=json&topic={TOPIC}"))["topics"]
         return next((each for topic in topics for each in topic["channels"]), {})
+
+
+def ask(daemon: Nsqd, path: str, body: bytes | None = None) -> bytes:
+    with urllib.request.urlopen(f"http://{daemon.http_address}{path}", body, 10) as answer:
+        return bytes(answer.read())
 
 
 @pytest.fixture
@@ -110,11 +117,13 @@ class Flow:
 def test_nothing_is_lost_and_nobody_starves(
     cluster: Cluster, consume: Callable[..., Consumer]
 ) -> None:
+    cluster.create_topic()
     lookupds = ",".join(cluster.lookupd_addresses)
     consumers = {
         each: consume(each, None, TOPIC, CHANNEL, lookupds=lookupds, rdy=READY, heartbeat=HEARTBEAT)
         for each in CLIENTS
     }
+    eventually(lambda: cluster.clients() == [len(CLIENTS)] * 3, 60)
     seen: dict[str, dict[str, int]] = {}
 
     def look(when: str) -> None:
