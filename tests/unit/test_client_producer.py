@@ -651,11 +651,13 @@ class Histories(RuleBasedStateMachine):
         if wire := self.some(self.net.pending(), index):
             wire.lose()
 
-    @rule(index=st.integers(0, 9), heard=st.booleans())
-    def lose(self, index: int, heard: bool) -> None:
+    @rule(index=st.integers(0, 9), executed=st.booleans())
+    def lose(self, index: int, executed: bool) -> None:
+        """Perhaps the answers alone are lost."""
         if wire := self.some(self.net.live(), index):
-            if heard:
+            if executed:
                 wire.flush()
+                self.accepted += self.unanswered.get(wire.peer, ())
             wire.lose()
 
     @precondition(lambda self: not self.stopped)
