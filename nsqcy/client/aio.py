@@ -14,49 +14,40 @@ belongs to one event loop and is called from its thread.
 
 import asyncio
 import inspect
-import os
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Protocol, Self, Unpack
+from typing import Any, Self, Unpack
 
 from nsqcy._client import Message, Publish, message_body, mpub_body
 from nsqcy.client.connection import Connection
 from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.errors import ConnectionFailed, Error
+from nsqcy.client.face import (
+    BATCH_BYTES,
+    BATCH_MESSAGES,
+    INFINITE,
+    OK,
+    ConsumerView,
+    ProducerView,
+    batched,
+    local_address,
+    reason,
+)
 from nsqcy.client.lookups import Lookups
 from nsqcy.client.options import (
     Address,
     Addresses,
-    ConnectionOptions,
     ConsumerKeywords,
     ProducerKeywords,
 )
 from nsqcy.client.producer import Heads, ProducerCore, dpub_head
 from nsqcy.errors import LayerError
 
-OK = b"OK"
-INFINITE = float("inf")
 LONGEST_STRETCH = 0.01  # seconds handlers that never wait may keep the loop
-BATCH_MESSAGES, BATCH_BYTES = 1000, 1 << 20  # of one MPUB, when many are published
 
 Handler = Callable[[Message], object | Awaitable[object]]
-
-
-class _Core(Protocol):
-    """What a Face drives: a ConsumerCore or a ProducerCore."""
-
-    connection_options: ConnectionOptions
-
-    @property
-    def due(self) -> float: ...
-    def tick(self, now: float) -> None: ...
-    def connected(self, connection: Connection, now: float) -> None: ...
-    def received(self, connection: Connection, data: bytes, now: float) -> None: ...
-    def lost(self, connection: Connection, error: Error, now: float) -> None: ...
-    def found(self, addresses: Iterable[Address], errors: Iterable[str], now: float) -> None: ...
-    def answered(self, now: float) -> None: ...
 
 
 class _Driver(asyncio.Protocol):
@@ -124,7 +115,7 @@ class _Driver(asyncio.Protocol):
 class _Face:
     """The Net of a core."""
 
-    core: Any  # a _Core; each kind of face says which
+    core: Any  # a Core; each kind of face says which
     loop: asyncio.AbstractEventLoop
 
     def __init__(self) -> None:
@@ -180,13 +171,12 @@ class _Face:
         try:
             async with asyncio.timeout(options.timeout):
                 await self.loop.create_connection(
-                    lambda: driver, address.host, address.port, local_addr=_local(options)
+                    lambda: driver, address.host, address.port, local_addr=local_address(options)
                 )
         except TimeoutError:
             driver.fail(ConnectionFailed(f"{address}: no connection in {options.timeout:g} s"))
         except OSError as error:
-            why = os.strerror(error.errno) if error.errno else str(error)
-            driver.fail(ConnectionFailed(f"{address}: {why}"))
+            driver.fail(ConnectionFailed(f"{address}: {reason(error)}"))
         finally:
             driver.connecting = None
 
@@ -204,14 +194,7 @@ class _Face:
             self._timer.cancel()
 
 
-def _local(options: ConnectionOptions) -> tuple[str, int] | None:
-    if options.local_address is None:
-        return None
-    host, _, port = options.local_address.rpartition(":")
-    return (host or port, int(port) if host else 0)
-
-
-class Consumer(_Face):
+class Consumer(ConsumerView, _Face):
     """A consumer of one channel, from fixed nsqds, from those lookupds name, or from both.
 
     Messages are had by iteration (`async for`, `batches`) and answered by whoever has them, or go
@@ -453,32 +436,6 @@ class Consumer(_Face):
         self.core.ask_now(self.now())
         self.rearm()
 
-    @property
-    def is_running(self) -> bool:
-        return self.core.running
-
-    @property
-    def is_starved(self) -> bool:
-        """Whether some nsqd may send no more until messages are answered."""
-        return self.core.flow.is_starved
-
-    @property
-    def max_in_flight(self) -> int:
-        return self.core.flow.max_in_flight
-
-    @property
-    def total_ready_count(self) -> int:
-        return self.core.flow.total_ready
-
-    @property
-    def total_in_flight(self) -> int:
-        return self.core.flow.total_in_flight
-
-    @property
-    def connections(self) -> Mapping[str, Connection]:
-        """Those that are there or being made, by address."""
-        return {str(each.address): each for each in self.core.connections}
-
 
 class _Awaited(Publish):
     """A publish that a future waits for."""
@@ -495,7 +452,7 @@ class _Awaited(Publish):
             future.set_exception(error)
 
 
-class Producer(_Face):
+class Producer(ProducerView, _Face):
     """Publishes to one nsqd, or to a pool: fixed ones and those lookupds know.
 
     Each publish is awaited until nsqd has said OK; any number may be under way. With several nsqds
@@ -643,26 +600,3 @@ class Producer(_Face):
         super().rearm()
         if not self.core.is_full:
             self._room.set()
-
-    @property
-    def is_running(self) -> bool:
-        return self.core.running
-
-    @property
-    def is_full(self) -> bool:
-        """Whether max_pending bytes are without an answer."""
-        return self.core.is_full
-
-
-def batched(messages: Iterable[bytes], count: int, size: int) -> Iterable[list[bytes]]:
-    """Lists of at most `count` messages and, of more than one, `size` bytes."""
-    batch: list[bytes] = []
-    room = size
-    for message in messages:
-        if batch and (len(batch) == count or len(message) > room):
-            yield batch
-            batch, room = [], size
-        batch.append(message)
-        room -= len(message)
-    if batch:
-        yield batch
