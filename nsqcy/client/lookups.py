@@ -2,11 +2,10 @@
 
 import logging
 
+from nsqcy.client.face import Answer
 from nsqcy.client.options import Address, ConnectionOptions, LookupOptions
 from nsqcy.cluster.discovery import Found, lookup, nodes
 from nsqcy.cluster.web_client import Terms, WebClient
-
-Answer = tuple[list[Address], list[str]]
 
 log = logging.getLogger("nsqcy.client")
 
