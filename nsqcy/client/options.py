@@ -15,7 +15,6 @@ from typing import Any, Self, TypedDict
 
 from nsqcy import __version__
 from nsqcy.client.flow import FlowSettings
-from nsqcy.cluster.discovery import lookup_url
 from nsqcy.names import quote
 
 DEFAULT_PORT = 4150
@@ -351,8 +350,12 @@ def as_strings(addresses: Addresses) -> tuple[str, ...]:
 def lookupd_addresses(addresses: Addresses) -> tuple[str, ...]:
     """host:port or URL of one or several. Raises ValueError and TypeError."""
     given = tuple(dict.fromkeys(as_strings(addresses)))
-    for each in given:
-        lookup_url(each, "topic")
+    if given:
+        # Whoever has fixed nsqds does without an HTTP client.
+        from nsqcy.cluster.discovery import lookup_url
+
+        for each in given:
+            lookup_url(each, "topic")
     return given
 
 

@@ -478,6 +478,7 @@ def test_the_end_while_it_connects(graceful: bool) -> None:
     assert net.ends == 1 and all(each.closed for each in net.wires)
 
 
+@pytest.mark.case("CL-052")
 def test_after_the_end_nothing_happens() -> None:
     net, core = connected("a", max_in_flight=3)
     net.wires[0].deliver(b"m")
