@@ -1,6 +1,7 @@
 """What is asyncio's own about the client: tasks, waiting, cancelling; against a scripted nsqd."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -272,6 +273,7 @@ def test_a_handler_closes(nsqd: MockNsqd) -> None:
         async def handler(message: Message) -> None:
             message.finish()
             await consumer.close()
+            await asyncio.sleep(0)  # would be the end of a task that was cancelled
             after.append(True)
 
         consumer = Consumer("t", "c", nsqd.address, message_handler=handler)
@@ -440,6 +442,32 @@ def test_publish_all_tells_of_the_first_error() -> None:
 
     with MockNsqd(script=script) as nsqd:
         run(main(nsqd))
+
+
+def test_a_close_sends_what_waits() -> None:
+    """However slowly it is read."""
+    gate = threading.Event()
+
+    def script(peer: Any, line: str, body: bytes) -> bool:
+        if body == b"wait":
+            gate.wait(LIMIT)
+        return line.startswith("PUB")
+
+    async def main(nsqd: MockNsqd) -> None:
+        producer = Producer(nsqd.address, timeout=LIMIT)
+        waits = [producer.publish_nowait("t", body) for body in (b"wait", bytes(1 << 24))]
+        await until(lambda: nsqd.links and "PUB t" in nsqd.links[0].lines)
+        closing = asyncio.create_task(producer.close(graceful=False))
+        for each in waits:
+            with pytest.raises(Closed):
+                await each
+        gate.set()
+        await closing
+
+    with MockNsqd(script=script) as nsqd:
+        run(main(nsqd))
+        assert nsqd.link().ended.wait(LIMIT)
+        assert [len(body) for body in nsqd.link().bodies[1:]] == [4, 1 << 24]
 
 
 def test_a_producer_says_all_before_its_loop_ends(nsqd: MockNsqd) -> None:
