@@ -290,7 +290,7 @@ class ConsumerCore:
         log.error(
             "[%s] the handler of message %s failed",
             self.name,
-            message.id.decode(),
+            message.id.decode("ascii", "backslashreplace"),
             exc_info=error,
         )
         self._tell(self.on_exception, message, error)
@@ -369,7 +369,7 @@ class ConsumerCore:
         log.warning(
             "[%s] msg %s attempted %d times, giving up",
             self.name,
-            message.id.decode(),
+            message.id.decode("ascii", "backslashreplace"),
             message.attempts,
         )
         self._tell(self.on_giving_up, message)
