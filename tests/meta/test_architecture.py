@@ -33,6 +33,9 @@ CORE = ["_channel", "_heap", "_ids", "_io", "_log", "_mesh"]
 CORE += ["_publisher", "_quantile", "_ring", "_session", "_store", "_topic", "_wire"]
 WORLD = {"gevent", "socket", "select", "selectors", "asyncio", "ssl", "sys/socket.h"}
 PURE = [*CORE, "nsqlookupd.registry", "nsqlookupd.protocol"]
+PURE += [
+    f"tools.{part}" for part in ("destinations", "json_filter", "pieces", "status", "throttle")
+]
 CLOCKLESS = sorted(set(PURE) - {"_io", "_log"})
 CLOCKS = {"time", "datetime", "time.h"}
 
