@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from certificates import make
 
+from nsqcy.client.options import consumer_options, producer_options
 from nsqcy.errors import UsageError
 from nsqcy.options import OptionTable, parse_flags
 from nsqcy.tools.client_options import (
@@ -135,6 +136,8 @@ GIVEN: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize("option, keywords", GIVEN)
 def test_keywords_of_a_consumer(option: str, keywords: dict[str, Any]) -> None:
     assert consumer_keywords([option]) == DEFAULTS | keywords
+    consumer_options(consumer_keywords([option]))
+    producer_options(producer_keywords([option]))
 
 
 def test_every_option_is_tried() -> None:
