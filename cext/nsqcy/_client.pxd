@@ -39,3 +39,13 @@ cdef class Message:
     cdef bint answered
     cdef bint manual                # nobody answers for its handler
     cdef Codec codec
+
+
+cdef class Publish:
+    cdef readonly str topic
+    cdef readonly bytes head        # the command line
+    cdef readonly bytes body
+    cdef public double deadline     # seconds, monotonic
+    cdef public int tries           # that have failed
+    cdef public object error        # of the last try
+    cdef readonly object waiter     # who is told

@@ -9,7 +9,8 @@ and the callbacks are called between two changes, never in the middle of one.
 """
 
 cimport cython
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.math cimport INFINITY
 from libc.stdio cimport snprintf
 from libc.string cimport memcpy
 
@@ -23,11 +24,17 @@ cdef extern from "Python.h":
     bytes PyBytes_FromStringAndSize(const char *text, Py_ssize_t n)
 
 
+# What nearly every answer is; the same object each time.
+OK_FRAME = (0, b"OK")
+
 cdef enum:
     ID = 16
     SPELLS_HTTP = 1213486160        # "HTTP", read as the size of a frame
     LONGEST_FRAME = 0x7fffffff
     LONGEST_DELAY = 24              # characters of a delay with its space and line feed
+    OK_TEXT = 0x4f4b
+
+cdef uint64_t OK_HEAD = <uint64_t>6 << 32       # its size, and the type of a response
 
 
 class AlreadyAnswered(NsqError):
@@ -95,6 +102,8 @@ cdef class Codec:
             type = load_be32(at + 4)
             if type == <uint32_t>MESSAGE:
                 messages.append(new_message(self, at + FRAME_HEADER, size - 4))
+            elif size == 6 and load_be64(at) == OK_HEAD and load_be16(at + 8) == OK_TEXT:
+                frames.append(OK_FRAME)
             else:
                 frames.append((type, PyBytes_FromStringAndSize(
                     <const char *>at + FRAME_HEADER, size - 4)))
@@ -279,9 +288,62 @@ cdef Message new_message(Codec codec, const uint8_t *at, size_t length):
     return message
 
 
+cdef class Publish:
+    """A publish on its way: the command line `head` and its `body`. `deadline`: seconds,
+    monotonic. `waiter` is told how it ends, in the way of a subclass."""
+
+    def __init__(self, str topic not None, bytes head not None, bytes body not None, waiter,
+                 double deadline=INFINITY):
+        self.waiter = waiter
+        self.topic = topic
+        self.head = head
+        self.body = body
+        self.deadline = deadline
+
+    def done(self, error):
+        """Called once: with None for an OK, else with the error."""
+
+
 def finish(messages not None):
     """Finish many messages, of any connections; each connection sends its part in one write.
     Raises AlreadyAnswered at the first that has been answered."""
     cdef Message message
     for message in messages:
         message.finish()
+
+
+def message_body(data):
+    """`data` as bytes. Raises TypeError for what is not bytes-like and ValueError for none."""
+    cdef bytes body
+    if type(data) is bytes:
+        body = <bytes>data
+    elif isinstance(data, (bytes, bytearray, memoryview)):
+        body = bytes(data)
+    else:
+        raise TypeError(f"a message is bytes, not {type(data).__name__}")
+    if not body:
+        raise ValueError("a message cannot be empty")
+    return body
+
+
+def mpub_body(messages not None):
+    """The body of an MPUB: a count, then each message behind its length. Raises as message_body
+    does, and ValueError for no message or for more bytes than a command can have."""
+    cdef list bodies = [message_body(each) for each in messages]
+    cdef bytes body
+    cdef bytes whole
+    cdef uint64_t size = 4
+    cdef uint8_t *at
+    for body in bodies:
+        size += 4 + <size_t>len(body)
+    if not bodies or size > LONGEST_FRAME:
+        raise ValueError(f"{len(bodies)} messages of {size - 4} bytes cannot be published as one")
+    whole = PyBytes_FromStringAndSize(NULL, size)
+    at = <uint8_t *><char *>whole
+    store_be32(at, <uint32_t>len(bodies))
+    at += 4
+    for body in bodies:
+        store_be32(at, <uint32_t>len(body))
+        memcpy(at + 4, <const char *>body, len(body))
+        at += 4 + <size_t>len(body)
+    return whole

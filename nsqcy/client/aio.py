@@ -14,13 +14,14 @@ belongs to one event loop and is called from its thread.
 
 import asyncio
 import inspect
+import os
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol, Self, Unpack
 
-from nsqcy._client import Message
+from nsqcy._client import Message, Publish, message_body, mpub_body
 from nsqcy.client.connection import Connection
 from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.errors import ConnectionFailed, Error
@@ -32,10 +33,11 @@ from nsqcy.client.options import (
     ConsumerKeywords,
     ProducerKeywords,
 )
-from nsqcy.client.producer import ProducerCore, Publish, mpub, pub
+from nsqcy.client.producer import Heads, ProducerCore, dpub_head
 from nsqcy.errors import LayerError
 
 OK = b"OK"
+INFINITE = float("inf")
 LONGEST_STRETCH = 0.01  # seconds handlers that never wait may keep the loop
 BATCH_MESSAGES, BATCH_BYTES = 1000, 1 << 20  # of one MPUB, when many are published
 
@@ -159,7 +161,7 @@ class _Face:
                 return
             self._timer.cancel()
             self._timer = None
-        if due != float("inf"):
+        if due != INFINITE:
             self._timer = self.loop.call_at(due, self._tick)
 
     def _tick(self) -> None:
@@ -183,7 +185,8 @@ class _Face:
         except TimeoutError:
             driver.fail(ConnectionFailed(f"{address}: no connection in {options.timeout:g} s"))
         except OSError as error:
-            driver.fail(ConnectionFailed(f"{address}: {error.strerror or error}"))
+            why = os.strerror(error.errno) if error.errno else str(error)
+            driver.fail(ConnectionFailed(f"{address}: {why}"))
         finally:
             driver.connecting = None
 
@@ -477,6 +480,21 @@ class Consumer(_Face):
         return {str(each.address): each for each in self.core.connections}
 
 
+class _Awaited(Publish):
+    """A publish that a future waits for."""
+
+    __slots__ = ()
+
+    def done(self, error: Error | None) -> None:
+        future: asyncio.Future[bytes] = self.waiter
+        if future.done():  # cancelled, or its time was over
+            return
+        if error is None:
+            future.set_result(OK)
+        else:
+            future.set_exception(error)
+
+
 class Producer(_Face):
     """Publishes to one nsqd, or to a pool: fixed ones and those lookupds know.
 
@@ -506,7 +524,7 @@ class Producer(_Face):
         self.core.on_error = on_error
         self.core.on_retry = on_retry
         self._room = asyncio.Event()
-        self._room_wanted = 0  # how many wait for it
+        self._pub, self._mpub = Heads(b"PUB"), Heads(b"MPUB")
 
     async def start(self) -> None:
         """Begin to connect; the first publish does so too."""
@@ -549,15 +567,18 @@ class Producer(_Face):
         Raises NsqdError if nsqd refuses it; ConnectionFailed, NoConnection, or PublishTimeout
         after `timeout` seconds; ValueError and TypeError before anything is sent.
         """
-        await self._have_room()
-        return await self._send(topic, *pub(topic, data, defer), timeout)
+        if self.core.is_full:
+            await self._have_room()
+        head = self._pub[topic] if defer is None else dpub_head(topic, defer)
+        return await self._send(topic, head, message_body(data), timeout)
 
     async def multipublish(
         self, topic: str, messages: Iterable[bytes], timeout: float | None = None
     ) -> bytes:
         """Publish several messages as one: all of them or none. Raises as publish() does."""
-        await self._have_room()
-        return await self._send(topic, *mpub(topic, messages), timeout)
+        if self.core.is_full:
+            await self._have_room()
+        return await self._send(topic, self._mpub[topic], mpub_body(messages), timeout)
 
     async def publish_all(
         self,
@@ -575,7 +596,7 @@ class Producer(_Face):
             for batch in batched(messages, batch_messages, batch_bytes):
                 await self._have_room()
                 sent = [each for each in sent if not each.done() or each.result() != OK]
-                sent.append(self._send(topic, *mpub(topic, batch), None))
+                sent.append(self._send(topic, self._mpub[topic], mpub_body(batch), None))
                 count += len(batch)
         finally:
             answers = await asyncio.gather(*sent, return_exceptions=True)
@@ -589,7 +610,8 @@ class Producer(_Face):
     ) -> asyncio.Future[bytes]:
         """As publish(), without waiting: the result comes by the future. Whoever never waits
         should look at `is_full`."""
-        return self._send(topic, *pub(topic, data, defer), None)
+        head = self._pub[topic] if defer is None else dpub_head(topic, defer)
+        return self._send(topic, head, message_body(data), None)
 
     pub = publish
     mpub = multipublish
@@ -601,34 +623,26 @@ class Producer(_Face):
     def _send(
         self, topic: str, head: bytes, body: bytes, timeout: float | None
     ) -> asyncio.Future[bytes]:
-        self._start()
+        core = self.core
+        if not core.running:
+            self._start()
         future: asyncio.Future[bytes] = self.loop.create_future()
-
-        def done(error: Error | None) -> None:
-            if self._room_wanted and not self.core.is_full:
-                self._room.set()
-            if future.done():
-                return
-            if error is None:
-                future.set_result(OK)
-            else:
-                future.set_exception(error)
-
-        now = self.now()
-        deadline = float("inf") if timeout is None else now + timeout
-        self.core.publish(Publish(topic, head, body, done, deadline), now)
-        if self.core.waiting or timeout is not None:
+        deadline = INFINITE if timeout is None else self.now() + timeout
+        core.publish(_Awaited(topic, head, body, future, deadline))
+        if core.waiting or timeout is not None:
             self.rearm()
         return future
 
     async def _have_room(self) -> None:
+        """Wait until publishes have been answered."""
         while self.core.is_full:
             self._room.clear()
-            self._room_wanted += 1
-            try:
-                await self._room.wait()
-            finally:
-                self._room_wanted -= 1
+            await self._room.wait()
+
+    def rearm(self) -> None:
+        super().rearm()
+        if not self.core.is_full:
+            self._room.set()
 
     @property
     def is_running(self) -> bool:

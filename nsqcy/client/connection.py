@@ -11,7 +11,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Protocol
 
-from nsqcy._client import Codec, Message
+from nsqcy._client import OK_FRAME, Codec, Message
 from nsqcy._wire import command, command_with_body
 from nsqcy.client.errors import ConnectionFailed, NsqdError, ProtocolError
 from nsqcy.client.options import Address, ConnectionOptions, tls_context
@@ -38,8 +38,11 @@ class Owner(Protocol):
     def messages(self, connection: "Connection", messages: list[Message], now: float) -> None:
         """These have been delivered."""
 
+    def accepted(self, connection: "Connection", count: int, now: float) -> None:
+        """So many OKs."""
+
     def response(self, connection: "Connection", data: bytes, now: float) -> None:
-        """An OK, or another answer that is not of the handshake and no heartbeat."""
+        """Another answer that is not of the handshake and no heartbeat."""
 
     def refused(self, connection: "Connection", error: NsqdError, now: float) -> None:
         """An error frame; after a fatal one the connection will be lost."""
@@ -77,6 +80,7 @@ class Connection:
         self.due = math.inf  # when check() is next wanted
         self.failure: NsqdError | None = None  # why nsqd is about to close it
         self.driver: Any = None  # whatever moves its bytes
+        self.peer: Any = None  # what its owner knows of that nsqd
         self.drained = False  # nsqd has said that it delivers nothing more
         self._owner = owner
         self._layers: list[Layer] = []
@@ -193,8 +197,17 @@ class Connection:
         if messages:
             self.last_message = now
             self._owner.messages(self, messages, now)
-        for type_, content in frames:
-            self._frame(type_, content, now)
+        accepted = 0
+        for frame in frames:
+            if frame is OK_FRAME:
+                accepted += 1
+                continue
+            if accepted:
+                self._owner.accepted(self, accepted, now)
+                accepted = 0
+            self._frame(*frame, now)
+        if accepted:
+            self._owner.accepted(self, accepted, now)
 
     def _answer(self, type_: int, data: bytes, now: float) -> None:
         """The next answer of the handshake."""

@@ -309,6 +309,9 @@ class ConsumerCore:
         if messages:
             self._net.deliver(messages)
 
+    def accepted(self, connection: Connection, count: int, now: float) -> None:
+        """Of SUB."""
+
     def response(self, connection: Connection, data: bytes, now: float) -> None:
         self.answered(now)
 

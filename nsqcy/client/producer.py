@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
-from nsqcy._client import Message
-from nsqcy._wire import mpub_body
+from nsqcy._client import Message, Publish
 from nsqcy.client.connection import Connection, State
 from nsqcy.client.errors import (
     Closed,
@@ -35,6 +34,7 @@ from nsqcy.names import is_valid_name, quote
 # What another nsqd may well accept: this one is at its end, or its disk is.
 WORTH_ANOTHER = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 MOST_DEFERRED = 0x7FFFFFFFFFFF  # milliseconds
+MOST_HEADS = 1000  # topics whose command lines are kept
 
 log = logging.getLogger("nsqcy.client")
 
@@ -58,29 +58,6 @@ class Net(Protocol):
         """Nothing more will happen."""
 
 
-class Publish:
-    """A publish on its way: `done(error)` is called once, with None for an OK."""
-
-    __slots__ = ("body", "deadline", "done", "error", "head", "sent", "topic", "tries")
-
-    def __init__(
-        self,
-        topic: str,
-        head: bytes,
-        body: bytes,
-        done: Callable[[Error | None], object],
-        deadline: float = math.inf,
-    ) -> None:
-        self.topic = topic
-        self.head = head
-        self.body = body
-        self.done = done
-        self.deadline = deadline
-        self.tries = 0  # that have failed
-        self.sent = False
-        self.error: Error | None = None  # of the last try
-
-
 class Nsqd:
     """An nsqd to publish to."""
 
@@ -96,38 +73,35 @@ class Nsqd:
         self.retry_at = -math.inf
 
 
+class Heads:
+    """The command lines of publishes, by topic; each is checked and made once."""
+
+    def __init__(self, verb: bytes) -> None:
+        self._verb = verb
+        self._heads: dict[str, bytes] = {}
+
+    def __getitem__(self, topic: str) -> bytes:
+        """Raises ValueError for what is no name of a topic."""
+        head = self._heads.get(topic)
+        if head is None:
+            if len(self._heads) == MOST_HEADS:
+                self._heads.clear()
+            head = self._heads[topic] = b"%b %b\n" % (self._verb, topic_bytes(topic))
+        return head
+
+
 def topic_bytes(topic: str) -> bytes:
     """Raises ValueError for what is no name of a topic."""
-    if not is_valid_name(topic):
-        raise ValueError(f"{quote(topic)} is no name of a topic")
+    if not isinstance(topic, str) or not is_valid_name(topic):
+        raise ValueError(f"{quote(str(topic))} is no name of a topic")
     return topic.encode()
 
 
-def message_body(data: object) -> bytes:
-    """Raises TypeError for what is not bytes and ValueError for none of them."""
-    if not isinstance(data, (bytes, bytearray, memoryview)):
-        raise TypeError(f"a message is bytes, not {type(data).__name__}")
-    if not data:
-        raise ValueError("a message cannot be empty")
-    return bytes(data)
-
-
-def pub(topic: str, data: object, defer: int | None = None) -> tuple[bytes, bytes]:
-    """Command line and body of a PUB, or of a DPUB by `defer` milliseconds."""
-    body = message_body(data)
-    if defer is None:
-        return b"PUB %b\n" % topic_bytes(topic), body
+def dpub_head(topic: str, defer: int) -> bytes:
+    """The command line of a DPUB by `defer` milliseconds."""
     if abs(defer) > MOST_DEFERRED:
         raise ValueError(f"a message cannot be deferred by {defer} ms")
-    return b"DPUB %b %d\n" % (topic_bytes(topic), defer), body
-
-
-def mpub(topic: str, messages: Iterable[object]) -> tuple[bytes, bytes]:
-    """Command line and body of an MPUB."""
-    bodies = [message_body(each) for each in messages]
-    if not bodies:
-        raise ValueError("there is no message to publish")
-    return b"MPUB %b\n" % topic_bytes(topic), mpub_body(bodies)
+    return b"DPUB %b %d\n" % (topic_bytes(topic), defer)
 
 
 class ProducerCore:
@@ -203,6 +177,7 @@ class ProducerCore:
         for address, nsqd in list(self.nsqds.items()):
             if nsqd.connection is None and now >= nsqd.retry_at:
                 nsqd.connection = Connection(address, self.connection_options, self)
+                nsqd.connection.peer = nsqd
                 self._net.connect(nsqd.connection)
 
     def connected(self, connection: Connection, now: float) -> None:
@@ -266,7 +241,7 @@ class ProducerCore:
         self.tick(now)
         self._fail_waiting(now)
 
-    def publish(self, publish: Publish, now: float) -> None:
+    def publish(self, publish: Publish) -> None:
         """Send it, or keep it until it can be sent. Raises Closed."""
         if self.closing or not self.running:
             raise Closed("the producer has been closed")
@@ -275,7 +250,10 @@ class ProducerCore:
             self._next_deadline = publish.deadline
         if self._open:
             self._send(publish)
-            return
+        else:
+            self._keep(publish, self._net.now())
+
+    def _keep(self, publish: Publish, now: float) -> None:
         self.waiting.append(publish)
         for nsqd in self.nsqds.values():  # somebody waits: try now what would be tried later
             if nsqd.connection is None and nsqd.failures < 2:
@@ -320,13 +298,19 @@ class ProducerCore:
     def messages(self, connection: Connection, messages: list[Message], now: float) -> None:
         raise ProtocolError(f"{connection.address} sent messages to a producer")
 
-    def response(self, connection: Connection, data: bytes, now: float) -> None:
-        nsqd = self.nsqds[connection.address]
-        if not nsqd.pending:
-            raise ProtocolError(f"{connection.address} answered {data[:80]!r} to nothing")
-        self._done(nsqd.pending.popleft(), None)
+    def accepted(self, connection: Connection, count: int, now: float) -> None:
+        pending: deque[Publish] = connection.peer.pending
+        if len(pending) < count:
+            raise ProtocolError(f"{connection.address} said OK to nothing")
+        for _ in range(count):
+            publish = pending.popleft()
+            self.pending_bytes -= len(publish.body)
+            publish.done(None)
         if self.closing:
             self._end_if_done()
+
+    def response(self, connection: Connection, data: bytes, now: float) -> None:
+        raise ProtocolError(f"{connection.address} answered {data[:80]!r}")
 
     def refused(self, connection: Connection, error: NsqdError, now: float) -> None:
         """The oldest publish is; what was sent behind it is not executed any more."""
@@ -347,7 +331,6 @@ class ProducerCore:
         if len(self._open) > 1:
             self._open.rotate(-1)
         assert nsqd.connection is not None
-        publish.sent = True
         nsqd.pending.append(publish)
         nsqd.connection.codec.publish(publish.head, publish.body)
 
@@ -406,7 +389,6 @@ class ProducerCore:
                 else:
                     publish.deadline = math.inf
                     publish.done(PublishTimeout(f"no OK from {self._address_of(nsqd)} in time"))
-                    publish.done = _nobody
 
     def _address_of(self, wanted: Nsqd) -> str:
         return next((str(address) for address, each in self.nsqds.items() if each is wanted), "?")
@@ -463,7 +445,3 @@ class ProducerCore:
             hook(*about)
         except Exception:
             log.exception("[%s] a callback failed", self.name)
-
-
-def _nobody(error: Error | None) -> None:
-    """Its caller has given up."""

@@ -24,7 +24,9 @@ ROWS = [
     "_session",
     "_transport _publisher",
     "client.",
+    "compat.",
     "nsqd. nsqlookupd. tools.",
+    "up testing.",
     "__main__",
 ]
 RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
