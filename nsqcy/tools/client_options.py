@@ -58,6 +58,13 @@ def _heartbeat(text: str) -> int:
     return -1 if text == "-1" else parse_duration(text)
 
 
+def _local_address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port[:6]) > 65535:
+        raise ValueError("not host:port")
+    return text
+
+
 def _readable(path: str) -> str:
     try:
         with open(path, "rb"):
@@ -76,7 +83,7 @@ RULES: dict[str, Rule] = {
     "dial_timeout": _duration(),
     "read_timeout": _duration(100 * MILLISECOND, 5 * MINUTE),
     "write_timeout": _duration(100 * MILLISECOND, 5 * MINUTE),
-    "local_addr": _TEXT,
+    "local_addr": Rule(_local_address),
     "lookupd_poll_interval": _duration(10 * MILLISECOND, 5 * MINUTE),
     "lookupd_poll_jitter": Rule(parse_float, 0, 1),
     "lookupd_poll_timeout": _duration(),

@@ -49,6 +49,8 @@ def test_they_add_up() -> None:
         ("deflate_level", "failed to coerce option deflate_level () - it needs a value"),
         ("snappy,maybe", "failed to coerce option snappy (maybe) - parse error"),
         ("tls_cert,/no/such", "failed to coerce option tls_cert (/no/such) - open /no/such: no"),
+        ("local_addr,localhost", "failed to coerce option local_addr (localhost) - not host:port"),
+        ("local_addr,a:99999", "failed to coerce option local_addr (a:99999) - not host:port"),
         ("read_timeout,99ms", "invalid read_timeout ! 99ms < 100ms"),
         ("max-attempts,65536", "invalid max_attempts ! 65536 > 65535"),
         ("lookupd_poll_jitter,1.5", "invalid lookupd_poll_jitter ! 1.5 > 1"),
