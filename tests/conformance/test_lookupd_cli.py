@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from daemon import environment, free_port
 from lookupd import LookupConn, Lookupd, command
+from manager import Manager
 from web import eventually
 
 VERSION = re.compile(r"[a-z]+ v\d+\.\d+\.\d+(-[a-z]+)? \(built w/[a-z0-9.-]+\)")
@@ -233,3 +234,18 @@ def test_a_restart_on_the_same_ports() -> None:
         lookupd.start()
         assert lookupd.tcp_address == address
         assert lookupd.nodes() == []
+
+
+@pytest.mark.ours
+def test_a_service_manager_hears_of_it(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
+    manager = Manager(str(short_path / "notify"))
+    for name, value in manager.environ(watchdog=0.1).items():
+        monkeypatch.setenv(name, value)
+    with Lookupd() as lookupd:
+        where = f"serving TCP {lookupd.tcp_address}, HTTP {lookupd.http_address}"
+        assert manager.hear() == {"READY": "1", "STATUS": where}
+        assert [manager.hear(), manager.hear()] == [{"WATCHDOG": "1"}] * 2
+        lookupd.stop()
+        assert manager.until("STOPPING")[-1] == {"STOPPING": "1", "STATUS": "closing"}
+        assert manager.hear_all() == []
+    manager.close()
