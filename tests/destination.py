@@ -3,6 +3,7 @@
 What it answers is in the path: `/500` is answered with status 500; `/302/x/y` sends to `/x/y`.
 """
 
+import ssl
 import threading
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,6 +31,10 @@ class Destination:
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
         self._thread.start()
+
+    def secure(self, context: ssl.SSLContext) -> None:
+        """TLS for the connections that come."""
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
 
     def url(self, path: str = "/200") -> str:
         return f"http://127.0.0.1:{self.port}{path}"
