@@ -184,7 +184,8 @@ class Pump:
             common.say(line)
 
     async def close(self) -> None:
-        await asyncio.gather(*(producer.close() for producer in self._producers))
+        """Nobody waits for an answer any more."""
+        await asyncio.gather(*(producer.close(graceful=False) for producer in self._producers))
 
 
 if __name__ == "__main__":

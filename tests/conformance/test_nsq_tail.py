@@ -5,6 +5,7 @@ import re
 import signal
 import socket
 import struct
+from collections.abc import Iterator
 
 import pytest
 import tool
@@ -141,40 +142,87 @@ def test_without_a_reader(plain: Nsqd, topic: str) -> None:
     plain.web.await_counts(topic, "c", depth=1, in_flight_count=0)
 
 
-@pytest.mark.case("TAIL-006")
-def test_it_takes_leave() -> None:
-    """CLS, then a message that was under way goes back, and only then the end."""
+def frame(type_: int, data: bytes) -> bytes:
+    return struct.pack(">ii", len(data) + 4, type_) + data
 
-    def frame(type_: int, data: bytes) -> bytes:
-        return struct.pack(">ii", len(data) + 4, type_) + data
 
+def message(number: int) -> bytes:
+    return frame(2, struct.pack(">qH", 0, 1) + b"%016d" % number + b"body")
+
+
+class ScriptedNsqd:
+    """An nsqd that does what the test says, and knows what it was told."""
+
+    def __init__(self, conn: socket.socket) -> None:
+        self.conn = conn
+        self._received = b""
+
+    def subscribed(self, ready: int) -> None:
+        """Shake hands with a consumer of channel `c` of topic `t`."""
+        self.until(b'"feature_negotiation"')
+        self.conn.sendall(frame(0, json.dumps({"max_rdy_count": 2500}).encode()))
+        self.until(b"SUB t c\n")
+        self.conn.sendall(frame(0, b"OK"))
+        self.until(b"RDY %d\n" % ready)
+
+    def until(self, text: bytes) -> bytes:
+        """What came before this."""
+        while text not in self._received:
+            data = self.conn.recv(65536)
+            assert data, self._received
+            self._received += data
+        before, _, self._received = self._received.partition(text)
+        return before
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        with tool.running(
-            "nsq_tail", "--topic=t", "--channel=c", f"--nsqd-tcp-address={address}"
-        ) as process:
-            nsqd, _ = server.accept()
-            received = bytearray()
+        server.settimeout(20)
+        yield server
 
-            def until(text: bytes) -> None:
-                while text not in received:
-                    data = nsqd.recv(65536)
-                    assert data, bytes(received)
-                    received.extend(data)
-                del received[: received.index(text) + len(text)]
 
-            with nsqd:
-                until(b'"feature_negotiation"')
-                nsqd.sendall(frame(0, json.dumps({"max_rdy_count": 2500}).encode()))
-                until(b"SUB t c\n")
-                nsqd.sendall(frame(0, b"OK"))
-                until(b"RDY 200\n")
-                process.send_signal(signal.SIGINT)
-                until(b"CLS\n")
-                nsqd.sendall(frame(2, struct.pack(">qH", 0, 1) + b"0" * 16 + b"late"))
-                until(b"REQ 0000000000000000 0\n")
-                assert process.poll() is None
-                nsqd.sendall(frame(0, b"CLOSE_WAIT"))
-                assert nsqd.recv(1) == b""
-            assert process.communicate(timeout=20)[0] == ""
-            assert process.returncode == 0
+def follow(server: socket.socket) -> list[str]:
+    address = f"127.0.0.1:{server.getsockname()[1]}"
+    return ["--topic=t", "--channel=c", f"--nsqd-tcp-address={address}"]
+
+
+@pytest.mark.case("TAIL-006")
+def test_it_takes_leave(server: socket.socket) -> None:
+    """CLS, then a message that was under way goes back, and only then the end."""
+    with tool.running("nsq_tail", *follow(server)) as process:
+        conn, _ = server.accept()
+        with conn:
+            nsqd = ScriptedNsqd(conn)
+            nsqd.subscribed(200)
+            process.send_signal(signal.SIGINT)
+            nsqd.until(b"CLS\n")
+            conn.sendall(message(7))
+            nsqd.until(b"REQ 0000000000000007 0\n")
+            assert process.poll() is None
+            conn.sendall(frame(0, b"CLOSE_WAIT"))
+            assert conn.recv(1) == b""
+        assert process.communicate(timeout=20)[0] == ""
+        assert process.returncode == 0
+
+
+@pytest.mark.case("TAIL-001")
+def test_what_is_too_much_goes_back(server: socket.socket) -> None:
+    """And no more is asked for before the last is finished."""
+    with tool.running("nsq_tail", "-n=2", *follow(server)) as process:
+        conn, _ = server.accept()
+        with conn:
+            nsqd = ScriptedNsqd(conn)
+            nsqd.subscribed(2)
+            conn.sendall(message(1) + message(2) + message(3))
+            answers = nsqd.until(b"CLS\n").split(b"\n")
+            assert answers[:-1] == [
+                b"REQ 0000000000000003 0",
+                b"RDY 0",
+                b"FIN 0000000000000001",
+                b"FIN 0000000000000002",
+            ]
+            conn.sendall(frame(0, b"CLOSE_WAIT"))
+            assert conn.recv(1) == b""
+        assert process.communicate(timeout=20)[0] == "body\nbody\n"
+        assert process.returncode == 0

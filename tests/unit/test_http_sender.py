@@ -27,6 +27,16 @@ def destination() -> Iterator[Destination]:
     server.close()
 
 
+def whole_request(conn: socket.socket) -> bytes:
+    """A head and a body of one byte."""
+    data = b""
+    while b"\r\n\r\n" not in data[:-1]:
+        more = conn.recv(65536)
+        assert more, data
+        data += more
+    return data
+
+
 @contextmanager
 def script(*conversations: list[bytes]) -> Iterator[tuple[str, list[bytes]]]:
     """A server that plays one conversation a connection, an answer to each request, and closes.
@@ -38,7 +48,7 @@ def script(*conversations: list[bytes]) -> Iterator[tuple[str, list[bytes]]]:
             conn, _ = server.accept()
             with conn:
                 for answer in conversation:
-                    requests.append(conn.recv(65536))
+                    requests.append(whole_request(conn))
                     conn.sendall(answer)
 
     with socket.create_server(("127.0.0.1", 0)) as server:
