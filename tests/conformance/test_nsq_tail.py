@@ -6,9 +6,11 @@ import signal
 import socket
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import tool
+from certificates import make
 from daemon import Nsqd
 from lookupd import Lookupd
 from web import eventually
@@ -115,6 +117,34 @@ def test_nsqds_that_a_lookupd_names(plain: Nsqd, topic: str) -> None:
         args = [f"--topic={topic}", "--channel=c", f"--lookupd-http-address={lookupd.http_address}"]
         result = tool.run("nsq_tail", "-n=1", *args)
     assert (result.returncode, result.stdout) == (0, "x\n")
+
+
+def test_tls(topic: str, tmp_path: Path) -> None:
+    authority = make("authority", authority=True)
+    roots = tmp_path / "roots.pem"
+    roots.write_text(authority.certificate)
+    files = make("server", by=authority).save(tmp_path)
+    daemon = Nsqd(tmp_path, workers=1, tls_required="true", **files.options)
+    args = [f"--topic={topic}", "--channel=c", "-n=1", "--consumer-opt=tls_v1"]
+    try:
+        daemon.start()
+        here = source(daemon).replace("127.0.0.1", "localhost")
+        told = tool.feed(
+            b"x\n",
+            "to_nsq",
+            f"--topic={topic}",
+            here,
+            "--producer-opt=tls_v1,true",
+            f"--producer-opt=tls_root_ca_file,{roots}",
+        )
+        assert (told.returncode, told.stderr) == (0, b"")
+        result = tool.run("nsq_tail", *args, here, f"--consumer-opt=tls-root-ca-file,{roots}")
+        assert (result.returncode, result.stdout) == (0, "x\n")
+        result = tool.run("nsq_tail", *args, here)
+        assert (result.returncode, result.stdout) == (1, "")
+        assert "certificate not accepted" in result.stderr.splitlines()[-1]
+    finally:
+        daemon.destroy()
 
 
 @pytest.mark.case("TOOL-020")

@@ -1,14 +1,18 @@
-"""Calls beside the event loop, and the client's lines."""
+"""Calls beside the event loop, the client's lines, progress."""
 
 import asyncio
 import logging
+import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from nsqcy.tools.client_lines import ClientLines
+from nsqcy.tools.progress import Progress, bytes_left
 from nsqcy.tools.threads import Threads
 
 
@@ -63,6 +67,7 @@ def test_so_many_at_a_time() -> None:
 def test_a_call_that_never_ends_does_not_keep_the_process() -> None:
     code = """
 import asyncio, threading
+from nsqcy.tools.progress import Progress, bytes_left
 from nsqcy.tools.threads import Threads
 
 async def work():
@@ -100,3 +105,53 @@ def test_the_clients_lines(capfd: pytest.CaptureFixture[str]) -> None:
         r"ERR    1 [t/a] two\nlines",
         "ERR    1 [t/a] failed: ValueError('why')",
     ]
+
+
+class FakeBar:
+    def __init__(self) -> None:
+        self.said: list[object] = []
+
+    def set_postfix_str(self, text: str, refresh: bool) -> None:
+        self.said.append(text)
+
+    def update(self, count: int) -> None:
+        self.said.append(count)
+
+    def close(self) -> None:
+        self.said.append("closed")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_for_terminals(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    bar = FakeBar()
+    monkeypatch.setattr("os.isatty", lambda fd: terminal and fd == 2)
+    monkeypatch.setitem(sys.modules, "tqdm", SimpleNamespace(tqdm=lambda **options: bar))
+    shown = Progress(100)
+    shown.add(40, 3)
+    shown.add(60, 2)
+    shown.close()
+    told = ["3 messages", 40, "5 messages", 60, "closed"]
+    assert bar.said == (told if terminal else [])
+
+
+def test_progress_without_tqdm(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.isatty", lambda fd: True)
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    shown = Progress(None)
+    shown.add(1, 1)
+    shown.close()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_bytes_left(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"x" * 100)
+    with file.open("rb", buffering=0) as opened:
+        opened.read(30)
+        assert bytes_left(opened.fileno()) == 70
+    reader, writer = os.pipe()
+    assert bytes_left(reader) is None
+    os.close(reader)
+    os.close(writer)
