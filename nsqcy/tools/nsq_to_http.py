@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str]) -> int:
     options = resolve(common.parse(NSQ_TO_HTTP, argv))
-    asyncio.run(pump(options))
+    asyncio.run(run(options))
     return 0
 
 
@@ -148,7 +148,7 @@ def headers(options: HttpOptions) -> dict[str, str]:
     return {name: value.encode().decode("latin-1") for name, value in found.values()}
 
 
-async def pump(options: HttpOptions) -> None:
+async def run(options: HttpOptions) -> None:
     """Send messages until it is told to stop."""
     keywords = consumer_keywords(options.consumer_opt)
     keywords |= {

@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
-    asyncio.run(pump(resolve(common.parse(NSQ_TO_NSQ, argv))))
+    asyncio.run(run(resolve(common.parse(NSQ_TO_NSQ, argv))))
     return 0
 
 
@@ -116,7 +116,7 @@ def resolve(settings: Settings) -> NsqOptions:
     return options
 
 
-async def pump(options: NsqOptions) -> None:
+async def run(options: NsqOptions) -> None:
     """Publish messages until it is told to stop."""
     agent = common.user_agent(NAME)
     keywords = consumer_keywords(options.consumer_opt)

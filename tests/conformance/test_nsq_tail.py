@@ -99,6 +99,17 @@ def test_any_bytes(plain: Nsqd, topic: str) -> None:
     assert result.stdout == b"".join(body + b"\n" for body in bodies)
 
 
+def test_fewer_than_no_messages_are_no_limit(server: socket.socket) -> None:
+    with tool.running("nsq_tail", "-n=-2", *follow(server)) as process:
+        conn, _ = server.accept()
+        with conn:
+            nsqd = ScriptedNsqd(conn)
+            nsqd.subscribed(200)
+            conn.sendall(message(1) + message(2) + message(3))
+            nsqd.until(b"FIN 0000000000000003\n")
+    assert process.returncode == -9  # it would have gone on
+
+
 def test_more_messages_than_fit_in_flight(plain: Nsqd, topic: str) -> None:
     bodies = [f"{number}".encode() for number in range(2000)]
     plain.connect().mpub(topic, bodies)
