@@ -1,11 +1,12 @@
-"""The `nsqcy` command: versions, configuration files, and the daemons by name.
+"""The `nsqcy` command: versions, configuration files, and the daemons and tools by name.
 
-Owns the words of the command line. A daemon is imported when it is asked for and not before.
+Owns the words of the command line. A program is imported when it is asked for and not before.
 """
 
 import importlib
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 from nsqcy import NSQ_VERSION, __version__, config
 from nsqcy.errors import Stop
@@ -24,9 +25,19 @@ Usage: nsqcy COMMAND
   data check PATH             read everything in a data path, and report damage
   nsqd [FLAGS]                run nsqd; -help lists its flags
   nsqlookupd [FLAGS]          run nsqlookupd
-
+{tools}
 DAEMON is nsqd or nsqlookupd: nsqd unless FILE is an INI file and names the other.
 """
+
+# What each tool does; it is there if its module is.
+_TOOLS = {
+    "nsq_stat": "print the figures of a channel, line by line",
+    "nsq_tail": "print the messages of topics",
+    "nsq_to_file": "write messages to files",
+    "nsq_to_http": "send messages to HTTP servers",
+    "nsq_to_nsq": "publish messages to other nsqds",
+    "to_nsq": "publish what comes on stdin",
+}
 
 # The module of each daemon that has options, and the names of its table and its checks there.
 _OPTIONS = {
@@ -41,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         case ["version" | "-version" | "--version"]:
             write(1, f"nsqcy {__version__} (compatible with NSQ {NSQ_VERSION})\n")
         case ["help" | "-h" | "-help" | "--help"]:
-            write(1, USAGE)
+            write(1, usage())
         case ["config", "sample"]:
             write_all(config.sample(_table("nsqd")))
         case ["config", "sample", daemon] if daemon in _OPTIONS:
@@ -55,12 +66,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         case ["data", *rest]:
             return int(importlib.import_module("nsqcy.nsqd.data").main(rest))
         case [("nsqd" | "nsqlookupd") as daemon, *flags]:
-            return _run(daemon, flags)
+            return _run(daemon, f"nsqcy.{daemon}.main", flags)
+        case [tool, *flags] if tool in tools():
+            return _run(tool, f"nsqcy.tools.{tool}", flags)
         case _:
             what = f"unknown command: {' '.join(words)}\n" if words else ""
-            write(2, what + USAGE)
+            write(2, what + usage())
             return 2
     return 0
+
+
+def tools() -> list[str]:
+    return [name for name in _TOOLS if find_spec(f"nsqcy.tools.{name}")]
+
+
+def usage() -> str:
+    lines = [f"  {f'{name} [FLAGS]':<28}{_TOOLS[name]}\n" for name in tools()]
+    return USAGE.format(tools="".join(lines))
 
 
 def write_all(text: str) -> None:
@@ -94,9 +116,9 @@ def _check(path: str, daemon: str = "") -> int:
     return 0
 
 
-def _run(daemon: str, flags: list[str]) -> int:
-    sys.argv = [daemon, *flags]
-    code = importlib.import_module(f"nsqcy.{daemon}.main").main()
+def _run(program: str, module: str, flags: list[str]) -> int:
+    sys.argv = [program, *flags]
+    code = importlib.import_module(module).main()
     return int(code or 0)
 
 

@@ -46,6 +46,20 @@ class HttpError(NsqError):
         self.message = message
 
 
+class RequestError(NsqError):
+    """A request of ours that failed: the status and the body of what was answered, or status 0
+    when nothing was."""
+
+    def __init__(self, text: str, status: int = 0, body: bytes = b"") -> None:
+        super().__init__(text)
+        self.status = status
+        self.body = body
+
+
+class InvalidName(NsqError, ValueError):
+    """A name that no topic or channel may have."""
+
+
 class LayerError(NsqError):
     """Bytes of a peer that its connection's TLS or codec cannot be read from; the end of it."""
 

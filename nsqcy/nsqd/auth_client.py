@@ -21,11 +21,12 @@ from urllib3.util import Url, parse_url
 
 from nsqcy import gojson
 from nsqcy._session import Session
+from nsqcy.cluster.web_client import Answer, Terms, WebClient, https_instead, reason
+from nsqcy.errors import RequestError
 from nsqcy.lines import Lines
 from nsqcy.nsqd import auth
 from nsqcy.nsqd.auth import ANSWER_MOST, AuthFailure, Authorization
 from nsqcy.nsqd.options import NsqdOptions
-from nsqcy.nsqd.web_client import WebClient, WebFailure, https_instead, reason
 
 QUERIES_MOST = 32  # at a time, in one worker
 IDLE_THREAD = 10.0  # seconds after which a thread without work ends
@@ -68,7 +69,7 @@ class Servers:
     def __init__(self, options: NsqdOptions) -> None:
         self._urls = [_url(address) for address in options.auth_http_address]
         self._post = options.auth_http_request_method == "post"
-        self._web = WebClient(options)
+        self._web = WebClient(Terms.of(options))
 
     def query(self, question: Question) -> Authorization:
         """The answer of the first server that gives one, beginning with any; raises AuthFailure
@@ -78,22 +79,22 @@ class Servers:
         for url in self._urls[first:] + self._urls[:first]:
             try:
                 return auth.parse(self._ask(url, question))
-            except (AuthFailure, WebFailure) as failure:
+            except (AuthFailure, RequestError) as failure:
                 failures.append(f"{_shown(url)}: {failure}")
             except (OSError, HTTPError, HTTPException, ValueError) as error:
                 failures.append(f"{_shown(url)}: {reason(error)}")
         raise AuthFailure("; ".join(failures))
 
     def _ask(self, url: Url, question: Question) -> bytes:
-        status, body = self._request(url, question)
-        if status == 403 and url.scheme == "http":
-            status, body = self._request(https_instead(url, body), question)
-        if status != 200:
-            raise AuthFailure(f"status {status}")
-        return body
+        answer = self._request(url, question)
+        if answer.status == 403 and url.scheme == "http":
+            answer = self._request(https_instead(url, answer.body), question)
+        if answer.status != 200:
+            raise AuthFailure(f"status {answer.status}")
+        return answer.body
 
-    def _request(self, url: Url, question: Question) -> tuple[int, bytes]:
-        """One request and its answer: the status, and as much of the body as we look at."""
+    def _request(self, url: Url, question: Question) -> Answer:
+        """One request and its answer, with as much of the body as we look at."""
         headers = {}
         target, body = url.request_uri, None
         if self._post:

@@ -11,13 +11,14 @@ from urllib.parse import quote
 import gevent
 from gevent.threadpool import ThreadPool
 
+from nsqcy.errors import RequestError
 from nsqcy.lines import Lines
 from nsqcy.names import is_ephemeral, is_valid_name
 from nsqcy.nsqd.lookup import Lookup
 from nsqcy.nsqd.lookup_protocol import Info
 
 if TYPE_CHECKING:
-    from nsqcy.nsqd.web_client import Settings
+    from nsqcy.cluster.web_client import Settings
 
 QUERIES_MOST = 16  # at a time
 SETTLE_LIMIT = 3.0  # seconds a lookupd that has just been added may take to say where its HTTP is
@@ -40,7 +41,7 @@ class Seeding:
 
     def prepare(self) -> None:
         """Import what takes time: later it would be in the way of somebody."""
-        from nsqcy.nsqd import web_client  # noqa: F401
+        from nsqcy.cluster import web_client  # noqa: F401
 
     def channels(self, topic: str) -> list[str]:
         """The names of the channels to make, sorted; waits."""
@@ -105,12 +106,15 @@ def _url(info: Info, topic: str) -> str:
 
 def _attempt(settings: "Settings", url: str) -> list[str] | str:
     """In a thread: the answer, or what is wrong."""
-    from nsqcy.nsqd import web_client  # urllib3: only for those who have lookupds
+    from urllib3.util import parse_url
+
+    from nsqcy.cluster import web_client  # urllib3: only for those who have lookupds
 
     try:
-        status, body = web_client.get(settings, url, most=ANSWER_MOST)
-        return _read(body) if status == 200 else f"status {status}"
-    except web_client.WebFailure as failure:
+        web = web_client.WebClient(web_client.Terms.of(settings))
+        answer = web.ask(parse_url(url), most=ANSWER_MOST)
+        return _read(answer.body) if answer.status == 200 else f"status {answer.status}"
+    except RequestError as failure:
         return str(failure)
     except Exception as error:
         return web_client.reason(error)

@@ -7,6 +7,7 @@
 Knows no particular tool. Each has an option table of its own, and no configuration file.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ __all__ = [
     "require_positive",
     "run",
     "say",
+    "show",
     "user_agent",
 ]
 
@@ -102,6 +104,16 @@ def user_agent(tool: str) -> str:
 def say(text: str) -> None:
     """One line on stderr, with the date."""
     log.write(2, f"{log.date_time(int(time.time()))} {_one_line(text)}\n")
+
+
+def show(data: str | bytes) -> None:
+    """Output, on stdout, at once and whole. Without a reader the tool has no work: ToolError."""
+    left = memoryview(data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data)
+    try:
+        while left:
+            left = left[os.write(1, left) :]
+    except OSError as error:
+        raise ToolError(f"write to stdout: {error.strerror}") from None
 
 
 def _one_line(text: str) -> str:

@@ -17,12 +17,13 @@ ROOT = Path(__file__).parents[2]
 ROWS = [
     "nsqcy _debug _bytes _atomics errors names durations lines log files journal",
     "_crc _heap _quantile _ids _ring _io options process. listeners gotext gojson debug",
-    "_log _mesh config layers acceptor web.",
+    "_log _mesh config layers acceptor web. cluster.",
     "_store _log_probe daemon_options",
     "_wire _channel",
-    "_topic",
+    "_client _topic",
     "_session",
     "_transport _publisher",
+    "client.",
     "nsqd. nsqlookupd. tools.",
     "__main__",
 ]
@@ -32,7 +33,8 @@ RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
 CORE = ["_channel", "_heap", "_ids", "_io", "_log", "_mesh"]
 CORE += ["_publisher", "_quantile", "_ring", "_session", "_store", "_topic", "_wire"]
 WORLD = {"gevent", "socket", "select", "selectors", "asyncio", "ssl", "sys/socket.h"}
-PURE = [*CORE, "nsqlookupd.registry", "nsqlookupd.protocol"]
+PURE = [*CORE, "_client", "client.connection", "client.consumer", "client.flow", "client.producer"]
+PURE += ["nsqlookupd.registry", "nsqlookupd.protocol"]
 CLOCKLESS = sorted(set(PURE) - {"_io", "_log"})
 CLOCKS = {"time", "datetime", "time.h"}
 

@@ -106,7 +106,7 @@ def test_the_oldest_version(serve: Any, ask: Any) -> None:
 
 
 def test_an_authority_that_cannot_be_read(serve: Any, ask: Any) -> None:
-    assert "--tls-root-ca-file" in ask(f"https://{serve().address}/", "missing")
+    assert "missing.pem: No such file" in ask(f"https://{serve().address}/", "missing")
 
 
 def test_the_authority_may_be_replaced(serve: Any, folder: Path, tmp_path: Path) -> None:

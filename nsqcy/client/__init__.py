@@ -1,0 +1,1 @@
+"""The Python client: consumers and producers of NSQ."""

@@ -1,0 +1,309 @@
+"""One connection to an nsqd, sans I/O.
+
+Owns the handshake (magic, IDENTIFY, TLS, compression, AUTH), heartbeats, silence, and the way of
+bytes through the layers. Tells its owner, a consumer or producer, what comes of it. Knows no
+socket, no clock, no other connection: bytes and the time come in by its methods.
+"""
+
+import json
+import math
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Protocol
+
+from nsqcy._client import OK_FRAME, Codec, Message
+from nsqcy._wire import command, command_with_body
+from nsqcy.client.errors import ConnectionFailed, NsqdError, ProtocolError
+from nsqcy.client.options import Address, ConnectionOptions, tls_context
+from nsqcy.client.tls import TlsLayer
+from nsqcy.errors import LayerEnd
+from nsqcy.layers import DeflateLayer, Layer, SnappyLayer
+
+MAGIC = b"  V2"
+HEARTBEAT = b"_heartbeat_"
+CLOSE_WAIT = b"CLOSE_WAIT"
+NOP = b"NOP\n"
+RESPONSE, ERROR = 0, 1
+OLD_MAX_READY = 2500  # of an nsqd that does not say
+
+_Step = Callable[[bytes, float], None]
+
+
+class Owner(Protocol):
+    """What a connection tells its consumer or producer."""
+
+    def ready(self, connection: "Connection", now: float) -> None:
+        """The handshake is over."""
+
+    def messages(self, connection: "Connection", messages: list[Message], now: float) -> None:
+        """These have been delivered."""
+
+    def accepted(self, connection: "Connection", count: int, now: float) -> None:
+        """So many OKs."""
+
+    def response(self, connection: "Connection", data: bytes, now: float) -> None:
+        """Another answer that is not of the handshake and no heartbeat."""
+
+    def refused(self, connection: "Connection", error: NsqdError, now: float) -> None:
+        """An error frame; after a fatal one the connection will be lost."""
+
+    def heartbeat(self, connection: "Connection") -> None:
+        """nsqd has asked whether we live, and was answered."""
+
+
+class State(Enum):
+    """Where a connection is in its life."""
+
+    CONNECTING = "connecting"
+    HANDSHAKE = "handshake"
+    READY = "ready"
+    CLOSING = "closing"  # CLS was sent
+    CLOSED = "closed"
+
+
+class Connection:
+    """A connection of `owner` to the nsqd at `address`.
+
+    Its driver calls begin() once the socket is connected, feed() with what it receives, sends what
+    take() gives whenever `codec.wake` is called, calls check() by `due`, and close() at the end.
+    """
+
+    def __init__(self, address: Address, options: ConnectionOptions, owner: Owner) -> None:
+        self.address = address
+        self.options = options
+        self.state = State.CONNECTING
+        longest = options.max_msg_size + 30 if options.max_msg_size else 0
+        self.codec = Codec(str(address), longest)
+        self.ready = 0  # the RDY last sent
+        self.max_ready = OLD_MAX_READY
+        self.last_message = -math.inf
+        self.due = math.inf  # when check() is next wanted
+        self.failure: NsqdError | None = None  # why nsqd is about to close it
+        self.driver: Any = None  # whatever moves its bytes
+        self.peer: Any = None  # what its owner knows of that nsqd
+        self.drained = False  # nsqd has said that it delivers nothing more
+        self._owner = owner
+        self._layers: list[Layer] = []
+        self._step: _Step | None = None  # takes the next answer of the handshake
+        self._upgrades: list[Callable[[], Layer]] = []
+        self._auth_required = False
+        self._last_received = -math.inf
+        self._silence = 2 * options.heartbeat_interval if options.heartbeat_interval > 0 else None
+
+    # -- what its driver calls
+
+    def begin(self, now: float) -> None:
+        """The socket is connected: shake hands."""
+        self.state = State.HANDSHAKE
+        self._last_received = now
+        self.due = now + max(self.options.timeout, 1.0)
+        self._step = self._identified
+        identity = json.dumps(self.options.identity).encode()
+        self.codec.write(MAGIC + command_with_body(b"IDENTIFY", (), identity))
+
+    def feed(self, data: bytes, now: float) -> None:
+        """Bytes from nsqd. Raises LayerError, ProtocolError, NsqdError (a refused handshake) and
+        ConnectionFailed; the connection is of no use then."""
+        self._last_received = now
+        if not self._layers and self._step is None:
+            self._frames(data, now)
+        else:
+            self._through(0, data, now)
+
+    def take(self) -> bytes:
+        """The bytes to send now."""
+        data = self.codec.take()
+        for layer in reversed(self._layers):
+            if data:
+                layer.write(data)
+            data = layer.take()
+        return data
+
+    def check(self, now: float) -> None:
+        """Raises ConnectionFailed when nsqd has been silent for too long."""
+        if now < self.due:
+            return
+        if self.state is State.HANDSHAKE:
+            raise ConnectionFailed(f"{self.address} did not shake hands in time")
+        self._watch(now)
+
+    def close(self) -> None:
+        """The socket is gone: what is answered from now on is dropped."""
+        self.state = State.CLOSED
+        self.due = math.inf
+        self.codec.close()
+
+    # -- what its owner calls
+
+    @property
+    def in_flight(self) -> int:
+        """Messages delivered and not answered."""
+        return self.codec.in_flight
+
+    def send_ready(self, count: int) -> None:
+        """Ask for at most `count` messages in flight."""
+        self.ready = count
+        self.codec.write(command(b"RDY", b"%d" % count))
+
+    def subscribe(self, topic: str, channel: str, now: float) -> None:
+        """Become a consumer of this channel."""
+        self.last_message = now
+        self.codec.write(command(b"SUB", topic.encode(), channel.encode()))
+
+    def stop(self) -> None:
+        """Ask nsqd for an end: it delivers nothing more, and takes the answers that are left."""
+        self.state = State.CLOSING
+        self.codec.write(command(b"CLS"))
+
+    # -- receiving
+
+    def _through(self, depth: int, data: bytes, now: float) -> None:
+        """Bytes of the layer at `depth`, 0 being the socket's side."""
+        if depth == len(self._layers):
+            self._frames(data, now)
+            return
+        layer = self._layers[depth]
+        layer.feed(data)
+        self._read(depth, now)
+
+    def _read(self, depth: int, now: float) -> None:
+        """What the layer at `depth` has for the next."""
+        try:
+            while piece := self._layers[depth].read():
+                self._through(depth + 1, piece, now)
+        except LayerEnd as error:
+            raise ConnectionFailed(f"{self.address}: {error}") from None
+        finally:
+            self._rouse()
+
+    def _rouse(self) -> None:
+        """A layer may have something to send that the codec knows nothing of."""
+        if self.codec.wake is not None:
+            self.codec.wake()
+
+    def _frames(self, data: bytes, now: float) -> None:
+        while self._step is not None:
+            # One answer at a time: what follows may belong to a layer that is put on by it.
+            _, frames = self.codec.feed(data, 1)
+            if not frames:
+                return
+            depth = len(self._layers)
+            self._answer(*frames[0], now)
+            data = b""
+            if len(self._layers) > depth:
+                self._through(depth, self.codec.rest(), now)
+                return
+        messages, frames = self.codec.feed(data)
+        if messages:
+            self.last_message = now
+            self._owner.messages(self, messages, now)
+        accepted = 0
+        for frame in frames:
+            if frame is OK_FRAME:
+                accepted += 1
+                continue
+            if accepted:
+                self._owner.accepted(self, accepted, now)
+                accepted = 0
+            self._frame(*frame, now)
+        if accepted:
+            self._owner.accepted(self, accepted, now)
+
+    def _answer(self, type_: int, data: bytes, now: float) -> None:
+        """The next answer of the handshake."""
+        if type_ == ERROR:
+            raise NsqdError(data.decode("utf-8", "replace"))
+        if data == HEARTBEAT:
+            self._beat()
+            return
+        assert self._step is not None
+        self._step(data, now)
+
+    def _frame(self, type_: int, data: bytes, now: float) -> None:
+        if type_ == RESPONSE:
+            if data == HEARTBEAT:
+                self._beat()
+                return
+            if data == CLOSE_WAIT:
+                self.drained = True
+            self._owner.response(self, data, now)
+        elif type_ == ERROR:
+            error = NsqdError(data.decode("utf-8", "replace"))
+            if error.fatal:
+                self.failure = error
+            self._owner.refused(self, error, now)
+        else:
+            raise ProtocolError(f"{self.address} sent a frame of unknown type {type_}")
+
+    def _beat(self) -> None:
+        self.codec.write(NOP)
+        self._owner.heartbeat(self)
+
+    # -- the handshake, step by step
+
+    def _identified(self, data: bytes, now: float) -> None:
+        if data == b"OK":  # an nsqd that knows no features
+            self._shaken(now)
+            return
+        try:
+            settings = json.loads(data)
+        except (ValueError, RecursionError):
+            settings = None
+        if not isinstance(settings, dict):
+            raise ProtocolError(f"{self.address} answered IDENTIFY by {data[:80]!r}")
+        ready = settings.get("max_rdy_count")
+        if isinstance(ready, int) and ready > 0:
+            self.max_ready = ready
+        if settings.get("tls_v1") is True:
+            self._upgrades.append(self._tls)
+        elif self.options.tls_v1:
+            raise ConnectionFailed(f"{self.address} offers no TLS")
+        if settings.get("snappy") is True:
+            self._upgrades.append(SnappyLayer)
+        if settings.get("deflate") is True:
+            self._upgrades.append(self._deflate)
+        self._auth_required = settings.get("auth_required") is True
+        self._upgrade(now)
+
+    def _upgrade(self, now: float) -> None:
+        """The next layer, or what comes after the last."""
+        if self._upgrades:
+            self._layers.append(self._upgrades.pop(0)())
+            self._step = self._upgraded
+            return
+        if not self._auth_required:
+            self._shaken(now)
+            return
+        if not self.options.auth_secret:
+            raise ConnectionFailed(f"{self.address} wants an auth_secret, and there is none")
+        self._step = self._authorized
+        self.codec.write(command_with_body(b"AUTH", (), self.options.auth_secret.encode()))
+
+    def _tls(self) -> Layer:
+        return TlsLayer(tls_context(self.options.tls_options), self.address.host)
+
+    def _deflate(self) -> Layer:
+        return DeflateLayer(self.options.deflate_level)
+
+    def _upgraded(self, data: bytes, now: float) -> None:
+        if data != b"OK":
+            raise ProtocolError(f"{self.address} answered an upgrade by {data[:80]!r}")
+        self._upgrade(now)
+
+    def _authorized(self, data: bytes, now: float) -> None:
+        self._shaken(now)
+
+    def _shaken(self, now: float) -> None:
+        self._step = None
+        self.state = State.READY
+        self._watch(now)
+        self._owner.ready(self, now)
+
+    def _watch(self, now: float) -> None:
+        """Notice two heartbeats that did not come."""
+        if self._silence is None:
+            self.due = math.inf
+            return
+        self.due = self._last_received + self._silence
+        if now >= self.due:
+            raise ConnectionFailed(f"{self.address} has been silent for {self._silence:g} s")

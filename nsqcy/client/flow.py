@@ -1,0 +1,287 @@
+"""Flow control of one consumer: how its budget `max_in_flight` is spread over its connections as
+RDY, and how it backs off when messages fail.
+
+Sees of a connection only what `Lane` says. No sockets, no clock: the caller passes the time in and
+calls `tick` when it is `due`.
+
+    NORMAL  --failure-->  level 1, RDY 0 everywhere, a wait              WAITING
+    WAITING --time-->     RDY 1 on one lane                              TESTING
+    TESTING --success-->  level - 1; 0: RDY everywhere                   NORMAL
+                                     else RDY 0 everywhere, a wait       WAITING
+    TESTING --failure-->  level + 1 up to the top, RDY 0, a wait         WAITING
+    TESTING --neutral-->  the same level, RDY 0, a wait                  WAITING
+
+In each state there is a budget: `max_in_flight`, nothing, or one. If it is enough for all lanes,
+all have a share. If not, some have RDY 1, and take turns: every `rdy_redistribute_interval` those
+that are idle, or have had it for long, give it up to those that wait.
+"""
+
+import math
+from collections.abc import Callable, Collection, Set
+from dataclasses import dataclass
+from enum import Enum
+from operator import attrgetter
+from random import Random
+from typing import Literal, Protocol
+
+STARVED = 0.85  # of its RDY in flight, and a lane may soon get no more
+
+
+class Lane(Protocol):
+    """What is seen of a connection that has subscribed. Lanes are told apart by identity."""
+
+    @property
+    def ready(self) -> int:
+        """The RDY sent last; 0 at first."""
+
+    @property
+    def max_ready(self) -> int:
+        """What the server allows; at least 1."""
+
+    @property
+    def in_flight(self) -> int: ...
+
+    @property
+    def last_message(self) -> float:
+        """When a message came last; at first, when it subscribed."""
+
+    def send_ready(self, count: int) -> None:
+        """Writes RDY and sets `ready`. Must not call back: who fails here is removed later."""
+
+
+class State(Enum):
+    NORMAL = "normal"
+    WAITING = "waiting"
+    TESTING = "testing"
+
+
+def demand(name: str, value: object, holds: bool, what: str) -> None:
+    if not holds:
+        raise ValueError(f"{name} must be {what}, not {value!r}")
+
+
+def is_finite(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value)
+
+
+def check_max_in_flight(value: object) -> None:
+    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    demand("max_in_flight", value, whole, "a whole number, 0 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowSettings:
+    """Durations in seconds. A wait is `backoff_multiplier` * 2 ** level, or a part of it."""
+
+    max_in_flight: int = 1
+    low_rdy_idle_timeout: float = 10.0
+    low_rdy_timeout: float = 30.0
+    rdy_redistribute_interval: float = 5.0
+    max_backoff_duration: float = 128.0  # 0, or less than the first wait: no backoff
+    backoff_multiplier: float = 1.0
+    backoff_strategy: Literal["exponential", "full_jitter"] = "exponential"
+
+    def __post_init__(self) -> None:
+        check_max_in_flight(self.max_in_flight)
+        for name in ("low_rdy_idle_timeout", "low_rdy_timeout", "backoff_multiplier"):
+            value = getattr(self, name)
+            demand(name, value, is_finite(value) and value > 0, "a number above 0")
+        interval = self.rdy_redistribute_interval
+        holds = is_finite(interval) and interval >= 0.001
+        demand("rdy_redistribute_interval", interval, holds, "at least 0.001 seconds")
+        longest = self.max_backoff_duration
+        demand("max_backoff_duration", longest, is_finite(longest) and longest >= 0, "0 or more")
+        known = self.backoff_strategy in ("exponential", "full_jitter")
+        demand("backoff_strategy", self.backoff_strategy, known, "exponential or full_jitter")
+
+    @property
+    def top_level(self) -> int:
+        """The highest level whose wait is not too long."""
+        level = 0
+        wait = self.backoff_multiplier * 2
+        while wait <= self.max_backoff_duration:
+            level += 1
+            wait *= 2
+        return level
+
+
+def shares(lanes: Collection[Lane], budget: int) -> dict[Lane, int]:
+    """All of the budget, as evenly as the lanes' limits allow."""
+    found = {}
+    left = len(lanes)
+    # Those that may have least come first: what they cannot take is there for the others.
+    for lane in sorted(lanes, key=attrgetter("max_ready")):
+        found[lane] = min(lane.max_ready, -(-budget // left))
+        budget -= found[lane]
+        left -= 1
+    return found
+
+
+class Flow:
+    """The sum of the lanes' RDY is never above `max_in_flight`, not even between two commands.
+
+    A message's result is told before its FIN or REQ is written, so that RDY goes first.
+    """
+
+    def __init__(self, settings: FlowSettings, random: Random | None = None) -> None:
+        self.settings = settings
+        self.random = random or Random()
+        self.state = State.NORMAL
+        self.calm = True  # a success would change nothing
+        self.backoff_level = 0
+        self.due = math.inf
+        # Whose RDY became 0, or no longer is 0, longest ago is first: next in turn.
+        self.lanes: list[Lane] = []
+        self.on_backoff: Callable[[int, float], object] | None = None
+        self.on_resume: Callable[[], object] | None = None
+        self._max_in_flight = settings.max_in_flight
+        self._top_level = settings.top_level
+        self._since: dict[Lane, float] = {}  # when it last got RDY, having had none
+        self._resume_at = math.inf
+        self._next_turns = math.inf
+
+    @property
+    def max_in_flight(self) -> int:
+        return self._max_in_flight
+
+    @property
+    def total_ready(self) -> int:
+        return sum(lane.ready for lane in self.lanes)
+
+    @property
+    def total_in_flight(self) -> int:
+        return sum(lane.in_flight for lane in self.lanes)
+
+    @property
+    def is_starved(self) -> bool:
+        """Some lane may get no more until something is answered: a batch should be done now."""
+        return any(lane.in_flight >= max(1, int(lane.ready * STARVED)) for lane in self.lanes)
+
+    def add(self, lane: Lane, now: float) -> None:
+        """A connection has subscribed; its `ready` is 0."""
+        # Many consumers find the same lanes in the same order, and shall not go around in step.
+        self.lanes.insert(self.random.randint(0, len(self.lanes)), lane)
+        self._since[lane] = now
+        self._spread(now)
+
+    def remove(self, lane: Lane, now: float) -> None:
+        """A connection that was added is lost, with its RDY and what it had in flight."""
+        self.lanes.remove(lane)
+        del self._since[lane]
+        self._spread(now)
+
+    def set_max_in_flight(self, count: int, now: float) -> None:
+        """0 pauses."""
+        check_max_in_flight(count)
+        self._max_in_flight = count
+        self._spread(now)
+
+    def success(self, now: float) -> None:
+        if self.state is not State.TESTING:
+            return
+        self.backoff_level -= 1
+        if self.backoff_level:
+            self._wait(now)
+            return
+        self.state = State.NORMAL
+        self.calm = True
+        self._spread(now)
+        if self.on_resume:
+            self.on_resume()
+
+    def failure(self, now: float) -> None:
+        # What was in flight when the wait began says nothing new.
+        if self.state is State.WAITING or not self._top_level:
+            return
+        self.backoff_level = min(self.backoff_level + 1, self._top_level)
+        self._wait(now)
+
+    def neutral(self, now: float) -> None:
+        if self.state is State.TESTING:
+            self._wait(now)
+
+    def tick(self, now: float) -> None:
+        """Does what is due: the end of a wait, or the lanes' turns."""
+        if now < self.due:
+            return
+        if self.state is State.WAITING:
+            self.state = State.TESTING
+            self._spread(now)
+        else:
+            self._next_turns = math.inf
+            self._spread(now, self._leaving(now))
+
+    def _wait(self, now: float) -> None:
+        wait = math.ldexp(self.settings.backoff_multiplier, self.backoff_level)
+        if self.settings.backoff_strategy == "full_jitter":
+            wait *= self.random.random()
+        self.state = State.WAITING
+        self.calm = False
+        self._resume_at = now + wait
+        self._spread(now)
+        if self.on_backoff:
+            self.on_backoff(self.backoff_level, wait)
+
+    def _budget(self) -> int:
+        if self.state is State.WAITING:
+            return 0
+        return min(self._max_in_flight, 1) if self.state is State.TESTING else self._max_in_flight
+
+    def _spread(self, now: float, leaving: Set[Lane] = frozenset()) -> None:
+        """Sends what RDY must change; `leaving` are lanes whose turn is over."""
+        budget = self._budget()
+        if len(self.lanes) <= budget:
+            self._send(shares(self.lanes, budget), now)
+            self._next_turns = math.inf
+        else:
+            self._send(self._turns(budget, leaving), now)
+            interval = self.settings.rdy_redistribute_interval
+            self._next_turns = min(self._next_turns, now + interval) if budget else math.inf
+        self.due = self._resume_at if self.state is State.WAITING else self._next_turns
+
+    def _turns(self, budget: int, leaving: Set[Lane]) -> dict[Lane, int]:
+        """RDY 1 for those that have RDY and stay, and for as many more as there may be."""
+        holders = [lane for lane in self.lanes if lane.ready and lane not in leaving]
+        waiting = [lane for lane in self.lanes if not lane.ready]
+        kept = holders[max(0, len(holders) - budget) :]
+        return dict.fromkeys(kept + waiting[: budget - len(kept)], 1)
+
+    def _leaving(self, now: float) -> set[Lane]:
+        """Whose turn is over: no more lanes than wait, or RDY would come back to them at once."""
+        waiting = sum(not lane.ready for lane in self.lanes)
+        over = [lane for lane in self.lanes if lane.ready and self._is_over(lane, now)]
+        return set(over[:waiting])
+
+    def _is_over(self, lane: Lane, now: float) -> bool:
+        since = self._since[lane]
+        if now < since + self.settings.rdy_redistribute_interval:
+            return False  # its messages may be on their way
+        if now >= since + self.settings.low_rdy_timeout:
+            return True
+        # One that is busy with a message is not idle, however long that takes.
+        idle = now >= lane.last_message + self.settings.low_rdy_idle_timeout
+        return idle and not lane.in_flight
+
+    def _send(self, targets: dict[Lane, int], now: float) -> None:
+        """Brings all lanes to their targets, 0 if not named: first down, then up."""
+        lost: list[Lane] = []
+        got: list[Lane] = []
+        for lane in self.lanes:
+            count = targets.get(lane, 0)
+            if count < lane.ready:
+                if not count:
+                    lost.append(lane)
+                lane.send_ready(count)
+        for lane in self.lanes:
+            count = targets.get(lane, 0)
+            if count > lane.ready:
+                if not lane.ready:
+                    got.append(lane)
+                    self._since[lane] = now
+                lane.send_ready(count)
+        if lost or got:
+            self.random.shuffle(lost)  # at the same time: none before another
+            moved = {*lost, *got}
+            self.lanes = [lane for lane in self.lanes if lane not in moved] + lost + got

@@ -1,0 +1,47 @@
+"""Asking lookupds where a consumer or producer connects to; it waits, so it runs in a thread."""
+
+from nsqcy.client.options import Address, ConnectionOptions, LookupOptions
+from nsqcy.cluster.discovery import Found, lookup, nodes
+from nsqcy.cluster.web_client import Terms, WebClient
+
+Answer = tuple[list[Address], list[str]]
+
+
+class Lookups:
+    """The lookupds of one consumer (of `topic`), or of a producer, who wants every nsqd."""
+
+    def __init__(
+        self,
+        addresses: tuple[str, ...],
+        topic: str | None,
+        options: LookupOptions,
+        connection: ConnectionOptions,
+    ) -> None:
+        self._addresses = addresses
+        self._topic = topic
+        self._secret = connection.auth_secret if options.lookupd_authorization else None
+        self._web = WebClient(
+            Terms(
+                connect_timeout=options.lookupd_connect_timeout,
+                request_timeout=options.lookupd_request_timeout,
+                user_agent=connection.user_agent,
+            )
+        )
+
+    def ask(self) -> Answer:
+        """All of them at once: the nsqds they know, and what went wrong with whom."""
+        found = self._found()
+        errors = [f"{address}: {error}" for address, error in found.errors.items()]
+        if self._topic is not None:
+            errors += [f"{address} does not know {self._topic}" for address in found.unknown]
+        addresses = [
+            Address(each.broadcast_address, each.tcp_port)
+            for each in found.producers
+            if each.tcp_port
+        ]
+        return addresses, errors
+
+    def _found(self) -> Found:
+        if self._topic is None:
+            return nodes(self._addresses, web=self._web, auth_secret=self._secret)
+        return lookup(self._addresses, self._topic, web=self._web, auth_secret=self._secret)

@@ -1,0 +1,447 @@
+"""What a producer decides, sans I/O.
+
+Owns its connections to one nsqd or to a pool of them, fixed or found through lookupds; which of
+them a publish goes to; the order in which answers belong to publishes; and what is tried again
+where. Knows no socket and no thread: a face (aio, blocking) is its Net.
+
+A publish whose connection is lost may have been done. It is tried on another nsqd, so that with
+more than one nsqd a message may be published twice but does not get lost; with a single one it
+fails, and its caller knows best.
+"""
+
+import logging
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+from nsqcy._client import Message, Publish
+from nsqcy.client.connection import Connection, State
+from nsqcy.client.errors import (
+    Closed,
+    ConnectionFailed,
+    Error,
+    NoConnection,
+    NsqdError,
+    ProtocolError,
+    PublishTimeout,
+)
+from nsqcy.client.options import Address, Addresses, as_strings, nsqd_addresses, producer_options
+from nsqcy.names import is_valid_name, quote
+
+# What another nsqd may well accept: this one is at its end, or its disk is.
+WORTH_ANOTHER = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
+MOST_DEFERRED = 0x7FFFFFFFFFFF  # milliseconds
+MOST_HEADS = 1000  # topics whose command lines are kept
+
+log = logging.getLogger("nsqcy.client")
+
+
+class Net(Protocol):
+    """What a face does for its producer."""
+
+    def now(self) -> float:
+        """Seconds, monotonic."""
+
+    def connect(self, connection: Connection) -> None:
+        """Begin to connect; connected() or lost() will tell."""
+
+    def disconnect(self, connection: Connection) -> None:
+        """Send what waits and close the socket; lost() is not called."""
+
+    def look_up(self) -> None:
+        """Begin to ask lookupds; found() will tell."""
+
+    def stopped(self) -> None:
+        """Nothing more will happen."""
+
+
+class Nsqd:
+    """An nsqd to publish to."""
+
+    __slots__ = ("connection", "error", "failures", "fixed", "listed", "pending", "retry_at")
+
+    def __init__(self, *, fixed: bool) -> None:
+        self.fixed = fixed
+        self.listed = not fixed
+        self.connection: Connection | None = None
+        self.pending: deque[Publish] = deque()  # sent, in order, without an answer
+        self.error: Error | None = None  # of the last attempt to connect
+        self.failures = 0
+        self.retry_at = -math.inf
+
+
+class Heads:
+    """The command lines of publishes, by topic; each is checked and made once."""
+
+    def __init__(self, verb: bytes) -> None:
+        self._verb = verb
+        self._heads: dict[str, bytes] = {}
+
+    def __getitem__(self, topic: str) -> bytes:
+        """Raises ValueError for what is no name of a topic."""
+        head = self._heads.get(topic)
+        if head is None:
+            if len(self._heads) == MOST_HEADS:
+                self._heads.clear()
+            head = self._heads[topic] = b"%b %b\n" % (self._verb, topic_bytes(topic))
+        return head
+
+
+def topic_bytes(topic: str) -> bytes:
+    """Raises ValueError for what is no name of a topic."""
+    if not isinstance(topic, str) or not is_valid_name(topic):
+        raise ValueError(f"{quote(str(topic))} is no name of a topic")
+    return topic.encode()
+
+
+def dpub_head(topic: str, defer: int) -> bytes:
+    """The command line of a DPUB by `defer` milliseconds."""
+    if abs(defer) > MOST_DEFERRED:
+        raise ValueError(f"a message cannot be deferred by {defer} ms")
+    return b"DPUB %b %d\n" % (topic_bytes(topic), defer)
+
+
+class ProducerCore:
+    """A producer of any topics; `lock` is held by whoever calls from another thread."""
+
+    def __init__(
+        self,
+        net: Net,
+        nsqd_tcp_addresses: Addresses = (),
+        lookupd_http_addresses: Addresses = (),
+        *,
+        name: str | None = None,
+        keywords: Mapping[str, Any],
+        lock: AbstractContextManager[Any] | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        options = producer_options(keywords)
+        self.options, self.lookup_options, self.connection_options = options
+        self.lookupd_http_addresses = as_strings(lookupd_http_addresses)
+        self.nsqds = {each: Nsqd(fixed=True) for each in nsqd_addresses(nsqd_tcp_addresses)}
+        if not self.nsqds and not self.lookupd_http_addresses:
+            raise ValueError("a producer needs nsqd_tcp_addresses or lookupd_http_addresses")
+        self.name = name or "producer"
+        self.random = rng or random.Random()
+        self.lock = lock or nullcontext()
+        self.running = False
+        self.closing = False
+        self.pending_bytes = 0  # of publishes without an answer
+        self.waiting: deque[Publish] = deque()  # for a connection
+        self.on_error: Callable[[Error], object] | None = None
+        self.on_retry: Callable[[Publish, Error], object] | None = None
+        self._net = net
+        self._open: deque[Nsqd] = deque()  # those that can be published to; the first is next
+        self._ask_at = math.inf
+        self._asking = False
+        self._asked = 0
+        self._lookup_error: Error | None = None
+        self._next_deadline = math.inf
+        self._give_up_at = math.inf
+
+    # -- what its face calls
+
+    def start(self, now: float) -> None:
+        """Connect, and ask lookupds."""
+        self.running = True
+        if self.lookupd_http_addresses:
+            self._ask_at = now
+        self.tick(now)
+
+    @property
+    def due(self) -> float:
+        """When tick() is next wanted."""
+        due = min(self._ask_at, self._give_up_at, self._next_deadline)
+        for nsqd in self.nsqds.values():
+            due = min(due, nsqd.retry_at if nsqd.connection is None else nsqd.connection.due)
+        return due
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        if not self.running:
+            return
+        for nsqd in list(self.nsqds.values()):
+            if nsqd.connection is not None:
+                self._check(nsqd.connection, now)
+        if now >= self._next_deadline:
+            self._expire(now)
+        if now >= self._give_up_at:
+            self._end()
+        if not self.running:
+            return
+        if now >= self._ask_at and not self._asking:
+            self._ask(now)
+        for address, nsqd in list(self.nsqds.items()):
+            if nsqd.connection is None and now >= nsqd.retry_at:
+                nsqd.connection = Connection(address, self.connection_options, self)
+                nsqd.connection.peer = nsqd
+                self._net.connect(nsqd.connection)
+
+    def connected(self, connection: Connection, now: float) -> None:
+        """A socket is there."""
+        connection.begin(now)
+
+    def received(self, connection: Connection, data: bytes, now: float) -> None:
+        """Bytes have come."""
+        try:
+            connection.feed(data, now)
+        except Error as error:
+            self._net.disconnect(connection)
+            self.lost(connection, error, now)
+
+    def lost(self, connection: Connection, error: Error, now: float) -> None:
+        """A connection could not be made, or is no more."""
+        if connection.state is State.CLOSED:
+            return
+        was_ready = connection.state is State.READY
+        connection.close()
+        nsqd = self.nsqds[connection.address]
+        nsqd.connection = None
+        nsqd.error = error = connection.failure or error
+        if nsqd in self._open:
+            self._open.remove(nsqd)
+        log.warning("[%s] %s: %s", self.name, connection.address, error)
+        self._tell(self.on_error, error)
+        interval = self.options.reconnect_interval * 2 ** min(nsqd.failures, 10)
+        wait = min(interval, self.options.max_reconnect_interval)
+        # At once when it had worked: nsqd may have closed only this connection.
+        nsqd.retry_at = now if was_ready else now + wait * self.random.uniform(0.5, 1.0)
+        nsqd.failures = 0 if was_ready else nsqd.failures + 1
+        if was_ready and self.lookupd_http_addresses:
+            self._ask_at = min(self._ask_at, now)
+        lost, nsqd.pending = nsqd.pending, deque()
+        self._forget(connection.address, nsqd)
+        for publish in lost:
+            self._failed(publish, ConnectionFailed(str(error)), now, elsewhere=True)
+        self._fail_waiting(now)
+        self._end_if_done()
+
+    def found(self, addresses: Iterable[Address], errors: Iterable[str], now: float) -> None:
+        """What lookupds have answered."""
+        self._asking = False
+        texts = list(errors)
+        for text in texts:
+            log.warning("[%s] lookupd: %s", self.name, text)
+        self._lookup_error = NoConnection(f"lookupd: {texts[0]}") if texts else None
+        if not self.running:
+            return
+        listed = set(addresses)
+        for address, nsqd in list(self.nsqds.items()):
+            nsqd.listed = address in listed or (nsqd.listed and bool(texts))
+            self._forget(address, nsqd)
+        for address in listed:
+            if address not in self.nsqds:
+                self.nsqds[address] = Nsqd(fixed=False)
+        if not self.nsqds:
+            # Whoever waits is not kept waiting for a whole round.
+            self._ask_at = min(self._ask_at, now + self.options.reconnect_interval)
+        self.tick(now)
+        self._fail_waiting(now)
+
+    def publish(self, publish: Publish) -> None:
+        """Send it, or keep it until it can be sent. Raises Closed."""
+        if self.closing or not self.running:
+            raise Closed("the producer has been closed")
+        self.pending_bytes += len(publish.body)
+        if publish.deadline < self._next_deadline:
+            self._next_deadline = publish.deadline
+        if self._open:
+            self._send(publish)
+        else:
+            self._keep(publish, self._net.now())
+
+    def _keep(self, publish: Publish, now: float) -> None:
+        self.waiting.append(publish)
+        for nsqd in self.nsqds.values():  # somebody waits: try now what would be tried later
+            if nsqd.connection is None and nsqd.failures < 2:
+                nsqd.retry_at = now
+        self.tick(now)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether publishers had better wait."""
+        return self.pending_bytes >= self.options.max_pending
+
+    def stop(self, now: float, *, graceful: bool = True) -> None:
+        """End, after the answers to what was published, if that is within close_timeout."""
+        if not self.running:
+            return
+        self.closing = True
+        if not graceful:
+            self._end()
+            return
+        self._give_up_at = now + self.options.close_timeout
+        self._end_if_done()
+
+    def answered(self, now: float) -> None:
+        """Nothing depends on what was sent."""
+
+    @property
+    def connections(self) -> list[Connection]:
+        """Those that are there or being made."""
+        return [each.connection for each in self.nsqds.values() if each.connection is not None]
+
+    # -- what connections say
+
+    def ready(self, connection: Connection, now: float) -> None:
+        nsqd = self.nsqds[connection.address]
+        nsqd.failures = 0
+        nsqd.error = None
+        self._open.append(nsqd)
+        waiting, self.waiting = self.waiting, deque()
+        for publish in waiting:
+            self._send(publish)
+
+    def messages(self, connection: Connection, messages: list[Message], now: float) -> None:
+        raise ProtocolError(f"{connection.address} sent messages to a producer")
+
+    def accepted(self, connection: Connection, count: int, now: float) -> None:
+        pending: deque[Publish] = connection.peer.pending
+        if len(pending) < count:
+            raise ProtocolError(f"{connection.address} said OK to nothing")
+        for _ in range(count):
+            publish = pending.popleft()
+            self.pending_bytes -= len(publish.body)
+            publish.done(None)
+        if self.closing:
+            self._end_if_done()
+
+    def response(self, connection: Connection, data: bytes, now: float) -> None:
+        raise ProtocolError(f"{connection.address} answered {data[:80]!r}")
+
+    def refused(self, connection: Connection, error: NsqdError, now: float) -> None:
+        """The oldest publish is; what was sent behind it is not executed any more."""
+        nsqd = self.nsqds[connection.address]
+        if nsqd in self._open:
+            self._open.remove(nsqd)  # it is about to close
+        if nsqd.pending:
+            publish = nsqd.pending.popleft()
+            self._failed(publish, error, now, elsewhere=error.code in WORTH_ANOTHER)
+
+    def heartbeat(self, connection: Connection) -> None:
+        """Answered already."""
+
+    # -- the rest
+
+    def _send(self, publish: Publish) -> None:
+        nsqd = self._open[0]
+        if len(self._open) > 1:
+            self._open.rotate(-1)
+        assert nsqd.connection is not None
+        nsqd.pending.append(publish)
+        nsqd.connection.codec.publish(publish.head, publish.body)
+
+    def _failed(self, publish: Publish, error: Error, now: float, *, elsewhere: bool) -> None:
+        """A try has failed: another, on another nsqd, or the end."""
+        publish.tries += 1
+        publish.error = error
+        can = elsewhere and len(self.nsqds) > 1 and publish.tries <= self.options.retries
+        if not can or (self.closing and not self.running):
+            self._done(publish, error)
+            return
+        log.warning("[%s] publish to %s tried again: %s", self.name, publish.topic, error)
+        self._tell(self.on_retry, publish, error)
+        if self._open:
+            self._send(publish)
+        else:
+            self.waiting.append(publish)
+
+    def _fail_waiting(self, now: float) -> None:
+        """Nobody is there and nobody is being tried: a round of attempts has failed."""
+        if self._open or self._asking or self.connections or not self.waiting:
+            return
+        errors = [each.error for each in self.nsqds.values() if each.error is not None]
+        error = errors[0] if errors else self._lookup_error
+        error = error or NoConnection("lookupds know of no nsqd")
+        hopeless = isinstance(error, (ProtocolError, NsqdError))
+        waiting, self.waiting = self.waiting, deque()
+        for publish in waiting:
+            publish.tries += 1
+            publish.error = error
+            if hopeless or publish.tries > self.options.retries:
+                self._done(publish, error)
+            else:
+                self.waiting.append(publish)
+
+    def _done(self, publish: Publish, error: Error | None) -> None:
+        self.pending_bytes -= len(publish.body)
+        publish.done(error)
+
+    def _expire(self, now: float) -> None:
+        """Publishes whose time is over. One that was sent keeps its place: its answer may come."""
+        self._next_deadline = math.inf
+        kept: deque[Publish] = deque()
+        for publish in self.waiting:
+            if publish.deadline > now:
+                kept.append(publish)
+                self._next_deadline = min(self._next_deadline, publish.deadline)
+            else:
+                why = f": {publish.error}" if publish.error else ""
+                self._done(publish, NoConnection(f"no nsqd to publish to in time{why}"))
+        self.waiting = kept
+        for nsqd in self.nsqds.values():
+            for publish in nsqd.pending:
+                if publish.deadline > now:
+                    self._next_deadline = min(self._next_deadline, publish.deadline)
+                else:
+                    publish.deadline = math.inf
+                    publish.done(PublishTimeout(f"no OK from {self._address_of(nsqd)} in time"))
+
+    def _address_of(self, wanted: Nsqd) -> str:
+        return next((str(address) for address, each in self.nsqds.items() if each is wanted), "?")
+
+    def _check(self, connection: Connection, now: float) -> None:
+        try:
+            connection.check(now)
+        except Error as error:
+            self._net.disconnect(connection)
+            self.lost(connection, error, now)
+
+    def _forget(self, address: Address, nsqd: Nsqd) -> None:
+        """Nobody names this nsqd any more and it is not connected."""
+        if not (nsqd.fixed or nsqd.listed or nsqd.connection):
+            self.nsqds.pop(address, None)
+
+    def _ask(self, now: float) -> None:
+        wait = self.lookup_options.lookupd_poll_interval
+        if self._asked == 0:
+            wait += self.random.random() * self.lookup_options.lookupd_poll_jitter * wait
+        self._asked += 1
+        self._ask_at = now + wait
+        self._asking = True
+        self._net.look_up()
+
+    def _end_if_done(self) -> None:
+        if self.closing and not self.waiting and not any(n.pending for n in self.nsqds.values()):
+            self._end()
+
+    def _end(self) -> None:
+        if not self.running:
+            return
+        self.running = False
+        self._ask_at = self._give_up_at = self._next_deadline = math.inf
+        left = list(self.waiting)
+        for nsqd in self.nsqds.values():
+            left += nsqd.pending
+            nsqd.pending = deque()
+            if nsqd.connection is not None:
+                self._net.disconnect(nsqd.connection)
+                nsqd.connection.close()
+        self.nsqds.clear()
+        self.waiting.clear()
+        self._open.clear()
+        for publish in left:
+            self._done(publish, Closed("the producer was closed before nsqd answered"))
+        self._net.stopped()
+
+    def _tell(self, hook: Callable[..., object] | None, *about: object) -> None:
+        """What a hook does wrong is its own affair."""
+        if hook is None:
+            return
+        try:
+            hook(*about)
+        except Exception:
+            log.exception("[%s] a callback failed", self.name)

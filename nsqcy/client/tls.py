@@ -1,0 +1,58 @@
+"""A client's TLS as a byte layer.
+
+Owns the handshake and the encoding; decides nothing of whom to trust, that is in the context.
+"""
+
+import ssl
+
+from nsqcy.errors import LayerEnd, LayerError
+from nsqcy.layers import PIECE
+
+
+class TlsLayer:
+    """TLS over memory. Begins its handshake when it is first read."""
+
+    def __init__(self, context: ssl.SSLContext, server_hostname: str) -> None:
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._incoming, self._outgoing, server_hostname=server_hostname
+        )
+        self._shaken = False
+        self._early: list[bytes] = []  # written before the handshake was over
+
+    def feed(self, data: bytes) -> None:
+        self._incoming.write(data)
+
+    def read(self) -> bytes:
+        try:
+            if not self._shaken:
+                self._tls.do_handshake()
+                self._shaken = True
+                for data in self._early:
+                    self._tls.write(data)
+                self._early.clear()
+            piece = self._tls.read(PIECE)
+        except ssl.SSLWantReadError:
+            return b""
+        except ssl.SSLZeroReturnError:
+            raise LayerEnd("TLS: the peer has closed") from None
+        except ssl.SSLCertVerificationError as error:
+            raise LayerError(f"TLS: certificate not accepted: {error.verify_message}") from error
+        except ssl.SSLError as error:
+            raise LayerError(f"TLS: {error.reason or error}") from error
+        if not piece:
+            raise LayerEnd("TLS: the peer has closed")
+        return piece
+
+    def write(self, data: bytes) -> None:
+        if self._shaken:
+            self._tls.write(data)
+        else:
+            self._early.append(data)
+
+    def take(self) -> bytes:
+        return self._outgoing.read()
+
+    def rest(self) -> None:
+        """Nothing is kept."""

@@ -1,0 +1,1 @@
+"""Asking nsqds and nsqlookupds over HTTP, blocking, from threads."""

@@ -1,0 +1,35 @@
+"""Reading what daemons answer: JSON objects, by the rules of NSQ's own clients.
+
+Pure. Whatever the bytes are, they are read or refused with a RequestError.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from nsqcy import gojson
+from nsqcy.errors import RequestError
+
+PLAIN = "nsq; version=1.0"  # X-NSQ-Content-Type of an answer that is not wrapped
+
+
+def read(body: bytes, headers: Mapping[str, str], fields: gojson.Fields) -> dict[str, Any]:
+    """The fields of an answer. `headers` have names in lower case.
+
+    Before 1.0 an answer was wrapped: `{"status_code": 200, "data": {...}}`.
+    """
+    try:
+        if headers.get("x-nsq-content-type") == PLAIN:
+            return gojson.decode(body, fields)
+        found = gojson.decode(body, {**fields, "data": (gojson.structure(fields), None)})
+    except ValueError as error:
+        raise RequestError(f"the answer cannot be read: {error}", 200, body) from None
+    wrapped: dict[str, Any] | None = found.pop("data")
+    return found if wrapped is None else wrapped
+
+
+def port(value: Any) -> int:
+    """Reads the number of a port; 0 stands for none."""
+    number: int = gojson.int32(value)
+    if not 0 <= number < 65536:
+        raise ValueError("not a port")
+    return number

@@ -1,0 +1,213 @@
+"""An nsqd's and a nsqlookupd's HTTP API, a method for each of its requests.
+
+Answers in JSON are decoded, others are bytes. What goes wrong raises RequestError, a name that no
+topic or channel may have InvalidName, before anything is sent.
+"""
+
+import json
+import struct
+from collections.abc import Iterable
+from typing import Any, ClassVar, Self
+from urllib.parse import urlencode
+
+from urllib3.util import Url
+
+from nsqcy.cluster.discovery import daemon_url, host_port
+from nsqcy.cluster.web_client import Answer, Terms, WebClient, unwanted
+from nsqcy.errors import InvalidName, RequestError
+from nsqcy.names import is_valid_name, quote
+
+ANSWER_MOST = 256 << 20  # bytes
+
+
+def _named(topic: str, channel: str | None = None) -> dict[str, str]:
+    """The parameters that name a topic, or a channel of it."""
+    for kind, name in (("topic", topic), ("channel", channel)):
+        if name is not None and not is_valid_name(name):
+            raise InvalidName(f"{quote(name)} is not the name of a {kind}")
+    return {"topic": topic} if channel is None else {"topic": topic, "channel": channel}
+
+
+class DaemonClient:
+    """Requests that all daemons have. One may be made in each of several threads."""
+
+    PORT: ClassVar[int]
+
+    def __init__(
+        self,
+        host: str = "localhost",
+        port: int = 0,
+        *,
+        scheme: str = "http",
+        terms: Terms | None = None,
+    ) -> None:
+        """port: 0 is the daemon's usual one."""
+        url = daemon_url(f"{scheme}://{host_port(host, port or self.PORT)}")
+        self._url = url._replace(path="/")
+        self._web = WebClient(terms or Terms(request_timeout=60.0))
+
+    @classmethod
+    def from_url(cls, url: str, *, terms: Terms | None = None) -> Self:
+        """For the daemon at a URL, or at host:port; raises ValueError if it is neither."""
+        found = daemon_url(url)
+        assert found.host is not None and found.scheme is not None
+        client = cls(found.host.strip("[]"), found.port or 0, scheme=found.scheme, terms=terms)
+        client._url = client._url._replace(auth=found.auth)
+        return client
+
+    @property
+    def scheme(self) -> str:
+        return str(self._url.scheme)
+
+    @property
+    def host(self) -> str:
+        return str(self._url.host).strip("[]")
+
+    @property
+    def port(self) -> int:
+        return self._url.port or self.PORT
+
+    @property
+    def address(self) -> str:
+        return f"{self.scheme}://{host_port(self.host, self.port)}/"
+
+    def ping(self) -> bytes:
+        """`OK`, or a RequestError from a daemon that is not well."""
+        return self._bytes("GET", "/ping")
+
+    def info(self) -> dict[str, Any]:
+        return self._object("GET", "/info")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.address!r}>"
+
+    def _bytes(
+        self, method: str, path: str, query: dict[str, str] | None = None, body: bytes | None = None
+    ) -> bytes:
+        return self._request(method, path, query, body).body
+
+    def _object(
+        self, method: str, path: str, query: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        answer = self._request(method, path, query)
+        try:
+            value = json.loads(answer.body)
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            raise RequestError("the answer is not a JSON object", answer.status, answer.body)
+        data = value.get("data")  # where answers were wrapped, before 1.0
+        return data if isinstance(data, dict) else value
+
+    def _post(self, path: str, query: dict[str, str]) -> None:
+        self._bytes("POST", path, query, b"")
+
+    def _request(
+        self, method: str, path: str, query: dict[str, str] | None, body: bytes | None = None
+    ) -> Answer:
+        url: Url = self._url._replace(path=path, query=urlencode(query) if query else None)
+        answer = self._web.ask(url, method, body=body, most=ANSWER_MOST)
+        if answer.status != 200:
+            raise unwanted(answer)
+        return answer
+
+
+class NsqdHTTPClient(DaemonClient):
+    """An nsqd."""
+
+    PORT = 4151
+
+    def publish(self, topic: str, data: bytes, defer: int | None = None) -> bytes:
+        """defer: milliseconds before it is delivered."""
+        query = _named(topic)
+        if defer is not None:
+            query["defer"] = str(defer)
+        return self._bytes("POST", "/pub", query, data)
+
+    def multipublish(self, topic: str, messages: Iterable[bytes], binary: bool = False) -> bytes:
+        """Several messages, all of them or none. Those with a newline in them need `binary`."""
+        query = _named(topic)
+        bodies = list(messages)
+        if binary:
+            parts = [struct.pack(">i", len(bodies))]
+            for each in bodies:
+                parts += [struct.pack(">i", len(each)), each]
+            return self._bytes("POST", "/mpub", {**query, "binary": "true"}, b"".join(parts))
+        if any(b"\n" in each for each in bodies):
+            raise ValueError("a message with a newline in it can only be published as binary")
+        return self._bytes("POST", "/mpub", query, b"\n".join(bodies))
+
+    def create_topic(self, topic: str) -> None:
+        self._post("/topic/create", _named(topic))
+
+    def delete_topic(self, topic: str) -> None:
+        self._post("/topic/delete", _named(topic))
+
+    def empty_topic(self, topic: str) -> None:
+        self._post("/topic/empty", _named(topic))
+
+    def pause_topic(self, topic: str) -> None:
+        self._post("/topic/pause", _named(topic))
+
+    def unpause_topic(self, topic: str) -> None:
+        self._post("/topic/unpause", _named(topic))
+
+    def create_channel(self, topic: str, channel: str) -> None:
+        self._post("/channel/create", _named(topic, channel))
+
+    def delete_channel(self, topic: str, channel: str) -> None:
+        self._post("/channel/delete", _named(topic, channel))
+
+    def empty_channel(self, topic: str, channel: str) -> None:
+        self._post("/channel/empty", _named(topic, channel))
+
+    def pause_channel(self, topic: str, channel: str) -> None:
+        self._post("/channel/pause", _named(topic, channel))
+
+    def unpause_channel(self, topic: str, channel: str) -> None:
+        self._post("/channel/unpause", _named(topic, channel))
+
+    def stats(
+        self, topic: str | None = None, channel: str | None = None, text: bool = False
+    ) -> dict[str, Any] | bytes:
+        """Of everything, of a topic, or of a channel; with `text` as a page of bytes."""
+        query = {"format": "text" if text else "json"}
+        if topic:
+            query |= _named(topic, channel or None)
+        return self._bytes("GET", "/stats", query) if text else self._object("GET", "/stats", query)
+
+
+class LookupdClient(DaemonClient):
+    """A nsqlookupd."""
+
+    PORT = 4161
+
+    def lookup(self, topic: str) -> dict[str, Any]:
+        """The producers and the channels of a topic; a RequestError of status 404 if there is no
+        such topic."""
+        return self._object("GET", "/lookup", _named(topic))
+
+    def topics(self) -> dict[str, Any]:
+        return self._object("GET", "/topics")
+
+    def channels(self, topic: str) -> dict[str, Any]:
+        return self._object("GET", "/channels", _named(topic))
+
+    def nodes(self) -> dict[str, Any]:
+        return self._object("GET", "/nodes")
+
+    def create_topic(self, topic: str) -> None:
+        self._post("/topic/create", _named(topic))
+
+    def delete_topic(self, topic: str) -> None:
+        self._post("/topic/delete", _named(topic))
+
+    def create_channel(self, topic: str, channel: str) -> None:
+        self._post("/channel/create", _named(topic, channel))
+
+    def delete_channel(self, topic: str, channel: str) -> None:
+        self._post("/channel/delete", _named(topic, channel))
+
+    def tombstone_topic(self, topic: str, node: str) -> None:
+        """Hide a producer from a topic for a while. node: its broadcast address and HTTP port."""
+        self._post("/topic/tombstone", {**_named(topic), "node": node})

@@ -1,0 +1,70 @@
+"""Asking many at once, each in a thread, and not waiting for one that hangs."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from nsqcy.errors import RequestError
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+THREADS_MOST = 32
+GRACE = 0.5  # seconds beyond the limit, within which a request ends by itself
+
+
+class Outcome(Generic[Key, Value]):
+    """What each of them said, or why it did not; in the order they were given."""
+
+    def __init__(self) -> None:
+        self.values: dict[Key, Value] = {}
+        self.errors: dict[Key, RequestError] = {}
+
+
+def ask_all(keys: Sequence[Key], ask: Callable[[Key], Value], limit: float) -> Outcome[Key, Value]:
+    """Call `ask` with each key. One that has not returned after `limit` seconds has failed: what
+    finds out addresses knows no deadline."""
+    keys = list(dict.fromkeys(keys))
+    left = deque(keys)
+    values: dict[Key, Value] = {}
+    errors: dict[Key, Exception] = {}
+
+    def work() -> None:
+        while left:
+            try:
+                key = left.popleft()
+            except IndexError:
+                return
+            try:
+                values[key] = ask(key)
+            except Exception as error:
+                errors[key] = error
+
+    # Daemons, so that nobody waits for one at the end of the process.
+    count = min(len(keys), THREADS_MOST)
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    rounds = -(-len(keys) // THREADS_MOST)
+    deadline = time.monotonic() + rounds * limit + GRACE
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    left.clear()
+    return _outcome(keys, values, errors)
+
+
+def _outcome(
+    keys: Sequence[Key], values: dict[Key, Value], errors: dict[Key, Exception]
+) -> Outcome[Key, Value]:
+    outcome: Outcome[Key, Value] = Outcome()
+    for key in keys:
+        if key in values:
+            outcome.values[key] = values[key]
+            continue
+        error = errors.get(key, RequestError("timed out"))
+        if not isinstance(error, RequestError):
+            raise error
+        outcome.errors[key] = error
+    return outcome

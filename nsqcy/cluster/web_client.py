@@ -1,0 +1,324 @@
+"""HTTP requests to daemons, blocking, from a thread: every one ends at a deadline.
+
+Knows what NSQ's daemons expect of each other: the version they accept, and where one that wants TLS
+is found. What goes wrong is told in words made here, as the texts of other people's exceptions may
+hold the URL, and so a secret. Takes no part in what is asked and answered.
+"""
+
+import os
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.client import HTTPException, responses
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import unquote, urljoin
+
+from urllib3 import HTTPResponse, make_headers
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import HTTPError
+from urllib3.util import Url, parse_url
+
+from nsqcy import __version__, gojson
+from nsqcy.errors import RequestError
+from nsqcy.names import quote
+
+PIECE = 1 << 16  # bytes of a body read at a time
+FOREVER = 86400.0  # seconds of a request whose time is not limited
+SECOND = 1_000_000_000
+PORTS = {"http": 80, "https": 443}
+REDIRECTS_MOST = 10
+SHOWN_MOST = 300  # characters of an unwanted answer
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_SAME_METHOD = frozenset({307, 308})
+_TLS_REQUIRED: gojson.Fields = {"https_port": (gojson.int32, 0)}
+
+
+class Settings(Protocol):
+    """The options of a daemon read here."""
+
+    @property
+    def http_client_connect_timeout(self) -> int: ...
+    @property
+    def http_client_request_timeout(self) -> int: ...
+    @property
+    def tls_root_ca_file(self) -> str: ...
+    @property
+    def tls_min_version(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How requests are made. Times are seconds, and nothing or less is no limit."""
+
+    connect_timeout: float = 2.0
+    request_timeout: float = 5.0
+    root_ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    tls_min_version: int = ssl.TLSVersion.TLSv1_2
+    verify: bool = True
+    user_agent: str = f"nsqcy/{__version__}"
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Terms":
+        """As the options of a daemon have them."""
+        return cls(
+            connect_timeout=settings.http_client_connect_timeout / SECOND,
+            request_timeout=settings.http_client_request_timeout / SECOND,
+            root_ca_file=settings.tls_root_ca_file,
+            tls_min_version=settings.tls_min_version,
+        )
+
+    @property
+    def whole(self) -> float:
+        """Seconds of a request from its beginning to the last byte of the answer."""
+        return self.request_timeout if self.request_timeout > 0 else FOREVER
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]  # names in lower case
+    body: bytes
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+class _Socket(socket.socket):
+    """Receives until a deadline, however slowly the bytes trickle in."""
+
+    deadline = 0.0
+
+    def recv_into(self, *args: Any, **kwargs: Any) -> int:
+        self.settimeout(_left(self.deadline))
+        return super().recv_into(*args, **kwargs)
+
+
+class _TlsSocket(ssl.SSLSocket):
+    """The same, and sends so: its sendall is many sends."""
+
+    deadline: float | None = None  # none during the handshake, which is one call
+
+    def recv_into(self, *args: Any, **kwargs: Any) -> int:
+        self._keep_deadline()
+        return super().recv_into(*args, **kwargs)
+
+    def send(self, *args: Any, **kwargs: Any) -> int:
+        self._keep_deadline()
+        return super().send(*args, **kwargs)
+
+    def _keep_deadline(self) -> None:
+        if self.deadline is not None:
+            self.settimeout(_left(self.deadline))
+
+
+class _Connection(HTTPConnection):
+    """A connection whose every step ends at a deadline."""
+
+    def __init__(self, *args: Any, deadline: float, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.deadline = deadline
+
+    def _new_conn(self) -> socket.socket:
+        sock = _Socket(fileno=super()._new_conn().detach())
+        sock.deadline = self.deadline
+        sock.settimeout(_left(self.deadline))
+        return sock
+
+
+class _TlsConnection(_Connection, HTTPSConnection):
+    def connect(self) -> None:
+        super().connect()
+        assert isinstance(self.sock, _TlsSocket)
+        self.sock.deadline = self.deadline
+
+
+def reason(error: BaseException) -> str:
+    """What went wrong, without a word of what was asked."""
+    cause = error.__cause__ or error.__context__
+    if isinstance(error, HTTPError) and isinstance(cause, OSError):
+        error = cause
+    if isinstance(error, TimeoutError) or "Timeout" in type(error).__name__:
+        return "timed out"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate not accepted: {error.verify_message}"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return type(error).__name__
+
+
+def https_instead(url: Url, body: bytes) -> Url:
+    """Where a server that answered 403 wants to be asked by TLS."""
+    try:
+        port = gojson.decode(body, _TLS_REQUIRED)["https_port"]
+    except ValueError:
+        port = 0
+    if not 0 < port < 65536:
+        raise RequestError("status 403", 403)
+    return url._replace(scheme="https", port=port)
+
+
+def unwanted(answer: Answer) -> RequestError:
+    """What is wrong with an answer whose status is not 200."""
+    status = answer.status
+    line = f"{status} {responses.get(status, '')}".rstrip()
+    shown = quote(answer.body[:SHOWN_MOST])
+    return RequestError(f"got response {line} {shown}", status, answer.body)
+
+
+class WebClient:
+    """Makes requests; one may be made in each of several threads."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self._tls: ssl.SSLContext | None = None
+        self._tls_stamp: tuple[int, ...] = ()
+
+    def ask(
+        self,
+        url: Url,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        *,
+        most: int,
+    ) -> Answer:
+        """The answer to a request, whatever its status: by TLS where the server wants that, and
+        from where it sends us. Raises RequestError, without a status if there is no answer."""
+        try:
+            return self._ask(url, method, dict(headers or {}), body, most)
+        except (OSError, HTTPError, HTTPException, ValueError) as error:
+            raise RequestError(reason(error)) from None
+
+    def _ask(
+        self, url: Url, method: str, headers: dict[str, str], body: bytes | None, most: int
+    ) -> Answer:
+        deadline = time.monotonic() + self.terms.whole
+        for _ in range(REDIRECTS_MOST + 1):
+            answer = self.request(
+                url, method, url.request_uri, headers, body, most=most, deadline=deadline
+            )
+            if answer.status == 403 and url.scheme == "http" and b"https_port" in answer.body:
+                url = https_instead(url, answer.body)
+            elif answer.status in _REDIRECTS and "location" in answer.headers:
+                if answer.status not in _SAME_METHOD and method != "HEAD":
+                    method, body = "GET", None
+                place = parse_url(urljoin(url.url, answer.headers["location"]))
+                if place.host != url.host or (url.scheme, place.scheme) == ("https", "http"):
+                    headers.pop("Authorization", None)
+                url = place
+            else:
+                if len(answer.body) > most:
+                    raise RequestError(f"the answer has more than {most} bytes", answer.status)
+                return answer
+        raise RequestError(f"stopped after {REDIRECTS_MOST} redirects")
+
+    def request(
+        self,
+        url: Url,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        *,
+        most: int,
+        deadline: float | None = None,
+    ) -> Answer:
+        """One request and its answer: of the body at least `most` bytes and one more, if it has
+        them. Raises what urllib3 raises."""
+        headers = {
+            "Accept": "application/vnd.nsq; version=1.0",
+            "User-Agent": self.terms.user_agent,
+            **headers,
+        }
+        if url.auth:
+            headers |= make_headers(basic_auth=unquote(url.auth))
+        connection = self._connection(url, deadline or time.monotonic() + self.terms.whole)
+        try:
+            connection.connect()
+            connection.request(
+                method, target, body, headers, preload_content=False, decode_content=False
+            )
+            response = connection.getresponse()
+            lower = {name.lower(): value for name, value in response.headers.items()}
+            return Answer(response.status, lower, _read(response, most))
+        finally:
+            connection.close()
+
+    def _connection(self, url: Url, deadline: float) -> HTTPConnection:
+        if not url.host or url.scheme not in PORTS:
+            raise RequestError("not an address of an HTTP server")
+        host, port = url.host.strip("[]"), url.port or PORTS[url.scheme]
+        left = _left(deadline)
+        timeout = min(self.terms.connect_timeout, left) if self.terms.connect_timeout > 0 else left
+        if url.scheme == "http":
+            return _Connection(host, port, timeout=timeout, deadline=deadline)
+        return _TlsConnection(
+            host,
+            port,
+            timeout=timeout,
+            deadline=deadline,
+            ssl_context=self._tls_context(),
+            cert_reqs="CERT_REQUIRED" if self.terms.verify else "CERT_NONE",
+        )
+
+    def _tls_context(self) -> ssl.SSLContext:
+        """Made when first wanted, and again when one of its files has changed."""
+        terms = self.terms
+        stamp: tuple[int, ...] = ()
+        for path in (terms.root_ca_file, terms.cert_file, terms.key_file):
+            try:
+                stamp += _stamp(path)
+            except OSError as error:
+                raise RequestError(f"{path}: {reason(error)}") from None
+        if self._tls is None or stamp != self._tls_stamp:
+            try:
+                self._tls, self._tls_stamp = _make_tls_context(terms), stamp
+            except OSError as error:
+                files = [terms.root_ca_file, terms.cert_file, terms.key_file]
+                shown = ", ".join(filter(None, files))
+                raise RequestError(f"{shown}: {reason(error)}") from None
+        return self._tls
+
+
+def _make_tls_context(terms: Terms) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=terms.root_ca_file or None)
+    # Authorities of before this rule of Python's are as good to NSQ.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    oldest = max(terms.tls_min_version, ssl.TLSVersion.TLSv1_2)
+    context.minimum_version = ssl.TLSVersion(oldest)
+    context.sslsocket_class = _TlsSocket
+    if not terms.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if terms.cert_file:
+        context.load_cert_chain(terms.cert_file, terms.key_file or None)
+    return context
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    """What changes with the content of a file."""
+    if not path:
+        return ()
+    found = os.stat(path)
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def _read(response: HTTPResponse, most: int) -> bytes:
+    """The whole body, or more than an answer may have; raises if it ends early."""
+    pieces = []
+    length = 0
+    while length <= most:
+        piece = response.read(PIECE, decode_content=False)
+        if not piece:
+            break
+        pieces.append(piece)
+        length += len(piece)
+    return b"".join(pieces)

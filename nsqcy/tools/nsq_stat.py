@@ -1,0 +1,169 @@
+"""nsq_stat: the figures of a channel, a line for each look at all nsqds that have it.
+
+Looks as often as it is told, at what changes: nsqds are found anew each time. Any of them that
+cannot be asked ends it, as a sum without it would be wrong.
+"""
+
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from typing import NoReturn
+
+from nsqcy.cluster.discovery import Found
+from nsqcy.cluster.stats import ChannelFigures, NodeStats, node_stats, topic_producers
+from nsqcy.cluster.web_client import Terms, WebClient
+from nsqcy.config import Settings
+from nsqcy.durations import SECOND
+from nsqcy.options import DURATION, INT, STRING, STRINGS, Option, Options, OptionTable
+from nsqcy.tools import common
+from nsqcy.tools.common import ToolError
+
+NAME = "nsq_stat"
+NSQD_FLAG = "--nsqd-http-address"
+HEADER_EVERY = 25  # looks
+
+STATISTICS = (
+    Option("topic", STRING, "", "the topic"),
+    Option("channel", STRING, "", "the channel"),
+    Option("interval", DURATION, 2 * SECOND, "time between two looks"),
+    Option("count", INT, 0, "lines to print before it ends; without it, no end"),
+)
+SOURCES = (
+    Option("nsqd-http-address", STRINGS, (), "host:port of an nsqd to ask"),
+    common.LOOKUPD_HTTP_ADDRESS,
+    *common.http_timeouts(5 * SECOND),
+)
+NSQ_STAT = OptionTable(
+    NAME, {"Basic": (common.VERSION,), "Statistics": STATISTICS, "Sources": SOURCES}
+)
+
+HEADER = """\
+------rate------+----------------depth----------------+--------------metadata---------------
+ingress  egress |   total     mem    disk inflt   def |     req     t-o         msgs clients
+"""
+
+
+class StatOptions(Options):
+    """The values of one nsq_stat. Durations are int nanoseconds."""
+
+    table = NSQ_STAT
+
+    topic: str
+    channel: str
+    interval: int
+    count: int
+    nsqd_http_address: tuple[str, ...]
+    lookupd_http_address: tuple[str, ...]
+    http_client_connect_timeout: int
+    http_client_request_timeout: int
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run nsq_stat; gives the exit code."""
+    return common.run(_main, NAME, argv)
+
+
+def _main(argv: Sequence[str]) -> int:
+    options = resolve(common.parse(NSQ_STAT, argv))
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _leave)
+    watch(options)
+    return 0
+
+
+def _leave(number: int, frame: object) -> NoReturn:
+    raise SystemExit(0)
+
+
+def resolve(settings: Settings) -> StatOptions:
+    """The options it runs with, checked; raises ToolError."""
+    options = StatOptions(settings.values)
+    if not options.topic or not options.channel:
+        raise ToolError("--topic and --channel are required")
+    common.require_positive(
+        settings, "interval", "http_client_connect_timeout", "http_client_request_timeout"
+    )
+    if "count" in settings.given:
+        common.require_positive(settings, "count")
+    common.require_one_source(options.nsqd_http_address, options.lookupd_http_address, NSQD_FLAG)
+    for flag, addresses in (
+        (NSQD_FLAG, options.nsqd_http_address),
+        ("--lookupd-http-address", options.lookupd_http_address),
+    ):
+        if any("://" in address for address in addresses):
+            raise ToolError(f"{flag} error - address should not contain scheme")
+    return options
+
+
+def watch(options: StatOptions) -> None:
+    """Look and print until there are `count` lines; the first look has none, as it has no rates."""
+    web = WebClient(
+        Terms(
+            connect_timeout=options.http_client_connect_timeout / SECOND,
+            request_timeout=options.http_client_request_timeout / SECOND,
+            user_agent=common.user_agent(NAME),
+        )
+    )
+    seconds = options.interval / SECOND
+    before: ChannelFigures | None = None
+    looks = 0
+    while not options.count or looks <= options.count:
+        now = look(web, options)
+        if looks % HEADER_EVERY == 0:
+            common.show(HEADER)
+        if before is not None:
+            common.show(line(before, now, seconds))
+        before = now
+        looks += 1
+        time.sleep(seconds)
+
+
+def look(web: WebClient, options: StatOptions) -> ChannelFigures:
+    """The channel's figures, summed over all nsqds; raises ToolError if one cannot be asked."""
+    topic, channel = options.topic, options.channel
+    try:
+        found = topic_producers(
+            topic,
+            web=web,
+            lookupds=options.lookupd_http_address,
+            nsqds=options.nsqd_http_address,
+        )
+    except ValueError as error:
+        raise ToolError(f"ERROR: failed to get topic producers - {error}") from None
+    if problem := _problems(found):
+        raise ToolError(f"ERROR: failed to get topic producers - {problem}")
+    stats = node_stats(found.producers, topic, channel, web=web)
+    if problem := _problems(stats):
+        raise ToolError(f"ERROR: failed to get nsqd stats - {problem}")
+    summed = stats.topics.get(topic)
+    if summed is None or channel not in summed.channels:
+        raise ToolError(
+            f"ERROR: failed to find channel({channel}) in stats metadata for topic({topic})"
+        )
+    return summed.channels[channel].figures
+
+
+def _problems(asked: Found | NodeStats) -> str:
+    errors = {address: str(error) for address, error in asked.errors.items()}
+    if isinstance(asked, Found):
+        errors |= dict.fromkeys(asked.unknown, "TOPIC_NOT_FOUND")
+    return "; ".join(f"{address}: {text}" for address, text in errors.items())
+
+
+def line(before: ChannelFigures, now: ChannelFigures, seconds: float) -> str:
+    """One line of figures. Rates are what the counters gained in the interval as it was asked for,
+    without fractions."""
+    came = now.message_count - before.message_count
+    went = came - (now.depth - before.depth)
+    return (
+        f"{int(came / seconds):7} {int(went / seconds):7} | "
+        f"{now.depth:7} {now.memory_depth:7} {now.backend_depth:7} "
+        f"{now.in_flight_count:5} {now.deferred_count:5} | "
+        f"{now.requeue_count:7} {now.timeout_count:7} "
+        f"{now.message_count:12} {now.client_count:7}\n"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
