@@ -19,6 +19,12 @@ class Killed(BaseException):
     """The process ends here and now, and does nothing about it."""
 
 
+def common(one: bytes | bytearray, two: bytes) -> int:
+    """The length of their common beginning."""
+    pairs = enumerate(zip(one, two, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(two)))
+
+
 class Inode:
     def __init__(self, data: bytes = b"") -> None:
         self.data = bytearray(data)
@@ -276,7 +282,7 @@ class MemoryDisk(Disk):
                 self._lose_names(each)
 
     def _lose_bytes(self, inode: Inode) -> None:
-        same = len(os.path.commonprefix([bytes(inode.data), inode.durable_data]))
+        same = common(inode.data, inode.durable_data)
         if same < len(inode.durable_data):  # cut, or not
             kept = bytes(inode.data) if self.choose(1) else inode.durable_data
         else:

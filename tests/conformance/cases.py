@@ -34,6 +34,7 @@ SECTIONS: dict[str, list[str]] = {
     "nsqlookupd": [f"LKD-{number:02d}" for number in range(1, 52)],
     "client": [f"CL-{number:03d}" for number in range(1, 66)],
     "lookup peers": [f"LKP-{number:02d}" for number in range(1, 17)],
+    "nsq_to_file": [f"FILE-{number:03d}" for number in range(1, 24)],
     "defects": [f"F{number}" for number in range(1, 16)],
     "limitations": ["K11"],
 }

@@ -22,6 +22,11 @@ _CONVERSIONS = {
     "z": "[+-][0-9]{4}",
     "%": "%",
 }
+_PIECES = {
+    REV: "-([0-9]{6,})",
+    "<PID>": "[0-9]+",
+    **{f"\0{letter}": pattern for letter, pattern in _CONVERSIONS.items()},
+}
 _CONVERSION = re.compile("%([YymdHIMSpBbAaZz%])")
 
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
@@ -136,19 +141,11 @@ class FileNames:
 
     def _pattern(self) -> str:
         """Of the files of this topic and host, of any time, process and revision."""
-        text = os.path.normpath(self._filled(self._tokens, DATETIME))
-        datetime = _CONVERSION.split(self._datetime_format)
-        tokens = {
-            REV: "-([0-9]{6,})",
-            "<PID>": "[0-9]+",
-            # Text and letters of conversions take turns.
-            DATETIME: "".join(
-                _CONVERSIONS[piece] if index % 2 else re.escape(piece)
-                for index, piece in enumerate(datetime)
-            ),
-        }
-        pieces = re.split("(<PID>|<REV>|<DATETIME>)", text)
-        return "".join(tokens.get(piece) or re.escape(piece) for piece in pieces)
+        # A NUL marks a conversion: no name has one, and slashes are put in order around it.
+        datetime = _CONVERSION.sub("\0\\1", self._datetime_format)
+        text = os.path.normpath(self._filled(self._tokens, datetime))
+        pieces = re.split("(<PID>|<REV>|\0.)", text)
+        return "".join(_PIECES.get(piece) or re.escape(piece) for piece in pieces)
 
 
 def with_revision(name: str, revision: int) -> str:
