@@ -1,6 +1,6 @@
 # The words a person types; .ci/run says the same ones.
 #
-#   make run      an nsqd on 127.0.0.1:4150 (TCP) and :4151 (HTTP); ARGS="--workers=4" adds flags
+#   make run      nsqcy up: nsqlookupd and nsqd on 127.0.0.1; ARGS="--workers=4" adds flags
 #   make test     every test;  TESTS=tests/unit  some of them;  PYTEST="-k ring"  more for pytest
 #   make lint     ruff, mypy, cython-lint, stubtest
 #   make debug    the tests on a build with its invariants checked and live objects counted
@@ -76,22 +76,8 @@ dev: $(BUILT) $(VENV)/.extra-test $(VENV)/.extra-lint
 
 # -- running
 
-define WELCOME
-
-  nsqd: TCP on 127.0.0.1:4150, HTTP on 127.0.0.1:4151, data in ./data, options of conf/dev.ini.
-  Ctrl-C ends it, and everything is saved. In another terminal:
-
-    curl -d 'hello' 'http://127.0.0.1:4151/pub?topic=greetings'
-    curl 'http://127.0.0.1:4151/stats'
-    .venv/bin/nsqd --help
-
-endef
-export WELCOME
-
 run: $(BUILT) $(VENV)/.run
-	@mkdir -p data
-	@echo "$$WELCOME"
-	@exec $(BIN)/nsqd --config=conf/dev.ini $(ARGS)
+	@exec $(BIN)/nsqcy up --config=conf/dev.ini $(ARGS)
 
 bench: $(BUILT) $(VENV)/.run
 	$(BIN)/python -m loadtest.bench $(or $(ARGS),speed)

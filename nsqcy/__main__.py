@@ -23,6 +23,7 @@ Usage: nsqcy COMMAND
   data import PATH            take over the files of NSQ's nsqd in a data path
   data export PATH DIR        write a stopped data path as files of NSQ's nsqd
   data check PATH             read everything in a data path, and report damage
+  up [FLAGS]                  run nsqlookupd and nsqd together; -help says more
   nsqd [FLAGS]                run nsqd; -help lists its flags
   nsqlookupd [FLAGS]          run nsqlookupd
 {tools}
@@ -65,6 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _check(path, daemon)
         case ["data", *rest]:
             return int(importlib.import_module("nsqcy.nsqd.data").main(rest))
+        case ["up", *flags]:
+            return int(importlib.import_module("nsqcy.up").main(flags))
         case [("nsqd" | "nsqlookupd") as daemon, *flags]:
             return _run(daemon, f"nsqcy.{daemon}.main", flags)
         case [tool, *flags] if tool in tools():

@@ -161,3 +161,7 @@ class CoerceError(ConfigError):
             f"ERROR: Resolve failed to coerce value {self.setting}"
             f" - {self.file}: {self.where}{self.detail}"
         )
+
+
+class DaemonError(NsqError):
+    """A daemon of a test that could not start or ended badly, with the end of its log."""

@@ -259,12 +259,21 @@ class Nsqd:
 
     def home_of(self, conn: Conn) -> int | None:
         """The process that serves a connection; None while it is under way."""
-        port = conn.socket.getsockname()[1]
+        return self.home_of_port(conn.socket.getsockname()[1])
+
+    def home_of_port(self, port: int) -> int | None:
+        """The same of somebody else's connection, by its client's port."""
         for pid in self.workers():
             for each in psutil.Process(pid).net_connections(kind="tcp"):
                 if each.raddr and each.raddr.port == port:
                     return pid
         return None
+
+    def topics_of_workers(self) -> dict[int, int]:
+        """How many topics each worker has, by process id."""
+        page = self.web.get("/debug/pprof/heap").body.decode()
+        found = re.findall(r"^== worker \d+, pid (\d+)$.*?^topics: (\d+)$", page, re.M | re.S)
+        return {int(pid): int(count) for pid, count in found}
 
     def kill_worker(self, index: int) -> int:
         pid = self.workers()[index]

@@ -14,6 +14,7 @@ belongs to one event loop and is called from its thread.
 
 import asyncio
 import inspect
+import os
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
@@ -184,7 +185,8 @@ class _Face:
         except TimeoutError:
             driver.fail(ConnectionFailed(f"{address}: no connection in {options.timeout:g} s"))
         except OSError as error:
-            driver.fail(ConnectionFailed(f"{address}: {error.strerror or error}"))
+            why = os.strerror(error.errno).lower() if error.errno else str(error)
+            driver.fail(ConnectionFailed(f"{address}: {why}"))
         finally:
             driver.connecting = None
 
@@ -219,7 +221,8 @@ class Consumer(_Face):
     plain function must not block.
 
     Callbacks: on_error(error) of connections, on_exception(message, error) of handlers,
-    on_giving_up(message) before one with too many attempts is finished, on_heartbeat(connection).
+    on_giving_up(message) before one with too many attempts is finished, on_heartbeat(connection),
+    on_ready(connection) when one has subscribed.
     Raises ValueError and TypeError for options that make no sense.
     """
 
@@ -237,6 +240,7 @@ class Consumer(_Face):
         on_exception: Callable[[Message, BaseException], object] | None = None,
         on_giving_up: Callable[[Message], object] | None = None,
         on_heartbeat: Callable[[Connection], object] | None = None,
+        on_ready: Callable[[Connection], object] | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
         super().__init__()
@@ -255,6 +259,7 @@ class Consumer(_Face):
         self.core.on_exception = on_exception
         self.core.on_giving_up = on_giving_up
         self.core.on_heartbeat = on_heartbeat
+        self.core.on_ready = on_ready
         self.message_handler = message_handler
         self._concurrency = concurrency
         self._queue: deque[Message] = deque()  # delivered, and not yet handed to anybody

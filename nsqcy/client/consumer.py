@@ -99,6 +99,7 @@ class ConsumerCore:
         self.on_exception: Callable[[Message, BaseException], object] | None = None
         self.on_giving_up: Callable[[Message], object] | None = None
         self.on_heartbeat: Callable[[Connection], object] | None = None
+        self.on_ready: Callable[[Connection], object] | None = None
         self._net = net
         self._ask_at = math.inf
         self._asking = False
@@ -158,10 +159,12 @@ class ConsumerCore:
         was_ready = connection.state is not State.CONNECTING
         if connection.state is State.CLOSED:
             return
+        subscribed = connection.state in (State.READY, State.CLOSING)
         connection.close()
         nsqd = self.nsqds[connection.address]
         nsqd.connection = None
-        self.flow.remove(connection, now)
+        if subscribed:
+            self.flow.remove(connection, now)
         if self.closing:
             self._end_if_drained(now)
             return
@@ -298,6 +301,7 @@ class ConsumerCore:
         connection.codec.flow = self
         connection.subscribe(self.topic, self.channel, now)
         self.flow.add(connection, now)
+        self._tell(self.on_ready, connection)
 
     def messages(self, connection: Connection, messages: list[Message], now: float) -> None:
         most = self.options.max_tries

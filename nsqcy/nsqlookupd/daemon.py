@@ -26,6 +26,8 @@ from nsqcy.nsqlookupd.protocol import Home, Session
 from nsqcy.nsqlookupd.registry import Moment, Registry
 from nsqcy.process import spawn
 from nsqcy.process.handoff import Accepted
+from nsqcy.process.service import Notifier
+from nsqcy.process.watchdog import Watchdog
 from nsqcy.web.http import HttpServer
 
 CLEAN, FAILED = 0, 1
@@ -52,6 +54,7 @@ class Daemon:
         listeners: list[Listener],
         log: Log,
         reread: Callable[[], int | None],
+        notifier: Notifier,
     ) -> None:
         self.options = options
         self.log = log
@@ -60,6 +63,8 @@ class Daemon:
         self.home = Home(registry, _identity(options, listeners), log)
         self._listeners = listeners
         self._reread = reread
+        self._notifier = notifier
+        self._watchdog = Watchdog(notifier, lambda _: [])
         self._http = HttpServer(gevent.get_hub().loop, Api(registry, clock, options, log))
         self._connections: set[Connection] = set()
         self._acceptor = Acceptor(listeners, log, self._failed)
@@ -70,7 +75,11 @@ class Daemon:
         for listener in self._listeners:
             self.log.info(f"{listener.title}: listening on {listener.text}")
         self._acceptor.add(0, self)
+        where = ", ".join(f"{each.title} {each.text}" for each in self._listeners)
+        self._watchdog.serve(f"serving {where}")
         code: int = self._code.get()
+        self._watchdog.stop()
+        self._notifier.stopping("closing")
         self._acceptor.close()
         self._http.close()
         for connection in list(self._connections):

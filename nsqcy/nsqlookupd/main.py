@@ -10,6 +10,7 @@ Exit codes:
     2  the command line could not be read
 """
 
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from nsqcy import config, listeners, log
 from nsqcy.errors import Stop
 from nsqcy.nsqlookupd.options import NSQLOOKUPD, LookupdOptions, resolve
-from nsqcy.process import openfiles, spawn
+from nsqcy.process import openfiles, service, spawn
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,6 +41,7 @@ def _run(argv: Sequence[str]) -> int:
     for warning in settings.warnings:
         lines.warn(warning)
     openfiles.raise_limit().tell(lines)
+    notifier = service.notifier(os.environ, lines)
 
     from nsqcy.nsqlookupd.daemon import Daemon
 
@@ -50,7 +52,7 @@ def _run(argv: Sequence[str]) -> int:
             lines.error(f"SIGHUP: {stop}; everything stays as it was")
             return None
 
-    return Daemon(options, bound, lines, reread).run()
+    return Daemon(options, bound, lines, reread, notifier).run()
 
 
 def _listen(options: LookupdOptions) -> list[listeners.Listener]:

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 _PACKAGE_ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
@@ -30,9 +30,7 @@ def spawn(argv: list[str], fds: Iterable[int]) -> int:
     ]
     # A dup2 of a descriptor onto itself only clears its close-on-exec flag, in the child alone.
     actions += [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in fds]
-    return os.posix_spawn(
-        argv[0], argv, _environment(os.environ), file_actions=actions, setsigmask=BLOCKED
-    )
+    return os.posix_spawn(argv[0], argv, environment(), file_actions=actions, setsigmask=BLOCKED)
 
 
 def python(module: str, *args: str) -> list[str]:
@@ -58,10 +56,11 @@ def unpack(fd: int) -> Any:
         return json.loads(file.read())
 
 
-def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Ours, made to find this package when only the current directory led us to it."""
-    env = dict(environ)
-    if _PACKAGE_ROOT not in sys.path[1:]:
-        rest = env.get("PYTHONPATH")
-        env["PYTHONPATH"] = os.pathsep.join([_PACKAGE_ROOT, *([rest] if rest else [])])
+def environment() -> dict[str, str]:
+    """Ours, and this package can be found in it, whatever led us to it."""
+    env = dict(os.environ)
+    paths = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
+    installed = os.path.basename(_PACKAGE_ROOT) in ("site-packages", "dist-packages")
+    if not installed and _PACKAGE_ROOT not in paths:
+        env["PYTHONPATH"] = os.pathsep.join([_PACKAGE_ROOT, *paths])
     return env

@@ -2,14 +2,17 @@
 
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
+import psutil
 import pytest
 from certificates import make
 from conftest import keep
 from daemon import Nsqd
-from libraries import Consumer, Producer, libraries
+from libraries import Consumer, Producer, Program, libraries
 from web import eventually
+
+P = TypeVar("P", bound=Program)
 
 WAYS = [{"tls": True}, {"codec": "snappy"}, {"codec": "deflate"}]
 WAYS += [{"tls": True, "codec": "snappy"}, {"tls": True, "codec": "deflate"}]
@@ -43,36 +46,79 @@ def bodies(count: int) -> list[bytes]:
     ]
 
 
+def create(daemon: Nsqd, topic: str) -> int:
+    """Create a topic with a channel; returns the process that owns it: it has one more then."""
+    before = daemon.topics_of_workers()
+    daemon.web.create(topic, "c")
+    after = daemon.topics_of_workers()
+    (owner,) = (pid for pid, count in after.items() if count != before[pid])
+    return owner
+
+
+def home_of(daemon: Nsqd, program: Program) -> int | None:
+    """The worker that serves a client program's only connection."""
+    for each in psutil.Process(program.process.pid).net_connections("tcp"):
+        if each.raddr and each.raddr.port == daemon.tcp_port:
+            return daemon.home_of_port(each.laddr.port)
+    return None
+
+
+def elsewhere(daemon: Nsqd, owner: int, start: Callable[[], P]) -> P:
+    """A program whose home is not the owner of its topic, unless there is but one worker.
+
+    Nobody chooses a home, so others are started until one has another. Those at the owner's stay
+    meanwhile: what is loaded more gets the next connection last.
+    """
+    alone = len(daemon.workers()) == 1
+    misses: list[P] = []
+
+    def attempt() -> P | None:
+        program = start()
+        if eventually(lambda: home_of(daemon, program), 30) != owner or alone:
+            return program
+        misses.append(program)
+        return None
+
+    found = eventually(attempt, 60)
+    for program in misses:
+        program.close()
+    return found
+
+
 @every_library
 @every_way
 def test_publish_and_consume(
     library: str,
     way: dict[str, Any],
+    workers: int,
     secured: Nsqd,
     topic: str,
     consume: Callable[..., Consumer],
     publish: Callable[..., Producer],
 ) -> None:
-    """Three topics, so that with three workers most of the work is another worker's."""
+    """With three workers, neither end's home owns the topic: all goes through rings."""
     sent = bodies(90)
-    consumers = {}
-    names = [f"{topic}-{number}" for number in range(3)]
-    for name in names:
-        secured.web.create(name, "c")
-        consumers[name] = consume(library, secured, name, "c", rdy=20, **way)
-        # gnsq's producer takes the OK of an upgrade for the answer to a publish, and fails.
-        its_way = {} if library == "gnsq" else way
-        producer = publish(library, secured, name, batch=10, **its_way)
-        producer.publish(sent)
-        assert producer.finish() == ["OK"] * 9
-    for name in names:
-        messages = consumers[name].messages(90)
-        assert [message.body for message in messages] == sent
-        assert {message.attempts for message in messages} == {1}
-        secured.web.await_counts(name, "c", depth=0, in_flight_count=0, timeout_count=0)
-        client = secured.web.client(name, "c")
-        assert client["tls"] is way.get("tls", False)
-        codec = way.get("codec")
-        assert (client["snappy"], client["deflate"]) == (codec == "snappy", codec == "deflate")
-        consumers[name].close()
-        eventually(lambda name=name: secured.web.channel(name, "c")["clients"] == [])
+    owner = create(secured, topic)
+    consumer = elsewhere(
+        secured, owner, lambda: consume(library, secured, topic, "c", rdy=20, **way)
+    )
+    # gnsq's producer takes the OK of an upgrade for the answer to a publish, and fails.
+    its_way = {} if library == "gnsq" else way
+    producer = elsewhere(
+        secured, owner, lambda: publish(library, secured, topic, batch=10, **its_way)
+    )
+    secured.web.await_counts(topic, "c", client_count=1)
+    producer.publish(sent)
+    assert producer.finish() == ["OK"] * 9
+    messages = consumer.messages(90)
+    assert [message.body for message in messages] == sent
+    assert {message.attempts for message in messages} == {1}
+    secured.web.await_counts(topic, "c", depth=0, in_flight_count=0, timeout_count=0)
+    client = secured.web.client(topic, "c")
+    assert client["tls"] is way.get("tls", False)
+    codec = way.get("codec")
+    assert (client["snappy"], client["deflate"]) == (codec == "snappy", codec == "deflate")
+    home = secured.home_of_port(int(client["remote_address"].rpartition(":")[2]))
+    assert (home != owner) is (workers > 1)
+    consumer.close()
+    eventually(lambda: secured.web.channel(topic, "c")["clients"] == [])

@@ -2,8 +2,10 @@
 
 Ids: `Cnnn` protocol and queues, `CFG-nn` flags and config file, `HTTP-nnn` the HTTP API, `E2E-nn`
 the time from publish to finish, `STATSD-nn` what statsd gets, `LOG-nn` the request log, `LKD-nn`
-nsqlookupd, `LKP-nn` nsqd as its client, `CL-nnn` the Python client, `Hnn` demands of third-party
-harnesses, `Fn` defects of NSQ's daemon that ours does not have, `K11` a limitation likewise.
+nsqlookupd, `LKP-nn` nsqd as its client, `CL-nnn` the Python client, `TOOL-nnn` what tools have in
+common, `STAT-nnn`, `TAIL-nnn`, `FILE-nnn`, `HTTP-Tnn`, `NN-nnn`, `TO-nnn` one tool each, `Hnn`
+demands of third-party harnesses, `Fn` defects of NSQ's daemon that ours does not have, `K11` a
+limitation likewise.
 """
 
 
@@ -34,6 +36,8 @@ SECTIONS: dict[str, list[str]] = {
     "nsqlookupd": [f"LKD-{number:02d}" for number in range(1, 52)],
     "client": [f"CL-{number:03d}" for number in range(1, 66)],
     "lookup peers": [f"LKP-{number:02d}" for number in range(1, 17)],
+    "tools": ["TOOL-002", "TOOL-003", "TOOL-004", "TOOL-021"],
+    "nsq_stat": [f"STAT-{number:03d}" for number in range(1, 9)],
     "nsq_to_file": [f"FILE-{number:03d}" for number in range(1, 24)],
     "defects": [f"F{number}" for number in range(1, 16)],
     "limitations": ["K11"],

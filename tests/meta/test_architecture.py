@@ -24,7 +24,9 @@ ROWS = [
     "_session",
     "_transport _publisher",
     "client.",
+    "compat.",
     "nsqd. nsqlookupd. tools.",
+    "up testing.",
     "__main__",
 ]
 RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
@@ -35,6 +37,9 @@ CORE += ["_publisher", "_quantile", "_ring", "_session", "_store", "_topic", "_w
 WORLD = {"gevent", "socket", "select", "selectors", "asyncio", "ssl", "sys/socket.h"}
 PURE = [*CORE, "_client", "client.connection", "client.consumer", "client.flow", "client.producer"]
 PURE += ["nsqlookupd.registry", "nsqlookupd.protocol"]
+PURE += [
+    f"tools.{part}" for part in ("destinations", "json_filter", "pieces", "status", "throttle")
+]
 CLOCKLESS = sorted(set(PURE) - {"_io", "_log"})
 CLOCKS = {"time", "datetime", "time.h"}
 

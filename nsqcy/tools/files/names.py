@@ -88,8 +88,9 @@ class FileNames:
         if not revisions:
             format = format.replace(REV, "")
         elif REV not in format:
+            codec = "zstd" if suffix == ".zst" else "gzip"
             raise FormatError(
-                "missing <REV> in --filename-format when gzip, zstd, rotation, or work dir enabled"
+                f"missing <REV> in --filename-format when {codec}, rotation, or work dir enabled"
             )
         if suffix and not format.endswith(suffix):
             format += suffix

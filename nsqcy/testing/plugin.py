@@ -1,0 +1,74 @@
+"""The pytest plugin: nothing to import where nsqcy is installed. `-p no:nsqcy` turns it off.
+
+    def test_publish(nsqd):
+        producer = gnsq.Producer(nsqd.tcp_address)
+
+nsqd, nsqlookupd                    a daemon of the test's own (nsqcy.testing.Nsqd, Nsqlookupd); the
+                                    nsqd of a test that has both registers with the nsqlookupd
+nsqd_factory, nsqlookupd_factory    start daemons that live until the session ends, for fixtures of
+                                    your own: `nsqd_factory(mem_queue_size=0)`
+
+A test that fails shows the end of the logs of its own daemons.
+"""
+
+import contextlib
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, TypeVar
+
+import pytest
+
+from nsqcy import testing
+
+D = TypeVar("D", bound=testing.Daemon)
+
+
+@pytest.fixture
+def nsqd(request: pytest.FixtureRequest) -> Iterator[testing.Nsqd]:
+    """An nsqd of the test's own."""
+    lookupds = []
+    if "nsqlookupd" in request.fixturenames:
+        lookupds.append(request.getfixturevalue("nsqlookupd").tcp_address)
+    with testing.nsqd(lookupd_tcp_address=lookupds) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def nsqlookupd() -> Iterator[testing.Nsqlookupd]:
+    """An nsqlookupd of the test's own."""
+    with testing.nsqlookupd() as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="session")
+def nsqd_factory() -> Iterator[Callable[..., testing.Nsqd]]:
+    """`nsqd_factory(**options)` starts an nsqd that lives until the session ends."""
+    yield from _factory(testing.nsqd)
+
+
+@pytest.fixture(scope="session")
+def nsqlookupd_factory() -> Iterator[Callable[..., testing.Nsqlookupd]]:
+    """`nsqlookupd_factory(**options)` starts an nsqlookupd that lives until the session ends."""
+    yield from _factory(testing.nsqlookupd)
+
+
+def _factory(make: Callable[..., D]) -> Iterator[Callable[..., D]]:
+    with contextlib.ExitStack() as running:
+
+        def start(**options: Any) -> D:
+            daemon = make(**options)
+            running.enter_context(daemon)
+            return daemon
+
+        yield start
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        for value in getattr(item, "funcargs", {}).values():
+            if isinstance(value, testing.Daemon):
+                report.sections.append((f"{value.table.daemon} log", value.tail()))
+    return report

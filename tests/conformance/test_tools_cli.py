@@ -1,0 +1,66 @@
+"""What all tools have in common on the command line."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import tool
+from daemon import environment
+
+from nsqcy.__main__ import tools
+
+DATE = r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d "
+
+
+def test_there_are_tools() -> None:
+    assert "nsq_stat" in tools()
+
+
+@pytest.mark.case("TOOL-002")
+@pytest.mark.parametrize("name", tools())
+def test_version(name: str) -> None:
+    result = tool.run(name, "--version")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert re.fullmatch(rf"{name} v\d+\.\d+\.\d+\n", result.stdout)
+
+
+@pytest.mark.case("TOOL-003")
+@pytest.mark.parametrize("name", tools())
+def test_help(name: str) -> None:
+    result = tool.run(name, "-h")
+    assert (result.returncode, result.stdout) == (0, "")
+    assert result.stderr.startswith(f"Usage of {name}:\n  -")
+
+
+@pytest.mark.case("TOOL-004")
+@pytest.mark.parametrize("name", tools())
+def test_unknown_flag(name: str) -> None:
+    result = tool.run(name, "--bogus")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("flag provided but not defined: -bogus\nUsage of ")
+
+
+@pytest.mark.parametrize("name", tools())
+def test_by_the_nsqcy_command(name: str) -> None:
+    words = [sys.executable, "-m", "nsqcy", name, "--version"]
+    result = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=30)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"{name} v")
+
+
+@pytest.mark.case("TOOL-021")
+@pytest.mark.parametrize(
+    ("sources", "text"),
+    [
+        ((), "--nsqd-http-address or --lookupd-http-address required"),
+        (
+            ("--nsqd-http-address=a:1", "--lookupd-http-address=b:2"),
+            "use --nsqd-http-address or --lookupd-http-address not both",
+        ),
+    ],
+)
+def test_sources_of_nsq_stat(sources: tuple[str, ...], text: str) -> None:
+    result = tool.run("nsq_stat", "--topic=t", "--channel=c", *sources)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert re.fullmatch(DATE + re.escape(text) + "\n", result.stderr), result.stderr

@@ -1,0 +1,102 @@
+"""Answers of lookupds and nsqds: whatever the bytes are, they are read or refused, and nothing
+else happens."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from fuzz.garbage import ODD_JSON
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from nsqcy.cluster.discovery import Producer, lookup_url, parse_lookup, parse_nodes
+from nsqcy.cluster.stats import TopicStats, parse_stats, sum_topics
+from nsqcy.errors import RequestError
+
+HEADERS = st.sampled_from([{}, {"x-nsq-content-type": "nsq; version=1.0"}])
+KEYS = ["producers", "data", "broadcast_address", "tcp_port", "http_port", "hostname", "version"]
+KEYS += ["topics", "tombstones", "channels", "topic_name", "channel_name", "depth", "paused"]
+KEYS += ["message_count", "backend_depth", "Depth", "status_code", "in_flight_count", "x"]
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-(1 << 70), 1 << 70),
+    st.floats(),
+    st.text(max_size=8),
+    st.sampled_from([4150, "127.0.0.1", "\ud800", 10**400, -1, 65536]),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda each: st.one_of(
+        st.lists(each, max_size=4), st.dictionaries(st.sampled_from(KEYS), each, max_size=6)
+    ),
+    max_leaves=30,
+)
+
+
+def almost(each: dict[str, Any]) -> st.SearchStrategy[Any]:
+    """An object that is right but for some of its values."""
+    return st.dictionaries(st.sampled_from(sorted(each)), VALUES, max_size=2).map(
+        lambda changes: {**each, **changes}
+    )
+
+
+PRODUCER = {"broadcast_address": "a", "tcp_port": 1, "http_port": 2, "hostname": "h"}
+NODE = PRODUCER | {"topics": ["t"], "tombstones": [True]}
+CHANNEL = {"channel_name": "c", "depth": 5, "message_count": 7, "paused": False}
+TOPIC = {"topic_name": "t", "channels": [CHANNEL], "depth": 1, "backend_depth": 2}
+BODIES = st.one_of(
+    st.binary(max_size=60),
+    st.sampled_from(ODD_JSON),
+    st.sampled_from([b"[" * 100_000, b'{"producers":' * 50_000, b'{"data":' * 50_000]),
+    VALUES.map(lambda value: json.dumps(value).encode()),
+    st.fixed_dictionaries(
+        {
+            "producers": st.lists(st.one_of(almost(NODE), VALUES), max_size=3),
+            "topics": st.lists(st.one_of(almost(TOPIC), VALUES), max_size=3),
+        }
+    ).map(lambda value: json.dumps(value).encode()),
+)
+
+
+def read_or_refused(read: Callable[..., list[Any]], body: bytes, headers: Any) -> list[Any]:
+    try:
+        return read(body, headers)
+    except RequestError as error:
+        assert "cannot be read" in str(error)
+        return []
+
+
+@settings(deadline=None, max_examples=300)
+@given(BODIES, HEADERS)
+@example(b'{"producers":[{"tcp_port":' + b"9" * 5000 + b"}]}", {})
+def test_lookups(body: bytes, headers: dict[str, str]) -> None:
+    for read in (parse_lookup, parse_nodes):
+        for each in read_or_refused(read, body, headers):
+            assert isinstance(each, Producer) and each.broadcast_address
+            assert 0 <= each.tcp_port < 65536 and 0 <= each.http_port < 65536
+            each.broadcast_address.encode()
+            assert all(type(mark) is bool for mark in each.topics.values())
+
+
+@settings(deadline=None, max_examples=300)
+@given(BODIES, HEADERS)
+@example(b'{"topics":[{"depth":' + b"9" * 5000 + b"}]}", {})
+def test_statistics(body: bytes, headers: dict[str, str]) -> None:
+    topics = read_or_refused(parse_stats, body, headers)
+    assert all(isinstance(each, TopicStats) for each in topics)
+    for name, each in sum_topics([*topics, *topics]).items():
+        name.encode()
+        rows = [row.figures.depth for row in topics if row.name == name]
+        assert each.figures.depth == 2 * sum(rows)
+
+
+@settings(deadline=None)
+@given(st.text(), st.text(max_size=20))
+def test_addresses(address: str, topic: str) -> None:
+    try:
+        url = lookup_url(address, topic)
+    except ValueError:
+        return
+    assert url.startswith(("http://", "https://")) and "topic=" in url
