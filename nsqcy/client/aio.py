@@ -306,8 +306,8 @@ class Consumer(_Face):
             message.requeue(0, backoff=False)
         self.core.stop(self.now(), graceful=graceful)
         self.rearm()
+        self._wake_all()  # who iterates may have to answer what he has before this can end
         await self._end()
-        self._wake_all()
 
     def stopped(self) -> None:
         super().stopped()
