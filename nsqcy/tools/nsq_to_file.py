@@ -44,7 +44,7 @@ from nsqcy.tools.consuming import ClientLines
 from nsqcy.tools.files import names
 from nsqcy.tools.files.codecs import Codec, Gzip, Plain, Zstd
 from nsqcy.tools.files.disk import Disk
-from nsqcy.tools.files.names import FileNames
+from nsqcy.tools.files.names import FileNames, FormatError
 from nsqcy.tools.files.writer import FileInUse, Moment, Rules, TopicFiles
 from nsqcy.tools.progress import Progress
 from nsqcy.tools.threads import Threads
@@ -185,8 +185,9 @@ class Archive:
 
     def __init__(self, options: ToFileOptions) -> None:
         self._options = options
-        self._keywords = consumer_keywords(options.consumer_opt)
-        self._keywords |= {
+        self._keywords = {
+            "max_tries": 0,  # a message is written, however often that has failed
+            **consumer_keywords(options.consumer_opt),
             "max_in_flight": options.max_in_flight,
             "user_agent": common.user_agent(NAME),
         }
@@ -197,8 +198,11 @@ class Archive:
         self._client_lines = Lines(self._progress)
         self._topics: dict[str, Topic] = {}
         self._passed_over: set[str] = set()
-        # What an error in the options is for any topic, it is for this one.
-        self._files("topic")
+        try:
+            self._lookupds = self._lookupd_clients()
+            self._files("topic")  # what is wrong for this one is so for any
+        except (FormatError, ValueError) as error:
+            raise ToolError(str(error)) from None
 
     async def run(self) -> int:
         """Until a signal or a failure; gives the exit code."""
@@ -278,20 +282,27 @@ class Archive:
         except (NsqError, ValueError) as error:
             self._log.error(f"couldn't create logger for new topic {name}: {error}")
 
-    def _known_topics(self) -> list[str]:
-        """What those lookupds know that answer. Runs in a thread."""
+    def _lookupd_clients(self) -> dict[str, LookupdClient]:
+        """Raises ValueError for an address that is none."""
         options = self._options
         terms = Terms(
             connect_timeout=options.http_client_connect_timeout / SECOND,
             request_timeout=options.http_client_request_timeout / SECOND,
             user_agent=common.user_agent(NAME),
         )
+        addresses = options.lookupd_http_address
+        return {each: LookupdClient.from_url(each, terms=terms) for each in addresses}
+
+    def _known_topics(self) -> list[str]:
+        """What those lookupds know that answer. Runs in a thread."""
 
         def ask(address: str) -> list[str]:
-            found = LookupdClient.from_url(address, terms=terms).topics().get("topics")
-            return [each for each in found or () if isinstance(each, str)]
+            topics = self._lookupds[address].topics().get("topics")
+            found = topics if isinstance(topics, list) else []
+            return [each for each in found if isinstance(each, str)]
 
-        outcome = ask_all(options.lookupd_http_address, ask, terms.whole)
+        limit = self._options.http_client_request_timeout / SECOND
+        outcome = ask_all(list(self._lookupds), ask, limit)
         for address, error in outcome.errors.items():
             self._log.error(f"could not retrieve topic list: {address}: {error}")
         return sorted({name for found in outcome.values.values() for name in found})
@@ -393,7 +404,7 @@ class Topic:
             self._woken.set_result(None)
 
     async def close(self, *, graceful: bool) -> None:
-        """Take nothing more; what was taken is made safe and finished, if that is still possible."""
+        """Take nothing more. With `graceful`, what was taken is made safe and finished."""
         closing = asyncio.ensure_future(self._consumer.close(graceful=graceful))
         await asyncio.gather(closing, *self._tasks)
 
