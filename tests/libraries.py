@@ -25,6 +25,7 @@ NODE_MODULES = Path(
     os.environ.get("NSQCY_NODE_MODULES") or Path(__file__).parents[1] / "node_modules"
 ).absolute()
 LIBRARIES = ("pynsq", "gnsq", "nsqjs")
+OURS = ("aio", "blocking")
 
 
 def absent(library: str) -> str:
@@ -56,10 +57,10 @@ def need_all() -> None:
 class Program:
     """One run of a client program."""
 
-    def __init__(self, library: str, daemon: Nsqd, mode: str, **options: Any) -> None:
+    def __init__(self, library: str, daemon: Nsqd | None, mode: str, **options: Any) -> None:
         script = PROGRAMS / f"{library}_client.{'js' if library == 'nsqjs' else 'py'}"
         program = "node" if library == "nsqjs" else sys.executable
-        words = [f"--address=127.0.0.1:{daemon.tcp_port}"]
+        words = [f"--address=127.0.0.1:{daemon.tcp_port}"] if daemon else []
         for name, value in options.items():
             words.append(f"--{name}" if value is True else f"--{name}={value}")
         self.library = library
@@ -124,7 +125,7 @@ class Consumer(Program):
     """Collects what it is sent."""
 
     def __init__(
-        self, library: str, daemon: Nsqd, topic: str, channel: str, **options: Any
+        self, library: str, daemon: Nsqd | None, topic: str, channel: str, **options: Any
     ) -> None:
         self.raw: list[bytes] = []
         super().__init__(library, daemon, "consume", topic=topic, channel=channel, **options)

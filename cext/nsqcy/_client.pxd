@@ -17,7 +17,7 @@ cdef class Codec:
     cdef Output output
     cdef bytearray partial          # received and not yet a whole frame
     cdef size_t wanted              # bytes of `partial` before another look is worth it
-    cdef uint32_t longest           # bytes a frame may announce
+    cdef uint32_t longest           # bytes a message's frame may announce
     cdef bint closed
     cdef readonly Py_ssize_t in_flight
     cdef public object wake         # called when output waits and none did before
@@ -25,7 +25,7 @@ cdef class Codec:
 
     cdef Py_ssize_t parse(self, const uint8_t *at, size_t left, list messages, list frames,
                           Py_ssize_t most) except -1
-    cdef int check_size(self, uint32_t size) except -1
+    cdef int check_size(self, const uint8_t *at, size_t left) except -1
     cdef int rouse(self, size_t before) except -1
     cdef int put_id(self, const char *verb, size_t length, Message message) except -1
     cdef int answer(self, Message message, Outcome outcome, int64_t delay) except -1

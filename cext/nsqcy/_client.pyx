@@ -31,9 +31,11 @@ cdef enum:
     ID = 16
     SPELLS_HTTP = 1213486160        # "HTTP", read as the size of a frame
     LONGEST_FRAME = 0x7fffffff
+    LONGEST_ANSWER = 1 << 20        # bytes of a frame that is no message
     LONGEST_DELAY = 24              # characters of a delay with its space and line feed
     OK_TEXT = 0x4f4b
 
+cdef int64_t LONGEST_WAIT = 1LL << 53       # milliseconds
 cdef uint64_t OK_HEAD = <uint64_t>6 << 32       # its size, and the type of a response
 
 
@@ -50,12 +52,14 @@ cdef class Codec:
 
     `flow` is the connection's consumer's Flow, or None for one that only publishes; `wake()` is
     called when there is something to take and there was nothing before. `longest`: bytes of the
-    longest frame that is accepted, 0 for any.
+    longest message that is accepted, 0 for any.
     """
 
     def __init__(self, str address not None, uint32_t longest=0):
         self.address = address
-        self.longest = min(longest, <uint32_t>LONGEST_FRAME) if longest else LONGEST_FRAME
+        self.longest = LONGEST_FRAME
+        if 0 < longest < <uint32_t>LONGEST_FRAME - FRAME_HEADER - MESSAGE_HEADER:
+            self.longest = longest + 4 + MESSAGE_HEADER
         self.output = Output()
         self.partial = bytearray()
 
@@ -95,9 +99,9 @@ cdef class Codec:
         self.wanted = 4
         while left >= 4 and most:
             size = load_be32(at)
-            self.check_size(size)
+            self.check_size(at, left)
             if left - 4 < size:
-                self.wanted = 4 + <size_t>size
+                self.wanted = 4 + <size_t>size if left >= FRAME_HEADER else FRAME_HEADER
                 break
             type = load_be32(at + 4)
             if type == <uint32_t>MESSAGE:
@@ -113,13 +117,19 @@ cdef class Codec:
         self.in_flight += len(messages)
         return at - start
 
-    cdef int check_size(self, uint32_t size) except -1:
+    cdef int check_size(self, const uint8_t *at, size_t left) except -1:
+        """Whether the frame that begins here is worth waiting for: its type says how long it may
+        be, once that has come."""
+        cdef uint32_t size = load_be32(at)
+        cdef uint32_t most = LONGEST_FRAME
         if size == SPELLS_HTTP:
             raise ProtocolError(f"unexpected HTTP response from {self.address},"
                                 " a nsqd TCP endpoint is required")
-        if size < 4 or size > self.longest:
+        if left >= FRAME_HEADER:
+            most = self.longest if load_be32(at + 4) == <uint32_t>MESSAGE else LONGEST_ANSWER
+        if size < 4 or size > most:
             raise ProtocolError(f"{self.address} announces a frame of {size} bytes,"
-                                f" 4 to {self.longest} are allowed")
+                                f" 4 to {most} are allowed")
         return 0
 
     def rest(self):
@@ -240,16 +250,17 @@ cdef class Message:
     def requeue(self, delay=None, *, time_ms=None, bint backoff=True):
         """Have it delivered again, after `delay` seconds or `time_ms` milliseconds, or after the
         consumer's delay for its number of attempts. With `backoff` the whole consumer slows down.
-        Raises AlreadyAnswered, and ValueError for a negative delay."""
+        Raises AlreadyAnswered, and ValueError for a delay that is negative or no number."""
         cdef int64_t milliseconds
         if time_ms is not None:
-            milliseconds = time_ms
+            wanted = time_ms
         elif delay is not None:
-            milliseconds = round(delay * 1000)
+            wanted = delay * 1000
         else:
-            milliseconds = 0 if self.codec.flow is None else self.codec.flow.delay_of(self.attempts)
-        if milliseconds < 0:
-            raise ValueError(f"a message cannot be requeued by {milliseconds} ms")
+            wanted = 0 if self.codec.flow is None else self.codec.flow.delay_of(self.attempts)
+        if not 0 <= wanted <= LONGEST_WAIT:
+            raise ValueError(f"a message cannot be requeued by {wanted} ms")
+        milliseconds = round(wanted)
         self.codec.answer(self, FAILED if backoff else REQUEUED, milliseconds)
 
     def touch(self):

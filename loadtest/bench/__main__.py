@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadtest.bench import daemon, memory, speed
+from loadtest.bench import clients, daemon, memory, speed
 
 
 def parser() -> argparse.ArgumentParser:
@@ -28,14 +28,18 @@ def parser() -> argparse.ArgumentParser:
     quick.add_argument("--target-http", metavar="HOST:PORT", help="its HTTP address")
     quick.add_argument("--pid", type=int, default=0, help="its process, if it is not found")
     kinds.add_parser("memory", parents=[common], help=", ".join(memory.SCENARIOS))
+    clients.configure(kinds.add_parser("clients", help=clients.__doc__))
     return whole
 
 
 def main(argv: Sequence[str]) -> int:
     words = list(argv)
-    if not words or words[0] not in ("speed", "memory", "-h", "--help"):
+    if not words or words[0] not in ("speed", "memory", "clients", "-h", "--help"):
         words.insert(0, "speed")
     args = parser().parse_args(words)
+    if args.kind == "clients":
+        clients.run_all(args)
+        return 0
     known = speed.SCENARIOS if args.kind == "speed" else memory.SCENARIOS
     wanted = args.only.split(",") if args.only else list(known)
     if unknown := set(wanted) - known.keys():

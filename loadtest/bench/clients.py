@@ -1,7 +1,5 @@
 """Python clients side by side: one process of each against the same nsqd, in one run.
 
-    python -m loadtest.bench.clients [--messages N] [--repeat R] [--target HOST:PORT]
-
 publish   messages one by one, each waiting for its OK, 100 of them under way at a time
 mpub      the same in batches of 100, 10 under way
 consume   what was published before, RDY 2500, finished one by one
@@ -19,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -300,7 +298,7 @@ def run(library: str, job: Job) -> dict[str, float]:
     """One library's turn, in a process of its own."""
     words = [library, job.scenario, job.address, job.topic, str(job.messages)]
     done = subprocess.run(
-        [sys.executable, "-m", "loadtest.bench.clients", "--one", *words],
+        [sys.executable, "-m", "loadtest.bench.clients", *words],
         stdout=subprocess.PIPE,
         check=True,
         timeout=600,
@@ -346,26 +344,23 @@ def median(figures: list[dict[str, float]], which: str) -> float:
     return statistics.median(each[which] for each in figures)
 
 
-def main(argv: Sequence[str]) -> int:
-    if argv[:1] == ["--one"]:
-        name, scenario, address, topic, messages = argv[1:]
-        LIBRARIES[name](Job(scenario, address, topic, int(messages)))
-        return 0
-    parser = argparse.ArgumentParser(prog="python -m loadtest.bench.clients")
-    parser.add_argument("--messages", type=int, default=200_000)
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--messages", type=int, default=200_000, help="of ours; a fifth for others")
     parser.add_argument("--repeat", type=int, default=3, help="runs of which the median is shown")
-    parser.add_argument("--only", default=",".join(LIBRARIES), help="libraries, with commas")
+    parser.add_argument("--libraries", default=",".join(LIBRARIES), help="with commas")
     parser.add_argument("--target", metavar="HOST:PORT", help="an NSQ that runs already")
     parser.add_argument("--target-http", metavar="HOST:PORT", help="its HTTP address")
-    args = parser.parse_args(argv)
+
+
+def run_all(args: argparse.Namespace) -> None:
     with ExitStack() as stack:
         if args.target:
             nsqd = daemon.running(args.target, args.target_http, 0)
         else:
             nsqd = stack.enter_context(daemon.private(1, mem_queue_size=1_000_000_000))
-        compare(nsqd, args.only.split(","), args.messages, args.repeat)
-    return 0
+        compare(nsqd, args.libraries.split(","), args.messages, args.repeat)
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+if __name__ == "__main__":  # one library's turn
+    name, scenario, address, topic, messages = sys.argv[1:]
+    LIBRARIES[name](Job(scenario, address, topic, int(messages)))

@@ -185,8 +185,7 @@ class _Face:
         except TimeoutError:
             driver.fail(ConnectionFailed(f"{address}: no connection in {options.timeout:g} s"))
         except OSError as error:
-            why = os.strerror(error.errno).lower() if error.errno else str(error)
-            driver.fail(ConnectionFailed(f"{address}: {why}"))
+            driver.fail(ConnectionFailed(f"{address}: {_why(error)}"))
         finally:
             driver.connecting = None
 
@@ -202,6 +201,13 @@ class _Face:
             task.cancel()
         if self._timer is not None:
             self._timer.cancel()
+
+
+def _why(error: OSError) -> str:
+    # asyncio puts the address where the reason should be; names that are not found have numbers of
+    # their own, below 0.
+    number = error.errno or 0
+    return (os.strerror(number) if number > 0 else error.strerror or str(error)).lower()
 
 
 def _local(options: ConnectionOptions) -> tuple[str, int] | None:

@@ -72,8 +72,7 @@ class Connection:
         self.address = address
         self.options = options
         self.state = State.CONNECTING
-        longest = options.max_msg_size + 30 if options.max_msg_size else 0
-        self.codec = Codec(str(address), longest)
+        self.codec = Codec(str(address), options.max_msg_size)
         self.ready = 0  # the RDY last sent
         self.max_ready = OLD_MAX_READY
         self.last_message = -math.inf

@@ -118,10 +118,13 @@ class ConsumerCore:
     @property
     def due(self) -> float:
         """When tick() is next wanted."""
-        due = min(self.flow.due, self._ask_at, self._give_up_at)
+        due = min((each.due for each in self.connections), default=math.inf)
+        if self.closing:
+            return min(due, self._give_up_at)
         for nsqd in self.nsqds.values():
-            due = min(due, nsqd.retry_at if nsqd.connection is None else nsqd.connection.due)
-        return due
+            if nsqd.connection is None:
+                due = min(due, nsqd.retry_at)
+        return min(due, self.flow.due, self._ask_at)
 
     def tick(self, now: float) -> None:
         """Do what is due."""
@@ -159,15 +162,13 @@ class ConsumerCore:
         was_ready = connection.state is not State.CONNECTING
         if connection.state is State.CLOSED:
             return
-        subscribed = connection.state in (State.READY, State.CLOSING)
         connection.close()
         nsqd = self.nsqds[connection.address]
         nsqd.connection = None
-        if subscribed:
-            self.flow.remove(connection, now)
         if self.closing:
             self._end_if_drained(now)
             return
+        self.flow.remove(connection, now)
         error = connection.failure or error
         log.warning("[%s] %s: %s", self.name, connection.address, error)
         self._tell(self.on_error, error)

@@ -113,7 +113,7 @@ def shares(lanes: Collection[Lane], budget: int) -> dict[Lane, int]:
     left = len(lanes)
     # Those that may have least come first: what they cannot take is there for the others.
     for lane in sorted(lanes, key=attrgetter("max_ready")):
-        found[lane] = min(lane.max_ready, -(-budget // left))
+        found[lane] = min(lane.max_ready, budget // left)
         budget -= found[lane]
         left -= 1
     return found
@@ -167,10 +167,10 @@ class Flow:
         self._spread(now)
 
     def remove(self, lane: Lane, now: float) -> None:
-        """A connection that was added is lost, with its RDY and what it had in flight."""
-        self.lanes.remove(lane)
-        del self._since[lane]
-        self._spread(now)
+        """A connection is lost, with its RDY and what it had in flight, or never subscribed."""
+        if self._since.pop(lane, None) is not None:
+            self.lanes.remove(lane)
+            self._spread(now)
 
     def set_max_in_flight(self, count: int, now: float) -> None:
         """0 pauses."""
@@ -245,7 +245,7 @@ class Flow:
         """RDY 1 for those that have RDY and stay, and for as many more as there may be."""
         holders = [lane for lane in self.lanes if lane.ready and lane not in leaving]
         waiting = [lane for lane in self.lanes if not lane.ready]
-        kept = holders[max(0, len(holders) - budget) :]
+        kept = holders[:budget]
         return dict.fromkeys(kept + waiting[: budget - len(kept)], 1)
 
     def _leaving(self, now: float) -> set[Lane]:

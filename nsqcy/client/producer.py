@@ -130,6 +130,7 @@ class ProducerCore:
         self.running = False
         self.closing = False
         self.pending_bytes = 0  # of publishes without an answer
+        self.retried = 0  # how often one was tried again
         self.waiting: deque[Publish] = deque()  # for a connection
         self.on_error: Callable[[Error], object] | None = None
         self.on_retry: Callable[[Publish, Error], object] | None = None
@@ -214,8 +215,12 @@ class ProducerCore:
             self._ask_at = min(self._ask_at, now)
         lost, nsqd.pending = nsqd.pending, deque()
         self._forget(connection.address, nsqd)
+        retried = self.retried
         for publish in lost:
             self._failed(publish, ConnectionFailed(str(error)), now, elsewhere=True)
+        if lost:
+            count = self.retried - retried
+            log.warning("[%s] of %d publishes %d are tried again", self.name, len(lost), count)
         self._fail_waiting(now)
         self._end_if_done()
 
@@ -342,7 +347,7 @@ class ProducerCore:
         if not can or (self.closing and not self.running):
             self._done(publish, error)
             return
-        log.warning("[%s] publish to %s tried again: %s", self.name, publish.topic, error)
+        self.retried += 1
         self._tell(self.on_retry, publish, error)
         if self._open:
             self._send(publish)

@@ -1,11 +1,13 @@
 """Which nsqds there are, as nsqlookupds know them.
 
 All lookupds are asked at once, and what they say is united: one that fails does not hide what the
-others know. Reading an answer and making a URL are pure functions; lookup() and nodes() wait.
+others know. Reading an answer and making a URL are pure functions; lookup(), nodes()
+and topics() wait.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 from urllib3.exceptions import LocationParseError
@@ -16,9 +18,12 @@ from nsqcy.cluster import answers
 from nsqcy.cluster.parallel import Outcome, ask_all
 from nsqcy.cluster.web_client import PORTS, WebClient, unwanted
 from nsqcy.errors import RequestError
+from nsqcy.names import is_valid_name
 
 ANSWER_MOST = 32 << 20  # bytes
 NOT_FOUND = 404
+
+Item = TypeVar("Item")
 
 
 # --- producers ----------------------------------------------------------------------------------
@@ -87,6 +92,7 @@ def _producers(fields: gojson.Fields) -> gojson.Fields:
     return {"producers": (gojson.array(gojson.structure(fields), gojson.EMPTY), [])}
 
 
+_TOPICS: gojson.Fields = {"topics": (gojson.array(gojson.text, ""), [])}
 _LOOKUP = _producers(PRODUCER)
 _NODES = _producers(_NODE)
 
@@ -106,6 +112,11 @@ def parse_nodes(body: bytes, headers: Mapping[str, str]) -> list[Producer]:
         tombstones += [False] * len(names)  # some lookupds give fewer of them
         producers.append(Producer(**each, topics=dict(zip(names, tombstones, strict=False))))
     return _addressed(producers)
+
+
+def parse_topics(body: bytes, headers: Mapping[str, str]) -> list[str]:
+    """The names in an answer of /topics, without those no topic can have."""
+    return list(filter(is_valid_name, answers.read(body, headers, _TOPICS)["topics"]))
 
 
 def _addressed(producers: Iterable[Producer]) -> list[Producer]:
@@ -144,11 +155,11 @@ def lookup_url(address: str, topic: str) -> str:
     return url._replace(path=path, query=urlencode([*query, ("topic", topic)])).url
 
 
-def nodes_url(address: str) -> str:
-    """Where a lookupd is asked for all nsqds: beside its /lookup; raises ValueError."""
+def lookupd_url(address: str, name: str) -> str:
+    """Where a lookupd is asked for its /nodes, say: beside its /lookup; raises ValueError."""
     url = daemon_url(address)
     folder = (url.path or "/").rpartition("/")[0]
-    return url._replace(path=f"{folder}/nodes").url
+    return url._replace(path=f"{folder}/{name}").url
 
 
 def bearer(secret: str | bytes | None) -> dict[str, str]:
@@ -195,16 +206,8 @@ def lookup(
 ) -> Found:
     """The producers of a topic. Raises ValueError for an address that cannot be one; whatever
     happens with a lookupd is in the result."""
-    urls = {address: parse_url(lookup_url(address, topic)) for address in addresses}
-    headers = bearer(auth_secret)
-
-    def ask(address: str) -> list[Producer]:
-        answer = web.ask(urls[address], headers=headers, most=ANSWER_MOST)
-        if answer.status != 200:
-            raise unwanted(answer)
-        return parse_lookup(answer.body, answer.headers)
-
-    outcome = ask_all(addresses, ask, web.terms.whole)
+    urls = {address: lookup_url(address, topic) for address in addresses}
+    outcome = _ask(urls, parse_lookup, web, auth_secret)
     unknown = [each for each, error in outcome.errors.items() if error.status == NOT_FOUND]
     errors = {each: error for each, error in outcome.errors.items() if each not in unknown}
     return Found(outcome.values, unknown, errors)
@@ -218,15 +221,36 @@ def nodes(
     auth_secret: str | bytes | None = None,
 ) -> Found:
     """All nsqds, of whatever topics; given one, without those that a tombstone hides from it."""
-    urls = {address: parse_url(nodes_url(address)) for address in addresses}
+    urls = {address: lookupd_url(address, "nodes") for address in addresses}
+    outcome = _ask(urls, parse_nodes, web, auth_secret)
+    shown = {
+        address: [each for each in found if topic is None or not each.topics.get(topic)]
+        for address, found in outcome.values.items()
+    }
+    return Found(shown, (), outcome.errors)
+
+
+def topics(
+    addresses: Sequence[str], *, web: WebClient, auth_secret: str | bytes | None = None
+) -> Outcome[str, list[str]]:
+    """The names of all topics, as each of the lookupds knows them."""
+    urls = {address: lookupd_url(address, "topics") for address in addresses}
+    return _ask(urls, parse_topics, web, auth_secret)
+
+
+def _ask(
+    urls: Mapping[str, str],
+    read: Callable[[bytes, Mapping[str, str]], list[Item]],
+    web: WebClient,
+    auth_secret: str | bytes | None,
+) -> Outcome[str, list[Item]]:
+    """What each lookupd answers, by its address."""
     headers = bearer(auth_secret)
 
-    def ask(address: str) -> list[Producer]:
-        answer = web.ask(urls[address], headers=headers, most=ANSWER_MOST)
+    def ask(address: str) -> list[Item]:
+        answer = web.ask(parse_url(urls[address]), headers=headers, most=ANSWER_MOST)
         if answer.status != 200:
             raise unwanted(answer)
-        found = parse_nodes(answer.body, answer.headers)
-        return [each for each in found if topic is None or not each.topics.get(topic)]
+        return read(answer.body, answer.headers)
 
-    outcome: Outcome[str, list[Producer]] = ask_all(addresses, ask, web.terms.whole)
-    return Found(outcome.values, (), outcome.errors)
+    return ask_all(list(urls), ask, web.terms.whole)

@@ -5,7 +5,6 @@ message is the tool's affair.
 """
 
 import asyncio
-import logging
 import signal
 from collections.abc import Coroutine, Iterable
 from types import TracebackType
@@ -14,14 +13,8 @@ from typing import Any, Protocol, Self
 from nsqcy.client.aio import Consumer
 from nsqcy.client.connection import Connection
 from nsqcy.names import is_valid_name
-from nsqcy.tools.common import ToolError, say
-
-LEVELS = {
-    logging.DEBUG: "DBG",
-    logging.INFO: "INF",
-    logging.WARNING: "WRN",
-    logging.ERROR: "ERR",
-}
+from nsqcy.tools.client_lines import ClientLines
+from nsqcy.tools.common import ToolError
 
 
 class Sources(Protocol):
@@ -31,30 +24,6 @@ class Sources(Protocol):
     def nsqd_tcp_address(self) -> tuple[str, ...]: ...
     @property
     def lookupd_http_address(self) -> tuple[str, ...]: ...
-
-
-class ClientLines(logging.Handler):
-    """The client's lines, as tools of NSQ have them: level, number of the consumer, text."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.INFO)
-        self._names: list[str] = []
-
-    def introduce(self, name: str) -> None:
-        """The next number is that of this consumer or producer."""
-        self._names.append(name)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
-        if record.exc_info and record.exc_info[1] is not None:
-            text = f"{text}: {record.exc_info[1]!r}"
-        name = text[1:].partition("]")[0]
-        number = self._names.index(name) + 1 if name in self._names else 0
-        self.tell(record.levelno, number, text)
-
-    @staticmethod
-    def tell(level: int, number: int, text: str) -> None:
-        say(f"{LEVELS.get(level, 'ERR'):<4} {number:3d} {text}")
 
 
 class _Start:
@@ -106,9 +75,7 @@ class Consuming:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.stop)
-        log = logging.getLogger("nsqcy.client")
-        log.propagate = False
-        log.addHandler(self.lines)
+        self.lines.attach()
         return self
 
     async def __aexit__(
@@ -122,7 +89,7 @@ class Consuming:
             # What a task still does, it does with messages that are gone.
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        logging.getLogger("nsqcy.client").removeHandler(self.lines)
+        self.lines.detach()
         if error is None and self._failure is not None:
             raise self._failure
 

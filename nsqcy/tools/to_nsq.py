@@ -18,6 +18,7 @@ from nsqcy.config import Settings
 from nsqcy.names import is_valid_name
 from nsqcy.options import INT, STRING, Option, Options, OptionTable
 from nsqcy.tools import common
+from nsqcy.tools.client_lines import ClientLines
 from nsqcy.tools.client_options import PRODUCER_OPT, producer_keywords
 from nsqcy.tools.common import ToolError
 from nsqcy.tools.pieces import Pieces, TooLong
@@ -92,6 +93,10 @@ async def publish(options: ToOptions) -> None:
         raise ToolError(str(error)) from None
     if options.rate > 0:
         common.say(f"Throttling messages rate to max:{options.rate}/second")
+    lines = ClientLines()
+    for address in options.nsqd_tcp_address:
+        lines.introduce(address)
+    lines.attach()
     progress = Progress(bytes_left(STDIN))
     publisher = Publisher(options, producers)
     loop = asyncio.get_running_loop()
@@ -102,6 +107,7 @@ async def publish(options: ToOptions) -> None:
     finally:
         progress.close()
         await asyncio.gather(*(producer.close() for producer in producers))
+        lines.detach()
     if publisher.failure is not None:
         raise ToolError(str(publisher.failure))
 

@@ -72,10 +72,10 @@ def test_what_an_nsqd_says(nsqd_client: NsqdHTTPClient, topic: str) -> None:
 
 
 def test_errors(nsqd_client: NsqdHTTPClient, topic: str) -> None:
-    with pytest.raises(RequestError, match="got response 404 Not Found .*TOPIC_NOT_FOUND") as why:
+    with pytest.raises(RequestError, match=r"got response 404 Not Found .*TOPIC_NOT_FOUND") as why:
         nsqd_client.delete_topic(topic)
     assert (why.value.status, why.value.body) == (404, b'{"message":"TOPIC_NOT_FOUND"}')
-    with pytest.raises(RequestError, match="400 Bad Request .*MSG_EMPTY"):
+    with pytest.raises(RequestError, match=r"400 Bad Request .*MSG_EMPTY"):
         nsqd_client.publish(topic, b"")
     with pytest.raises(RequestError, match="Connection refused") as why:
         NsqdHTTPClient("127.0.0.1", 1).ping()

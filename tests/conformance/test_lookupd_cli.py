@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from daemon import environment, free_port
 from lookupd import LookupConn, Lookupd, command
+from manager import Manager
 from web import eventually
 
 VERSION = re.compile(r"[a-z]+ v\d+\.\d+\.\d+(-[a-z]+)? \(built w/[a-z0-9.-]+\)")
@@ -29,7 +30,7 @@ def run(*args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]
     )
 
 
-@pytest.mark.case("H03", "H04")
+@pytest.mark.case("H03", "H04", "TOOL-001")
 def test_version() -> None:
     result = run("--version", "--config=/nonexistent")
     assert (result.returncode, result.stderr) == (0, "")
@@ -83,6 +84,7 @@ def test_values_that_are_refused() -> None:
     assert result.stderr.endswith(f"FATAL: {text}\n")
 
 
+@pytest.mark.case("TOOL-009")
 def test_an_address_in_use() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -135,6 +137,15 @@ def test_flag_forms() -> None:
         assert "WARNING: --verbose is deprecated" in lookupd.log_text()
 
 
+@pytest.mark.case("TOOL-006", "TOOL-007")
+def test_words_behind_the_flags_are_ignored() -> None:
+    ports = ("-http-address", "127.0.0.1:0", "-tcp-address=127.0.0.1:0", "-verbose")
+    unset = dict.fromkeys(("tcp_address", "http_address", "broadcast_address"))
+    with Lookupd(args=(*ports, "extra", "--log-level=bogus"), **unset) as lookupd:
+        lookupd.connect().ping()
+        lookupd.stop()
+
+
 @pytest.mark.case("H05", "H06", "H07")
 def test_announcements() -> None:
     with Lookupd(tcp_address="0.0.0.0:0", http_address="") as lookupd:
@@ -168,7 +179,7 @@ def test_a_peer_that_connects_early_waits_instead_of_being_refused() -> None:
         lookupd.destroy()
 
 
-@pytest.mark.case("CFG-41", "H15")
+@pytest.mark.case("CFG-41", "H15", "TOOL-008")
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_signals_that_end_it(signum: signal.Signals) -> None:
     with Lookupd() as lookupd:
@@ -223,3 +234,18 @@ def test_a_restart_on_the_same_ports() -> None:
         lookupd.start()
         assert lookupd.tcp_address == address
         assert lookupd.nodes() == []
+
+
+@pytest.mark.ours
+def test_a_service_manager_hears_of_it(monkeypatch: pytest.MonkeyPatch, short_path: Path) -> None:
+    manager = Manager(str(short_path / "notify"))
+    for name, value in manager.environ(watchdog=0.1).items():
+        monkeypatch.setenv(name, value)
+    with Lookupd() as lookupd:
+        where = f"serving TCP {lookupd.tcp_address}, HTTP {lookupd.http_address}"
+        assert manager.hear() == {"READY": "1", "STATUS": where}
+        assert [manager.hear(), manager.hear()] == [{"WATCHDOG": "1"}] * 2
+        lookupd.stop()
+        assert manager.until("STOPPING")[-1] == {"STOPPING": "1", "STATUS": "closing"}
+        assert manager.hear_all() == []
+    manager.close()

@@ -1,6 +1,8 @@
 """nsqcy.testing: private daemons, by hand and by the pytest plugin."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -143,7 +145,11 @@ def test_it_does_not_outlive_the_process(tmp_path: Path, monkeypatch: pytest.Mon
         "print(daemon.process.pid, daemon.data_path, flush=True); os.kill(os.getpid(), 9)"
     )
     pid, path = done.stdout.split()
-    eventually(lambda: not psutil.pid_exists(int(pid)) or ended(psutil.Process(int(pid))))
+    try:
+        eventually(lambda: not psutil.pid_exists(int(pid)) or ended(psutil.Process(int(pid))))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(int(pid), signal.SIGKILL)
     assert "nsqd.dat" in os.listdir(path)
 
 

@@ -9,9 +9,10 @@ from fuzz.garbage import ODD_JSON
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nsqcy.cluster.discovery import Producer, lookup_url, parse_lookup, parse_nodes
+from nsqcy.cluster.discovery import Producer, lookup_url, parse_lookup, parse_nodes, parse_topics
 from nsqcy.cluster.stats import TopicStats, parse_stats, sum_topics
 from nsqcy.errors import RequestError
+from nsqcy.names import is_valid_name
 
 HEADERS = st.sampled_from([{}, {"x-nsq-content-type": "nsq; version=1.0"}])
 KEYS = ["producers", "data", "broadcast_address", "tcp_port", "http_port", "hostname", "version"]
@@ -78,6 +79,7 @@ def test_lookups(body: bytes, headers: dict[str, str]) -> None:
             assert 0 <= each.tcp_port < 65536 and 0 <= each.http_port < 65536
             each.broadcast_address.encode()
             assert all(type(mark) is bool for mark in each.topics.values())
+    assert all(is_valid_name(each) for each in read_or_refused(parse_topics, body, headers))
 
 
 @settings(deadline=None, max_examples=300)

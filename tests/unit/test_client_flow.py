@@ -4,8 +4,10 @@ against the rules told slowly.
 NSQCY_HYPOTHESIS=full tries many more histories.
 """
 
+import gc
 import math
 import os
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from random import Random
@@ -18,8 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from nsqcy.client.flow import Flow, FlowSettings, State
 
-settings.register_profile("ci", max_examples=150, stateful_step_count=40)
-settings.register_profile("full", max_examples=5000, stateful_step_count=80)
+settings.register_profile("ci", max_examples=150, stateful_step_count=40, deadline=None)
+settings.register_profile("full", max_examples=5000, stateful_step_count=80, deadline=None)
 PROFILE = settings.get_profile(os.environ.get("NSQCY_HYPOTHESIS", "ci"))
 
 NORMAL, WAITING, TESTING = State.NORMAL, State.WAITING, State.TESTING
@@ -220,6 +222,25 @@ def test_a_new_budget_is_spread_at_once() -> None:
     consumer.written()
     consumer.flow.set_max_in_flight(8, consumer.now)
     assert consumer.written() == []
+
+
+def test_one_that_is_lost_before_it_subscribes_changes_nothing() -> None:
+    consumer = Consumer(max_in_flight=5)
+    consumer.connect("a")
+    consumer.flow.remove(Line(consumer, "b", 2500), consumer.now)
+    assert consumer.written() == ["a RDY 5"]
+    assert len(consumer.flow.lanes) == 1
+
+
+def test_a_lost_connection_is_forgotten() -> None:
+    consumer = Consumer(max_in_flight=1)
+    line = consumer.connect("a")
+    consumer.connect("b")
+    consumer.lose(line)
+    gone = weakref.ref(line)
+    del line
+    gc.collect()
+    assert gone() is None
 
 
 # Fewer than one each
@@ -648,6 +669,7 @@ def test_a_batch_is_never_waited_for_in_vain(connections: int) -> None:
         ("low_rdy_idle_timeout", 0),
         ("low_rdy_idle_timeout", math.inf),
         ("low_rdy_timeout", -1),
+        ("low_rdy_timeout", True),
         ("low_rdy_timeout", "10s"),
         ("rdy_redistribute_interval", 0),
         ("rdy_redistribute_interval", math.nan),
@@ -735,7 +757,7 @@ class FlowMachine(RuleBasedStateMachine):
         self.state, self.level = NORMAL, 0
         self.max_in_flight = max_in_flight
         self.interval = interval
-        self.patience = math.ceil(min(idle, held) / interval) + 2  # rounds
+        self.patience = math.ceil(idle / interval) + 1  # rounds until all are idle
         self.names = 0
 
     def budget(self) -> int:

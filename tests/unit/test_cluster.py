@@ -12,9 +12,10 @@ from nsqcy.cluster.discovery import (
     bearer,
     daemon_url,
     lookup_url,
-    nodes_url,
+    lookupd_url,
     parse_lookup,
     parse_nodes,
+    parse_topics,
     union,
 )
 from nsqcy.cluster.http_clients import LookupdClient, NsqdHTTPClient
@@ -102,8 +103,8 @@ def test_addresses_that_cannot_be(address: str, why: str) -> None:
         ("http://h:1/nsq/lookup?x=1", "http://h:1/nsq/nodes?x=1"),
     ],
 )
-def test_nodes_url(address: str, url: str) -> None:
-    assert nodes_url(address) == url
+def test_what_is_beside_lookup(address: str, url: str) -> None:
+    assert lookupd_url(address, "nodes") == url
 
 
 def test_bearer() -> None:
@@ -202,6 +203,16 @@ def test_parse_nodes() -> None:
     assert one.topics == {"a": False, "b": True}
     assert short.topics == {"a": True, "b": False}
     assert (idle.broadcast_address, idle.topics) == ("idle", {})
+
+
+def test_parse_topics() -> None:
+    body = b'{"topics": ["a", "b#ephemeral", "", "../c", "a b", null, "\\ud800"]}'
+    assert parse_topics(body, PLAIN) == ["a", "b#ephemeral"]
+    assert parse_topics(b'{"status_code":200,"data":{"topics":["a"]}}', {}) == ["a"]
+    assert parse_topics(b'{"topics":null}', PLAIN) == []
+    for broken in (b"", b'{"topics":{}}', b'{"topics":[1]}'):
+        with pytest.raises(RequestError, match="cannot be read"):
+            parse_topics(broken, PLAIN)
 
 
 def test_a_producer_is_listed_once() -> None:

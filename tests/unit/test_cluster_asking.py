@@ -7,6 +7,7 @@ import json
 import socket
 import ssl
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from auth_server import AuthServer, Reply
 from urllib3.util import parse_url
 
-from nsqcy.cluster.discovery import Producer, lookup, nodes
+from nsqcy.cluster.discovery import Producer, lookup, nodes, topics
 from nsqcy.cluster.stats import node_stats, topic_producers
 from nsqcy.cluster.web_client import Terms, WebClient
 from nsqcy.errors import RequestError
@@ -143,6 +144,14 @@ def test_nodes(server: AuthServer, other: AuthServer, web: WebClient) -> None:
     assert {each.path for each in (*server.requests, *other.requests)} == {"/nodes"}
 
 
+def test_topics(server: AuthServer, nobody: str, web: WebClient) -> None:
+    server.default = Reply(b'{"topics":["b","a"]}', headers=PLAIN)
+    outcome = topics([nobody, server.address], web=web)
+    assert outcome.values == {server.address: ["b", "a"]}
+    assert outcome.errors.keys() == {nobody}
+    assert [each.path for each in server.requests] == ["/topics"]
+
+
 def test_one_that_is_silent_hides_nothing(server: AuthServer, other: AuthServer) -> None:
     web = WebClient(Terms(request_timeout=0.3))
     server.default = listing("a")
@@ -193,6 +202,12 @@ def test_redirects_come_to_an_end(server: AuthServer, web: WebClient) -> None:
     with pytest.raises(RequestError, match="stopped after 10 redirects"):
         ask(web, f"http://{server.address}/", method="POST", body=b"{}")
     assert [(each.method, each.body) for each in server.requests] == [("POST", b"{}")] * 11
+
+
+def test_redirects_share_the_time_of_a_request(server: AuthServer) -> None:
+    server.default = Reply(b"x" * 5, 307, {"Location": "/there"}, trickle=0.02)
+    with pytest.raises(RequestError, match="timed out"):
+        ask(WebClient(Terms(request_timeout=0.35)), f"http://{server.address}/")
 
 
 @pytest.mark.parametrize("place", ["ftp://127.0.0.1/", "http://", "http://[/", "//"])
@@ -277,7 +292,8 @@ def test_node_stats(server: AuthServer, nobody: str, web: WebClient) -> None:
     gone = Producer("127.0.0.1", 2, int(nobody.rpartition(":")[2]))
     mute = Producer("mute", 1, 0)
     strange = [Producer(host, 1, 2) for host in ("a b", "a\nb", "h/x?y=", "é" * 300, "a@b")]
-    found = node_stats([here, here, gone, mute, *strange], "t", "c", web=web)
+    again = replace(here, tcp_port=9, hostname="again")
+    found = node_stats([here, again, gone, mute, *strange], "t", "c", web=web)
     assert [each.path for each in server.requests] == [
         "/stats?format=json&topic=t&channel=c&include_clients=false"
     ]

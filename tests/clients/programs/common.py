@@ -22,7 +22,10 @@ def arguments() -> argparse.Namespace:
     consume = modes.add_parser("consume")
     publish = modes.add_parser("publish")
     for mode in (consume, publish):
-        mode.add_argument("--address", required=True)
+        where = mode.add_mutually_exclusive_group(required=True)
+        where.add_argument("--address", help="of an nsqd")
+        if mode is consume:
+            where.add_argument("--lookupds", help="their HTTP addresses, with commas")
         mode.add_argument("--topic", required=True)
         mode.add_argument("--heartbeat", type=int, default=30, help="seconds")
         mode.add_argument("--secret", help="for AUTH")
@@ -43,6 +46,13 @@ def upgrades(args: argparse.Namespace) -> dict[str, Any]:
     if args.tls:
         wanted |= {"tls_v1": True, "tls_options": {"cert_reqs": ssl.CERT_NONE}}
     return wanted
+
+
+def sources(args: argparse.Namespace) -> dict[str, Any]:
+    """Where a consumer connects to, as all of them want it. Lookupds are asked every second."""
+    if args.lookupds:
+        return {"lookupd_http_addresses": args.lookupds.split(","), "lookupd_poll_interval": 1}
+    return {"nsqd_tcp_addresses": [args.address]}
 
 
 def emit(timestamp: int, attempts: int, ident: bytes, body: bytes) -> None:

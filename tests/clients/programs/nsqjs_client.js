@@ -28,7 +28,9 @@ function finishLater(message, touches) {
 
 function consume(args) {
   const reader = new nsq.Reader(args.topic, args.channel, {
-    nsqdTCPAddresses: [args.address],
+    ...(args.lookupds
+      ? {lookupdHTTPAddresses: args.lookupds.split(',')}
+      : {nsqdTCPAddresses: [args.address]}),
     maxInFlight: Number(args.rdy),
     heartbeatInterval: Number(args.heartbeat),
     lookupdPollInterval: 1, // also how often it tries to reconnect, in seconds
@@ -96,6 +98,7 @@ const {values, positionals} = parseArgs({
   allowPositionals: true,
   options: {
     address: text(),
+    lookupds: text(),
     topic: text(),
     heartbeat: text('30'),
     secret: text(),

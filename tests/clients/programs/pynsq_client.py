@@ -7,7 +7,7 @@ from typing import Any
 
 import nsq
 import tornado.ioloop
-from common import answer, arguments, batches, emit, upgrades
+from common import answer, arguments, batches, emit, sources, upgrades
 
 PAUSE = 0.3  # seconds between two touches
 
@@ -37,11 +37,11 @@ def consume(args: argparse.Namespace) -> None:
         args.topic,
         args.channel,
         message_handler=handle,
-        nsqd_tcp_addresses=[args.address],
         max_in_flight=args.rdy,
         max_tries=0,
         heartbeat_interval=args.heartbeat,
         auth_secret=args.secret,
+        **sources(args),
         **upgrades(args),
     )
     loop.add_handler(0, lambda fd, events: loop.stop(), loop.READ)
