@@ -38,9 +38,9 @@ from nsqcy.options import (
     parse_level,
 )
 from nsqcy.tools import common
+from nsqcy.tools.client_lines import ClientLines
 from nsqcy.tools.client_options import CONSUMER_OPT, consumer_keywords
 from nsqcy.tools.common import Settings, ToolError
-from nsqcy.tools.consuming import ClientLines
 from nsqcy.tools.files import names
 from nsqcy.tools.files.codecs import Codec, Gzip, Plain, Zstd
 from nsqcy.tools.files.disk import Disk
@@ -208,9 +208,7 @@ class Archive:
         """Until a signal or a failure; gives the exit code."""
         self._stopping = asyncio.Event()
         self._failure: BaseException | None = None
-        client_log = logging.getLogger("nsqcy.client")
-        client_log.propagate = False
-        client_log.addHandler(self._client_lines)
+        self._client_lines.attach()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stopping.set)
@@ -221,7 +219,7 @@ class Archive:
         discovering.cancel()
         await self._close()
         self._progress.close()
-        client_log.removeHandler(self._client_lines)
+        self._client_lines.detach()
         if isinstance(self._failure, OSError | FileInUse):
             return 1  # and said why
         if self._failure is not None:
