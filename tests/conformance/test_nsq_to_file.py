@@ -469,9 +469,14 @@ def publish(nsqd: Nsqd, topic: str, bodies: list[bytes]) -> None:
     assert answer.status == 200, answer
 
 
+def left(nsqd: Nsqd, topic: str) -> int:
+    counts = nsqd.web.counts(topic, CHANNEL)
+    return counts["depth"] + counts["in_flight_count"]
+
+
 def pour(running: ToFile, nsqd: Nsqd, topic: str, chunks: int, size: int, kills: int) -> None:
     """Publish chunks while it writes, hang up on it now and then, and kill it some times."""
-    running.args.append(BRIEF)
+    running.args += [BRIEF, "--max-in-flight=2500"]  # much that is written and not yet safe
     killed = {chunks * (each + 1) // (kills + 1) for each in range(kills)}
     running.start("--sync-interval=50ms")
     for chunk in range(chunks):
@@ -486,7 +491,7 @@ def pour(running: ToFile, nsqd: Nsqd, topic: str, chunks: int, size: int, kills:
             nsqd.web.await_counts(topic, CHANNEL, client_count=1)
             running.send(signal.SIGHUP)
             running.await_log("opening", opened + 1)
-    nsqd.web.await_counts(topic, CHANNEL, depth=0, in_flight_count=0)
+    eventually(lambda: left(nsqd, topic) == 0, timeout=300)
     running.stop()
     found = records.stored(running.files())
     assert set(found) == set(range(chunks * size))
@@ -495,7 +500,7 @@ def pour(running: ToFile, nsqd: Nsqd, topic: str, chunks: int, size: int, kills:
     assert running.files(running.work) == {}
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["plain", "gzip", "zstd"])
 def test_every_message_is_in_a_complete_file(
     to_file: Make, nsqd: Nsqd, topic: str, mode: str
 ) -> None:

@@ -176,6 +176,17 @@ def test_a_file_moved_away_by_somebody_is_made_again(topic: Topic) -> None:
     assert topic.files() == {"t.log": b"two\n", "t.log.1": b"one\n"}
 
 
+def test_a_file_cut_by_somebody_is_counted_anew(topic: Topic) -> None:
+    files = topic.open()
+    files.write([b"first"], topic.now)
+    os.truncate(topic.out / "t.log", 0)  # as logrotate's copytruncate does
+    files.write([b"longer than the first", b"and safe"], topic.now)
+    files.sync()
+    crashed(files)
+    topic.open()
+    assert topic.files() == {"t.log": b"longer than the first\nand safe\n"}
+
+
 # --- rotation -----------------------------------------------------------------------------------
 
 
@@ -508,6 +519,29 @@ def test_locks_end_with_their_descriptor(tmp_path: Path) -> None:
     with open(path) as file, pytest.raises(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     disk.close(second)
+
+
+def test_without_locks_and_syncs_of_folders_it_works_too(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(number: int) -> Any:
+        def refuse(*_: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        return refuse
+
+    monkeypatch.setattr(disks.fcntl, "flock", refusing(errno.ENOLCK))
+    monkeypatch.setattr(disks.files, "sync_directory", refusing(errno.EINVAL))
+    files = topic.open(work=True)
+    files.write([b"one"], topic.now)
+    files.finish()
+    assert topic.files() == {"t-000000.log": b"one\n"}
+    for broken in ((disks.fcntl, "flock"), (disks.files, "sync_directory")):
+        monkeypatch.setattr(*broken, refusing(errno.EIO))
+        with pytest.raises(OSError, match="Input/output"):
+            files.write([b"two"], topic.now)
+        monkeypatch.undo()
+        files.abandon()
 
 
 def test_short_writes_and_reads_are_continued(

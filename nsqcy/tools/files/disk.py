@@ -13,8 +13,8 @@ from nsqcy import files
 
 NOTE = "user.nsqcy.nsq_to_file"
 
-# "No such attribute" says that there could be one; these say that the file system has none.
-_NO_NOTES = (errno.ENOTSUP, errno.ENOSYS)
+# What a file system says that knows no such thing.
+_UNSUPPORTED = (errno.ENOTSUP, errno.ENOSYS)
 
 
 class Entry(NamedTuple):
@@ -33,11 +33,15 @@ class Disk:
         return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def lock(self, fd: int) -> bool:
-        """Whether the file is now this descriptor's alone, until it is closed."""
+        """Whether the file is now this descriptor's alone, until it is closed. On a file system
+        without locks everybody may."""
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, *_UNSUPPORTED):
+                raise
         return True
 
     def is_at(self, fd: int, path: str) -> bool:
@@ -85,7 +89,7 @@ class Disk:
         try:
             return os.getxattr(fd, NOTE)
         except OSError as error:
-            if error.errno in (errno.ENODATA, *_NO_NOTES):
+            if error.errno in (errno.ENODATA, *_UNSUPPORTED):
                 return None
             raise
 
@@ -94,14 +98,14 @@ class Disk:
         try:
             os.setxattr(fd, NOTE, note)
         except OSError as error:
-            if error.errno not in _NO_NOTES:
+            if error.errno not in _UNSUPPORTED:
                 raise
 
     def drop_note(self, fd: int) -> None:
         try:
             os.removexattr(fd, NOTE)
         except OSError as error:
-            if error.errno not in (errno.ENODATA, *_NO_NOTES):
+            if error.errno not in (errno.ENODATA, *_UNSUPPORTED):
                 raise
 
     def has_notes(self, folder: str) -> bool:
@@ -109,7 +113,7 @@ class Disk:
         try:
             os.getxattr(folder, NOTE)
         except OSError as error:
-            if error.errno in _NO_NOTES:
+            if error.errno in _UNSUPPORTED:
                 return False
             if error.errno != errno.ENODATA:
                 raise
@@ -163,4 +167,9 @@ class Disk:
         os.unlink(path)
 
     def sync_folder(self, path: str) -> None:
-        files.sync_directory(path)
+        """Names in it are durable, where the file system knows how."""
+        try:
+            files.sync_directory(path)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, *_UNSUPPORTED):
+                raise

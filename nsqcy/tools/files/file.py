@@ -72,7 +72,11 @@ class File:
         if self._member is not None:
             member, self._member = self._member, None
             self._append(member.end())
-        if self.size == self._base:
+        if (found := self._disk.size(self._fd)) != self.size:
+            # Somebody else has cut it, as logrotate may, or written to it: count anew.
+            self.size = self._base = found
+            self._crc = 0
+        elif self.size == self._base:
             return
         self._disk.set_note(self._fd, Note(self._base, self.size, self._crc).encoded())
         self._disk.sync(self._fd)
