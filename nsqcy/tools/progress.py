@@ -5,7 +5,7 @@ Quiet when stderr is no terminal, or without tqdm (`pip install nsqcy[tools]`).
 
 import os
 import stat
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 
@@ -25,6 +25,10 @@ class Progress:
             self._messages += messages
             self._bar.set_postfix_str(f"{self._messages} messages", refresh=False)
             self._bar.update(count)
+
+    def aside(self) -> AbstractContextManager[Any]:
+        """Room for lines of somebody else, from any thread."""
+        return nullcontext() if self._bar is None else self._bar.external_write_mode()
 
     def close(self) -> None:
         """The last word, and the line's end."""

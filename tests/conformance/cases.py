@@ -42,6 +42,7 @@ SECTIONS: dict[str, list[str]] = {
     "nsq_to_nsq": [f"NN-{number:03d}" for number in range(1, 8)],
     "to_nsq": [f"TO-{number:03d}" for number in range(1, 9)],
     "nsq_stat": [f"STAT-{number:03d}" for number in range(1, 9)],
+    "nsq_to_file": [f"FILE-{number:03d}" for number in range(1, 24)],
     "defects": [f"F{number}" for number in range(1, 16)],
     "limitations": ["K11"],
 }

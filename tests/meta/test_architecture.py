@@ -40,6 +40,7 @@ PURE += ["nsqlookupd.registry", "nsqlookupd.protocol"]
 PURE += [
     f"tools.{part}" for part in ("destinations", "json_filter", "pieces", "status", "throttle")
 ]
+PURE += [f"tools.files.{part}" for part in ("codecs", "file", "notes", "writer")]
 CLOCKLESS = sorted(set(PURE) - {"_io", "_log"})
 CLOCKS = {"time", "datetime", "time.h"}
 
