@@ -17,7 +17,7 @@ LONGEST = 600  # seconds; it takes about fifteen
 VALGRIND = ["valgrind", "-q", "--tool=callgrind", "--dump-before=getppid", "--dump-line=no"]
 
 # Nothing of the caller's environment, whose size moves the stack and with it hashes of addresses.
-# Without the `rep` instructions libc's copies are loops: valgrind counts a `rep` once for each byte.
+# libc's copies are loops without `rep` instructions: valgrind counts those once for each byte.
 ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "PYTHONPATH": str(ROOT),
@@ -28,6 +28,7 @@ ENVIRONMENT = {
 
 TOTAL = re.compile(r"^totals: (\d+)$", re.MULTILINE)
 SUFFIX = re.compile(r"('\d+|\.(constprop|part|isra|cold|lto_priv)(\.\d+)*)+$")
+VARIANT = re.compile(r"__(mem\w+?|str\w+?)_(?:sse|avx|evex|asimd|generic)\w*$")  # of libc
 MANGLED = re.compile(r"__pyx_(?:f|fuse_\d+_f|pf|pw|tp_new|tp_new_vectorcall|tp_dealloc)_(?=\d)")
 
 
@@ -49,7 +50,7 @@ class Count(NamedTuple):
 
 def readable(mangled: str) -> str:
     """Cython's name of a C function as its source has it: Session.put_frame."""
-    name = SUFFIX.sub("", mangled)
+    name = VARIANT.sub(r"\1", SUFFIX.sub("", mangled))
     found = MANGLED.match(name)
     if not found:
         return name
@@ -94,19 +95,31 @@ def self_costs(lines: Iterable[str]) -> Counter[tuple[str, str]]:
     return costs
 
 
+def fixed_addresses() -> list[str]:
+    """The start of a command that has the same addresses each time, where that is allowed. Without
+    it figures differ by a few tenths of a percent."""
+    words = ["setarch", "-R"]
+    try:
+        subprocess.run([*words, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return words
+
+
 def count() -> dict[str, Count]:
     """Do the work, and count it."""
     if not shutil.which("valgrind"):
         raise Failure("valgrind is not installed (Debian: apt-get install valgrind)")
-    fixed = ["setarch", "-R"]  # the same addresses each time, where that is allowed
-    if (
-        not shutil.which("setarch")
-        or subprocess.run([*fixed, "true"], capture_output=True).returncode
-    ):
-        fixed = []
     with TemporaryDirectory() as folder:
         output = f"--callgrind-out-file={folder}/out"
-        command = [*fixed, *VALGRIND, output, sys.executable, "-m", "loadtest.perfcheck.work"]
+        command = [
+            *fixed_addresses(),
+            *VALGRIND,
+            output,
+            sys.executable,
+            "-m",
+            "loadtest.perfcheck.work",
+        ]
         done = subprocess.run(
             command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=LONGEST
         )
