@@ -13,7 +13,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +49,13 @@ def combination() -> str:
 def details() -> dict[str, str]:
     """What they depend on too, usually by less."""
     valgrind = subprocess.run(["valgrind", "--version"], capture_output=True, text=True).stdout
+    try:
+        cython = version("Cython")
+    except PackageNotFoundError:
+        cython = "unknown"
     return {
         "compiler": " ".join(compiler()),
-        "Cython": version("Cython"),
+        "Cython": cython,
         "libc": " ".join(platform.libc_ver()),
         "valgrind": valgrind.strip().removeprefix("valgrind-"),
     }

@@ -16,14 +16,15 @@ ROOT = Path(__file__).parents[2]
 LONGEST = 600  # seconds; it takes about fifteen
 VALGRIND = ["valgrind", "-q", "--tool=callgrind", "--dump-before=getppid", "--dump-line=no"]
 
-# Nothing of the caller's environment, whose size moves the stack and with it hashes of addresses.
-# libc's copies are loops without `rep` instructions: valgrind counts those once for each byte.
+# Nothing of the caller's environment, whose size moves the stack. libc's copies are loops without
+# `rep` instructions, as valgrind counts those once for each byte; and a large buffer grows by moving
+# pages, as whether it can grow in place or is copied would depend on what lies behind it.
 ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "PYTHONPATH": str(ROOT),
     "PYTHONHASHSEED": "0",
     "PYTHONDONTWRITEBYTECODE": "1",
-    "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-ERMS,-FSRM",
+    "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-ERMS,-FSRM:glibc.malloc.mmap_threshold=32768",
 }
 
 TOTAL = re.compile(r"^totals: (\d+)$", re.MULTILINE)
@@ -97,7 +98,7 @@ def self_costs(lines: Iterable[str]) -> Counter[tuple[str, str]]:
 
 def fixed_addresses() -> list[str]:
     """The start of a command that has the same addresses each time, where that is allowed. Without
-    it figures differ by a few tenths of a percent."""
+    it figures differ by a few tenths of a percent from run to run."""
     words = ["setarch", "-R"]
     try:
         subprocess.run([*words, "true"], check=True, capture_output=True)
