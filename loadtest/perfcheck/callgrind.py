@@ -17,8 +17,8 @@ LONGEST = 600  # seconds; it takes about fifteen
 VALGRIND = ["valgrind", "-q", "--tool=callgrind", "--dump-before=getppid", "--dump-line=no"]
 
 # Nothing of the caller's environment, whose size moves the stack. libc's copies are loops without
-# `rep` instructions, as valgrind counts those once for each byte; and a large buffer grows by moving
-# pages, as whether it can grow in place or is copied would depend on what lies behind it.
+# `rep` instructions, as valgrind counts those once for each byte. A large buffer grows by moving
+# pages: whether it grows in place or is copied would depend on what lies behind it.
 ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "PYTHONPATH": str(ROOT),
