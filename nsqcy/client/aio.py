@@ -220,7 +220,8 @@ class Consumer(ConsumerView, _Face):
     plain function must not block.
 
     Callbacks: on_error(error) of connections, on_exception(message, error) of handlers,
-    on_giving_up(message) before one with too many attempts is finished, on_heartbeat(connection).
+    on_giving_up(message) before one with too many attempts is finished, on_heartbeat(connection),
+    on_ready(connection) when one has subscribed.
     Raises ValueError and TypeError for options that make no sense.
     """
 
@@ -238,6 +239,7 @@ class Consumer(ConsumerView, _Face):
         on_exception: Callable[[Message, BaseException], object] | None = None,
         on_giving_up: Callable[[Message], object] | None = None,
         on_heartbeat: Callable[[Connection], object] | None = None,
+        on_ready: Callable[[Connection], object] | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
         super().__init__()
@@ -256,6 +258,7 @@ class Consumer(ConsumerView, _Face):
         self.core.on_exception = on_exception
         self.core.on_giving_up = on_giving_up
         self.core.on_heartbeat = on_heartbeat
+        self.core.on_ready = on_ready
         self.message_handler = message_handler
         self._concurrency = concurrency
         self._queue: deque[Message] = deque()  # delivered, and not yet handed to anybody

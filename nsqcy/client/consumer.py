@@ -105,6 +105,7 @@ class ConsumerCore:
         self.on_exception: Callable[[Message, BaseException], object] | None = None
         self.on_giving_up: Callable[[Message], object] | None = None
         self.on_heartbeat: Callable[[Connection], object] | None = None
+        self.on_ready: Callable[[Connection], object] | None = None
         self._net = net
         self._ask_at = math.inf
         self._asking = False
@@ -311,6 +312,7 @@ class ConsumerCore:
         connection.codec.flow = self
         connection.subscribe(self.topic, self.channel, now)
         self.flow.add(connection, now)
+        self._tell(self.on_ready, connection)
 
     def messages(self, connection: Connection, messages: list[Message], now: float) -> None:
         most = self.options.max_tries

@@ -97,8 +97,12 @@ UNREACHABLE = (OSError, ValueError, OverflowError)
 
 def reason(error: Exception) -> str:
     """Why a connection could not be made."""
-    number = error.errno if isinstance(error, OSError) else None
-    return os.strerror(number) if number and number > 0 else str(error)
+    if not isinstance(error, OSError):
+        return str(error)
+    # asyncio puts the address where the reason should be; names that are not found have numbers of
+    # their own, below 0.
+    number = error.errno or 0
+    return (os.strerror(number) if number > 0 else error.strerror or str(error)).lower()
 
 
 def asked(ask: Callable[[], Answer]) -> Answer:
