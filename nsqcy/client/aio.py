@@ -261,7 +261,7 @@ class Consumer(ConsumerView, _Face):
         self.core.on_ready = on_ready
         self.message_handler = message_handler
         self._concurrency = concurrency
-        self._queue: deque[Message] = deque()  # delivered, and not yet handed to anybody
+        self._queue = deque()
         self._waiters: deque[asyncio.Future[None]] = deque()  # who wait for one
         self._workers: set[asyncio.Task[None]] = set()  # that run handlers
         self._paused = 0  # max_in_flight before the pause

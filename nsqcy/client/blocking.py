@@ -142,7 +142,7 @@ class Consumer(ConsumerView):
         self._loop.at_exit = self._close_at_exit
         self.message_handler = message_handler
         self._concurrency = concurrency
-        self._queue: deque[Message] = deque()  # delivered, and not yet handed to anybody
+        self._queue = deque()
         self._waiters = _Waiters(self._loop)
         self._inside: list[object] = []  # threads that iterate, handle, or wait for the end
         self._closed = False
@@ -195,17 +195,18 @@ class Consumer(ConsumerView):
             self._inside.remove(me)
         return self._loop.ended.is_set()
 
-    def close(self, *, graceful: bool = True) -> None:
+    def close(self, *, graceful: bool = True, wait: bool = True) -> None:
         """End. Messages that nobody has taken yet go back to nsqd; those that were taken can be
         answered for close_timeout seconds, or not at all. Closed is closed: it can be called
         again, and from anywhere.
 
         Waits for the end, unless that would wait for its caller: in a thread that iterates, in a
-        handler, in a callback, and in a signal handler that has interrupted one of these.
+        handler, in a callback, and in a signal handler that has interrupted one of these; without
+        `wait` never.
         """
         self._begin_end(graceful)
         runtime = self._loop.runtime
-        if runtime.current() not in self._inside and runtime.can_wait():
+        if wait and runtime.current() not in self._inside and runtime.can_wait():
             self._await_end()
 
     def _begin_end(self, graceful: bool) -> None:

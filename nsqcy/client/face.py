@@ -6,10 +6,12 @@ threads nor an event loop.
 
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from nsqcy._client import Message
 from nsqcy.client.connection import Connection
 from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.errors import Error
@@ -47,6 +49,7 @@ class ConsumerView:
     """What can be seen of a consumer."""
 
     core: ConsumerCore
+    _queue: deque[Message]  # delivered, and not yet handed to anybody
 
     @property
     def is_running(self) -> bool:
@@ -54,8 +57,9 @@ class ConsumerView:
 
     @property
     def is_starved(self) -> bool:
-        """Whether some nsqd may send no more until messages are answered."""
-        return self.core.flow.is_starved
+        """Whether all that was delivered is in somebody's hands, and some nsqd may send no more
+        until messages are answered."""
+        return not self._queue and self.core.flow.is_starved
 
     @property
     def max_in_flight(self) -> int:

@@ -99,7 +99,8 @@ class ConnectionOptions:
                              ca_certs, certfile, keyfile, cert_reqs, check_hostname, ciphers
     deflate, snappy          compression; one of them
     auth_secret              sent if nsqd asks for it
-    timeout                  seconds to connect, shake hands, and write
+    timeout                  seconds to connect, and to send what is left at the end; a handshake
+                             has as many, and 10 at least
     local_address            host[:port] to connect from
     max_msg_size             bytes of the longest message accepted; 0: any
     """

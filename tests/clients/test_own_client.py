@@ -243,7 +243,7 @@ def test_giving_up(
     eventually(lambda: not broker.channel(topic)["in_flight_count"], PATIENCE)
 
 
-def test_an_unanswered_message_comes_again_and_touch_puts_that_off(
+def test_an_unanswered_message_comes_again(
     face: Face, producer: Any, consume: Callable[..., Any], topic: str
 ) -> None:
     kept = Kept()

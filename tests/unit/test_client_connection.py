@@ -451,7 +451,7 @@ KEYS = ["max_rdy_count", "tls_v1", "snappy", "deflate", "auth_required", "x"]
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), json_values) | json_values)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_json(answer: Any) -> None:
     talk = Talk(snappy=True, auth_secret="s")
     try:

@@ -22,8 +22,8 @@ from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.errors import ConnectionFailed, NsqdError, Requeue
 from nsqcy.client.options import Address
 
-settings.register_profile("ci", max_examples=120, stateful_step_count=50)
-settings.register_profile("full", max_examples=4000, stateful_step_count=80)
+settings.register_profile("ci", max_examples=80, stateful_step_count=40, deadline=None)
+settings.register_profile("full", max_examples=4000, stateful_step_count=80, deadline=None)
 PROFILE = settings.get_profile(os.environ.get("NSQCY_HYPOTHESIS", "ci"))
 
 A, B, C = (Address(name, 4150) for name in "abc")

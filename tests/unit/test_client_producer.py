@@ -30,8 +30,8 @@ from nsqcy.client.errors import (
 from nsqcy.client.options import Address
 from nsqcy.client.producer import Heads, ProducerCore, dpub_head
 
-settings.register_profile("ci", max_examples=120, stateful_step_count=50)
-settings.register_profile("full", max_examples=4000, stateful_step_count=80)
+settings.register_profile("ci", max_examples=80, stateful_step_count=40, deadline=None)
+settings.register_profile("full", max_examples=4000, stateful_step_count=80, deadline=None)
 PROFILE = settings.get_profile(os.environ.get("NSQCY_HYPOTHESIS", "ci"))
 
 A, B, C = (Address(name, 4150) for name in "abc")
