@@ -4,9 +4,10 @@ Owns what a face tells of its core, and how messages are gathered into batches. 
 threads nor an event loop.
 """
 
+import logging
 import os
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -19,7 +20,10 @@ from nsqcy.client.producer import ProducerCore
 
 OK = b"OK"
 INFINITE = float("inf")
+Answer = tuple[list[Address], list[str]]
 BATCH_MESSAGES, BATCH_BYTES = 1000, 1 << 20  # of one MPUB, when many are published
+
+log = logging.getLogger("nsqcy.client")
 
 
 class Core(Protocol):
@@ -96,17 +100,27 @@ class ProducerView:
         return self.core.is_full
 
 
-def local_address(options: ConnectionOptions) -> tuple[str, int] | None:
-    """Where to connect from, if that was said."""
-    if options.local_address is None:
-        return None
-    host, _, port = options.local_address.rpartition(":")
-    return (host or port, int(port) if host else 0)
+# What connecting to an address raises: that it cannot be reached, or that it is none.
+UNREACHABLE = (OSError, ValueError, OverflowError)
 
 
-def reason(error: OSError) -> str:
+def reason(error: Exception) -> str:
     """Why a connection could not be made."""
-    return os.strerror(error.errno) if error.errno else str(error)
+    if not isinstance(error, OSError):
+        return str(error)
+    # asyncio puts the address where the reason should be; names that are not found have numbers of
+    # their own, below 0.
+    number = error.errno or 0
+    return (os.strerror(number) if number > 0 else error.strerror or str(error)).lower()
+
+
+def asked(ask: Callable[[], Answer]) -> Answer:
+    """What lookupds say; whatever goes wrong, whoever waits for that hears something."""
+    try:
+        return ask()
+    except Exception as error:
+        log.exception("lookupds could not be asked")
+        return [], [repr(error)]
 
 
 def batched(messages: Iterable[bytes], count: int, size: int) -> Iterable[list[bytes]]:

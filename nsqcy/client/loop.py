@@ -19,13 +19,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import Any
 
 from nsqcy._client import Message
 from nsqcy.client.connection import Connection
 from nsqcy.client.errors import ConnectionFailed, Error
-from nsqcy.client.face import INFINITE, Core, local_address, reason
+from nsqcy.client.face import INFINITE, UNREACHABLE, Answer, Core, asked, reason
 from nsqcy.client.runtime import Runtime
 from nsqcy.errors import LayerError
 
@@ -200,7 +201,7 @@ class Loop:
         self.at_exit: Callable[[], object] | None = None  # of the program, if it is still running
         self.now = time.monotonic
         self._on_messages = on_messages
-        self._ask: Callable[[], Any] | None = None
+        self._ask: Callable[[], Answer] | None = None
         self._calls: deque[tuple[Callable[..., object], Any]] = deque()
         self._asleep = False
         self._begun = False
@@ -210,7 +211,7 @@ class Loop:
 
     # -- for its Consumer or Producer
 
-    def start(self, name: str, ask: Callable[[], Any] | None) -> None:
+    def start(self, name: str, ask: Callable[[], Answer] | None) -> None:
         """Begin; `ask` asks the lookupds."""
         self._name = name
         self._ask = ask
@@ -281,11 +282,11 @@ class Loop:
         address, options = driver.connection.address, driver.connection.options
         try:
             connected = self.runtime.connect(
-                address.host, address.port, options.timeout, local_address(options)
+                address.host, address.port, options.timeout, options.local
             )
         except TimeoutError:
             self.call(driver.expire)
-        except OSError as error:
+        except UNREACHABLE as error:
             self.call(driver.fail, reason(error))
         else:
             if self.ended.is_set():
@@ -295,7 +296,7 @@ class Loop:
 
     def _look_up(self) -> None:
         assert self._ask is not None
-        addresses, errors = self.runtime.call(self._ask)
+        addresses, errors = self.runtime.call(partial(asked, self._ask))
         self.call(self._tell_found, addresses, errors)
 
     # -- the loop
