@@ -529,6 +529,10 @@ class Producer(ProducerView):
         head = self._pub[topic] if defer is None else dpub_head(topic, defer)
         return self._send(topic, head, message_body(data), INFINITE)
 
+    def multipublish_nowait(self, topic: str, messages: Iterable[bytes]) -> Future:
+        """multipublish() as publish_nowait() does it."""
+        return self._send(topic, self._mpub[topic], mpub_body(messages), INFINITE)
+
     pub = publish
     mpub = multipublish
 
