@@ -616,6 +616,10 @@ class Producer(ProducerView, _Face):
         head = self._pub[topic] if defer is None else dpub_head(topic, defer)
         return self._send(topic, head, message_body(data), None)
 
+    def multipublish_nowait(self, topic: str, messages: Iterable[bytes]) -> asyncio.Future[bytes]:
+        """multipublish() as publish_nowait() does it."""
+        return self._send(topic, self._mpub[topic], mpub_body(messages), None)
+
     pub = publish
     mpub = multipublish
 

@@ -549,6 +549,10 @@ class Producer(ProducerView):
         """As multipublish(), without waiting."""
         return self._send(topic, self._mpub[topic], mpub_body(messages), self._deadline(timeout))
 
+    def multipublish_nowait(self, topic: str, messages: Iterable[bytes]) -> Future:
+        """multipublish() as publish_nowait() does it."""
+        return self._send(topic, self._mpub[topic], mpub_body(messages), INFINITE)
+
     pub = publish
     mpub = multipublish
 
