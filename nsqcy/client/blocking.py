@@ -546,12 +546,8 @@ class Producer(ProducerView):
     def multipublish_nowait(
         self, topic: str, messages: Iterable[bytes], timeout: float | None = None
     ) -> Future:
-        """As multipublish(), without waiting."""
-        return self._send(topic, self._mpub[topic], mpub_body(messages), self._deadline(timeout))
-
-    def multipublish_nowait(self, topic: str, messages: Iterable[bytes]) -> Future:
         """multipublish() as publish_nowait() does it."""
-        return self._send(topic, self._mpub[topic], mpub_body(messages), INFINITE)
+        return self._send(topic, self._mpub[topic], mpub_body(messages), self._deadline(timeout))
 
     pub = publish
     mpub = multipublish
