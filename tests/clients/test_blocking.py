@@ -234,7 +234,7 @@ def test_whoever_waits_for_room_gets_it(beside: Beside, mute: Mute) -> None:
 
         first = producer.publish_nowait("t", b"x" * 10)
         beside.run(publish)
-        beside.eventually(lambda: len(producer._waiters))
+        beside.eventually(lambda: producer.is_connected and len(producer._waiters))
         mute.close()
         assert failed.wait(10)
         with pytest.raises(ConnectionFailed):
