@@ -246,6 +246,7 @@ class Consumer(ConsumerView):
 
     def _end(self) -> None:
         self._closed = True
+        self._queue.clear()  # in the child of a fork they are the parent's
         self._waiters.wake_all()
 
     def __enter__(self) -> Self:
