@@ -371,7 +371,7 @@ def finishing(
 
     def run() -> Report:
         have = 0
-        last = time.monotonic()
+        first = last = time.monotonic()
         latencies: list[int] = []
         since_due: list[int] = []
         sock.sendall(command(b"RDY", b"%d" % ready))
@@ -388,6 +388,8 @@ def finishing(
             if count:
                 sock.sendall(lines)
                 last = now / 1e9
+                if not team.tally[index]:
+                    first = last
                 team.tally[index] += count
                 if stamps:
                     for due, sent in stamps.iter_unpack(room[:used]):
@@ -399,6 +401,7 @@ def finishing(
             have -= used
         return {
             "messages": team.tally[index],
+            "first": first,
             "ended": last,
             "latencies": latencies,
             "since_due": since_due,

@@ -18,6 +18,7 @@ from loadtest.bench import daemon, floor, load
 from loadtest.bench.daemon import Daemon
 
 IN_MEMORY = 1_000_000_000  # messages: more than any run has
+MEMORY, OVERFLOW, UNKNOWN = "memory", "overflow", "as it was set up"  # classes of durability
 BATCH = 200
 READY = 2500
 
@@ -34,7 +35,7 @@ class Result:
     rss: int = 0
     pss: int = 0
     note: str = ""
-    durability: str = "memory"
+    durability: str = MEMORY
     workers: int = 0  # 0: those of an NSQ that ran already
     busiest_cpu: float = 0.0  # of that process of the daemon that used most
     floor_cpu: float = 0.0  # of the floor for as many messages; 0: it was not run
@@ -106,12 +107,19 @@ class Settings:
             yield {each: stack.enter_context(self.nsqd(each)) for each in numbers}
 
     @contextmanager
-    def topic(self, nsqd: Daemon) -> Iterator[str]:
-        """A name of its own, that a target does not keep."""
-        name = f"bench_{time.time_ns():x}"
-        yield name
+    def topics(self, nsqd: Daemon, count: int) -> Iterator[list[str]]:
+        """Names of topics to come, that a target does not keep."""
+        stem = topic_name()
+        names = [f"{stem}_{number:05}" for number in range(count)]
+        yield names
         if self.target is not None and nsqd.http is not None:
-            nsqd.post(f"/topic/delete?topic={name}")
+            for name in names:
+                nsqd.post(f"/topic/delete?topic={name}")
+
+    @contextmanager
+    def topic(self, nsqd: Daemon) -> Iterator[str]:
+        with self.topics(nsqd, 1) as names:
+            yield names[0]
 
     @contextmanager
     def floor(self) -> Iterator[Daemon]:
@@ -124,7 +132,7 @@ def body(size: int) -> bytes:
 
 
 def measure(
-    scenario: str, nsqd: Daemon, team: load.Team, counted: slice = slice(None), **fields: Any
+    scenario: str, nsqd: Daemon, team: load.Team, counted: slice = slice(None)
 ) -> tuple[Result, list[load.Report]]:
     """Run a team. `counted`: the members whose messages and times are those of the result."""
     team.ready()
@@ -140,12 +148,16 @@ def measure(
         load_cpu=sum(report["cpu"] for report in reports),
         busiest_cpu=max(cpu, default=0.0),
         workers=nsqd.workers,
-        **fields,
+        durability=MEMORY if nsqd.workers else UNKNOWN,
     )
     if nsqd.pids:
         memory = nsqd.memory()
         result.rss, result.pss = memory["Rss"], memory["Pss"]
     return result, reports
+
+
+def topic_name() -> str:
+    return f"bench_{time.time_ns():x}"
 
 
 def on(nsqd: Daemon) -> str:

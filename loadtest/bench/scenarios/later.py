@@ -90,7 +90,8 @@ def requeueing(
 
 def shuffled(count: int, seconds: float, lead: float) -> list[int]:
     """Delays in ms that are spread evenly behind a lead, in no order."""
-    delays = [int((lead + seconds * number / count) * 1000) for number in range(count)]
+    span = round(seconds * 1000)
+    delays = [round(lead * 1000) + number * span // count for number in range(count)]
     random.Random(count).shuffle(delays)
     return delays
 
@@ -118,7 +119,9 @@ def deferred(settings: Settings) -> Iterator[Result]:
             yield each(result, before, "message", messages)
             if result.seconds > lead:
                 raise RuntimeError("the first was due before the last was published")
-            yield lateness(*measure(f"... due over {seconds:.0f} s", nsqd, consuming))
+            result, reports = measure(f"... due over {seconds:.0f} s", nsqd, consuming)
+            result.seconds = reports[0]["ended"] - reports[0]["first"]
+            yield lateness(result, reports)
 
 
 def young(settings: Settings) -> Iterator[Result]:
@@ -126,9 +129,8 @@ def young(settings: Settings) -> Iterator[Result]:
     count = settings.some(10_000, 100) // PROCESSES * PROCESSES
     seconds, lead = 10 * settings.scale, 1.0
     size = max(settings.size, load.STAMPS.size)
-    with settings.nsqd() as nsqd, settings.topic(nsqd) as name:
+    with settings.nsqd() as nsqd, settings.topics(nsqd, count) as topics:
         before = warmed_up(settings, nsqd)
-        topics = [f"{name}_{number}" for number in range(count)]
         with load.Team(PROCESSES + 1) as team:
             for number in range(PROCESSES):
                 places = [(topic, "bench") for topic in topics[number::PROCESSES]]

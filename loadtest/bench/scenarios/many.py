@@ -55,9 +55,8 @@ def topics(settings: Settings) -> Iterator[Result]:
     """Topics that come to be by one message, and then get another."""
     count = settings.some(10_000, 100)
     for _ in range(settings.repeat):
-        with settings.nsqd() as nsqd, settings.topic(nsqd) as name:
+        with settings.nsqd() as nsqd, settings.topics(nsqd, count) as names:
             before = warmed_up(settings, nsqd)
-            names = [f"{name}_{number}" for number in range(count)]
             for what in ("new topics", "topics, a message each"):
                 with load.Team(1) as team:
                     team.add(load.one_each, nsqd.tcp, names, settings.body)

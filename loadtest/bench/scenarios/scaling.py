@@ -11,8 +11,7 @@ PUBLISHERS, CHANNELS, CONSUMERS = 50, 4, 8
 
 def both_ways(settings: Settings, nsqd: Daemon, topics: int, messages: int) -> Result:
     """Producers and consumers with connections of their own for each topic."""
-    with settings.topic(nsqd) as name, load.Team(2) as team:
-        names = [f"{name}_{number:02}" for number in range(topics)]
+    with settings.topics(nsqd, topics) as names, load.Team(2) as team:
         places = [(each, "bench") for each in names for _ in range(2)]
         team.add(load.crowd, nsqd.tcp, places, READY, messages, slice(0, 1), 0)
         commands = [load.mpub(each, [settings.body] * BATCH) for each in names]
