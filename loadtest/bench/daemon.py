@@ -25,6 +25,10 @@ START_BUDGET = 30.0
 Address = tuple[str, int]
 
 
+class NotOffered(RuntimeError):
+    """The target lacks what a scenario needs."""
+
+
 def parse_address(text: str) -> Address:
     host, _, port = text.rpartition(":")
     return host.strip("[]") or "127.0.0.1", int(port)

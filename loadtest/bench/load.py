@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from loadtest.bench.daemon import Address
+from loadtest.bench.daemon import Address, NotOffered
 from nsqcy._wire import command, command_with_body, finish_all, mpub_body, skip_frames
 from nsqcy.layers import SnappyLayer
 
@@ -59,7 +59,7 @@ def connect(address: Address, way: str = "", **fields: Any) -> socket.socket:
         return sock
     offered = json.loads(frame(sock))
     if not offered[next(iter(names))]:
-        raise RuntimeError(f"the daemon offers no {way}")
+        raise NotOffered(f"the daemon offers no {way}")
     sock = _secured(sock) if way == "tls" else SnappySocket(sock)
     expect(sock, OK)
     return sock

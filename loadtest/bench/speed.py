@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from loadtest.bench import daemon, floor, load
-from loadtest.bench.daemon import Daemon
+from loadtest.bench.daemon import Daemon, NotOffered
 
 IN_MEMORY = 1_000_000_000  # messages: more than any run has
 MEMORY, OVERFLOW, UNKNOWN = "memory", "overflow", "as it was set up"  # classes of durability
@@ -253,7 +253,11 @@ def run(
     rows = []
     say(HEADER)
     for name, scenario in chosen.items():
-        results = list(scenario(settings))
+        try:
+            results = list(scenario(settings))
+        except NotOffered as error:
+            say(f"{name}: left out, {error}")
+            continue
         for result in medians(results):
             say(row(result))
             runs = [each for each in results if each.scenario == result.scenario]

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from loadtest.bench import load, procfs
-from loadtest.bench.daemon import Daemon
+from loadtest.bench.daemon import Daemon, NotOffered
 from loadtest.bench.speed import BATCH, READY, Result, Settings, measure, publish
 from nsqcy.nsqd.placement import Placement
 
@@ -58,6 +58,7 @@ def through(settings: Settings, way: str, **options: Any) -> Iterator[Result]:
     pipelined = partial(load.pipelined, open=partial(load.producer, way=way))
     finishing = partial(load.finishing, open=partial(load.consumer, way=way))
     with settings.nsqd(**options) as nsqd, settings.topic(nsqd) as topic:
+        load.producer(nsqd.tcp, way).close()  # or it is not offered
         command = load.mpub(topic, [settings.body] * BATCH)
         for _ in range(settings.repeat):
             with load.Team(1) as team:
@@ -71,7 +72,7 @@ def through(settings: Settings, way: str, **options: Any) -> Iterator[Result]:
 def foreign(settings: Settings) -> Iterator[Result]:
     """A consumer behind TLS whose topic is another worker's, beside one that is at home with it."""
     if settings.target is not None:
-        return
+        raise NotOffered("nobody knows which process has which topic")
     messages = settings.count(400_000)
     with certificate() as options, settings.nsqd(2, move_sessions="false", **options) as nsqd:
         topic = "bench"

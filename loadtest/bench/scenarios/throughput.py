@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from loadtest.bench import load, speed
-from loadtest.bench.daemon import Daemon
+from loadtest.bench.daemon import Daemon, NotOffered
 from loadtest.bench.speed import READY, Result, Settings, beside, consume, measure, publish
 
 BOTH = "MPUB and SUB+FIN at once"
@@ -112,7 +112,7 @@ def http(settings: Settings) -> Iterator[Result]:
             return measure("HTTP /pub, keep-alive, 32 conn", one, team)[0]
 
     if settings.target is not None and settings.target.http is None:
-        return
+        raise NotOffered("its HTTP address was not told")
     with settings.nsqd() as nsqd, settings.topic(nsqd) as topic:
         for _ in range(settings.repeat):
             yield work(nsqd)
