@@ -85,6 +85,7 @@ def foreign(settings: Settings) -> Iterator[Result]:
                 at_home = at_home or result.daemon_us
                 if not home:
                     result.figures["ratio"] = result.daemon_us / at_home
+                    result.order = "ratio"
                     result.note = f"{result.daemon_us / at_home:.2f} x home"
                 yield result
 

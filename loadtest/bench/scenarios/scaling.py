@@ -46,6 +46,7 @@ def scaling(settings: Settings) -> Iterator[Result]:
                 result = both_ways(settings, nsqd, 4, messages)
                 first = first or result
                 result.figures["ratio"] = result.daemon_us / first.daemon_us
+                result.order = "ratio"
                 result.note = f"{result.figures['ratio']:.2f} x the CPU; {busiest(result)}"
                 yield result
 
@@ -66,6 +67,7 @@ def against(result: Result, one: Result) -> Result:
     """A result with how it compares to one with fewer workers."""
     rate, busy = result.rate / one.rate, one.busiest_us / result.busiest_us
     result.figures |= {"rate_ratio": rate, "busy_ratio": busy}
+    result.order = "busy_ratio"
     result.note = f"{rate:.2f} x the rate, {busy:.2f} x by busy time; {busiest(result)}"
     return result
 
