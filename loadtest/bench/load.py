@@ -30,6 +30,7 @@ OK = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
 HEARTBEAT = b"\x00\x00\x00\x0f\x00\x00\x00\x00_heartbeat_"
 STAMPS = struct.Struct(">qq")  # in a body: when it was due, and when it was sent
 RECEIVE = 1 << 20
+SHOWN = 100  # bytes of a frame that tell what it is
 PR_SET_TIMERSLACK = 29
 
 Report = dict[str, Any]
@@ -384,21 +385,23 @@ def finishing(
                 raise RuntimeError("the connection was closed")
             have += n
             now = time.monotonic_ns()
-            lines, used, count = finish_all(room[:have])
-            if count:
-                sock.sendall(lines)
-                last = now / 1e9
-                if not team.tally[index]:
-                    first = last
-                team.tally[index] += count
-                if stamps:
-                    for due, sent in stamps.iter_unpack(room[:used]):
-                        latencies.append(now - sent)
-                        since_due.append(now - due)
-            elif have >= 8:
-                used = other_frame(sock, bytes(room[:have]))
-            room[: have - used] = room[used:have]
-            have -= used
+            used = n
+            while used and have:  # behind a heartbeat there may be messages
+                lines, used, count = finish_all(room[:have])
+                if count:
+                    sock.sendall(lines)
+                    last = now / 1e9
+                    if not team.tally[index]:
+                        first = last
+                    team.tally[index] += count
+                    if stamps:
+                        for due, sent in stamps.iter_unpack(room[:used]):
+                            latencies.append(now - sent)
+                            since_due.append(now - due)
+                elif have >= 8:
+                    used = other_frame(sock, bytes(room[: min(have, SHOWN)]))
+                room[: have - used] = room[used:have]
+                have -= used
         return {
             "messages": team.tally[index],
             "first": first,
@@ -441,21 +444,25 @@ def crowd(
             while sum(team.tally[slots]) < total:
                 for fd, _ in poll.poll(0.05):
                     sock = by_number[fd]
-                    data = rests.pop(fd, b"") + sock.recv(65536)
-                    lines, used, count = finish_all(data)
-                    if count:
-                        now = time.monotonic_ns()
-                        sock.sendall(lines)
-                        last = now / 1e9
-                        team.tally[index] += count
-                        if stamps:
-                            since_due += [now - each[0] for each in stamps.iter_unpack(data[:used])]
-                    elif len(data) >= 8:
-                        used = other_frame(sock, data)
-                    elif not data:
+                    received = sock.recv(65536)
+                    if not received:
                         raise RuntimeError("a connection was closed")
-                    if used < len(data):
-                        rests[fd] = data[used:]
+                    now = time.monotonic_ns()
+                    data = rests.pop(fd, b"") + received
+                    used = len(data)
+                    while used and data:
+                        lines, used, count = finish_all(data)
+                        if count:
+                            sock.sendall(lines)
+                            last = now / 1e9
+                            team.tally[index] += count
+                            if stamps:
+                                since_due += [now - s[0] for s in stamps.iter_unpack(data[:used])]
+                        elif len(data) >= 8:
+                            used = other_frame(sock, data[:SHOWN])
+                        data = data[used:]
+                    if data:
+                        rests[fd] = data
         return {"messages": team.tally[index], "ended": last, "since_due": since_due}
 
     return run
@@ -517,7 +524,7 @@ def other_frame(sock: socket.socket, data: bytes) -> int:
         return len(HEARTBEAT)
     if data[4:8] == MESSAGE.to_bytes(4, "big") or HEARTBEAT.startswith(data):
         return 0
-    raise RuntimeError(f"unexpected frame {data[:100]!r}")
+    raise RuntimeError(f"unexpected frame {data!r}")
 
 
 # -- idle connections
