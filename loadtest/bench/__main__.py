@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadtest.bench import clients, daemon, memory, speed
+from loadtest.bench import clients, daemon, everything, memory, speed
 
 
 def parser() -> argparse.ArgumentParser:
@@ -28,15 +28,19 @@ def parser() -> argparse.ArgumentParser:
     quick.add_argument("--target-http", metavar="HOST:PORT", help="its HTTP address")
     quick.add_argument("--pid", type=int, default=0, help="its process, if it is not found")
     kinds.add_parser("memory", parents=[common], help=", ".join(memory.SCENARIOS))
+    everything.configure(kinds.add_parser("all", help=everything.__doc__))
     clients.configure(kinds.add_parser("clients", help=clients.__doc__))
     return whole
 
 
 def main(argv: Sequence[str]) -> int:
     words = list(argv)
-    if not words or words[0] not in ("speed", "memory", "clients", "-h", "--help"):
+    if not words or words[0] not in ("all", "speed", "memory", "clients", "-h", "--help"):
         words.insert(0, "speed")
     args = parser().parse_args(words)
+    if args.kind == "all":
+        everything.run_all(args, say)
+        return 0
     if args.kind == "clients":
         clients.run_all(args)
         return 0

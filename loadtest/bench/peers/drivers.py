@@ -19,6 +19,7 @@ from loadtest.bench import daemon, load
 from loadtest.bench.daemon import Address, Daemon
 from loadtest.bench.peers import servers
 from loadtest.bench.peers.compiled import answers
+from nsqcy import __version__
 from nsqcy._wire import finish_all, skip_frames
 
 _numbers = itertools.count(1)
@@ -71,7 +72,7 @@ class Driver(Protocol):
     """One contestant. `share`: of the messages, so that the slow ones end as well."""
 
     name: str
-    package: str
+    package: str  # of Debian; of one without, `version` says what it is
     program: str
     share: float
     durability: str
@@ -143,8 +144,8 @@ class Asking:
 class Nsq:
     """nsqd of this tree."""
 
-    name = "nsqcy"
     package = ""
+    version = __version__
     program = ""
     share = 1.0
     durability = "memory"
@@ -152,6 +153,7 @@ class Nsq:
     consumes = "`RDY 2500`; a `FIN` for each message"
 
     def __init__(self, workers: int = 1) -> None:
+        self.name = "nsqcy" if workers == 1 else f"nsqcy, {workers} workers"
         self.settings = f"{workers} worker{'s' * (workers > 1)}, `--mem-queue-size=1000000000`"
         self._workers = workers
 
@@ -202,7 +204,8 @@ class Target(Nsq):
     def __init__(self, running: Daemon) -> None:
         super().__init__()
         self.settings = "as it was started"
-        self.name = f"nsqd {self._version(running.tcp)}"
+        self.version = self._version(running.tcp)
+        self.name = f"nsqd {self.version}"
         self._running = running
 
     @staticmethod

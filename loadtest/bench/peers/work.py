@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from loadtest.bench import load, speed
+from loadtest.bench import speed
 from loadtest.bench.daemon import Daemon
 from loadtest.bench.load import Report, Team
 from loadtest.bench.peers.drivers import Consumer, Driver, Publisher
