@@ -6,8 +6,9 @@
 #   make debug    the tests on a build with its invariants checked and live objects counted
 #   make asan     the tests of the compiled parts, under AddressSanitizer and UBSan
 #   make cov      the tests on a traced build; coverage of .py and .pyx (make trace: the build only)
-#   make bench    throughput, and CPU time of a message;  ARGS="memory" the memory of things;
-#                 ARGS="clients" Python clients side by side
+#   make bench    nsqd, and other brokers beside it, in a quarter of an hour: docs/BENCHMARKS.md;
+#                 FULL=1 everything;  ARGS="speed" nsqd alone: throughput, CPU time of a message;
+#                 ARGS="memory" the memory of things;  ARGS="clients" Python clients side by side
 #   make soak     the tests that take long
 #   make clients  what npm has for the tests of third-party clients
 #   make dist     sdist, a wheel made from it, and that wheel tried outside of this tree
@@ -81,7 +82,7 @@ run: $(BUILT) $(VENV)/.run
 	@exec $(BIN)/nsqcy up --config=conf/dev.ini $(ARGS)
 
 bench: $(BUILT) $(VENV)/.run $(if $(filter clients,$(ARGS)),$(VENV)/.extra-load)
-	$(BIN)/python -m loadtest.bench $(or $(ARGS),speed)
+	$(BIN)/python -m loadtest.bench $(or $(ARGS),all) $(if $(FULL),--full)
 
 # -- testing
 

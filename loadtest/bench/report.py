@@ -31,15 +31,15 @@ HEAD = """# Benchmarks
 
 `make bench` wrote this page, from one run on one machine; it installs the other brokers, runs them
 and ends them (`make bench FULL=1`: more sizes of messages, more workers, more rounds). All figures
-are in [{data}]({data}). Compare figures within this page: those of another machine are others.
+are in [{data}]({data}). Compare figures within this page: those of another
+machine are others.
 """
 
 PEERS = """## Beside other brokers
 
 The same work for all, in turns, on the same machine: every round starts each broker afresh, alone.
 Everything is kept **in memory**, and no broker syncs anything to a disk. Figures are medians of
-{rounds}. "× nsqcy" is a figure divided by that of nsqcy in the same table: below 1
-is less, of messages as well as of CPU time.
+{rounds}. "× nsqcy" is a figure divided by that of nsqcy in the same table.
 
 ![Throughput and CPU time of each broker]({chart})
 """

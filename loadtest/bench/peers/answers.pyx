@@ -5,10 +5,23 @@ bytes these have; what follows comes again with more behind it. An acknowledgeme
 bytes that name the message, copied as they were received, and `after`.
 """
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcmp, memcpy
 
 ctypedef const unsigned char *Bytes
+
+cdef class Whole:
+    """What was received, held while this lives. (The C of a memoryview takes long to compile.)"""
+
+    cdef Py_buffer view
+
+    def __cinit__(self, received):
+        PyObject_GetBuffer(received, &self.view, PyBUF_SIMPLE)
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.view)
+
 
 cdef enum:
     INCOMPLETE = -1
@@ -85,7 +98,8 @@ cdef int starts(Bytes data, Py_ssize_t at, Py_ssize_t end, bytes word) noexcept:
 
 
 cdef int unexpected(Bytes data, Py_ssize_t at, Py_ssize_t end) except -1:
-    raise ValueError(f"unexpected answer {(<char *> data)[at:min(end, at + 100)]!r}")
+    cdef bytes head = data[at:min(end, at + 100)]
+    raise ValueError(f"unexpected answer {head!r}")
 
 
 # -- Redis
@@ -114,11 +128,12 @@ cdef Py_ssize_t reply(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept:
     return at
 
 
-def replies(const unsigned char[::1] received not None):
+def replies(received):
     """Replies of any kind: (used, count)."""
     cdef:
-        Py_ssize_t at = 0, next, end = received.shape[0], count = 0
-        Bytes data = &received[0] if end else NULL
+        Whole whole = Whole(received)
+        Py_ssize_t at = 0, next, end = whole.view.len, count = 0
+        Bytes data = <Bytes> whole.view.buf
     while (next := reply(data, at, end)) >= 0:
         at = next
         count += 1
@@ -127,14 +142,15 @@ def replies(const unsigned char[::1] received not None):
     return at, count
 
 
-def values(const unsigned char[::1] received not None, bytes before not None):
+def values(received, bytes before not None):
     """Replies to LMOVE among those to LREM: (acknowledgements, used, messages, replies).
 
     What names a message is the message.
     """
     cdef:
-        Py_ssize_t at = 0, next, end = received.shape[0], messages = 0, count = 0
-        Bytes data = &received[0] if end else NULL
+        Whole whole = Whole(received)
+        Py_ssize_t at = 0, next, end = whole.view.len, messages = 0, count = 0
+        Bytes data = <Bytes> whole.view.buf
         Text text = Text(NULL, 0, 0)
     try:
         while (next := reply(data, at, end)) >= 0:
@@ -154,12 +170,12 @@ def values(const unsigned char[::1] received not None, bytes before not None):
 cdef Py_ssize_t entries_of(Bytes data, Py_ssize_t at, Text *text, bytes before) except -1:
     """Acknowledge the entries of one stream; `at`: behind the head of the whole reply."""
     cdef:
-        Py_ssize_t past, n, each, whole = 1 << 62
+        Py_ssize_t past, n, _each, whole = 1 << 62
     at = line(data, at, whole)  # the pair of name and entries
     at = reply(data, at, whole)
     n = number(data, at + 1)
     at = line(data, at, whole)
-    for each in range(n):
+    for _each in range(n):
         at = line(data, at, whole)  # the pair of id and fields
         past = reply(data, at, whole)
         acknowledge(text, before, data + at, past - at, b"")
@@ -167,11 +183,12 @@ cdef Py_ssize_t entries_of(Bytes data, Py_ssize_t at, Text *text, bytes before) 
     return n
 
 
-def entries(const unsigned char[::1] received not None, bytes before not None):
+def entries(received, bytes before not None):
     """Replies to XREADGROUP among those to XACK: (acknowledgements, used, messages, replies)."""
     cdef:
-        Py_ssize_t at = 0, next, end = received.shape[0], messages = 0, count = 0
-        Bytes data = &received[0] if end else NULL
+        Whole whole = Whole(received)
+        Py_ssize_t at = 0, next, end = whole.view.len, messages = 0, count = 0
+        Bytes data = <Bytes> whole.view.buf
         Text text = Text(NULL, 0, 0)
     try:
         while (next := reply(data, at, end)) >= 0:
@@ -190,11 +207,12 @@ def entries(const unsigned char[::1] received not None, bytes before not None):
 # -- beanstalkd
 
 
-def inserted(const unsigned char[::1] received not None):
+def inserted(received):
     """Answers to put: (used, count)."""
     cdef:
-        Py_ssize_t at = 0, next, end = received.shape[0], count = 0
-        Bytes data = &received[0] if end else NULL
+        Whole whole = Whole(received)
+        Py_ssize_t at = 0, next, end = whole.view.len, count = 0
+        Bytes data = <Bytes> whole.view.buf
     while (next := line(data, at, end)) >= 0:
         if not starts(data, at, next, b"INSERTED "):
             unexpected(data, at, end)
@@ -203,11 +221,12 @@ def inserted(const unsigned char[::1] received not None):
     return at, count
 
 
-def jobs(const unsigned char[::1] received not None):
+def jobs(received):
     """Answers to reserve among those to delete: (acknowledgements, used, messages, answers)."""
     cdef:
-        Py_ssize_t at = 0, next, past, id, end = received.shape[0], messages = 0, count = 0
-        Bytes data = &received[0] if end else NULL
+        Whole whole = Whole(received)
+        Py_ssize_t at = 0, next, past, id, end = whole.view.len, messages = 0, count = 0
+        Bytes data = <Bytes> whole.view.buf
         Text text = Text(NULL, 0, 0)
     try:
         while (next := line(data, at, end)) >= 0:
@@ -261,11 +280,12 @@ cdef Py_ssize_t nats(
     return next
 
 
-def stored(const unsigned char[::1] received not None):
+def stored(received):
     """JetStream's answers to publishes: (used, count, pings)."""
     cdef:
-        Py_ssize_t at = 0, next, body, end = received.shape[0], count = 0, pings = 0
-        Bytes data = &received[0] if end else NULL
+        Whole whole = Whole(received)
+        Py_ssize_t at = 0, next, body, end = whole.view.len, count = 0, pings = 0
+        Bytes data = <Bytes> whole.view.buf
     while (next := nats(data, at, end, &body, &pings)) >= 0:
         if body >= 0:
             if not starts(data, body, next, b'{"stream"'):
@@ -275,11 +295,12 @@ def stored(const unsigned char[::1] received not None):
     return at, count, pings
 
 
-def pulled(const unsigned char[::1] received not None):
+def pulled(received):
     """Messages of a pull consumer: (acknowledgements, used, messages, pings)."""
     cdef:
-        Py_ssize_t at = 0, next, body, end = received.shape[0], messages = 0, pings = 0, answer
-        Bytes data = &received[0] if end else NULL
+        Whole whole = Whole(received)
+        Py_ssize_t at = 0, next, body, end = whole.view.len, messages = 0, pings = 0, answer
+        Bytes data = <Bytes> whole.view.buf
         Text text = Text(NULL, 0, 0)
     try:
         while (next := nats(data, at, end, &body, &pings)) >= 0:
@@ -330,12 +351,13 @@ cdef enum:
     HEARTBEAT = 8
 
 
-def confirms(const unsigned char[::1] received not None, unsigned long long tag):
-    """Publisher confirms: (used, the tag up to which all are confirmed, single ones ahead of it)."""
+def confirms(received, unsigned long long tag):
+    """Publisher confirms: (used, the tag up to which all are confirmed, tags ahead of it)."""
     cdef:
-        Py_ssize_t at = 0, next, end = received.shape[0]
+        Whole whole = Whole(received)
+        Py_ssize_t at = 0, next, end = whole.view.len
         unsigned long long one
-        Bytes data = &received[0] if end else NULL
+        Bytes data = <Bytes> whole.view.buf
         list ahead = []
     while (next := amqp(data, at, end)) >= 0:
         if method(data, at) != ACK:
@@ -351,12 +373,13 @@ def confirms(const unsigned char[::1] received not None, unsigned long long tag)
     return at, tag, ahead
 
 
-def deliveries(const unsigned char[::1] received not None, bytes before not None):
+def deliveries(received, bytes before not None):
     """Deliveries: (acknowledgements, used, messages)."""
     cdef:
-        Py_ssize_t at = 0, next, tag, end = received.shape[0], messages = 0
+        Whole whole = Whole(received)
+        Py_ssize_t at = 0, next, past, tag, end = whole.view.len, messages = 0
         unsigned long long left
-        Bytes data = &received[0] if end else NULL
+        Bytes data = <Bytes> whole.view.buf
         Text text = Text(NULL, 0, 0)
     try:
         while (next := amqp(data, at, end)) >= 0:

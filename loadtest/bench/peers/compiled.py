@@ -1,44 +1,54 @@
 """answers.pyx, compiled when it is first needed and kept in build/bench."""
 
+import fcntl
 import importlib.util
 import sys
+import tempfile
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 HERE = Path(__file__).parent
 SOURCE = HERE / "answers.pyx"
-BUILD = HERE.parents[2] / "build" / "bench" / f"{sys.implementation.cache_tag}"
+CHANGED = SOURCE.stat().st_mtime
+BUILD = HERE.parents[2] / "build" / "bench" / str(sys.implementation.cache_tag)
+OPTIONS: dict[str, Any] = {
+    "compiler_directives": {
+        "language_level": 3,
+        "boundscheck": False,
+        "wraparound": False,
+        "cdivision": True,
+    }
+}
 
 
 def built() -> Path | None:
     """The extension module, if it is as new as its source."""
-    found = sorted(BUILD.glob("answers*.so"))
-    fresh = [each for each in found if each.stat().st_mtime > SOURCE.stat().st_mtime]
-    return fresh[0] if fresh else None
+    fresh = (each for each in BUILD.glob("answers*.so") if each.stat().st_mtime > CHANGED)
+    return next(fresh, None)
 
 
 def build() -> Path:
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with (BUILD / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return built() or _compile()
+
+
+def _compile() -> Path:
     from Cython.Build import cythonize
     from setuptools import Extension
     from setuptools.dist import Distribution
 
     extension = Extension("answers", [str(SOURCE)], extra_compile_args=["-O2"])
-    modules = cythonize(
-        [extension],
-        build_dir=str(BUILD),
-        quiet=True,
-        compiler_directives={
-            "language_level": 3,
-            "boundscheck": False,
-            "wraparound": False,
-            "cdivision": True,
-        },
-    )
-    command = Distribution({"ext_modules": modules}).get_command_obj("build_ext")
-    command.build_lib = command.build_temp = str(BUILD)
-    command.ensure_finalized()
-    command.run()
-    return next(BUILD.glob("answers*.so"))
+    with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
+        modules = cythonize([extension], build_dir=scratch, quiet=True, force=True, **OPTIONS)
+        command = Distribution({"ext_modules": modules}).get_command_obj("build_ext")
+        command.build_lib = command.build_temp = scratch
+        command.ensure_finalized()
+        command.run()
+        made = next(Path(scratch).glob("answers*.so"))
+        return made.rename(BUILD / made.name)  # whole, or not there
 
 
 def load() -> ModuleType:

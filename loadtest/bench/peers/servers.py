@@ -86,8 +86,10 @@ def _rabbit(folder: str, port: int) -> dict[str, str]:
 
 
 REDIS = Recipe(
-    ["redis-server", "--bind", "127.0.0.1", "--port", "{port}", "--dir", "{folder}"]
-    + ["--save", "", "--appendonly", "no", "--daemonize", "no"],
+    [
+        *("redis-server", "--bind", "127.0.0.1", "--port", "{port}", "--dir", "{folder}"),
+        *("--save", "", "--appendonly", "no", "--daemonize", "no"),
+    ],
     "no snapshots, no append-only file",
 )
 NATS = Recipe(

@@ -29,7 +29,7 @@ PIPE = f"publish one by one, {SINGLE} in the pipe"
 WAIT = f"publish one by one, {CONNECTIONS} that wait"
 TURNS = f"consume one by one, {CONNECTIONS} that wait"
 MEMORY = "memory of queued messages"
-SCENARIOS = [PUBLISH, CONSUME, BOTH, PIPE, WAIT, TURNS, MEMORY]
+SCENARIOS = [PUBLISH, CONSUME, BOTH, WAIT, TURNS, PIPE, MEMORY]
 
 
 @dataclass
@@ -269,10 +269,10 @@ class Turn:
         yield self._publish(queue, PUBLISH, self._many)
         yield self._consume(queue, self._many)
         yield self._both()
-        yield self._pipe()
         queue = self._queue()
         yield self._wait(queue)
         yield self._turns(queue)
+        yield self._pipe()
 
     def _queue(self) -> str:
         name = speed.topic_name()
