@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import NamedTuple
 
 WIDTH, LEFT, BAR, GAP, HEAD = 880, 150, 16, 5, 44
 PANEL = (WIDTH - LEFT) // 2
@@ -23,12 +24,19 @@ STYLE = """
 """
 
 
+class Bar(NamedTuple):
+    """A name with its bar in the left panel, and that in the right one."""
+
+    name: str
+    figures: tuple[float, float]
+
+
 @dataclass
 class Group:
-    """One piece of work: for each name a bar in the left panel and one in the right."""
+    """One piece of work."""
 
     title: str
-    bars: Sequence[tuple[str, float, float]]
+    bars: Sequence[Bar]
 
 
 def short(value: float) -> str:
@@ -59,16 +67,16 @@ def _group(group: Group, units: tuple[str, str], ours: str, top: int) -> list[st
     for side, unit in enumerate(units):
         at = LEFT + side * PANEL
         parts.append(f'<text class="unit" x="{at}" y="{top + 36}">{escape(unit)}</text>')
-    largest = [max(bar[side + 1] for bar in group.bars) or 1.0 for side in range(2)]
+    largest = [max(bar.figures[side] for bar in group.bars) or 1.0 for side in range(2)]
     for row, bar in enumerate(group.bars):
         y = top + HEAD + row * (BAR + GAP)
-        kind = "bar ours" if bar[0] == ours else "bar"
-        parts.append(f'<text class="name" x="{LEFT - 8}" y="{y + 12}">{escape(bar[0])}</text>')
+        kind = "bar ours" if bar.name == ours else "bar"
+        parts.append(f'<text class="name" x="{LEFT - 8}" y="{y + 12}">{escape(bar.name)}</text>')
         for side in range(2):
             at = LEFT + side * PANEL
-            width = max(1.0, bar[side + 1] / largest[side] * (PANEL - LABEL))
+            width = max(1.0, bar.figures[side] / largest[side] * (PANEL - LABEL))
             parts.append(
                 f'<rect class="{kind}" x="{at}" y="{y}" width="{width:.1f}" height="{BAR}"/>'
-                f'<text x="{at + width + 6:.1f}" y="{y + 12}">{short(bar[side + 1])}</text>'
+                f'<text x="{at + width + 6:.1f}" y="{y + 12}">{short(bar.figures[side])}</text>'
             )
     return parts

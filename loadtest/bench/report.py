@@ -112,7 +112,7 @@ def picture(rows: Sequence[Row]) -> str:
     groups = []
     for scenario in _distinct(rows, "scenario")[:CHARTED]:
         bars = [
-            (row["contestant"], row["rate"], row["daemon_us"])
+            chart.Bar(row["contestant"], (row["rate"], row["daemon_us"]))
             for row in rows
             if row["scenario"] == scenario
         ]

@@ -147,7 +147,7 @@ class Nsq:
     package = ""
     version = __version__
     program = ""
-    share = 1.0
+    share = 2.0
     durability = "memory"
     publishes = "`PUB`, or `MPUB` of 200; each answered `OK`"
     consumes = "`RDY 2500`; a `FIN` for each message"
@@ -402,6 +402,28 @@ class Beanstalkd:
 # -- NATS
 
 
+STREAM = {
+    "storage": "memory",
+    "retention": "workqueue",
+    "discard": "old",
+    "num_replicas": 1,
+    "max_age": 0,
+    "max_consumers": -1,
+    "max_msgs": -1,
+    "max_bytes": -1,
+}
+PULL_CONSUMER = {
+    "durable_name": "bench",
+    "ack_policy": "explicit",
+    "ack_wait": 60_000_000_000,
+    "deliver_policy": "all",
+    "replay_policy": "instant",
+    "max_ack_pending": 20_000,
+    "max_deliver": -1,
+    "max_waiting": 512,
+}
+
+
 class Nats:
     name = "NATS JetStream"
     package = "nats-server"
@@ -449,14 +471,9 @@ class Nats:
         return answer
 
     def create(self, address: Address, queue: str) -> None:
-        stream = {"name": queue, "subjects": [queue], "storage": "memory", "num_replicas": 1}
-        stream |= {"retention": "workqueue", "discard": "old", "max_age": 0}
-        stream |= {"max_consumers": -1, "max_msgs": -1, "max_bytes": -1}
+        stream = {"name": queue, "subjects": [queue], **STREAM}
         self.api(address, f"STREAM.CREATE.{queue}", stream)
-        consumer = {"durable_name": "bench", "ack_policy": "explicit", "deliver_policy": "all"}
-        consumer |= {"ack_wait": 60_000_000_000, "max_ack_pending": 20_000, "max_waiting": 512}
-        consumer |= {"replay_policy": "instant", "max_deliver": -1}
-        wanted = {"stream_name": queue, "config": consumer}
+        wanted = {"stream_name": queue, "config": PULL_CONSUMER}
         self.api(address, f"CONSUMER.DURABLE.CREATE.{queue}.bench", wanted)
 
     def publisher(self, address: Address, queue: str, body: bytes, batch: int) -> Publisher:

@@ -18,6 +18,7 @@ from loadtest.bench.daemon import Address, Daemon
 
 PLACES = "/usr/lib/rabbitmq/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 START_BUDGET = 60.0
+ATTEMPTS = 10
 
 T = TypeVar("T")
 
@@ -48,10 +49,11 @@ class Server(Daemon):
 
     def _despite_leavers(self, look: Callable[[], T]) -> T:
         """A process may end between being listed and being looked at."""
-        while True:
+        for _ in range(ATTEMPTS):
             self.pids = procfs.family(self._pid)
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            with contextlib.suppress(OSError):
                 return look()
+        return look()
 
 
 @dataclass

@@ -407,6 +407,6 @@ def _median(name: str, scenario: str, runs: Sequence[Run]) -> dict[str, Any]:
         "load_busy": of(lambda run: run.busy),
         "rss": of(lambda run: run.result.rss),
         "pss": of(lambda run: run.result.pss),
-        **{key: of(lambda run, key=key: run.figures[key]) for key in runs[0].figures},
+        **{key: statistics.median(run.figures[key] for run in runs) for key in runs[0].figures},
         "runs": [asdict(run.result) for run in runs],
     }
