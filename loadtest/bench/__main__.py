@@ -1,6 +1,7 @@
 """The command line of the benchmarks."""
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -10,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadtest.bench import clients, daemon, everything, memory, speed
+from loadtest.bench import clients, daemon, everything, memory, procfs, speed
 
 
 def parser() -> argparse.ArgumentParser:
@@ -35,8 +36,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    # Whoever ends this ends what it has started.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGINT, leave)
     words = list(argv)
     if not words or words[0] not in ("all", "speed", "memory", "clients", "-h", "--help"):
         words.insert(0, "speed")
@@ -66,6 +67,15 @@ def main(argv: Sequence[str]) -> int:
         figures = {"at": time.time(), "machine": machine, "argv": words, "rows": rows}
         args.json.write_text(json.dumps(figures, indent=1) + "\n")
     return 0
+
+
+def leave(signum: int, frame: object) -> None:
+    """Whoever ends this ends what it has started. An exception alone may get lost, as Python
+    ignores one in a destructor or beside a fork; but nothing goes on without its processes."""
+    for pid in procfs.family(os.getpid())[1:]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    sys.exit(128 + signum)
 
 
 def say(text: str) -> None:
