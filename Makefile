@@ -9,6 +9,8 @@
 #   make bench    nsqd, and other brokers beside it, in a quarter of an hour: docs/BENCHMARKS.md;
 #                 FULL=1 everything;  ARGS="speed" nsqd alone: throughput, CPU time of a message;
 #                 ARGS="memory" the memory of things;  ARGS="clients" Python clients side by side
+#   make perfcheck  instructions per message, counted by valgrind, against what is recorded;
+#                 UPDATE=1 records them;  ARGS=--functions shows where they go
 #   make soak     the tests that take long
 #   make clients  what npm has for the tests of third-party clients
 #   make dist     sdist, a wheel made from it, and that wheel tried outside of this tree
@@ -39,7 +41,7 @@ BUILD_ENV := $(env_$(KIND))
 PIP := $(BIN)/python -W ignore -m pip install -q --disable-pip-version-check
 
 .DELETE_ON_ERROR:
-.PHONY: run test lint clients debug asan trace cov bench soak dist conf dev build stubtest clean clean-build
+.PHONY: run test lint clients debug asan trace cov bench perfcheck soak dist conf dev build stubtest clean clean-build
 
 # -- setting up
 
@@ -83,6 +85,10 @@ run: $(BUILT) $(VENV)/.run
 
 bench: $(BUILT) $(VENV)/.run $(if $(filter clients,$(ARGS)),$(VENV)/.extra-load)
 	$(BIN)/python -m loadtest.bench $(or $(ARGS),all) $(if $(FULL),--full)
+
+# Needs valgrind. It counts the build that users get, so a build of another kind makes way for it.
+perfcheck: $(BUILT)
+	$(BIN)/python -m loadtest.perfcheck $(if $(UPDATE),--update) $(ARGS)
 
 # -- testing
 

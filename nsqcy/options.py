@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Self
 
-Value = bool | int | str | tuple[str, ...] | tuple[float, ...]
+Value = bool | int | float | str | tuple[str, ...] | tuple[float, ...]
 
 _INT64 = 1 << 63
 
@@ -152,6 +152,10 @@ def toml_int(value: object) -> int:
     return int64(int(text))
 
 
+def toml_float(value: object) -> float:
+    return parse_float(value) if isinstance(value, str) else _toml_float(value)
+
+
 def toml_duration(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return int64(int64(value) * durations.MILLISECOND)
@@ -221,8 +225,12 @@ def show_strings(value: Sequence[str]) -> str:
     return ", ".join(value)
 
 
+def show_float(value: float) -> str:
+    return str(value).removesuffix(".0")
+
+
 def show_floats(value: Sequence[float]) -> str:
-    return ", ".join(str(number).removesuffix(".0") for number in value)
+    return ", ".join(map(show_float, value))
 
 
 def show_level(value: int) -> str:
@@ -277,6 +285,7 @@ class Kind:
 
 BOOL = Kind("", "bool", "true or false", parse_bool, toml_bool, show_bool, bare=True)
 INT = Kind("int", "int", "an integer such as 2500, 1_000 or 0x10", parse_int, toml_int, str)
+FLOAT = Kind("float", "float", "a number such as 0.5", parse_float, toml_float, show_float)
 DURATION = Kind(
     "duration",
     "int",

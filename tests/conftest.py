@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+import socket
 import tempfile
 import threading
 import time
@@ -123,6 +124,11 @@ def shared_daemon(
 
 
 @pytest.fixture(scope="session")
+def plain_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Nsqd]]:
+    yield from keep(1, tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="session")
 def tuned_daemon(
     workers: int, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[], Nsqd]]:
@@ -194,6 +200,14 @@ def shared(shared_daemon: Callable[[], Nsqd], idler: Idler) -> Iterator[Nsqd]:
 
 
 @pytest.fixture
+def plain(plain_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
+    """A daemon of one worker, for tests of what speaks to daemons. Use names of your own."""
+    daemon = plain_daemon()
+    yield daemon
+    daemon.hang_up()
+
+
+@pytest.fixture
 def tuned(tuned_daemon: Callable[[], Nsqd]) -> Iterator[Nsqd]:
     """The daemon with small limits (TUNED) that several tests share."""
     daemon = tuned_daemon()
@@ -215,6 +229,14 @@ def short_path() -> Iterator[Path]:
     path = tempfile.mkdtemp(prefix="nsq", dir="/tmp")
     yield Path(path)
     shutil.rmtree(path)
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address that nobody listens on."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
 
 
 @pytest.fixture

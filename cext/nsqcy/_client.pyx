@@ -208,7 +208,7 @@ cdef class Codec:
         cdef uint8_t *at
         cdef int n
         if message.answered:
-            raise AlreadyAnswered(f"message {message.id.decode()} has been answered already")
+            raise AlreadyAnswered(f"message {shown(message)} has been answered already")
         message.answered = True
         if self.closed:
             return 0
@@ -266,7 +266,7 @@ cdef class Message:
     def touch(self):
         """Start its timeout anew. Raises AlreadyAnswered."""
         if self.answered:
-            raise AlreadyAnswered(f"message {self.id.decode()} has been answered already")
+            raise AlreadyAnswered(f"message {shown(self)} has been answered already")
         if not self.codec.closed:
             self.codec.put_id(b"TOUCH ", 6, self)
 
@@ -282,7 +282,12 @@ cdef class Message:
         return self.answered
 
     def __repr__(self):
-        return f"<Message {self.id.decode()} attempts={self.attempts} {len(self.body)} bytes>"
+        return f"<Message {shown(self)} attempts={self.attempts} {len(self.body)} bytes>"
+
+
+cdef str shown(Message message):
+    """Its id; whatever an nsqd may have sent as one."""
+    return message.id.decode("ascii", "backslashreplace")
 
 
 cdef Message new_message(Codec codec, const uint8_t *at, size_t length):

@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from typing import Any
@@ -125,12 +126,10 @@ def blocking(job: Job) -> None:
         batch = [BODY] * BATCH
         mpub = job.scenario == "mpub"
         most = BATCHES if mpub else UNDER_WAY
-        under_way: list[Any] = []
+        under_way: deque[Any] = deque()
         for _ in range(job.messages // BATCH if mpub else job.messages):
             if len(under_way) == most:
-                for each in under_way:
-                    each.result()
-                under_way.clear()
+                under_way.popleft().result()
             if mpub:
                 under_way.append(producer.multipublish_nowait(job.topic, batch))
             else:

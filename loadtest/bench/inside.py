@@ -10,53 +10,19 @@ messages and divide the difference.
 import socket
 import struct
 import sys
-from types import SimpleNamespace
-from typing import NoReturn
 
 import gevent
 
 from loadtest.bench import load
-from nsqcy._channel import Agenda
-from nsqcy._ids import IdSource
-from nsqcy._session import Home
-from nsqcy._store import Store
-from nsqcy._topic import Shard
+from loadtest.bench.home import make_home
 from nsqcy._transport import Loop, accept_socket
 from nsqcy._wire import finish_all
 
 BATCH = 200
-SECOND = 1_000_000_000
-
-
-def refuse(*_: object) -> NoReturn:
-    raise NotImplementedError
 
 
 def make_loop() -> Loop:
-    options = SimpleNamespace(
-        max_input_bytes=1 << 30,
-        max_msg_size=1 << 20,
-        max_body_size=5 << 20,
-        max_rdy_count=2500,
-        max_req_timeout=3600 * SECOND,
-        max_channel_consumers=0,
-        msg_timeout=60 * SECOND,
-        output_buffer_timeout=SECOND // 4,
-        tls_required=0,
-    )
-    agenda = Agenda(Store(1 << 40), mem_queue_size=1 << 40, max_msg_timeout=900 * SECOND)
-    shard = Shard(agenda=agenda, ids=IdSource(bytearray(8), 0), io=None, data_path="")
-    log = SimpleNamespace(error=print, info=print, warn=print)
-    home = Home(
-        shard=shard,
-        mesh=None,
-        index=0,
-        options=options,
-        negotiate=refuse,
-        ask_placement=refuse,
-        log=log,
-    )
-    loop = Loop(home, gevent.get_hub())
+    loop = Loop(make_home(), gevent.get_hub())
     loop.start()
     return loop
 

@@ -1,1 +1,36 @@
-"""The Python client: consumers and producers of NSQ."""
+"""The Python client: consumers and producers of NSQ.
+
+Here for threads and for gevent; for asyncio, under the same names, in nsqcy.client.aio.
+"""
+
+from nsqcy._client import Message, finish
+from nsqcy.client.blocking import Consumer, Producer
+from nsqcy.client.connection import Connection
+from nsqcy.client.errors import (
+    AlreadyAnswered,
+    Closed,
+    ConnectionFailed,
+    Error,
+    NoConnection,
+    NsqdError,
+    ProtocolError,
+    PublishTimeout,
+    Requeue,
+)
+
+__all__ = [
+    "AlreadyAnswered",
+    "Closed",
+    "Connection",
+    "ConnectionFailed",
+    "Consumer",
+    "Error",
+    "Message",
+    "NoConnection",
+    "NsqdError",
+    "Producer",
+    "ProtocolError",
+    "PublishTimeout",
+    "Requeue",
+    "finish",
+]

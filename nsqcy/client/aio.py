@@ -14,49 +14,41 @@ belongs to one event loop and is called from its thread.
 
 import asyncio
 import inspect
-import os
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Protocol, Self, Unpack
+from typing import Any, Self, Unpack, cast
 
 from nsqcy._client import Message, Publish, message_body, mpub_body
-from nsqcy.client.connection import Connection
+from nsqcy.client.connection import Connection, State
 from nsqcy.client.consumer import ConsumerCore
-from nsqcy.client.errors import ConnectionFailed, Error
+from nsqcy.client.errors import Closed, ConnectionFailed, Error, PublishTimeout
+from nsqcy.client.face import (
+    BATCH_BYTES,
+    BATCH_MESSAGES,
+    INFINITE,
+    OK,
+    UNREACHABLE,
+    ConsumerView,
+    ProducerView,
+    asked,
+    batched,
+    reason,
+)
 from nsqcy.client.lookups import Lookups
 from nsqcy.client.options import (
     Address,
     Addresses,
-    ConnectionOptions,
     ConsumerKeywords,
     ProducerKeywords,
 )
 from nsqcy.client.producer import Heads, ProducerCore, dpub_head
 from nsqcy.errors import LayerError
 
-OK = b"OK"
-INFINITE = float("inf")
 LONGEST_STRETCH = 0.01  # seconds handlers that never wait may keep the loop
-BATCH_MESSAGES, BATCH_BYTES = 1000, 1 << 20  # of one MPUB, when many are published
 
 Handler = Callable[[Message], object | Awaitable[object]]
-
-
-class _Core(Protocol):
-    """What a Face drives: a ConsumerCore or a ProducerCore."""
-
-    connection_options: ConnectionOptions
-
-    @property
-    def due(self) -> float: ...
-    def tick(self, now: float) -> None: ...
-    def connected(self, connection: Connection, now: float) -> None: ...
-    def received(self, connection: Connection, data: bytes, now: float) -> None: ...
-    def lost(self, connection: Connection, error: Error, now: float) -> None: ...
-    def found(self, addresses: Iterable[Address], errors: Iterable[str], now: float) -> None: ...
-    def answered(self, now: float) -> None: ...
 
 
 class _Driver(asyncio.Protocol):
@@ -72,8 +64,11 @@ class _Driver(asyncio.Protocol):
         connection.codec.wake = self.wake
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
+        self._face.transports.add(self._transport)
+        if self._connection.state is State.CLOSED:  # just now
+            self._transport.abort()
+            return
         self._face.core.connected(self._connection, self._face.now())
         self._face.rearm()
 
@@ -82,6 +77,9 @@ class _Driver(asyncio.Protocol):
         self._face.rearm()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is not None:
+            self._face.transports.discard(self._transport)
+            self._face.released.set()
         why = f"lost: {exc}" if exc else "nsqd has closed the connection"
         self.fail(ConnectionFailed(f"{self._connection.address}: {why}"))
 
@@ -124,19 +122,20 @@ class _Driver(asyncio.Protocol):
 class _Face:
     """The Net of a core."""
 
-    core: Any  # a _Core; each kind of face says which
+    core: Any  # a Core; each kind of face says which
     loop: asyncio.AbstractEventLoop
+    now: Callable[[], float]  # of the loop, once there is one
 
     def __init__(self) -> None:
+        self.now = float
         self._timer: asyncio.TimerHandle | None = None
         self._lookups: Lookups | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
+        self.transports: set[asyncio.Transport] = set()  # those that have not been closed yet
+        self.released = asyncio.Event()  # one of them was
 
     # -- Net
-
-    def now(self) -> float:
-        return self.loop.time()
 
     def connect(self, connection: Connection) -> None:
         driver = _Driver(self, connection)
@@ -155,7 +154,7 @@ class _Face:
 
     def rearm(self) -> None:
         """Have the core ticked when it wants to be."""
-        due = self.core.due
+        due = INFINITE if self._ended.is_set() else self.core.due
         if self._timer is not None:
             if self._timer.when() == due:
                 return
@@ -180,38 +179,38 @@ class _Face:
         try:
             async with asyncio.timeout(options.timeout):
                 await self.loop.create_connection(
-                    lambda: driver, address.host, address.port, local_addr=_local(options)
+                    lambda: driver, address.host, address.port, local_addr=options.local
                 )
         except TimeoutError:
             driver.fail(ConnectionFailed(f"{address}: no connection in {options.timeout:g} s"))
-        except OSError as error:
-            why = os.strerror(error.errno) if error.errno else str(error)
-            driver.fail(ConnectionFailed(f"{address}: {why}"))
+        except UNREACHABLE as error:
+            driver.fail(ConnectionFailed(f"{address}: {reason(error)}"))
         finally:
             driver.connecting = None
 
     async def _look_up(self) -> None:
         assert self._lookups is not None
-        addresses, errors = await asyncio.to_thread(self._lookups.ask)
+        addresses, errors = await asyncio.to_thread(asked, self._lookups.ask)
         self.core.found(addresses, errors, self.now())
         self.rearm()
 
     async def _end(self) -> None:
+        """The core has ended, or will: wait for that, and until all bytes are sent."""
         await self._ended.wait()
-        for task in list(self._tasks):
+        self.rearm()
+        me = asyncio.current_task()
+        for task in [each for each in self._tasks if each is not me]:
             task.cancel()
-        if self._timer is not None:
-            self._timer.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.core.connection_options.timeout):
+                while self.transports:
+                    self.released.clear()
+                    await self.released.wait()
+        for transport in list(self.transports):
+            transport.abort()
 
 
-def _local(options: ConnectionOptions) -> tuple[str, int] | None:
-    if options.local_address is None:
-        return None
-    host, _, port = options.local_address.rpartition(":")
-    return (host or port, int(port) if host else 0)
-
-
-class Consumer(_Face):
+class Consumer(ConsumerView, _Face):
     """A consumer of one channel, from fixed nsqds, from those lookupds name, or from both.
 
     Messages are had by iteration (`async for`, `batches`) and answered by whoever has them, or go
@@ -221,7 +220,8 @@ class Consumer(_Face):
     plain function must not block.
 
     Callbacks: on_error(error) of connections, on_exception(message, error) of handlers,
-    on_giving_up(message) before one with too many attempts is finished, on_heartbeat(connection).
+    on_giving_up(message) before one with too many attempts is finished, on_heartbeat(connection),
+    on_ready(connection) when one has subscribed.
     Raises ValueError and TypeError for options that make no sense.
     """
 
@@ -239,6 +239,7 @@ class Consumer(_Face):
         on_exception: Callable[[Message, BaseException], object] | None = None,
         on_giving_up: Callable[[Message], object] | None = None,
         on_heartbeat: Callable[[Connection], object] | None = None,
+        on_ready: Callable[[Connection], object] | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
         super().__init__()
@@ -257,11 +258,12 @@ class Consumer(_Face):
         self.core.on_exception = on_exception
         self.core.on_giving_up = on_giving_up
         self.core.on_heartbeat = on_heartbeat
+        self.core.on_ready = on_ready
         self.message_handler = message_handler
         self._concurrency = concurrency
-        self._queue: deque[Message] = deque()  # delivered, and not yet handed to anybody
+        self._queue = deque()
         self._waiters: deque[asyncio.Future[None]] = deque()  # who wait for one
-        self._workers = 0  # tasks that run handlers
+        self._workers: set[asyncio.Task[None]] = set()  # that run handlers
         self._paused = 0  # max_in_flight before the pause
 
     # -- its life
@@ -271,6 +273,7 @@ class Consumer(_Face):
         if self.core.running or self._ended.is_set():
             return
         self.loop = asyncio.get_running_loop()
+        self.now = self.loop.time
         self._lookups = Lookups(
             self.core.lookupd_http_addresses,
             self.core.topic,
@@ -297,14 +300,25 @@ class Consumer(_Face):
         again."""
         if not self.core.running:
             self._ended.set()
+            self._wake_all()
             return
         queued, self._queue = self._queue, deque()
         for message in queued:
             message.requeue(0, backoff=False)
+        deadline = self.now() + self.core.options.close_timeout
         self.core.stop(self.now(), graceful=graceful)
-        self.rearm()
-        await self._end()
         self._wake_all()
+        self.rearm()
+        if graceful:
+            await self._ended.wait()
+            await self._handlers_end(deadline)
+        await self._end()
+
+    async def _handlers_end(self, deadline: float) -> None:
+        """They may have something to do after they have answered."""
+        others = self._workers - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others, timeout=max(0.0, deadline - self.now()))
 
     def stopped(self) -> None:
         super().stopped()
@@ -330,6 +344,7 @@ class Consumer(_Face):
     async def __anext__(self) -> Message:
         queue = self._queue
         while not queue:
+            await self.start()
             if self._closed:
                 raise StopAsyncIteration
             await self._wait()
@@ -360,9 +375,8 @@ class Consumer(_Face):
         self._queue.extend(messages)
         if self.message_handler is not None:
             most = self._most_workers(self.message_handler)
-            for _ in range(min(len(self._queue), most - self._workers)):
-                self._workers += 1
-                self._spawn(self._work(self.message_handler))
+            for _ in range(min(len(self._queue), most - len(self._workers))):
+                self._workers.add(self._spawn(self._work(self.message_handler)))
         for _ in range(min(len(self._waiters), len(messages))):
             self._wake_one()
 
@@ -370,15 +384,17 @@ class Consumer(_Face):
         """Until there may be a message; False when that took too long."""
         waiter = self.loop.create_future()
         self._waiters.append(waiter)
+        came = False
         try:
             async with asyncio.timeout_at(deadline):
                 await waiter
+                came = True
         except TimeoutError:
-            return False
+            return bool(self._queue)
         finally:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
-            elif self._queue and waiter.cancelled():
+            elif self._queue and not came:
                 self._wake_one()  # its message is somebody else's
         return True
 
@@ -407,6 +423,8 @@ class Consumer(_Face):
 
     async def _work(self, handler: Handler) -> None:
         """Handle messages until there are none."""
+        me = asyncio.current_task()
+        assert me is not None
         try:
             began = self.now()
             while self._queue:
@@ -418,20 +436,24 @@ class Consumer(_Face):
                         began = self.now()
                 except Exception as error:
                     self.core.raised(message, error)
+                except asyncio.CancelledError as error:
+                    if me.cancelling():
+                        raise
+                    self.core.raised(message, error)  # of something it has waited for
                 else:
                     self.core.handled(message, result)
                 if self.now() - began > LONGEST_STRETCH:
                     await asyncio.sleep(0)
                     began = self.now()
         finally:
-            self._workers -= 1
+            self._workers.discard(me)
 
     # -- control
 
     def set_max_in_flight(self, count: int) -> None:
         """The most messages in flight, over all nsqds; 0 pauses."""
         self.core.flow.set_max_in_flight(count, self.now())
-        self.rearm()
+        self._rearm_if_running()
 
     def pause(self) -> None:
         """No more messages until resume()."""
@@ -446,38 +468,16 @@ class Consumer(_Face):
     def connect_to_nsqd(self, host: str, port: int) -> None:
         """Consume from this nsqd too."""
         self.core.add_nsqd(Address(host, port), self.now())
-        self.rearm()
+        self._rearm_if_running()
 
     def query_lookupd(self) -> None:
         """Ask lookupds now."""
         self.core.ask_now(self.now())
-        self.rearm()
+        self._rearm_if_running()
 
-    @property
-    def is_running(self) -> bool:
-        return self.core.running
-
-    @property
-    def is_starved(self) -> bool:
-        """Whether some nsqd may send no more until messages are answered."""
-        return self.core.flow.is_starved
-
-    @property
-    def max_in_flight(self) -> int:
-        return self.core.flow.max_in_flight
-
-    @property
-    def total_ready_count(self) -> int:
-        return self.core.flow.total_ready
-
-    @property
-    def total_in_flight(self) -> int:
-        return self.core.flow.total_in_flight
-
-    @property
-    def connections(self) -> Mapping[str, Connection]:
-        """Those that are there or being made, by address."""
-        return {str(each.address): each for each in self.core.connections}
+    def _rearm_if_running(self) -> None:
+        if self.core.running:
+            self.rearm()
 
 
 class _Awaited(Publish):
@@ -495,7 +495,7 @@ class _Awaited(Publish):
             future.set_exception(error)
 
 
-class Producer(_Face):
+class Producer(ProducerView, _Face):
     """Publishes to one nsqd, or to a pool: fixed ones and those lookupds know.
 
     Each publish is awaited until nsqd has said OK; any number may be under way. With several nsqds
@@ -531,9 +531,12 @@ class Producer(_Face):
         self._start()
 
     def _start(self) -> None:
-        if self.core.running or self.core.closing:
+        if self.core.running:
             return
+        if self.core.closing:
+            raise Closed("the producer has been closed")
         self.loop = asyncio.get_running_loop()
+        self.now = self.loop.time
         self._lookups = Lookups(
             self.core.lookupd_http_addresses,
             None,
@@ -568,7 +571,7 @@ class Producer(_Face):
         after `timeout` seconds; ValueError and TypeError before anything is sent.
         """
         if self.core.is_full:
-            await self._have_room()
+            timeout = await self._have_room(timeout)
         head = self._pub[topic] if defer is None else dpub_head(topic, defer)
         return await self._send(topic, head, message_body(data), timeout)
 
@@ -577,7 +580,7 @@ class Producer(_Face):
     ) -> bytes:
         """Publish several messages as one: all of them or none. Raises as publish() does."""
         if self.core.is_full:
-            await self._have_room()
+            timeout = await self._have_room(timeout)
         return await self._send(topic, self._mpub[topic], mpub_body(messages), timeout)
 
     async def publish_all(
@@ -613,6 +616,10 @@ class Producer(_Face):
         head = self._pub[topic] if defer is None else dpub_head(topic, defer)
         return self._send(topic, head, message_body(data), None)
 
+    def multipublish_nowait(self, topic: str, messages: Iterable[bytes]) -> asyncio.Future[bytes]:
+        """multipublish() as publish_nowait() does it."""
+        return self._send(topic, self._mpub[topic], mpub_body(messages), None)
+
     pub = publish
     mpub = multipublish
 
@@ -633,36 +640,19 @@ class Producer(_Face):
             self.rearm()
         return future
 
-    async def _have_room(self) -> None:
-        """Wait until publishes have been answered."""
-        while self.core.is_full:
-            self._room.clear()
-            await self._room.wait()
+    async def _have_room(self, timeout: float | None = None) -> float | None:
+        """Wait until publishes have been answered; gives what is left of the time."""
+        deadline = None if timeout is None else self.now() + timeout
+        try:
+            async with asyncio.timeout_at(deadline):
+                while self.core.is_full:
+                    self._room.clear()
+                    await self._room.wait()
+        except TimeoutError:
+            raise PublishTimeout(f"{self.core.pending_bytes} bytes are without an answer") from None
+        return None if deadline is None else deadline - self.now()
 
     def rearm(self) -> None:
         super().rearm()
         if not self.core.is_full:
             self._room.set()
-
-    @property
-    def is_running(self) -> bool:
-        return self.core.running
-
-    @property
-    def is_full(self) -> bool:
-        """Whether max_pending bytes are without an answer."""
-        return self.core.is_full
-
-
-def batched(messages: Iterable[bytes], count: int, size: int) -> Iterable[list[bytes]]:
-    """Lists of at most `count` messages and, of more than one, `size` bytes."""
-    batch: list[bytes] = []
-    room = size
-    for message in messages:
-        if batch and (len(batch) == count or len(message) > room):
-            yield batch
-            batch, room = [], size
-        batch.append(message)
-        room -= len(message)
-    if batch:
-        yield batch

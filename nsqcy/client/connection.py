@@ -14,9 +14,9 @@ from typing import Any, Protocol
 from nsqcy._client import OK_FRAME, Codec, Message
 from nsqcy._wire import command, command_with_body
 from nsqcy.client.errors import ConnectionFailed, NsqdError, ProtocolError
-from nsqcy.client.options import Address, ConnectionOptions, tls_context
+from nsqcy.client.options import Address, ConnectionOptions
 from nsqcy.client.tls import TlsLayer
-from nsqcy.errors import LayerEnd
+from nsqcy.errors import LayerEnd, NsqError
 from nsqcy.layers import DeflateLayer, Layer, SnappyLayer
 
 MAGIC = b"  V2"
@@ -25,6 +25,7 @@ CLOSE_WAIT = b"CLOSE_WAIT"
 NOP = b"NOP\n"
 RESPONSE, ERROR = 0, 1
 OLD_MAX_READY = 2500  # of an nsqd that does not say
+SHORTEST_HANDSHAKE = 10.0  # seconds allowed at least: an auth server may have a say in it
 
 _Step = Callable[[bytes, float], None]
 
@@ -45,7 +46,7 @@ class Owner(Protocol):
         """Another answer that is not of the handshake and no heartbeat."""
 
     def refused(self, connection: "Connection", error: NsqdError, now: float) -> None:
-        """An error frame; after a fatal one the connection will be lost."""
+        """An error frame; after a fatal one the connection is of no use: nsqd closes it."""
 
     def heartbeat(self, connection: "Connection") -> None:
         """nsqd has asked whether we live, and was answered."""
@@ -92,10 +93,12 @@ class Connection:
     # -- what its driver calls
 
     def begin(self, now: float) -> None:
-        """The socket is connected: shake hands."""
+        """The socket is connected: shake hands, unless that comes too late."""
+        if self.state is not State.CONNECTING:
+            return
         self.state = State.HANDSHAKE
         self._last_received = now
-        self.due = now + max(self.options.timeout, 1.0)
+        self.due = now + max(self.options.timeout, SHORTEST_HANDSHAKE)
         self._step = self._identified
         identity = json.dumps(self.options.identity).encode()
         self.codec.write(MAGIC + command_with_body(b"IDENTIFY", (), identity))
@@ -103,6 +106,8 @@ class Connection:
     def feed(self, data: bytes, now: float) -> None:
         """Bytes from nsqd. Raises LayerError, ProtocolError, NsqdError (a refused handshake) and
         ConnectionFailed; the connection is of no use then."""
+        if self.state is State.CLOSED:
+            return
         self._last_received = now
         if not self._layers and self._step is None:
             self._frames(data, now)
@@ -130,6 +135,7 @@ class Connection:
         """The socket is gone: what is answered from now on is dropped."""
         self.state = State.CLOSED
         self.due = math.inf
+        self.ready = 0
         self.codec.close()
 
     # -- what its owner calls
@@ -138,6 +144,12 @@ class Connection:
     def in_flight(self) -> int:
         """Messages delivered and not answered."""
         return self.codec.in_flight
+
+    def blames(self, error: NsqError) -> str:
+        """The error, with the address of this connection."""
+        text = str(error)
+        address = str(self.address)
+        return text if address in text else f"{address}: {text}"
 
     def send_ready(self, count: int) -> None:
         """Ask for at most `count` messages in flight."""
@@ -168,7 +180,7 @@ class Connection:
     def _read(self, depth: int, now: float) -> None:
         """What the layer at `depth` has for the next."""
         try:
-            while piece := self._layers[depth].read():
+            while self.state is not State.CLOSED and (piece := self._layers[depth].read()):
                 self._through(depth + 1, piece, now)
         except LayerEnd as error:
             raise ConnectionFailed(f"{self.address}: {error}") from None
@@ -183,7 +195,9 @@ class Connection:
     def _frames(self, data: bytes, now: float) -> None:
         while self._step is not None:
             # One answer at a time: what follows may belong to a layer that is put on by it.
-            _, frames = self.codec.feed(data, 1)
+            messages, frames = self.codec.feed(data, 1)
+            if messages:
+                raise ProtocolError(f"{self.address} sent a message before it was asked for any")
             if not frames:
                 return
             depth = len(self._layers)
@@ -204,14 +218,18 @@ class Connection:
             if accepted:
                 self._owner.accepted(self, accepted, now)
                 accepted = 0
+            if self.state is State.CLOSED:  # by whoever was told of the last one
+                return
             self._frame(*frame, now)
-        if accepted:
+        if accepted and self.state is not State.CLOSED:
             self._owner.accepted(self, accepted, now)
 
     def _answer(self, type_: int, data: bytes, now: float) -> None:
         """The next answer of the handshake."""
         if type_ == ERROR:
             raise NsqdError(data.decode("utf-8", "replace"))
+        if type_ != RESPONSE:
+            raise self._unknown(type_)
         if data == HEARTBEAT:
             self._beat()
             return
@@ -228,11 +246,15 @@ class Connection:
             self._owner.response(self, data, now)
         elif type_ == ERROR:
             error = NsqdError(data.decode("utf-8", "replace"))
+            self._owner.refused(self, error, now)
             if error.fatal:
                 self.failure = error
-            self._owner.refused(self, error, now)
+                raise error
         else:
-            raise ProtocolError(f"{self.address} sent a frame of unknown type {type_}")
+            raise self._unknown(type_)
+
+    def _unknown(self, type_: int) -> ProtocolError:
+        return ProtocolError(f"{self.address} sent a frame of unknown type {type_}")
 
     def _beat(self) -> None:
         self.codec.write(NOP)
@@ -253,16 +275,24 @@ class Connection:
         ready = settings.get("max_rdy_count")
         if isinstance(ready, int) and ready > 0:
             self.max_ready = ready
-        if settings.get("tls_v1") is True:
+        if self._agreed("tls_v1", settings):
             self._upgrades.append(self._tls)
         elif self.options.tls_v1:
             raise ConnectionFailed(f"{self.address} offers no TLS")
-        if settings.get("snappy") is True:
+        if self._agreed("snappy", settings):
             self._upgrades.append(SnappyLayer)
-        if settings.get("deflate") is True:
+        if self._agreed("deflate", settings):
             self._upgrades.append(self._deflate)
         self._auth_required = settings.get("auth_required") is True
         self._upgrade(now)
+
+    def _agreed(self, name: str, settings: dict[str, Any]) -> bool:
+        """Whether this layer comes next; what was not asked for is nothing to go on with."""
+        if settings.get(name) is not True:
+            return False
+        if not getattr(self.options, name):
+            raise ProtocolError(f"{self.address} begins {name}, which it was not asked for")
+        return True
 
     def _upgrade(self, now: float) -> None:
         """The next layer, or what comes after the last."""
@@ -279,7 +309,8 @@ class Connection:
         self.codec.write(command_with_body(b"AUTH", (), self.options.auth_secret.encode()))
 
     def _tls(self) -> Layer:
-        return TlsLayer(tls_context(self.options.tls_options), self.address.host)
+        assert self.options.tls_context is not None
+        return TlsLayer(self.options.tls_context, self.address.host)
 
     def _deflate(self) -> Layer:
         return DeflateLayer(self.options.deflate_level)

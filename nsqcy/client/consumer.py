@@ -10,14 +10,20 @@ import logging
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Protocol
 
 from nsqcy._client import Message
 from nsqcy.client.connection import Connection, State
-from nsqcy.client.errors import Error, NsqdError, Requeue
+from nsqcy.client.errors import AlreadyAnswered, Error, NsqdError, Requeue
 from nsqcy.client.flow import Flow
-from nsqcy.client.options import Address, Addresses, as_strings, consumer_options, nsqd_addresses
+from nsqcy.client.options import (
+    Address,
+    Addresses,
+    consumer_options,
+    lookupd_addresses,
+    nsqd_addresses,
+)
 from nsqcy.names import is_valid_name, quote
 
 FIRST_RETRY, LONGEST_RETRY = 1.0, 60.0  # seconds until a lost nsqd is tried again
@@ -89,7 +95,7 @@ class ConsumerCore:
         self.random = rng or random.Random()
         self.flow = Flow(flow_settings, self.random)
         self.lock = lock or nullcontext()
-        self.lookupd_http_addresses = as_strings(lookupd_http_addresses)
+        self.lookupd_http_addresses = lookupd_addresses(lookupd_http_addresses)
         self.nsqds = {each: Nsqd(fixed=True) for each in nsqd_addresses(nsqd_tcp_addresses)}
         if not self.nsqds and not self.lookupd_http_addresses:
             raise ValueError("a consumer needs nsqd_tcp_addresses or lookupd_http_addresses")
@@ -99,6 +105,7 @@ class ConsumerCore:
         self.on_exception: Callable[[Message, BaseException], object] | None = None
         self.on_giving_up: Callable[[Message], object] | None = None
         self.on_heartbeat: Callable[[Connection], object] | None = None
+        self.on_ready: Callable[[Connection], object] | None = None
         self._net = net
         self._ask_at = math.inf
         self._asking = False
@@ -117,13 +124,17 @@ class ConsumerCore:
     @property
     def due(self) -> float:
         """When tick() is next wanted."""
-        due = min((each.due for each in self.connections), default=math.inf)
+        due = math.inf
+        if not self.running:
+            return due
+        for nsqd in self.nsqds.values():
+            if nsqd.connection is not None:
+                due = min(due, nsqd.connection.due)
+            elif not self.closing:
+                due = min(due, nsqd.retry_at)
         if self.closing:
             return min(due, self._give_up_at)
-        for nsqd in self.nsqds.values():
-            if nsqd.connection is None:
-                due = min(due, nsqd.retry_at)
-        return min(due, self.flow.due, self._ask_at)
+        return min(due, self.flow.due, math.inf if self._asking else self._ask_at)
 
     def tick(self, now: float) -> None:
         """Do what is due."""
@@ -158,9 +169,9 @@ class ConsumerCore:
 
     def lost(self, connection: Connection, error: Error, now: float) -> None:
         """A connection could not be made, or is no more."""
-        was_ready = connection.state is not State.CONNECTING
         if connection.state is State.CLOSED:
             return
+        was_there = connection.state is not State.CONNECTING
         connection.close()
         nsqd = self.nsqds[connection.address]
         nsqd.connection = None
@@ -169,12 +180,12 @@ class ConsumerCore:
             return
         self.flow.remove(connection, now)
         error = connection.failure or error
-        log.warning("[%s] %s: %s", self.name, connection.address, error)
+        log.warning("[%s] %s", self.name, connection.blames(error))
         self._tell(self.on_error, error)
         wait = min(FIRST_RETRY * 2**nsqd.failures, LONGEST_RETRY)
         nsqd.failures = min(nsqd.failures + 1, 10)
         nsqd.retry_at = now + wait * self.random.uniform(0.5, 1.0)
-        if was_ready and self.lookupd_http_addresses:
+        if was_there and self.lookupd_http_addresses:
             self._ask_at = min(self._ask_at, now + ASK_SOON)
         self._forget(connection.address, nsqd)
 
@@ -187,7 +198,7 @@ class ConsumerCore:
             log.warning("[%s] lookupd: %s", self.name, text)
         if self.closing or not self.running:
             return
-        listed = set(addresses)
+        listed = dict.fromkeys(addresses)
         for address, nsqd in list(self.nsqds.items()):
             nsqd.listed = address in listed or (nsqd.listed and silent)
             self._forget(address, nsqd)
@@ -262,34 +273,34 @@ class ConsumerCore:
 
     def handled(self, message: Message, result: object) -> None:
         """A handler has returned."""
-        if message.has_responded() or message.is_async():
+        if message.is_async():
             return
-        if result is False:
-            message.requeue()
-        else:
-            message.finish()
+        with suppress(AlreadyAnswered):  # by the handler, or whoever it gave the message to
+            if result is False:
+                message.requeue(backoff=self.options.backoff_on_requeue)
+            else:
+                message.finish()
 
     def raised(self, message: Message, error: BaseException) -> None:
         """A handler has failed."""
         if isinstance(error, Requeue):
-            if not message.has_responded():
-                message.requeue(error.delay, backoff=error.backoff)
+            backoff = self.options.backoff_on_requeue if error.backoff is None else error.backoff
+            with suppress(AlreadyAnswered):
+                message.requeue(error.delay, backoff=backoff)
             return
         log.error(
             "[%s] the handler of message %s failed",
             self.name,
-            message.id.decode(),
+            message.id.decode("ascii", "backslashreplace"),
             exc_info=error,
         )
         self._tell(self.on_exception, message, error)
-        if not message.has_responded():
+        with suppress(AlreadyAnswered):
             message.requeue()
 
     # -- what connections say
 
     def ready(self, connection: Connection, now: float) -> None:
-        nsqd = self.nsqds[connection.address]
-        nsqd.failures = 0
         if connection.max_ready < self.flow.max_in_flight:
             log.warning(
                 "[%s] %s allows RDY %d at most, max_in_flight is %d",
@@ -301,6 +312,7 @@ class ConsumerCore:
         connection.codec.flow = self
         connection.subscribe(self.topic, self.channel, now)
         self.flow.add(connection, now)
+        self._tell(self.on_ready, connection)
 
     def messages(self, connection: Connection, messages: list[Message], now: float) -> None:
         most = self.options.max_tries
@@ -313,14 +325,15 @@ class ConsumerCore:
             self._net.deliver(messages)
 
     def accepted(self, connection: Connection, count: int, now: float) -> None:
-        """Of SUB."""
+        """Of SUB: only now it is known to work."""
+        self.nsqds[connection.address].failures = 0
 
     def response(self, connection: Connection, data: bytes, now: float) -> None:
         self.answered(now)
 
     def refused(self, connection: Connection, error: NsqdError, now: float) -> None:
-        log.warning("[%s] %s: %s", self.name, connection.address, error)
-        if not error.fatal:
+        if not error.fatal:  # of others lost() will tell
+            log.warning("[%s] %s", self.name, connection.blames(error))
             self._tell(self.on_error, error)
 
     def heartbeat(self, connection: Connection) -> None:
@@ -358,11 +371,11 @@ class ConsumerCore:
         log.warning(
             "[%s] msg %s attempted %d times, giving up",
             self.name,
-            message.id.decode(),
+            message.id.decode("ascii", "backslashreplace"),
             message.attempts,
         )
         self._tell(self.on_giving_up, message)
-        if not message.has_responded():
+        with suppress(AlreadyAnswered):
             message.finish()
 
     def _end_if_drained(self, now: float) -> None:

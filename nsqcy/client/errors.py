@@ -17,6 +17,8 @@ __all__ = [
 
 Error = NsqError
 
+LONGEST_DELAY = 1e9  # seconds
+
 
 class NsqdError(Error):
     """nsqd refused something: `code`, e.g. "E_BAD_TOPIC", and what it says about it. After a
@@ -47,9 +49,12 @@ class Closed(Error):
 
 class Requeue(Error):
     """Raised by a handler to have its message delivered again after `delay` seconds (by default
-    the consumer's delay for its attempts), with or without backoff."""
+    the consumer's delay for its attempts), with or without backoff (by default as the consumer's
+    backoff_on_requeue says)."""
 
-    def __init__(self, delay: float | None = None, *, backoff: bool = True) -> None:
+    def __init__(self, delay: float | None = None, *, backoff: bool | None = None) -> None:
+        if delay is not None and not 0 <= delay < LONGEST_DELAY:
+            raise ValueError(f"a message cannot be requeued by {delay} s")
         super().__init__(delay)
         self.delay = delay
         self.backoff = backoff

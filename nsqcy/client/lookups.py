@@ -1,10 +1,13 @@
 """Asking lookupds where a consumer or producer connects to; it waits, so it runs in a thread."""
 
+import logging
+
+from nsqcy.client.face import Answer
 from nsqcy.client.options import Address, ConnectionOptions, LookupOptions
 from nsqcy.cluster.discovery import Found, lookup, nodes
 from nsqcy.cluster.web_client import Terms, WebClient
 
-Answer = tuple[list[Address], list[str]]
+log = logging.getLogger("nsqcy.client")
 
 
 class Lookups:
@@ -32,8 +35,8 @@ class Lookups:
         """All of them at once: the nsqds they know, and what went wrong with whom."""
         found = self._found()
         errors = [f"{address}: {error}" for address, error in found.errors.items()]
-        if self._topic is not None:
-            errors += [f"{address} does not know {self._topic}" for address in found.unknown]
+        for address in found.unknown:  # an answer as good as any: there is no such nsqd
+            log.warning("lookupd %s does not know %s", address, self._topic)
         addresses = [
             Address(each.broadcast_address, each.tcp_port)
             for each in found.producers

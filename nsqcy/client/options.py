@@ -6,10 +6,11 @@ producer is made, and not an error of some nsqd later. Durations are seconds. Kn
 Source: the table "options side by side" of NSQ's clients; the names are pynsq's where it has one.
 """
 
+import math
 import socket
 import ssl
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Self, TypedDict
 
 from nsqcy import __version__
@@ -55,6 +56,7 @@ class ConsumerKeywords(ConnectionKeywords, total=False):
     max_in_flight: int
     requeue_delay: float
     max_requeue_delay: float
+    backoff_on_requeue: bool
     lookupd_poll_interval: float
     lookupd_poll_jitter: float
     lookupd_connect_timeout: float
@@ -97,7 +99,8 @@ class ConnectionOptions:
                              ca_certs, certfile, keyfile, cert_reqs, check_hostname, ciphers
     deflate, snappy          compression; one of them
     auth_secret              sent if nsqd asks for it
-    timeout                  seconds to connect, shake hands, and write
+    timeout                  seconds to connect, and to send what is left at the end; a handshake
+                             has as many, and 10 at least
     local_address            host[:port] to connect from
     max_msg_size             bytes of the longest message accepted; 0: any
     """
@@ -121,13 +124,22 @@ class ConnectionOptions:
     max_msg_size: int = 0
     topology_region: str = ""
     topology_zone: str = ""
+    # Made once of tls_options: all connections have it.
+    tls_context: ssl.SSLContext | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        for name in ("client_id", "hostname", "user_agent", "topology_region", "topology_zone"):
+            _of_type(name, getattr(self, name), str)
+        for name in ("auth_secret", "local_address"):
+            if getattr(self, name) is not None:
+                _of_type(name, getattr(self, name), str)
         if self.deflate and self.snappy:
             raise ValueError("deflate and snappy exclude each other")
-        _within("deflate_level", self.deflate_level, 1, 9)
-        _within("sample_rate", self.sample_rate, 0, 99)
-        _within("max_msg_size", self.max_msg_size, 0, 0x7FFFFFFF - 64)
+        _whole("output_buffer_size", self.output_buffer_size, -1)
+        _whole("output_buffer_timeout", self.output_buffer_timeout, -1)
+        _whole("deflate_level", self.deflate_level, 1, 9)
+        _whole("sample_rate", self.sample_rate, 0, 99)
+        _whole("max_msg_size", self.max_msg_size, 0, 0x7FFFFFFF - 64)
         if self.heartbeat_interval != -1:
             _positive("heartbeat_interval", self.heartbeat_interval, " or -1")
         _positive("timeout", self.timeout)
@@ -135,6 +147,19 @@ class ConnectionOptions:
             _not_negative("msg_timeout", self.msg_timeout)
         if self.tls_options is not None and not self.tls_v1:
             raise ValueError("tls_options needs tls_v1=True")
+        context = tls_context(self.tls_options) if self.tls_v1 else None
+        object.__setattr__(self, "tls_context", context)
+        _ = self.local  # raises
+
+    @property
+    def local(self) -> tuple[str, int] | None:
+        """Host and port to connect from. Raises ValueError."""
+        if self.local_address is None:
+            return None
+        if self.local_address.endswith(":0"):  # any port, which is nobody's address
+            return Address.parse(self.local_address[:-2]).host, 0
+        address = Address.parse(self.local_address, 0)
+        return address.host, address.port
 
     @property
     def identity(self) -> dict[str, object]:
@@ -195,16 +220,19 @@ class ConsumerOptions:
     max_tries            deliveries after which a message is given up; 0: none
     requeue_delay        seconds, times its attempts: when a failed message comes again
     max_requeue_delay    seconds that delay has at most
+    backoff_on_requeue   whether a handler that returns False slows the consumer down, or only one
+                         that fails
     close_timeout        seconds a graceful close waits for messages in flight
     """
 
     max_tries: int = 5
     requeue_delay: float = 90.0
     max_requeue_delay: float = 900.0
+    backoff_on_requeue: bool = True
     close_timeout: float = 30.0
 
     def __post_init__(self) -> None:
-        _within("max_tries", self.max_tries, 0, 65535)
+        _whole("max_tries", self.max_tries, 0)
         _not_negative("requeue_delay", self.requeue_delay)
         _not_negative("max_requeue_delay", self.max_requeue_delay)
         _not_negative("close_timeout", self.close_timeout)
@@ -231,8 +259,8 @@ class ProducerOptions:
     close_timeout: float = 30.0
 
     def __post_init__(self) -> None:
-        _not_negative("retries", self.retries)
-        _positive("max_pending", self.max_pending)
+        _whole("retries", self.retries, 0)
+        _whole("max_pending", self.max_pending, 1)
         _positive("reconnect_interval", self.reconnect_interval)
         _positive("max_reconnect_interval", self.max_reconnect_interval)
         _not_negative("close_timeout", self.close_timeout)
@@ -270,7 +298,7 @@ def producer_options(
 def _sort(what: str, given: Mapping[str, Any], *parts: Any) -> list[dict[str, Any]]:
     left = dict(given)
     found = [
-        {each.name: left.pop(each.name) for each in fields(part) if each.name in left}
+        {each.name: left.pop(each.name) for each in fields(part) if each.init and each.name in left}
         for part in parts
     ]
     if left:
@@ -286,7 +314,7 @@ class Address:
     port: int
 
     @classmethod
-    def parse(cls, text: str) -> Self:
+    def parse(cls, text: str, default_port: int = DEFAULT_PORT) -> Self:
         """`host`, `host:port`, `[v6]:port`. Raises ValueError."""
         host, port = text, ""
         if text.startswith("["):
@@ -301,7 +329,7 @@ class Address:
         number = int(port) if port.isdecimal() and len(port) < 6 else -1
         if port and not 0 < number < 65536:
             raise ValueError(f"{quote(text)} has no port of 1 to 65535")
-        return cls(host, number if port else DEFAULT_PORT)
+        return cls(host, number if port else default_port)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -320,11 +348,34 @@ def as_strings(addresses: Addresses) -> tuple[str, ...]:
     return given
 
 
+def lookupd_addresses(addresses: Addresses) -> tuple[str, ...]:
+    """host:port or URL of one or several. Raises ValueError and TypeError."""
+    given = tuple(dict.fromkeys(as_strings(addresses)))
+    if given:
+        # Whoever has fixed nsqds does without an HTTP client.
+        from nsqcy.cluster.discovery import lookup_url
+
+        for each in given:
+            lookup_url(each, "topic")
+    return given
+
+
 def tls_context(options: TlsOptions | None) -> ssl.SSLContext:
-    """How servers are verified and who we are. Raises ValueError for an unknown option."""
+    """How servers are verified and who we are. Raises ValueError for an unknown option, and for
+    files that cannot be read."""
     if isinstance(options, ssl.SSLContext):
         return options
     left = dict(options or {})
+    allowed = ("ca_certs", "certfile", "keyfile", "cert_reqs", "check_hostname", "ciphers")
+    for name in left.keys() - set(allowed):
+        raise ValueError(f"tls_options has no {quote(name)} (allowed: {', '.join(allowed)})")
+    try:
+        return _make_context(left)
+    except OSError as error:  # that of OpenSSL is one too
+        raise ValueError(f"tls_options: {error}") from error
+
+
+def _make_context(left: dict[str, Any]) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=left.pop("ca_certs", None))
     if "check_hostname" in left:
         context.check_hostname = bool(left.pop("check_hostname"))
@@ -338,9 +389,6 @@ def tls_context(options: TlsOptions | None) -> ssl.SSLContext:
         context.load_cert_chain(certificate, key)
     if (ciphers := left.pop("ciphers", None)) is not None:
         context.set_ciphers(ciphers)
-    if left:
-        allowed = "ca_certs, certfile, keyfile, cert_reqs, check_hostname, ciphers"
-        raise ValueError(f"tls_options has no {quote(min(left))} (allowed: {allowed})")
     return context
 
 
@@ -353,16 +401,30 @@ def _check(good: bool, name: str, value: object, allowed: str) -> None:
         raise ValueError(f"{name} cannot be {value!r} (allowed: {allowed})")
 
 
+def _of_type(name: str, value: object, *types: type) -> None:
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        raise TypeError(f"{name} cannot be {value!r} (allowed: {types[0].__name__})")
+
+
+def _whole(name: str, value: int, least: int, most: int | None = None) -> None:
+    _of_type(name, value, int)
+    allowed = f"{least} or more" if most is None else f"{least} to {most}"
+    _check(least <= value and (most is None or value <= most), name, value, allowed)
+
+
 def _within(name: str, value: float, least: float, most: float) -> None:
+    _of_type(name, value, float, int)
     _check(least <= value <= most, name, value, f"{least} to {most}")
 
 
 def _positive(name: str, value: float, more: str = "") -> None:
-    _check(value > 0, name, value, f"more than 0{more}")
+    _of_type(name, value, float, int)
+    _check(0 < value < math.inf, name, value, f"more than 0{more}")
 
 
 def _not_negative(name: str, value: float) -> None:
-    _check(value >= 0, name, value, "0 or more")
+    _of_type(name, value, float, int)
+    _check(0 <= value < math.inf, name, value, "0 or more")
 
 
 Callback = Callable[..., object]

@@ -6,7 +6,8 @@ where. Knows no socket and no thread: a face (aio, blocking) is its Net.
 
 A publish whose connection is lost may have been done. It is tried on another nsqd, so that with
 more than one nsqd a message may be published twice but does not get lost; with a single one it
-fails, and its caller knows best.
+fails, and its caller knows best. What was sent behind a publish that nsqd refuses is not executed,
+so it is tried again wherever there is a connection.
 """
 
 import logging
@@ -28,7 +29,13 @@ from nsqcy.client.errors import (
     ProtocolError,
     PublishTimeout,
 )
-from nsqcy.client.options import Address, Addresses, as_strings, nsqd_addresses, producer_options
+from nsqcy.client.options import (
+    Address,
+    Addresses,
+    lookupd_addresses,
+    nsqd_addresses,
+    producer_options,
+)
 from nsqcy.names import is_valid_name, quote
 
 # What another nsqd may well accept: this one is at its end, or its disk is.
@@ -71,6 +78,12 @@ class Nsqd:
         self.error: Error | None = None  # of the last attempt to connect
         self.failures = 0
         self.retry_at = -math.inf
+
+
+class _GivenUp(Publish):
+    """Stands for a publish whose caller was told that its time is over; its answer may come."""
+
+    __slots__ = ()
 
 
 class Heads:
@@ -120,7 +133,7 @@ class ProducerCore:
     ) -> None:
         options = producer_options(keywords)
         self.options, self.lookup_options, self.connection_options = options
-        self.lookupd_http_addresses = as_strings(lookupd_http_addresses)
+        self.lookupd_http_addresses = lookupd_addresses(lookupd_http_addresses)
         self.nsqds = {each: Nsqd(fixed=True) for each in nsqd_addresses(nsqd_tcp_addresses)}
         if not self.nsqds and not self.lookupd_http_addresses:
             raise ValueError("a producer needs nsqd_tcp_addresses or lookupd_http_addresses")
@@ -140,6 +153,7 @@ class ProducerCore:
         self._asking = False
         self._asked = 0
         self._lookup_error: Error | None = None
+        self._failures = 0  # attempts to connect that failed since the last round of them
         self._next_deadline = math.inf
         self._give_up_at = math.inf
 
@@ -155,7 +169,11 @@ class ProducerCore:
     @property
     def due(self) -> float:
         """When tick() is next wanted."""
-        due = min(self._ask_at, self._give_up_at, self._next_deadline)
+        if not self.running:
+            return math.inf
+        due = min(self._give_up_at, self._next_deadline)
+        if not self._asking:
+            due = min(due, self._ask_at)
         for nsqd in self.nsqds.values():
             due = min(due, nsqd.retry_at if nsqd.connection is None else nsqd.connection.due)
         return due
@@ -201,27 +219,33 @@ class ProducerCore:
         connection.close()
         nsqd = self.nsqds[connection.address]
         nsqd.connection = None
-        nsqd.error = error = connection.failure or error
+        error = connection.failure or error
+        if not was_ready:
+            nsqd.error = error
+            self._failures += 1
         if nsqd in self._open:
             self._open.remove(nsqd)
-        log.warning("[%s] %s: %s", self.name, connection.address, error)
+        log.warning("[%s] %s", self.name, connection.blames(error))
         self._tell(self.on_error, error)
         interval = self.options.reconnect_interval * 2 ** min(nsqd.failures, 10)
         wait = min(interval, self.options.max_reconnect_interval)
         # At once when it had worked: nsqd may have closed only this connection.
-        nsqd.retry_at = now if was_ready else now + wait * self.random.uniform(0.5, 1.0)
-        nsqd.failures = 0 if was_ready else nsqd.failures + 1
-        if was_ready and self.lookupd_http_addresses:
+        worked = was_ready and not nsqd.failures
+        nsqd.retry_at = now if worked else now + wait * self.random.uniform(0.5, 1.0)
+        nsqd.failures += 1
+        if worked and self.lookupd_http_addresses:
             self._ask_at = min(self._ask_at, now)
         lost, nsqd.pending = nsqd.pending, deque()
         self._forget(connection.address, nsqd)
         retried = self.retried
         for publish in lost:
-            self._failed(publish, ConnectionFailed(str(error)), now, elsewhere=True)
+            untouched = connection.failure is not None
+            self._failed(publish, ConnectionFailed(str(error)), elsewhere=True, untouched=untouched)
         if lost:
             count = self.retried - retried
             log.warning("[%s] of %d publishes %d are tried again", self.name, len(lost), count)
-        self._fail_waiting(now)
+        if not was_ready:
+            self._fail_waiting()
         self._end_if_done()
 
     def found(self, addresses: Iterable[Address], errors: Iterable[str], now: float) -> None:
@@ -233,7 +257,7 @@ class ProducerCore:
         self._lookup_error = NoConnection(f"lookupd: {texts[0]}") if texts else None
         if not self.running:
             return
-        listed = set(addresses)
+        listed = dict.fromkeys(addresses)
         for address, nsqd in list(self.nsqds.items()):
             nsqd.listed = address in listed or (nsqd.listed and bool(texts))
             self._forget(address, nsqd)
@@ -244,7 +268,7 @@ class ProducerCore:
             # Whoever waits is not kept waiting for a whole round.
             self._ask_at = min(self._ask_at, now + self.options.reconnect_interval)
         self.tick(now)
-        self._fail_waiting(now)
+        self._fail_waiting()
 
     def publish(self, publish: Publish) -> None:
         """Send it, or keep it until it can be sent. Raises Closed."""
@@ -293,8 +317,8 @@ class ProducerCore:
 
     def ready(self, connection: Connection, now: float) -> None:
         nsqd = self.nsqds[connection.address]
-        nsqd.failures = 0
         nsqd.error = None
+        self._failures = 0
         self._open.append(nsqd)
         waiting, self.waiting = self.waiting, deque()
         for publish in waiting:
@@ -304,10 +328,13 @@ class ProducerCore:
         raise ProtocolError(f"{connection.address} sent messages to a producer")
 
     def accepted(self, connection: Connection, count: int, now: float) -> None:
+        connection.peer.failures = 0
         pending: deque[Publish] = connection.peer.pending
-        if len(pending) < count:
-            raise ProtocolError(f"{connection.address} said OK to nothing")
         for _ in range(count):
+            if not pending:
+                if self.running:
+                    raise ProtocolError(f"{connection.address} said OK to nothing")
+                return  # who was told of the last one has ended it
             publish = pending.popleft()
             self.pending_bytes -= len(publish.body)
             publish.done(None)
@@ -319,15 +346,20 @@ class ProducerCore:
 
     def refused(self, connection: Connection, error: NsqdError, now: float) -> None:
         """The oldest publish is; what was sent behind it is not executed any more."""
-        nsqd = self.nsqds[connection.address]
+        if not error.fatal:  # nsqd says that to consumers
+            log.warning("[%s] %s", self.name, connection.blames(error))
+            return
+        nsqd: Nsqd = connection.peer
+        nsqd.failures = 0
         if nsqd in self._open:
-            self._open.remove(nsqd)  # it is about to close
+            self._open.remove(nsqd)
         if nsqd.pending:
             publish = nsqd.pending.popleft()
-            self._failed(publish, error, now, elsewhere=error.code in WORTH_ANOTHER)
+            self._failed(publish, error, elsewhere=error.code in WORTH_ANOTHER)
 
     def heartbeat(self, connection: Connection) -> None:
-        """Answered already."""
+        """Answered already; it works."""
+        connection.peer.failures = 0
 
     # -- the rest
 
@@ -339,12 +371,15 @@ class ProducerCore:
         nsqd.pending.append(publish)
         nsqd.connection.codec.publish(publish.head, publish.body)
 
-    def _failed(self, publish: Publish, error: Error, now: float, *, elsewhere: bool) -> None:
-        """A try has failed: another, on another nsqd, or the end."""
+    def _failed(
+        self, publish: Publish, error: Error, *, elsewhere: bool, untouched: bool = False
+    ) -> None:
+        """A try has failed: another, on another nsqd if there is one, or the end."""
         publish.tries += 1
         publish.error = error
-        can = elsewhere and len(self.nsqds) > 1 and publish.tries <= self.options.retries
-        if not can or (self.closing and not self.running):
+        can = untouched or (elsewhere and len(self.nsqds) > 1)
+        can = can and publish.tries <= self.options.retries
+        if not can or not self.running or isinstance(publish, _GivenUp):
             self._done(publish, error)
             return
         self.retried += 1
@@ -354,22 +389,26 @@ class ProducerCore:
         else:
             self.waiting.append(publish)
 
-    def _fail_waiting(self, now: float) -> None:
-        """Nobody is there and nobody is being tried: a round of attempts has failed."""
-        if self._open or self._asking or self.connections or not self.waiting:
+    def _fail_waiting(self) -> None:
+        """Nobody is there, and all have been tried: a round of attempts has failed."""
+        if self._open or self._asking or not self.waiting:
             return
+        if self.connections and self._failures < len(self.nsqds):
+            return
+        self._failures = 0
         errors = [each.error for each in self.nsqds.values() if each.error is not None]
         error = errors[0] if errors else self._lookup_error
         error = error or NoConnection("lookupds know of no nsqd")
-        hopeless = isinstance(error, (ProtocolError, NsqdError))
+        hopeless = errors and all(isinstance(each, (ProtocolError, NsqdError)) for each in errors)
         waiting, self.waiting = self.waiting, deque()
+        failed: list[Publish] = []
         for publish in waiting:
             publish.tries += 1
             publish.error = error
-            if hopeless or publish.tries > self.options.retries:
-                self._done(publish, error)
-            else:
-                self.waiting.append(publish)
+            over = hopeless or publish.tries > self.options.retries
+            (failed if over else self.waiting).append(publish)
+        for publish in failed:
+            self._done(publish, error)
 
     def _done(self, publish: Publish, error: Error | None) -> None:
         self.pending_bytes -= len(publish.body)
@@ -377,26 +416,27 @@ class ProducerCore:
 
     def _expire(self, now: float) -> None:
         """Publishes whose time is over. One that was sent keeps its place: its answer may come."""
-        self._next_deadline = math.inf
-        kept: deque[Publish] = deque()
-        for publish in self.waiting:
+        late: list[tuple[Publish, Error]] = []
+        waiting, self.waiting = self.waiting, deque()
+        for publish in waiting:
             if publish.deadline > now:
-                kept.append(publish)
-                self._next_deadline = min(self._next_deadline, publish.deadline)
+                self.waiting.append(publish)
             else:
+                self.pending_bytes -= len(publish.body)
                 why = f": {publish.error}" if publish.error else ""
-                self._done(publish, NoConnection(f"no nsqd to publish to in time{why}"))
-        self.waiting = kept
-        for nsqd in self.nsqds.values():
-            for publish in nsqd.pending:
-                if publish.deadline > now:
-                    self._next_deadline = min(self._next_deadline, publish.deadline)
-                else:
-                    publish.deadline = math.inf
-                    publish.done(PublishTimeout(f"no OK from {self._address_of(nsqd)} in time"))
-
-    def _address_of(self, wanted: Nsqd) -> str:
-        return next((str(address) for address, each in self.nsqds.items() if each is wanted), "?")
+                late.append((publish, NoConnection(f"no nsqd to publish to in time{why}")))
+        for address, nsqd in self.nsqds.items():
+            for at, publish in enumerate(list(nsqd.pending)):
+                if publish.deadline <= now:
+                    late.append((publish, PublishTimeout(f"no OK from {address} in time")))
+                    given_up = _GivenUp(publish.topic, publish.head, publish.body, None)
+                    nsqd.pending[at] = given_up
+        left = [each.deadline for nsqd in self.nsqds.values() for each in nsqd.pending]
+        left += [each.deadline for each in self.waiting]
+        self._next_deadline = min(left, default=math.inf)
+        for publish, error in late:
+            publish.done(error)
+        self._end_if_done()
 
     def _check(self, connection: Connection, now: float) -> None:
         try:
@@ -431,7 +471,7 @@ class ProducerCore:
         left = list(self.waiting)
         for nsqd in self.nsqds.values():
             left += nsqd.pending
-            nsqd.pending = deque()
+            nsqd.pending.clear()
             if nsqd.connection is not None:
                 self._net.disconnect(nsqd.connection)
                 nsqd.connection.close()

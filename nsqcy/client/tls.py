@@ -29,30 +29,37 @@ class TlsLayer:
             if not self._shaken:
                 self._tls.do_handshake()
                 self._shaken = True
-                for data in self._early:
-                    self._tls.write(data)
-                self._early.clear()
+                early, self._early = self._early, []
+                for data in early:
+                    self.write(data)
             piece = self._tls.read(PIECE)
         except ssl.SSLWantReadError:
             return b""
         except ssl.SSLZeroReturnError:
             raise LayerEnd("TLS: the peer has closed") from None
-        except ssl.SSLCertVerificationError as error:
-            raise LayerError(f"TLS: certificate not accepted: {error.verify_message}") from error
         except ssl.SSLError as error:
-            raise LayerError(f"TLS: {error.reason or error}") from error
+            raise _broken(error) from error
         if not piece:
             raise LayerEnd("TLS: the peer has closed")
         return piece
 
     def write(self, data: bytes) -> None:
-        if self._shaken:
-            self._tls.write(data)
-        else:
+        if not self._shaken:
             self._early.append(data)
+            return
+        try:
+            self._tls.write(data)
+        except ssl.SSLError as error:  # that it wants to read first is of no use either
+            raise _broken(error) from error
 
     def take(self) -> bytes:
         return self._outgoing.read()
 
     def rest(self) -> None:
         """Nothing is kept."""
+
+
+def _broken(error: ssl.SSLError) -> LayerError:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return LayerError(f"TLS: certificate not accepted: {error.verify_message}")
+    return LayerError(f"TLS: {error.reason or error}")

@@ -32,7 +32,7 @@ def configured(nsqd: Starter, text: str, *args: str, **options: object) -> Nsqd:
     return nsqd(args=(f"--config={file}", *args), **options)
 
 
-@pytest.mark.case("CFG-01")
+@pytest.mark.case("CFG-01", "TOOL-001")
 def test_version() -> None:
     result = run("--version")
     assert result.returncode == 0
@@ -58,11 +58,12 @@ def test_unknown_flag(dashes: str) -> None:
     assert "flag provided but not defined: -bogus\nUsage of nsqd:\n" in result.stderr
 
 
-@pytest.mark.case("CFG-04", "CFG-06", "CFG-07", "CFG-12", "CFG-13", "CFG-15")
+@pytest.mark.case("CFG-04", "CFG-06", "CFG-07", "CFG-12", "CFG-13", "CFG-15", "TOOL-005")
 @pytest.mark.parametrize(
     "flag",
     [
         "--msg-timeout=5",
+        "--msg-timeout=abc",
         "--msg-timeout=5 s",
         "--msg-timeout=1d",
         "--mem-queue-size=1e3",
@@ -186,18 +187,22 @@ def test_values_that_are_refused_later(nsqd: Starter, flag: str, text: str) -> N
     assert (result.returncode, text in result.stderr) == (1, True), result
 
 
-@pytest.mark.case("CFG-20", "CFG-21", "CFG-22", "CFG-23")
+@pytest.mark.case("CFG-20", "CFG-21", "CFG-22", "CFG-23", "TOOL-013")
 def test_lists_are_accepted(nsqd: Starter) -> None:
-    configured(
+    daemon = configured(
         nsqd,
         "e2e_processing_latency_percentiles = [0.5, 0.99]\n"
-        'nsqlookupd_tcp_addresses = "127.0.0.1:1, 127.0.0.1:2"\n',
+        'nsqlookupd_tcp_addresses = "127.0.0.1:1,127.0.0.1:2"\n',
         "--e2e-processing-latency-percentile=0.99,1.0",
         "--e2e-processing-latency-percentile=0.5",
-    ).connect().usable()
+    )
+    daemon.connect().usable()
+    addresses = daemon.web.get("/config/nsqlookupd_tcp_addresses").json()
+    assert addresses == ["127.0.0.1:1", "127.0.0.1:2"]
 
 
 @pytest.mark.case("CFG-24", "CFG-25", "CFG-27", "CFG-28", "CFG-29", "CFG-30", "C246")
+@pytest.mark.case("TOOL-011", "TOOL-012", "TOOL-015")
 def test_config_file(nsqd: Starter) -> None:
     daemon = configured(
         nsqd,
@@ -243,7 +248,7 @@ def test_a_file_with_sections_is_ini(nsqd: Starter) -> None:
     assert re.search(r"\b3\b", result.stderr), result
 
 
-@pytest.mark.case("CFG-26", "CFG-31", "CFG-32")
+@pytest.mark.case("CFG-26", "CFG-31", "CFG-32", "TOOL-014")
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -258,14 +263,14 @@ def test_bad_config_file(nsqd: Starter, text: str, complaint: str) -> None:
     assert result.returncode == 1 and re.search(complaint, result.stderr), result
 
 
-@pytest.mark.case("CFG-32")
+@pytest.mark.case("CFG-32", "TOOL-014")
 def test_missing_config_file(nsqd: Starter) -> None:
     result = refused(nsqd, "--config=/nonexistent/nsqd.cfg")
     assert result.returncode == 1
     assert "failed to load config file /nonexistent/nsqd.cfg" in result.stderr
 
 
-@pytest.mark.case("CFG-33")
+@pytest.mark.case("CFG-33", "TOOL-010")
 def test_missing_data_path(nsqd: Starter) -> None:
     result = refused(nsqd, "--data-path=/nonexistent")
     assert result.returncode == 1
@@ -295,7 +300,7 @@ def test_default_node_id(shared: Nsqd, topic: str) -> None:
     assert (int(ident, 16) >> 12) & 1023 == node
 
 
-@pytest.mark.case("CFG-41", "H15")
+@pytest.mark.case("CFG-41", "H15", "TOOL-008")
 @pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGINT"])
 def test_clean_exit(nsqd: Starter, signal_name: str) -> None:
     daemon = nsqd()

@@ -30,7 +30,7 @@ def run(*args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]
     )
 
 
-@pytest.mark.case("H03", "H04")
+@pytest.mark.case("H03", "H04", "TOOL-001")
 def test_version() -> None:
     result = run("--version", "--config=/nonexistent")
     assert (result.returncode, result.stderr) == (0, "")
@@ -84,6 +84,7 @@ def test_values_that_are_refused() -> None:
     assert result.stderr.endswith(f"FATAL: {text}\n")
 
 
+@pytest.mark.case("TOOL-009")
 def test_an_address_in_use() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -136,6 +137,15 @@ def test_flag_forms() -> None:
         assert "WARNING: --verbose is deprecated" in lookupd.log_text()
 
 
+@pytest.mark.case("TOOL-006", "TOOL-007")
+def test_words_behind_the_flags_are_ignored() -> None:
+    ports = ("-http-address", "127.0.0.1:0", "-tcp-address=127.0.0.1:0", "-verbose")
+    unset = dict.fromkeys(("tcp_address", "http_address", "broadcast_address"))
+    with Lookupd(args=(*ports, "extra", "--log-level=bogus"), **unset) as lookupd:
+        lookupd.connect().ping()
+        lookupd.stop()
+
+
 @pytest.mark.case("H05", "H06", "H07")
 def test_announcements() -> None:
     with Lookupd(tcp_address="0.0.0.0:0", http_address="") as lookupd:
@@ -169,7 +179,7 @@ def test_a_peer_that_connects_early_waits_instead_of_being_refused() -> None:
         lookupd.destroy()
 
 
-@pytest.mark.case("CFG-41", "H15")
+@pytest.mark.case("CFG-41", "H15", "TOOL-008")
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_signals_that_end_it(signum: signal.Signals) -> None:
     with Lookupd() as lookupd:

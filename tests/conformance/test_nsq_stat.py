@@ -2,7 +2,6 @@
 
 import re
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 
@@ -69,14 +68,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         finally:
             for daemon in daemons:
                 daemon.destroy()
-
-
-@pytest.fixture
-def nobody() -> Iterator[str]:
-    """An address that nobody listens on."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{bound.getsockname()[1]}"
 
 
 def stat(topic: str, *args: str) -> Result:

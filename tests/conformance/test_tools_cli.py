@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import tool
-from daemon import environment
+from daemon import Nsqd, environment
 
 from nsqcy.__main__ import tools
 
@@ -64,3 +64,20 @@ def test_sources_of_nsq_stat(sources: tuple[str, ...], text: str) -> None:
     result = tool.run("nsq_stat", "--topic=t", "--channel=c", *sources)
     assert (result.returncode, result.stdout) == (1, "")
     assert re.fullmatch(DATE + re.escape(text) + "\n", result.stderr), result.stderr
+
+
+@pytest.mark.case("TOOL-019")
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("nsq_tail", ()),
+        ("nsq_to_http", ("--post=http://127.0.0.1:1/",)),
+        ("nsq_to_nsq", ("--destination-nsqd-tcp-address=127.0.0.1:1",)),
+    ],
+)
+def test_an_nsqd_that_is_down(name: str, args: tuple[str, ...], plain: Nsqd, nobody: str) -> None:
+    up = f"--nsqd-tcp-address=127.0.0.1:{plain.tcp_port}"
+    result = tool.run(name, "--topic=t", up, f"--nsqd-tcp-address={nobody}", *args)
+    assert (result.returncode, result.stdout) == (1, "")
+    text = f"failed to connect to nsqd - {nobody}: connection refused"
+    assert tool.DATE.sub("", result.stderr).splitlines()[-1] == text

@@ -37,6 +37,10 @@ CORE += ["_publisher", "_quantile", "_ring", "_session", "_store", "_topic", "_w
 WORLD = {"gevent", "socket", "select", "selectors", "asyncio", "ssl", "sys/socket.h"}
 PURE = [*CORE, "_client", "client.connection", "client.consumer", "client.flow", "client.producer"]
 PURE += ["nsqlookupd.registry", "nsqlookupd.protocol"]
+PURE += [
+    f"tools.{part}" for part in ("destinations", "json_filter", "pieces", "status", "throttle")
+]
+PURE += [f"tools.files.{part}" for part in ("codecs", "file", "notes", "writer")]
 CLOCKLESS = sorted(set(PURE) - {"_io", "_log"})
 CLOCKS = {"time", "datetime", "time.h"}
 

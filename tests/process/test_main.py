@@ -51,6 +51,7 @@ def test_a_data_path_a_living_nsqd_has(tmp_path, toy):
     assert running.connect().worker() == 0
 
 
+@pytest.mark.case("TOOL-009")
 @pytest.mark.parametrize("kind", ["tcp", "http"])
 def test_an_address_in_use_ends_it_and_frees_the_other(tmp_path, kind):
     with socket.socket() as taken:

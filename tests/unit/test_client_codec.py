@@ -204,6 +204,15 @@ def test_garbage_is_refused_or_read(pieces: list[bytes]) -> None:
     assert len(codec.rest()) <= sum(map(len, pieces))
 
 
+def test_an_id_that_is_no_text(wakes: Wakes) -> None:
+    message = wakes.message(delivery(ident=b"\xff" * 16))
+    assert "\\xff" in repr(message)
+    message.finish()
+    for again in (message.finish, message.touch):
+        with pytest.raises(AlreadyAnswered, match=r"message \\xff"):
+            again()
+
+
 # -- commands out
 
 

@@ -1,0 +1,246 @@
+"""What is counted: a worker's core and a client's codec, with recorded bytes and a clock of ours.
+
+Runs under callgrind (see `counting`). Each stretch of work lies between two calls of getppid, which
+nothing else here calls, and at which callgrind writes what it has counted since the one before. In
+the end the stretches are printed: how many dumps there were at each one's end, its name, and how
+many messages it was for.
+"""
+
+import gc
+import json
+import os
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from loadtest.bench.home import SECOND, make_home
+from nsqcy._client import Codec, finish
+from nsqcy._transport import BytesTransport
+from nsqcy._wire import command_with_body, finish_all, mpub_body
+
+BODY = b"x" * 200
+BATCH = 200  # messages of an MPUB
+PIPE = 100  # commands that arrive at once, one by one
+READY = 2500
+ROUNDS = 4
+IDLE = 200  # topics, and consumers, that nothing happens to
+RECEIVED = 65536  # bytes that a client takes from its socket at once
+TIMEOUT = SECOND
+DELAY = 500  # ms
+START = 1000 * SECOND
+EPOCH = 1_700_000_000 * SECOND
+OK = b"\0\0\0\6\0\0\0\0OK"
+
+SIZED = struct.pack(">i", len(BODY)) + BODY
+PUB = b"PUB topic\n" + SIZED
+PUBS = PUB * PIPE
+DPUBS = (b"DPUB topic %d\n" % DELAY + SIZED) * PIPE
+MPUB = command_with_body(b"MPUB", (b"topic",), mpub_body([BODY] * BATCH))
+
+
+class Stretches:
+    """What was counted. `counts` is False while everything is done once to warm up."""
+
+    def __init__(self) -> None:
+        self.counts = False
+        self.dumps = 0
+        self.found: list[tuple[int, str, int]] = []
+
+    @contextmanager
+    def of(self, name: str, messages: int) -> Iterator[None]:
+        if self.counts:
+            os.getppid()
+        yield
+        if self.counts:
+            os.getppid()
+            self.dumps += 2
+            self.found.append((self.dumps, name, messages))
+
+
+class Client:
+    """A connection to a worker, which reads all it is sent."""
+
+    def __init__(self, worker: "Worker") -> None:
+        self.transport = BytesTransport(worker.home)
+        self.send = self.transport.feed
+        self.received = self.transport.sent
+        self.send(b"  V2")
+
+    def expect_oks(self, count: int) -> None:
+        got = self.received()
+        assert got == OK * count, got[:200]
+
+    def finish_lines(self, count: int) -> bytes:
+        """For what it has been sent, which is that many messages."""
+        lines, _, found = finish_all(self.received())
+        assert found == count, found
+        return lines
+
+
+class Worker:
+    """A home, its clock and its clients."""
+
+    def __init__(self) -> None:
+        self.home = make_home(msg_timeout=TIMEOUT)
+        self.now = START
+        self.settle()
+
+    def turn(self) -> int:
+        return self.home.run_turn(self.now, EPOCH + self.now)
+
+    def settle(self) -> None:
+        while self.turn() <= self.now:
+            pass
+
+    def consumer(self, channel: bytes = b"channel", ready: int = READY) -> Client:
+        client = Client(self)
+        client.send(b"SUB topic %s\n" % channel)
+        self.settle()
+        client.expect_oks(1)
+        client.send(b"RDY %d\n" % ready)
+        self.settle()
+        return client
+
+    def fill(self, messages: int) -> None:
+        producer = Client(self)
+        for _ in range(messages // BATCH):
+            producer.send(MPUB)
+        self.settle()
+        producer.expect_oks(messages // BATCH)
+        producer.transport.end()
+
+
+def publish(stretches: Stretches, name: str, commands: bytes, each: int, channels: int) -> None:
+    """The same commands again and again, a turn for each time."""
+    worker = Worker()
+    producer = Client(worker)
+    for number in range(channels):
+        worker.consumer(b"channel%d" % number, ready=0)
+    for _ in range(ROUNDS):
+        times = READY // each
+        with stretches.of(name, times * each):
+            for _ in range(times):
+                producer.send(commands)
+                worker.turn()
+        producer.expect_oks(times * commands.count(b"PUB topic"))
+
+
+def consume(stretches: Stretches) -> None:
+    """Two consumers who finish all that they have whenever it is as much as they take."""
+    worker = Worker()
+    worker.fill(2 * READY * (ROUNDS + 1))
+    consumers = [worker.consumer(), worker.consumer()]
+    for _ in range(ROUNDS):
+        lines = [each.finish_lines(READY) for each in consumers]
+        with stretches.of("finish", 2 * READY):
+            for each, answers in zip(consumers, lines, strict=True):
+                each.send(answers)
+        with stretches.of("deliver", 2 * READY):
+            worker.settle()
+
+
+def redeliver(stretches: Stretches) -> None:
+    """One consumer that touches and requeues, and then says nothing more."""
+    worker = Worker()
+    worker.fill(2 * READY)
+    consumer = worker.consumer()
+    for _ in range(ROUNDS):
+        lines = consumer.finish_lines(READY)
+        touches = lines.replace(b"FIN ", b"TOUCH ")
+        with stretches.of("touch", READY):
+            consumer.send(touches)
+            worker.settle()
+        requeues = lines.replace(b"FIN ", b"REQ ").replace(b"\n", b" 0\n")
+        with stretches.of("requeue", READY):
+            consumer.send(requeues)
+            worker.settle()
+        consumer.finish_lines(READY)
+        worker.now += TIMEOUT
+        with stretches.of("timeout", READY):
+            worker.settle()
+
+
+def defer(stretches: Stretches) -> None:
+    """Deferred messages, which are then due all at once."""
+    worker = Worker()
+    producer, consumer = Client(worker), worker.consumer()
+    for _ in range(ROUNDS):
+        with stretches.of("defer", READY):
+            for _ in range(READY // PIPE):
+                producer.send(DPUBS)
+                worker.turn()
+        producer.expect_oks(READY)
+        worker.now += DELAY * SECOND // 1000
+        with stretches.of("due", READY):
+            worker.settle()
+        consumer.send(consumer.finish_lines(READY))
+
+
+def alone(stretches: Stretches) -> None:
+    """A turn for each message: what a turn costs that does not have many to share it. Others, who
+    have nothing to do in it, must not make it dearer."""
+    worker = Worker()
+    for number in range(IDLE):
+        client = Client(worker)
+        client.send(b"SUB idle%d channel\n" % number)
+    worker.fill(2 * READY)
+    producer, consumer = Client(worker), worker.consumer()
+    turn, now, wall = worker.home.run_turn, worker.now, EPOCH + worker.now
+    lines = consumer.finish_lines(READY).splitlines(keepends=True)
+    with stretches.of("alone: finish, deliver", READY):
+        for line in lines:
+            consumer.send(line)
+            turn(now, wall)
+    consumer.finish_lines(READY)
+    with stretches.of("alone: publish", READY):
+        for _ in range(READY):
+            producer.send(PUB)
+            turn(now, wall)
+    producer.expect_oks(READY)
+
+
+def answer(stretches: Stretches) -> None:
+    """A client's end of a connection."""
+    worker = Worker()
+    worker.fill(2 * READY)
+    recorded = worker.consumer().received()
+    parts = [recorded[at : at + RECEIVED] for at in range(0, len(recorded), RECEIVED)]
+    codec = Codec("127.0.0.1:4150")
+    for _ in range(ROUNDS):
+        messages = []
+        with stretches.of("client: receive", READY):
+            for part in parts:
+                messages += codec.feed(part)[0]
+        with stretches.of("client: finish", READY):
+            finish(messages)
+            lines = codec.take()
+        assert lines.count(b"FIN ") == len(messages) == READY
+        with stretches.of("client: publish", READY):
+            for _ in range(READY):
+                codec.publish(b"PUB topic\n", BODY)
+            codec.take()
+
+
+def everything(stretches: Stretches) -> None:
+    publish(stretches, "publish", PUBS, each=PIPE, channels=1)
+    publish(stretches, "publish x200", MPUB, each=BATCH, channels=1)
+    publish(stretches, "publish x200 to 10", MPUB, each=BATCH, channels=10)
+    consume(stretches)
+    redeliver(stretches)
+    defer(stretches)
+    alone(stretches)
+    answer(stretches)
+
+
+def main() -> None:
+    gc.disable()
+    stretches = Stretches()
+    everything(stretches)
+    stretches.counts = True
+    everything(stretches)
+    json.dump(stretches.found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

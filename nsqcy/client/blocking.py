@@ -1,0 +1,586 @@
+"""The client for threads and for gevent; `nsqcy.client` is its public name.
+
+    with Producer("127.0.0.1:4150") as producer:
+        producer.publish("greetings", b"hello")
+
+    with Consumer("greetings", "me", "127.0.0.1:4150") as consumer:
+        for message in consumer:
+            print(message.body)
+            message.finish()
+
+Owns waiting: for messages, for answers, for room, for the end. What happens is decided by
+consumer.py and producer.py, bytes and time are loop.py's, which runs beside its users: heartbeats
+are answered while handlers are busy. Messages may be answered in any thread.
+
+Consumers and producers belong to the process that has started them: after a fork, in the child,
+those of the parent have ended.
+"""
+
+import inspect
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Self, Unpack
+
+from nsqcy._client import Message, Publish, message_body, mpub_body
+from nsqcy.client.connection import Connection
+from nsqcy.client.consumer import ConsumerCore
+from nsqcy.client.errors import Error, PublishTimeout
+from nsqcy.client.face import (
+    BATCH_BYTES,
+    BATCH_MESSAGES,
+    INFINITE,
+    OK,
+    ConsumerView,
+    ProducerView,
+    batched,
+)
+from nsqcy.client.loop import Loop
+from nsqcy.client.options import Address, Addresses, ConsumerKeywords, ProducerKeywords
+from nsqcy.client.producer import Heads, ProducerCore, dpub_head
+from nsqcy.client.runtime import Future, Gate, Kind, runtime_of
+
+GRACE = 2.0  # seconds beyond close_timeout, within which an end comes by itself
+AT_EXIT = 1.0  # seconds that whoever nobody has closed may keep the program
+
+Handler = Callable[[Message], object]
+
+
+class _Waiters:
+    """Who wait for something that comes for one or all of them."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._runtime = loop.runtime
+        self._gates: deque[Gate] = deque()
+
+    def wait(self, is_there: Callable[[], bool], timeout: float | None = None) -> None:
+        """Until it is there, or may have been and somebody else has it, or time is over."""
+        gate = self._runtime.gate()
+        self._gates.append(gate)
+        passed = False
+        try:
+            if not is_there():  # since before there was a gate to open
+                passed = self._runtime.pass_gate(gate, timeout)
+        finally:
+            if not passed:
+                self._leave(gate, is_there)
+
+    def _leave(self, gate: Gate, is_there: Callable[[], bool]) -> None:
+        try:
+            self._gates.remove(gate)
+        except ValueError:  # it has been opened meanwhile: that is somebody else's now
+            if is_there():
+                self.wake()
+
+    def wake(self, count: int = 1) -> None:
+        """Let so many go on."""
+        with suppress(IndexError):
+            for _ in range(count):
+                self._gates.popleft().release()
+
+    def wake_all(self) -> None:
+        self.wake(len(self._gates))
+
+    def __len__(self) -> int:
+        return len(self._gates)
+
+
+class Consumer(ConsumerView):
+    """A consumer of one channel, from fixed nsqds, from those lookupds name, or from both.
+
+    Messages are had by iteration, by get() and batches(), and answered by whoever has them, in any
+    thread; or they go to a `message_handler` in one of `concurrency` threads, whose end answers:
+    None or True finishes, False requeues, an exception requeues and backs off.
+
+    `runtime` is `threads`, `gevent`, or `auto`: gevent where it has patched the standard library.
+
+    Callbacks: on_error(error) of connections, on_exception(message, error) of handlers,
+    on_giving_up(message) before one with too many attempts is finished, on_heartbeat(connection).
+    They are called beside the program, and must not wait for the consumer. Raises ValueError and
+    TypeError for options that make no sense.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        channel: str,
+        nsqd_tcp_addresses: Addresses = (),
+        lookupd_http_addresses: Addresses = (),
+        message_handler: Handler | None = None,
+        *,
+        concurrency: int = 1,
+        runtime: Kind = "auto",
+        name: str | None = None,
+        on_error: Callable[[Error], object] | None = None,
+        on_exception: Callable[[Message, BaseException], object] | None = None,
+        on_giving_up: Callable[[Message], object] | None = None,
+        on_heartbeat: Callable[[Connection], object] | None = None,
+        **options: Unpack[ConsumerKeywords],
+    ) -> None:
+        if concurrency < 1:
+            raise ValueError(f"concurrency cannot be {concurrency} (allowed: 1 or more)")
+        if inspect.iscoroutinefunction(message_handler):
+            raise TypeError("a coroutine function is a handler for nsqcy.client.aio")
+        self._loop = Loop(runtime_of(runtime), self._deliver)
+        self.core = ConsumerCore(
+            self._loop,
+            topic,
+            channel,
+            nsqd_tcp_addresses,
+            lookupd_http_addresses,
+            name=name,
+            keywords=options,
+            lock=self._loop.lock,
+        )
+        self.core.on_error = self._loop.told_later(on_error)
+        self.core.on_exception = on_exception
+        self.core.on_giving_up = on_giving_up
+        self.core.on_heartbeat = self._loop.told_later(on_heartbeat)
+        self._loop.core = self.core
+        self._loop.on_end = self._end
+        self._loop.at_exit = self._close_at_exit
+        self.message_handler = message_handler
+        self._concurrency = concurrency
+        self._queue = deque()
+        self._waiters = _Waiters(self._loop)
+        self._inside: list[object] = []  # threads that iterate, handle, or wait for the end
+        self._closed = False
+        self._paused = 0  # max_in_flight before the pause
+
+    # -- its life
+
+    def start(self, block: bool = False) -> None:
+        """Begin to connect. Messages come as soon as they can. With `block`, as run()."""
+        with self._loop.lock:
+            if not (self._loop.has_begun or self._closed):
+                self._begin()
+        if block:
+            self.run()
+
+    def _begin(self) -> None:
+        ask = None
+        if self.core.lookupd_http_addresses:
+            from nsqcy.client.lookups import Lookups
+
+            ask = Lookups(
+                self.core.lookupd_http_addresses,
+                self.core.topic,
+                self.core.lookup_options,
+                self.core.connection_options,
+            ).ask
+        self._loop.start(self.core.name, ask)
+        self.core.start(self._loop.now())
+        if self.message_handler is not None:
+            for _ in range(self._concurrency):
+                self._spawn_worker(self.message_handler)
+
+    def run(self) -> None:
+        """Start, and wait for the end. An exception, KeyboardInterrupt say, closes it."""
+        self.start()
+        try:
+            self.join()
+        except BaseException:
+            self.close()
+            raise
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until it has ended; whether it has."""
+        if not self._loop.has_begun:
+            return self._closed
+        self._inside.append(me := self._loop.runtime.current())
+        try:
+            self._loop.ended.wait(timeout)
+        finally:
+            self._inside.remove(me)
+        return self._loop.ended.is_set()
+
+    def close(self, *, graceful: bool = True, wait: bool = True) -> None:
+        """End. Messages that nobody has taken yet go back to nsqd; those that were taken can be
+        answered for close_timeout seconds, or not at all. Closed is closed: it can be called
+        again, and from anywhere.
+
+        Waits for the end, unless that would wait for its caller: in a thread that iterates, in a
+        handler, in a callback, and in a signal handler that has interrupted one of these; without
+        `wait` never.
+        """
+        self._begin_end(graceful)
+        runtime = self._loop.runtime
+        if wait and runtime.current() not in self._inside and runtime.can_wait():
+            self._await_end()
+
+    def _begin_end(self, graceful: bool) -> None:
+        self._closed = True
+        queued = []
+        with suppress(IndexError):
+            while True:
+                queued.append(self._queue.popleft())
+        if self._loop.has_begun:
+            self._loop.call(self._stop, queued, graceful)
+        self._waiters.wake_all()
+
+    def _close_at_exit(self) -> None:
+        """A consumer was forgotten; what has been answered and what has not is told to nsqd."""
+        self._begin_end(graceful=True)
+        if not self._loop.ended.wait(AT_EXIT):
+            self.close(graceful=False)
+
+    def _await_end(self) -> None:
+        if self._loop.may_be_awaited:
+            self._loop.ended.wait(self.core.options.close_timeout + GRACE)
+
+    def _stop(self, queued: list[Message], graceful: bool) -> None:
+        with self._loop.lock:
+            for message in queued:
+                if not message.has_responded():
+                    message.requeue(0, backoff=False)
+            self.core.stop(self._loop.now(), graceful=graceful)
+
+    def _end(self) -> None:
+        self._closed = True
+        self._waiters.wake_all()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._begin_end(graceful=error is None)
+        self._await_end()
+
+    # -- messages
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages, until it is closed. Several threads may iterate."""
+        self.start()
+        self._inside.append(me := self._loop.runtime.current())
+        try:
+            take = self._queue.popleft
+            while True:
+                try:
+                    message = take()
+                except IndexError:
+                    if self._closed:
+                        return
+                    self._waiters.wait(self._has_news)
+                else:
+                    yield message
+        finally:
+            self._inside.remove(me)
+
+    def get(self, timeout: float | None = None) -> Message | None:
+        """The next message; None when there was none in so many seconds, and after the end."""
+        self.start()
+        deadline = None if timeout is None else self._loop.now() + timeout
+        while True:
+            with suppress(IndexError):
+                return self._queue.popleft()
+            left = None if deadline is None else deadline - self._loop.now()
+            if self._closed or (left is not None and left <= 0):
+                return None
+            self._waiters.wait(self._has_news, left)
+
+    def batches(self, most: int, *, within: float = 0.0) -> Iterator[list[Message]]:
+        """Lists of up to `most` messages: what is there, and what comes `within` seconds of the
+        first. A list is given at once when no more can come before it is answered."""
+        self._inside.append(me := self._loop.runtime.current())
+        try:
+            while (first := self.get()) is not None:
+                yield self._batch(first, most, within)
+        finally:
+            self._inside.remove(me)
+
+    def _batch(self, first: Message, most: int, within: float) -> list[Message]:
+        batch = [first]
+        take = self._queue.popleft
+        deadline = self._loop.now() + within
+        while len(batch) < most:
+            try:
+                batch.append(take())
+            except IndexError:
+                left = deadline - self._loop.now()
+                if self._closed or left <= 0 or self.is_starved:
+                    break
+                self._waiters.wait(self._has_news, left)
+        return batch
+
+    def _has_news(self) -> bool:
+        return bool(self._queue) or self._closed
+
+    def _deliver(self, messages: list[Message]) -> None:
+        """The loop has these."""
+        if self._closed:
+            for message in messages:
+                message.requeue(0, backoff=False)
+            return
+        self._queue.extend(messages)
+        if self._waiters:
+            self._waiters.wake(len(messages))
+
+    def _spawn_worker(self, handler: Handler) -> None:
+        self._loop.runtime.spawn(f"nsqcy handler {self.core.name}", self._work, handler)
+
+    def _work(self, handler: Handler) -> None:
+        """Handle messages until the end."""
+        try:
+            for message in self:
+                try:
+                    result = handler(message)
+                except Exception as error:
+                    self.core.raised(message, error)
+                else:
+                    self.core.handled(message, result)
+        finally:
+            if not self._closed:  # it was ended by something that is not an error
+                self._spawn_worker(handler)
+
+    # -- control
+
+    def set_max_in_flight(self, count: int) -> None:
+        """The most messages in flight, over all nsqds; 0 pauses."""
+        with self._loop.lock:
+            self.core.flow.set_max_in_flight(count, self._loop.now())
+        self._loop.rouse()
+
+    def pause(self) -> None:
+        """No more messages until resume()."""
+        with self._loop.lock:
+            self._paused = self.core.flow.max_in_flight or self._paused
+            self.set_max_in_flight(0)
+
+    def resume(self) -> None:
+        with self._loop.lock:
+            if self._paused:
+                self.set_max_in_flight(self._paused)
+                self._paused = 0
+
+    def connect_to_nsqd(self, host: str, port: int) -> None:
+        """Consume from this nsqd too."""
+        with self._loop.lock:
+            self.core.add_nsqd(Address(host, port), self._loop.now())
+        self._loop.rouse()
+
+    def query_lookupd(self) -> None:
+        """Ask lookupds now."""
+        with self._loop.lock:
+            self.core.ask_now(self._loop.now())
+        self._loop.rouse()
+
+
+class _Awaited(Publish):
+    """A publish whose waiter is (the loop's `later`, a future)."""
+
+    __slots__ = ()
+
+    def done(self, error: Error | None) -> None:
+        later, future = self.waiter
+        later.append((_resolve, (future, error)))
+
+
+def _resolve(future: Future, error: Error | None) -> None:
+    if future.done():  # cancelled, or its time was over
+        return
+    with suppress(Exception):  # cancelled just now
+        if error is None:
+            future.set_result(OK)
+        else:
+            future.set_exception(error)
+
+
+class Producer(ProducerView):
+    """Publishes to one nsqd, or to a pool: fixed ones and those lookupds know.
+
+    publish() waits until nsqd has said OK; any number of threads may publish. With several nsqds
+    one that fails is tried on another, `retries` times; on_retry(publish, error) is told. Callbacks
+    are called beside the program, and must not wait for the producer. Raises ValueError and
+    TypeError for options that make no sense.
+
+    `runtime` is as Consumer has it.
+    """
+
+    def __init__(
+        self,
+        nsqd_tcp_addresses: Addresses = (),
+        lookupd_http_addresses: Addresses = (),
+        *,
+        runtime: Kind = "auto",
+        name: str | None = None,
+        on_error: Callable[[Error], object] | None = None,
+        on_retry: Callable[[Publish, Error], object] | None = None,
+        **options: Unpack[ProducerKeywords],
+    ) -> None:
+        self._loop = Loop(runtime_of(runtime))
+        self.core = ProducerCore(
+            self._loop,
+            nsqd_tcp_addresses,
+            lookupd_http_addresses,
+            name=name,
+            keywords=options,
+            lock=self._loop.lock,
+        )
+        self.core.on_error = self._loop.told_later(on_error)
+        self.core.on_retry = self._loop.told_later(on_retry)
+        self._loop.core = self.core
+        self._loop.on_end = self._end
+        self._loop.after_turn = self._offer_room
+        self._loop.at_exit = self._close_at_exit
+        self._waiters = _Waiters(self._loop)  # for room
+        self._pub, self._mpub = Heads(b"PUB"), Heads(b"MPUB")
+
+    def start(self) -> None:
+        """Begin to connect; the first publish does so too."""
+        with self._loop.lock:
+            if self._loop.has_begun or self.core.closing:
+                return
+            ask = None
+            if self.core.lookupd_http_addresses:
+                from nsqcy.client.lookups import Lookups
+
+                ask = Lookups(
+                    self.core.lookupd_http_addresses,
+                    None,
+                    self.core.lookup_options,
+                    self.core.connection_options,
+                ).ask
+            self._loop.start(self.core.name, ask)
+            self.core.start(self._loop.now())
+
+    def close(self, *, graceful: bool = True) -> None:
+        """Wait for the answers that are outstanding, at most close_timeout seconds, and end."""
+        self.core.closing = True
+        if not self._loop.has_begun:
+            return
+        self._loop.call(self._stop, graceful)
+        self._waiters.wake_all()
+        if self._loop.may_be_awaited and self._loop.runtime.can_wait():
+            self._loop.ended.wait(self.core.options.close_timeout + GRACE)
+
+    def _close_at_exit(self) -> None:
+        """A producer was forgotten; what it has been given is not."""
+        self._loop.call(self._stop, True)
+        if not self._loop.ended.wait(AT_EXIT):
+            self.close(graceful=False)
+
+    def _stop(self, graceful: bool) -> None:
+        with self._loop.lock:
+            self.core.stop(self._loop.now(), graceful=graceful)
+
+    def _end(self) -> None:
+        self._waiters.wake_all()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def publish(
+        self, topic: str, data: bytes, defer: int | None = None, timeout: float | None = None
+    ) -> bytes:
+        """Publish one message, deferred by `defer` milliseconds; gives b"OK".
+
+        Raises NsqdError if nsqd refuses it; ConnectionFailed, NoConnection, or PublishTimeout
+        after `timeout` seconds; ValueError and TypeError before anything is sent.
+        """
+        head = self._pub[topic] if defer is None else dpub_head(topic, defer)
+        return self._sent(topic, head, message_body(data), timeout)
+
+    def multipublish(
+        self, topic: str, messages: Iterable[bytes], timeout: float | None = None
+    ) -> bytes:
+        """Publish several messages as one: all of them or none. Raises as publish() does."""
+        return self._sent(topic, self._mpub[topic], mpub_body(messages), timeout)
+
+    def publish_all(
+        self,
+        topic: str,
+        messages: Iterable[bytes],
+        *,
+        batch_messages: int = BATCH_MESSAGES,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> int:
+        """Publish any number of messages, as many at a time as fit; gives how many. Raises as
+        publish() does, once what is under way has been answered; then some have been published."""
+        head = self._mpub[topic]
+        sent: deque[Future] = deque()
+        count = 0
+        try:
+            for batch in batched(messages, batch_messages, batch_bytes):
+                self._have_room(INFINITE)
+                while sent and sent[0].done():
+                    sent.popleft().result()
+                sent.append(self._send(topic, head, mpub_body(batch), INFINITE))
+                count += len(batch)
+        finally:
+            error = _first_error(sent)
+        if error is not None:
+            raise error
+        return count
+
+    def publish_nowait(self, topic: str, data: bytes, defer: int | None = None) -> Future:
+        """As publish(), without waiting: the result comes by the future, a concurrent.futures.
+        Future or a gevent AsyncResult. Whoever never waits should look at `is_full`."""
+        head = self._pub[topic] if defer is None else dpub_head(topic, defer)
+        return self._send(topic, head, message_body(data), INFINITE)
+
+    def multipublish_nowait(self, topic: str, messages: Iterable[bytes]) -> Future:
+        """multipublish() as publish_nowait() does it."""
+        return self._send(topic, self._mpub[topic], mpub_body(messages), INFINITE)
+
+    pub = publish
+    mpub = multipublish
+
+    def dpub(self, topic: str, delay_ms: int, data: bytes) -> bytes:
+        """publish() with `defer`."""
+        return self.publish(topic, data, delay_ms)
+
+    def _sent(self, topic: str, head: bytes, body: bytes, timeout: float | None) -> bytes:
+        if self._loop.is_current:
+            raise RuntimeError("a callback cannot wait for its own producer: use publish_nowait()")
+        deadline = INFINITE if timeout is None else self._loop.now() + timeout
+        self._have_room(deadline)
+        return self._send(topic, head, body, deadline).result()
+
+    def _send(self, topic: str, head: bytes, body: bytes, deadline: float) -> Future:
+        loop, core = self._loop, self.core
+        if not loop.has_begun:
+            self.start()
+        future = loop.runtime.future()
+        publish = _Awaited(topic, head, body, (loop.later, future), deadline)
+        with loop.lock:
+            core.publish(publish)
+        if core.waiting or deadline != INFINITE:
+            loop.rouse()
+        return future
+
+    def _have_room(self, deadline: float) -> None:
+        """Wait until publishes have been answered. Raises PublishTimeout."""
+        while not self._has_room():
+            left = None if deadline == INFINITE else deadline - self._loop.now()
+            if left is not None and left <= 0:
+                raise PublishTimeout("no room in time: too many publishes without an answer")
+            self._waiters.wait(self._has_room, left)
+
+    def _has_room(self) -> bool:
+        return not self.core.is_full or self.core.closing
+
+    def _offer_room(self) -> None:
+        if self._waiters and not self.core.is_full:
+            self._waiters.wake_all()
+
+
+def _first_error(futures: Iterable[Future]) -> Exception | None:
+    """Of those that are awaited here, all of them."""
+    first = None
+    for future in futures:
+        try:
+            future.result()
+        except Exception as error:
+            first = first or error
+    return first

@@ -1,0 +1,132 @@
+"""What the faces of the client, aio and blocking, have in common.
+
+Owns what a face tells of its core, and how messages are gathered into batches. Knows neither
+threads nor an event loop.
+"""
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from nsqcy._client import Message
+from nsqcy.client.connection import Connection
+from nsqcy.client.consumer import ConsumerCore
+from nsqcy.client.errors import Error
+from nsqcy.client.options import Address, ConnectionOptions
+from nsqcy.client.producer import ProducerCore
+
+OK = b"OK"
+INFINITE = float("inf")
+Answer = tuple[list[Address], list[str]]
+BATCH_MESSAGES, BATCH_BYTES = 1000, 1 << 20  # of one MPUB, when many are published
+
+log = logging.getLogger("nsqcy.client")
+
+
+class Core(Protocol):
+    """What a face drives: a ConsumerCore or a ProducerCore."""
+
+    connection_options: ConnectionOptions
+    lock: AbstractContextManager[Any]
+    running: bool
+    closing: bool
+
+    @property
+    def due(self) -> float: ...
+    def tick(self, now: float) -> None: ...
+    def connected(self, connection: Connection, now: float) -> None: ...
+    def received(self, connection: Connection, data: bytes, now: float) -> None: ...
+    def lost(self, connection: Connection, error: Error, now: float) -> None: ...
+    def found(self, addresses: Iterable[Address], errors: Iterable[str], now: float) -> None: ...
+    def answered(self, now: float) -> None: ...
+    def stop(self, now: float, *, graceful: bool = True) -> None: ...
+
+
+class ConsumerView:
+    """What can be seen of a consumer."""
+
+    core: ConsumerCore
+    _queue: deque[Message]  # delivered, and not yet handed to anybody
+
+    @property
+    def is_running(self) -> bool:
+        return self.core.running
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether all that was delivered is in somebody's hands, and some nsqd may send no more
+        until messages are answered."""
+        return not self._queue and self.core.flow.is_starved
+
+    @property
+    def max_in_flight(self) -> int:
+        return self.core.flow.max_in_flight
+
+    @property
+    def total_ready_count(self) -> int:
+        return self.core.flow.total_ready
+
+    @property
+    def total_in_flight(self) -> int:
+        return self.core.flow.total_in_flight
+
+    @property
+    def connections(self) -> Mapping[str, Connection]:
+        """Those that are there or being made, by address."""
+        with self.core.lock:
+            return {str(each.address): each for each in self.core.connections}
+
+
+class ProducerView:
+    """What can be seen of a producer."""
+
+    core: ProducerCore
+
+    @property
+    def is_running(self) -> bool:
+        return self.core.running
+
+    @property
+    def is_full(self) -> bool:
+        """Whether max_pending bytes are without an answer."""
+        return self.core.is_full
+
+
+# What connecting to an address raises: that it cannot be reached, or that it is none.
+UNREACHABLE = (OSError, ValueError, OverflowError)
+
+
+def reason(error: Exception) -> str:
+    """Why a connection could not be made."""
+    if not isinstance(error, OSError):
+        return str(error)
+    # asyncio puts the address where the reason should be; names that are not found have numbers of
+    # their own, below 0.
+    number = error.errno or 0
+    return (os.strerror(number) if number > 0 else error.strerror or str(error)).lower()
+
+
+def asked(ask: Callable[[], Answer]) -> Answer:
+    """What lookupds say; whatever goes wrong, whoever waits for that hears something."""
+    try:
+        return ask()
+    except Exception as error:
+        log.exception("lookupds could not be asked")
+        return [], [repr(error)]
+
+
+def batched(messages: Iterable[bytes], count: int, size: int) -> Iterable[list[bytes]]:
+    """Lists of at most `count` messages and, of more than one, `size` bytes."""
+    batch: list[bytes] = []
+    room = size
+    for message in messages:
+        if batch and (len(batch) == count or len(message) > room):
+            yield batch
+            batch, room = [], size
+        batch.append(message)
+        room -= len(message)
+    if batch:
+        yield batch

@@ -1,0 +1,449 @@
+"""What drives a core of the blocking client: a thread, or a greenlet, of its own.
+
+Owns sockets, timers and waking up. What happens is decided by the core, which is called with its
+lock held; those who must be told of it are told after the lock is free, so that they may wait for
+whoever wants it.
+
+    any thread                                      the loop
+    message.finish() -> codec -> Driver.wake() ---> dirty: take() and send()
+    Consumer, Producer --- lock ---> core           select, recv() --- lock ---> core
+    Loop.call() ----------------------------------> calls
+    future.result() <------------------------------ later
+"""
+
+import atexit
+import logging
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from selectors import EVENT_READ, EVENT_WRITE
+from typing import Any
+
+from nsqcy._client import Message
+from nsqcy.client.connection import Connection
+from nsqcy.client.errors import ConnectionFailed, Error
+from nsqcy.client.face import INFINITE, UNREACHABLE, Answer, Core, asked, reason
+from nsqcy.client.runtime import Runtime
+from nsqcy.errors import LayerError
+
+RECEIVED_MOST = 1 << 18  # bytes taken from a socket at once
+
+log = logging.getLogger("nsqcy.client")
+
+
+class Driver:
+    """Moves the bytes of one connection. `wake` and `close` are called from anywhere, all else by
+    the loop."""
+
+    def __init__(self, loop: "Loop", connection: Connection) -> None:
+        self.connection = connection
+        self.closing = False
+        # When a connection that is being made, or sends what is left, has taken too long.
+        self.deadline = loop.now() + connection.options.timeout
+        self._loop = loop
+        self._socket: socket.socket | None = None
+        self._dirty = False
+        self._unsent = b""
+        self._writing = False  # the selector is asked when more can be sent
+        connection.driver = self
+        connection.codec.wake = self.wake
+
+    def wake(self) -> None:
+        """Something waits to be sent."""
+        if not self._dirty:
+            self._dirty = True
+            self._loop.dirty.append(self)
+            self._loop.rouse()
+
+    def close(self) -> None:
+        """Send what waits, and close. The lock is held."""
+        if self.closing:
+            return
+        with suppress(LayerError):
+            self._unsent += self.connection.take()
+        self.closing = True
+        self.deadline = self._loop.now() + self.connection.options.timeout
+        self._dirty = False
+        self.wake()
+
+    def connected(self, connected: socket.socket) -> None:
+        """There is a socket, perhaps too late."""
+        if self.closing:
+            connected.close()
+            return
+        self.deadline = INFINITE
+        self._socket = connected
+        self._loop.register(connected, EVENT_READ, self)
+        self._loop.tell_connected(self.connection)
+
+    def happened(self, events: int) -> None:
+        """The selector has seen something."""
+        if events & EVENT_READ and not self.closing:
+            self._receive()
+        if events & EVENT_WRITE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what there is."""
+        self._dirty = False
+        had_left = bool(self._unsent)
+        if self._socket is not None and self._collect():
+            self._send(self._socket)
+        if self._unsent:
+            return
+        if self.closing:
+            self._release()
+        elif had_left:
+            self.wake()  # for what was not collected since
+
+    def expire(self) -> None:
+        """Its deadline is over."""
+        if self.closing:
+            self._release()
+        else:
+            timeout = self.connection.options.timeout
+            self.fail(f"no connection in {timeout:g} s")
+
+    def fail(self, why: str) -> None:
+        """There is no connection, or no longer."""
+        if self.closing:
+            return
+        self._end(ConnectionFailed(f"{self.connection.address}: {why}"))
+
+    def _end(self, error: Error) -> None:
+        self.closing = True
+        self._unsent = b""
+        self._release()
+        self._loop.tell_lost(self.connection, error)
+
+    def _receive(self) -> None:
+        assert self._socket is not None
+        try:
+            data = self._socket.recv(RECEIVED_MOST)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.fail(f"lost: {error}")
+            return
+        if data:
+            self._loop.tell_received(self.connection, data)
+        else:
+            self.fail("nsqd has closed the connection")
+
+    def _collect(self) -> bool:
+        """Whether there is something to send."""
+        if self._unsent or self.closing:
+            return bool(self._unsent)
+        try:
+            self._unsent = self._loop.take(self.connection)
+        except LayerError as error:
+            self._end(error)
+        return bool(self._unsent)
+
+    def _send(self, connected: socket.socket) -> None:
+        try:
+            sent = connected.send(self._unsent)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            self._unsent = b""
+            self.fail(f"lost: {error}")
+            return
+        self._unsent = self._unsent[sent:]
+        if bool(self._unsent) != self._writing:
+            self._writing = bool(self._unsent)
+            events = EVENT_READ | EVENT_WRITE if self._writing else EVENT_READ
+            self._loop.selector.modify(connected, events, self)
+
+    def abort(self) -> None:
+        """There is no time to send anything."""
+        self.closing = True
+        self._release()
+
+    def abandon(self) -> None:
+        """The socket is another process's."""
+        if self._socket is not None:
+            os.close(self._socket.detach())
+
+    def _release(self) -> None:
+        self.deadline = INFINITE
+        self._loop.drivers.discard(self)
+        if self._socket is not None:
+            self._loop.selector.unregister(self._socket)
+            self._socket.close()
+            self._socket = None
+
+
+class Loop:
+    """Drives `core`, of which it is the Net; `lock` is the core's.
+
+    `on_messages` is called with what is to be handed out, the lock held; `on_end` when nothing
+    more will happen.
+    """
+
+    core: Core
+
+    def __init__(
+        self, runtime: Runtime, on_messages: Callable[[list[Message]], object] | None = None
+    ) -> None:
+        self.runtime = runtime
+        self.lock = runtime.lock()
+        self.ended = runtime.event()
+        self.dirty: deque[Driver] = deque()  # those that have something to send
+        self.drivers: set[Driver] = set()
+        self.later: deque[tuple[Callable[..., object], Any]] = deque()  # what users are told
+        self.on_end: Callable[[], object] | None = None
+        self.after_turn: Callable[[], object] | None = None
+        self.at_exit: Callable[[], object] | None = None  # of the program, if it is still running
+        self.now = time.monotonic
+        self._on_messages = on_messages
+        self._ask: Callable[[], Answer] | None = None
+        self._calls: deque[tuple[Callable[..., object], Any]] = deque()
+        self._asleep = False
+        self._begun = False
+        self._stopped = False
+        self._name = ""
+        self._who: object = None  # the thread or greenlet it runs in
+
+    # -- for its Consumer or Producer
+
+    def start(self, name: str, ask: Callable[[], Answer] | None) -> None:
+        """Begin; `ask` asks the lookupds."""
+        self._name = name
+        self._ask = ask
+        self.selector = self.runtime.selector()
+        self._wakes, self._woken = socket.socketpair()
+        self._wakes.setblocking(False)
+        self._woken.setblocking(False)
+        self.runtime.spawn(f"nsqcy {name}", self._run)
+        self._begun = True
+
+    def call(self, function: Callable[..., object], *args: object) -> None:
+        """Have the loop call it, soon. May be called from a signal handler."""
+        self._calls.append((function, args))
+        self.rouse()
+
+    def rouse(self) -> None:
+        """There is something to do."""
+        if self._asleep:
+            self._asleep = False
+            with suppress(OSError):  # full: it will wake; closed: it has ended
+                self._wakes.send(b"\0")
+
+    def told_later(self, hook: Callable[..., object] | None) -> Callable[..., object] | None:
+        """A hook that is called when the lock is free."""
+        if hook is None:
+            return None
+        return lambda *about: self.later.append((self._tell, (hook, *about)))
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is the loop that asks."""
+        return self._who is not None and self.runtime.current() == self._who
+
+    @property
+    def may_be_awaited(self) -> bool:
+        """Whether its end does not depend on whoever asks."""
+        return self._begun and not self.is_current and not self.runtime.holds(self.lock)
+
+    @property
+    def has_begun(self) -> bool:
+        return self._begun
+
+    # -- Net
+
+    def connect(self, connection: Connection) -> None:
+        driver = Driver(self, connection)
+        self.drivers.add(driver)
+        self.runtime.spawn(f"nsqcy connect {connection.address}", self._connect, driver)
+        self.rouse()
+
+    def disconnect(self, connection: Connection) -> None:
+        connection.driver.close()
+
+    def look_up(self) -> None:
+        self.runtime.spawn(f"nsqcy lookup {self._name}", self._look_up)
+
+    def deliver(self, messages: list[Message]) -> None:
+        assert self._on_messages is not None
+        self._on_messages(messages)
+
+    def stopped(self) -> None:
+        self._stopped = True
+        self.rouse()
+
+    # -- beside the loop
+
+    def _connect(self, driver: Driver) -> None:
+        address, options = driver.connection.address, driver.connection.options
+        try:
+            connected = self.runtime.connect(
+                address.host, address.port, options.timeout, options.local
+            )
+        except TimeoutError:
+            self.call(driver.expire)
+        except UNREACHABLE as error:
+            self.call(driver.fail, reason(error))
+        else:
+            if self.ended.is_set():
+                connected.close()
+            else:
+                self.call(driver.connected, connected)
+
+    def _look_up(self) -> None:
+        assert self._ask is not None
+        addresses, errors = self.runtime.call(partial(asked, self._ask))
+        self.call(self._tell_found, addresses, errors)
+
+    # -- the loop
+
+    def _run(self) -> None:
+        self._who = self.runtime.current()
+        _running.add(self)
+        try:
+            self.selector.register(self._woken, EVENT_READ)
+            while not self._stopped or self.drivers:
+                self._turn()
+        except Exception:
+            log.exception("[%s] the client has failed", self._name)
+        finally:
+            self._end()
+
+    def _turn(self) -> None:
+        wait = self._wait()
+        self._asleep = True
+        if self.dirty or self._calls or self.later:  # since before it was said that we sleep
+            self._asleep = False
+            wait = 0.0
+        events = self.selector.select(wait)
+        self._asleep = False
+        for key, happened in events:
+            if key.data is not None:
+                key.data.happened(happened)
+            else:
+                self._drain()
+        self._do_calls()
+        self._tick()
+        for _ in range(len(self.dirty)):
+            self.dirty.popleft().flush()
+        self._tell_later()
+        if self.after_turn is not None:
+            self.after_turn()
+
+    def _do_calls(self) -> None:
+        while self._calls:
+            function, args = self._calls.popleft()
+            function(*args)
+
+    def _tell_later(self) -> None:
+        while self.later:
+            tell, about = self.later.popleft()
+            tell(*about)
+
+    def _wait(self) -> float | None:
+        """Seconds until something is due."""
+        with self.lock:
+            due = INFINITE if self._stopped else self.core.due
+            for driver in self.drivers:
+                due = min(due, driver.deadline)
+        return None if due == INFINITE else max(0.0, due - self.now())
+
+    def _tick(self) -> None:
+        now = self.now()
+        with self.lock:
+            if not self._stopped and now >= self.core.due:
+                self.core.tick(now)
+            late = [each for each in self.drivers if now >= each.deadline]
+        for driver in late:
+            driver.expire()
+
+    def _drain(self) -> None:
+        with suppress(BlockingIOError):
+            self._woken.recv(4096)
+
+    def _end(self) -> None:
+        """Nobody is kept waiting, whatever has happened."""
+        with self.lock:
+            with suppress(Exception):
+                self.core.stop(self.now(), graceful=False)
+            self._stopped = True
+            for driver in list(self.drivers):
+                driver.abort()
+        _running.discard(self)
+        self.ended.set()
+        if self.on_end is not None:
+            self.on_end()
+        self._do_calls()
+        self._tell_later()
+        self._wakes.close()
+        self._woken.close()
+        self.selector.close()
+
+    def abandon(self) -> None:
+        """In a child process: its thread is not there, and its connections are the parent's."""
+        self.lock = self.core.lock = self.runtime.lock()
+        self.core.running, self.core.closing = False, True
+        self.ended = self.runtime.event()
+        self.ended.set()
+        if self.on_end is not None:
+            self.on_end()
+        for driver in self.drivers:
+            driver.abandon()
+
+    def _tell(self, hook: Callable[..., object], *about: object) -> None:
+        """What a hook does wrong is its own affair."""
+        try:
+            hook(*about)
+        except Exception:
+            log.exception("[%s] a callback failed", self._name)
+
+    # -- for drivers
+
+    def register(self, connected: socket.socket, events: int, driver: Driver) -> None:
+        self.selector.register(connected, events, driver)
+
+    def take(self, connection: Connection) -> bytes:
+        with self.lock:
+            data = connection.take()
+            self.core.answered(self.now())
+        return data
+
+    def tell_connected(self, connection: Connection) -> None:
+        with self.lock:
+            self.core.connected(connection, self.now())
+
+    def tell_received(self, connection: Connection, data: bytes) -> None:
+        with self.lock:
+            self.core.received(connection, data, self.now())
+
+    def tell_lost(self, connection: Connection, error: Error) -> None:
+        with self.lock:
+            self.core.lost(connection, error, self.now())
+
+    def _tell_found(self, addresses: Any, errors: Any) -> None:
+        with self.lock:
+            self.core.found(addresses, errors, self.now())
+
+
+_running: set[Loop] = set()
+
+
+@atexit.register
+def _end_all() -> None:
+    """Threads that keep no program alive would lose what has not been sent yet."""
+    for loop in list(_running):
+        if loop.at_exit is not None:
+            loop.at_exit()
+
+
+def _abandon_all() -> None:
+    for loop in _running:
+        loop.abandon()
+    _running.clear()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

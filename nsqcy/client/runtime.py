@@ -1,0 +1,197 @@
+"""Threads or greenlets: what the blocking client waits with.
+
+Owns the difference between the two and nothing else. Everything is looked up when it is used, so
+that threads are greenlets where gevent has patched `threading`, and nothing breaks.
+"""
+
+import selectors
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future as ConcurrentFuture
+from contextlib import AbstractContextManager
+from typing import Any, Literal, Protocol
+
+Kind = Literal["auto", "threads", "gevent"]
+Source = tuple[str, int] | None
+
+
+class Event(Protocol):
+    def is_set(self) -> bool: ...
+    def set(self) -> object: ...
+    def wait(self, timeout: float | None = None) -> object: ...
+
+
+class Future(Protocol):
+    """What concurrent.futures.Future and gevent's AsyncResult both have."""
+
+    def done(self) -> bool: ...
+    def result(self, timeout: float | None = None) -> bytes: ...
+    def set_result(self, result: bytes, /) -> object: ...
+    def set_exception(self, exception: BaseException, /) -> object: ...
+
+
+class Gate(Protocol):
+    """Shut; opened once, from anywhere, for the one who waits."""
+
+    def release(self) -> object: ...
+
+
+class Runtime(Protocol):
+    """How to run something beside the caller, and how to wait for it."""
+
+    def spawn(self, name: str, work: Callable[..., object], *args: object) -> None:
+        """Run it beside; it does not keep the program alive."""
+
+    def call(self, work: Callable[[], Any]) -> Any:
+        """Call something that blocks its thread; only whoever was spawned may."""
+
+    def connect(self, host: str, port: int, timeout: float, source: Source) -> socket.socket:
+        """A connected socket that does not block; only whoever was spawned may. Raises OSError."""
+
+    def selector(self) -> selectors.BaseSelector: ...
+
+    def lock(self) -> AbstractContextManager[Any]:
+        """One that its holder can take again."""
+
+    def holds(self, lock: Any) -> bool:
+        """Whether whoever is running holds it."""
+
+    def event(self) -> Event: ...
+
+    def future(self) -> Future: ...
+
+    def gate(self) -> Gate: ...
+
+    def pass_gate(self, gate: Gate, timeout: float | None) -> bool:
+        """Wait until it is opened; False when that took too long."""
+
+    def current(self) -> object:
+        """Who is running: equal for the same thread or greenlet."""
+
+    def can_wait(self) -> bool:
+        """Whether whoever is running may wait at all."""
+
+
+class ThreadRuntime:
+    """Threads of the operating system, or what stands in for them."""
+
+    def spawn(self, name: str, work: Callable[..., object], *args: object) -> None:
+        threading.Thread(target=work, args=args, name=name, daemon=True).start()
+
+    def call(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+    def connect(self, host: str, port: int, timeout: float, source: Source) -> socket.socket:
+        return _quick(socket.create_connection((host, port), timeout, source))
+
+    def selector(self) -> selectors.BaseSelector:
+        return selectors.DefaultSelector()
+
+    def lock(self) -> AbstractContextManager[Any]:
+        return threading.RLock()
+
+    def holds(self, lock: Any) -> bool:
+        return bool(lock._is_owned())
+
+    def event(self) -> Event:
+        return threading.Event()
+
+    def future(self) -> Future:
+        return ConcurrentFuture()
+
+    def gate(self) -> Gate:
+        gate = threading.Lock()
+        gate.acquire()
+        return gate
+
+    def pass_gate(self, gate: Any, timeout: float | None) -> bool:
+        passed: bool = gate.acquire(True, -1 if timeout is None else max(0.0, timeout))
+        return passed
+
+    def current(self) -> object:
+        return threading.get_ident()
+
+    def can_wait(self) -> bool:
+        return True
+
+
+class GeventRuntime:
+    """Greenlets of the hub of whoever starts a consumer or producer; nothing need be patched."""
+
+    def __init__(self) -> None:
+        import gevent.event
+        import gevent.lock
+        import gevent.monkey
+        import gevent.selectors
+        import gevent.socket
+
+        self._gevent = gevent
+
+    def spawn(self, name: str, work: Callable[..., object], *args: object) -> None:
+        self._gevent.spawn(work, *args).name = name
+
+    def call(self, work: Callable[[], Any]) -> Any:
+        if _is_patched():
+            return work()  # what it waits for, it waits for as a greenlet does
+        return self._gevent.get_hub().threadpool.apply(work)
+
+    def connect(self, host: str, port: int, timeout: float, source: Source) -> socket.socket:
+        return _quick(self._gevent.socket.create_connection((host, port), timeout, source))
+
+    def selector(self) -> selectors.BaseSelector:
+        selector: selectors.BaseSelector = self._gevent.selectors.GeventSelector()
+        return selector
+
+    def lock(self) -> AbstractContextManager[Any]:
+        lock: AbstractContextManager[Any] = self._gevent.lock.RLock()
+        return lock
+
+    def holds(self, lock: Any) -> bool:
+        return bool(lock._is_owned())
+
+    def event(self) -> Event:
+        event: Event = self._gevent.event.Event()
+        return event
+
+    def future(self) -> Future:
+        future: Future = self._gevent.event.AsyncResult()
+        return future
+
+    def gate(self) -> Gate:
+        gate: Gate = self._gevent.lock.Semaphore(0)
+        return gate
+
+    def pass_gate(self, gate: Any, timeout: float | None) -> bool:
+        passed: bool = gate.acquire(True, None if timeout is None else max(0.0, timeout))
+        return passed
+
+    def current(self) -> object:
+        current: object = self._gevent.getcurrent()
+        return current
+
+    def can_wait(self) -> bool:
+        return self._gevent.getcurrent() is not self._gevent.get_hub()
+
+
+def runtime_of(kind: Kind) -> Runtime:
+    """`auto`: gevent where it has patched the standard library, else threads. Raises ValueError."""
+    if kind == "auto":
+        kind = "gevent" if _is_patched() else "threads"
+    if kind == "gevent":
+        return GeventRuntime()
+    if kind == "threads":
+        return ThreadRuntime()
+    raise ValueError(f"runtime cannot be {kind!r} (allowed: auto, threads, gevent)")
+
+
+def _is_patched() -> bool:
+    monkey = sys.modules.get("gevent.monkey")
+    return monkey is not None and all(map(monkey.is_module_patched, ("socket", "threading")))
+
+
+def _quick(connected: socket.socket) -> socket.socket:
+    connected.setblocking(False)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connected

@@ -1,0 +1,285 @@
+"""--consumer-opt and --producer-opt: options of NSQ's client, as keywords of ours.
+
+Owns the names, the ranges and what each option means here. How flags are read is nsqcy.options;
+what a keyword does is nsqcy.client's.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nsqcy.durations import HOUR, MILLISECOND, MINUTE, SECOND, format_duration
+from nsqcy.options import (
+    STRINGS,
+    Kind,
+    Option,
+    parse_bool,
+    parse_duration,
+    parse_float,
+    parse_int,
+    toml_strings,
+)
+from nsqcy.tools.common import ToolError
+
+if TYPE_CHECKING:
+    import ssl
+
+Scalar = bool | int | float | str
+Read = Mapping[str, Any]  # what was given: option -> value, durations in nanoseconds
+
+# Defaults of NSQ's client, where ours has another or they decide what goes together.
+HEARTBEAT_INTERVAL = 30 * SECOND
+READ_TIMEOUT = 60 * SECOND
+MAX_BACKOFF_DURATION = 2 * MINUTE
+
+
+class Rule(NamedTuple):
+    """How an option's text is read, and within what bounds the value must be."""
+
+    parse: Callable[[str], Scalar]
+    low: float | None = None
+    high: float | None = None
+    show: Callable[[Any], str] = str
+
+
+def _duration(low: int | None = None, high: int | None = None) -> Rule:
+    return Rule(parse_duration, low, high, format_duration)
+
+
+def _word(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise ValueError(f"must be one of {', '.join(allowed)}")
+        return text
+
+    return parse
+
+
+def _heartbeat(text: str) -> int:
+    return -1 if text == "-1" else parse_duration(text)
+
+
+def _local_address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port[:6]) > 65535:
+        raise ValueError("not host:port")
+    return text
+
+
+def _readable(path: str) -> str:
+    try:
+        with open(path, "rb"):
+            return path
+    except (OSError, ValueError) as error:
+        raise ValueError(f"open {path}: {getattr(error, 'strerror', error)}".lower()) from None
+
+
+_BOOL = Rule(parse_bool)
+_INT = Rule(parse_int)
+_TEXT = Rule(str)
+_FILE = Rule(_readable)
+_DELAY = _duration(0, HOUR)
+
+RULES: dict[str, Rule] = {
+    "dial_timeout": _duration(),
+    "read_timeout": _duration(100 * MILLISECOND, 5 * MINUTE),
+    "write_timeout": _duration(100 * MILLISECOND, 5 * MINUTE),
+    "local_addr": Rule(_local_address),
+    "lookupd_poll_interval": _duration(10 * MILLISECOND, 5 * MINUTE),
+    "lookupd_poll_jitter": Rule(parse_float, 0, 1),
+    "lookupd_poll_timeout": _duration(),
+    "max_requeue_delay": _DELAY,
+    "default_requeue_delay": _DELAY,
+    "backoff_strategy": Rule(_word("exponential", "full_jitter")),
+    "max_backoff_duration": _DELAY,
+    "backoff_multiplier": _DELAY,
+    "max_attempts": Rule(parse_int, 0, 65535),
+    "low_rdy_idle_timeout": _duration(SECOND, 5 * MINUTE),
+    "low_rdy_timeout": _duration(SECOND, 5 * MINUTE),
+    "rdy_redistribute_interval": _duration(MILLISECOND, 5 * SECOND),
+    "client_id": _TEXT,
+    "hostname": _TEXT,
+    "user_agent": _TEXT,
+    "heartbeat_interval": Rule(_heartbeat, show=format_duration),
+    "sample_rate": Rule(parse_int, 0, 99),
+    "tls_v1": _BOOL,
+    "tls_root_ca_file": _FILE,
+    "tls_cert": _FILE,
+    "tls_key": _FILE,
+    "tls_insecure_skip_verify": _BOOL,
+    "tls_min_version": Rule(_word("ssl3.0", "tls1.0", "tls1.1", "tls1.2")),
+    "deflate": _BOOL,
+    "deflate_level": Rule(parse_int, 1, 9),
+    "snappy": _BOOL,
+    "output_buffer_size": _INT,
+    "output_buffer_timeout": _duration(),
+    "max_in_flight": Rule(parse_int, 0),
+    "msg_timeout": _duration(0),
+    "auth_secret": _TEXT,
+    "skip_lookupd_authorization": _BOOL,
+    "lookupd_authorization": _BOOL,
+}
+
+
+def read_one(text: str) -> tuple[str, Any]:
+    """`option,value`, or `option` alone, which is `option,true`; ValueError says why not."""
+    name, comma, value = text.partition(",")
+    name = name.replace("-", "_")
+    rule = RULES.get(name)
+    if rule is None:
+        raise ValueError(f"invalid option {name}")
+    try:
+        if not comma and rule is not _BOOL:
+            raise ValueError("it needs a value")
+        read: Any = rule.parse(value if comma else "true")
+    except ValueError as error:
+        raise ValueError(f"failed to coerce option {name} ({value}) - {error}") from None
+    if rule.low is not None and read < rule.low:
+        raise ValueError(f"invalid {name} ! {rule.show(read)} < {rule.show(rule.low)}")
+    if rule.high is not None and read > rule.high:
+        raise ValueError(f"invalid {name} ! {rule.show(read)} > {rule.show(rule.high)}")
+    return name, read
+
+
+def _parse_flag(text: str) -> tuple[str, ...]:
+    read_one(text)
+    return (text,)
+
+
+CLIENT_OPTION = Kind(
+    "value",
+    STRINGS.typed,
+    "option,value",
+    _parse_flag,
+    toml_strings,
+    STRINGS.show,
+)
+
+CONSUMER_OPT = Option("consumer-opt", CLIENT_OPTION, (), "option,value of the consumer")
+PRODUCER_OPT = Option("producer-opt", CLIENT_OPTION, (), "option,value of the producer")
+
+
+def consumer_keywords(options: Sequence[str]) -> dict[str, Any]:
+    """What nsqcy.client's consumers are to be told; raises ToolError for what does not go
+    together."""
+    given = _read(options)
+    keywords: dict[str, Any] = {"max_backoff_duration": MAX_BACKOFF_DURATION / SECOND}
+    return keywords | _connection(given) | _translated(given, _CONSUMER)
+
+
+def producer_keywords(options: Sequence[str]) -> dict[str, Any]:
+    """The same for producers. What concerns consumers alone has no effect."""
+    return _connection(_read(options))
+
+
+def _read(options: Sequence[str]) -> Read:
+    """The last of each counts."""
+    given: dict[str, Any] = dict(map(read_one, options))
+    beat = given.get("heartbeat_interval", HEARTBEAT_INTERVAL)
+    patience = given.get("read_timeout", READ_TIMEOUT)
+    if beat > patience:
+        beat, patience = format_duration(beat), format_duration(patience)
+        raise ToolError(f"HeartbeatInterval {beat} must be less than ReadTimeout {patience}")
+    if given.get("deflate") and given.get("snappy"):
+        raise ToolError("E_IDENTIFY_FAILED cannot enable both deflate and snappy compression")
+    return given
+
+
+def _seconds(nanoseconds: int) -> float:
+    return nanoseconds / SECOND
+
+
+def _seconds_or_off(nanoseconds: int) -> float:
+    return -1 if nanoseconds < 0 else nanoseconds / SECOND
+
+
+def _milliseconds_or_off(nanoseconds: int) -> int:
+    return -1 if nanoseconds < 0 else nanoseconds // MILLISECOND
+
+
+def _same(value: Scalar) -> Scalar:
+    return value
+
+
+# Option -> keyword, and what its value becomes.
+_CONNECTION: dict[str, tuple[str, Callable[[Any], Scalar]]] = {
+    "local_addr": ("local_address", _same),
+    "client_id": ("client_id", _same),
+    "hostname": ("hostname", _same),
+    "heartbeat_interval": ("heartbeat_interval", _seconds_or_off),
+    "sample_rate": ("sample_rate", _same),
+    "tls_v1": ("tls_v1", _same),
+    "deflate": ("deflate", _same),
+    "deflate_level": ("deflate_level", _same),
+    "snappy": ("snappy", _same),
+    "output_buffer_size": ("output_buffer_size", _same),
+    "output_buffer_timeout": ("output_buffer_timeout", _milliseconds_or_off),
+    "msg_timeout": ("msg_timeout", _seconds),
+    "auth_secret": ("auth_secret", _same),
+}
+_CONSUMER: dict[str, tuple[str, Callable[[Any], Scalar]]] = {
+    "lookupd_poll_interval": ("lookupd_poll_interval", _seconds),
+    "lookupd_poll_jitter": ("lookupd_poll_jitter", _same),
+    "lookupd_poll_timeout": ("lookupd_request_timeout", _seconds),
+    "max_requeue_delay": ("max_requeue_delay", _seconds),
+    "default_requeue_delay": ("requeue_delay", _seconds),
+    "backoff_strategy": ("backoff_strategy", _same),
+    "max_backoff_duration": ("max_backoff_duration", _seconds),
+    "backoff_multiplier": ("backoff_multiplier", _seconds),
+    "max_attempts": ("max_tries", _same),
+    "low_rdy_idle_timeout": ("low_rdy_idle_timeout", _seconds),
+    "low_rdy_timeout": ("low_rdy_timeout", _seconds),
+    "rdy_redistribute_interval": ("rdy_redistribute_interval", _seconds),
+    # True of this misnamed option means that lookupds are sent the secret.
+    "skip_lookupd_authorization": ("lookupd_authorization", _same),
+    "lookupd_authorization": ("lookupd_authorization", _same),
+}
+# Accepted and of no effect: a read ends with two heartbeats that did not come; the tool says the
+# others itself.
+_UNUSED = frozenset({"read_timeout", "user_agent", "max_in_flight"})
+# These become one keyword together.
+_TIMEOUTS = ("dial_timeout", "write_timeout")
+_TLS = (
+    "tls_root_ca_file",
+    "tls_cert",
+    "tls_key",
+    "tls_insecure_skip_verify",
+    "tls_min_version",
+)
+
+
+def _translated(
+    given: Read, table: Mapping[str, tuple[str, Callable[[Any], Scalar]]]
+) -> dict[str, Any]:
+    return {table[name][0]: table[name][1](value) for name, value in given.items() if name in table}
+
+
+def _connection(given: Read) -> dict[str, Any]:
+    keywords = _translated(given, _CONNECTION)
+    if timeouts := [given[name] for name in _TIMEOUTS if name in given]:
+        keywords["timeout"] = max(timeouts) / SECOND
+    if given.get("tls_v1") and any(name in given for name in _TLS):
+        keywords["tls_options"] = _tls_context(given)
+    return keywords
+
+
+def _tls_context(given: Read) -> "ssl.SSLContext":
+    import ssl
+
+    versions = {
+        "ssl3.0": ssl.TLSVersion.MINIMUM_SUPPORTED,
+        "tls1.0": ssl.TLSVersion.TLSv1,
+        "tls1.1": ssl.TLSVersion.TLSv1_1,
+        "tls1.2": ssl.TLSVersion.TLSv1_2,
+    }
+    try:
+        context = ssl.create_default_context(cafile=given.get("tls_root_ca_file"))
+        if "tls_cert" in given:
+            context.load_cert_chain(given["tls_cert"], given.get("tls_key"))
+    except (OSError, ValueError) as error:
+        raise ToolError(f"cannot load certificates: {error}") from None
+    if given.get("tls_insecure_skip_verify"):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if "tls_min_version" in given:
+        context.minimum_version = versions[given["tls_min_version"]]
+    return context

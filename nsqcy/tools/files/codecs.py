@@ -1,0 +1,179 @@
+"""What is in a file: plain lines, gzip members or zstd frames.
+
+Owns the bytes of a member, and finding how far a file is sound by reading it. A compressed file is
+members one behind the other, each ended before a sync, so that all synced bytes can be
+decompressed whatever comes after. Knows no disk: reading is a function it is given.
+"""
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nsqcy.tools.common import ToolError
+
+if TYPE_CHECKING:
+    import zstandard
+
+BLOCK = 1 << 16
+
+# A function of an offset and a count, which gives fewer bytes only at the end.
+Read = Callable[[int, int], bytes]
+
+
+class Member(Protocol):
+    """A member being written."""
+
+    def add(self, data: bytes) -> bytes:
+        """Bytes for the file now; what was added may come later."""
+
+    def end(self) -> bytes:
+        """The rest."""
+
+
+class Codec(Protocol):
+    """suffix   of the file's name
+    framed   whether members have a form, so that a file without any is not valid
+    """
+
+    suffix: str
+    framed: bool
+
+    def member(self) -> Member: ...
+
+    def sound_length(self, read: Read, size: int) -> int:
+        """How many of the first bytes of a file are whole lines, or whole members."""
+
+
+# --- plain ------------------------------------------------------------------------------------
+
+
+class Lines:
+    """Lines need no beginning and no end."""
+
+    def add(self, data: bytes) -> bytes:
+        return data
+
+    def end(self) -> bytes:
+        return b""
+
+
+class Plain:
+    suffix = ""
+    framed = False
+
+    def member(self) -> Lines:
+        return Lines()
+
+    def sound_length(self, read: Read, size: int) -> int:
+        end = size
+        while end > 0:
+            start = max(0, end - BLOCK)
+            found = read(start, end - start).rfind(b"\n")
+            if found >= 0:
+                return start + found + 1
+            end = start
+        return 0
+
+
+# --- gzip -------------------------------------------------------------------------------------
+
+
+class GzipMember:
+    def __init__(self, level: int) -> None:
+        self._deflate = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
+        self._crc = 0
+        self._size = 0
+        # No name and no time, and an unknown system: equal messages give equal files.
+        self._header = struct.pack("<4BIBB", 0x1F, 0x8B, 8, 0, 0, {1: 4, 9: 2}.get(level, 0), 255)
+
+    def add(self, data: bytes) -> bytes:
+        self._crc = zlib.crc32(data, self._crc)
+        self._size += len(data)
+        return self._take_header() + self._deflate.compress(data)
+
+    def end(self) -> bytes:
+        trailer = struct.pack("<II", self._crc, self._size & 0xFFFFFFFF)
+        return self._take_header() + self._deflate.flush() + trailer
+
+    def _take_header(self) -> bytes:
+        header, self._header = self._header, b""
+        return header
+
+
+class Gzip:
+    suffix = ".gz"
+    framed = True
+
+    def __init__(self, level: int) -> None:
+        self._level = level
+
+    def member(self) -> GzipMember:
+        return GzipMember(self._level)
+
+    def sound_length(self, read: Read, size: int) -> int:
+        return _whole_members(read, lambda: zlib.decompressobj(zlib.MAX_WBITS | 16), zlib.error)
+
+
+# --- zstd -------------------------------------------------------------------------------------
+
+
+class ZstdFrame:
+    def __init__(self, compressor: "zstandard.ZstdCompressor") -> None:
+        self._frame = compressor.compressobj()
+
+    def add(self, data: bytes) -> bytes:
+        return self._frame.compress(data)
+
+    def end(self) -> bytes:
+        return self._frame.flush()
+
+
+class Zstd:
+    suffix = ".zst"
+    framed = True
+
+    def __init__(self, level: int) -> None:
+        try:
+            import zstandard
+        except ImportError:
+            raise ToolError(
+                "--zstd needs the package zstandard: pip install 'nsqcy[tools]'"
+            ) from None
+        self._zstandard = zstandard
+        # Checksums, as a gzip member has one, so that damage is found whoever reads the file.
+        self._compressor = zstandard.ZstdCompressor(level=level, write_checksum=True)
+
+    def member(self) -> ZstdFrame:
+        return ZstdFrame(self._compressor)
+
+    def sound_length(self, read: Read, size: int) -> int:
+        decompressor = self._zstandard.ZstdDecompressor()
+        return _whole_members(read, decompressor.decompressobj, self._zstandard.ZstdError)
+
+
+def _whole_members(read: Read, begin: Callable[[], Any], bad: type[Exception]) -> int:
+    """The end of the last of the members from the start on that can be decompressed."""
+    sound = position = 0
+    member = begin()
+    for block in _blocks(read):
+        while block:
+            try:
+                member.decompress(block)
+            except bad:
+                return sound
+            position += len(block)
+            if not member.eof:
+                break
+            block = member.unused_data
+            position -= len(block)
+            sound = position
+            member = begin()
+    return sound
+
+
+def _blocks(read: Read) -> Iterator[bytes]:
+    offset = 0
+    while block := read(offset, BLOCK):
+        yield block
+        offset += len(block)

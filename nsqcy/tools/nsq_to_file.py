@@ -1,0 +1,509 @@
+"""nsq_to_file: the messages of topics in files, each finished once the file that holds it is safe.
+
+Owns the flags, which topics there are, and when files are synced and messages finished. Where a
+message goes and what a crash does to it is nsqcy.tools.files'.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import re2
+
+from nsqcy import NSQ_VERSION, log
+from nsqcy._client import Message, finish
+from nsqcy.client.aio import Consumer
+from nsqcy.cluster.http_clients import LookupdClient
+from nsqcy.cluster.parallel import ask_all
+from nsqcy.cluster.web_client import Terms
+from nsqcy.durations import MINUTE, SECOND
+from nsqcy.errors import NsqError, VersionWanted
+from nsqcy.names import is_valid_name
+from nsqcy.options import (
+    BOOL,
+    DURATION,
+    INT,
+    STRING,
+    STRINGS,
+    Option,
+    Options,
+    OptionTable,
+    parse_level,
+)
+from nsqcy.tools import common
+from nsqcy.tools.client_lines import ClientLines
+from nsqcy.tools.client_options import CONSUMER_OPT, consumer_keywords
+from nsqcy.tools.common import Settings, ToolError
+from nsqcy.tools.files import names
+from nsqcy.tools.files.codecs import Codec, Gzip, Plain, Zstd
+from nsqcy.tools.files.disk import Disk
+from nsqcy.tools.files.names import FileNames, FormatError
+from nsqcy.tools.files.writer import FileInUse, Moment, Rules, TopicFiles
+from nsqcy.tools.progress import Progress
+from nsqcy.tools.threads import Threads
+
+NAME = "nsq_to_file"
+
+BASIC = (
+    common.VERSION,
+    Option("log-level", STRING, "info", "debug, info, warn, error or fatal"),
+    Option("log-prefix", STRING, f"[{NAME}] ", "what its own log lines begin with"),
+)
+SOURCES = (
+    Option("topic", STRINGS, (), "a topic to write; without one, all that nsqlookupds know"),
+    Option("topic-pattern", STRING, "", "an RE2 expression that names of topics must contain"),
+    Option("topic-refresh", DURATION, MINUTE, "time between two looks for new topics"),
+    Option("channel", STRING, NAME, "the channel"),
+    common.NSQD_TCP_ADDRESS,
+    common.LOOKUPD_HTTP_ADDRESS,
+    Option("max-in-flight", INT, 200, "messages of a topic in flight, and written between syncs"),
+    CONSUMER_OPT,
+    *common.http_timeouts(5 * SECOND),
+)
+FILES = (
+    Option("output-dir", STRING, "/tmp", "where finished files are"),
+    Option("work-dir", STRING, "", "where files are written; by default the output-dir"),
+    Option("datetime-format", STRING, "%Y-%m-%d_%H", "strftime format of <DATETIME>"),
+    Option(
+        "filename-format",
+        STRING,
+        "<TOPIC>.<HOST><REV>.<DATETIME>.log",
+        "names of files, with <TOPIC>, <HOST>, <PID>, <DATETIME> and, where there is more than one"
+        " file of a time, <REV>",
+    ),
+    Option(
+        "host-identifier",
+        STRING,
+        "",
+        "<HOST> in names of files; <SHORT_HOST> and <HOSTNAME> in it are replaced",
+    ),
+    Option("gzip", BOOL, False, "compress with gzip"),
+    Option("gzip-level", INT, 6, "1 is fast, 9 is small"),
+    Option("zstd", BOOL, False, "compress with zstd"),
+    Option("zstd-level", INT, 3, "1 is fast, 22 is small"),
+    Option("skip-empty-files", BOOL, False, "make no file without a message"),
+    Option("rotate-size", INT, 0, "bytes after which a file is finished; 0 for no end"),
+    Option("rotate-interval", DURATION, 0, "time after which a file is finished; 0 for no end"),
+    Option("sync-interval", DURATION, 30 * SECOND, "time between syncs, and looks for rotation"),
+)
+NSQ_TO_FILE = OptionTable(NAME, {"Basic": BASIC, "Sources": SOURCES, "Files": FILES})
+
+
+class ToFileOptions(Options):
+    """The values of one nsq_to_file. Durations are int nanoseconds, folders absolute paths."""
+
+    table = NSQ_TO_FILE
+
+    log_level: str
+    log_prefix: str
+    topic: tuple[str, ...]
+    topic_pattern: str
+    topic_refresh: int
+    channel: str
+    nsqd_tcp_address: tuple[str, ...]
+    lookupd_http_address: tuple[str, ...]
+    max_in_flight: int
+    consumer_opt: tuple[str, ...]
+    http_client_connect_timeout: int
+    http_client_request_timeout: int
+    output_dir: str
+    work_dir: str
+    datetime_format: str
+    filename_format: str
+    host_identifier: str
+    gzip: bool
+    gzip_level: int
+    zstd: bool
+    zstd_level: int
+    skip_empty_files: bool
+    rotate_size: int
+    rotate_interval: int
+    sync_interval: int
+
+    def codec(self) -> Codec:
+        """One for each topic: they are not for several threads."""
+        if self.zstd:
+            return Zstd(self.zstd_level)
+        return Gzip(self.gzip_level) if self.gzip else Plain()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run nsq_to_file; gives the exit code."""
+    return common.run(_main, NAME, argv)
+
+
+def _main(argv: Sequence[str]) -> int:
+    options = resolve(Settings(NSQ_TO_FILE, argv))
+    return asyncio.run(Archive(options).run())
+
+
+def resolve(settings: Settings) -> ToFileOptions:
+    """The options it runs with, checked; raises a Stop."""
+    if settings.arguments:
+        raise ToolError(f"unknown arguments: [{' '.join(settings.arguments)}]")
+    options = ToFileOptions(settings.values)
+    try:
+        parse_level(options.log_level)
+    except ValueError:
+        raise ToolError("--log-level is invalid") from None
+    if settings["version"]:
+        raise VersionWanted(f"{NAME} v{NSQ_VERSION}")
+    if not options.channel:
+        raise ToolError("--channel is required")
+    common.require_positive(settings, "http_client_connect_timeout", "http_client_request_timeout")
+    common.require_one_source(options.nsqd_tcp_address, options.lookupd_http_address)
+    for flag, level, most in (
+        ("gzip-level", options.gzip_level, 9),
+        ("zstd-level", options.zstd_level, 22),
+    ):
+        if not 1 <= level <= most:
+            raise ToolError(f"invalid --{flag} value ({level}), should be 1-{most}")
+    if options.gzip and options.zstd:
+        raise ToolError("use --gzip or --zstd not both")
+    if not options.topic and not options.topic_pattern:
+        raise ToolError("--topic or --topic-pattern required")
+    if not options.topic and not options.lookupd_http_address:
+        raise ToolError("--lookupd-http-address must be specified when no --topic specified")
+    common.require_positive(settings, "topic_refresh", "sync_interval", "max_in_flight")
+    output = os.path.realpath(options.output_dir)
+    work = os.path.realpath(options.work_dir) if options.work_dir else output
+    return options.replace(output_dir=output, work_dir=work)
+
+
+# --- all topics ---------------------------------------------------------------------------------
+
+
+class Archive:
+    """The topics of one nsq_to_file, from their discovery to the end."""
+
+    def __init__(self, options: ToFileOptions) -> None:
+        self._options = options
+        self._keywords = {
+            "max_tries": 0,  # a message is written, however often that has failed
+            **consumer_keywords(options.consumer_opt),
+            "max_in_flight": options.max_in_flight,
+            "user_agent": common.user_agent(NAME),
+        }
+        self._pattern = _compiled(options.topic_pattern)
+        self._host = names.host(options.host_identifier, socket.gethostname())
+        self._progress = Progress(None)
+        self._log = Log(options.log_prefix, parse_level(options.log_level), self._progress)
+        self._client_lines = Lines(self._progress)
+        self._topics: dict[str, Topic] = {}
+        self._passed_over: set[str] = set()
+        try:
+            self._lookupds = self._lookupd_clients()
+            self._files("topic")  # what is wrong for this one is so for any
+        except (FormatError, ValueError) as error:
+            raise ToolError(str(error)) from None
+
+    async def run(self) -> int:
+        """Until a signal or a failure; gives the exit code."""
+        self._stopping = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._client_lines.attach()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stopping.set)
+        loop.add_signal_handler(signal.SIGHUP, self._hang_up)
+        discovering = loop.create_task(self._discover())
+        discovering.add_done_callback(self._ended)
+        await self._stopping.wait()
+        discovering.cancel()
+        await self._close()
+        self._progress.close()
+        self._client_lines.detach()
+        if isinstance(self._failure, OSError | FileInUse):
+            return 1  # and said why
+        if self._failure is not None:
+            raise self._failure
+        return 0
+
+    def _hang_up(self) -> None:
+        for topic in self._topics.values():
+            topic.hang_up()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A failure of anything is the end of all."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failure = self._failure or error
+            self._stopping.set()
+
+    async def _close(self) -> None:
+        """With their messages on disk and finished; after a failure as they are."""
+        graceful = self._failure is None
+        closing = [topic.close(graceful=graceful) for topic in self._topics.values()]
+        for result in await asyncio.gather(*closing, return_exceptions=True):
+            if isinstance(result, BaseException):
+                self._failure = self._failure or result
+
+    # -- which topics there are
+
+    async def _discover(self) -> None:
+        options = self._options
+        for name in dict.fromkeys(options.topic):
+            if not self._matches(name):
+                self._log.warn(
+                    f"skipping topic {name} (doesn't match pattern {options.topic_pattern})"
+                )
+                continue
+            try:
+                self._add(name)
+            except (NsqError, ValueError) as error:
+                raise ToolError(f"couldn't create logger for new topic {name}: {error}") from None
+        while not options.topic:
+            for name in await asyncio.to_thread(self._known_topics):
+                self._meet(name)
+            await asyncio.sleep(options.topic_refresh / SECOND)
+
+    def _matches(self, name: str) -> bool:
+        return self._pattern is None or self._pattern.search(name) is not None
+
+    def _meet(self, name: str) -> None:
+        """A topic that a lookupd has told of."""
+        if name in self._topics or name in self._passed_over:
+            return
+        if not self._matches(name):
+            self._passed_over.add(name)
+            pattern = self._options.topic_pattern
+            self._log.warn(f"skipping topic {name} (doesn't match pattern {pattern})")
+            return
+        try:
+            self._add(name)
+        except (NsqError, ValueError) as error:
+            self._log.error(f"couldn't create logger for new topic {name}: {error}")
+
+    def _lookupd_clients(self) -> dict[str, LookupdClient]:
+        """Raises ValueError for an address that is none."""
+        options = self._options
+        terms = Terms(
+            connect_timeout=options.http_client_connect_timeout / SECOND,
+            request_timeout=options.http_client_request_timeout / SECOND,
+            user_agent=common.user_agent(NAME),
+        )
+        addresses = options.lookupd_http_address
+        return {each: LookupdClient.from_url(each, terms=terms) for each in addresses}
+
+    def _known_topics(self) -> list[str]:
+        """What those lookupds know that answer. Runs in a thread."""
+
+        def ask(address: str) -> list[str]:
+            topics = self._lookupds[address].topics().get("topics")
+            found = topics if isinstance(topics, list) else []
+            return [each for each in found if isinstance(each, str)]
+
+        limit = self._options.http_client_request_timeout / SECOND
+        outcome = ask_all(list(self._lookupds), ask, limit)
+        for address, error in outcome.errors.items():
+            self._log.error(f"could not retrieve topic list: {address}: {error}")
+        return sorted({name for found in outcome.values.values() for name in found})
+
+    def _add(self, name: str) -> None:
+        """Raises NsqError and ValueError if there can be no such topic."""
+        if not is_valid_name(name):
+            raise ValueError("invalid topic name")
+        options = self._options
+        consumer = Consumer(
+            name,
+            options.channel,
+            options.nsqd_tcp_address,
+            options.lookupd_http_address,
+            name=f"{name}/{options.channel}",
+            **self._keywords,
+        )
+        self._client_lines.introduce(consumer.core.name)
+        topic = Topic(consumer, self._files(name), options, self._log, self._progress)
+        self._topics[name] = topic
+        topic.start(self._ended)
+
+    def _files(self, topic: str) -> TopicFiles:
+        """Raises FormatError."""
+        options = self._options
+        rules = Rules(
+            output_dir=options.output_dir,
+            work_dir=options.work_dir,
+            codec=options.codec(),
+            rotate_size=options.rotate_size,
+            rotate_interval=options.rotate_interval,
+            skip_empty=options.skip_empty_files,
+            buffer=options.max_in_flight,
+        )
+        file_names = FileNames(
+            options.filename_format,
+            options.datetime_format,
+            topic=topic,
+            host=self._host,
+            revisions=rules.revisions,
+            suffix=rules.codec.suffix,
+        )
+        label = f"[{topic}/{options.channel}]"
+        return TopicFiles(label, file_names, rules, Disk(), self._log)
+
+
+def _compiled(pattern: str) -> Any:
+    if not pattern:
+        return None
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        reason = error.args[0]
+        text = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
+        raise ToolError(f"--topic-pattern is invalid: {text}") from None
+
+
+# --- one topic ----------------------------------------------------------------------------------
+
+
+class Topic:
+    """Writes the messages of one topic, and finishes those that are safe."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        files: TopicFiles,
+        options: ToFileOptions,
+        lines: log.Log,
+        progress: Progress,
+    ) -> None:
+        self._consumer = consumer
+        self._files = files
+        self._label = f"[{consumer.core.name}]"
+        self._most = options.max_in_flight
+        self._interval = options.sync_interval / SECOND
+        self._log = lines
+        self._progress = progress
+        self._waiting: deque[Message] = deque()  # written, and not yet safe
+        self._finished = 0
+        self._hung_up = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, ended: Callable[[asyncio.Task[None]], object]) -> None:
+        """Have it run; `ended` is told of its end."""
+        self._loop = asyncio.get_running_loop()
+        self._threads = Threads()  # one of its own: a slow disk holds up one topic
+        self._woken = self._loop.create_future()
+        task = self._loop.create_task(self._run())
+        task.add_done_callback(ended)
+        self._tasks.append(task)
+
+    def hang_up(self) -> None:
+        """Close the file, and open another."""
+        self._hung_up = True
+        if not self._woken.done():
+            self._woken.set_result(None)
+
+    async def close(self, *, graceful: bool) -> None:
+        """Take nothing more. With `graceful`, what was taken is made safe and finished."""
+        closing = asyncio.ensure_future(self._consumer.close(graceful=graceful))
+        await asyncio.gather(closing, *self._tasks)
+
+    async def _run(self) -> None:
+        try:
+            await self._threads.call(self._files.start)
+            await self._consumer.start()
+            await self._write_all()
+        except (OSError, FileInUse) as error:
+            self._log.fatal(f"{self._label} {_reason(error)}")
+            raise
+
+    async def _write_all(self) -> None:
+        batches = self._consumer.batches(self._most)
+        coming: asyncio.Future[list[Message] | None] | None = None
+        tick_at = self._loop.time() + self._interval
+        ended = False
+        while not ended:
+            coming = coming or asyncio.ensure_future(anext(batches, None))
+            await asyncio.wait(
+                (coming, self._woken),
+                timeout=max(0.0, tick_at - self._loop.time()),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            messages: list[Message] = []
+            if coming.done():
+                messages = coming.result() or []
+                ended = not messages
+                coming = None
+            hung_up, self._hung_up = self._hung_up, False
+            if self._woken.done():
+                self._woken = self._loop.create_future()
+            tick = self._loop.time() >= tick_at
+            if tick:
+                tick_at = self._loop.time() + self._interval
+            await self._write(messages, tick=tick, close=hung_up or ended)
+
+    async def _write(self, messages: list[Message], *, tick: bool, close: bool) -> None:
+        bodies = [message.body for message in messages]
+        self._waiting += messages
+        starved = self._consumer.is_starved
+        now = Moment(time.time(), time.monotonic_ns())
+        await self._threads.call(self._work, bodies, now, starved, tick, close)
+        self._finish()
+        self._progress.add(sum(map(len, bodies)) + len(bodies), len(bodies))
+
+    def _work(
+        self, bodies: list[bytes], now: Moment, starved: bool, tick: bool, close: bool
+    ) -> None:
+        """What waits for the disk. Runs in the thread."""
+        files = self._files
+        files.write(bodies, now)
+        if tick:
+            files.tick(now)
+        if close:
+            files.finish()
+        elif starved:
+            files.sync()
+
+    def _finish(self) -> None:
+        """Those that are safe, in one write for each nsqd."""
+        safe = [self._waiting.popleft() for _ in range(self._files.synced - self._finished)]
+        self._finished += len(safe)
+        finish(safe)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        where = f" {error.filename}" if error.filename else ""
+        return f"ERROR:{where} {error.strerror}"
+    return f"ERROR: {error}"
+
+
+# --- lines on stderr ----------------------------------------------------------------------------
+
+
+class Log(log.Log):
+    """Lines of our own, which a bar of progress makes room for."""
+
+    __slots__ = ("_progress",)
+
+    def __init__(self, prefix: str, level: int, progress: Progress) -> None:
+        super().__init__(prefix, level)
+        self._progress = progress
+
+    def _write(self, level: int, text: str, fields: dict[str, object]) -> None:
+        with self._progress.aside():
+            super()._write(level, text, fields)
+
+
+class Lines(ClientLines):
+    """Lines of the client, likewise."""
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__()
+        self._progress = progress
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with self._progress.aside():
+            super().emit(record)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

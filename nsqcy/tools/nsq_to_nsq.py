@@ -1,0 +1,192 @@
+"""nsq_to_nsq: messages of topics, published to other nsqds.
+
+A message is finished when its destination has said OK, and requeued when it has not. As many are
+under way as are in flight.
+"""
+
+import asyncio
+import random
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from nsqcy._client import Message
+from nsqcy.client.aio import Producer
+from nsqcy.config import Settings
+from nsqcy.names import is_valid_name
+from nsqcy.options import INT, STRING, STRINGS, Option, Options, OptionTable
+from nsqcy.tools import common
+from nsqcy.tools.client_options import (
+    CONSUMER_OPT,
+    PRODUCER_OPT,
+    consumer_keywords,
+    producer_keywords,
+)
+from nsqcy.tools.common import ToolError
+from nsqcy.tools.consuming import Consuming
+from nsqcy.tools.destinations import HOSTPOOL, MODES, MULTICAST, chooser
+from nsqcy.tools.json_filter import JsonFilter, Verdict
+from nsqcy.tools.status import StatusMeters
+
+NAME = "nsq_to_nsq"
+ONE_OF_THEM = tuple(mode for mode in MODES if mode != MULTICAST)
+
+# A destination that is down makes messages fail at once; they come again by themselves.
+AT_ONCE = {"retries": 0, "reconnect_interval": 0.1, "max_reconnect_interval": 1.0}
+
+SOURCE = (
+    Option("topic", STRINGS, (), "a topic to read"),
+    Option("channel", STRING, NAME, "the channel"),
+    common.NSQD_TCP_ADDRESS,
+    common.LOOKUPD_HTTP_ADDRESS,
+    Option("max-in-flight", INT, 200, "messages of a topic in flight"),
+    CONSUMER_OPT,
+)
+DESTINATION = (
+    Option("destination-topic", STRING, "", "the topic to publish to; by default the same"),
+    Option("destination-nsqd-tcp-address", STRINGS, (), "host:port of an nsqd to publish to"),
+    Option("mode", STRING, HOSTPOOL, f"how a destination is chosen: {', '.join(ONE_OF_THEM)}"),
+    Option("status-every", INT, 250, "publishes after which their times are told; 0 for never"),
+    PRODUCER_OPT,
+)
+FILTER = (
+    Option("require-json-field", STRING, "", "pass on only JSON objects that have this key"),
+    Option("require-json-value", STRING, "", "and only those that have this value there"),
+    Option("whitelist-json-field", STRINGS, (), "a key to keep; if there are any, others go"),
+)
+NSQ_TO_NSQ = OptionTable(
+    NAME,
+    {
+        "Basic": (common.VERSION,),
+        "Source": SOURCE,
+        "Destination": DESTINATION,
+        "Filter": FILTER,
+    },
+)
+
+
+class NsqOptions(Options):
+    """The values of one nsq_to_nsq."""
+
+    table = NSQ_TO_NSQ
+
+    topic: tuple[str, ...]
+    channel: str
+    nsqd_tcp_address: tuple[str, ...]
+    lookupd_http_address: tuple[str, ...]
+    max_in_flight: int
+    consumer_opt: tuple[str, ...]
+    destination_topic: str
+    destination_nsqd_tcp_address: tuple[str, ...]
+    mode: str
+    status_every: int
+    producer_opt: tuple[str, ...]
+    require_json_field: str
+    require_json_value: str
+    whitelist_json_field: tuple[str, ...]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run nsq_to_nsq; gives the exit code."""
+    return common.run(_main, NAME, argv)
+
+
+def _main(argv: Sequence[str]) -> int:
+    asyncio.run(run(resolve(common.parse(NSQ_TO_NSQ, argv))))
+    return 0
+
+
+def resolve(settings: Settings) -> NsqOptions:
+    """The options it runs with, checked; raises ToolError."""
+    options = NsqOptions(settings.values)
+    if not options.topic or not options.channel:
+        raise ToolError("--topic and --channel are required")
+    if not all(map(is_valid_name, options.topic)):
+        raise ToolError("--topic is invalid")
+    if options.destination_topic and not is_valid_name(options.destination_topic):
+        raise ToolError("--destination-topic is invalid")
+    if not is_valid_name(options.channel):
+        raise ToolError("--channel is invalid")
+    common.require_one_source(options.nsqd_tcp_address, options.lookupd_http_address)
+    if not options.destination_nsqd_tcp_address:
+        raise ToolError("--destination-nsqd-tcp-address required")
+    if options.mode not in ONE_OF_THEM:
+        raise ToolError(f"--mode must be one of {', '.join(ONE_OF_THEM)}")
+    return options
+
+
+async def run(options: NsqOptions) -> None:
+    """Publish messages until it is told to stop."""
+    agent = common.user_agent(NAME)
+    keywords = consumer_keywords(options.consumer_opt)
+    keywords |= {"max_in_flight": options.max_in_flight, "user_agent": agent}
+    async with Consuming(options) as consuming:
+        pump = Pump(options, consuming, agent)
+        try:
+            for topic in options.topic:
+                handle = partial(pump.handle, options.destination_topic or topic)
+                await consuming.add(topic, options.channel, message_handler=handle, **keywords)
+            await consuming.stopped()
+        finally:
+            await consuming.close()
+            await pump.close()
+
+
+class Pump:
+    """Publishes the messages of all consumers to the destinations."""
+
+    def __init__(self, options: NsqOptions, consuming: Consuming, agent: str) -> None:
+        addresses = options.destination_nsqd_tcp_address
+        keywords = producer_keywords(options.producer_opt) | {"user_agent": agent} | AT_ONCE
+        self._filter = JsonFilter(
+            options.require_json_field, options.require_json_value, options.whitelist_json_field
+        )
+        self._chooser = chooser(options.mode, len(addresses), random.random)
+        self._lines = consuming.lines
+        self._meters = StatusMeters(addresses, options.status_every)
+        for warning in self._meters.warnings:
+            common.say(warning)
+        try:
+            self._producers = [Producer(each, name=each, **keywords) for each in addresses]
+        except (ValueError, TypeError) as error:
+            raise ToolError(str(error)) from None
+        for each in addresses:
+            self._lines.introduce(each)
+
+    def handle(self, topic: str, message: Message) -> bool | None:
+        """False fails the message; it is answered later if it is published."""
+        verdict, body, complaint = self._filter.apply(message.body)
+        if complaint:
+            common.say(complaint)
+        if verdict is not Verdict.PASS:
+            return verdict is Verdict.DROP
+        message.enable_async()
+        started = time.monotonic()
+        (destination,) = self._chooser.choose(started)
+        answer = self._producers[destination].publish_nowait(topic, body)
+        answer.add_done_callback(partial(self._answered, message, destination, started))
+        return None
+
+    def _answered(
+        self, message: Message, destination: int, started: float, answer: asyncio.Future[bytes]
+    ) -> None:
+        now = time.monotonic()
+        error = answer.exception()
+        if error is not None:
+            self._chooser.failed(destination, now)
+            common.say(f"ERROR: failed to publish msg {message.id.decode()} - {error}")
+            message.requeue()
+            return
+        self._chooser.succeeded(destination, now, now - started)
+        message.finish()
+        for line in self._meters.add(destination, now - started):
+            common.say(line)
+
+    async def close(self) -> None:
+        """Nobody waits for an answer any more."""
+        await asyncio.gather(*(producer.close(graceful=False) for producer in self._producers))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

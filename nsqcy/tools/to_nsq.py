@@ -1,0 +1,202 @@
+"""to_nsq: what comes on stdin, published piece by piece to each of some nsqds.
+
+Pieces are published in their order, without waiting for the answer to each. The first that is not
+taken is the end; some of those behind it may have been published.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+
+from nsqcy.client.aio import Producer
+from nsqcy.config import Settings
+from nsqcy.names import is_valid_name
+from nsqcy.options import INT, STRING, Option, Options, OptionTable
+from nsqcy.tools import common
+from nsqcy.tools.client_lines import ClientLines
+from nsqcy.tools.client_options import PRODUCER_OPT, producer_keywords
+from nsqcy.tools.common import ToolError
+from nsqcy.tools.pieces import Pieces, TooLong
+from nsqcy.tools.progress import Progress, bytes_left
+from nsqcy.tools.threads import Threads
+from nsqcy.tools.throttle import Throttle
+
+NAME = "to_nsq"
+CHUNK = 1 << 16  # bytes of one read
+STDIN = 0
+MOST_MESSAGES, MOST_BYTES = 1000, 4 << 20  # without an answer; beyond, nothing is read
+
+INPUT = (
+    Option("delimiter", STRING, "\n", "the byte between two messages"),
+    Option("rate", INT, 0, "messages a second at most; 0 for no limit"),
+)
+DESTINATION = (
+    Option("topic", STRING, "", "the topic to publish to"),
+    common.NSQD_TCP_ADDRESS,
+    PRODUCER_OPT,
+)
+TO_NSQ = OptionTable(NAME, {"Basic": (common.VERSION,), "Input": INPUT, "Destination": DESTINATION})
+
+
+class ToOptions(Options):
+    """The values of one to_nsq."""
+
+    table = TO_NSQ
+
+    delimiter: str
+    rate: int
+    topic: str
+    nsqd_tcp_address: tuple[str, ...]
+    producer_opt: tuple[str, ...]
+
+    @property
+    def delimiter_byte(self) -> bytes:
+        return os.fsencode(self.delimiter)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run to_nsq; gives the exit code."""
+    return common.run(_main, NAME, argv)
+
+
+def _main(argv: Sequence[str]) -> int:
+    asyncio.run(publish(resolve(common.parse(TO_NSQ, argv))))
+    return 0
+
+
+def resolve(settings: Settings) -> ToOptions:
+    """The options it runs with, checked; raises ToolError."""
+    options = ToOptions(settings.values)
+    if not options.topic:
+        raise ToolError("--topic required")
+    if not is_valid_name(options.topic):
+        raise ToolError("--topic is invalid")
+    if len(options.delimiter_byte) != 1:
+        raise ToolError("--delimiter must be a single byte")
+    if not options.nsqd_tcp_address:
+        raise ToolError("--nsqd-tcp-address required")
+    return options
+
+
+async def publish(options: ToOptions) -> None:
+    """Publish until the input ends, or until it is told to stop."""
+    keywords = producer_keywords(options.producer_opt)
+    keywords |= {"user_agent": common.user_agent(NAME), "retries": 0}
+    try:
+        producers = [Producer(each, name=each, **keywords) for each in options.nsqd_tcp_address]
+    except (ValueError, TypeError) as error:
+        raise ToolError(str(error)) from None
+    if options.rate > 0:
+        common.say(f"Throttling messages rate to max:{options.rate}/second")
+    lines = ClientLines()
+    for address in options.nsqd_tcp_address:
+        lines.introduce(address)
+    lines.attach()
+    progress = Progress(bytes_left(STDIN))
+    publisher = Publisher(options, producers)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, publisher.end)
+    try:
+        await publisher.publish_input(progress)
+    finally:
+        progress.close()
+        await asyncio.gather(*(producer.close() for producer in producers))
+        lines.detach()
+    if publisher.failure is not None:
+        raise ToolError(str(publisher.failure))
+
+
+class Publisher:
+    """Publishes stdin."""
+
+    def __init__(self, options: ToOptions, producers: Sequence[Producer]) -> None:
+        self.failure: BaseException | None = None
+        self._topic = options.topic
+        self._producers = producers
+        self._pieces = Pieces(options.delimiter_byte)
+        self._throttle = Throttle(options.rate, time.monotonic())
+        self._ended = asyncio.Event()
+        self._news = asyncio.Event()  # one more is answered, or it has ended
+        self._messages = 0  # without an answer
+        self._bytes = 0
+
+    def end(self, failure: BaseException | None = None) -> None:
+        """Publish nothing more."""
+        self.failure = self.failure or failure
+        self._ended.set()
+        self._news.set()
+
+    async def publish_input(self, progress: Progress) -> None:
+        """Until it ends and all is answered, or end()."""
+        threads = Threads()
+        ended = asyncio.ensure_future(self._ended.wait())
+        data = b"?"
+        while data:
+            reading = asyncio.ensure_future(threads.call(_read))
+            await asyncio.wait((reading, ended), return_when=asyncio.FIRST_COMPLETED)
+            if self._ended.is_set():
+                reading.cancel()
+                return
+            data = reading.result()
+            pieces = self._split(data)
+            for piece in pieces:
+                if not await self._may_publish():
+                    return
+                self._publish(piece)
+            progress.add(len(data), len(pieces))
+        ended.cancel()
+        while self._messages and not self._ended.is_set():
+            await self._answer()
+
+    def _split(self, data: bytes) -> list[bytes]:
+        try:
+            return self._pieces.feed(data) if data else self._pieces.end()
+        except TooLong as error:
+            raise ToolError(str(error)) from None
+
+    async def _may_publish(self) -> bool:
+        """When it is time and there is room for one more; False at the end."""
+        if delay := self._throttle.delay(time.monotonic()):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), delay)
+        while not self._ended.is_set() and (
+            self._messages >= MOST_MESSAGES or self._bytes >= MOST_BYTES
+        ):
+            await self._answer()
+        return not self._ended.is_set()
+
+    def _publish(self, piece: bytes) -> None:
+        for producer in self._producers:
+            self._messages += 1
+            self._bytes += len(piece)
+            answer = producer.publish_nowait(self._topic, piece)
+            answer.add_done_callback(partial(self._answered, len(piece)))
+
+    def _answered(self, size: int, answer: asyncio.Future[bytes]) -> None:
+        self._messages -= 1
+        self._bytes -= size
+        self._news.set()
+        if (error := answer.exception()) is not None:
+            self.end(error)
+
+    async def _answer(self) -> None:
+        """Until one more is answered, or the end."""
+        self._news.clear()
+        await self._news.wait()
+
+
+def _read() -> bytes:
+    try:
+        return os.read(STDIN, CHUNK)
+    except OSError as error:
+        raise ToolError(f"read from stdin: {error.strerror}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

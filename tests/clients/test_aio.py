@@ -1,0 +1,482 @@
+"""What is asyncio's own about the client: tasks, waiting, cancelling; against a scripted nsqd."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+from mock_nsqd import Link, MockNsqd
+
+from nsqcy.client.aio import Consumer, Message, Producer
+from nsqcy.client.errors import Closed, ConnectionFailed, PublishTimeout
+
+LIMIT = 20.0
+
+
+@pytest.fixture
+def nsqd() -> Iterator[MockNsqd]:
+    with MockNsqd() as nsqd:
+        yield nsqd
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    """In a loop whose every complaint is a failure."""
+    complaints: list[Any] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, about: complaints.append(about))
+        async with asyncio.timeout(LIMIT):
+            await work
+
+    asyncio.run(main())
+    assert complaints == []
+
+
+async def until(predicate: Callable[[], Any]) -> Any:
+    while not (found := predicate()):
+        await asyncio.sleep(0.002)
+    return found
+
+
+async def subscriber(nsqd: MockNsqd, number: int = 0) -> Link:
+    await until(lambda: len(nsqd.links) > number and nsqd.links[number].said("RDY"))
+    return nsqd.links[number]
+
+
+def deliver(link: Link, *bodies: bytes) -> None:
+    with link:
+        link.deliver(*bodies)
+
+
+# -- iterating
+
+
+def test_iterating(nsqd: MockNsqd) -> None:
+    async def main() -> None:
+        taken = []
+        async with Consumer("t", "c", nsqd.address, max_in_flight=3) as consumer:
+            deliver(await subscriber(nsqd), b"1", b"2", b"3")
+            async for message in consumer:
+                taken.append(message.body)
+                message.finish()
+                if len(taken) == 3:
+                    break
+        assert taken == [b"1", b"2", b"3"]
+
+    run(main())
+    link = nsqd.link()
+    assert link.ended.wait(LIMIT)
+    assert len(link.said("FIN")) == 3 and link.said("REQ") == []
+
+
+def test_iterating_starts_it_and_its_end_ends_that(nsqd: MockNsqd) -> None:
+    async def main() -> None:
+        consumer = Consumer("t", "c", nsqd.address)
+
+        async def iterate() -> list[bytes]:
+            return [message.body async for message in consumer]
+
+        tasks = [asyncio.create_task(iterate()) for _ in range(3)]
+        await subscriber(nsqd)
+        await consumer.close()
+        assert await asyncio.gather(*tasks) == [[], [], []]
+        assert [message async for message in consumer] == []
+
+    run(main())
+
+
+def test_several_iterate(nsqd: MockNsqd) -> None:
+    """Each message goes to one of them, whoever is cancelled."""
+
+    async def main() -> None:
+        taken: list[bytes] = []
+
+        async def take(consumer: Consumer) -> None:
+            async for message in consumer:
+                taken.append(message.body)
+                message.finish()
+
+        async with Consumer("t", "c", nsqd.address, max_in_flight=100) as consumer:
+            tasks = [asyncio.create_task(take(consumer)) for _ in range(5)]
+            link = await subscriber(nsqd)
+            for number in range(50):
+                deliver(link, b"%d" % number)
+                if number % 10 == 0 and len(tasks) > 1:
+                    tasks.pop(0).cancel()
+            await until(lambda: len(taken) == 50)
+            assert sorted(taken) == sorted(b"%d" % number for number in range(50))
+
+    run(main())
+
+
+def test_whose_time_is_over_leaves_the_message_to_another(nsqd: MockNsqd) -> None:
+    """Woken and timed out in the same turn: the other one that waits hears of it."""
+
+    async def main() -> None:
+        async with Consumer("t", "c", nsqd.address) as consumer:
+            link = await subscriber(nsqd)
+            first = asyncio.create_task(anext(consumer))
+            await asyncio.sleep(0)
+            second = asyncio.create_task(anext(consumer))
+            await asyncio.sleep(0)
+            # As deliver() wakes the first, so in the same turn its time is over.
+            deliver_ = consumer.deliver
+
+            def and_cancel(messages: list[Message]) -> None:
+                deliver_(messages)
+                first.cancel()
+
+            consumer.deliver = and_cancel  # type: ignore[method-assign]
+            deliver(link, b"m")
+            message = await second
+            assert message.body == b"m"
+            message.finish()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+
+    run(main())
+
+
+def test_batches(nsqd: MockNsqd) -> None:
+    async def main() -> None:
+        async with Consumer("t", "c", nsqd.address, max_in_flight=4) as consumer:
+            link = await subscriber(nsqd)
+            batches = consumer.batches(3, within=LIMIT)
+            deliver(link, b"1", b"2", b"3", b"4")
+            first = await anext(batches)
+            second = await anext(batches)  # no more can come before it is answered
+            assert [[each.body for each in batch] for batch in (first, second)] == [
+                [b"1", b"2", b"3"],
+                [b"4"],
+            ]
+            for message in first + second:
+                message.finish()
+            short = consumer.batches(3, within=0.01)
+            deliver(link, b"5")
+            (message,) = await anext(short)
+            assert message.body == b"5"
+            message.finish()
+
+    run(main())
+
+
+# -- handlers
+
+
+def test_a_handler_that_is_cancelled_by_what_it_waits_for(nsqd: MockNsqd) -> None:
+    async def handler(message: Message) -> None:
+        waited = asyncio.get_running_loop().create_future()
+        waited.cancel()
+        await waited
+
+    async def main() -> None:
+        seen: list[Any] = []
+        async with Consumer(
+            "t",
+            "c",
+            nsqd.address,
+            message_handler=handler,
+            on_exception=lambda message, error: seen.append(error),
+        ):
+            link = await subscriber(nsqd)
+            deliver(link, b"m")
+            await until(lambda: link.said("REQ"))
+        assert isinstance(seen[0], asyncio.CancelledError)
+
+    run(main())
+
+
+@pytest.mark.parametrize(("concurrency", "most"), [(None, 5), (2, 2), (9, 5)])
+def test_concurrency(nsqd: MockNsqd, concurrency: int | None, most: int) -> None:
+    async def main() -> None:
+        running: set[bytes] = set()
+        peak = 0
+        gate = asyncio.Event()
+
+        async def handler(message: Message) -> None:
+            nonlocal peak
+            running.add(message.body)
+            peak = max(peak, len(running))
+            await gate.wait()
+            running.discard(message.body)
+
+        async with Consumer(
+            "t",
+            "c",
+            nsqd.address,
+            message_handler=handler,
+            max_in_flight=5,
+            concurrency=concurrency,
+        ):
+            link = await subscriber(nsqd)
+            deliver(link, *(b"%d" % number for number in range(5)))
+            await until(lambda: len(running) == most)
+            gate.set()
+            await until(lambda: len(link.said("FIN")) == 5)
+        assert peak == most
+
+    run(main())
+
+
+def test_a_close_waits_for_what_handlers_do_afterwards(nsqd: MockNsqd) -> None:
+    async def main() -> None:
+        gate, done = asyncio.Event(), asyncio.Event()
+
+        async def handler(message: Message) -> None:
+            message.finish()
+            await gate.wait()
+            done.set()
+
+        consumer = Consumer("t", "c", nsqd.address, message_handler=handler)
+        await consumer.start()
+        link = await subscriber(nsqd)
+        deliver(link, b"m")
+        await until(lambda: link.said("FIN"))
+        closing = asyncio.create_task(consumer.close())
+        await until(link.ended.is_set)
+        assert not closing.done()
+        gate.set()
+        await closing
+        assert done.is_set()
+
+    run(main())
+
+
+def test_a_hard_close_cancels_handlers(nsqd: MockNsqd) -> None:
+    async def main() -> None:
+        ends: list[str] = []
+
+        async def handler(message: Message) -> None:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                ends.append("cancelled")
+                raise
+
+        consumer = Consumer("t", "c", nsqd.address, message_handler=handler)
+        await consumer.start()
+        deliver(await subscriber(nsqd), b"m")
+        await until(lambda: consumer.total_in_flight)
+        await consumer.close(graceful=False)
+        await until(lambda: ends)
+        assert await consumer.join(0)
+
+    run(main())
+
+
+def test_a_handler_closes(nsqd: MockNsqd) -> None:
+    async def main() -> None:
+        after: list[bool] = []
+
+        async def handler(message: Message) -> None:
+            message.finish()
+            await consumer.close()
+            await asyncio.sleep(0)  # would be the end of a task that was cancelled
+            after.append(True)
+
+        consumer = Consumer("t", "c", nsqd.address, message_handler=handler)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(consumer.run())
+            deliver(await subscriber(nsqd), b"m")
+        await until(lambda: after)
+
+    run(main())
+
+
+# -- control
+
+
+def test_before_it_starts(nsqd: MockNsqd) -> None:
+    async def main() -> None:
+        consumer = Consumer("t", "c", lookupd_http_addresses="127.0.0.1:1")
+        consumer.set_max_in_flight(7)
+        consumer.pause()
+        consumer.resume()
+        consumer.query_lookupd()
+        consumer.connect_to_nsqd("127.0.0.1", nsqd.port)
+        async with consumer:
+            link = await subscriber(nsqd)
+            link.expect("IDENTIFY", "SUB t c", "RDY 7")
+            consumer.pause()
+            await until(lambda: link.lines[-1] == "RDY 0")
+            consumer.resume()
+            await until(lambda: link.lines[-1] == "RDY 7")
+            assert list(consumer.connections) == [nsqd.address]
+            assert (consumer.max_in_flight, consumer.total_ready_count) == (7, 7)
+            assert not consumer.is_starved
+        assert (consumer.total_ready_count, consumer.total_in_flight) == (0, 0)
+
+    run(main())
+
+
+def test_closed_before_it_starts(nsqd: MockNsqd) -> None:
+    async def main() -> None:
+        consumer = Consumer("t", "c", nsqd.address)
+        await consumer.close()
+        await consumer.start()
+        assert [message async for message in consumer] == []
+        assert not consumer.is_running
+
+    run(main())
+    assert nsqd.links == []
+
+
+@pytest.mark.parametrize("concurrency", [0, -1])
+def test_nonsense(concurrency: int) -> None:
+    with pytest.raises(ValueError, match="concurrency cannot be"):
+        Consumer("t", "c", "a", concurrency=concurrency)
+
+
+def test_a_close_while_it_connects() -> None:
+    async def main() -> None:
+        for graceful in (True, False):
+            consumer = Consumer("t", "c", ["10.255.255.1", "127.0.0.1:1"])
+            await consumer.start()
+            await consumer.close(graceful=graceful)
+            producer = Producer(["10.255.255.1", "127.0.0.1:1"])
+            await producer.start()
+            await producer.close(graceful=graceful)
+
+    run(main())
+
+
+def test_a_close_in_the_turn_of_a_connection(nsqd: MockNsqd) -> None:
+    """However far a connection has come: it is closed, and nothing is said by it later."""
+
+    async def main(turns: int) -> None:
+        consumer = Consumer("t", "c", nsqd.address)
+        await consumer.start()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await consumer.close(graceful=False)
+        assert not consumer.connections
+
+    for turns in range(12):
+        run(main(turns))
+
+
+# -- producing
+
+
+def mute(peer: Any, line: str, body: bytes) -> bool:
+    return line.startswith("PUB")
+
+
+def test_a_cancelled_publish_keeps_its_place() -> None:
+    async def main(nsqd: MockNsqd) -> None:
+        async with Producer(nsqd.address) as producer:
+            tasks = [asyncio.create_task(producer.publish("t", b"%d" % n)) for n in range(3)]
+            await until(lambda: nsqd.links and len(nsqd.links[0].bodies) == 4)
+            tasks[0].cancel()
+            with nsqd.link() as link:
+                link.answer()
+                link.answer()
+            assert await tasks[1] == b"OK"
+            assert not tasks[2].done()
+            with nsqd.link() as link:
+                link.answer()
+            assert await tasks[2] == b"OK"
+            assert producer.core.pending_bytes == 0
+
+    with MockNsqd(script=mute) as nsqd:
+        run(main(nsqd))
+
+
+def test_room() -> None:
+    async def main(nsqd: MockNsqd) -> None:
+        async with Producer(nsqd.address, max_pending=2) as producer:
+            first = asyncio.create_task(producer.publish("t", b"12"))
+            await until(lambda: producer.is_full)
+            others = [asyncio.create_task(producer.publish("t", b"3")) for _ in range(2)]
+            with pytest.raises(PublishTimeout, match="2 bytes are without an answer"):
+                await producer.publish("t", b"4", timeout=0.01)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(producer.publish("t", b"4"), 0.01)
+            await until(lambda: nsqd.links and len(nsqd.links[0].bodies) == 2)
+            with nsqd.link() as link:
+                link.answer()
+            await first
+            await until(lambda: len(nsqd.link().bodies) == 4)
+            with nsqd.link() as link:
+                link.answer()
+                link.answer()
+            await asyncio.gather(*others)
+
+    with MockNsqd(script=mute) as nsqd:
+        run(main(nsqd))
+
+
+def test_who_waits_for_room_hears_of_the_end() -> None:
+    async def main(nsqd: MockNsqd) -> None:
+        producer = Producer(nsqd.address, max_pending=1)
+        first = asyncio.create_task(producer.publish("t", b"1"))
+        await until(lambda: producer.is_full)
+        second = asyncio.create_task(producer.publish("t", b"2"))
+        await asyncio.sleep(0)
+        await producer.close(graceful=False)
+        for task in (first, second):
+            with pytest.raises(Closed):
+                await task
+
+    with MockNsqd(script=mute) as nsqd:
+        run(main(nsqd))
+
+
+def test_publish_all_tells_of_the_first_error() -> None:
+    def script(peer: Any, line: str, body: bytes) -> bool:
+        if line.startswith("MPUB") and b"bad" in body:
+            peer.error("E_BAD_MESSAGE no")
+            return True
+        return False
+
+    async def main(nsqd: MockNsqd) -> None:
+        async with Producer(nsqd.address) as producer:
+            bodies = [b"good", b"bad", b"good"]
+            with pytest.raises(Exception, match="E_BAD_MESSAGE"):
+                await producer.publish_all("t", bodies, batch_messages=1)
+            with pytest.raises(TypeError):
+                await producer.publish_all("t", [b"good", "text"])  # type: ignore[list-item]
+            assert await producer.publish_all("t", [b"good"] * 5, batch_messages=2) == 5
+
+    with MockNsqd(script=script) as nsqd:
+        run(main(nsqd))
+
+
+def test_a_close_sends_what_waits() -> None:
+    """However slowly it is read."""
+    gate = threading.Event()
+
+    def script(peer: Any, line: str, body: bytes) -> bool:
+        if body == b"wait":
+            gate.wait(LIMIT)
+        return line.startswith("PUB")
+
+    async def main(nsqd: MockNsqd) -> None:
+        producer = Producer(nsqd.address, timeout=LIMIT)
+        waits = [producer.publish_nowait("t", body) for body in (b"wait", bytes(1 << 24))]
+        await until(lambda: nsqd.links and "PUB t" in nsqd.links[0].lines)
+        closing = asyncio.create_task(producer.close(graceful=False))
+        for each in waits:
+            with pytest.raises(Closed):
+                await each
+        gate.set()
+        await closing
+
+    with MockNsqd(script=script) as nsqd:
+        run(main(nsqd))
+        assert nsqd.link().ended.wait(LIMIT)
+        assert [len(body) for body in nsqd.link().bodies[1:]] == [4, 1 << 24]
+
+
+def test_a_producer_says_all_before_its_loop_ends(nsqd: MockNsqd) -> None:
+    async def main() -> None:
+        async with Producer(nsqd.address) as producer:
+            with pytest.raises(ConnectionFailed):
+                await Producer("127.0.0.1:1", retries=0).publish("t", b"x")
+            await producer.publish("t", bytes(1 << 20))
+
+    run(main())
+    assert nsqd.link().ended.wait(LIMIT)
+    assert len(nsqd.link().bodies[1]) == 1 << 20

@@ -1,0 +1,666 @@
+"""The blocking client, over threads and over greenlets, with a daemon."""
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import gevent
+import gevent.event
+import pytest
+from daemon import Nsqd, environment, free_port
+from lookupd import Lookupd
+from web import eventually
+
+from nsqcy.client import (
+    Closed,
+    ConnectionFailed,
+    Consumer,
+    Message,
+    NsqdError,
+    Producer,
+    PublishTimeout,
+    Requeue,
+    finish,
+)
+
+PROGRAM = Path(__file__).parent / "programs" / "processes.py"
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
+    daemon = Nsqd(tmp_path_factory.mktemp("blocking"), workers=1).start()
+    yield daemon
+    daemon.destroy()
+
+
+@pytest.fixture
+def address(daemon: Nsqd) -> str:
+    return f"127.0.0.1:{daemon.tcp_port}"
+
+
+class Beside:
+    """Runs things beside the test, and waits, in the way of one runtime."""
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+
+    def run(self, work: Callable[[], object]) -> Any:
+        if self.kind == "gevent":
+            return gevent.spawn(work)
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        return thread
+
+    def event(self) -> Any:
+        return gevent.event.Event() if self.kind == "gevent" else threading.Event()
+
+    def sleep(self) -> None:
+        """Let the others go on."""
+        if self.kind == "gevent":
+            gevent.sleep(0.01)
+        else:
+            threading.Event().wait(0.01)
+
+    def eventually(self, predicate: Callable[[], Any]) -> Any:
+        def look() -> Any:
+            self.sleep()
+            return predicate()
+
+        return eventually(look)
+
+
+@pytest.fixture(params=["threads", "gevent"])
+def beside(request: pytest.FixtureRequest) -> Beside:
+    return Beside(request.param)
+
+
+@pytest.fixture
+def consume(beside: Beside, address: str, topic: str) -> Iterator[Callable[..., Consumer]]:
+    """Makes consumers of the test's topic, and closes them."""
+    made: list[Consumer] = []
+
+    def make(**options: Any) -> Consumer:
+        options = {"nsqd_tcp_addresses": address, "runtime": beside.kind} | options
+        made.append(Consumer(topic, "c", **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close(graceful=False)
+
+
+@pytest.fixture
+def producer(beside: Beside, address: str) -> Iterator[Producer]:
+    with Producer(address, runtime=beside.kind) as producer:
+        yield producer
+
+
+def channel(daemon: Nsqd, topic: str) -> dict[str, Any]:
+    found = daemon.web.channel(topic, "c")
+    assert found is not None
+    return found
+
+
+def take(consumer: Consumer, count: int) -> list[bytes]:
+    bodies = []
+    for message in consumer:
+        bodies.append(message.body)
+        message.finish()
+        if len(bodies) == count:
+            break
+    return bodies
+
+
+# -- producing
+
+
+def test_publish(producer: Producer, consume: Callable[..., Consumer], topic: str) -> None:
+    assert producer.publish(topic, b"1") == b"OK"
+    assert producer.multipublish(topic, [b"2", b"3"]) == b"OK"
+    assert producer.publish(topic, b"4", defer=1) == b"OK"
+    assert producer.dpub(topic, 0, b"5") == b"OK"
+    assert producer.pub(topic, memoryview(b"6")) == b"OK"
+    assert producer.mpub(topic, [b"7"]) == b"OK"
+    assert sorted(take(consume(max_in_flight=10), 7)) == [b"%d" % n for n in range(1, 8)]
+
+
+def test_publishes_that_nobody_waits_for_keep_their_order(
+    producer: Producer, consume: Callable[..., Consumer], topic: str
+) -> None:
+    bodies = [b"%d" % number for number in range(3000)]
+    futures = [producer.publish_nowait(topic, body) for body in bodies]
+    assert {future.result() for future in futures} == {b"OK"}
+    assert take(consume(max_in_flight=1), 3000) == bodies
+
+
+def test_publish_all(producer: Producer, consume: Callable[..., Consumer], topic: str) -> None:
+    bodies = [b"%d" % number for number in range(5000)]
+    assert producer.publish_all(topic, iter(bodies), batch_messages=300) == 5000
+    assert sorted(take(consume(max_in_flight=2500), 5000)) == sorted(bodies)
+
+
+def test_many_publish_at_once(producer: Producer, beside: Beside, topic: str) -> None:
+    answers: list[bytes] = []
+
+    def publish() -> None:
+        for _ in range(50):
+            answers.append(producer.publish(topic, b"x"))
+
+    for each in [beside.run(publish) for _ in range(8)]:
+        each.join()
+    assert answers == [b"OK"] * 400
+
+
+def test_what_nsqd_refuses(producer: Producer, topic: str) -> None:
+    with pytest.raises(NsqdError, match="E_INVALID") as caught:
+        producer.publish(topic, b"x", defer=-1)
+    assert caught.value.code == "E_INVALID"
+    with pytest.raises(NsqdError):
+        producer.publish_nowait(topic, b"x", defer=-1).result()
+    assert producer.publish(topic, b"x") == b"OK"
+
+
+@pytest.mark.parametrize(
+    ("topic", "data", "error"),
+    [("b d", b"x", ValueError), ("t", b"", ValueError), ("t", "text", TypeError)],
+)
+def test_what_is_never_sent(producer: Producer, topic: str, data: Any, error: Any) -> None:
+    with pytest.raises(error):
+        producer.publish(topic, data)
+    with pytest.raises(error):
+        producer.publish_nowait(topic, data)
+    with pytest.raises(error):
+        producer.publish_all(topic, [data])
+
+
+class Mute:
+    """Shakes hands and takes everything, and never says OK."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            self._accepted, _ = self._listener.accept()
+            self._accepted.sendall(b"\0\0\0\6\0\0\0\0OK")
+            while self._accepted.recv(65536):
+                pass
+
+    def close(self) -> None:
+        with suppress(OSError, AttributeError):
+            self._accepted.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+@pytest.fixture
+def mute() -> Iterator[Mute]:
+    mute = Mute()
+    yield mute
+    mute.close()
+
+
+def test_nobody_answers(beside: Beside, mute: Mute) -> None:
+    with Producer(
+        mute.address, runtime=beside.kind, max_pending=100, close_timeout=0.1
+    ) as producer:
+        with pytest.raises(PublishTimeout, match="no OK"):
+            producer.publish("t", b"x" * 60, timeout=0.1)
+        assert not producer.is_full
+        left = producer.publish_nowait("t", b"x" * 60)
+        assert producer.is_full
+        with pytest.raises(PublishTimeout, match="no room"):
+            producer.publish("t", b"x", timeout=0.1)
+    with pytest.raises(Closed):
+        left.result()
+
+
+def test_whoever_waits_for_room_gets_it(beside: Beside, mute: Mute) -> None:
+    """A lost connection makes room, too."""
+    failed = beside.event()
+    with Producer(mute.address, runtime=beside.kind, max_pending=10, retries=0) as producer:
+
+        def publish() -> None:
+            with suppress(ConnectionFailed):
+                producer.publish("t", b"x" * 10)
+            failed.set()
+
+        first = producer.publish_nowait("t", b"x" * 10)
+        beside.run(publish)
+        beside.eventually(lambda: len(producer._waiters))
+        mute.close()
+        assert failed.wait(10)
+        with pytest.raises(ConnectionFailed):
+            first.result()
+
+
+def test_nsqd_goes_and_comes_back(
+    beside: Beside,
+    tmp_path: Path,
+    topic: str,
+    consume: Callable[..., Consumer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nsqcy.client.consumer.FIRST_RETRY", 0.02)
+    address = f"127.0.0.1:{free_port()}"
+    daemon = Nsqd(tmp_path, workers=1, tcp_address=address).start()
+    try:
+        consumer = consume(nsqd_tcp_addresses=address, max_in_flight=10)
+        errors: list[Exception] = []
+        with Producer(
+            address, runtime=beside.kind, on_error=errors.append, retries=0, reconnect_interval=0.01
+        ) as producer:
+            producer.publish(topic, b"1")
+            assert take(consumer, 1) == [b"1"]
+            beside.eventually(lambda: channel(daemon, topic)["in_flight_count"] == 0)
+            daemon.stop()
+            with pytest.raises(ConnectionFailed):
+                producer.publish(topic, b"x")
+            assert errors
+            daemon.start()
+            beside.eventually(lambda: producer.core._open)
+            assert producer.publish(topic, b"2") == b"OK"
+            assert take(consumer, 1) == [b"2"]
+    finally:
+        daemon.destroy()
+
+
+def test_a_closed_producer(beside: Beside, address: str, topic: str) -> None:
+    producer = Producer(address, runtime=beside.kind)
+    futures = [producer.publish_nowait(topic, b"x") for _ in range(1000)]
+    producer.close()
+    assert all(future.done() for future in futures)
+    assert {future.result() for future in futures} == {b"OK"}
+    producer.close()
+    with pytest.raises(Closed):
+        producer.publish(topic, b"x")
+    assert not producer.is_running
+
+
+def test_a_callback_cannot_wait_for_its_own_producer(beside: Beside) -> None:
+    said = beside.event()
+    raised: list[BaseException] = []
+
+    def on_error(error: object) -> None:
+        try:
+            producer.publish("t", b"x")
+        except BaseException as error:
+            raised.append(error)
+        said.set()
+
+    with Producer("127.0.0.1:1", runtime=beside.kind, on_error=on_error) as producer:
+        assert said.wait(10)
+    assert isinstance(raised[0], RuntimeError)
+
+
+@pytest.mark.parametrize("codec", ["deflate", "snappy", None])
+def test_more_than_a_socket_takes_at_once(
+    beside: Beside, address: str, consume: Callable[..., Consumer], topic: str, codec: str | None
+) -> None:
+    options: Any = {codec: True} if codec else {}
+    body = bytes(range(256)) * 3900
+    with Producer(address, runtime=beside.kind, **options) as producer:
+        futures = [producer.publish_nowait(topic, body) for _ in range(20)]
+        assert {future.result() for future in futures} == {b"OK"}
+    assert take(consume(max_in_flight=20, **options), 20) == [body] * 20
+
+
+# -- consuming
+
+
+def test_get(producer: Producer, consume: Callable[..., Consumer], topic: str) -> None:
+    consumer = consume()
+    assert consumer.get(timeout=0.01) is None
+    producer.publish(topic, b"x")
+    message = consumer.get(timeout=10)
+    assert message is not None
+    assert (message.body, message.attempts) == (b"x", 1)
+    message.finish()
+    consumer.close()
+    assert consumer.get() is None
+    assert not consumer.is_running
+
+
+def test_closing_ends_who_iterate(beside: Beside, consume: Callable[..., Consumer]) -> None:
+    consumer = consume()
+    ended: list[int] = []
+    waiting = [beside.run(lambda: ended.append(len(list(consumer)))) for _ in range(3)]
+    beside.eventually(lambda: len(consumer._waiters) == 3)
+    consumer.close()
+    for each in waiting:
+        each.join()
+    assert ended == [0, 0, 0]
+
+
+def test_several_iterate(
+    producer: Producer, beside: Beside, consume: Callable[..., Consumer], topic: str
+) -> None:
+    """Each message goes to one of them, and none is left."""
+    consumer = consume(max_in_flight=50)
+    bodies: list[bytes] = []
+
+    def work() -> None:
+        for message in consumer:
+            bodies.append(message.body)
+            message.finish()
+
+    for _ in range(4):
+        beside.run(work)
+    sent = [b"%d" % number for number in range(2000)]
+    producer.publish_all(topic, sent, batch_messages=100)
+    beside.eventually(lambda: len(bodies) == 2000)
+    assert sorted(bodies) == sorted(sent)
+
+
+def test_handlers(
+    producer: Producer, beside: Beside, daemon: Nsqd, consume: Callable[..., Consumer], topic: str
+) -> None:
+    """As many as are wanted run at once; what becomes of a message is what they say."""
+    inside: list[Message] = []
+    go_on = beside.event()
+    failed: list[tuple[bytes, str]] = []
+
+    def handle(message: Message) -> object:
+        inside.append(message)
+        assert go_on.wait(10)
+        if message.attempts > 1:
+            return None
+        if message.body == b"raises":
+            raise KeyError("no")
+        if message.body == b"again":
+            raise Requeue(0, backoff=False)
+        return message.body != b"false"
+
+    consumer = consume(
+        message_handler=handle,
+        concurrency=4,
+        max_in_flight=4,
+        requeue_delay=0,
+        max_backoff_duration=0,
+        on_exception=lambda message, error: failed.append((message.body, str(error))),
+    )
+    consumer.start()
+    producer.multipublish(topic, [b"true", b"false", b"raises", b"again"])
+    beside.eventually(lambda: len(inside) == 4)
+    go_on.set()
+    beside.eventually(lambda: len(inside) == 7)
+    assert sorted(each.body for each in inside[4:]) == [b"again", b"false", b"raises"]
+    assert failed == [(b"raises", "'no'")]
+    beside.eventually(lambda: consumer.total_in_flight == 0)
+    consumer.close()
+    assert (channel(daemon, topic)["depth"], channel(daemon, topic)["requeue_count"]) == (0, 3)
+
+
+def test_a_handler_closes(
+    producer: Producer, daemon: Nsqd, consume: Callable[..., Consumer], topic: str
+) -> None:
+    handled: list[bytes] = []
+
+    def handle(message: Message) -> None:
+        handled.append(message.body)
+        consumer.close()
+
+    consumer = consume(message_handler=handle, max_in_flight=2)
+    producer.multipublish(topic, [b"x", b"x"])
+    consumer.run()
+    assert handled == [b"x"]
+    found = channel(daemon, topic)
+    assert (found["depth"], found["in_flight_count"], found["message_count"]) == (1, 0, 2)
+
+
+def test_heartbeats_are_answered_while_a_handler_is_busy(
+    producer: Producer, beside: Beside, consume: Callable[..., Consumer], topic: str
+) -> None:
+    beats = beside.event()
+    handled = beside.event()
+
+    def handle(message: Message) -> None:
+        assert beats.wait(10)
+        handled.set()
+
+    consumer = consume(
+        message_handler=handle, heartbeat_interval=1, on_heartbeat=lambda connection: beats.set()
+    )
+    consumer.start()
+    producer.publish(topic, b"x")
+    assert handled.wait(10)
+
+
+def test_batches(producer: Producer, consume: Callable[..., Consumer], topic: str) -> None:
+    """One that is full, and those that cannot become it: no more may come."""
+    producer.publish_all(topic, [b"%d" % number for number in range(25)])
+    consumer = consume(max_in_flight=10)
+    sizes = []
+    for batch in consumer.batches(20, within=30.0):
+        assert len(batch) <= 10
+        sizes.append(len(batch))
+        finish(batch)
+        if sum(sizes) >= 20:
+            break
+    rest = next(consumer.batches(5, within=30.0))
+    assert sum(sizes) + len(rest) == 25
+    finish(rest)
+
+
+def test_starved(
+    producer: Producer, beside: Beside, consume: Callable[..., Consumer], topic: str
+) -> None:
+    """Nobody is starved while there is something that was not taken yet."""
+    producer.multipublish(topic, [b"x"] * 5)
+    consumer = consume(max_in_flight=5)
+    consumer.start()
+    beside.eventually(lambda: consumer.total_in_flight == 5)
+    assert not consumer.is_starved
+    taken = [consumer.get() for _ in range(5)]
+    assert consumer.is_starved
+    finish([each for each in taken if each])
+    assert not consumer.is_starved
+
+
+def test_a_close_waits_for_those_that_were_taken(
+    producer: Producer, beside: Beside, daemon: Nsqd, consume: Callable[..., Consumer], topic: str
+) -> None:
+    producer.multipublish(topic, [b"x"] * 10)
+    consumer = consume(max_in_flight=10)
+    taken = [consumer.get(), consumer.get()]
+    closing = beside.run(consumer.close)
+    beside.eventually(lambda: channel(daemon, topic)["depth"] == 8)
+    assert consumer.is_running
+    for message in taken:
+        assert message is not None
+        message.finish()
+    closing.join()
+    assert not consumer.is_running
+    assert consumer.join(0)
+    found = channel(daemon, topic)
+    assert (found["depth"], found["in_flight_count"], found["clients"]) == (8, 0, [])
+
+
+def test_a_close_has_an_end(
+    producer: Producer, consume: Callable[..., Consumer], topic: str
+) -> None:
+    producer.publish(topic, b"x")
+    consumer = consume(close_timeout=0.1)
+    assert consumer.get() is not None
+    consumer.close()
+    assert not consumer.is_running
+
+
+def test_closed_before_it_began(consume: Callable[..., Consumer]) -> None:
+    consumer = consume()
+    consumer.close()
+    consumer.start()
+    assert consumer.join(0)
+    assert list(consumer) == []
+
+
+def test_control(
+    producer: Producer, beside: Beside, daemon: Nsqd, consume: Callable[..., Consumer], topic: str
+) -> None:
+    consumer = consume(max_in_flight=5)
+    consumer.start()
+    beside.eventually(lambda: consumer.total_ready_count == 5)
+    consumer.pause()
+    assert (consumer.max_in_flight, consumer.total_ready_count) == (0, 0)
+    consumer.resume()
+    assert consumer.total_ready_count == 5
+    consumer.set_max_in_flight(2)
+    beside.eventually(lambda: channel(daemon, topic)["clients"][0]["ready_count"] == 2)
+    producer.multipublish(topic, [b"x"] * 3)
+    beside.eventually(lambda: consumer.total_in_flight == 2)
+    assert len(take(consumer, 3)) == 3
+
+
+def test_nsqds_are_found(
+    beside: Beside, tmp_path: Path, consume: Callable[..., Consumer], topic: str
+) -> None:
+    """Through a lookupd, when it is asked, and by their address."""
+    with Lookupd() as lookupd:
+        options = {
+            "broadcast_address": "127.0.0.1",
+            "lookupd_tcp_address": lookupd.tcp_address,
+        }
+        found = Nsqd(tmp_path, workers=1, **options).start()
+        try:
+            consumer = consume(nsqd_tcp_addresses=(), lookupd_http_addresses=lookupd.http_address)
+            consumer.start()
+            with Producer(
+                lookupd_http_addresses=lookupd.http_address, runtime=beside.kind
+            ) as producer:
+                assert producer.publish(topic, b"x", timeout=10) == b"OK"
+            eventually(lambda: lookupd.producers(topic))
+            consumer.query_lookupd()
+            assert take(consumer, 1) == [b"x"]
+            assert list(consumer.connections) == [f"127.0.0.1:{found.tcp_port}"]
+        finally:
+            found.destroy()
+
+
+def test_answers_of_other_threads(
+    producer: Producer, beside: Beside, daemon: Nsqd, consume: Callable[..., Consumer], topic: str
+) -> None:
+    """Threads of the operating system, whatever the consumer runs on."""
+    producer.multipublish(topic, [b"x"] * 2)
+    consumer = consume(max_in_flight=2)
+    first, second = consumer.get(), consumer.get()
+    assert first and second
+    for answer in (first.finish, lambda: second.requeue(0, backoff=False)):
+        thread = threading.Thread(target=answer)
+        thread.start()
+        thread.join()
+    beside.eventually(lambda: channel(daemon, topic)["requeue_count"] == 1)
+    assert take(consumer, 1) == [b"x"]
+    beside.eventually(lambda: channel(daemon, topic)["in_flight_count"] == 0)
+
+
+def test_nonsense(address: str) -> None:
+    async def handle(message: Message) -> None: ...
+
+    with pytest.raises(TypeError, match="aio"):
+        Consumer("t", "c", address, message_handler=handle)
+    with pytest.raises(ValueError, match="concurrency"):
+        Consumer("t", "c", address, concurrency=0)
+    with pytest.raises(ValueError, match="runtime"):
+        Producer(address, runtime="fibers")  # type: ignore[arg-type]
+
+
+# -- processes
+
+
+class Process:
+    def __init__(self, *words: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), *words],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def await_word(self, word: str) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == f"{word}\n"
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def end(self) -> tuple[int, list[str], str]:
+        out, errors = self._process.communicate(timeout=60)
+        return self._process.returncode, out.splitlines(), errors
+
+    def destroy(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture
+def run(address: str, topic: str) -> Iterator[Callable[..., Process]]:
+    processes: list[Process] = []
+
+    def run(program: str, *more: str) -> Process:
+        processes.append(Process(program, address, topic, *more))
+        return processes[-1]
+
+    yield run
+    for each in processes:
+        each.destroy()
+
+
+def test_a_program_that_closes_nothing(
+    run: Callable[..., Process], daemon: Nsqd, topic: str
+) -> None:
+    """It ends; what it has answered and published is not lost."""
+    assert run("forgotten").end() == (0, [], "")
+    daemon.web.await_counts(topic, "c", depth=2, message_count=4)
+
+
+@pytest.mark.parametrize("program", ["iterates", "publishes", "runs"])
+def test_an_interrupt(run: Callable[..., Process], program: str) -> None:
+    process = run(program)
+    process.await_word("waits")
+    process.signal(signal.SIGINT)
+    code, _, errors = process.end()
+    assert "KeyboardInterrupt" in errors.splitlines()
+    assert code == -signal.SIGINT
+
+
+def test_a_signal_handler_closes_in_the_middle_of_a_message(run: Callable[..., Process]) -> None:
+    code, said, errors = run("closed_by_signal").end()
+    assert (code, said, errors) == (0, ["finished 1", "ended True"], "")
+
+
+def test_a_signal_handler_closes_one_that_waits(run: Callable[..., Process]) -> None:
+    process = run("closed_while_waiting")
+    process.await_word("waits")
+    process.signal(signal.SIGTERM)
+    assert process.end() == (0, ["ended False"], "")
+
+
+def test_a_fork(run: Callable[..., Process]) -> None:
+    """The child has none of what the parent has started, and the parent keeps all of it."""
+    code, said, errors = run("forked").end()
+    assert (code, said, errors) == (0, ["closed 0", "OK", "OK", "1 2 3"], "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "runtime"),
+    [("auto", "GeventRuntime"), ("gevent", "GeventRuntime"), ("threads", "ThreadRuntime")],
+)
+def test_a_patched_program(run: Callable[..., Process], kind: str, runtime: str) -> None:
+    code, said, errors = run("patched", kind).end()
+    assert (code, said, errors) == (0, ["OK", "OK", "ended False", runtime], "")
+
+
+def test_its_import_is_light() -> None:
+    code = "import sys, nsqcy.client; print({'asyncio', 'gevent', 'urllib3'} & sys.modules.keys())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "set()\n"

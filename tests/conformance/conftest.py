@@ -1,0 +1,34 @@
+"""Fixtures of the tests of the client: its two faces, and nsqds that say what they are told to."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from faces import FACES, Face
+from mock_nsqd import MockNsqd
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits a second for the next attempt."""
+    monkeypatch.setattr("nsqcy.client.consumer.FIRST_RETRY", 0.02)
+
+
+@pytest.fixture(params=FACES, ids=lambda face: face.name)
+def face(request: pytest.FixtureRequest) -> Iterator[Face]:
+    face = request.param()
+    yield face
+    face.end()
+
+
+@pytest.fixture
+def mock() -> Iterator[Callable[..., MockNsqd]]:
+    made: list[MockNsqd] = []
+
+    def make(**options: Any) -> MockNsqd:
+        made.append(MockNsqd(**options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()

@@ -1,0 +1,378 @@
+"""A consumer's connections and messages, against a scripted nsqd: sections 4, 5, 8 to 10."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from daemon import free_port
+from faces import Face, Kept
+from mock_nsqd import ID, MockNsqd, Peer
+from web import eventually
+
+from nsqcy.client.errors import AlreadyAnswered, ConnectionFailed, NsqdError
+
+pytestmark = pytest.mark.usefixtures("soon")
+
+
+def answered(verb: str, text: str) -> Callable[[Peer, str, bytes], bool]:
+    """A script: this command gets an error."""
+
+    def script(peer: Peer, line: str, body: bytes) -> bool:
+        if line.split()[0] == verb:
+            peer.error(text)
+            return True
+        return False
+
+    return script
+
+
+# -- the handshake
+
+
+@pytest.mark.case("CL-001", "CL-004", "CL-046")
+def test_what_it_says_first(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    """Nothing is sent that was not asked for, and SUB's answer is not waited for."""
+    nsqd = mock(script=lambda peer, line, body: line.startswith("SUB"))
+    face.consumer("t", "c", nsqd.address, auth_secret="s3")
+    link = nsqd.subscriber()
+    link.expect("IDENTIFY", "SUB t c", "RDY 1")
+    identity = link.identity
+    assert identity["client_id"] and identity["hostname"]
+    assert identity["user_agent"].startswith("nsqcy/")
+    assert identity["feature_negotiation"] is True
+    assert identity["heartbeat_interval"] == 30000
+    assert identity["output_buffer_size"] == 16384
+    assert identity["output_buffer_timeout"] == 250
+    assert "msg_timeout" not in identity
+
+
+@pytest.mark.case("CL-002")
+def test_an_nsqd_that_knows_no_features(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    nsqd = mock(settings=b"OK")
+    face.consumer("t", "c", nsqd.address, snappy=True, auth_secret="s")
+    nsqd.subscriber().expect("IDENTIFY", "SUB t c", "RDY 1")
+
+
+@pytest.mark.case("CL-003")
+def test_identify_is_refused(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    nsqd = mock(script=answered("IDENTIFY", "E_BAD_BODY IDENTIFY no"))
+    errors: list[Any] = []
+    face.consumer("t", "c", nsqd.address, on_error=errors.append)
+    assert nsqd.link(0).ended.wait(10)
+    nsqd.link(1)
+    assert isinstance(errors[0], NsqdError) and str(errors[0]) == "E_BAD_BODY IDENTIFY no"
+    assert nsqd.link(0).lines == ["IDENTIFY"]
+
+
+@pytest.mark.case("CL-009")
+def test_nsqd_allows_less(
+    face: Face, mock: Callable[..., MockNsqd], caplog: pytest.LogCaptureFixture
+) -> None:
+    nsqd = mock(settings={"max_rdy_count": 3})
+    face.consumer("t", "c", nsqd.address, max_in_flight=10)
+    nsqd.subscriber().expect("IDENTIFY", "SUB t c", "RDY 3")
+    assert "allows RDY 3 at most, max_in_flight is 10" in caplog.text
+
+
+@pytest.mark.case("CL-045")
+def test_a_secret_is_wanted_and_there_is_none(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    nsqd = mock(settings={"auth_required": True})
+    errors: list[Any] = []
+    face.consumer("t", "c", nsqd.address, on_error=errors.append)
+    eventually(lambda: errors)
+    assert "wants an auth_secret" in str(errors[0])
+    assert nsqd.link().lines == ["IDENTIFY"]
+
+
+@pytest.mark.case("CL-048")
+def test_two_compressions(face: Face) -> None:
+    for make in (face.module.Consumer, face.module.Producer):
+        names = ("t", "c") if make is face.module.Consumer else ()
+        with pytest.raises(ValueError, match="exclude each other"):
+            make(*names, "127.0.0.1", deflate=True, snappy=True)
+
+
+# -- answers
+
+
+def conversation(
+    face: Face, mock: Callable[..., MockNsqd], handler: Any, *attempts: int, **options: Any
+) -> list[str]:
+    """One message after the other is delivered; what is said about each."""
+    nsqd = mock()
+    options = {"max_backoff_duration": 0} | options
+    face.consumer("t", "c", nsqd.address, message_handler=handler, **options)
+    link = nsqd.subscriber()
+    for number, each in enumerate(attempts):
+        with link:
+            link.deliver(b"m", attempts=each)
+        eventually(lambda number=number: len(link.said("FIN") + link.said("REQ")) > number)
+    return [line.replace(f"{0:016x}", "ID") for line in link.lines[3:]]
+
+
+@pytest.mark.case("CL-023")
+def test_delays_grow(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    said = conversation(face, mock, lambda message: False, 1, 2, 20, max_tries=0)
+    assert said == ["REQ ID 90000", "REQ ID 180000", "REQ ID 900000"]
+
+
+@pytest.mark.case("CL-024")
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"delay": 0}, "REQ ID 0"),
+        ({"delay": 1.5}, "REQ ID 1500"),
+        ({"time_ms": 1500}, "REQ ID 1500"),
+    ],
+)
+def test_delays_of_ones_own(
+    face: Face, mock: Callable[..., MockNsqd], options: dict[str, Any], line: str
+) -> None:
+    assert conversation(face, mock, lambda message: message.requeue(**options), 1) == [line]
+
+
+def fail(message: Any) -> None:
+    raise RuntimeError("my handler")
+
+
+@pytest.mark.case("CL-025")
+@pytest.mark.parametrize(
+    ("handler", "line"),
+    [
+        (lambda message: None, "FIN ID"),
+        (lambda message: True, "FIN ID"),
+        (lambda message: False, "REQ ID 90000"),
+        (fail, "REQ ID 90000"),
+    ],
+    ids=["None", "True", "False", "raises"],
+)
+def test_ends_of_handlers(
+    face: Face, mock: Callable[..., MockNsqd], handler: Any, line: str
+) -> None:
+    assert conversation(face, mock, handler, 1) == [line]
+
+
+@pytest.mark.case("CL-026")
+def test_a_handler_that_waits(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    """Heartbeats are answered and other messages handled meanwhile, by a coroutine."""
+    if face.name != "aio":
+        pytest.skip("coroutines are for asyncio")
+    import asyncio
+
+    begun: list[bytes] = []
+    gate = face.call(asyncio.Event)
+
+    async def handler(message: Any) -> bool:
+        begun.append(message.body)
+        await gate.wait()
+        return True
+
+    nsqd = mock()
+    face.consumer("t", "c", nsqd.address, message_handler=handler, max_in_flight=2)
+    link = nsqd.subscriber()
+    with link:
+        link.deliver(b"1", b"2")
+        link.beat()
+    link.wait_for("NOP")
+    eventually(lambda: begun == [b"1", b"2"])
+    assert link.said("FIN") == []
+    face.call(gate.set)
+    eventually(lambda: len(link.said("FIN")) == 2)
+
+
+@pytest.mark.case("CL-027")
+def test_manual_answers(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    nsqd, kept = mock(), Kept()
+    face.consumer("t", "c", nsqd.address, message_handler=kept)
+    link = nsqd.subscriber()
+    with link:
+        link.deliver(b"m")
+        link.beat()
+    link.wait_for("NOP")
+    eventually(lambda: kept.messages)
+    assert link.said("FIN") == []
+    face.call(kept.messages[0].finish)
+    with link:
+        link.beat()
+    link.wait_for("NOP", 2)
+    link.expect("IDENTIFY", "SUB t c", "RDY 1", "NOP", f"FIN {0:016x}", "NOP")
+
+
+@pytest.mark.case("CL-028")
+def test_an_answer_is_given_once(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    nsqd, kept = mock(), Kept()
+    face.consumer("t", "c", nsqd.address, message_handler=kept)
+    link = nsqd.subscriber()
+    with link:
+        link.deliver(b"m")
+    (message,) = eventually(lambda: list(kept.messages))
+    face.call(message.finish)
+    for again in (message.finish, message.requeue, message.touch):
+        with pytest.raises(AlreadyAnswered):
+            face.call(again)
+    with link:
+        link.beat()
+    link.wait_for("NOP")
+    assert len(link.said("FIN")) == 1
+    assert link.said("REQ") == link.said("TOUCH") == []
+
+
+@pytest.mark.case("CL-029")
+def test_giving_up(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    handled: list[int] = []
+    given_up: list[int] = []
+    said = conversation(
+        face,
+        mock,
+        lambda message: handled.append(message.attempts),
+        *(5, 6),
+        max_tries=5,
+        on_giving_up=lambda message: given_up.append(message.attempts),
+    )
+    assert said == ["FIN ID", "FIN ID"]
+    eventually(lambda: given_up)
+    assert (handled, given_up) == ([5], [6])
+
+
+@pytest.mark.case("CL-030", "CL-031")
+def test_attempts_without_a_limit(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    handled: list[int] = []
+    conversation(
+        face, mock, lambda message: handled.append(message.attempts), 1000, 40000, max_tries=0
+    )
+    assert handled == [1000, 40000]
+
+
+@pytest.mark.case("CL-032")
+def test_touch_is_up_to_the_handler(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    assert conversation(face, mock, lambda message: message.touch(), 1) == ["TOUCH ID", "FIN ID"]
+    assert conversation(face, mock, lambda message: None, 1) == ["FIN ID"]
+
+
+# -- keeping a connection, and losing it
+
+
+@pytest.mark.case("CL-033")
+def test_heartbeats_while_all_handlers_are_busy(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    import asyncio
+
+    gate: Any = threading.Event() if face.name == "blocking" else face.call(asyncio.Event)
+
+    def wait(message: Any) -> Any:
+        return gate.wait(10) if face.name == "blocking" else gate.wait()
+
+    nsqd = mock()
+    beats: list[Any] = []
+    face.consumer(
+        "t", "c", nsqd.address, message_handler=wait, concurrency=1, on_heartbeat=beats.append
+    )
+    link = nsqd.subscriber()
+    with link:
+        link.deliver(b"m")
+        link.beat()
+    link.wait_for("NOP")
+    eventually(lambda: beats)
+    assert link.said("FIN") == []
+    face.call(gate.set)
+    eventually(lambda: link.said("FIN"))
+
+
+@pytest.mark.case("CL-034")
+def test_silence(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    nsqd = mock()
+    errors: list[Any] = []
+    face.consumer("t", "c", nsqd.address, heartbeat_interval=0.1, on_error=errors.append)
+    assert nsqd.link(0).ended.wait(10)
+    nsqd.subscriber(1)
+    eventually(lambda: errors)
+    assert isinstance(errors[0], ConnectionFailed) and "silent" in str(errors[0])
+
+
+@pytest.mark.case("CL-035")
+def test_errors_that_are_not_fatal(
+    face: Face, mock: Callable[..., MockNsqd], caplog: pytest.LogCaptureFixture
+) -> None:
+    nsqd = mock()
+    errors: list[Any] = []
+    face.consumer("t", "c", nsqd.address, on_error=errors.append)
+    link = nsqd.subscriber()
+    with link:
+        link.error(f"E_FIN_FAILED FIN {ID.decode()} failed", close=False)
+        link.beat()
+    link.wait_for("NOP")
+    eventually(lambda: errors)
+    assert "E_FIN_FAILED" in caplog.text
+    assert not link.ended.is_set() and len(nsqd.links) == 1
+
+
+@pytest.mark.case("CL-036")
+def test_errors_that_are_fatal(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    nsqd = mock()
+    errors: list[Any] = []
+    face.consumer("t", "c", nsqd.address, on_error=errors.append)
+    with nsqd.subscriber() as link:
+        link.error("E_INVALID cannot RDY in current state")
+    nsqd.subscriber(1)
+    eventually(lambda: errors)
+    assert [str(each) for each in errors] == ["E_INVALID cannot RDY in current state"]
+
+
+@pytest.mark.case("CL-053")
+def test_an_nsqd_that_comes_later(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    port = free_port()
+    errors: list[Any] = []
+    face.consumer("t", "c", f"127.0.0.1:{port}", on_error=errors.append)
+    eventually(lambda: errors)
+    assert isinstance(errors[0], ConnectionFailed) and "refused" in str(errors[0])
+    mock(port=port).subscriber()
+
+
+# -- the end
+
+
+@pytest.mark.case("CL-051")
+def test_a_close_waits_for_answers(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    nsqd, kept = mock(), Kept()
+    consumer = face.consumer("t", "c", nsqd.address, message_handler=kept, max_in_flight=3)
+    link = nsqd.subscriber()
+    with link:
+        link.deliver(b"1", b"2", b"3")
+    eventually(lambda: len(kept.messages) == 3)
+    closing = face.begin(consumer.close)
+    link.wait_for("CLS")
+    for message in kept.messages:
+        assert not closing.done()
+        face.call(message.finish)
+    closing.result(10)
+    assert link.ended.wait(10)
+    assert link.lines[3:] == ["CLS", *(f"FIN {number:016x}" for number in range(3))]
+    face.call(consumer.close)
+    assert len(nsqd.links) == 1
+
+
+@pytest.mark.case("CL-051")
+def test_a_close_returns_what_nobody_has_taken(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    nsqd = mock()
+    consumer = face.consumer("t", "c", nsqd.address, max_in_flight=3)
+    link = nsqd.subscriber()
+    with link:
+        link.deliver(b"1", b"2", b"3")
+    eventually(lambda: consumer.total_in_flight == 3)
+    face.call(consumer.close)
+    assert link.ended.wait(10)
+    assert sorted(link.said("REQ")) == [f"REQ {number:016x} 0" for number in range(3)]
+
+
+def test_a_hard_close_still_sends_answers(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    nsqd, kept = mock(), Kept()
+    consumer = face.consumer("t", "c", nsqd.address, message_handler=kept, max_in_flight=2)
+    link = nsqd.subscriber()
+    with link:
+        link.deliver(b"1", b"2")
+    eventually(lambda: len(kept.messages) == 2)
+    face.call(lambda: kept.messages[0].finish())
+    face.call(consumer.close, graceful=False)
+    assert link.ended.wait(10)
+    assert len(link.said("FIN")) == 1
+    assert face.call(consumer.join, 0) and not consumer.is_running

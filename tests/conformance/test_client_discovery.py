@@ -1,0 +1,151 @@
+"""How a consumer finds its nsqds: section 3."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from conftest import Starter
+from daemon import free_port
+from faces import Face, Kept
+from lookup_pages import LookupPages
+from lookupd import Lookupd
+from mock_nsqd import MockNsqd
+from web import eventually
+
+from nsqcy.cluster.discovery import lookup_url
+
+pytestmark = pytest.mark.usefixtures("soon")
+
+
+@pytest.mark.case("CL-037")
+def test_a_real_lookupd(face: Face, nsqd: Starter, topic: str) -> None:
+    with Lookupd() as lookupd:
+        daemon = nsqd(lookupd_tcp_address=lookupd.tcp_address, broadcast_address="127.0.0.1")
+        daemon.web.post(f"/pub?topic={topic}", b"hello")
+        kept = Kept()
+        eventually(lambda: topic.encode() in lookupd.web.get("/topics").body)
+        consumer = face.consumer(
+            topic, "c", lookupd_http_addresses=lookupd.http_address, message_handler=kept
+        )
+        eventually(lambda: kept.bodies == [b"hello"])
+        face.call(kept.messages[0].finish)
+        assert list(consumer.connections) == [f"127.0.0.1:{daemon.tcp_port}"]
+        producer = face.producer(lookupd_http_addresses=[lookupd.http_address])
+        assert face.call(producer.publish, topic, b"more") == b"OK"
+        eventually(lambda: kept.bodies == [b"hello", b"more"])
+
+
+def two(
+    face: Face, mock: Callable[..., MockNsqd], stack: ExitStack
+) -> tuple[list[MockNsqd], list[LookupPages]]:
+    nsqds = [mock(), mock()]
+    pages = [stack.enter_context(LookupPages(("127.0.0.1", each.port))) for each in nsqds]
+    return nsqds, pages
+
+
+@pytest.mark.case("CL-038")
+def test_what_lookupds_know_is_united(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    with ExitStack() as stack:
+        nsqds, pages = two(face, mock, stack)
+        face.consumer("t", "c", (), [each.address for each in pages], max_in_flight=2)
+        for nsqd in nsqds:
+            nsqd.subscriber()
+        assert [len(each.asked) for each in pages] == [1, 1]
+
+
+@pytest.mark.case("CL-039")
+def test_a_lookupd_that_is_down(
+    face: Face, mock: Callable[..., MockNsqd], caplog: pytest.LogCaptureFixture
+) -> None:
+    nsqd = mock()
+    down = f"127.0.0.1:{free_port()}"
+    with LookupPages(("127.0.0.1", nsqd.port)) as pages, LookupPages(status=500) as broken:
+        lookupds = [down, broken.address, pages.address]
+        face.consumer("t", "c", lookupd_http_addresses=lookupds)
+        nsqd.subscriber()
+    assert f"lookupd: {down}: " in caplog.text
+    assert f"lookupd: {broken.address}: " in caplog.text
+
+
+@pytest.mark.case("CL-040")
+def test_where_lookupds_are_asked(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    nsqd = mock()
+    with LookupPages(("127.0.0.1", nsqd.port)) as pages:
+        for address, path in {
+            pages.address: "/lookup?topic=t",
+            f"http://{pages.address}": "/lookup?topic=t",
+            f"http://{pages.address}/": "/lookup?topic=t",
+            f"http://{pages.address}/p/look?x=1": "/p/look?x=1&topic=t",
+        }.items():
+            pages.asked.clear()
+            consumer = face.consumer("t", "c", lookupd_http_addresses=address)
+            eventually(lambda: pages.asked)
+            assert pages.asked[0][0] == path
+            assert pages.asked[0][1]["accept"] == "application/vnd.nsq; version=1.0"
+            face.call(consumer.close, graceful=False)
+    assert lookup_url("10.0.0.1:4161", "t") == "http://10.0.0.1:4161/lookup?topic=t"
+
+
+@pytest.mark.case("CL-041")
+def test_a_topic_nobody_knows(
+    face: Face, mock: Callable[..., MockNsqd], caplog: pytest.LogCaptureFixture
+) -> None:
+    nsqd = mock()
+    with LookupPages(status=404) as pages:
+        face.consumer("t", "c", lookupd_http_addresses=pages.address, lookupd_poll_interval=0.02)
+        eventually(lambda: len(pages.asked) > 2)
+        assert f"{pages.address} does not know t" in caplog.text
+        pages.producers, pages.status = [("127.0.0.1", nsqd.port)], 200
+        nsqd.subscriber()
+
+
+@pytest.mark.case("CL-043")
+@pytest.mark.parametrize(
+    ("options", "header"),
+    [
+        ({"auth_secret": "s3"}, "Bearer s3"),
+        ({"auth_secret": "s3", "lookupd_authorization": False}, None),
+        ({}, None),
+    ],
+)
+def test_the_secret_of_a_lookupd(face: Face, options: dict[str, Any], header: str | None) -> None:
+    with LookupPages() as pages:
+        face.consumer("t", "c", lookupd_http_addresses=pages.address, **options)
+        eventually(lambda: pages.asked)
+        assert pages.asked[0][1].get("authorization") == header
+
+
+def test_a_lost_connection_makes_it_ask(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    """One that is no longer listed is left alone."""
+    first, second = mock(), mock()
+    with LookupPages(("127.0.0.1", first.port)) as pages:
+        consumer = face.consumer("t", "c", lookupd_http_addresses=pages.address)
+        link = first.subscriber()
+        pages.producers = [("127.0.0.1", second.port)]
+        first.close()
+        assert link.ended.wait(10)
+        second.subscriber()
+        eventually(lambda: list(consumer.connections) == [second.address])
+
+
+@pytest.mark.parametrize(
+    ("host", "port"), [("a..b", 4150), ("\0", 4150), ("x" * 300, 4150), ("::bad", 1), ("ü" * 99, 2)]
+)
+def test_addresses_that_are_none(
+    face: Face, mock: Callable[..., MockNsqd], host: str, port: int
+) -> None:
+    nsqd = mock()
+    errors: list[Any] = []
+    with LookupPages((host, port), ("127.0.0.1", nsqd.port)) as pages:
+        face.consumer("t", "c", lookupd_http_addresses=pages.address, on_error=errors.append)
+        nsqd.subscriber()
+        eventually(lambda: errors)
+
+
+def test_query_now(face: Face) -> None:
+    with LookupPages() as pages:
+        consumer = face.consumer("t", "c", lookupd_http_addresses=pages.address)
+        eventually(lambda: len(pages.asked) == 1)
+        face.call(consumer.query_lookupd)
+        eventually(lambda: len(pages.asked) == 2)

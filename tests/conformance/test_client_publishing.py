@@ -1,0 +1,252 @@
+"""A producer, against a scripted nsqd and a real one: section 11."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from daemon import Nsqd
+from faces import Face
+from mock_nsqd import MockNsqd
+from web import eventually
+
+from nsqcy.client.errors import (
+    Closed,
+    ConnectionFailed,
+    NoConnection,
+    NsqdError,
+    ProtocolError,
+    PublishTimeout,
+)
+
+
+def tcp(daemon: Nsqd) -> str:
+    return f"127.0.0.1:{daemon.tcp_port}"
+
+
+def depth(daemon: Nsqd, topic: str) -> int:
+    answer = daemon.web.get(f"/stats?format=json&topic={topic}").json()
+    return sum(each["depth"] for each in answer["topics"])
+
+
+@pytest.mark.case("CL-054")
+def test_a_publish(face: Face, shared: Nsqd, topic: str) -> None:
+    producer = face.producer(tcp(shared))
+    assert face.call(producer.publish, topic, b"x") == b"OK"
+    assert depth(shared, topic) == 1
+    for publish in (producer.pub, producer.publish):
+        assert face.call(publish, topic, memoryview(b"x"), timeout=10) == b"OK"
+    assert depth(shared, topic) == 3
+
+
+@pytest.mark.case("CL-055")
+def test_publishes_that_nobody_waits_for(face: Face, shared: Nsqd, topic: str) -> None:
+    producer = face.producer(tcp(shared))
+    waits = face.publish_nowait(producer, topic, [b"%d" % number for number in range(1000)])
+    assert [wait() for wait in waits] == [b"OK"] * 1000
+    assert depth(shared, topic) == 1000
+
+
+@pytest.mark.case("CL-055")
+def test_answers_belong_to_publishes_in_order(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    nsqd = mock(script=lambda peer, line, body: line.startswith("PUB"))
+    producer = face.producer(nsqd.address)
+    waits = face.publish_nowait(producer, "t", [b"%d" % number for number in range(5)])
+    link = nsqd.link()
+    eventually(lambda: len(link.bodies) == 6)
+    with link:
+        link.answer()
+        link.answer()
+        link.error("E_PUB_FAILED no")
+    assert [wait() for wait in waits[:2]] == [b"OK"] * 2
+    with pytest.raises(NsqdError, match="E_PUB_FAILED"):
+        waits[2]()
+    other = nsqd.link(1)  # what was not executed comes again
+    eventually(lambda: other.bodies[1:] == [b"3", b"4"])
+
+
+@pytest.mark.case("CL-056")
+def test_what_nsqd_refuses(face: Face, shared: Nsqd, topic: str) -> None:
+    producer = face.producer(tcp(shared))
+    for publish in (
+        lambda: producer.publish(topic, b"x", defer=-1000),
+        lambda: producer.dpub(topic, -1000, b"x"),
+    ):
+        with pytest.raises(NsqdError, match="E_INVALID") as caught:
+            face.call(publish)
+        assert caught.value.code == "E_INVALID"
+    assert face.call(producer.publish, topic, b"x", defer=1000) == b"OK"
+
+
+@pytest.mark.case("CL-057", "CL-058")
+def test_nsqd_dies_and_comes_back(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    nsqd = mock(script=lambda peer, line, body: line.startswith("PUB"))
+    errors: list[Any] = []
+    producer = face.producer(nsqd.address, on_error=errors.append, reconnect_interval=0.05)
+    waits = face.publish_nowait(producer, "t", [b"x"] * 10)
+    eventually(lambda: len(nsqd.link().bodies) == 11)
+    nsqd.close()
+    for wait in waits:
+        with pytest.raises(ConnectionFailed):
+            wait()
+    eventually(lambda: len(errors) > 1)  # nobody is there
+    mock(port=nsqd.port)
+    assert face.call(producer.publish, "t", b"x", timeout=20) == b"OK"
+
+
+def test_nsqd_is_down(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    nsqd = mock()
+    nsqd.close()
+    options: dict[str, Any] = {"reconnect_interval": 0.01, "max_reconnect_interval": 0.02}
+    producer = face.producer(nsqd.address, **options)
+    with pytest.raises(ConnectionFailed, match="refused"):
+        face.call(producer.publish, "t", b"x")
+    patient = face.producer(nsqd.address, retries=10**6, **options)
+    with pytest.raises(NoConnection, match="refused"):
+        face.call(patient.publish, "t", b"x", timeout=0.2)
+
+
+def test_no_answer_in_time(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    nsqd = mock(script=lambda peer, line, body: line.startswith("PUB"))
+    producer = face.producer(nsqd.address, max_pending=3)
+    with pytest.raises(PublishTimeout, match="no OK from 127"):
+        face.call(producer.publish, "t", b"xxx", timeout=0.05)
+    assert producer.is_full
+    with pytest.raises(PublishTimeout):
+        face.call(producer.publish, "t", b"x", timeout=0.05)
+    with nsqd.link() as link:
+        link.answer()
+    eventually(lambda: not producer.is_full)
+
+
+@pytest.mark.case("CL-059")
+@pytest.mark.parametrize(
+    ("topic", "data", "error"),
+    [
+        ("b d", b"x", ValueError),
+        ("", b"x", ValueError),
+        ("t" * 65, b"x", ValueError),
+        ("t", b"", ValueError),
+        ("t", "text", TypeError),
+        ("t", None, TypeError),
+    ],
+)
+def test_what_is_never_sent(
+    face: Face, mock: Callable[..., MockNsqd], topic: str, data: Any, error: Any
+) -> None:
+    nsqd = mock()
+    producer = face.producer(nsqd.address)
+    for publish in (
+        lambda: producer.publish(topic, data),
+        lambda: producer.publish(topic, data, defer=1),
+        lambda: producer.multipublish(topic, [b"x", data]),
+        lambda: producer.publish_nowait(topic, data),
+    ):
+        with pytest.raises(error):
+            face.call(publish)
+    with pytest.raises(ValueError, match="0 messages"):
+        face.call(producer.multipublish, "t", [])
+    face.call(producer.publish, "t", b"fine")
+    nsqd.link().expect("IDENTIFY", "PUB t")
+
+
+@pytest.mark.case("CL-060")
+def test_many_as_one(face: Face, shared: Nsqd, mock: Callable[..., MockNsqd], topic: str) -> None:
+    producer = face.producer(tcp(shared))
+    assert face.call(producer.multipublish, topic, [b"1", b"2", b"3"]) == b"OK"
+    assert depth(shared, topic) == 3
+    nsqd = mock()
+    producer = face.producer(nsqd.address)
+    face.call(producer.mpub, "t", (each for each in [b"1", b"22"]))
+    nsqd.link().expect("IDENTIFY", "MPUB t")
+    assert nsqd.link().bodies[1] == b"\0\0\0\2\0\0\0\1" + b"1" + b"\0\0\0\2" + b"22"
+
+
+def test_any_number_of_messages(face: Face, shared: Nsqd, topic: str) -> None:
+    producer = face.producer(tcp(shared))
+    bodies = (b"%d" % number for number in range(2500))
+    assert face.call(producer.publish_all, topic, bodies, batch_bytes=2000) == 2500
+    assert depth(shared, topic) == 2500
+
+
+@pytest.mark.case("CL-061")
+def test_an_http_port(face: Face, shared: Nsqd) -> None:
+    errors: list[Any] = []
+    producer = face.producer(f"127.0.0.1:{shared.http_port}", on_error=errors.append)
+    with pytest.raises(ProtocolError, match="a nsqd TCP endpoint is required"):
+        face.call(producer.publish, "t", b"x")
+    eventually(lambda: errors)
+
+
+@pytest.mark.case("CL-062")
+def test_what_nsqd_does_not_accept_of_a_connection(face: Face, shared: Nsqd) -> None:
+    producer = face.producer(tcp(shared), heartbeat_interval=0.1)
+    with pytest.raises(NsqdError) as caught:
+        face.call(producer.publish, "t", b"x")
+    assert str(caught.value) == "E_BAD_BODY IDENTIFY heartbeat interval (100) is invalid"
+
+
+@pytest.mark.case("CL-063")
+def test_heartbeats(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    nsqd = mock()
+    producer = face.producer(nsqd.address)
+    face.call(producer.start)
+    eventually(lambda: nsqd.link().lines)
+    with nsqd.link() as link:
+        link.beat()
+    link.wait_for("NOP")
+    assert face.call(producer.publish, "t", b"x") == b"OK"
+    assert len(nsqd.links) == 1
+
+
+# -- its life
+
+
+def test_a_close_waits_for_answers(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    nsqd = mock(script=lambda peer, line, body: line.startswith("PUB"))
+    producer = face.producer(nsqd.address)
+    (wait,) = face.publish_nowait(producer, "t", [b"x"])
+    eventually(lambda: len(nsqd.link().bodies) == 2)
+    closing = face.begin(producer.close)
+    with pytest.raises(Closed):
+        eventually(lambda: face.call(producer.publish, "t", b"x", timeout=0.01) and None)
+    with nsqd.link() as link:
+        link.answer()
+    closing.result(10)
+    assert wait() == b"OK"
+    assert link.ended.wait(10)
+
+
+def test_a_close_has_an_end(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    nsqd = mock(script=lambda peer, line, body: line.startswith("PUB"))
+    producer = face.producer(nsqd.address, close_timeout=0.05)
+    (wait,) = face.publish_nowait(producer, "t", [b"x"])
+    face.call(producer.close)
+    with pytest.raises(Closed):
+        wait()
+    with pytest.raises(Closed):
+        face.call(producer.publish, "t", b"x")
+    face.call(producer.close)
+
+
+def test_closed_before_it_began(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    producer = face.producer(mock().address)
+    face.call(producer.close)
+    with pytest.raises(Closed):
+        face.call(producer.publish, "t", b"x")
+    assert not producer.is_running
+
+
+def test_one_of_a_pool_dies(face: Face, mock: Callable[..., MockNsqd]) -> None:
+    mute = mock(script=lambda peer, line, body: line.startswith("PUB"))
+    other = mock()
+    retried: list[Any] = []
+    producer = face.producer(
+        [mute.address, other.address], on_retry=lambda *about: retried.append(about)
+    )
+    face.call(producer.start)
+    eventually(lambda: mute.link().lines and other.link().lines)
+    waits = face.publish_nowait(producer, "t", [b"%d" % number for number in range(10)])
+    eventually(lambda: len(mute.link().bodies) == 6 or len(other.link().bodies) == 11)
+    mute.close()
+    assert [wait() for wait in waits] == [b"OK"] * 10
+    eventually(lambda: len(retried) == len(mute.link().bodies) - 1)

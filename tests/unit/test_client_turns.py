@@ -1,0 +1,132 @@
+"""When a consumer or producer wants its next turn, and what becomes of who waits for it.
+
+A time that has come, and nothing comes of it, is a loop that never sleeps.
+"""
+
+import math
+from typing import Any
+
+import pytest
+
+from nsqcy._client import Publish
+from nsqcy.client.connection import Connection
+from nsqcy.client.consumer import ConsumerCore
+from nsqcy.client.errors import ConnectionFailed
+from nsqcy.client.producer import ProducerCore
+
+
+class Net:
+    """Remembers what it was told to do."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+        self.opened: list[Connection] = []
+        self.asked = 0
+        self.has_stopped = False
+
+    def now(self) -> float:
+        return self.time
+
+    def connect(self, connection: Connection) -> None:
+        self.opened.append(connection)
+
+    def disconnect(self, connection: Connection) -> None: ...
+
+    def look_up(self) -> None:
+        self.asked += 1
+
+    def deliver(self, messages: list[Any]) -> None: ...
+
+    def stopped(self) -> None:
+        self.has_stopped = True
+
+
+@pytest.fixture
+def net() -> Net:
+    return Net()
+
+
+def consumer(net: Net, *addresses: str, lookupd: str = "", **options: Any) -> ConsumerCore:
+    core = ConsumerCore(net, "t", "c", addresses, lookupd or (), keywords=options)
+    core.start(net.time)
+    return core
+
+
+def shaken(core: ConsumerCore, connection: Connection, now: float) -> None:
+    core.connected(connection, now)
+    core.received(connection, b"\0\0\0\6\0\0\0\0OK", now)
+
+
+def refused() -> ConnectionFailed:
+    return ConnectionFailed("refused")
+
+
+def test_a_connection_that_cannot_be_made_is_tried_again(net: Net) -> None:
+    core = consumer(net, "a")
+    core.lost(net.opened[0], refused(), net.time)
+    assert net.time < core.due <= net.time + 1.0
+    core.tick(core.due)
+    assert len(net.opened) == 2
+
+
+def test_while_closing_nothing_else_is_due(net: Net) -> None:
+    """One nsqd has messages in flight, another has gone, and a wait of the backoff goes on."""
+    core = consumer(net, "a", "b", close_timeout=30.0)
+    for connection in net.opened:
+        shaken(core, connection, net.time)
+    core.flow.failure(net.time)
+    core.stop(net.time)
+    core.lost(net.opened[1], refused(), net.time)
+    assert not net.has_stopped
+    watch = net.opened[0].due
+    assert core.due == min(watch, net.time + 30.0)
+    core.tick(net.time + 30.0)
+    assert net.has_stopped
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["wanted", "lost"])
+def test_while_lookupds_are_asked_they_are_not_asked_again(net: Net, lost: bool) -> None:
+    core = consumer(net, "a", lookupd="l:1")
+    shaken(core, net.opened[0], net.time)
+    if lost:
+        core.lost(net.opened[0], refused(), net.time)
+    else:
+        core.ask_now(net.time)
+    core.tick(net.time + 0.2)
+    assert net.asked == 1
+    assert core.due > net.time + 0.2
+    core.found([], [], net.time + 0.2)
+    assert net.asked == 2
+
+
+def test_a_producer_waits_for_the_answer_of_lookupds(net: Net) -> None:
+    core = ProducerCore(net, (), "l:1", keywords={"lookupd_poll_interval": 0.1})
+    core.start(net.time)
+    assert core.due == math.inf
+    core.found([], [], net.time)
+    assert net.time < core.due <= net.time + 0.2
+
+
+def error_frame(text: bytes) -> bytes:
+    return (4 + len(text)).to_bytes(4, "big") + b"\0\0\0\1" + text
+
+
+def test_a_publish_does_not_fail_for_another(net: Net) -> None:
+    """nsqd refuses one, which is the end of its connection; what comes then waits for the next."""
+    core = ProducerCore(net, "a", keywords={})
+    core.start(net.time)
+    core.connected(net.opened[0], net.time)
+    core.received(net.opened[0], b"\0\0\0\6\0\0\0\0OK", net.time)
+    ends: list[tuple[str, object]] = []
+
+    class Noted(Publish):
+        def done(self, error: object) -> None:
+            ends.append((self.waiter, error))
+
+    core.publish(Noted("t", b"PUB t\n", b"x", "refused"))
+    core.received(net.opened[0], error_frame(b"E_BAD_MESSAGE"), net.time)
+    core.publish(Noted("t", b"PUB t\n", b"x", "waits"))
+    core.connected(net.opened[1], net.time)
+    core.received(net.opened[1], b"\0\0\0\6\0\0\0\0OK" * 2, net.time)
+    assert [who for who, _ in ends] == ["refused", "waits"]
+    assert ends[1][1] is None
