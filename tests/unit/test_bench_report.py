@@ -48,7 +48,10 @@ def figures() -> dict[str, Any]:
             row("nsqcy", "memory", idle_rss=50e6, bytes_each=240.0),
             row("Slow & Co", "memory", idle_rss=9e6, bytes_each=1234.0),
         ],
-        "nsqd": [row("", "MPUB", workers=2, note="p50 1 us")],
+        "nsqd": [
+            row("", "MPUB", workers=2, note="p50 1 us", floors=2.5),
+            row("", "PUB", workers=2, note=""),
+        ],
     }
 
 
@@ -89,7 +92,9 @@ def test_it_tells_when_and_on_what(page: str) -> None:
 
 def test_nsqd_alone_has_its_table(page: str) -> None:
     assert cells(page, "MPUB")[0][1:3] == ["2", "memory"]
+    assert cells(page, "MPUB")[0][5] == "2.50"
     assert cells(page, "MPUB")[0][-1] == "p50 1 us"
+    assert cells(page, "PUB")[0][5] == ""
 
 
 def test_no_figure_of_nsqd_alone_no_table() -> None:
