@@ -132,6 +132,8 @@ cdef class Store:
     """The memory of one worker: arenas, blocks and entries, and how much of it is in use."""
     cdef Arena *partial[BLOCK_CLASSES]      # arenas with a free block, by class
     cdef Slab *slabs                        # slabs with a free entry
+    cdef Slab *spare                        # slabs without any entry, put aside
+    cdef uint32_t spare_count
     cdef Block *newest                      # droppable blocks, in order of last use
     cdef Block *oldest
     cdef public uint64_t resident_bytes     # bytes behind the data of all blocks
@@ -157,6 +159,8 @@ cdef class Store:
     cdef void keep_longer(self, Block *block) noexcept
     cdef void keep_budget(self) noexcept
     cdef Slab *new_slab(self) except NULL
+    cdef void put_aside(self, Slab *slab) noexcept
+    cdef void unmap_spare(self) noexcept
     cdef void list_slab(self, Slab *slab) noexcept
     cdef void unlist_slab(self, Slab *slab) noexcept
 

@@ -34,6 +34,7 @@ cdef extern from "sys/mman.h" nogil:
 
 cdef enum:
     SLAB_SIZE = 65536
+    SPARE_SLABS = 16                # consumers come back for as many entries as they gave back
     HUGE_RECORDS = 196608           # a record above this has a block of its own
 
 cdef int64_t ARENA_REST = 10 * 1000000000       # ns an empty arena is kept
@@ -72,6 +73,8 @@ cdef class Store:
             slab = self.slabs
             self.slabs = slab.next
             munmap(slab, SLAB_SIZE)
+        while self.spare != NULL:
+            self.unmap_spare()
 
     # -- blocks --
 
@@ -192,11 +195,14 @@ cdef class Store:
         arena.prev = arena.next = NULL
 
     cdef void trim(self, int64_t now) noexcept:
-        """Give arenas back that have been empty for a while, and drop blocks above the budget."""
+        """Once a second: give arenas back that have been empty for a while, and one empty slab, and
+        drop blocks above the budget."""
         cdef int kind
         cdef Arena *arena
         cdef Arena *following
         self.now = now
+        if self.spare != NULL:
+            self.unmap_spare()
         for kind in range(BLOCK_CLASSES):
             arena = self.partial[kind]
             while arena != NULL:
@@ -285,14 +291,35 @@ cdef class Store:
         if not slab.listed:
             self.list_slab(slab)
         elif slab.used == 0 and (slab.prev != NULL or slab.next != NULL):
-            # One empty slab stays for the next entry; more go back.
+            # One empty slab stays for the next entry.
             self.unlist_slab(slab)
-            munmap(slab, SLAB_SIZE)
+            self.put_aside(slab)
+
+    cdef void put_aside(self, Slab *slab) noexcept:
+        """Keep a few empty slabs: to map one and to touch it costs as much as what it is for."""
+        slab.next = self.spare
+        self.spare = slab
+        self.spare_count += 1
+        if self.spare_count > SPARE_SLABS:
+            self.unmap_spare()
+
+    cdef void unmap_spare(self) noexcept:
+        cdef Slab *slab = self.spare
+        self.spare = slab.next
+        self.spare_count -= 1
+        munmap(slab, SLAB_SIZE)
 
     cdef Slab *new_slab(self) except NULL:
-        cdef uint8_t *base = map_aligned(SLAB_SIZE)
-        cdef Slab *slab = <Slab *>base
+        cdef uint8_t *base
+        cdef Slab *slab = self.spare
         cdef size_t at
+        if slab != NULL:
+            self.spare = slab.next
+            self.spare_count -= 1
+            self.list_slab(slab)
+            return slab
+        base = map_aligned(SLAB_SIZE)
+        slab = <Slab *>base
         if base == NULL:
             raise MemoryError()
         at = SLAB_SIZE

@@ -46,6 +46,13 @@ ctypedef struct Place:
     bint has_delayed
 
 
+# An entry whose record is copied, with what they are sorted by: looking it up in as many entries as
+# there may be takes longer than all the rest.
+ctypedef struct Moving:
+    uint64_t seq
+    Entry *entry
+
+
 cdef class Topic(Window):
     cdef readonly str name
     cdef readonly bytes key
@@ -67,7 +74,7 @@ cdef class Topic(Window):
     cdef uint64_t writes                # under way
     cdef uint64_t pending_writes        # of which gated
     cdef uint64_t pending_messages      # appended, not visible yet
-    cdef Entry **moving                 # while evacuating: the entries whose records are copied
+    cdef Moving *moving                 # while evacuating: the entries whose records are copied
     cdef size_t moving_count
     cdef size_t moving_room
     cdef Entry *delayed_first           # records with a delay at or after the fan-out position

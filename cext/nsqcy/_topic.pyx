@@ -70,13 +70,11 @@ cdef int compare_places(const void *a, const void *b) noexcept nogil:
     return 0
 
 
-cdef int compare_records(const void *a, const void *b) noexcept nogil:
+cdef int compare_moving(const void *a, const void *b) noexcept nogil:
     """Entries in the order of their records."""
-    cdef Entry *one = (<Entry **>a)[0]
-    cdef Entry *other = (<Entry **>b)[0]
-    cdef uint64_t seq = (<Record *>(one.block.data + one.offset)).seq
-    cdef uint64_t other_seq = (<Record *>(other.block.data + other.offset)).seq
-    return (seq > other_seq) - (seq < other_seq)
+    cdef uint64_t one = (<const Moving *>a).seq
+    cdef uint64_t other = (<const Moving *>b).seq
+    return (one > other) - (one < other)
 
 
 cdef int64_t SECOND = 1000000000
@@ -609,9 +607,9 @@ cdef class Topic(Window):
             for channel in self.channels.values():
                 self.gather_channel(channel)
             if self.moving_count:
-                qsort(self.moving, self.moving_count, sizeof(Entry *), compare_records)
+                qsort(self.moving, self.moving_count, sizeof(Moving), compare_moving)
             for i in range(self.moving_count):
-                self.evacuate(self.moving[i])
+                self.evacuate(self.moving[i].entry)
         finally:
             free(self.moving)
             self.moving = NULL
@@ -639,17 +637,18 @@ cdef class Topic(Window):
         return 0
 
     cdef int gather(self, Entry *entry) except -1:
-        cdef Entry **grown
+        cdef Moving *grown
         if not entry.block.flags & EVACUATE:
             return 0
         if self.moving_count == self.moving_room:
-            grown = <Entry **>realloc(
-                self.moving, (2 * self.moving_room + 64) * sizeof(Entry *))
+            grown = <Moving *>realloc(
+                self.moving, (2 * self.moving_room + 64) * sizeof(Moving))
             if grown == NULL:
                 raise MemoryError()
             self.moving = grown
             self.moving_room = 2 * self.moving_room + 64
-        self.moving[self.moving_count] = entry
+        self.moving[self.moving_count].seq = entry.seq
+        self.moving[self.moving_count].entry = entry
         self.moving_count += 1
         return 0
 

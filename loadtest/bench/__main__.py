@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loadtest.bench import clients, daemon, everything, memory, procfs, speed
+from loadtest.bench.scenarios import SCENARIOS
 
 
 def parser() -> argparse.ArgumentParser:
@@ -23,7 +24,14 @@ def parser() -> argparse.ArgumentParser:
 
     whole = argparse.ArgumentParser(prog="python -m loadtest.bench", description=__doc__)
     kinds = whole.add_subparsers(dest="kind", required=True)
-    quick = kinds.add_parser("speed", parents=[common], help=", ".join(speed.SCENARIOS))
+    quick = kinds.add_parser(
+        "speed",
+        parents=[common],
+        help="messages a second, CPU a message, latency",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=table(),
+    )
+    quick.add_argument("--full", action="store_true", help="every scenario")
     quick.add_argument("--repeat", type=int, default=3, help="runs of which the median is shown")
     quick.add_argument("--size", type=int, default=200, help="bytes of a message (at least 16)")
     quick.add_argument("--target", metavar="HOST:PORT", help="an NSQ that runs already")
@@ -48,10 +56,12 @@ def main(argv: Sequence[str]) -> int:
     if args.kind == "clients":
         clients.run_all(args)
         return 0
-    known = speed.SCENARIOS if args.kind == "speed" else memory.SCENARIOS
-    wanted = args.only.split(",") if args.only else list(known)
-    if unknown := set(wanted) - known.keys():
+    known = list(SCENARIOS if args.kind == "speed" else memory.SCENARIOS)
+    wanted = args.only.split(",") if args.only else known
+    if unknown := set(wanted) - set(known):
         parser().error(f"no such scenario: {', '.join(sorted(unknown))}")
+    if args.kind == "speed" and not args.only and not args.full:
+        wanted = [name for name, scenario in SCENARIOS.items() if scenario.quick]
     rows = []
     for workers in map(int, args.workers.split(",")):
         print(f"-- {workers} worker{'s' * (workers > 1)}, {os.cpu_count()} CPUs", flush=True)
@@ -61,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
         settings = speed.Settings(workers, args.size, args.scale, args.repeat)
         if args.target:
             settings.target = daemon.running(args.target, args.target_http, args.pid)
-        rows += speed.run(settings, wanted, say)
+        rows += speed.run(settings, {name: SCENARIOS[name].runs for name in wanted}, say)
     if args.json:
         machine = {"python": platform.python_version(), "kernel": platform.release()}
         figures = {"at": time.time(), "machine": machine, "argv": words, "rows": rows}
@@ -76,6 +86,14 @@ def leave(signum: int, frame: object) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     sys.exit(128 + signum)
+
+
+def table() -> str:
+    """The scenarios, as --help tells them; those that run anyway have a star."""
+    lines = (
+        f"  {name:10} {'*' if each.quick else ' '} {each.about}" for name, each in SCENARIOS.items()
+    )
+    return "\n".join(["scenarios (* when none is named):", *lines])
 
 
 def say(text: str) -> None:

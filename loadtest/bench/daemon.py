@@ -25,6 +25,10 @@ START_BUDGET = 30.0
 Address = tuple[str, int]
 
 
+class NotOffered(RuntimeError):
+    """The target lacks what a scenario needs."""
+
+
 def parse_address(text: str) -> Address:
     host, _, port = text.rpartition(":")
     return host.strip("[]") or "127.0.0.1", int(port)
@@ -33,14 +37,21 @@ def parse_address(text: str) -> Address:
 class Daemon:
     """An nsqd by its addresses and processes."""
 
-    def __init__(self, tcp: Address, http: Address | None, pid: int, data: str = "") -> None:
+    def __init__(
+        self, tcp: Address, http: Address | None, pid: int, data: str = "", workers: int = 0
+    ) -> None:
         self.tcp = tcp
         self.http = http
         self.data = data
+        self.workers = workers  # 0: not known
         self.pids = procfs.family(pid) if pid else []
 
     def cpu_seconds(self) -> float:
-        return procfs.cpu_seconds(self.pids)
+        return sum(self.cpu_of_each())
+
+    def cpu_of_each(self) -> list[float]:
+        """CPU seconds of its processes one by one."""
+        return [procfs.cpu_seconds(pid) for pid in self.pids]
 
     def memory(self) -> dict[str, int]:
         return procfs.memory(self.pids)
@@ -101,7 +112,7 @@ def private(workers: int, python: str = sys.executable, **options: Any) -> Itera
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError("nsqd does not start:\n" + "".join(log))
             time.sleep(0.02)
-        daemon = Daemon(addresses["TCP"], addresses["HTTP"], process.pid, folder)
+        daemon = Daemon(addresses["TCP"], addresses["HTTP"], process.pid, folder, workers)
         while daemon._request("/ping", "GET") != b"OK":
             time.sleep(0.02)
         yield daemon

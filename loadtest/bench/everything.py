@@ -99,7 +99,7 @@ def alone(args: argparse.Namespace) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="nsqcy-bench-") as folder:
         figures = Path(folder) / "figures.json"
         words = [sys.executable, "-m", "loadtest.bench", "speed", f"--json={figures}"]
-        words += [f"--scale={args.scale}", *(["--workers=1,2"] if args.full else [])]
+        words += [f"--scale={args.scale}", *(["--full"] if args.full else [])]
         # What it leaves behind, should it be killed, is in that folder as well.
         subprocess.run(words, cwd=ROOT, env=os.environ | {"TMPDIR": folder}, check=True)
         return list(json.loads(figures.read_text())["rows"])

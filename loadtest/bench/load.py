@@ -6,23 +6,29 @@ when it is ready, starts when all are, and returns a report.
 """
 
 import ctypes
+import gc
+import json
 import mmap
 import multiprocessing
 import select
 import socket
+import ssl
 import struct
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-from loadtest.bench.daemon import Address
+from loadtest.bench.daemon import Address, NotOffered
 from nsqcy._wire import command, command_with_body, finish_all, mpub_body, skip_frames
+from nsqcy.layers import SnappyLayer
 
 RESPONSE, MESSAGE = 0, 2
 OK = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
 HEARTBEAT = b"\x00\x00\x00\x0f\x00\x00\x00\x00_heartbeat_"
-STAMP = struct.Struct(">q")
+STAMPS = struct.Struct(">qq")  # in a body: when it was due, and when it was sent
 RECEIVE = 1 << 20
 PR_SET_TIMERSLACK = 29
 
@@ -33,33 +39,100 @@ _context = multiprocessing.get_context("fork")
 # -- connections
 
 
-def connect(address: Address, identify: str = "") -> socket.socket:
+def plain(address: Address) -> socket.socket:
     sock = socket.create_connection(address)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.sendall(b"  V2")
-    if identify:
-        sock.sendall(command_with_body(b"IDENTIFY", (), identify.encode()))
-        expect(sock, OK)
     return sock
 
 
-def expect(sock: socket.socket, answer: bytes) -> None:
+def connect(address: Address, way: str = "", **fields: Any) -> socket.socket:
+    """A connection that has said IDENTIFY with these fields; plain, or by a `way`: tls, snappy."""
+    sock = plain(address)
+    sock.sendall(b"  V2")
+    if fields or way:
+        names = {"": {}, "tls": {"tls_v1": True}, "snappy": {"snappy": True}}[way]
+        settings = fields | names | ({"feature_negotiation": True} if way else {})
+        sock.sendall(command_with_body(b"IDENTIFY", (), json.dumps(settings).encode()))
+    if not way:
+        if fields:
+            expect(sock, OK)
+        return sock
+    offered = json.loads(frame(sock))
+    if not offered[next(iter(names))]:
+        raise NotOffered(f"the daemon offers no {way}")
+    sock = _secured(sock) if way == "tls" else SnappySocket(sock)
+    expect(sock, OK)
+    return sock
+
+
+def _secured(sock: socket.socket) -> socket.socket:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context.wrap_socket(sock)
+
+
+class SnappySocket(socket.socket):
+    """A socket whose bytes are snappy; as much of one as the loads use."""
+
+    def __init__(self, inner: socket.socket) -> None:
+        super().__init__(fileno=inner.detach())
+        self._layer = SnappyLayer()
+        self._decoded = b""
+
+    def sendall(self, data: Any, flags: int = 0) -> None:
+        self._layer.write(bytes(data))
+        super().sendall(self._layer.take(), flags)
+
+    def recv(self, most: int, flags: int = 0) -> bytes:
+        while not self._decoded:
+            self._decoded = self._layer.read()
+            if not self._decoded:
+                received = super().recv(RECEIVE, flags)
+                if not received:
+                    return b""
+                self._layer.feed(received)
+        taken, self._decoded = self._decoded[:most], self._decoded[most:]
+        return taken
+
+    def recv_into(self, room: Any, nbytes: int = 0, flags: int = 0) -> int:
+        data = self.recv(nbytes or len(room), flags)
+        room[: len(data)] = data
+        return len(data)
+
+
+def exactly(sock: socket.socket, n: int) -> bytes:
     got = b""
-    while len(got) < len(answer):
-        part = sock.recv(len(answer) - len(got))
+    while len(got) < n:
+        part = sock.recv(n - len(got))
         if not part:
             raise RuntimeError(f"closed after {got!r}")
         got += part
+    return got
+
+
+def frame(sock: socket.socket) -> bytes:
+    """The data of the next frame."""
+    return exactly(sock, int.from_bytes(exactly(sock, 4), "big"))[4:]
+
+
+def expect(sock: socket.socket, answer: bytes) -> None:
+    got = exactly(sock, len(answer))
     if got != answer:
         raise RuntimeError(f"unexpected answer {got!r}")
 
 
-def producer(address: Address) -> socket.socket:
-    return connect(address, '{"heartbeat_interval": -1}')
+def producer(address: Address, way: str = "") -> socket.socket:
+    return connect(address, way, heartbeat_interval=-1)
 
 
-def consumer(address: Address, topic: str, channel: str, ready: int) -> socket.socket:
-    sock = connect(address)
+def consumer(
+    address: Address, topic: str, channel: str, ready: int, way: str = ""
+) -> socket.socket:
+    return subscribe(connect(address, way), topic, channel, ready)
+
+
+def subscribe(sock: socket.socket, topic: str, channel: str, ready: int) -> socket.socket:
     sock.sendall(command(b"SUB", topic.encode(), channel.encode()))
     expect(sock, OK)
     if ready:
@@ -84,6 +157,7 @@ class Team:
     def __init__(self, size: int) -> None:
         self.tally = memoryview(mmap.mmap(-1, 8 * max(1, size))).cast("q")
         self._members: list[tuple[Any, Any]] = []
+        self._ready = 0
 
     def add(self, work: Callable[..., Callable[[], Report]], *args: Any) -> None:
         """`work(*args, team, index)` prepares, and returns what runs when all are ready."""
@@ -97,8 +171,9 @@ class Team:
         self._members.append((process, ours))
 
     def ready(self) -> None:
-        for _, pipe in self._members:
+        for _, pipe in self._members[self._ready :]:
             _receive(pipe)
+        self._ready = len(self._members)
 
     def go(self) -> None:
         for _, pipe in self._members:
@@ -134,6 +209,8 @@ def _receive(pipe: Any) -> Report:
 def _member(pipe: Any, work: Any, args: Any, team: Team, index: int) -> None:
     try:
         run = work(*args, team, index)
+        gc.freeze()
+        gc.disable()
         pipe.send({})
         pipe.recv()
         started, cpu = time.monotonic(), time.process_time()
@@ -149,10 +226,17 @@ def _member(pipe: Any, work: Any, args: Any, team: Team, index: int) -> None:
 
 
 def pipelined(
-    address: Address, one: bytes, each: int, commands: int, depth: int, team: Team, index: int
+    address: Address,
+    one: bytes,
+    each: int,
+    commands: int,
+    depth: int,
+    team: Team,
+    index: int,
+    open: Callable[[Address], socket.socket] = producer,
 ) -> Callable[[], Report]:
     """One connection that keeps `depth` commands unanswered. `each`: messages of a command."""
-    sock = producer(address)
+    sock = open(address)
     several = memoryview(one * depth)
     room = bytearray(10 * depth)
 
@@ -176,65 +260,96 @@ def pipelined(
 
 
 def waiting(
-    address: Address, one: bytes, commands: int, connections: int, team: Team, index: int
+    address: Address,
+    ones: list[bytes],
+    each: int,
+    commands: int,
+    connections: int,
+    team: Team,
+    index: int,
+    open: Callable[[Address], socket.socket] = producer,
 ) -> Callable[[], Report]:
-    """Connections that each send the next command when the last one is answered."""
-    socks = {sock.fileno(): sock for sock in (producer(address) for _ in range(connections))}
+    """Connections that each send the next command when the last one is answered, by "OK". They
+    share out `ones`, of `each` messages."""
+    socks = {sock.fileno(): sock for sock in (open(address) for _ in range(connections))}
     poll = select.epoll()
     for fd in socks:
         poll.register(fd, select.EPOLLIN)
-    send = {fd: sock.send for fd, sock in socks.items()}
+    send = {
+        fd: partial(sock.sendall, ones[place % len(ones)])
+        for place, (fd, sock) in enumerate(socks.items())
+    }
     recv = {fd: sock.recv for fd, sock in socks.items()}
 
     def run() -> Report:
         left = commands - connections
         answered = 0
         for fd in socks:
-            send[fd](one)
+            send[fd]()
         while answered < commands:
             for fd, _ in poll.poll():
-                if recv[fd](64) != OK:
+                if not recv[fd](512).endswith(b"OK"):
                     raise RuntimeError("a publish failed")
                 answered += 1
                 if left > 0:
                     left -= 1
-                    send[fd](one)
-        return {"messages": commands}
+                    send[fd]()
+        return {"messages": commands * each}
 
     return run
+
+
+plainly = partial(waiting, open=plain)  # bytes that are requests of HTTP
 
 
 def paced(
     address: Address, topic: str, size: int, rate: int, count: int, team: Team, index: int
 ) -> Callable[[], Report]:
-    """Publishes single messages by the clock, answered or not; each carries when it was sent."""
+    """Publishes single messages by the clock, answered or not. Each carries when it was due and
+    when it was sent; what is late is sent at once, so that stalls count."""
+    most = 256
     sock = producer(address)
-    one = bytearray(pub(topic, bytes(size)))
+    one = pub(topic, bytes(size))
+    several = bytearray(one * most)
+    view = memoryview(several)
     at = len(one) - size
     ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
     def run() -> Report:
         late = []
         answered = 0
+        step = 1_000_000_000 / rate
         start = time.monotonic_ns()
-        step = 1_000_000_000 // rate
-        for number in range(count):
-            due = start + number * step
+        sent = 0
+        while sent < count:
             now = time.monotonic_ns()
-            if now < due:
-                time.sleep((due - now) / 1e9)
-                now = time.monotonic_ns()
-            late.append(now - due)
-            STAMP.pack_into(one, at, now)
-            sock.sendall(one)
-            if number % 512 == 511:
-                answered += len(sock.recv(RECEIVE))
+            part = min(int((now - start) / step) + 1, count) - sent
+            if part <= 0:
+                time.sleep((start + sent * step - now) / 1e9)
+                continue
+            part = min(part, most)
+            for place in range(part):
+                due = start + int((sent + place) * step)
+                STAMPS.pack_into(several, place * len(one) + at, due, now)
+                late.append(now - due)
+            sock.sendall(view[: part * len(one)])
+            if sent // 512 < (sent + part) // 512:
+                answered += take_answers(sock)
+            sent += part
         # Closed with answers unread, a connection would take what the daemon has not read with it.
         while answered < len(OK) * count:
             answered += len(sock.recv(RECEIVE))
         return {"messages": count, "late": late}
 
     return run
+
+
+def take_answers(sock: socket.socket) -> int:
+    """Read what is there; how many bytes."""
+    try:
+        return len(sock.recv(RECEIVE, socket.MSG_DONTWAIT))
+    except BlockingIOError:
+        return 0
 
 
 # -- consumers
@@ -249,18 +364,21 @@ def finishing(
     timed: int,
     team: Team,
     index: int,
+    open: Callable[[Address, str, str, int], socket.socket] = consumer,
+    channel: str = "bench",
 ) -> Callable[[], Report]:
     """A consumer that finishes everything, until all consumers (`slots` of the tally) together had
-    `total`. `timed`: size of the bodies, when they begin with when they were sent."""
-    sock = consumer(address, topic, "bench", 0)
+    `total`. `timed`: size of the bodies, when they begin with stamps."""
+    sock = open(address, topic, channel, 0)
     sock.settimeout(0.05)
     room = memoryview(bytearray(2 * RECEIVE))
-    stamps = struct.Struct(f">34xq{timed - 8}x") if timed else None
+    stamps = struct.Struct(f">34xqq{timed - 16}x") if timed else None
 
     def run() -> Report:
         have = 0
-        last = time.monotonic()
+        first = last = time.monotonic()
         latencies: list[int] = []
+        since_due: list[int] = []
         sock.sendall(command(b"RDY", b"%d" % ready))
         while sum(team.tally[slots]) < total:
             try:
@@ -275,14 +393,75 @@ def finishing(
             if count:
                 sock.sendall(lines)
                 last = now / 1e9
+                if not team.tally[index]:
+                    first = last
                 team.tally[index] += count
                 if stamps:
-                    latencies += [now - sent for (sent,) in stamps.iter_unpack(room[:used])]
+                    for due, sent in stamps.iter_unpack(room[:used]):
+                        latencies.append(now - sent)
+                        since_due.append(now - due)
             elif have >= 8:
                 used = other_frame(sock, bytes(room[:have]))
             room[: have - used] = room[used:have]
             have -= used
-        return {"messages": team.tally[index], "ended": last, "latencies": latencies}
+        return {
+            "messages": team.tally[index],
+            "first": first,
+            "ended": last,
+            "latencies": latencies,
+            "since_due": since_due,
+        }
+
+    return run
+
+
+@contextmanager
+def _polled(socks: list[socket.socket]) -> Iterator[select.epoll]:
+    with select.epoll() as poll:
+        for sock in socks:
+            poll.register(sock.fileno(), select.EPOLLIN)
+        yield poll
+
+
+def crowd(
+    address: Address,
+    places: list[tuple[str, str]],
+    ready: int,
+    total: int,
+    slots: slice,
+    timed: int,
+    team: Team,
+    index: int,
+) -> Callable[[], Report]:
+    """Many consumers in one process, each with its topic and channel; otherwise as `finishing`."""
+    socks = [consumer(address, topic, channel, ready) for topic, channel in places]
+    by_number = {sock.fileno(): sock for sock in socks}
+    stamps = struct.Struct(f">34xqq{timed - 16}x") if timed else None
+
+    def run() -> Report:
+        rests: dict[int, bytes] = {}
+        since_due: list[int] = []
+        last = time.monotonic()
+        with _polled(socks) as poll:
+            while sum(team.tally[slots]) < total:
+                for fd, _ in poll.poll(0.05):
+                    sock = by_number[fd]
+                    data = rests.pop(fd, b"") + sock.recv(65536)
+                    lines, used, count = finish_all(data)
+                    if count:
+                        now = time.monotonic_ns()
+                        sock.sendall(lines)
+                        last = now / 1e9
+                        team.tally[index] += count
+                        if stamps:
+                            since_due += [now - each[0] for each in stamps.iter_unpack(data[:used])]
+                    elif len(data) >= 8:
+                        used = other_frame(sock, data)
+                    elif not data:
+                        raise RuntimeError("a connection was closed")
+                    if used < len(data):
+                        rests[fd] = data[used:]
+        return {"messages": team.tally[index], "ended": last, "since_due": since_due}
 
     return run
 

@@ -1,9 +1,11 @@
 """What the kernel says of processes: CPU time, memory, children. Knows no NSQ."""
 
 import os
+import time
 from pathlib import Path
 
-TICK = 1 / os.sysconf("SC_CLK_TCK")
+ESTABLISHED, LISTEN = "01", "0A"
+CLOCK_OF_PROCESS = 2  # which of a process's clocks: as the scheduler counts, to the nanosecond
 
 
 def _stat(pid: int) -> list[str]:
@@ -26,9 +28,9 @@ def family(pid: int) -> list[int]:
     return found
 
 
-def cpu_seconds(pids: list[int]) -> float:
-    """User and system time of processes, all threads."""
-    return sum(int(field) for pid in pids for field in _stat(pid)[11:13]) * TICK
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process, all threads."""
+    return time.clock_gettime(~pid << 3 | CLOCK_OF_PROCESS)
 
 
 def memory(pids: list[int]) -> dict[str, int]:
@@ -42,18 +44,33 @@ def memory(pids: list[int]) -> dict[str, int]:
     return total
 
 
-def listener(port: int) -> int:
-    """The process that listens on a local TCP port; 0 if it cannot be told."""
-    inodes = set()
+def _sockets(column: int, port: int, state: str) -> set[str]:
+    """The kernel's names of TCP sockets in a state with that port: here (1) or at the peer (2)."""
+    found = set()
     for name in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
             fields = line.split()
-            if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
-                inodes.add(f"socket:[{fields[9]}]")
-    for fd in Path("/proc").glob("[0-9]*/fd/*"):
+            if fields[3] == state and int(fields[column].rpartition(":")[2], 16) == port:
+                found.add(f"socket:[{fields[9]}]")
+    return found
+
+
+def _holder(sockets: set[str], pids: str) -> int:
+    for fd in Path("/proc").glob(f"{pids}/fd/*"):
         try:
-            if os.readlink(fd) in inodes:
+            if os.readlink(fd) in sockets:
                 return int(fd.parts[2])
         except OSError:
             continue
     return 0
+
+
+def listener(port: int) -> int:
+    """The process that listens on a local TCP port; 0 if it cannot be told."""
+    return _holder(_sockets(1, port, LISTEN), "[0-9]*")
+
+
+def holder(pids: list[int], port: int) -> int:
+    """Which of the processes has the other end of our connection from a local port; 0 if none."""
+    sockets = _sockets(2, port, ESTABLISHED)
+    return next((pid for pid in pids if _holder(sockets, str(pid))), 0)

@@ -1,4 +1,7 @@
-"""Messages a second, CPU microseconds of the daemon for each, and latency, by scenario.
+"""How a scenario is measured and told: messages a second, CPU microseconds of the daemon for each.
+
+Owns what scenarios are made of: settings, results, teams of the usual load. Knows no scenario;
+those are in loadtest/bench/scenarios.
 
 The daemon's CPU time is that of all its processes. On a machine with few cores the load competes
 with the daemon: compare the CPU a message between runs, and rates only within one.
@@ -7,20 +10,23 @@ with the daemon: compare the CPU a message between runs, and rates only within o
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from loadtest.bench import daemon, load
-from loadtest.bench.daemon import Daemon
+from loadtest.bench import daemon, floor, load
+from loadtest.bench.daemon import Daemon, NotOffered
 
 IN_MEMORY = 1_000_000_000  # messages: more than any run has
+MEMORY, OVERFLOW, UNKNOWN = "memory", "overflow", "as it was set up"  # classes of durability
 BATCH = 200
 READY = 2500
 
 
 @dataclass
 class Result:
+    """One run. Times are seconds, and memory is bytes, over all processes of the daemon."""
+
     scenario: str
     messages: int
     seconds: float
@@ -29,6 +35,12 @@ class Result:
     rss: int = 0
     pss: int = 0
     note: str = ""
+    durability: str = MEMORY
+    workers: int = 0  # 0: those of an NSQ that ran already
+    busiest_cpu: float = 0.0  # of that process of the daemon that used most
+    floor_cpu: float = 0.0  # of the floor for as many messages; 0: it was not run
+    figures: dict[str, float] = field(default_factory=dict)  # what else was measured
+    order: str = ""  # the figure that tells which run is the median; "": CPU a message
 
     @property
     def rate(self) -> float:
@@ -42,6 +54,19 @@ class Result:
     def load_us(self) -> float:
         return self.load_cpu / self.messages * 1e6
 
+    @property
+    def busiest_us(self) -> float:
+        return self.busiest_cpu / self.messages * 1e6
+
+    @property
+    def floors(self) -> float:
+        """The daemon's CPU as a multiple of the floor's; 0 when that was not run."""
+        return self.daemon_cpu / self.floor_cpu if self.floor_cpu else 0.0
+
+    @property
+    def rank(self) -> float:
+        return self.figures[self.order] if self.order else self.daemon_us
+
 
 @dataclass
 class Settings:
@@ -54,18 +79,56 @@ class Settings:
     def count(self, messages: int) -> int:
         return max(BATCH * 4, int(messages * self.scale) // (BATCH * 4) * BATCH * 4)
 
+    def some(self, things: int, least: int = 1) -> int:
+        return max(least, int(things * self.scale))
+
     @property
     def body(self) -> bytes:
-        return bytes(range(33, 33 + 64)) * (self.size // 64) + b"." * (self.size % 64)
+        return body(self.size)
+
+    def numbers(self, *workers: int) -> list[int]:
+        """The numbers of workers to compare; a target has those it has."""
+        return [0] if self.target else list(workers)
 
     @contextmanager
-    def nsqd(self, **options: Any) -> Iterator[Daemon]:
+    def nsqd(self, workers: int = 0, **options: Any) -> Iterator[Daemon]:
         if self.target is not None:
             yield self.target
             return
         options.setdefault("mem_queue_size", IN_MEMORY)
-        with daemon.private(self.workers, **options) as one:
+        with daemon.private(workers or self.workers, **options) as one:
             yield one
+
+    @contextmanager
+    def nsqds(self, *workers: int) -> Iterator[dict[int, Daemon]]:
+        """An nsqd for each number of workers, side by side, so that runs can alternate."""
+        with ExitStack() as stack:
+            numbers = self.numbers(*workers)
+            yield {each: stack.enter_context(self.nsqd(each)) for each in numbers}
+
+    @contextmanager
+    def topics(self, nsqd: Daemon, count: int) -> Iterator[list[str]]:
+        """Names of topics to come, that a target does not keep."""
+        stem = topic_name()
+        names = [f"{stem}_{number:05}" for number in range(count)]
+        yield names
+        if self.target is not None and nsqd.http is not None:
+            for name in names:
+                nsqd.post(f"/topic/delete?topic={name}")
+
+    @contextmanager
+    def topic(self, nsqd: Daemon) -> Iterator[str]:
+        with self.topics(nsqd, 1) as names:
+            yield names[0]
+
+    @contextmanager
+    def floor(self) -> Iterator[Daemon]:
+        with floor.running(self.size) as one:
+            yield one
+
+
+def body(size: int) -> bytes:
+    return bytes(range(33, 33 + 64)) * (size // 64) + b"." * (size % 64)
 
 
 def measure(
@@ -73,16 +136,19 @@ def measure(
 ) -> tuple[Result, list[load.Report]]:
     """Run a team. `counted`: the members whose messages and times are those of the result."""
     team.ready()
-    before = nsqd.cpu_seconds()
+    before = nsqd.cpu_of_each()
     reports = team.run()
-    cpu = nsqd.cpu_seconds() - before
+    cpu = [now - then for now, then in zip(nsqd.cpu_of_each(), before, strict=True)]
     those = reports[counted]
     result = Result(
         scenario,
         messages=sum(report["messages"] for report in those),
         seconds=max(r["ended"] for r in those) - min(r["started"] for r in those),
-        daemon_cpu=cpu,
+        daemon_cpu=sum(cpu),
         load_cpu=sum(report["cpu"] for report in reports),
+        busiest_cpu=max(cpu, default=0.0),
+        workers=nsqd.workers,
+        durability=MEMORY if nsqd.workers else UNKNOWN,
     )
     if nsqd.pids:
         memory = nsqd.memory()
@@ -92,6 +158,17 @@ def measure(
 
 def topic_name() -> str:
     return f"bench_{time.time_ns():x}"
+
+
+def on(nsqd: Daemon) -> str:
+    """The end of a scenario's name, where numbers of workers are compared."""
+    return f", {nsqd.workers} worker{'s' * (nsqd.workers > 1)}" if nsqd.workers else ""
+
+
+def beside(result: Result, floor: Result) -> Result:
+    """A result with what the floor took for as many messages."""
+    result.floor_cpu = floor.daemon_cpu * result.messages / floor.messages
+    return result
 
 
 # -- teams
@@ -120,165 +197,79 @@ def consume(
         return measure(scenario, nsqd, team)[0]
 
 
-# -- scenarios
-
-
-def batches(settings: Settings) -> Iterator[Result]:
-    """Publish and consume in turns: from the second round on memory is recycled."""
-    messages = settings.count(1_000_000)
-    topic = topic_name()
-    with settings.nsqd() as nsqd:
-        yield publish(settings, nsqd, topic, messages, "MPUB x200, 2 conn, memory new")
-        yield consume(nsqd, topic, messages)
-        for _ in range(settings.repeat):
-            yield publish(settings, nsqd, topic, messages)
-            yield consume(nsqd, topic, messages)
-
-
-def single_pipelined(settings: Settings) -> Iterator[Result]:
-    messages = settings.count(500_000)
-    topic = topic_name()
-    command = load.pub(topic, settings.body)
-    with settings.nsqd() as nsqd:
-        for _ in range(settings.repeat):
-            with load.Team(1) as team:
-                team.add(load.pipelined, nsqd.tcp, command, 1, messages, 100)
-                yield measure("PUB, 100 in the pipe, 1 conn", nsqd, team)[0]
-            consume(nsqd, topic, messages)
-
-
-def single_waiting(settings: Settings) -> Iterator[Result]:
-    messages = settings.count(100_000)
-    topic = topic_name()
-    command = load.pub(topic, settings.body)
-    with settings.nsqd() as nsqd:
-        for _ in range(settings.repeat):
-            with load.Team(2) as team:
-                for _ in range(2):
-                    team.add(load.waiting, nsqd.tcp, command, messages // 2, 25)
-                yield measure("PUB, wait for OK, 50 conn", nsqd, team)[0]
-            consume(nsqd, topic, messages)
-
-
-def through(settings: Settings) -> Iterator[Result]:
-    messages = settings.count(1_000_000)
-    with settings.nsqd() as nsqd:
-        for _ in range(settings.repeat):
-            topic = topic_name()
-            with load.Team(4) as team:
-                for _ in range(2):
-                    team.add(load.finishing, nsqd.tcp, topic, READY, messages, slice(0, 2), 0)
-                add_mpub(settings, nsqd, team, topic, messages)
-                yield measure("MPUB and SUB+FIN at once", nsqd, team, slice(0, 2))[0]
-
-
-def latency(settings: Settings) -> Iterator[Result]:
-    rate = 20_000
-    messages = max(rate // 10, int(rate * 5 * settings.scale))
-    with settings.nsqd() as nsqd:
-        for _ in range(settings.repeat):
-            topic = topic_name()
-            with load.Team(2) as team:
-                team.add(
-                    load.finishing,
-                    nsqd.tcp, topic, READY, messages, slice(0, 1), settings.size,
-                )  # fmt: skip
-                team.add(load.paced, nsqd.tcp, topic, settings.size, rate, messages)
-                result, (received, sent) = measure("latency at 20 k msg/s", nsqd, team, slice(0, 1))
-            p50, p99 = percentiles(received["latencies"])
-            late = percentiles(sent["late"])[1]
-            result.note = f"p50 {p50:.0f} us, p99 {p99:.0f} us (sender late p99 {late:.0f} us)"
-            yield result
-
-
-def overflow(settings: Settings) -> Iterator[Result]:
-    messages = settings.count(1_000_000)
-    topic = topic_name()
-    # The budget is small, so that what was written is read back.
-    with settings.nsqd(mem_queue_size=10_000, memory_bytes=32 << 20) as nsqd:
-        for _ in range(settings.repeat):
-            yield publish(settings, nsqd, topic, messages, "MPUB x200, to disk")
-            yield consume(nsqd, topic, messages, "SUB+FIN, from disk")
-
-
-def idle_connections(settings: Settings) -> Iterator[Result]:
-    connections = max(100, int(5000 * settings.scale))
-    with settings.nsqd() as nsqd:
-        topic = topic_name()
-        with load.Team(1) as team:
-            team.add(load.idle, nsqd.tcp, topic, 1, 0.0)
-            before = measure("", nsqd, team)[0]
-        with load.Team(1) as team:
-            team.add(load.idle, nsqd.tcp, topic, connections, 3.0)
-            result, reports = measure("idle subscribed connections", nsqd, team)
-        result.messages = connections
-        each = (result.pss - before.pss) / connections
-        result.note = f"{each:.0f} bytes of PSS each, {reports[0]['lost']} lost"
-        yield result
-
-
-SCENARIOS: dict[str, Callable[[Settings], Iterator[Result]]] = {
-    "batches": batches,
-    "pipe": single_pipelined,
-    "wait": single_waiting,
-    "through": through,
-    "latency": latency,
-    "disk": overflow,
-    "idle": idle_connections,
-}
-
-
 # -- figures
 
 
-def percentiles(nanoseconds: list[int]) -> tuple[float, float]:
-    """p50 and p99 in microseconds."""
-    ordered = sorted(nanoseconds)
-    return ordered[len(ordered) // 2] / 1e3, ordered[len(ordered) * 99 // 100] / 1e3
+def percentiles(nanoseconds: list[int]) -> dict[str, float]:
+    """p50, p99 and p99.9 in microseconds."""
+    ordered = sorted(nanoseconds) or [0]
+    last = len(ordered) - 1
+    shares = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
+    return {name: ordered[round(last * share)] / 1e3 for name, share in shares.items()}
+
+
+def told(name: str, figures: dict[str, float], unit: float = 1.0, digits: int = 0) -> str:
+    """Percentiles for a note."""
+    p50, p99, p999 = (figures[each] / unit for each in ("p50", "p99", "p999"))
+    return f"{name} p50 {p50:.{digits}f}, p99 {p99:.{digits}f}, p99.9 {p999:.{digits}f}"
 
 
 def medians(results: list[Result]) -> list[Result]:
-    """One result for each scenario: the run with the median CPU a message."""
+    """One result for each scenario: the median run. The floor is the median of its runs."""
     found = []
     for name in dict.fromkeys(result.scenario for result in results):
         runs = sorted(
-            (result for result in results if result.scenario == name),
-            key=lambda result: result.daemon_us,
+            (result for result in results if result.scenario == name), key=lambda one: one.rank
         )
-        found.append(runs[(len(runs) - 1) // 2])
+        median = runs[(len(runs) - 1) // 2]
+        if floors := [each.floor_cpu / each.messages for each in runs if each.floor_cpu]:
+            median.floor_cpu = statistics.median(floors) * median.messages
+        found.append(median)
     return found
 
 
 HEADER = (
-    f"{'scenario':32} {'msg/s':>10} {'CPU us/msg':>10} {'load us/msg':>11} "
+    f"{'scenario':34} {'msg/s':>10} {'CPU us/msg':>10} {'x floor':>7} {'load us/msg':>11} "
     f"{'RSS MB':>7} {'PSS MB':>7}"
 )
 
 
 def row(result: Result) -> str:
+    floors = f"{result.floors:.2f}" if result.floor_cpu else ""
     return (
-        f"{result.scenario:32} {result.rate:>10,.0f} {result.daemon_us:>10.3f} "
+        f"{result.scenario:34} {result.rate:>10,.0f} {result.daemon_us:>10.3f} {floors:>7} "
         f"{result.load_us:>11.3f} {result.rss / 1e6:>7.0f} {result.pss / 1e6:>7.0f}"
         f"{'  ' + result.note if result.note else ''}"
     )
 
 
-def run(settings: Settings, wanted: list[str], say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """The medians of the scenarios wanted, told one by one."""
+Runs = Callable[[Settings], Iterator[Result]]
+
+
+def run(
+    settings: Settings, chosen: dict[str, Runs], say: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """The medians of the scenarios chosen, told one by one."""
     rows = []
     say(HEADER)
-    for name in wanted:
-        results = list(SCENARIOS[name](settings))
+    for name, scenario in chosen.items():
+        try:
+            results = list(scenario(settings))
+        except NotOffered as error:
+            say(f"{name}: left out, {error}")
+            continue
         for result in medians(results):
             say(row(result))
             runs = [each for each in results if each.scenario == result.scenario]
             rows.append(
                 asdict(result)
                 | {
-                    "workers": settings.workers,
+                    "name": name,
                     "rate": result.rate,
                     "daemon_us": result.daemon_us,
                     "load_us": result.load_us,
+                    "busiest_us": result.busiest_us,
+                    "floors": result.floors,
                     "runs_daemon_us": [each.daemon_us for each in runs],
                     "median_rate": statistics.median(each.rate for each in runs),
                 }

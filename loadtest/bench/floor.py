@@ -1,0 +1,36 @@
+"""The floor beside an nsqd: a server of the same system calls without a broker in it.
+
+It takes the load that nsqd takes (floor.c says what of it), so that a cost can be told as a
+multiple of what the kernel alone takes on that machine.
+"""
+
+import contextlib
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from loadtest.bench.daemon import Daemon
+
+SOURCE = Path(__file__).with_name("floor.c")
+
+
+@contextlib.contextmanager
+def running(size: int) -> Iterator[Daemon]:
+    """The floor, compiled on the spot; its messages have bodies of `size` bytes."""
+    with tempfile.TemporaryDirectory(prefix="nsqcy-floor-") as folder:
+        program = Path(folder) / "floor"
+        compiler = os.environ.get("CC", "cc").split()
+        subprocess.run([*compiler, "-O2", "-Wall", "-o", program, SOURCE], check=True)
+        process = subprocess.Popen(
+            [program, str(size)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            port = int(process.stdout.readline())
+            yield Daemon(("127.0.0.1", port), None, process.pid)
+        finally:
+            process.stdin.close()
+            process.wait()
+            process.stdout.close()

@@ -1,0 +1,162 @@
+"""Messages that are not for now: deferred by their publisher, or handed back by their consumer."""
+
+import random
+import struct
+import time
+from collections.abc import Callable, Iterator
+
+from loadtest.bench import load
+from loadtest.bench.daemon import Address, Daemon
+from loadtest.bench.scenarios.many import PROCESSES, each, warmed_up
+from loadtest.bench.speed import READY, Result, Settings, measure, percentiles, publish, told
+from nsqcy._wire import command, finish_all
+
+AHEAD = 100  # DPUBs sent before their answers are read
+MS = 1_000_000
+
+
+# -- loads
+
+
+def dpub(
+    address: Address,
+    topics: list[str],
+    size: int,
+    delays: list[int],
+    team: load.Team,
+    index: int,
+) -> Callable[[], load.Report]:
+    """A message for each of the delays (ms), to the topics in turn; each carries when it is due."""
+    sock = load.producer(address)
+    lines = [f"DPUB {topic} ".encode() for topic in topics]
+    head = struct.pack(">i", size)
+    pad = bytes(size - load.STAMPS.size)
+    stamps = load.STAMPS.pack
+
+    def run() -> load.Report:
+        for start in range(0, len(delays), AHEAD):
+            some = delays[start : start + AHEAD]
+            now = time.monotonic_ns()
+            commands = [
+                b"%b%d\n%b%b%b"
+                % (lines[n % len(lines)], delay, head, stamps(now + delay * MS, now), pad)
+                for n, delay in enumerate(some, start)
+            ]
+            sock.sendall(b"".join(commands))
+            load.expect(sock, load.OK * len(some))
+        return {"messages": len(delays)}
+
+    return run
+
+
+def requeueing(
+    address: Address,
+    topic: str,
+    messages: int,
+    times: int,
+    delay: int,
+    team: load.Team,
+    index: int,
+) -> Callable[[], load.Report]:
+    """A consumer that hands so many deliveries back, as often as there are messages and times, and
+    finishes the rest."""
+    sock = load.consumer(address, topic, "bench", 0)
+    room = memoryview(bytearray(2 * load.RECEIVE))
+    end = b" %d\n" % delay
+    line = len(b"FIN 0123456789abcdef\n")
+
+    def run() -> load.Report:
+        have = taken = 0
+        sock.sendall(command(b"RDY", b"%d" % READY))
+        while taken < messages * (times + 1):
+            have += sock.recv_into(room[have:])
+            lines, used, count = finish_all(room[:have])
+            back = line * max(0, min(count, messages * times - taken))
+            if count:
+                handed = lines[:back].replace(b"FIN", b"REQ").replace(b"\n", end)
+                sock.sendall(handed + lines[back:])
+            elif have >= 8:
+                used = load.other_frame(sock, bytes(room[:have]))
+            taken += count
+            room[: have - used] = room[used:have]
+            have -= used
+        return {"messages": messages * times}
+
+    return run
+
+
+# -- scenarios
+
+
+def shuffled(count: int, seconds: float, lead: float) -> list[int]:
+    """Delays in ms that are spread evenly behind a lead, in no order."""
+    span = round(seconds * 1000)
+    delays = [round(lead * 1000) + number * span // count for number in range(count)]
+    random.Random(count).shuffle(delays)
+    return delays
+
+
+def lateness(result: Result, reports: list[load.Report]) -> Result:
+    found = percentiles([ns for report in reports for ns in report["since_due"]])
+    result.figures |= {f"{name}_us": us for name, us in found.items()}
+    result.order = "p99_us"
+    result.note = told("ms late:", found, 1000, 2)
+    return result
+
+
+def deferred(settings: Settings) -> Iterator[Result]:
+    """Due over a minute; the smaller the scale, the shorter, at the same rate."""
+    messages, seconds = settings.count(1_000_000), 60 * settings.scale
+    lead = max(2.0, 10 * settings.scale)
+    size = max(settings.size, load.STAMPS.size)
+    with settings.nsqd() as nsqd, settings.topic(nsqd) as topic:
+        before = warmed_up(settings, nsqd)
+        with load.Team(1) as consuming, load.Team(1) as publishing:
+            consuming.add(load.finishing, nsqd.tcp, topic, READY, messages, slice(0, 1), size)
+            consuming.ready()
+            publishing.add(dpub, nsqd.tcp, [topic], size, shuffled(messages, seconds, lead))
+            result = measure(f"DPUB, {messages:,} deferred", nsqd, publishing)[0]
+            yield each(result, before, "message", messages)
+            if result.seconds > lead:
+                raise RuntimeError("the first was due before the last was published")
+            result, reports = measure(f"... due over {seconds:.0f} s", nsqd, consuming)
+            result.seconds = reports[0]["ended"] - reports[0]["first"]
+            yield lateness(result, reports)
+
+
+def young(settings: Settings) -> Iterator[Result]:
+    """Channels that are new, and have one deferred message each."""
+    count = settings.some(10_000, 100) // PROCESSES * PROCESSES
+    seconds, lead = 10 * settings.scale, 1.0
+    size = max(settings.size, load.STAMPS.size)
+    with settings.nsqd() as nsqd, settings.topics(nsqd, count) as topics:
+        before = warmed_up(settings, nsqd)
+        with load.Team(PROCESSES + 1) as team:
+            for number in range(PROCESSES):
+                places = [(topic, "bench") for topic in topics[number::PROCESSES]]
+                slots = slice(0, PROCESSES)
+                team.add(load.crowd, nsqd.tcp, places, 1, count, slots, size)
+            team.ready()
+            team.add(dpub, nsqd.tcp, topics, size, shuffled(count, seconds, lead))
+            name = f"{count:,} channels, 1 deferred each"
+            result, reports = measure(name, nsqd, team, slice(0, PROCESSES))
+        each(result, before, "channel and its connection", count)
+        memory = result.note
+        lateness(result, reports[:PROCESSES]).note += f"; {memory}"
+        yield result
+
+
+def requeues(settings: Settings) -> Iterator[Result]:
+    """Every message is handed back again and again, at once or for a second."""
+    messages = settings.count(200_000)
+    with settings.nsqd() as nsqd:
+        for times, delay in ((5, 0), (2, 1000)):
+            for _ in range(settings.repeat):
+                yield storm(settings, nsqd, messages, times, delay)
+
+
+def storm(settings: Settings, nsqd: Daemon, messages: int, times: int, delay: int) -> Result:
+    with settings.topic(nsqd) as topic, load.Team(1) as team:
+        publish(settings, nsqd, topic, messages)
+        team.add(requeueing, nsqd.tcp, topic, messages, times, delay)
+        return measure(f"REQ {delay}, {times} times each", nsqd, team)[0]

@@ -1,0 +1,96 @@
+"""Many of something: channels, topics, connections, messages. What they cost, in memory too."""
+
+import time
+from collections.abc import Iterator
+
+from loadtest.bench import load
+from loadtest.bench.daemon import Daemon
+from loadtest.bench.speed import Result, Settings, consume, measure, publish
+
+SETTLE = 1.0  # seconds until a daemon has let go of what a client needed
+PROCESSES = 2
+
+
+def warmed_up(settings: Settings, nsqd: Daemon) -> int:
+    """Bytes of memory of a daemon that has seen its first clients."""
+    messages = settings.count(0)
+    with settings.topic(nsqd) as topic:
+        publish(settings, nsqd, topic, messages)
+        consume(nsqd, topic, messages)
+    time.sleep(SETTLE)
+    return nsqd.memory()["Pss"]
+
+
+def each(result: Result, before: int, what: str, things: int) -> Result:
+    """A result whose note tells how much memory has grown for each of some things."""
+    grown = (result.pss - before) / things
+    result.figures["bytes"] = grown
+    result.note = f"{grown:,.0f} B a {what}"
+    return result
+
+
+def queued(settings: Settings) -> Iterator[Result]:
+    messages = settings.count(2_000_000)
+    for _ in range(settings.repeat):
+        with settings.nsqd() as nsqd, settings.topic(nsqd) as topic:
+            before = warmed_up(settings, nsqd)
+            result = publish(settings, nsqd, topic, messages, "messages queued")
+            yield each(result, before, "message", messages)
+
+
+def fanout(settings: Settings) -> Iterator[Result]:
+    """Channels nobody consumes: every copy stays queued."""
+    messages = settings.count(500_000)
+    for channels in (1, 10, 50):
+        for _ in range(settings.repeat):
+            with settings.nsqd() as nsqd, settings.topic(nsqd) as topic:
+                before = warmed_up(settings, nsqd)
+                for number in range(channels):
+                    load.consumer(nsqd.tcp, topic, f"channel{number}", 0).close()
+                result = publish(settings, nsqd, topic, messages, f"1 topic to {channels} channels")
+                yield each(result, before, "message", messages)
+
+
+def topics(settings: Settings) -> Iterator[Result]:
+    """Topics that come to be by one message, and then get another."""
+    count = settings.some(10_000, 100)
+    for _ in range(settings.repeat):
+        with settings.nsqd() as nsqd, settings.topics(nsqd, count) as names:
+            before = warmed_up(settings, nsqd)
+            for what in ("new topics", "topics, a message each"):
+                with load.Team(1) as team:
+                    team.add(load.one_each, nsqd.tcp, names, settings.body)
+                    result = measure(f"{count:,} {what}", nsqd, team)[0]
+                yield each(result, before, "topic", count)
+
+
+def idle(settings: Settings) -> Iterator[Result]:
+    connections = settings.some(5_000, 100)
+    with settings.nsqd() as nsqd, settings.topic(nsqd) as topic:
+        warmed_up(settings, nsqd)
+        with load.Team(1) as team:
+            team.add(load.idle, nsqd.tcp, topic, 1, 0.0)
+            before = measure("", nsqd, team)[0].pss
+        with load.Team(1) as team:
+            team.add(load.idle, nsqd.tcp, topic, connections, 3.0)
+            result, reports = measure("idle subscribed connections", nsqd, team)
+        result.messages = connections
+        each(result, before, "connection", connections)
+        result.note += f", {reports[0]['lost']} lost"
+        yield result
+
+
+def consumers(settings: Settings) -> Iterator[Result]:
+    """A queue that is emptied by very many, one message at a time each."""
+    count = settings.some(2_000, 50)
+    messages = settings.count(100_000)
+    with settings.nsqd() as nsqd:
+        for _ in range(settings.repeat):
+            with settings.topic(nsqd) as topic, load.Team(PROCESSES) as team:
+                publish(settings, nsqd, topic, messages)
+                for _ in range(PROCESSES):
+                    places = [(topic, "bench")] * (count // PROCESSES)
+                    slots = slice(0, PROCESSES)
+                    team.add(load.crowd, nsqd.tcp, places, 1, messages, slots, 0)
+                name = f"{count:,} consumers with RDY 1"
+                yield measure(name, nsqd, team)[0]

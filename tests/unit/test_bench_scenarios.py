@@ -1,0 +1,189 @@
+"""What the scenarios of `make bench` are made of: the load, the floor, and the arithmetic."""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from loadtest.bench import __main__ as command_line
+from loadtest.bench import floor, load, procfs, speed
+from loadtest.bench.daemon import Daemon
+from loadtest.bench.scenarios import SCENARIOS, later
+from nsqcy.layers import SnappyLayer
+
+SIZE = 200
+BODY = b"x" * SIZE
+
+
+@pytest.fixture(scope="module")
+def ground() -> Iterator[Daemon]:
+    with floor.running(SIZE) as one:
+        yield one
+
+
+def test_the_floor_answers_every_publish(ground: Daemon) -> None:
+    command = load.mpub("topic", [BODY] * 50)
+    with load.Team(2) as team:
+        team.add(load.pipelined, ground.tcp, command, 50, 40, 8)
+        team.add(load.waiting, ground.tcp, [load.pub("topic", BODY)], 1, 500, 5)
+        result, _ = speed.measure("both", ground, team)
+    assert result.messages == 40 * 50 + 500
+    assert result.daemon_cpu > 0
+
+
+@pytest.mark.parametrize("step", [1, 3, 1000])
+def test_the_floor_takes_commands_in_any_pieces(ground: Daemon, step: int) -> None:
+    sock = load.producer(ground.tcp)
+    data = load.pub("topic", BODY) + b"NOP\n" + load.mpub("topic", [BODY] * 3)
+    for start in range(0, len(data), step):
+        sock.sendall(data[start : start + step])
+    load.expect(sock, load.OK * 2)
+    sock.close()
+
+
+def test_the_floor_sends_no_more_than_rdy_allows(ground: Daemon) -> None:
+    sock = load.consumer(ground.tcp, "topic", "channel", 3)
+    frame = 8 + 26 + SIZE
+    received = load.exactly(sock, 3 * frame)
+    sock.settimeout(0.05)
+    with pytest.raises(TimeoutError):
+        sock.recv(1)
+    sock.settimeout(None)
+    sock.sendall(b"FIN %b\n" % received[18:34])
+    assert len(load.exactly(sock, frame)) == frame
+    sock.close()
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["one", "crowd"])
+def test_consumers_have_as_many_as_they_were_to(ground: Daemon, many: bool) -> None:
+    with load.Team(2) as team:
+        for _ in range(2):
+            if many:
+                places = [("topic", "channel")] * 3
+                team.add(load.crowd, ground.tcp, places, 5, 5000, slice(0, 2), 0)
+            else:
+                team.add(load.finishing, ground.tcp, "topic", 100, 5000, slice(0, 2), 0)
+        result, reports = speed.measure("taken", ground, team)
+    assert result.messages == sum(report["messages"] for report in reports) >= 5000
+
+
+def test_paced_messages_say_when_they_were_due() -> None:
+    """One that could not be sent in time is late by its own stamp."""
+    with socket.create_server(("127.0.0.1", 0)) as server, load.Team(1) as team:
+        team.add(load.paced, server.getsockname(), "topic", SIZE, 1000, 20)
+        sock, _ = server.accept()
+        sock.sendall(load.OK)
+        identify = sock.recv(4096)
+        while not identify.endswith(b"}"):
+            identify += sock.recv(4096)
+        team.ready()
+        (report,) = team.run()
+        one = len(load.pub("topic", BODY))
+        data = load.exactly(sock, 20 * one)
+        sock.close()
+    stamps = [load.STAMPS.unpack_from(data, n * one + one - SIZE) for n in range(20)]
+    assert [due - stamps[0][0] for due, _ in stamps] == [n * 1_000_000 for n in range(20)]
+    assert report["late"] == [sent - due for due, sent in stamps]
+    assert min(report["late"]) >= 0
+
+
+def test_a_snappy_socket_and_the_layer_understand_each_other() -> None:
+    ours, theirs = socket.socketpair()
+    wrapped, layer = load.SnappySocket(ours), SnappyLayer()
+    wrapped.sendall(b"FIN\n" * 50_000)
+    said = b""
+    theirs.setblocking(False)
+    while len(said) < 200_000:
+        layer.feed(theirs.recv(65536))
+        while piece := layer.read():
+            said += piece
+    assert said == b"FIN\n" * 50_000
+    layer.write(b"answer")
+    theirs.setblocking(True)
+    theirs.sendall(layer.take())
+    room = bytearray(10)
+    assert wrapped.recv_into(memoryview(room)) == 6 and room[:6] == b"answer"
+    wrapped.close()
+    theirs.close()
+
+
+def test_the_other_end_of_a_connection_is_found() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert procfs.listener(port) == os.getpid()
+        ours = socket.create_connection(("127.0.0.1", port))
+        theirs, _ = server.accept()
+        assert procfs.holder([os.getpid()], ours.getsockname()[1]) == os.getpid()
+        theirs.close()
+        ours.close()
+    assert procfs.holder([os.getpid()], port) == 0
+
+
+def test_cpu_time_is_that_of_the_process() -> None:
+    before = procfs.cpu_seconds(os.getpid())
+    spent = time.process_time()
+    while time.process_time() - spent < 0.01:
+        sum(range(1000))
+    assert 0.01 <= procfs.cpu_seconds(os.getpid()) - before < 5
+
+
+def result(scenario: str, cpu: float, **fields: object) -> speed.Result:
+    return speed.Result(scenario, 100, 1.0, cpu, 1.0, **fields)  # type: ignore[arg-type]
+
+
+def test_the_median_run_is_shown_with_the_median_floor() -> None:
+    runs = [result("a", cpu, floor_cpu=ground) for cpu, ground in ((3, 9), (1, 1), (2, 2))]
+    runs.append(result("b", 7))
+    shown = speed.medians(runs)
+    assert [(each.scenario, each.daemon_cpu, each.floor_cpu) for each in shown] == [
+        ("a", 2, 2),
+        ("b", 7, 0),
+    ]
+    assert [each.floors for each in shown] == [1, 0]
+
+
+def test_another_figure_may_say_which_run_is_the_median() -> None:
+    runs = [
+        result("a", cpu, figures={"p99_us": late}, order="p99_us")
+        for cpu, late in ((1, 30), (2, 10), (3, 20))
+    ]
+    assert speed.medians(runs)[0].daemon_cpu == 3
+
+
+def test_the_floor_is_told_for_as_many_messages() -> None:
+    ground = speed.Result("floor", 50, 1.0, 2.0, 1.0)
+    assert speed.beside(result("a", 8), ground).floors == 2
+
+
+def test_percentiles() -> None:
+    found = speed.percentiles([n * 1000 for n in range(1001)])
+    assert found == {"p50": 500, "p99": 990, "p999": 999}
+    assert speed.percentiles([]) == {"p50": 0, "p99": 0, "p999": 0}
+
+
+def test_delays_are_spread_evenly() -> None:
+    delays = later.shuffled(1000, seconds=10, lead=2)
+    assert sorted(delays) == list(range(2000, 12_000, 10))
+    assert delays != sorted(delays)
+
+
+def test_the_help_has_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command_line.main(["speed", "--help"])
+    told = capsys.readouterr().out
+    for name, scenario in SCENARIOS.items():
+        assert f" {name} " in told and scenario.about in told
+
+
+def test_figures_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = partial(result, "made up")
+    scenario = SCENARIOS["pipe"].__class__(lambda settings: iter([ran(cpu=2.0)]), "made up")
+    monkeypatch.setitem(SCENARIOS, "pipe", scenario)
+    assert command_line.main(["--only=pipe", f"--json={tmp_path / 'out.json'}"]) == 0
+    (row,) = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert row["name"] == "pipe" and row["daemon_us"] == 20_000 and row["durability"] == "memory"
