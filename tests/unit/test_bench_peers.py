@@ -397,8 +397,16 @@ def test_no_round_begins_too_late(drivers: Any, monkeypatch: pytest.MonkeyPatch)
         begun.append(clock[0])
         clock[0] += 10
 
-    work.run([Idle(begin)], work.Settings(rounds=9, deadline=35.0), lambda text: None)  # type: ignore[list-item]
-    assert begun == [0.0, 10.0, 20.0]
+    def rounds(deadline: float) -> list[float]:
+        clock[0] = 0.0
+        begun.clear()
+        settings = work.Settings(rounds=9, deadline=deadline)
+        work.run([Idle(begin)], settings, lambda text: None)  # type: ignore[list-item]
+        return begun
+
+    assert rounds(35.0) == [0.0, 10.0, 20.0]
+    assert rounds(-1.0) == [0.0]
+    assert len(rounds(float("inf"))) == 9
 
 
 # -- their life

@@ -37,7 +37,7 @@ class Settings:
     messages: int = 1_000_000
     size: int = 200
     rounds: int = 3
-    deadline: float = float("inf")  # no round begins that would end later
+    deadline: float = float("inf")  # no round but the first begins that would end later
 
     @property
     def body(self) -> bytes:
@@ -366,19 +366,20 @@ def run(
     """Everybody's turn in each round, and the medians of the rounds."""
     runs: list[Run] = []
     longest = 0.0
-    done = 0
-    for done in range(1, settings.rounds + 1):
+    rounds = 0
+    while rounds < settings.rounds:
         began = time.monotonic()
-        if began + longest > settings.deadline:
-            done -= 1
+        if rounds and began + longest > settings.deadline:
+            say(f"  no time for more than {rounds} rounds")
             break
+        rounds += 1
         for driver in drivers:
             turn = time.monotonic()
             with driver.start() as server:
                 runs += Turn(driver, server, settings).all()
-            say(f"  round {done}: {driver.name}, {time.monotonic() - turn:.1f} s")
+            say(f"  round {rounds}: {driver.name}, {time.monotonic() - turn:.1f} s")
         longest = max(longest, time.monotonic() - began)
-    return [row | {"size": settings.size, "rounds": done} for row in medians(runs)]
+    return [row | {"size": settings.size, "rounds": rounds} for row in medians(runs)]
 
 
 def medians(runs: Sequence[Run]) -> list[dict[str, Any]]:
