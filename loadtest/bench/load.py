@@ -337,8 +337,7 @@ def paced(
                 answered += take_answers(sock)
             sent += part
         # Closed with answers unread, a connection would take what the daemon has not read with it.
-        while answered < len(OK) * count:
-            answered += len(sock.recv(RECEIVE))
+        expect(sock, (OK * count)[answered:])
         return {"messages": count, "late": late}
 
     return run
