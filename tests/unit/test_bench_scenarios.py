@@ -77,7 +77,7 @@ def test_paced_messages_say_when_they_were_due() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, load.Team(1) as team:
         team.add(load.paced, server.getsockname(), "topic", SIZE, 1000, 20)
         sock, _ = server.accept()
-        sock.sendall(load.OK)
+        sock.sendall(load.OK * (1 + 20))
         identify = sock.recv(4096)
         while not identify.endswith(b"}"):
             identify += sock.recv(4096)
