@@ -26,6 +26,12 @@ NODE_MODULES = Path(
 ).absolute()
 LIBRARIES = ("pynsq", "gnsq", "nsqjs")
 OURS = ("aio", "blocking")
+# The same programs with another import line.
+IMPORTS = {
+    "pynsq": ("import nsq\n", "from nsqcy.compat import pynsq as nsq\n"),
+    "gnsq": ("import gnsq", "from nsqcy.compat import gnsq"),
+}
+SHIMS = tuple(f"{name}-shim" for name in IMPORTS)
 
 
 def absent(library: str) -> str:
@@ -54,19 +60,33 @@ def need_all() -> None:
             pytest.skip(reason)
 
 
+def command_of(library: str, script: str) -> list[str]:
+    """What runs a program, given without the end of its name."""
+    if library == "nsqjs":
+        return ["node", str(PROGRAMS / f"{script}.js")]
+    path = PROGRAMS / f"{script}.py"
+    if library not in SHIMS:
+        return [sys.executable, str(path)]
+    theirs, ours = IMPORTS[library.removesuffix("-shim")]
+    text = path.read_text()
+    assert theirs in text
+    # As if it were that file: it imports what is beside it.
+    start = f"import sys; sys.path[0] = {str(PROGRAMS)!r}\n"
+    return [sys.executable, "-c", start + text.replace(theirs, ours)]
+
+
 class Program:
     """One run of a client program."""
 
     def __init__(self, library: str, daemon: Nsqd | None, mode: str, **options: Any) -> None:
-        script = PROGRAMS / f"{library}_client.{'js' if library == 'nsqjs' else 'py'}"
-        program = "node" if library == "nsqjs" else sys.executable
+        command = command_of(library, f"{library.removesuffix('-shim')}_client")
         words = [f"--address=127.0.0.1:{daemon.tcp_port}"] if daemon else []
         for name, value in options.items():
             words.append(f"--{name}" if value is True else f"--{name}={value}")
         self.library = library
         self.errors: list[str] = []
         self.process = subprocess.Popen(
-            [program, str(script), mode, *words],
+            [*command, mode, *words],
             env=os.environ | {"NSQCY_NODE_MODULES": str(NODE_MODULES)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

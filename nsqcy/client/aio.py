@@ -609,16 +609,18 @@ class Producer(ProducerView, _Face):
         return count
 
     def publish_nowait(
-        self, topic: str, data: bytes, defer: int | None = None
+        self, topic: str, data: bytes, defer: int | None = None, timeout: float | None = None
     ) -> asyncio.Future[bytes]:
         """As publish(), without waiting: the result comes by the future. Whoever never waits
         should look at `is_full`."""
         head = self._pub[topic] if defer is None else dpub_head(topic, defer)
-        return self._send(topic, head, message_body(data), None)
+        return self._send(topic, head, message_body(data), timeout)
 
-    def multipublish_nowait(self, topic: str, messages: Iterable[bytes]) -> asyncio.Future[bytes]:
+    def multipublish_nowait(
+        self, topic: str, messages: Iterable[bytes], timeout: float | None = None
+    ) -> asyncio.Future[bytes]:
         """multipublish() as publish_nowait() does it."""
-        return self._send(topic, self._mpub[topic], mpub_body(messages), None)
+        return self._send(topic, self._mpub[topic], mpub_body(messages), timeout)
 
     pub = publish
     mpub = multipublish

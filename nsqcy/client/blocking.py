@@ -39,7 +39,7 @@ from nsqcy.client.face import (
 from nsqcy.client.loop import Loop
 from nsqcy.client.options import Address, Addresses, ConsumerKeywords, ProducerKeywords
 from nsqcy.client.producer import Heads, ProducerCore, dpub_head
-from nsqcy.client.runtime import Future, Gate, Kind, runtime_of
+from nsqcy.client.runtime import Event, Future, Gate, Kind, runtime_of
 
 GRACE = 2.0  # seconds beyond close_timeout, within which an end comes by itself
 AT_EXIT = 1.0  # seconds that whoever nobody has closed may keep the program
@@ -96,9 +96,9 @@ class Consumer(ConsumerView):
     `runtime` is `threads`, `gevent`, or `auto`: gevent where it has patched the standard library.
 
     Callbacks: on_error(error) of connections, on_exception(message, error) of handlers,
-    on_giving_up(message) before one with too many attempts is finished, on_heartbeat(connection).
-    They are called beside the program, and must not wait for the consumer. Raises ValueError and
-    TypeError for options that make no sense.
+    on_giving_up(message) before one with too many attempts is finished, on_heartbeat(connection),
+    on_ready(connection) when one has subscribed. They are called beside the program, and must not
+    wait for the consumer. Raises ValueError and TypeError for options that make no sense.
     """
 
     def __init__(
@@ -116,6 +116,7 @@ class Consumer(ConsumerView):
         on_exception: Callable[[Message, BaseException], object] | None = None,
         on_giving_up: Callable[[Message], object] | None = None,
         on_heartbeat: Callable[[Connection], object] | None = None,
+        on_ready: Callable[[Connection], object] | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
         if concurrency < 1:
@@ -137,6 +138,7 @@ class Consumer(ConsumerView):
         self.core.on_exception = on_exception
         self.core.on_giving_up = on_giving_up
         self.core.on_heartbeat = self._loop.told_later(on_heartbeat)
+        self.core.on_ready = self._loop.told_later(on_ready)
         self._loop.core = self.core
         self._loop.on_end = self._end
         self._loop.at_exit = self._close_at_exit
@@ -145,6 +147,7 @@ class Consumer(ConsumerView):
         self._queue = deque()
         self._waiters = _Waiters(self._loop)
         self._inside: list[object] = []  # threads that iterate, handle, or wait for the end
+        self._handlers: deque[Event] = deque()  # of workers that go on
         self._closed = False
         self._paused = 0  # max_in_flight before the pause
 
@@ -207,7 +210,7 @@ class Consumer(ConsumerView):
         self._begin_end(graceful)
         runtime = self._loop.runtime
         if wait and runtime.current() not in self._inside and runtime.can_wait():
-            self._await_end()
+            self._await_end(graceful)
 
     def _begin_end(self, graceful: bool) -> None:
         self._closed = True
@@ -225,9 +228,14 @@ class Consumer(ConsumerView):
         if not self._loop.ended.wait(AT_EXIT):
             self.close(graceful=False)
 
-    def _await_end(self) -> None:
-        if self._loop.may_be_awaited:
-            self._loop.ended.wait(self.core.options.close_timeout + GRACE)
+    def _await_end(self, graceful: bool) -> None:
+        if not self._loop.may_be_awaited:
+            return
+        deadline = self._loop.now() + self.core.options.close_timeout
+        self._loop.ended.wait(self.core.options.close_timeout + GRACE)
+        if graceful:  # handlers may have something to do after they have answered
+            for ended in list(self._handlers):
+                ended.wait(max(0.0, deadline - self._loop.now()))
 
     def _stop(self, queued: list[Message], graceful: bool) -> None:
         with self._loop.lock:
@@ -238,6 +246,7 @@ class Consumer(ConsumerView):
 
     def _end(self) -> None:
         self._closed = True
+        self._queue.clear()  # in the child of a fork they are the parent's
         self._waiters.wake_all()
 
     def __enter__(self) -> Self:
@@ -251,7 +260,7 @@ class Consumer(ConsumerView):
         trace: TracebackType | None,
     ) -> None:
         self._begin_end(graceful=error is None)
-        self._await_end()
+        self._await_end(graceful=error is None)
 
     # -- messages
 
@@ -323,9 +332,11 @@ class Consumer(ConsumerView):
             self._waiters.wake(len(messages))
 
     def _spawn_worker(self, handler: Handler) -> None:
-        self._loop.runtime.spawn(f"nsqcy handler {self.core.name}", self._work, handler)
+        ended = self._loop.runtime.event()
+        self._handlers.append(ended)
+        self._loop.runtime.spawn(f"nsqcy handler {self.core.name}", self._work, handler, ended)
 
-    def _work(self, handler: Handler) -> None:
+    def _work(self, handler: Handler, ended: Event) -> None:
         """Handle messages until the end."""
         try:
             for message in self:
@@ -336,6 +347,8 @@ class Consumer(ConsumerView):
                 else:
                     self.core.handled(message, result)
         finally:
+            ended.set()
+            self._handlers.remove(ended)
             if not self._closed:  # it was ended by something that is not an error
                 self._spawn_worker(handler)
 
@@ -523,15 +536,19 @@ class Producer(ProducerView):
             raise error
         return count
 
-    def publish_nowait(self, topic: str, data: bytes, defer: int | None = None) -> Future:
+    def publish_nowait(
+        self, topic: str, data: bytes, defer: int | None = None, timeout: float | None = None
+    ) -> Future:
         """As publish(), without waiting: the result comes by the future, a concurrent.futures.
         Future or a gevent AsyncResult. Whoever never waits should look at `is_full`."""
         head = self._pub[topic] if defer is None else dpub_head(topic, defer)
-        return self._send(topic, head, message_body(data), INFINITE)
+        return self._send(topic, head, message_body(data), self._deadline(timeout))
 
-    def multipublish_nowait(self, topic: str, messages: Iterable[bytes]) -> Future:
+    def multipublish_nowait(
+        self, topic: str, messages: Iterable[bytes], timeout: float | None = None
+    ) -> Future:
         """multipublish() as publish_nowait() does it."""
-        return self._send(topic, self._mpub[topic], mpub_body(messages), INFINITE)
+        return self._send(topic, self._mpub[topic], mpub_body(messages), self._deadline(timeout))
 
     pub = publish
     mpub = multipublish
@@ -543,9 +560,12 @@ class Producer(ProducerView):
     def _sent(self, topic: str, head: bytes, body: bytes, timeout: float | None) -> bytes:
         if self._loop.is_current:
             raise RuntimeError("a callback cannot wait for its own producer: use publish_nowait()")
-        deadline = INFINITE if timeout is None else self._loop.now() + timeout
+        deadline = self._deadline(timeout)
         self._have_room(deadline)
         return self._send(topic, head, body, deadline).result()
+
+    def _deadline(self, timeout: float | None) -> float:
+        return INFINITE if timeout is None else self._loop.now() + timeout
 
     def _send(self, topic: str, head: bytes, body: bytes, deadline: float) -> Future:
         loop, core = self._loop, self.core

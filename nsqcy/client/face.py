@@ -90,6 +90,11 @@ class ProducerView:
         return self.core.running
 
     @property
+    def is_connected(self) -> bool:
+        """Whether some nsqd can be published to now."""
+        return self.core.is_connected
+
+    @property
     def is_full(self) -> bool:
         """Whether max_pending bytes are without an answer."""
         return self.core.is_full

@@ -1,8 +1,8 @@
 """What a producer decides, sans I/O.
 
-Owns its connections to one nsqd or to a pool of them, fixed or found through lookupds; which of
-them a publish goes to; the order in which answers belong to publishes; and what is tried again
-where. Knows no socket and no thread: a face (aio, blocking) is its Net.
+Owns which nsqd a publish goes to, the order in which answers belong to publishes, and what is tried
+again where. Its nsqds, one or a pool, are core.py's. Knows no socket and no thread: a face (aio,
+blocking) is its Net.
 
 A publish whose connection is lost may have been done. It is tried on another nsqd, so that with
 more than one nsqd a message may be published twice but does not get lost; with a single one it
@@ -10,16 +10,17 @@ fails, and its caller knows best. What was sent behind a publish that nsqd refus
 so it is tried again wherever there is a connection.
 """
 
-import logging
 import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from contextlib import AbstractContextManager
+from typing import Any
 
 from nsqcy._client import Message, Publish
 from nsqcy.client.connection import Connection, State
+from nsqcy.client.core import Core, Net, log
+from nsqcy.client.core import Nsqd as AnyNsqd
 from nsqcy.client.errors import (
     Closed,
     ConnectionFailed,
@@ -29,13 +30,7 @@ from nsqcy.client.errors import (
     ProtocolError,
     PublishTimeout,
 )
-from nsqcy.client.options import (
-    Address,
-    Addresses,
-    lookupd_addresses,
-    nsqd_addresses,
-    producer_options,
-)
+from nsqcy.client.options import Address, Addresses, producer_options
 from nsqcy.names import is_valid_name, quote
 
 # What another nsqd may well accept: this one is at its end, or its disk is.
@@ -43,41 +38,16 @@ WORTH_ANOTHER = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 MOST_DEFERRED = 0x7FFFFFFFFFFF  # milliseconds
 MOST_HEADS = 1000  # topics whose command lines are kept
 
-log = logging.getLogger("nsqcy.client")
 
-
-class Net(Protocol):
-    """What a face does for its producer."""
-
-    def now(self) -> float:
-        """Seconds, monotonic."""
-
-    def connect(self, connection: Connection) -> None:
-        """Begin to connect; connected() or lost() will tell."""
-
-    def disconnect(self, connection: Connection) -> None:
-        """Send what waits and close the socket; lost() is not called."""
-
-    def look_up(self) -> None:
-        """Begin to ask lookupds; found() will tell."""
-
-    def stopped(self) -> None:
-        """Nothing more will happen."""
-
-
-class Nsqd:
+class Nsqd(AnyNsqd):
     """An nsqd to publish to."""
 
-    __slots__ = ("connection", "error", "failures", "fixed", "listed", "pending", "retry_at")
+    __slots__ = ("error", "pending")
 
     def __init__(self, *, fixed: bool) -> None:
-        self.fixed = fixed
-        self.listed = not fixed
-        self.connection: Connection | None = None
+        super().__init__(fixed=fixed)
         self.pending: deque[Publish] = deque()  # sent, in order, without an answer
         self.error: Error | None = None  # of the last attempt to connect
-        self.failures = 0
-        self.retry_at = -math.inf
 
 
 class _GivenUp(Publish):
@@ -117,8 +87,11 @@ def dpub_head(topic: str, defer: int) -> bytes:
     return b"DPUB %b %d\n" % (topic_bytes(topic), defer)
 
 
-class ProducerCore:
-    """A producer of any topics; `lock` is held by whoever calls from another thread."""
+class ProducerCore(Core[Nsqd]):
+    """A producer of any topics."""
+
+    kind = "producer"
+    nsqd = Nsqd
 
     def __init__(
         self,
@@ -131,88 +104,46 @@ class ProducerCore:
         lock: AbstractContextManager[Any] | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        options = producer_options(keywords)
-        self.options, self.lookup_options, self.connection_options = options
-        self.lookupd_http_addresses = lookupd_addresses(lookupd_http_addresses)
-        self.nsqds = {each: Nsqd(fixed=True) for each in nsqd_addresses(nsqd_tcp_addresses)}
-        if not self.nsqds and not self.lookupd_http_addresses:
-            raise ValueError("a producer needs nsqd_tcp_addresses or lookupd_http_addresses")
-        self.name = name or "producer"
-        self.random = rng or random.Random()
-        self.lock = lock or nullcontext()
-        self.running = False
-        self.closing = False
+        self.options, lookup_options, connection_options = producer_options(keywords)
+        super().__init__(
+            net,
+            nsqd_tcp_addresses,
+            lookupd_http_addresses,
+            name=name or "producer",
+            lookup_options=lookup_options,
+            connection_options=connection_options,
+            lock=lock,
+            rng=rng,
+        )
         self.pending_bytes = 0  # of publishes without an answer
         self.retried = 0  # how often one was tried again
         self.waiting: deque[Publish] = deque()  # for a connection
-        self.on_error: Callable[[Error], object] | None = None
         self.on_retry: Callable[[Publish, Error], object] | None = None
-        self._net = net
         self._open: deque[Nsqd] = deque()  # those that can be published to; the first is next
-        self._ask_at = math.inf
-        self._asking = False
-        self._asked = 0
         self._lookup_error: Error | None = None
         self._failures = 0  # attempts to connect that failed since the last round of them
         self._next_deadline = math.inf
-        self._give_up_at = math.inf
 
     # -- what its face calls
-
-    def start(self, now: float) -> None:
-        """Connect, and ask lookupds."""
-        self.running = True
-        if self.lookupd_http_addresses:
-            self._ask_at = now
-        self.tick(now)
 
     @property
     def due(self) -> float:
         """When tick() is next wanted."""
-        if not self.running:
-            return math.inf
-        due = min(self._give_up_at, self._next_deadline)
-        if not self._asking:
-            due = min(due, self._ask_at)
-        for nsqd in self.nsqds.values():
-            due = min(due, nsqd.retry_at if nsqd.connection is None else nsqd.connection.due)
-        return due
+        return min(self._next(), self._next_deadline) if self.running else math.inf
 
     def tick(self, now: float) -> None:
         """Do what is due."""
         if not self.running:
             return
-        for nsqd in list(self.nsqds.values()):
-            if nsqd.connection is not None:
-                self._check(nsqd.connection, now)
+        self._check(now)
         if now >= self._next_deadline:
             self._expire(now)
         if now >= self._give_up_at:
             self._end()
-        if not self.running:
-            return
-        if now >= self._ask_at and not self._asking:
-            self._ask(now)
-        for address, nsqd in list(self.nsqds.items()):
-            if nsqd.connection is None and now >= nsqd.retry_at:
-                nsqd.connection = Connection(address, self.connection_options, self)
-                nsqd.connection.peer = nsqd
-                self._net.connect(nsqd.connection)
-
-    def connected(self, connection: Connection, now: float) -> None:
-        """A socket is there."""
-        connection.begin(now)
-
-    def received(self, connection: Connection, data: bytes, now: float) -> None:
-        """Bytes have come."""
-        try:
-            connection.feed(data, now)
-        except Error as error:
-            self._net.disconnect(connection)
-            self.lost(connection, error, now)
+        if self.running:
+            self._reach_out(now)
 
     def lost(self, connection: Connection, error: Error, now: float) -> None:
-        """A connection could not be made, or is no more."""
         if connection.state is State.CLOSED:
             return
         was_ready = connection.state is State.READY
@@ -231,8 +162,7 @@ class ProducerCore:
         wait = min(interval, self.options.max_reconnect_interval)
         # At once when it had worked: nsqd may have closed only this connection.
         worked = was_ready and not nsqd.failures
-        nsqd.retry_at = now if worked else now + wait * self.random.uniform(0.5, 1.0)
-        nsqd.failures += 1
+        self._retry(nsqd, now, 0 if worked else wait)
         if worked and self.lookupd_http_addresses:
             self._ask_at = min(self._ask_at, now)
         lost, nsqd.pending = nsqd.pending, deque()
@@ -249,25 +179,12 @@ class ProducerCore:
         self._end_if_done()
 
     def found(self, addresses: Iterable[Address], errors: Iterable[str], now: float) -> None:
-        """What lookupds have answered."""
-        self._asking = False
         texts = list(errors)
-        for text in texts:
-            log.warning("[%s] lookupd: %s", self.name, text)
         self._lookup_error = NoConnection(f"lookupd: {texts[0]}") if texts else None
-        if not self.running:
-            return
-        listed = dict.fromkeys(addresses)
-        for address, nsqd in list(self.nsqds.items()):
-            nsqd.listed = address in listed or (nsqd.listed and bool(texts))
-            self._forget(address, nsqd)
-        for address in listed:
-            if address not in self.nsqds:
-                self.nsqds[address] = Nsqd(fixed=False)
-        if not self.nsqds:
+        super().found(addresses, texts, now)
+        if not self.nsqds and self.running:
             # Whoever waits is not kept waiting for a whole round.
             self._ask_at = min(self._ask_at, now + self.options.reconnect_interval)
-        self.tick(now)
         self._fail_waiting()
 
     def publish(self, publish: Publish) -> None:
@@ -290,6 +207,11 @@ class ProducerCore:
         self.tick(now)
 
     @property
+    def is_connected(self) -> bool:
+        """Whether some nsqd can be published to now."""
+        return bool(self._open)
+
+    @property
     def is_full(self) -> bool:
         """Whether publishers had better wait."""
         return self.pending_bytes >= self.options.max_pending
@@ -307,11 +229,6 @@ class ProducerCore:
 
     def answered(self, now: float) -> None:
         """Nothing depends on what was sent."""
-
-    @property
-    def connections(self) -> list[Connection]:
-        """Those that are there or being made."""
-        return [each.connection for each in self.nsqds.values() if each.connection is not None]
 
     # -- what connections say
 
@@ -438,27 +355,6 @@ class ProducerCore:
             publish.done(error)
         self._end_if_done()
 
-    def _check(self, connection: Connection, now: float) -> None:
-        try:
-            connection.check(now)
-        except Error as error:
-            self._net.disconnect(connection)
-            self.lost(connection, error, now)
-
-    def _forget(self, address: Address, nsqd: Nsqd) -> None:
-        """Nobody names this nsqd any more and it is not connected."""
-        if not (nsqd.fixed or nsqd.listed or nsqd.connection):
-            self.nsqds.pop(address, None)
-
-    def _ask(self, now: float) -> None:
-        wait = self.lookup_options.lookupd_poll_interval
-        if self._asked == 0:
-            wait += self.random.random() * self.lookup_options.lookupd_poll_jitter * wait
-        self._asked += 1
-        self._ask_at = now + wait
-        self._asking = True
-        self._net.look_up()
-
     def _end_if_done(self) -> None:
         if self.closing and not self.waiting and not any(n.pending for n in self.nsqds.values()):
             self._end()
@@ -481,12 +377,3 @@ class ProducerCore:
         for publish in left:
             self._done(publish, Closed("the producer was closed before nsqd answered"))
         self._net.stopped()
-
-    def _tell(self, hook: Callable[..., object] | None, *about: object) -> None:
-        """What a hook does wrong is its own affair."""
-        if hook is None:
-            return
-        try:
-            hook(*about)
-        except Exception:
-            log.exception("[%s] a callback failed", self.name)

@@ -234,7 +234,7 @@ def test_whoever_waits_for_room_gets_it(beside: Beside, mute: Mute) -> None:
 
         first = producer.publish_nowait("t", b"x" * 10)
         beside.run(publish)
-        beside.eventually(lambda: len(producer._waiters))
+        beside.eventually(lambda: producer.is_connected and len(producer._waiters))
         mute.close()
         assert failed.wait(10)
         with pytest.raises(ConnectionFailed):
@@ -265,7 +265,7 @@ def test_nsqd_goes_and_comes_back(
                 producer.publish(topic, b"x")
             assert errors
             daemon.start()
-            beside.eventually(lambda: producer.core._open)
+            beside.eventually(lambda: producer.is_connected)
             assert producer.publish(topic, b"2") == b"OK"
             assert take(consumer, 1) == [b"2"]
     finally:
@@ -481,6 +481,48 @@ def test_a_close_waits_for_those_that_were_taken(
     assert consumer.join(0)
     found = channel(daemon, topic)
     assert (found["depth"], found["in_flight_count"], found["clients"]) == (8, 0, [])
+
+
+def test_a_close_waits_for_handlers_that_have_answered(
+    producer: Producer, beside: Beside, consume: Callable[..., Consumer], topic: str
+) -> None:
+    answered, go_on = beside.event(), beside.event()
+    done: list[bytes] = []
+
+    def handle(message: Message) -> None:
+        message.finish()
+        answered.set()
+        assert go_on.wait(10)
+        done.append(message.body)
+
+    consumer = consume(message_handler=handle)
+    consumer.start()
+    producer.publish(topic, b"x")
+    assert answered.wait(10)
+    beside.run(lambda: (consumer.join(), go_on.set()))
+    consumer.close()
+    assert done == [b"x"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_handler_that_ends_its_thread(
+    producer: Producer, beside: Beside, consume: Callable[..., Consumer], topic: str
+) -> None:
+    handled: list[bytes] = []
+
+    def handle(message: Message) -> None:
+        handled.append(message.body)
+        message.finish()
+        if message.body == b"1":
+            raise gevent.GreenletExit
+
+    ready: list[object] = []
+    consumer = consume(message_handler=handle, on_ready=ready.append)
+    consumer.start()
+    producer.publish(topic, b"1")
+    producer.publish(topic, b"2")
+    beside.eventually(lambda: handled == [b"1", b"2"])
+    assert ready == list(consumer.connections.values())
 
 
 def test_a_close_has_an_end(

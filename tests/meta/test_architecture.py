@@ -35,7 +35,8 @@ RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
 CORE = ["_channel", "_heap", "_ids", "_io", "_log", "_mesh"]
 CORE += ["_publisher", "_quantile", "_ring", "_session", "_store", "_topic", "_wire"]
 WORLD = {"gevent", "socket", "select", "selectors", "asyncio", "ssl", "sys/socket.h"}
-PURE = [*CORE, "_client", "client.connection", "client.consumer", "client.flow", "client.producer"]
+PURE = [*CORE, "_client"]
+PURE += [f"client.{part}" for part in ("connection", "consumer", "core", "flow", "producer")]
 PURE += ["nsqlookupd.registry", "nsqlookupd.protocol"]
 PURE += [
     f"tools.{part}" for part in ("destinations", "json_filter", "pieces", "status", "throttle")

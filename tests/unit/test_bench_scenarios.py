@@ -72,12 +72,32 @@ def test_consumers_have_as_many_as_they_were_to(ground: Daemon, many: bool) -> N
     assert result.messages == sum(report["messages"] for report in reports) >= 5000
 
 
+@pytest.mark.parametrize("many", [False, True], ids=["one", "crowd"])
+def test_messages_behind_a_heartbeat_are_seen(many: bool) -> None:
+    """Nothing else may come for a long time."""
+    message = b"".join((b"\0\0\0\x1f", b"\0\0\0\2", bytes(10), b"0123456789abcdef", b"x"))
+    with socket.create_server(("127.0.0.1", 0)) as server, load.Team(1) as team:
+        slots = slice(0, 1)
+        if many:
+            team.add(load.crowd, server.getsockname(), [("t", "c")], 1, 3, slots, 0)
+        else:
+            team.add(load.finishing, server.getsockname(), "t", 1, 3, slots, 0)
+        sock, _ = server.accept()
+        sock.sendall(load.OK)
+        team.ready()
+        team.go()
+        sock.sendall(message + load.HEARTBEAT + message + load.HEARTBEAT + message)
+        (report,) = team.reports()
+        assert report["messages"] == 3
+        sock.close()
+
+
 def test_paced_messages_say_when_they_were_due() -> None:
     """One that could not be sent in time is late by its own stamp."""
     with socket.create_server(("127.0.0.1", 0)) as server, load.Team(1) as team:
         team.add(load.paced, server.getsockname(), "topic", SIZE, 1000, 20)
         sock, _ = server.accept()
-        sock.sendall(load.OK * (1 + 20))
+        sock.sendall(load.OK * 21)
         identify = sock.recv(4096)
         while not identify.endswith(b"}"):
             identify += sock.recv(4096)

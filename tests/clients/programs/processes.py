@@ -95,6 +95,8 @@ def forked() -> None:
     consumer = Consumer(TOPIC, "c", ADDRESS)
     consumer.start()
     producer.publish(TOPIC, b"1")
+    while not consumer.total_in_flight:
+        time.sleep(0.01)
     child = os.fork()
     if child == 0:
         try:

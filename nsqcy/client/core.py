@@ -1,0 +1,229 @@
+"""What consumers and producers have in common, sans I/O: their nsqds.
+
+Owns which nsqds there are, fixed ones and those lookupds name; a connection to each, when it is
+made again, and when lookupds are asked. Knows no socket and no thread: a face (aio, blocking) is
+its Net. What a lost connection means to messages and publishes is consumer.py's and producer.py's.
+"""
+
+import logging
+import math
+import random
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Generic, Protocol, TypeVar
+
+from nsqcy.client.connection import Connection, Owner
+from nsqcy.client.errors import Error
+from nsqcy.client.options import (
+    Address,
+    Addresses,
+    ConnectionOptions,
+    LookupOptions,
+    lookupd_addresses,
+    nsqd_addresses,
+)
+
+log = logging.getLogger("nsqcy.client")
+
+
+class Net(Protocol):
+    """What a face does for its core."""
+
+    def now(self) -> float:
+        """Seconds, monotonic."""
+
+    def connect(self, connection: Connection) -> None:
+        """Begin to connect; connected() or lost() will tell."""
+
+    def disconnect(self, connection: Connection) -> None:
+        """Send what waits and close the socket; lost() is not called."""
+
+    def look_up(self) -> None:
+        """Begin to ask lookupds; found() will tell."""
+
+    def stopped(self) -> None:
+        """Nothing more will happen."""
+
+
+class Nsqd:
+    """An nsqd that a connection is wanted to."""
+
+    __slots__ = ("connection", "failures", "fixed", "listed", "retry_at")
+
+    def __init__(self, *, fixed: bool) -> None:
+        self.fixed = fixed
+        self.listed = not fixed  # in the last answers of lookupds
+        self.connection: Connection | None = None
+        self.failures = 0  # since it last worked
+        self.retry_at = -math.inf
+
+
+N = TypeVar("N", bound=Nsqd)
+
+
+class Core(Owner, Generic[N]):
+    """The nsqds of a consumer or producer; `lock` is held by whoever calls from another thread."""
+
+    kind: str
+    nsqd: type[N]
+
+    def __init__(
+        self,
+        net: Net,
+        nsqd_tcp_addresses: Addresses,
+        lookupd_http_addresses: Addresses,
+        *,
+        name: str,
+        lookup_options: LookupOptions,
+        connection_options: ConnectionOptions,
+        lock: AbstractContextManager[Any] | None,
+        rng: random.Random | None,
+    ) -> None:
+        self.name = name
+        self.lookup_options = lookup_options
+        self.connection_options = connection_options
+        self.lookupd_http_addresses = lookupd_addresses(lookupd_http_addresses)
+        self.nsqds = {each: self.nsqd(fixed=True) for each in nsqd_addresses(nsqd_tcp_addresses)}
+        if not self.nsqds and not self.lookupd_http_addresses:
+            raise ValueError(f"a {self.kind} needs nsqd_tcp_addresses or lookupd_http_addresses")
+        self.random = rng or random.Random()
+        self.lock = lock or nullcontext()
+        self.running = False
+        self.closing = False
+        self.on_error: Callable[[Error], object] | None = None
+        self._net = net
+        self._ask_at = math.inf
+        self._asking = False
+        self._asked = 0  # rounds begun
+        self._give_up_at = math.inf  # when a graceful end is cut short
+
+    # -- what its face calls
+
+    def start(self, now: float) -> None:
+        """Connect, and ask lookupds."""
+        self.running = True
+        if self.lookupd_http_addresses:
+            self._ask_at = now
+        self.tick(now)
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        raise NotImplementedError
+
+    def connected(self, connection: Connection, now: float) -> None:
+        """A socket is there."""
+        connection.begin(now)
+
+    def received(self, connection: Connection, data: bytes, now: float) -> None:
+        """Bytes have come."""
+        try:
+            connection.feed(data, now)
+        except Error as error:
+            self._net.disconnect(connection)
+            self.lost(connection, error, now)
+
+    def lost(self, connection: Connection, error: Error, now: float) -> None:
+        """A connection could not be made, or is no more."""
+        raise NotImplementedError
+
+    def found(self, addresses: Iterable[Address], errors: Iterable[str], now: float) -> None:
+        """What lookupds have answered; one that did not hides nothing the others know."""
+        self._asking = False
+        silent = False
+        for text in errors:
+            silent = True
+            log.warning("[%s] lookupd: %s", self.name, text)
+        if not self._connects:
+            return
+        listed = dict.fromkeys(addresses)
+        for address, nsqd in list(self.nsqds.items()):
+            nsqd.listed = address in listed or (nsqd.listed and silent)
+            self._forget(address, nsqd)
+        for address in listed:
+            if address not in self.nsqds:
+                self.nsqds[address] = self.nsqd(fixed=False)
+        self.tick(now)
+
+    def add_nsqd(self, address: Address, now: float) -> None:
+        """Connect to one more, from now on."""
+        self.nsqds.setdefault(address, self.nsqd(fixed=True)).fixed = True
+        if self.running:
+            self.tick(now)
+
+    def ask_now(self, now: float) -> None:
+        """Ask lookupds out of turn."""
+        if self.lookupd_http_addresses:
+            self._ask_at = now
+            self.tick(now)
+
+    @property
+    def connections(self) -> list[Connection]:
+        """Those that are there or being made."""
+        return [each.connection for each in self.nsqds.values() if each.connection is not None]
+
+    # -- for consumers and producers
+
+    @property
+    def _connects(self) -> bool:
+        """Whether nsqds are still wanted."""
+        return self.running
+
+    def _next(self) -> float:
+        """When something of this is due."""
+        due = self._give_up_at
+        connects = self._connects
+        if connects and not self._asking:
+            due = min(due, self._ask_at)
+        for nsqd in self.nsqds.values():
+            if nsqd.connection is not None:
+                due = min(due, nsqd.connection.due)
+            elif connects:
+                due = min(due, nsqd.retry_at)
+        return due
+
+    def _check(self, now: float) -> None:
+        """Give up connections whose nsqds say nothing."""
+        for connection in self.connections:
+            try:
+                connection.check(now)
+            except Error as error:
+                self._net.disconnect(connection)
+                self.lost(connection, error, now)
+
+    def _reach_out(self, now: float) -> None:
+        """Ask lookupds and connect, where that is due."""
+        if now >= self._ask_at and not self._asking:
+            self._ask(now)
+        for address, nsqd in list(self.nsqds.items()):
+            if nsqd.connection is None and now >= nsqd.retry_at:
+                nsqd.connection = Connection(address, self.connection_options, self)
+                nsqd.connection.peer = nsqd
+                self._net.connect(nsqd.connection)
+
+    def _ask(self, now: float) -> None:
+        wait = self.lookup_options.lookupd_poll_interval
+        if self._asked == 0:  # programs that start together do not ask together for ever
+            wait += self.random.random() * self.lookup_options.lookupd_poll_jitter * wait
+        self._asked += 1
+        self._ask_at = now + wait
+        self._asking = True
+        self._net.look_up()
+
+    def _retry(self, nsqd: N, now: float, wait: float) -> None:
+        """Connect again after about that many seconds."""
+        nsqd.failures += 1
+        nsqd.retry_at = now + wait * self.random.uniform(0.5, 1.0)
+
+    def _forget(self, address: Address, nsqd: N) -> None:
+        """If nobody names this nsqd any more and it is not connected."""
+        if not (nsqd.fixed or nsqd.listed or nsqd.connection):
+            self.nsqds.pop(address, None)
+
+    def _tell(self, hook: Callable[..., object] | None, *about: object) -> None:
+        """What a hook does wrong is its own affair."""
+        if hook is None:
+            return
+        try:
+            hook(*about)
+        except Exception:
+            log.exception("[%s] a callback failed", self.name)

@@ -1,0 +1,1 @@
+"""Other libraries' interfaces over nsqcy.client: a program changes an import line."""

@@ -1,0 +1,1 @@
+"""Receivers of gnsq's on_message and on_giving_up."""

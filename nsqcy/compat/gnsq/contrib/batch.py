@@ -1,0 +1,106 @@
+"""Messages in batches."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import gevent
+from gevent.pool import Pool
+
+from nsqcy.compat.gnsq.consumer import Consumer
+from nsqcy.compat.gnsq.errors import NSQException
+from nsqcy.compat.gnsq.message import Message
+
+
+class BatchHandler:
+    """Gathers `batch_size` messages, or as many as have come within `timeout` seconds or can come
+    before some are answered, and handles them in one greenlet. Its methods handle_message,
+    handle_batch and handle_*_error may be overridden, or given.
+
+    A message whose handle_message fails is requeued and left out; if handle_batch fails, all are.
+    """
+
+    def __init__(
+        self,
+        batch_size: int,
+        handle_batch: Callable[[list[Any]], object] | None = None,
+        handle_message: Callable[[Message], Any] | None = None,
+        handle_batch_error: Callable[..., object] | None = None,
+        handle_message_error: Callable[..., object] | None = None,
+        timeout: float = 10,
+        spawn: int | Callable[..., object] = gevent.spawn,
+    ) -> None:
+        self.logger = logging.getLogger("gnsq.contrib.batch")
+        self.batch_size = batch_size
+        self.timeout = timeout
+        self.spawn = Pool(spawn).spawn if isinstance(spawn, int) else spawn
+        given = {
+            "handle_batch": handle_batch,
+            "handle_message": handle_message,
+            "handle_batch_error": handle_batch_error,
+            "handle_message_error": handle_message_error,
+        }
+        for name, function in given.items():
+            if function is not None:
+                setattr(self, name, function)
+        self._messages: list[Message] = []
+        self._timer: Any = None
+
+    def __call__(self, consumer: Consumer, message: Message) -> None:
+        message.enable_async()
+        self._messages.append(message)
+        if len(self._messages) >= self.batch_size or consumer.is_starved:
+            self._flush()
+        elif self._timer is None:
+            self._timer = gevent.spawn_later(self.timeout, self._flush)
+
+    def handle_message(self, message: Message) -> Any:
+        """What handle_batch gets for it."""
+        return message
+
+    def handle_batch(self, messages: list[Any]) -> object:
+        raise RuntimeError("handle_batch must be overridden")
+
+    def handle_message_error(self, error: Exception, message: Message) -> object:
+        """It is requeued."""
+
+    def handle_batch_error(
+        self, error: Exception, messages: list[Message], batch: list[Any]
+    ) -> object:
+        """They are requeued."""
+
+    def run_batch(self, messages: list[Message]) -> None:
+        batch = []
+        for message in messages:
+            try:
+                batch.append(self.handle_message(message))
+            except Exception as error:
+                self.logger.exception("caught exception while handling message")
+                self.handle_message_error(error, message)
+                self._answer(message, Message.requeue)
+        if batch:
+            try:
+                self.handle_batch(batch)
+            except Exception as error:
+                self.logger.exception("caught exception while handling batch")
+                self.handle_batch_error(error, messages, batch)
+                for message in messages:
+                    self._answer(message, Message.requeue)
+        for message in messages:
+            self._answer(message, Message.finish)
+
+    def _flush(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None and timer is not gevent.getcurrent():
+            timer.kill(block=False)
+        messages, self._messages = self._messages, []
+        if messages:
+            self.spawn(self.run_batch, messages)
+
+    def _answer(self, message: Message, answer: Callable[[Message], None]) -> None:
+        if message.has_responded():
+            return
+        try:
+            answer(message)
+        except NSQException as error:
+            self.logger.warning("error answering message (%r)", error)

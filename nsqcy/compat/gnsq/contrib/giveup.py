@@ -1,0 +1,66 @@
+"""What may be done with a message that was tried too often."""
+
+import itertools
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nsqcy.compat.gnsq.consumer import Consumer
+from nsqcy.compat.gnsq.http import NsqdHTTPClient
+from nsqcy.compat.gnsq.message import Message
+
+
+class LogGiveupHandler:
+    """Writes its body. Bodies are text to `log`: they are decoded as UTF-8."""
+
+    def __init__(
+        self, log: Callable[[str], object] = sys.stdout.write, newline: str = "\n"
+    ) -> None:
+        self.log = log
+        self.newline = newline
+
+    def format_message(self, message: Message) -> str:
+        return _text(message.body)
+
+    def __call__(self, consumer: Consumer, message: Message) -> None:
+        self.log(self.format_message(message) + self.newline)
+
+
+class JSONLogGiveupHandler(LogGiveupHandler):
+    """Writes it as a line of JSON."""
+
+    def format_message(self, message: Message) -> str:
+        return json.dumps(
+            {
+                "timestamp": message.timestamp,
+                "attempts": message.attempts,
+                "id": _text(message.id),
+                "body": _text(message.body),
+            }
+        )
+
+
+class NsqdGiveupHandler:
+    """Publishes its body to another topic, by HTTP, to each of the nsqds in turn."""
+
+    def __init__(
+        self,
+        topic: str,
+        nsqd_hosts: Sequence[str] = ("localhost",),
+        nsqd_class: Callable[[str], Any] = NsqdHTTPClient,
+    ) -> None:
+        if not nsqd_hosts:
+            raise ValueError("at least one nsqd host is required")
+        self.topic = topic
+        self.nsqds = itertools.cycle([nsqd_class(host) for host in nsqd_hosts])
+
+    def format_message(self, message: Message) -> bytes:
+        return message.body
+
+    def __call__(self, consumer: Consumer, message: Message) -> None:
+        next(self.nsqds).publish(self.topic, self.format_message(message))
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")

@@ -1,0 +1,80 @@
+"""A message as handlers of gnsq know it."""
+
+from functools import cached_property
+from typing import Self
+
+from nsqcy import client
+from nsqcy.compat.gnsq.errors import NSQException
+from nsqcy.compat.gnsq.signals import Signal
+
+
+class Message:
+    """Finished, requeued and touched, it sends on_finish, on_requeue(timeout, backoff) and
+    on_touch. One that was delivered tells nsqd."""
+
+    def __init__(self, timestamp: int, attempts: int, id: bytes, body: bytes) -> None:
+        self.timestamp = timestamp
+        self.attempts = attempts
+        self.id = id
+        self.body = body
+        self._delivered: client.Message | None = None
+        self._is_async = False
+        self._has_responded = False
+
+    @classmethod
+    def of(cls, delivered: client.Message) -> Self:
+        """One that the client has delivered."""
+        message = cls(delivered.timestamp, delivered.attempts, delivered.id, delivered.body)
+        message._delivered = delivered
+        return message
+
+    @cached_property
+    def on_finish(self) -> Signal:
+        return Signal("Sent after the message was finished.")
+
+    @cached_property
+    def on_requeue(self) -> Signal:
+        return Signal("Sent after the message was requeued.")
+
+    @cached_property
+    def on_touch(self) -> Signal:
+        return Signal("Sent after the message was touched.")
+
+    def enable_async(self) -> None:
+        """It is answered later, and not by its handler's end."""
+        self._is_async = True
+
+    def is_async(self) -> bool:
+        return self._is_async
+
+    def has_responded(self) -> bool:
+        return self._has_responded
+
+    def finish(self) -> None:
+        """It is done with."""
+        self._respond()
+        if self._delivered is not None:
+            self._delivered.finish()
+        self.on_finish.send(self)
+
+    def requeue(self, time_ms: int = 0, backoff: bool = True) -> None:
+        """Have it delivered again, after `time_ms` milliseconds."""
+        self._respond()
+        if self._delivered is not None:
+            self._delivered.requeue(time_ms=time_ms, backoff=backoff)
+        self.on_requeue.send(self, timeout=time_ms, backoff=backoff)
+
+    def touch(self) -> None:
+        """Start its timeout anew."""
+        self._check()
+        if self._delivered is not None:
+            self._delivered.touch()
+        self.on_touch.send(self)
+
+    def _respond(self) -> None:
+        self._check()
+        self._has_responded = True
+
+    def _check(self) -> None:
+        if self._has_responded:
+            raise NSQException("already responded")

@@ -1,0 +1,29 @@
+"""What gnsq's constructors take, as nsqcy.client has it."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+TCP_TIMEOUT = 60.0  # what gnsq waits for a connection at most
+
+
+def addresses(given: str | Iterable[str]) -> tuple[str, ...]:
+    """Raises TypeError for what gnsq does not take."""
+    if isinstance(given, str):
+        return (given,)
+    if isinstance(given, list | tuple | set):
+        return tuple(given)
+    raise TypeError("addresses must be a str, or a list, set or tuple of them")
+
+
+def connection_options(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """As nsqcy.client has them. Servers are verified, other than by gnsq, unless `cert_reqs` says
+    otherwise; their names are not."""
+    options = {"timeout": TCP_TIMEOUT, **keywords}
+    if isinstance(options.get("auth_secret"), bytes):
+        options["auth_secret"] = options["auth_secret"].decode()
+    tls = options.get("tls_options")
+    if options.get("tls_v1") and (tls is None or isinstance(tls, Mapping)):
+        tls = {"check_hostname": False, **(tls or {})}
+        tls.pop("ssl_version", None)
+        options["tls_options"] = tls
+    return options

@@ -1,0 +1,136 @@
+"""gnsq's Producer over the blocking client."""
+
+import logging
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import Any
+
+from gevent.event import AsyncResult
+
+from nsqcy import client
+from nsqcy.client.runtime import Future
+from nsqcy.compat.gnsq.errors import NSQException, NSQNoConnections, error_of
+from nsqcy.compat.gnsq.options import addresses, connection_options
+from nsqcy.compat.gnsq.signals import Signal
+
+FOREVER = 1 << 30
+
+
+class Producer:
+    """Publishes to one of several nsqds. A message whose connection was lost is published to
+    another, if there is one. on_response and on_auth are never sent."""
+
+    def __init__(
+        self,
+        nsqd_tcp_addresses: str | Iterable[str] = (),
+        max_backoff_duration: float = 128,
+        **kwargs: Any,
+    ) -> None:
+        self.nsqd_tcp_addresses = addresses(nsqd_tcp_addresses)
+        self.max_backoff_duration = max_backoff_duration
+        self.logger = logging.getLogger("gnsq.producer")
+        longest = max_backoff_duration or 1.0
+        self._producer = client.Producer(
+            self.nsqd_tcp_addresses,
+            runtime="gevent",
+            on_error=self._error,
+            retries=FOREVER,
+            reconnect_interval=min(0.5, longest),
+            max_reconnect_interval=longest,
+            **connection_options(kwargs),
+        )
+        self._is_started = False
+        self._is_closed = False
+
+    @cached_property
+    def on_response(self) -> Signal:
+        return Signal("Never sent.")
+
+    @cached_property
+    def on_error(self) -> Signal:
+        return Signal("nsqd has refused something: `error`.")
+
+    @cached_property
+    def on_auth(self) -> Signal:
+        return Signal("Never sent.")
+
+    @cached_property
+    def on_close(self) -> Signal:
+        return Signal("It was closed.")
+
+    def start(self) -> None:
+        """Begin to connect."""
+        if self._is_closed:
+            raise NSQException("producer already closed")
+        if self._is_started:
+            self.logger.warning("producer already started")
+        self._is_started = True
+        self._producer.start()
+
+    def close(self) -> None:
+        """End, after the answers that are outstanding."""
+        if self.is_running:
+            self._is_closed = True
+            self._producer.close()
+            self.on_close.send(self)
+
+    def join(self, timeout: float | None = None, raise_error: bool = False) -> None:
+        """close() has waited."""
+
+    @property
+    def is_running(self) -> bool:
+        return self._is_started and not self._is_closed
+
+    def publish(
+        self,
+        topic: str,
+        data: bytes,
+        defer: int | None = None,
+        block: bool = True,
+        timeout: float | None = None,
+        raise_error: bool = True,
+    ) -> Any:
+        """Publish one message, deferred by `defer` ms. Gives b"OK" or raises; without `raise_error`
+        an AsyncResult of either. NSQNoConnections is raised when no nsqd has taken it within
+        `timeout` seconds, or if none can now and not `block`."""
+        return self._publish(
+            lambda: self._producer.publish_nowait(topic, data, defer, timeout=timeout),
+            block,
+            raise_error,
+        )
+
+    def multipublish(
+        self,
+        topic: str,
+        messages: Iterable[bytes],
+        block: bool = True,
+        timeout: float | None = None,
+        raise_error: bool = True,
+    ) -> Any:
+        """As publish(), with several messages: all of them or none."""
+        return self._publish(
+            lambda: self._producer.multipublish_nowait(topic, messages, timeout=timeout),
+            block,
+            raise_error,
+        )
+
+    def _publish(self, publish: Callable[[], Future], block: bool, raise_error: bool) -> Any:
+        if not self.is_running:
+            raise NSQException("producer not running")
+        if not block and not self._producer.is_connected:
+            raise NSQNoConnections
+        result = AsyncResult()
+        publish().rawlink(lambda future: _pass(future, result))  # type: ignore[attr-defined]
+        return result.get() if raise_error else result
+
+    def _error(self, error: client.Error) -> None:
+        if isinstance(error, client.NsqdError):
+            self.on_error.send(self, error=error_of(error))
+
+
+def _pass(future: Any, result: Any) -> None:
+    """The answer, with errors of gnsq."""
+    if future.exception is None:
+        result.set(future.value)
+    else:
+        result.set_exception(error_of(future.exception))

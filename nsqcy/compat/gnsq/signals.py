@@ -1,0 +1,37 @@
+"""Signals as gnsq's programs use them, which are blinker's."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+Receiver = Callable[..., Any]
+R = TypeVar("R", bound=Receiver)
+ANY: Any = object()  # whoever sends
+
+
+class Signal:
+    """Tells its receivers. They are kept: it does not matter whether `weak` ones have other
+    owners."""
+
+    def __init__(self, doc: str | None = None) -> None:
+        self._connected: list[tuple[Receiver, Any]] = []
+        self.__doc__ = doc or type(self).__doc__
+
+    def connect(self, receiver: R, sender: Any = ANY, weak: bool = True) -> R:
+        """Have it called with each sender, or this one; may be used as a decorator."""
+        if (receiver, sender) not in self._connected:
+            self._connected.append((receiver, sender))
+        return receiver
+
+    def disconnect(self, receiver: Receiver, sender: Any = ANY) -> None:
+        self._connected = [
+            (each, of)
+            for each, of in self._connected
+            if each != receiver or (sender is not ANY and of is not sender)
+        ]
+
+    def receivers_for(self, sender: Any) -> list[Receiver]:
+        return [each for each, of in self._connected if of is ANY or sender is ANY or of is sender]
+
+    def send(self, sender: Any = None, **about: Any) -> list[tuple[Receiver, Any]]:
+        """Call the receivers; gives what each of them returned."""
+        return [(each, each(sender, **about)) for each in self.receivers_for(sender)]

@@ -1,0 +1,44 @@
+"""Listeners of named events."""
+
+from collections.abc import Callable
+from typing import Any
+
+CONNECT, CLOSE, DATA, ERROR, IDENTIFY = "connect", "close", "data", "error", "identify"
+READY, RESPONSE, MESSAGE, HEARTBEAT = "ready", "response", "message", "heartbeat"
+BACKOFF, CONTINUE, RESUME = "backoff", "continue", "resume"
+REQUEUE, TOUCH, FINISH = "requeue", "touch", "finish"
+AUTH, AUTH_RESPONSE, IDENTIFY_RESPONSE = "auth", "auth_response", "identify_response"
+
+
+class DuplicateListenerError(Exception):
+    """It listens already."""
+
+
+class InvalidListenerError(Exception):
+    """It does not listen."""
+
+
+class EventedMixin:
+    """Has listeners."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[str, list[Callable[..., object]]] = {}
+
+    def on(self, name: str, callback: Callable[..., object]) -> None:
+        """Call it whenever this event happens."""
+        assert callable(callback), "callback is not callable"
+        listeners = self._listeners.setdefault(name, [])
+        if callback in listeners:
+            raise DuplicateListenerError
+        listeners.append(callback)
+
+    def off(self, name: str, callback: Callable[..., object]) -> None:
+        """Call it no more."""
+        if callback not in self._listeners.get(name, ()):
+            raise InvalidListenerError
+        self._listeners[name].remove(callback)
+
+    def trigger(self, name: str, *args: Any, **kwargs: Any) -> None:
+        """It has happened."""
+        for listener in list(self._listeners.get(name, ())):
+            listener(*args, **kwargs)

@@ -1,0 +1,70 @@
+"""A message as handlers of pynsq know it."""
+
+from typing import Any, Self
+
+from nsqcy import client
+from nsqcy.compat.pynsq.event import FINISH, REQUEUE, TOUCH, EventedMixin
+
+
+class Message(EventedMixin):
+    """Finished, requeued and touched, it tells its listeners `finish`, `requeue` and `touch`. One
+    that was delivered tells nsqd."""
+
+    def __init__(self, id: bytes, body: bytes, timestamp: int, attempts: int) -> None:
+        super().__init__()
+        self.id = id
+        self.body = body
+        self.timestamp = timestamp
+        self.attempts = attempts
+        self._delivered: client.Message | None = None
+        self._is_async = False
+        self._has_responded = False
+
+    @classmethod
+    def of(cls, delivered: client.Message) -> Self:
+        """One that the client has delivered."""
+        message = cls(delivered.id, delivered.body, delivered.timestamp, delivered.attempts)
+        message._delivered = delivered
+        return message
+
+    def enable_async(self) -> None:
+        """It is answered later, and not by its handler's end."""
+        self._is_async = True
+
+    def is_async(self) -> bool:
+        return self._is_async
+
+    def has_responded(self) -> bool:
+        return self._has_responded
+
+    def finish(self) -> None:
+        """It is done with."""
+        self._respond()
+        if self._delivered is not None:
+            self._delivered.finish()
+        self.trigger(FINISH, message=self)
+
+    def requeue(self, **kwargs: Any) -> None:
+        """Have it delivered again, after `delay` seconds if that is a whole number, or `time_ms`
+        milliseconds, or the reader's delay for its attempts; `backoff=False` slows nobody down."""
+        delay = kwargs.get("delay")
+        if isinstance(delay, int) and delay >= 0:
+            kwargs["time_ms"] = delay * 1000
+        self._respond()
+        if self._delivered is not None:
+            time_ms = kwargs.get("time_ms", -1)
+            self._delivered.requeue(
+                time_ms=time_ms if time_ms >= 0 else None, backoff=kwargs.get("backoff", True)
+            )
+        self.trigger(REQUEUE, message=self, **kwargs)
+
+    def touch(self) -> None:
+        """Start its timeout anew."""
+        assert not self._has_responded
+        if self._delivered is not None:
+            self._delivered.touch()
+        self.trigger(TOUCH, message=self)
+
+    def _respond(self) -> None:
+        assert not self._has_responded
+        self._has_responded = True
