@@ -106,6 +106,11 @@ class Core(Owner, Generic[N]):
             self._ask_at = now
         self.tick(now)
 
+    @property
+    def due(self) -> float:
+        """When tick() is next wanted."""
+        raise NotImplementedError
+
     def tick(self, now: float) -> None:
         """Do what is due."""
         raise NotImplementedError
@@ -155,6 +160,14 @@ class Core(Owner, Generic[N]):
         if self.lookupd_http_addresses:
             self._ask_at = now
             self.tick(now)
+
+    def answered(self, now: float) -> None:
+        """What waited has been sent."""
+        raise NotImplementedError
+
+    def stop(self, now: float, *, graceful: bool = True) -> None:
+        """End, at once or when what is under way has been answered."""
+        raise NotImplementedError
 
     @property
     def connections(self) -> list[Connection]:

@@ -8,14 +8,11 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
 
 from nsqcy._client import Message
 from nsqcy.client.connection import Connection
 from nsqcy.client.consumer import ConsumerCore
-from nsqcy.client.errors import Error
-from nsqcy.client.options import Address, ConnectionOptions
+from nsqcy.client.options import Address
 from nsqcy.client.producer import ProducerCore
 
 OK = b"OK"
@@ -24,25 +21,6 @@ Answer = tuple[list[Address], list[str]]
 BATCH_MESSAGES, BATCH_BYTES = 1000, 1 << 20  # of one MPUB, when many are published
 
 log = logging.getLogger("nsqcy.client")
-
-
-class Core(Protocol):
-    """What a face drives: a ConsumerCore or a ProducerCore."""
-
-    connection_options: ConnectionOptions
-    lock: AbstractContextManager[Any]
-    running: bool
-    closing: bool
-
-    @property
-    def due(self) -> float: ...
-    def tick(self, now: float) -> None: ...
-    def connected(self, connection: Connection, now: float) -> None: ...
-    def received(self, connection: Connection, data: bytes, now: float) -> None: ...
-    def lost(self, connection: Connection, error: Error, now: float) -> None: ...
-    def found(self, addresses: Iterable[Address], errors: Iterable[str], now: float) -> None: ...
-    def answered(self, now: float) -> None: ...
-    def stop(self, now: float, *, graceful: bool = True) -> None: ...
 
 
 class ConsumerView:

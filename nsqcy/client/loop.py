@@ -25,8 +25,9 @@ from typing import Any
 
 from nsqcy._client import Message
 from nsqcy.client.connection import Connection
+from nsqcy.client.core import Core
 from nsqcy.client.errors import ConnectionFailed, Error
-from nsqcy.client.face import INFINITE, UNREACHABLE, Answer, Core, asked, reason
+from nsqcy.client.face import INFINITE, UNREACHABLE, Answer, asked, reason
 from nsqcy.client.runtime import Runtime
 from nsqcy.errors import LayerError
 
@@ -185,7 +186,7 @@ class Loop:
     more will happen.
     """
 
-    core: Core
+    core: Core[Any]
 
     def __init__(
         self, runtime: Runtime, on_messages: Callable[[list[Message]], object] | None = None
