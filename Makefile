@@ -6,8 +6,8 @@
 #   make debug    the tests on a build with its invariants checked and live objects counted
 #   make asan     the tests of the compiled parts, under AddressSanitizer and UBSan
 #   make cov      the tests on a traced build; coverage of .py and .pyx (make trace: the build only)
-#   make bench    throughput, latency, CPU time of a message: a few minutes;  FULL=1 everything
-#                 ARGS="--only latency,fanout" some of it;  ARGS="--help" says what there is;
+#   make bench    nsqd, and other brokers beside it, in a quarter of an hour: docs/BENCHMARKS.md;
+#                 FULL=1 everything;  ARGS="speed" nsqd alone, ARGS="--only latency" some of it;
 #                 ARGS="memory" the memory of things;  ARGS="clients" Python clients side by side
 #   make perfcheck  instructions per message, counted by valgrind, against what is recorded;
 #                 UPDATE=1 records them;  ARGS=--functions shows where they go
@@ -84,7 +84,7 @@ run: $(BUILT) $(VENV)/.run
 	@exec $(BIN)/nsqcy up --config=conf/dev.ini $(ARGS)
 
 bench: $(BUILT) $(VENV)/.run $(if $(filter clients,$(ARGS)),$(VENV)/.extra-load)
-	$(BIN)/python -m loadtest.bench $(or $(ARGS),speed) $(if $(FULL),--full)
+	$(BIN)/python -m loadtest.bench $(or $(ARGS),all) $(if $(FULL),--full)
 
 # Needs valgrind. It counts the build that users get, so a build of another kind makes way for it.
 perfcheck: $(BUILT)

@@ -1,15 +1,17 @@
 """The command line of the benchmarks."""
 
 import argparse
+import contextlib
 import json
 import os
 import platform
+import signal
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadtest.bench import clients, daemon, memory, speed
+from loadtest.bench import clients, daemon, everything, memory, procfs, speed
 from loadtest.bench.scenarios import SCENARIOS
 
 
@@ -36,15 +38,21 @@ def parser() -> argparse.ArgumentParser:
     quick.add_argument("--target-http", metavar="HOST:PORT", help="its HTTP address")
     quick.add_argument("--pid", type=int, default=0, help="its process, if it is not found")
     kinds.add_parser("memory", parents=[common], help=", ".join(memory.SCENARIOS))
+    everything.configure(kinds.add_parser("all", help=everything.__doc__))
     clients.configure(kinds.add_parser("clients", help=clients.__doc__))
     return whole
 
 
 def main(argv: Sequence[str]) -> int:
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGINT, leave)
     words = list(argv)
-    if not words or words[0] not in ("speed", "memory", "clients", "-h", "--help"):
+    if not words or words[0] not in ("all", "speed", "memory", "clients", "-h", "--help"):
         words.insert(0, "speed")
     args = parser().parse_args(words)
+    if args.kind == "all":
+        everything.run_all(args, say)
+        return 0
     if args.kind == "clients":
         clients.run_all(args)
         return 0
@@ -69,6 +77,15 @@ def main(argv: Sequence[str]) -> int:
         figures = {"at": time.time(), "machine": machine, "argv": words, "rows": rows}
         args.json.write_text(json.dumps(figures, indent=1) + "\n")
     return 0
+
+
+def leave(signum: int, frame: object) -> None:
+    """Whoever ends this ends what it has started. An exception alone may get lost, as Python
+    ignores one in a destructor or beside a fork; but nothing goes on without its processes."""
+    for pid in procfs.family(os.getpid())[1:]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    sys.exit(128 + signum)
 
 
 def table() -> str:

@@ -1,0 +1,405 @@
+"""What peers answer, looked at only as far as it must be: counted, and acknowledged.
+
+Every function takes what was received, and looks at its complete answers only. `used` is how many
+bytes these have; what follows comes again with more behind it. An acknowledgement is `before`, the
+bytes that name the message, copied as they were received, and `after`.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdlib cimport free, realloc
+from libc.string cimport memchr, memcmp, memcpy
+
+ctypedef const unsigned char *Bytes
+
+cdef class Whole:
+    """What was received, held while this lives. (The C of a memoryview takes long to compile.)"""
+
+    cdef Py_buffer view
+
+    def __cinit__(self, received):
+        PyObject_GetBuffer(received, &self.view, PyBUF_SIMPLE)
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.view)
+
+
+cdef enum:
+    INCOMPLETE = -1
+    FAILED = -2
+
+
+# -- what is sent back
+
+
+cdef struct Text:
+    char *data
+    Py_ssize_t used
+    Py_ssize_t room
+
+
+cdef int put(Text *text, Bytes data, Py_ssize_t n) except -1:
+    cdef char *larger
+    if text.used + n > text.room:
+        larger = <char *> realloc(text.data, 2 * text.room + n + 4096)
+        if larger == NULL:
+            raise MemoryError
+        text.data = larger
+        text.room = 2 * text.room + n + 4096
+    memcpy(text.data + text.used, data, n)
+    text.used += n
+    return 0
+
+
+cdef int acknowledge(Text *text, bytes before, Bytes name, Py_ssize_t n, bytes after) except -1:
+    put(text, before, len(before))
+    put(text, name, n)
+    put(text, after, len(after))
+    return 0
+
+
+cdef bytes taken(Text *text):
+    return text.data[:text.used] if text.used else b""
+
+
+# -- lines and numbers
+
+
+cdef Py_ssize_t line(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept:
+    """Where the line that starts here ends, its CRLF included; INCOMPLETE without one."""
+    cdef Bytes found
+    if at >= end:
+        return INCOMPLETE
+    found = <Bytes> memchr(data + at, c"\n", end - at)
+    return INCOMPLETE if found == NULL else found - data + 1
+
+
+cdef Py_ssize_t number(Bytes data, Py_ssize_t at) noexcept:
+    """The decimal number here; -1 for anything negative."""
+    cdef Py_ssize_t value = 0
+    if data[at] == c"-":
+        return -1
+    while c"0" <= data[at] <= c"9":
+        value = 10 * value + data[at] - c"0"
+        at += 1
+    return value
+
+
+cdef Py_ssize_t last_word(Bytes data, Py_ssize_t end) noexcept:
+    """Where the last word of a line starts whose CRLF ends here."""
+    cdef Py_ssize_t at = end - 2
+    while data[at - 1] != c" ":
+        at -= 1
+    return at
+
+
+cdef int starts(Bytes data, Py_ssize_t at, Py_ssize_t end, bytes word) noexcept:
+    cdef Py_ssize_t n = len(word)
+    return end - at >= n and memcmp(data + at, <Bytes> word, n) == 0
+
+
+cdef int unexpected(Bytes data, Py_ssize_t at, Py_ssize_t end) except -1:
+    cdef bytes head = data[at:min(end, at + 100)]
+    raise ValueError(f"unexpected answer {head!r}")
+
+
+# -- Redis
+
+
+cdef Py_ssize_t reply(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept:
+    """Where the reply that starts here ends, with all its parts."""
+    cdef:
+        Py_ssize_t parts = 1, start, n
+    while parts:
+        start = at
+        at = line(data, at, end)
+        if at < 0:
+            return INCOMPLETE
+        parts -= 1
+        if data[start] == c"-":
+            return FAILED
+        if data[start] == c"$" or data[start] == c"*":
+            n = number(data, start + 1)
+            if data[start] == c"*":
+                parts += max(n, 0)
+            elif n >= 0:
+                at += n + 2
+                if at > end:
+                    return INCOMPLETE
+    return at
+
+
+def replies(received):
+    """Replies of any kind: (used, count)."""
+    cdef:
+        Whole whole = Whole(received)
+        Py_ssize_t at = 0, next, end = whole.view.len, count = 0
+        Bytes data = <Bytes> whole.view.buf
+    while (next := reply(data, at, end)) >= 0:
+        at = next
+        count += 1
+    if next == FAILED:
+        unexpected(data, at, end)
+    return at, count
+
+
+def values(received, bytes before not None):
+    """Replies to LMOVE among those to LREM: (acknowledgements, used, messages, replies).
+
+    What names a message is the message.
+    """
+    cdef:
+        Whole whole = Whole(received)
+        Py_ssize_t at = 0, next, end = whole.view.len, messages = 0, count = 0
+        Bytes data = <Bytes> whole.view.buf
+        Text text = Text(NULL, 0, 0)
+    try:
+        while (next := reply(data, at, end)) >= 0:
+            if data[at] != c":":
+                count += 1
+            if data[at] == c"$" and data[at + 1] != c"-":
+                messages += 1
+                acknowledge(&text, before, data + at, next - at, b"")
+            at = next
+        if next == FAILED:
+            unexpected(data, at, end)
+        return taken(&text), at, messages, count
+    finally:
+        free(text.data)
+
+
+cdef Py_ssize_t entries_of(Bytes data, Py_ssize_t at, Text *text, bytes before) except -1:
+    """Acknowledge the entries of one stream; `at`: behind the head of the whole reply."""
+    cdef:
+        Py_ssize_t past, n, _each, whole = 1 << 62
+    at = line(data, at, whole)  # the pair of name and entries
+    at = reply(data, at, whole)
+    n = number(data, at + 1)
+    at = line(data, at, whole)
+    for _each in range(n):
+        at = line(data, at, whole)  # the pair of id and fields
+        past = reply(data, at, whole)
+        acknowledge(text, before, data + at, past - at, b"")
+        at = reply(data, past, whole)
+    return n
+
+
+def entries(received, bytes before not None):
+    """Replies to XREADGROUP among those to XACK: (acknowledgements, used, messages, replies)."""
+    cdef:
+        Whole whole = Whole(received)
+        Py_ssize_t at = 0, next, end = whole.view.len, messages = 0, count = 0
+        Bytes data = <Bytes> whole.view.buf
+        Text text = Text(NULL, 0, 0)
+    try:
+        while (next := reply(data, at, end)) >= 0:
+            if data[at] != c":":
+                count += 1
+            if data[at] == c"*" and data[at + 1] != c"-":
+                messages += entries_of(data, line(data, at, end), &text, before)
+            at = next
+        if next == FAILED:
+            unexpected(data, at, end)
+        return taken(&text), at, messages, count
+    finally:
+        free(text.data)
+
+
+# -- beanstalkd
+
+
+def inserted(received):
+    """Answers to put: (used, count)."""
+    cdef:
+        Whole whole = Whole(received)
+        Py_ssize_t at = 0, next, end = whole.view.len, count = 0
+        Bytes data = <Bytes> whole.view.buf
+    while (next := line(data, at, end)) >= 0:
+        if not starts(data, at, next, b"INSERTED "):
+            unexpected(data, at, end)
+        at = next
+        count += 1
+    return at, count
+
+
+def jobs(received):
+    """Answers to reserve among those to delete: (acknowledgements, used, messages, answers)."""
+    cdef:
+        Whole whole = Whole(received)
+        Py_ssize_t at = 0, next, past, id, end = whole.view.len, messages = 0, count = 0
+        Bytes data = <Bytes> whole.view.buf
+        Text text = Text(NULL, 0, 0)
+    try:
+        while (next := line(data, at, end)) >= 0:
+            if starts(data, at, next, b"RESERVED "):
+                id = at + 9
+                past = last_word(data, next)
+                next += number(data, past) + 2
+                if next > end:
+                    break
+                acknowledge(&text, b"delete ", data + id, past - 1 - id, b"\r\n")
+                messages += 1
+                count += 1
+            elif starts(data, at, next, b"TIMED_OUT"):
+                count += 1
+            elif not starts(data, at, next, b"DELETED"):
+                unexpected(data, at, end)
+            at = next
+        return taken(&text), at, messages, count
+    finally:
+        free(text.data)
+
+
+# -- NATS
+
+
+cdef Py_ssize_t word(Bytes data, Py_ssize_t at, Py_ssize_t skip) noexcept:
+    """Where the word behind so many words starts."""
+    while skip:
+        if data[at] == c" ":
+            skip -= 1
+        at += 1
+    return at
+
+
+cdef Py_ssize_t nats(
+    Bytes data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t *body, Py_ssize_t *pings
+) except -3:
+    """Where what starts here ends; `body`: where that of a message starts, -1 without one."""
+    cdef Py_ssize_t next = line(data, at, end)
+    body[0] = -1
+    if next < 0:
+        return INCOMPLETE
+    if starts(data, at, next, b"MSG "):
+        body[0] = next
+        next += number(data, last_word(data, next)) + 2
+        return next if next <= end else INCOMPLETE
+    if starts(data, at, next, b"PING"):
+        pings[0] += 1
+    elif not starts(data, at, next, b"PONG"):
+        unexpected(data, at, end)
+    return next
+
+
+def stored(received):
+    """JetStream's answers to publishes: (used, count, pings)."""
+    cdef:
+        Whole whole = Whole(received)
+        Py_ssize_t at = 0, next, body, end = whole.view.len, count = 0, pings = 0
+        Bytes data = <Bytes> whole.view.buf
+    while (next := nats(data, at, end, &body, &pings)) >= 0:
+        if body >= 0:
+            if not starts(data, body, next, b'{"stream"'):
+                unexpected(data, at, end)
+            count += 1
+        at = next
+    return at, count, pings
+
+
+def pulled(received):
+    """Messages of a pull consumer: (acknowledgements, used, messages, pings)."""
+    cdef:
+        Whole whole = Whole(received)
+        Py_ssize_t at = 0, next, body, end = whole.view.len, messages = 0, pings = 0, answer
+        Bytes data = <Bytes> whole.view.buf
+        Text text = Text(NULL, 0, 0)
+    try:
+        while (next := nats(data, at, end, &body, &pings)) >= 0:
+            if body >= 0:
+                answer = word(data, at, 3)
+                if not starts(data, answer, body, b"$JS.ACK."):
+                    unexpected(data, at, end)
+                acknowledge(
+                    &text,
+                    b"PUB ", data + answer, last_word(data, body) - 1 - answer, b" 4\r\n+ACK\r\n",
+                )
+                messages += 1
+            at = next
+        return taken(&text), at, messages, pings
+    finally:
+        free(text.data)
+
+
+# -- AMQP: type (1), channel (2), size (4), that many bytes, 0xCE
+
+
+cdef unsigned long long big_endian(Bytes data, Py_ssize_t n) noexcept:
+    cdef:
+        unsigned long long value = 0
+        Py_ssize_t each
+    for each in range(n):
+        value = value << 8 | data[each]
+    return value
+
+
+cdef Py_ssize_t amqp(Bytes data, Py_ssize_t at, Py_ssize_t end) noexcept:
+    """Where the frame that starts here ends."""
+    cdef Py_ssize_t next
+    if end - at < 8:
+        return INCOMPLETE
+    next = at + 8 + <Py_ssize_t> big_endian(data + at + 3, 4)
+    return next if next <= end else INCOMPLETE
+
+
+cdef unsigned long long method(Bytes data, Py_ssize_t at) noexcept:
+    """Class and method of a method frame; 0 for another."""
+    return big_endian(data + at + 7, 4) if data[at] == 1 else 0
+
+
+cdef enum:
+    DELIVER = 60 << 16 | 60
+    ACK = 60 << 16 | 80
+    HEARTBEAT = 8
+
+
+def confirms(received, unsigned long long tag):
+    """Publisher confirms: (used, the tag up to which all are confirmed, tags ahead of it)."""
+    cdef:
+        Whole whole = Whole(received)
+        Py_ssize_t at = 0, next, end = whole.view.len
+        unsigned long long one
+        Bytes data = <Bytes> whole.view.buf
+        list ahead = []
+    while (next := amqp(data, at, end)) >= 0:
+        if method(data, at) != ACK:
+            unexpected(data, at, end)
+        one = big_endian(data + at + 11, 8)
+        if data[at + 19] & 1:
+            tag = max(tag, one)
+        elif one == tag + 1:
+            tag = one
+        else:
+            ahead.append(one)
+        at = next
+    return at, tag, ahead
+
+
+def deliveries(received, bytes before not None):
+    """Deliveries: (acknowledgements, used, messages)."""
+    cdef:
+        Whole whole = Whole(received)
+        Py_ssize_t at = 0, next, past, tag, end = whole.view.len, messages = 0
+        unsigned long long left
+        Bytes data = <Bytes> whole.view.buf
+        Text text = Text(NULL, 0, 0)
+    try:
+        while (next := amqp(data, at, end)) >= 0:
+            if data[at] != HEARTBEAT:
+                if method(data, at) != DELIVER:
+                    unexpected(data, at, end)
+                tag = at + 12 + data[at + 11]
+                if amqp(data, next, end) < 0:
+                    break
+                left = big_endian(data + next + 11, 8)
+                next = amqp(data, next, end)
+                while left and next >= 0:
+                    if (past := amqp(data, next, end)) >= 0:
+                        left -= past - next - 8
+                    next = past
+                if next < 0:
+                    break
+                acknowledge(&text, before, data + tag, 8, b"\x00\xce")
+                messages += 1
+            at = next
+        return taken(&text), at, messages
+    finally:
+        free(text.data)

@@ -1,0 +1,633 @@
+"""The protocols of the peers from the side of a client: which bytes do the work.
+
+A driver makes queues and connections. A connection is told what was received and says what is to
+be sent: it never waits once it is made. Everything is what the peer's own client libraries send
+for the same calls, made beforehand as far as it can be.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from loadtest.bench import daemon, load
+from loadtest.bench.daemon import Address, Daemon
+from loadtest.bench.peers import servers
+from loadtest.bench.peers.compiled import answers
+from nsqcy import __version__
+from nsqcy._wire import finish_all, skip_frames
+
+_numbers = itertools.count(1)
+WAIT = 0.1  # seconds that a request for messages waits for the first one
+
+
+class Taken(NamedTuple):
+    send: bytes
+    used: int
+    messages: int
+
+
+class Publisher(Protocol):
+    """A connection that publishes. `command` has `batch` messages."""
+
+    sock: socket.socket
+    command: bytes
+
+    def answered(self, received: memoryview) -> Taken: ...
+
+
+class Consumer(Protocol):
+    """A connection that consumes, and acknowledges each message."""
+
+    sock: socket.socket
+    first: bytes
+
+    def take(self, received: memoryview) -> Taken: ...
+
+
+@dataclass
+class Publishing:
+    """A publisher by its parts."""
+
+    sock: socket.socket
+    command: bytes
+    answered: Callable[[memoryview], Taken]
+
+
+@dataclass
+class Consuming:
+    """A consumer by its parts."""
+
+    sock: socket.socket
+    first: bytes
+    take: Callable[[memoryview], Taken]
+
+
+class Driver(Protocol):
+    """One contestant. `share`: of the messages, so that the slow ones end as well."""
+
+    name: str
+    package: str  # of Debian; of one without, `version` says what it is
+    program: str
+    share: float
+    durability: str
+    settings: str
+    publishes: str
+    consumes: str
+
+    def start(self) -> contextlib.AbstractContextManager[Daemon]: ...
+    def create(self, address: Address, queue: str) -> None: ...
+    def publisher(self, address: Address, queue: str, body: bytes, batch: int) -> Publisher: ...
+    def consumer(self, address: Address, queue: str, window: int) -> Consumer: ...
+    def left(self, server: Daemon, queue: str) -> int:
+        """Messages that wait, or wait to be acknowledged."""
+
+    def drop(self, server: Daemon, queue: str) -> None: ...
+
+
+def dial(address: Address) -> socket.socket:
+    sock = socket.create_connection(address)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def unique(pattern: bytes) -> bytes:
+    """Connections are made in processes that were forked from one another."""
+    return pattern % (os.getpid(), next(_numbers))
+
+
+def receive(sock: socket.socket, more: bytes = b"") -> bytes:
+    data = sock.recv(1 << 16)
+    if not data:
+        raise ConnectionResetError(f"closed after {more[-200:]!r}")
+    return more + data
+
+
+def receive_until(sock: socket.socket, end: bytes) -> bytes:
+    data = receive(sock)
+    while not data.endswith(end):
+        data = receive(sock, data)
+    return data
+
+
+class Asking:
+    """Requests for one message each, several under way while there are messages.
+
+    When there is none a single request waits for one, behind all acknowledgements.
+    """
+
+    def __init__(self, waiting: bytes, polling: bytes, most: int) -> None:
+        self._waiting, self._polling, self._most = waiting, polling, most
+        self._wanted = 1
+        self._under_way = 0
+
+    def more(self, answers: int = 0, messages: int = 0) -> bytes:
+        self._under_way -= answers
+        if answers:
+            self._wanted = 1 if answers > messages else min(2 * self._wanted, self._most)
+        if not self._under_way and answers > messages:
+            self._under_way = 1
+            return self._waiting
+        count = max(0, self._wanted - self._under_way)
+        self._under_way += count
+        return self._polling * count
+
+
+# -- NSQ
+
+
+class Nsq:
+    """nsqd of this tree."""
+
+    package = ""
+    version = __version__
+    program = ""
+    share = 2.0
+    durability = "memory"
+    publishes = "`PUB`, or `MPUB` of 200; each answered `OK`"
+    consumes = "`RDY 2500`; a `FIN` for each message"
+
+    def __init__(self, workers: int = 1) -> None:
+        self.name = "nsqcy" if workers == 1 else f"nsqcy, {workers} workers"
+        self.settings = f"{workers} worker{'s' * (workers > 1)}, `--mem-queue-size=1000000000`"
+        self._workers = workers
+
+    def start(self) -> contextlib.AbstractContextManager[Daemon]:
+        return daemon.private(self._workers, mem_queue_size=1_000_000_000)
+
+    def create(self, address: Address, queue: str) -> None:
+        load.consumer(address, queue, "bench", 0).close()
+
+    def publisher(self, address: Address, queue: str, body: bytes, batch: int) -> Publisher:
+        command = load.pub(queue, body) if batch == 1 else load.mpub(queue, [body] * batch)
+
+        def answered(received: memoryview) -> Taken:
+            used, count = skip_frames(received, load.RESPONSE)
+            if not count and len(received) >= 10:
+                raise ValueError(f"unexpected answer {bytes(received[:100])!r}")
+            return Taken(b"", used, count * batch)
+
+        return Publishing(load.producer(address), command, answered)
+
+    def consumer(self, address: Address, queue: str, window: int) -> Consumer:
+        sock = load.consumer(address, queue, "bench", 0)
+
+        def take(received: memoryview) -> Taken:
+            lines, used, count = finish_all(received)
+            if not count and len(received) >= 8 and bytes(received[4:8]) == bytes(4):
+                used = load.other_frame(sock, bytes(received))
+            return Taken(lines, used, count)
+
+        return Consuming(sock, b"RDY %d\n" % window, take)
+
+    def left(self, server: Daemon, queue: str) -> int:
+        if server.http is None:
+            return 0
+        channels = server.topic(queue)["channels"]
+        return sum(each["depth"] + each["in_flight_count"] for each in channels)
+
+    def drop(self, server: Daemon, queue: str) -> None:
+        if server.http is not None:
+            server.post(f"/topic/delete?topic={queue}")
+
+
+class Target(Nsq):
+    """An NSQ that runs already, such as NSQ's own nsqd."""
+
+    durability = "as it was started"
+
+    def __init__(self, running: Daemon) -> None:
+        super().__init__()
+        self.settings = "as it was started"
+        self.version = self._version(running.tcp)
+        self.name = f"nsqd {self.version}"
+        self._running = running
+
+    @staticmethod
+    def _version(address: Address) -> str:
+        sock = dial(address)
+        body = b'{"feature_negotiation": true}'
+        sock.sendall(b"  V2IDENTIFY\n" + struct.pack(">i", len(body)) + body)
+        data = receive(sock)
+        while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
+            data = receive(sock, data)
+        sock.close()
+        return str(json.loads(data[8:])["version"])
+
+    def start(self) -> contextlib.AbstractContextManager[Daemon]:
+        return contextlib.nullcontext(self._running)
+
+
+# -- Redis
+
+
+def resp(*words: bytes) -> bytes:
+    parts = b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
+    return b"*%d\r\n%s" % (len(words), parts)
+
+
+class Redis:
+    """What streams and lists have in common."""
+
+    package = "redis-server"
+    program = "redis-server"
+    share = 0.4
+    durability = "memory"
+    settings = servers.REDIS.settings
+
+    def start(self) -> contextlib.AbstractContextManager[Daemon]:
+        return servers.started(servers.REDIS, lambda address: self.ask(address, b"PING"))
+
+    @staticmethod
+    def ask(address: Address, *words: bytes) -> bytes:
+        with dial(address) as sock:
+            sock.sendall(resp(*words))
+            answer = receive(sock)
+            while answers.replies(answer)[1] == 0:
+                answer = receive(sock, answer)
+            return answer
+
+    def drop(self, server: Daemon, queue: str) -> None:
+        self.ask(server.tcp, b"DEL", queue.encode(), queue.encode() + b":taken")
+
+
+class RedisStreams(Redis):
+    name = "Redis streams"
+    publishes = "`XADD q * body …`, each answered; a batch is 200 of them in one write"
+    consumes = (
+        "`XREADGROUP … COUNT 1000 BLOCK 100`, then an `XACK` of one id for each message, all in "
+        "one write with the next `XREADGROUP`; entries stay in the stream"
+    )
+
+    def create(self, address: Address, queue: str) -> None:
+        self.ask(address, b"XGROUP", b"CREATE", queue.encode(), b"group", b"0", b"MKSTREAM")
+
+    def publisher(self, address: Address, queue: str, body: bytes, batch: int) -> Publisher:
+        command = resp(b"XADD", queue.encode(), b"*", b"body", body) * batch
+
+        def answered(received: memoryview) -> Taken:
+            return Taken(b"", *answers.replies(received))
+
+        return Publishing(dial(address), command, answered)
+
+    def consumer(self, address: Address, queue: str, window: int) -> Consumer:
+        name = queue.encode()
+        most = min(window, 1000)
+        request = resp(
+            *(b"XREADGROUP", b"GROUP", b"group", unique(b"c%d-%d")),
+            *(b"COUNT", b"%d" % most, b"BLOCK", b"%d" % int(WAIT * 1000)),
+            *(b"STREAMS", name, b">"),
+        )
+        head = b"*4\r\n" + resp(b"XACK", name, b"group").partition(b"\r\n")[2]
+
+        def take(received: memoryview) -> Taken:
+            acks, used, messages, replies = answers.entries(received, head)
+            return Taken(acks + request * replies, used, messages)
+
+        return Consuming(dial(address), request, take)
+
+    def left(self, server: Daemon, queue: str) -> int:
+        groups = self.ask(server.tcp, b"XINFO", b"GROUPS", queue.encode())
+        words = groups.split(b"\r\n")
+        pending = words[words.index(b"pending") + 1]
+        lag = words[words.index(b"lag") + 1]
+        return int(pending[1:]) + int(lag[1:])
+
+
+class RedisLists(Redis):
+    name = "Redis lists"
+    publishes = "`LPUSH q body`, or one `LPUSH` of 200 bodies; each answered"
+    consumes = (
+        "up to 200 `LMOVE q q:taken RIGHT LEFT` in the pipe (one `BLMOVE` when there is nothing), "
+        "and an `LREM q:taken -1 body` for each message in one write with the next ones; all "
+        "bodies are equal and finished in order, so that `LREM` finds its own at once"
+    )
+
+    def create(self, address: Address, queue: str) -> None:
+        """A list is made by its first element."""
+
+    def publisher(self, address: Address, queue: str, body: bytes, batch: int) -> Publisher:
+        def answered(received: memoryview) -> Taken:
+            used, count = answers.replies(received)
+            return Taken(b"", used, count * batch)
+
+        return Publishing(dial(address), resp(b"LPUSH", queue.encode(), *[body] * batch), answered)
+
+    def consumer(self, address: Address, queue: str, window: int) -> Consumer:
+        name, moved = queue.encode(), queue.encode() + b":taken"
+        waiting = resp(b"BLMOVE", name, moved, b"RIGHT", b"LEFT", str(WAIT).encode())
+        moving = resp(b"LMOVE", name, moved, b"RIGHT", b"LEFT")
+        asking = Asking(waiting, moving, min(window, 200))
+        head = b"*4\r\n" + resp(b"LREM", moved, b"-1").partition(b"\r\n")[2]
+
+        def take(received: memoryview) -> Taken:
+            acks, used, messages, replies = answers.values(received, head)
+            return Taken(acks + asking.more(replies, messages), used, messages)
+
+        return Consuming(dial(address), asking.more(), take)
+
+    def left(self, server: Daemon, queue: str) -> int:
+        names = queue.encode(), queue.encode() + b":taken"
+        return sum(int(self.ask(server.tcp, b"LLEN", name)[1:]) for name in names)
+
+
+# -- beanstalkd
+
+
+class Beanstalkd:
+    name = "beanstalkd"
+    package = "beanstalkd"
+    program = "beanstalkd"
+    share = 0.2
+    durability = "memory"
+    settings = servers.BEANSTALKD.settings
+    publishes = "`put`, each answered; a batch is 200 of them in one write"
+    consumes = (
+        "up to 200 `reserve-with-timeout` in the pipe (one that waits when there is nothing), and "
+        "a `delete` for each job in one write with the next ones"
+    )
+
+    def start(self) -> contextlib.AbstractContextManager[Daemon]:
+        return servers.started(servers.BEANSTALKD, lambda address: dial(address).close())
+
+    def create(self, address: Address, queue: str) -> None:
+        """A tube is made by its first job."""
+
+    @staticmethod
+    def _use(address: Address, words: bytes, answer: bytes) -> socket.socket:
+        sock = dial(address)
+        sock.sendall(words)
+        load.expect(sock, answer)
+        return sock
+
+    def publisher(self, address: Address, queue: str, body: bytes, batch: int) -> Publisher:
+        sock = self._use(address, b"use %s\r\n" % queue.encode(), b"USING %s\r\n" % queue.encode())
+
+        def answered(received: memoryview) -> Taken:
+            return Taken(b"", *answers.inserted(received))
+
+        return Publishing(sock, b"put 0 0 120 %d\r\n%s\r\n" % (len(body), body) * batch, answered)
+
+    def consumer(self, address: Address, queue: str, window: int) -> Consumer:
+        words = b"watch %s\r\nignore default\r\n" % queue.encode()
+        sock = self._use(address, words, b"WATCHING 2\r\nWATCHING 1\r\n")
+        waiting, polling = b"reserve-with-timeout 1\r\n", b"reserve-with-timeout 0\r\n"
+        asking = Asking(waiting, polling, min(window, 200))
+
+        def take(received: memoryview) -> Taken:
+            acks, used, messages, replies = answers.jobs(received)
+            return Taken(acks + asking.more(replies, messages), used, messages)
+
+        return Consuming(sock, asking.more(), take)
+
+    def left(self, server: Daemon, queue: str) -> int:
+        with dial(server.tcp) as sock:
+            sock.sendall(b"stats-tube %s\r\n" % queue.encode())
+            text = receive_until(sock, b"\r\n")
+        if text.startswith(b"NOT_FOUND"):
+            return 0  # a tube without jobs and clients is gone
+        words = text.split()
+        names = (b"current-jobs-ready:", b"current-jobs-reserved:")
+        return sum(int(words[words.index(name) + 1]) for name in names)
+
+    def drop(self, server: Daemon, queue: str) -> None:
+        """A tube ends with its last job."""
+
+
+# -- NATS
+
+
+STREAM = {
+    "storage": "memory",
+    "retention": "workqueue",
+    "discard": "old",
+    "num_replicas": 1,
+    "max_age": 0,
+    "max_consumers": -1,
+    "max_msgs": -1,
+    "max_bytes": -1,
+}
+PULL_CONSUMER = {
+    "durable_name": "bench",
+    "ack_policy": "explicit",
+    "ack_wait": 60_000_000_000,
+    "deliver_policy": "all",
+    "replay_policy": "instant",
+    "max_ack_pending": 20_000,
+    "max_deliver": -1,
+    "max_waiting": 512,
+}
+
+
+class Nats:
+    name = "NATS JetStream"
+    package = "nats-server"
+    program = "nats-server"
+    share = 0.2
+    durability = "memory"
+    settings = servers.NATS.settings + ", work-queue retention"
+    publishes = "`PUB` with a reply subject, each answered; a batch is 200 of them in one write"
+    consumes = (
+        "a pull consumer with explicit acknowledgement: requests of 500 messages, two under way; "
+        "a `PUB` of `+ACK` for each message; `max_ack_pending` 20,000"
+    )
+
+    def start(self) -> contextlib.AbstractContextManager[Daemon]:
+        return servers.started(servers.NATS, self._ready)
+
+    @classmethod
+    def _ready(cls, address: Address) -> None:
+        if b'"error"' in cls._api(address, "INFO", {}):
+            raise ConnectionRefusedError("JetStream is not ready")
+
+    @staticmethod
+    def connect(address: Address, inbox: bytes) -> socket.socket:
+        sock = dial(address)
+        receive_until(sock, b"\r\n")
+        options = b'{"verbose":false,"pedantic":false,"protocol":1,"lang":"bench","version":"1"}'
+        sock.sendall(b"CONNECT %s\r\nSUB %s.* 1\r\nPING\r\n" % (options, inbox))
+        receive_until(sock, b"PONG\r\n")
+        return sock
+
+    @classmethod
+    def _api(cls, address: Address, call: str, question: object) -> bytes:
+        inbox = unique(b"_INBOX.%d.%d")
+        body = json.dumps(question).encode()
+        with cls.connect(address, inbox) as sock:
+            subject = b"$JS.API." + call.encode()
+            sock.sendall(b"PUB %s %s.1 %d\r\n%s\r\n" % (subject, inbox, len(body), body))
+            return receive_until(sock, b"}\r\n")
+
+    @classmethod
+    def api(cls, address: Address, call: str, question: object) -> bytes:
+        answer = cls._api(address, call, question)
+        if b'"error":' in answer:
+            raise RuntimeError(answer.decode())
+        return answer
+
+    def create(self, address: Address, queue: str) -> None:
+        stream = {"name": queue, "subjects": [queue], **STREAM}
+        self.api(address, f"STREAM.CREATE.{queue}", stream)
+        wanted = {"stream_name": queue, "config": PULL_CONSUMER}
+        self.api(address, f"CONSUMER.DURABLE.CREATE.{queue}.bench", wanted)
+
+    def publisher(self, address: Address, queue: str, body: bytes, batch: int) -> Publisher:
+        inbox = unique(b"_INBOX.%d.%d")
+        one = b"PUB %s %s.1 %d\r\n%s\r\n" % (queue.encode(), inbox, len(body), body)
+
+        def answered(received: memoryview) -> Taken:
+            used, count, pings = answers.stored(received)
+            return Taken(b"PONG\r\n" * pings, used, count)
+
+        return Publishing(self.connect(address, inbox), one * batch, answered)
+
+    def consumer(self, address: Address, queue: str, window: int) -> Consumer:
+        inbox = unique(b"_INBOX.%d.%d")
+        most = min(window, 500)
+        body = b'{"batch":%d,"expires":600000000000}' % most
+        subject = b"$JS.API.CONSUMER.MSG.NEXT.%s.bench" % queue.encode()
+        request = b"PUB %s %s.1 %d\r\n%s\r\n" % (subject, inbox, len(body), body)
+        wanted = most
+
+        def take(received: memoryview) -> Taken:
+            nonlocal wanted
+            acks, used, messages, pings = answers.pulled(received)
+            wanted -= messages
+            more = 0
+            while wanted <= 0:
+                wanted += most
+                more += 1
+            return Taken(acks + request * more + b"PONG\r\n" * pings, used, messages)
+
+        return Consuming(self.connect(address, inbox), request * (2 if most > 1 else 1), take)
+
+    def left(self, server: Daemon, queue: str) -> int:
+        answer = self.api(server.tcp, f"CONSUMER.INFO.{queue}.bench", {})
+        info = json.loads(answer[answer.index(b"{") :])
+        return int(info["num_pending"]) + int(info["num_ack_pending"])
+
+    def drop(self, server: Daemon, queue: str) -> None:
+        self.api(server.tcp, f"STREAM.DELETE.{queue}", {})
+
+
+# -- RabbitMQ
+
+
+def short(text: str) -> bytes:
+    return bytes([len(text)]) + text.encode()
+
+
+def long(data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + data
+
+
+def frame(kind: int, channel: int, payload: bytes) -> bytes:
+    return struct.pack(">BHI", kind, channel, len(payload)) + payload + b"\xce"
+
+
+def method(channel: int, group: int, number: int, arguments: bytes = b"") -> bytes:
+    return frame(1, channel, struct.pack(">HH", group, number) + arguments)
+
+
+class Rabbitmq:
+    name = "RabbitMQ"
+    package = "rabbitmq-server"
+    program = "rabbitmq-server"
+    share = 0.1
+    durability = "memory"
+    settings = servers.RABBITMQ.settings
+    publishes = (
+        "`basic.publish` of a transient message with publisher confirms; a batch is 200 of them "
+        "in one write"
+    )
+    consumes = "`basic.qos` 2500, `basic.consume`; a `basic.ack` for each message"
+
+    def start(self) -> contextlib.AbstractContextManager[Daemon]:
+        return servers.started(servers.RABBITMQ, lambda address: self.connect(address).close())
+
+    @staticmethod
+    def call(sock: socket.socket, data: bytes, answer: tuple[int, int]) -> bytes:
+        """Send a method and return the arguments of the one that answers it."""
+        sock.sendall(data)
+        got = b""
+        while len(got) < 8 or len(got) < 8 + int.from_bytes(got[3:7], "big"):
+            got = receive(sock, got)
+        if got[7:11] != struct.pack(">HH", *answer):
+            raise RuntimeError(f"unexpected answer {got[:200]!r}")
+        return got[11:-1]
+
+    @classmethod
+    def connect(cls, address: Address) -> socket.socket:
+        """With channel 1 open."""
+        sock = dial(address)
+        sock.settimeout(30)
+        cls.call(sock, b"AMQP\0\0\x09\x01", (10, 10))
+        login = long(b"") + short("PLAIN") + long(b"\0guest\0guest") + short("en_US")
+        tune = cls.call(sock, method(0, 10, 11, login), (10, 30))
+        most, size, _ = struct.unpack(">HIH", tune)
+        sock.sendall(method(0, 10, 31, struct.pack(">HIH", most, size, 0)))
+        cls.call(sock, method(0, 10, 40, short("/") + short("") + b"\0"), (10, 41))
+        cls.call(sock, method(1, 20, 10, short("")), (20, 11))
+        sock.settimeout(None)
+        return sock
+
+    @classmethod
+    def _declare(cls, sock: socket.socket, queue: str, passive: bool = False) -> bytes:
+        arguments = bytes(2) + short(queue) + bytes([passive]) + long(b"")
+        return cls.call(sock, method(1, 50, 10, arguments), (50, 11))
+
+    def create(self, address: Address, queue: str) -> None:
+        with self.connect(address) as sock:
+            self._declare(sock, queue)
+
+    def publisher(self, address: Address, queue: str, body: bytes, batch: int) -> Publisher:
+        sock = self.connect(address)
+        self.call(sock, method(1, 85, 10, b"\0"), (85, 11))
+        one = method(1, 60, 40, bytes(2) + short("") + short(queue) + b"\0")
+        one += frame(2, 1, struct.pack(">HHQHB", 60, 0, len(body), 0x1000, 1))
+        for start in range(0, len(body), 100_000):
+            one += frame(3, 1, body[start : start + 100_000])
+        confirmed = 0
+        ahead: set[int] = set()
+
+        def answered(received: memoryview) -> Taken:
+            nonlocal confirmed
+            before = confirmed + len(ahead)
+            used, confirmed, single = answers.confirms(received, confirmed)
+            ahead.update(single)
+            while confirmed + 1 in ahead:
+                confirmed += 1
+            ahead.difference_update([tag for tag in ahead if tag <= confirmed])
+            return Taken(b"", used, confirmed + len(ahead) - before)
+
+        return Publishing(sock, one * batch, answered)
+
+    def consumer(self, address: Address, queue: str, window: int) -> Consumer:
+        sock = self.connect(address)
+        self.call(sock, method(1, 60, 10, struct.pack(">IHB", 0, window, 0)), (60, 11))
+        no_wait = b"\x08"
+        first = method(1, 60, 20, bytes(2) + short(queue) + short("c") + no_wait + long(b""))
+        head = method(1, 60, 80, bytes(9))[:-10]
+
+        def take(received: memoryview) -> Taken:
+            return Taken(*answers.deliveries(received, head))
+
+        return Consuming(sock, first, take)
+
+    def left(self, server: Daemon, queue: str) -> int:
+        """Those that nobody has; what a consumer had and did not acknowledge returns to them."""
+        with self.connect(server.tcp) as sock:
+            counts = self._declare(sock, queue, passive=True)[-8:]
+        return int.from_bytes(counts[:4], "big")
+
+    def drop(self, server: Daemon, queue: str) -> None:
+        with self.connect(server.tcp) as sock:
+            self.call(sock, method(1, 50, 40, bytes(2) + short(queue) + b"\0"), (50, 41))
+
+
+PEERS: list[type[Driver]] = [RedisStreams, RedisLists, Nats, Beanstalkd, Rabbitmq]

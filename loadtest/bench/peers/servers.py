@@ -1,0 +1,166 @@
+"""Starting a peer: in a folder and on a port of its own, and ended whatever happens."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from loadtest.bench import procfs
+from loadtest.bench.daemon import Address, Daemon
+
+PLACES = "/usr/lib/rabbitmq/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+START_BUDGET = 60.0
+ATTEMPTS = 10
+
+T = TypeVar("T")
+
+
+def program(name: str) -> str | None:
+    """Where a program is; Debian's rabbitmq-server without the script that changes user."""
+    return shutil.which(name, path=f"{PLACES}:{os.environ.get('PATH', '')}")
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+class Server(Daemon):
+    """A running peer. Its family may change, so it is looked up each time."""
+
+    def __init__(self, address: Address, pid: int, data: str) -> None:
+        super().__init__(address, None, pid, data)
+        self._pid = pid
+
+    def cpu_seconds(self) -> float:
+        return self._despite_leavers(super().cpu_seconds)
+
+    def memory(self) -> dict[str, int]:
+        return self._despite_leavers(super().memory)
+
+    def _despite_leavers(self, look: Callable[[], T]) -> T:
+        """A process may end between being listed and being looked at."""
+        for _ in range(ATTEMPTS):
+            self.pids = procfs.family(self._pid)
+            with contextlib.suppress(OSError):
+                return look()
+        return look()
+
+
+@dataclass
+class Recipe:
+    """How a peer is started. `words` may name {port} and {folder}."""
+
+    words: list[str]
+    settings: str
+    prepare: Callable[[str, int], dict[str, str]] = lambda folder, port: {}
+    helper: Callable[[dict[str, str]], list[str]] | None = None
+
+
+def _rabbit(folder: str, port: int) -> dict[str, str]:
+    (Path(folder) / "enabled_plugins").write_text("[].\n")
+    return {
+        "HOME": folder,
+        "ERL_EPMD_PORT": str(free_port()),
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "RABBITMQ_ALLOW_INPUT": "1",  # Erlang takes the place of the script
+        "RABBITMQ_NODENAME": "bench@localhost",
+        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODE_PORT": str(port),
+        "RABBITMQ_DIST_PORT": str(free_port()),
+        "RABBITMQ_CONFIG_FILE": "/dev/null",
+        "RABBITMQ_CONF_ENV_FILE": "/dev/null",
+        "RABBITMQ_ENABLED_PLUGINS_FILE": f"{folder}/enabled_plugins",
+        "RABBITMQ_MNESIA_BASE": f"{folder}/mnesia",
+        "RABBITMQ_LOG_BASE": f"{folder}/log",
+        "RABBITMQ_PID_FILE": f"{folder}/pid",
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-noinput",
+    }
+
+
+REDIS = Recipe(
+    [
+        *("redis-server", "--bind", "127.0.0.1", "--port", "{port}", "--dir", "{folder}"),
+        *("--save", "", "--appendonly", "no", "--daemonize", "no"),
+    ],
+    "no snapshots, no append-only file",
+)
+NATS = Recipe(
+    ["nats-server", "-a", "127.0.0.1", "-p", "{port}", "-js", "-sd", "{folder}"],
+    "JetStream with memory storage, one replica",
+)
+BEANSTALKD = Recipe(
+    ["beanstalkd", "-l", "127.0.0.1", "-p", "{port}", "-z", str(16 << 20)],
+    "no binlog, jobs up to 16 MiB",
+)
+RABBITMQ = Recipe(
+    ["rabbitmq-server"],
+    "no plugins; a classic queue that is not durable, transient messages",
+    _rabbit,
+    lambda environment: ["epmd", "-port", environment["ERL_EPMD_PORT"]],
+)
+
+
+@contextlib.contextmanager
+def started(recipe: Recipe, ready: Callable[[Address], object]) -> Iterator[Server]:
+    """A server for as long as the context lasts. `ready` raises OSError until it answers."""
+    with contextlib.ExitStack() as stack:
+        folder = tempfile.mkdtemp(prefix="peer-bench-")
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        port = free_port()
+        environment = {**os.environ, **recipe.prepare(folder, port)}
+        log = Path(folder) / "output"
+        if recipe.helper:
+            _start(stack, recipe.helper(environment), environment, log)
+        words = [word.format(port=port, folder=folder) for word in recipe.words]
+        process = _start(stack, words, environment, log)
+        address = ("127.0.0.1", port)
+        deadline = time.monotonic() + START_BUDGET
+        while True:
+            with contextlib.suppress(OSError):
+                ready(address)
+                break
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{words[0]} does not start:\n{log.read_text()[-2000:]}")
+            time.sleep(0.05)
+        yield Server(address, process.pid, folder)
+
+
+def _start(
+    stack: contextlib.ExitStack, words: list[str], environment: dict[str, str], log: Path
+) -> "subprocess.Popen[bytes]":
+    """In a session of its own, and killed by the kernel when this process is gone."""
+    command = [program(words[0]) or words[0], *words[1:]]
+    if guard := program("setpriv"):
+        command = [guard, "--pdeathsig", "KILL", *command]
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            cwd=log.parent,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    stack.callback(_end, process)
+    return process
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """What is in memory is of no interest."""
+    for pid in procfs.family(process.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

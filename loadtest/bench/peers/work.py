@@ -1,0 +1,413 @@
+"""The same work for every contestant, and the rounds in which they take turns."""
+
+import select
+import socket
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from loadtest.bench import speed
+from loadtest.bench.daemon import Daemon
+from loadtest.bench.load import Report, Team
+from loadtest.bench.peers.drivers import Consumer, Driver, Publisher
+from loadtest.bench.speed import Result
+
+BATCH = 200
+IN_THE_PIPE = 8  # batches, or
+SINGLE = 100  # single messages
+WINDOW = 2500
+CONNECTIONS = 50
+QUIET = 0.2
+SETTLED = 10.0  # seconds for the last acknowledgements to be taken in
+
+PUBLISH = f"publish, batches of {BATCH}"
+CONSUME = "consume, acknowledging each"
+BOTH = "publish and consume at once"
+PIPE = f"publish one by one, {SINGLE} in the pipe"
+WAIT = f"publish one by one, {CONNECTIONS} that wait"
+TURNS = f"consume one by one, {CONNECTIONS} that wait"
+MEMORY = "memory of queued messages"
+SCENARIOS = [PUBLISH, CONSUME, BOTH, WAIT, TURNS, PIPE, MEMORY]
+
+
+@dataclass
+class Settings:
+    messages: int = 1_000_000
+    size: int = 200
+    rounds: int = 3
+    deadline: float = float("inf")  # no round but the first begins that would end later
+
+    @property
+    def body(self) -> bytes:
+        return speed.Settings(size=self.size).body
+
+    def count(self, share: float) -> int:
+        least = 2 * BATCH
+        return max(least, int(self.messages * share) // least * least)
+
+
+# -- members of a team
+
+
+class Received:
+    """What was received and not yet looked at."""
+
+    def __init__(self, size: int) -> None:
+        self._room = memoryview(bytearray(size))
+        self._have = 0
+
+    def read(self, sock: socket.socket) -> memoryview:
+        n = sock.recv_into(self._room[self._have :])
+        if n == 0:
+            raise RuntimeError("the connection was closed")
+        self._have += n
+        return self._room[: self._have]
+
+    def used(self, n: int) -> None:
+        self._room[: self._have - n] = self._room[n : self._have]
+        self._have -= n
+        if self._have == len(self._room):
+            raise RuntimeError(f"an answer without end {bytes(self._room[:100])!r}")
+
+
+def publishing(
+    make: Callable[[int], Publisher], batch: int, commands: int, depth: int, team: Team, index: int
+) -> Callable[[], Report]:
+    """One connection that keeps `depth` commands of `batch` messages unanswered."""
+    publisher = make(batch)
+    sock, one = publisher.sock, len(publisher.command)
+    several = memoryview(publisher.command * depth)
+    received = Received(1 << 18)
+
+    def run() -> Report:
+        sent = answered = 0
+        while answered < commands * batch:
+            more = min(depth - (sent - answered // batch), commands - sent)
+            if more > 0 and (more >= depth // 4 or more == commands - sent):
+                sock.sendall(several[: more * one])
+                sent += more
+            reply, used, messages = publisher.answered(received.read(sock))
+            received.used(used)
+            answered += messages
+            if reply:
+                sock.sendall(reply)
+        return {"messages": commands * batch}
+
+    return run
+
+
+def publishing_in_turn(
+    make: Callable[[int], Publisher], count: int, connections: int, team: Team, index: int
+) -> Callable[[], Report]:
+    """Connections that each send the next message when the last one is answered."""
+    poll = select.epoll()
+    members = {}
+    for _ in range(connections):
+        publisher = make(1)
+        members[publisher.sock.fileno()] = publisher, Received(1 << 16)
+        poll.register(publisher.sock.fileno(), select.EPOLLIN)
+
+    def run() -> Report:
+        left = count - connections
+        answered = 0
+        for publisher, _ in members.values():
+            publisher.sock.send(publisher.command)
+        while answered < count:
+            for fd, _ in poll.poll():
+                publisher, received = members[fd]
+                reply, used, messages = publisher.answered(received.read(publisher.sock))
+                received.used(used)
+                if reply:
+                    publisher.sock.sendall(reply)
+                if messages:
+                    answered += 1
+                    if left > 0:
+                        left -= 1
+                        publisher.sock.send(publisher.command)
+        return {"messages": count}
+
+    return run
+
+
+def drain(consumers: list[Consumer]) -> None:
+    """Read until nothing comes any more: what was sent last has then been taken in, and is not lost
+    to a connection that is closed on it."""
+    socks = {consumer.sock.fileno(): consumer.sock for consumer in consumers}
+    end = time.monotonic() + SETTLED
+    with select.epoll() as poll:
+        for fd in socks:
+            poll.register(fd, select.EPOLLIN)
+        while (ready := poll.poll(QUIET)) and time.monotonic() < end:
+            for fd, _ in ready:
+                socks[fd].recv(1 << 20)
+
+
+def consuming(
+    make: Callable[[], Consumer], size: int, total: int, slots: slice, team: Team, index: int
+) -> Callable[[], Report]:
+    """A consumer of everything, until all consumers (`slots` of the tally) had `total`."""
+    consumer = make()
+    sock = consumer.sock
+    received = Received((2 << 20) + 1200 * (size + 100))
+
+    def step() -> int:
+        reply, used, messages = consumer.take(received.read(sock))
+        received.used(used)
+        if reply:
+            sock.sendall(reply)
+        return messages
+
+    def run() -> Report:
+        last = time.monotonic()
+        sock.settimeout(0.05)
+        sock.sendall(consumer.first)
+        while sum(team.tally[slots]) < total:
+            try:
+                messages = step()
+            except TimeoutError:
+                continue
+            if messages:
+                team.tally[index] += messages
+                last = time.monotonic()
+        drain([consumer])
+        return {"messages": team.tally[index], "ended": last}
+
+    return run
+
+
+def consuming_in_turn(
+    make: Callable[[], Consumer],
+    total: int,
+    connections: int,
+    slots: slice,
+    team: Team,
+    index: int,
+) -> Callable[[], Report]:
+    """Consumers that take one message at a time: the next only with the acknowledgement."""
+    poll = select.epoll()
+    members = {}
+    for _ in range(connections):
+        consumer = make()
+        members[consumer.sock.fileno()] = consumer, Received(1 << 17)
+        poll.register(consumer.sock.fileno(), select.EPOLLIN)
+
+    def run() -> Report:
+        last = time.monotonic()
+        for consumer, _ in members.values():
+            consumer.sock.sendall(consumer.first)
+        while sum(team.tally[slots]) < total:
+            for fd, _ in poll.poll(0.05):
+                consumer, received = members[fd]
+                reply, used, messages = consumer.take(received.read(consumer.sock))
+                received.used(used)
+                if reply:
+                    consumer.sock.sendall(reply)
+                if messages:
+                    team.tally[index] += messages
+                    last = time.monotonic()
+        drain([consumer for consumer, _ in members.values()])
+        return {"messages": team.tally[index], "ended": last}
+
+    return run
+
+
+# -- one turn
+
+
+@dataclass
+class Run:
+    """A result, whose it is, and how busy the busiest process of the load was (1: always)."""
+
+    contestant: str
+    result: Result
+    busy: float
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+def measure(
+    driver: Driver, scenario: str, server: Daemon, team: Team, counted: slice = slice(None)
+) -> Run:
+    team.ready()
+    before = server.cpu_seconds()
+    reports = team.run()
+    cpu = server.cpu_seconds() - before
+    those = reports[counted]
+    result = Result(
+        scenario,
+        messages=sum(report["messages"] for report in those),
+        seconds=max(r["ended"] for r in those) - min(r["started"] for r in those),
+        daemon_cpu=cpu,
+        load_cpu=sum(report["cpu"] for report in reports),
+        note=driver.durability,
+    )
+    if server.pids:
+        memory = server.memory()
+        result.rss, result.pss = memory["Rss"], memory["Pss"]
+    busy = max(report["cpu"] / (report["ended"] - report["started"]) for report in reports)
+    return Run(driver.name, result, min(busy, 1.0))
+
+
+@dataclass
+class Turn:
+    """One contestant's work on a server of its own."""
+
+    driver: Driver
+    server: Daemon
+    settings: Settings
+
+    def __post_init__(self) -> None:
+        share = self.driver.share
+        self._many = self.settings.count(share)
+        self._fewer = self.settings.count(share / 2)
+        self._few = self.settings.count(0.1 * share**0.5)
+
+    def all(self) -> Iterator[Run]:
+        yield self._memory()
+        queue = self._queue()
+        yield self._publish(queue, PUBLISH, self._many)
+        yield self._consume(queue, self._many)
+        yield self._both()
+        queue = self._queue()
+        yield self._wait(queue)
+        yield self._turns(queue)
+        yield self._pipe()
+
+    def _queue(self) -> str:
+        name = speed.topic_name()
+        self.driver.create(self.server.tcp, name)
+        return name
+
+    def _publisher(self, queue: str) -> Callable[[int], Publisher]:
+        address, body = self.server.tcp, self.settings.body
+        return lambda batch: self.driver.publisher(address, queue, body, batch)
+
+    def _consumer(self, queue: str, window: int) -> Callable[[], Consumer]:
+        return lambda: self.driver.consumer(self.server.tcp, queue, window)
+
+    def _add_publishers(self, team: Team, queue: str, messages: int) -> None:
+        commands = messages // BATCH // 2
+        for _ in range(2):
+            team.add(publishing, self._publisher(queue), BATCH, commands, IN_THE_PIPE)
+
+    def _add_consumers(self, team: Team, queue: str, messages: int) -> None:
+        make, size = self._consumer(queue, WINDOW), self.settings.size
+        for _ in range(2):
+            team.add(consuming, make, size, messages, slice(0, 2))
+
+    def _publish(self, queue: str, scenario: str, messages: int) -> Run:
+        with Team(2) as team:
+            self._add_publishers(team, queue, messages)
+            return measure(self.driver, scenario, self.server, team)
+
+    def _consume(self, queue: str, messages: int, scenario: str = CONSUME) -> Run:
+        with Team(2) as team:
+            self._add_consumers(team, queue, messages)
+            return self._finish(measure(self.driver, scenario, self.server, team), queue)
+
+    def _memory(self) -> Run:
+        """What a queued message takes in a daemon that has had none; and the warming up."""
+        queue = self._queue()
+        idle = self.server.memory() if self.server.pids else {"Rss": 0, "Pss": 0}
+        run = self._publish(queue, MEMORY, self._fewer)
+        each = (run.result.pss - idle["Pss"]) / run.result.messages
+        run.figures = {"idle_rss": idle["Rss"], "bytes_each": each}
+        self._consume(queue, self._fewer)
+        return run
+
+    def _both(self) -> Run:
+        queue = self._queue()
+        with Team(4) as team:
+            self._add_consumers(team, queue, self._many)
+            self._add_publishers(team, queue, self._many)
+            return self._finish(measure(self.driver, BOTH, self.server, team, slice(0, 2)), queue)
+
+    def _pipe(self) -> Run:
+        queue = self._queue()
+        with Team(1) as team:
+            team.add(publishing, self._publisher(queue), 1, self._fewer, SINGLE)
+            run = measure(self.driver, PIPE, self.server, team)
+        self.driver.drop(self.server, queue)
+        return run
+
+    def _wait(self, queue: str) -> Run:
+        with Team(2) as team:
+            for _ in range(2):
+                team.add(
+                    publishing_in_turn, self._publisher(queue), self._few // 2, CONNECTIONS // 2
+                )
+            return measure(self.driver, WAIT, self.server, team)
+
+    def _turns(self, queue: str) -> Run:
+        with Team(2) as team:
+            for _ in range(2):
+                make = self._consumer(queue, 1)
+                team.add(consuming_in_turn, make, self._few, CONNECTIONS // 2, slice(0, 2))
+            return self._finish(measure(self.driver, TURNS, self.server, team), queue)
+
+    def _finish(self, run: Run, queue: str) -> Run:
+        """All must have been acknowledged, for the figures to count."""
+        end = time.monotonic() + SETTLED
+        while (left := self.driver.left(self.server, queue)) and time.monotonic() < end:
+            time.sleep(0.05)
+        if left:
+            raise RuntimeError(f"{run.contestant}, {run.result.scenario}: {left} messages are left")
+        self.driver.drop(self.server, queue)
+        return run
+
+
+# -- rounds
+
+
+def run(
+    drivers: Sequence[Driver], settings: Settings, say: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Everybody's turn in each round, and the medians of the rounds."""
+    runs: list[Run] = []
+    longest = 0.0
+    rounds = 0
+    while rounds < settings.rounds:
+        began = time.monotonic()
+        if rounds and began + longest > settings.deadline:
+            say(f"  no time for more than {rounds} rounds")
+            break
+        rounds += 1
+        for driver in drivers:
+            turn = time.monotonic()
+            with driver.start() as server:
+                runs += Turn(driver, server, settings).all()
+            say(f"  round {rounds}: {driver.name}, {time.monotonic() - turn:.1f} s")
+        longest = max(longest, time.monotonic() - began)
+    return [row | {"size": settings.size, "rounds": rounds} for row in medians(runs)]
+
+
+def medians(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """A row for each scenario of each contestant. Each figure is the median of its own."""
+    rows = []
+    for scenario in SCENARIOS:
+        for name in dict.fromkeys(run.contestant for run in runs):
+            those = [r for r in runs if (r.contestant, r.result.scenario) == (name, scenario)]
+            if those:
+                rows.append(_median(name, scenario, those))
+    return rows
+
+
+def _median(name: str, scenario: str, runs: Sequence[Run]) -> dict[str, Any]:
+    def of(figure: Callable[[Run], float]) -> float:
+        return statistics.median(figure(run) for run in runs)
+
+    return {
+        "contestant": name,
+        "scenario": scenario,
+        "durability": runs[0].result.note,
+        "messages": runs[0].result.messages,
+        "rate": of(lambda run: run.result.rate),
+        "daemon_us": of(lambda run: run.result.daemon_us),
+        "load_us": of(lambda run: run.result.load_us),
+        "load_busy": of(lambda run: run.busy),
+        "rss": of(lambda run: run.result.rss),
+        "pss": of(lambda run: run.result.pss),
+        **{key: statistics.median(run.figures[key] for run in runs) for key in runs[0].figures},
+        "runs": [asdict(run.result) for run in runs],
+    }

@@ -1,0 +1,252 @@
+"""The figures as docs/BENCHMARKS.md, a chart and JSON. Measures nothing.
+
+What it takes is what it writes as JSON: `figures`, a dict of
+
+    date, machine, settings     what to know of the run, for a reader
+    contestants                 of each: name, version, durability, settings, publishes, consumes
+    skipped                     peers that were not there, each with the reason
+    peers                       rows of loadtest.bench.peers.work.run
+    nsqd                        rows of loadtest.bench.speed.run
+"""
+
+import datetime
+import json
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from loadtest.bench import chart
+
+OURS = "nsqcy"
+PAGE, CHART, DATA = "BENCHMARKS.md", "benchmarks.svg", "benchmarks.json"
+BUSY = 0.9  # a process of the load that was busier than this held the daemon back
+CHARTED = 4  # scenarios
+
+Figures = dict[str, Any]
+Row = dict[str, Any]
+
+HEAD = """# Benchmarks
+
+`make bench` wrote this page, from one run on one machine; it installs the other brokers, runs them
+and ends them (`make bench FULL=1`: more sizes of messages, more workers, more rounds). All figures
+are in [{data}]({data}). Compare figures within this page: those of another
+machine are others.
+"""
+
+PEERS = """## Beside other brokers
+
+The same work for all, in turns, on the same machine: every round starts each broker afresh, alone.
+Everything is kept **in memory**, and no broker syncs anything to a disk. Figures are medians of
+{rounds}. "× nsqcy" is a figure divided by that of nsqcy in the same table.
+
+![Throughput and CPU time of each broker]({chart})
+"""
+
+READING = """
+CPU is the user and system time of all processes of the broker, by message. "load" is the same of
+all processes of the load, and "busy" how much of the time the busiest one of them was running: near
+100 % it holds the broker back, which could then do more (marked †). The load shares the cores with
+the broker, so that on a machine with few cores throughput is that of both together, and CPU a
+message is the figure to compare.
+"""
+
+FAIRNESS = """### What is not the same for all
+
+- The load is made of bytes prepared beforehand and answers are only counted, for every broker: no
+  client library takes part, and real clients cost more than this, each its own.
+- Redis streams keep what was acknowledged until they are trimmed; here they are deleted whole
+  between two measurements, at no cost to the measurement. All others forget a message with its
+  acknowledgement.
+- `LREM` finds its message at once here, since all are acknowledged in order. With thousands of
+  messages in flight that are finished out of order it searches.
+- JetStream acknowledges with a work-queue stream, which deletes as the other queues do; a stream
+  with retention by limits takes about a seventh less CPU time to consume.
+- JetStream, beanstalkd and RabbitMQ have no command for a batch: theirs is as many commands in one
+  write. RabbitMQ may confirm several with one answer, and does.
+- An acknowledgement is one command for each message with every broker, though `XACK` could name
+  several ids and `basic.ack` could be `multiple`.
+- nsqd, JetStream and RabbitMQ do not answer an acknowledgement; Redis and beanstalkd do.
+- Redis and beanstalkd use one core; nsqd uses as many as it has workers; nats-server and RabbitMQ
+  use what there is.
+- Each has as many messages as take it some seconds (column "messages").
+"""
+
+ALONE = """## nsqd alone
+
+The class is what a message survives: all of these queue in memory, and what overflows goes to disk
+without waiting for it. "× floor" is the CPU time as a multiple of that of a server of the same
+system calls without a broker in it, where one was run beside.
+
+"""
+
+
+def machine() -> dict[str, str]:
+    """What a figure depends on, and nothing that names the machine."""
+    info = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.partition(":")[2].strip() for line in info if line.startswith("model name")]
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    release = platform.freedesktop_os_release() if Path("/etc/os-release").exists() else {}
+    return {
+        "CPU": models[0] if models else platform.machine(),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "memory": f"{pages / 2**30:.0f} GiB",
+        "kernel": f"{platform.system()} {platform.release()}",
+        "system": release.get("PRETTY_NAME", "unknown"),
+        "Python": platform.python_version(),
+    }
+
+
+def today() -> str:
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+def write(figures: Figures, folder: Path) -> Path:
+    """Write page, chart and data there; returns the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / DATA).write_text(json.dumps(figures, indent=1) + "\n")
+    (folder / CHART).write_text(picture(figures["peers"]))
+    (folder / PAGE).write_text(page(figures))
+    return folder / PAGE
+
+
+# -- the chart
+
+
+def picture(rows: Sequence[Row]) -> str:
+    sizes = _distinct(rows, "size")
+    rows = [row for row in rows if row["size"] == sizes[0]]
+    groups = []
+    for scenario in _distinct(rows, "scenario")[:CHARTED]:
+        bars = [
+            chart.Bar(row["contestant"], (row["rate"], row["daemon_us"]))
+            for row in rows
+            if row["scenario"] == scenario
+        ]
+        groups.append(chart.Group(scenario, bars))
+    return chart.svg(groups, ("messages a second", "µs of CPU a message"), OURS)
+
+
+# -- the page
+
+
+def page(figures: Figures) -> str:
+    parts = [HEAD.format(data=DATA), _conditions(figures), _peers(figures), _nsqd(figures["nsqd"])]
+    return "\n".join(part for part in parts if part).rstrip() + "\n"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; all columns but the first are figures."""
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def _conditions(figures: Figures) -> str:
+    facts = {"date": figures["date"]} | figures["machine"] | figures["settings"]
+    lines = "".join(f"| {name} | {value} |\n" for name, value in facts.items())
+    return f"## Conditions\n\n| | |\n| --- | --- |\n{lines}"
+
+
+def _peers(figures: Figures) -> str:
+    rows = figures["peers"]
+    rounds = max(row["rounds"] for row in rows)
+    times = "one round" if rounds == 1 else f"{rounds} rounds"
+    parts = [PEERS.format(rounds=times, chart=CHART), READING, "### Who, and how\n"]
+    parts.append(_contestants(figures["contestants"]))
+    parts += [f"Not in this run: {reason}.\n" for reason in figures["skipped"].values()]
+    for size in _distinct(rows, "size"):
+        those = [row for row in rows if row["size"] == size]
+        for scenario in _distinct(those, "scenario"):
+            runs = [row for row in those if row["scenario"] == scenario]
+            title = f"### {scenario[0].upper()}{scenario[1:]}, {size:,} bytes each\n"
+            parts += [title, _memory(runs) if "bytes_each" in runs[0] else _work(runs)]
+    return "\n".join([*parts, FAIRNESS])
+
+
+def _contestants(contestants: Sequence[Row]) -> str:
+    keys = ["name", "version", "durability", "settings", "publishes", "consumes"]
+    rows = "".join("| " + " | ".join(each[key] for key in keys) + " |\n" for each in contestants)
+    head = ["", "version", "class", "settings", "to publish", "to consume"]
+    return "| " + " | ".join(head) + " |\n" + "| --- " * len(keys) + "|\n" + rows
+
+
+def _work(rows: Sequence[Row]) -> str:
+    ours = next((row for row in rows if row["contestant"] == OURS), rows[0])
+    head = ["", "class", "msg/s", "× nsqcy", "CPU µs/msg", "× nsqcy"]
+    head += ["load µs/msg", "load busy", "RSS MB", "messages"]
+    return table(head, [_work_row(row, ours) for row in rows])
+
+
+def _work_row(row: Row, ours: Row) -> list[str]:
+    return [
+        row["contestant"],
+        row["durability"],
+        f"{row['rate']:,.0f}" + (" †" if row["load_busy"] > BUSY else ""),
+        ratio(row["rate"], ours["rate"]),
+        f"{row['daemon_us']:.2f}",
+        ratio(row["daemon_us"], ours["daemon_us"]),
+        f"{row['load_us']:.2f}",
+        f"{row['load_busy']:.0%}",
+        f"{row['rss'] / 1e6:,.0f}",
+        f"{row['messages']:,}",
+    ]
+
+
+def _memory(rows: Sequence[Row]) -> str:
+    head = ["", "class", "RSS MB at its start", "bytes a queued message", "messages"]
+    return table(
+        head,
+        [
+            [
+                row["contestant"],
+                row["durability"],
+                f"{row['idle_rss'] / 1e6:,.0f}",
+                f"{row['bytes_each']:,.0f}",
+                f"{row['messages']:,}",
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _nsqd(rows: Sequence[Row]) -> str:
+    if not rows:
+        return ""
+    head = [
+        "",
+        "workers",
+        "class",
+        "msg/s",
+        "CPU µs/msg",
+        "× floor",
+        "load µs/msg",
+        "RSS MB",
+        "note",
+    ]
+    body = [
+        [
+            row["scenario"],
+            str(row.get("workers") or ""),
+            row.get("durability", "memory"),
+            f"{row['rate']:,.0f}",
+            f"{row['daemon_us']:.3f}",
+            f"{row['floors']:.2f}" if row.get("floors") else "",
+            f"{row['load_us']:.3f}",
+            f"{row['rss'] / 1e6:,.0f}",
+            row["note"],
+        ]
+        for row in rows
+    ]
+    return ALONE + table(head, body)
+
+
+def ratio(value: float, base: float) -> str:
+    if not base:
+        return ""
+    times = value / base
+    return f"{times:.2f}" if times < 10 else f"{times:.0f}"
+
+
+def _distinct(rows: Iterable[Row], key: str) -> list[Any]:
+    return list(dict.fromkeys(row[key] for row in rows))

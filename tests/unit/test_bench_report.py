@@ -1,0 +1,156 @@
+"""The page, the chart and the data of `make bench`, from made-up figures."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtest.bench import chart, report
+
+
+def row(contestant: str, scenario: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "contestant": contestant,
+        "scenario": scenario,
+        "durability": "memory",
+        "messages": 1000,
+        "rate": 1_000_000.0,
+        "daemon_us": 0.25,
+        "load_us": 0.125,
+        "load_busy": 0.5,
+        "rss": 64_000_000,
+        "size": 200,
+        "rounds": 3,
+    } | fields
+
+
+def figures() -> dict[str, Any]:
+    told = {
+        "durability": "memory",
+        "settings": "as it comes",
+        "publishes": "`P`",
+        "consumes": "`C`",
+    }
+    return {
+        "date": "2030-01-02",
+        "machine": report.machine(),
+        "settings": {"batches": "200 messages"},
+        "contestants": [
+            told | {"name": "nsqcy", "version": "1.0"},
+            told | {"name": "Slow & Co", "version": "9.9"},
+        ],
+        "skipped": {"other": "other is not installed, and only root can install it"},
+        "peers": [
+            row("nsqcy", "publish"),
+            row("Slow & Co", "publish", rate=250_000.0, daemon_us=3.0, load_busy=0.95),
+            row("nsqcy", "memory", idle_rss=50e6, bytes_each=240.0),
+            row("Slow & Co", "memory", idle_rss=9e6, bytes_each=1234.0),
+        ],
+        "nsqd": [
+            row("", "MPUB", workers=2, note="p50 1 us", floors=2.5),
+            row("", "PUB", workers=2, note=""),
+        ],
+    }
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> str:
+    return report.write(figures(), tmp_path / "docs").read_text()
+
+
+def cells(page: str, first: str) -> list[list[str]]:
+    """The rows of all tables that begin with this."""
+    lines = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("|")]
+    return [line for line in lines if line[0] == first]
+
+
+def test_figures_stand_beside_those_of_nsqcy(page: str) -> None:
+    assert cells(page, "nsqcy")[1] == [
+        *("nsqcy", "memory", "1,000,000", "1.00", "0.25", "1.00", "0.12", "50%", "64", "1,000")
+    ]
+    assert cells(page, "Slow & Co")[1] == [
+        *("Slow & Co", "memory", "250,000 †", "0.25", "3.00", "12", "0.12", "95%", "64", "1,000")
+    ]
+
+
+def test_memory_has_its_own_columns(page: str) -> None:
+    assert cells(page, "Slow & Co")[2] == ["Slow & Co", "memory", "9", "1,234", "1,000"]
+
+
+def test_it_tells_who_took_part_and_who_did_not(page: str) -> None:
+    assert cells(page, "Slow & Co")[0][1:] == ["9.9", "memory", "as it comes", "`P`", "`C`"]
+    assert "other is not installed, and only root can install it." in page
+
+
+def test_it_tells_when_and_on_what(page: str) -> None:
+    assert cells(page, "date") == [["date", "2030-01-02"]]
+    assert cells(page, "cores")[0][1].isdigit()
+    assert "medians of\n3 rounds" in page
+
+
+def test_nsqd_alone_has_its_table(page: str) -> None:
+    assert cells(page, "MPUB")[0][1:3] == ["2", "memory"]
+    assert cells(page, "MPUB")[0][5] == "2.50"
+    assert cells(page, "MPUB")[0][-1] == "p50 1 us"
+    assert cells(page, "PUB")[0][5] == ""
+
+
+def test_no_figure_of_nsqd_alone_no_table() -> None:
+    assert "nsqd alone" not in report.page(figures() | {"nsqd": []})
+
+
+def test_the_machine_is_not_named(page: str) -> None:
+    assert report.machine().keys() == {"CPU", "cores", "memory", "kernel", "system", "Python"}
+    assert str(Path.cwd()) not in page
+
+
+def test_the_data_is_what_was_measured(tmp_path: Path) -> None:
+    report.write(figures(), tmp_path)
+    assert json.loads((tmp_path / report.DATA).read_text()) == figures()
+
+
+def test_tables_have_as_many_cells_in_each_row(page: str) -> None:
+    widths: list[set[int]] = []
+    before = ""
+    for line in page.splitlines():
+        if line.startswith("|"):
+            if not before.startswith("|"):
+                widths.append(set())
+            widths[-1].add(line.replace(" | ", "|").count("|"))
+        before = line
+    assert widths and all(len(each) == 1 for each in widths)
+
+
+def test_bars_are_as_long_as_the_figures_tell(tmp_path: Path) -> None:
+    report.write(figures(), tmp_path)
+    root = ElementTree.parse(tmp_path / report.CHART).getroot()
+    bars = [each for each in root if each.tag.endswith("rect")]
+    ours, theirs = (
+        [bar for bar in bars if ("ours" in bar.attrib["class"]) == own] for own in (1, 0)
+    )
+    assert len(bars) == 8
+    assert float(ours[0].attrib["width"]) == pytest.approx(
+        4 * float(theirs[0].attrib["width"]), rel=0.01
+    )
+    assert {text.text for text in root if text.tag.endswith("text")} >= {"Slow & Co", "250 k"}
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [
+        (0.256, "0.26"),
+        (3.14159, "3.14"),
+        (42.55, "42.5"),
+        (999, "999"),
+        (1500, "1.50 k"),
+        (2e6, "2.00 M"),
+    ],
+)
+def test_figures_have_three_digits(value: float, text: str) -> None:
+    assert chart.short(value) == text
+
+
+def test_another_base_another_ratio() -> None:
+    assert [report.ratio(1, 0), report.ratio(1, 3), report.ratio(50, 4)] == ["", "0.33", "12"]
