@@ -56,20 +56,19 @@ class _GivenUp(Publish):
     __slots__ = ()
 
 
-class Heads:
-    """The command lines of publishes, by topic; each is checked and made once."""
+class Heads(dict[str, bytes]):
+    """The command lines of publishes, by topic; each is checked and made when it is first wanted.
+    Raises ValueError for what is no name of a topic."""
 
     def __init__(self, verb: bytes) -> None:
+        super().__init__()
         self._verb = verb
-        self._heads: dict[str, bytes] = {}
 
-    def __getitem__(self, topic: str) -> bytes:
-        """Raises ValueError for what is no name of a topic."""
-        head = self._heads.get(topic)
-        if head is None:
-            if len(self._heads) == MOST_HEADS:
-                self._heads.clear()
-            head = self._heads[topic] = b"%b %b\n" % (self._verb, topic_bytes(topic))
+    def __missing__(self, topic: str) -> bytes:
+        head = b"%b %b\n" % (self._verb, topic_bytes(topic))
+        if len(self) >= MOST_HEADS:
+            self.clear()
+        self[topic] = head
         return head
 
 
