@@ -1,6 +1,6 @@
 """Python clients side by side: one process of each against the same nsqd, in one run.
 
-publish   messages one by one, each waiting for its OK, 100 of them under way at a time
+publish   messages one by one, each waiting for its OK, 500 of them under way at a time
 mpub      the same in batches of 100, 10 under way
 consume   what was published before, RDY 2500, finished one by one
 both      publishing and consuming in one process at the same time; messages that came through
@@ -25,7 +25,7 @@ from typing import Any
 from loadtest.bench import daemon, load
 
 BODY = bytes(range(33, 33 + 100)) * 2
-UNDER_WAY, BATCH, BATCHES, READY = 100, 100, 10, 2500
+UNDER_WAY, BATCH, BATCHES, READY = 500, 100, 10, 2500
 SCENARIOS = ["publish", "mpub", "consume", "both"]
 SHARE = {"nsqcy aio": 1.0, "nsqcy": 1.0}  # of the messages; the others get a fifth
 

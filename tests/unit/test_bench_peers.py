@@ -322,6 +322,7 @@ def test_no_more_requests_than_are_useful(drivers: Any) -> None:
 REAL = ["RedisStreams", "RedisLists", "Nats", "Beanstalkd", "Rabbitmq"]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", REAL)
 def test_the_real_one_loses_no_message(drivers: Any, kind: str) -> None:
     from loadtest.bench.peers import work
