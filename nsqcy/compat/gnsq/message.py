@@ -4,22 +4,21 @@ from functools import cached_property
 from typing import Self
 
 from nsqcy import client
+from nsqcy.compat.delivered import Delivered
 from nsqcy.compat.gnsq.errors import NSQException
 from nsqcy.compat.gnsq.signals import Signal
 
 
-class Message:
+class Message(Delivered):
     """Finished, requeued and touched, it sends on_finish, on_requeue(timeout, backoff) and
     on_touch. One that was delivered tells nsqd."""
 
     def __init__(self, timestamp: int, attempts: int, id: bytes, body: bytes) -> None:
+        super().__init__()
         self.timestamp = timestamp
         self.attempts = attempts
         self.id = id
         self.body = body
-        self._delivered: client.Message | None = None
-        self._is_async = False
-        self._has_responded = False
 
     @classmethod
     def of(cls, delivered: client.Message) -> Self:
@@ -39,16 +38,6 @@ class Message:
     @cached_property
     def on_touch(self) -> Signal:
         return Signal("Sent after the message was touched.")
-
-    def enable_async(self) -> None:
-        """It is answered later, and not by its handler's end."""
-        self._is_async = True
-
-    def is_async(self) -> bool:
-        return self._is_async
-
-    def has_responded(self) -> bool:
-        return self._has_responded
 
     def finish(self) -> None:
         """It is done with."""

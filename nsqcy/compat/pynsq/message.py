@@ -3,22 +3,21 @@
 from typing import Any, Self
 
 from nsqcy import client
+from nsqcy.compat.delivered import Delivered
 from nsqcy.compat.pynsq.event import FINISH, REQUEUE, TOUCH, EventedMixin
 
 
-class Message(EventedMixin):
+class Message(Delivered, EventedMixin):
     """Finished, requeued and touched, it tells its listeners `finish`, `requeue` and `touch`. One
     that was delivered tells nsqd."""
 
     def __init__(self, id: bytes, body: bytes, timestamp: int, attempts: int) -> None:
-        super().__init__()
+        Delivered.__init__(self)
+        EventedMixin.__init__(self)
         self.id = id
         self.body = body
         self.timestamp = timestamp
         self.attempts = attempts
-        self._delivered: client.Message | None = None
-        self._is_async = False
-        self._has_responded = False
 
     @classmethod
     def of(cls, delivered: client.Message) -> Self:
@@ -26,16 +25,6 @@ class Message(EventedMixin):
         message = cls(delivered.id, delivered.body, delivered.timestamp, delivered.attempts)
         message._delivered = delivered
         return message
-
-    def enable_async(self) -> None:
-        """It is answered later, and not by its handler's end."""
-        self._is_async = True
-
-    def is_async(self) -> bool:
-        return self._is_async
-
-    def has_responded(self) -> bool:
-        return self._has_responded
 
     def finish(self) -> None:
         """It is done with."""
