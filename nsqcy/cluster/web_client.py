@@ -31,8 +31,8 @@ PORTS = {"http": 80, "https": 443}
 REDIRECTS_MOST = 10
 SHOWN_MOST = 300  # characters of an unwanted answer
 
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_SAME_METHOD = frozenset({307, 308})
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+SAME_METHOD = frozenset({307, 308})
 _TLS_REQUIRED: gojson.Fields = {"https_port": (gojson.int32, 0)}
 
 
@@ -207,8 +207,8 @@ class WebClient:
             )
             if answer.status == 403 and url.scheme == "http" and b"https_port" in answer.body:
                 url = https_instead(url, answer.body)
-            elif answer.status in _REDIRECTS and "location" in answer.headers:
-                if answer.status not in _SAME_METHOD and method != "HEAD":
+            elif answer.status in REDIRECTS and "location" in answer.headers:
+                if answer.status not in SAME_METHOD and method != "HEAD":
                     method, body = "GET", None
                 place = parse_url(urljoin(url.url, answer.headers["location"]))
                 if place.host != url.host or (url.scheme, place.scheme) == ("https", "http"):

@@ -16,11 +16,17 @@ from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError
 from urllib3.util import Url, parse_url
 
-from nsqcy.cluster.web_client import PIECE, REDIRECTS_MOST, Terms, WebClient, reason
+from nsqcy.cluster.web_client import (
+    PIECE,
+    REDIRECTS,
+    REDIRECTS_MOST,
+    SAME_METHOD,
+    Terms,
+    WebClient,
+    reason,
+)
 from nsqcy.errors import RequestError
 
-REDIRECTS = frozenset({301, 302, 303, 307, 308})
-SAME_METHOD = frozenset({307, 308})
 OF_A_BODY = frozenset({"content-type"})
 OF_A_HOST = frozenset({"authorization", "cookie"})
 
