@@ -17,6 +17,7 @@ from libc.string cimport memcpy
 from nsqcy._bytes cimport load_be16, load_be32, load_be64, store_be32
 from nsqcy._wire cimport FRAME_HEADER, MESSAGE, MESSAGE_HEADER, Output
 
+from nsqcy import _wire
 from nsqcy.errors import NsqError
 
 
@@ -347,19 +348,9 @@ def mpub_body(messages not None):
     does, and ValueError for no message or for more bytes than a command can have."""
     cdef list bodies = [message_body(each) for each in messages]
     cdef bytes body
-    cdef bytes whole
     cdef uint64_t size = 4
-    cdef uint8_t *at
     for body in bodies:
         size += 4 + <size_t>len(body)
     if not bodies or size > LONGEST_FRAME:
         raise ValueError(f"{len(bodies)} messages of {size - 4} bytes cannot be published as one")
-    whole = PyBytes_FromStringAndSize(NULL, size)
-    at = <uint8_t *><char *>whole
-    store_be32(at, <uint32_t>len(bodies))
-    at += 4
-    for body in bodies:
-        store_be32(at, <uint32_t>len(body))
-        memcpy(at + 4, <const char *>body, len(body))
-        at += 4 + <size_t>len(body)
-    return whole
+    return _wire.mpub_body(bodies)

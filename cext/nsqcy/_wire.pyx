@@ -313,13 +313,23 @@ def command_with_body(bytes name not None, params, bytes body not None):
     return b" ".join((name, *params)) + b"\n" + struct.pack(">i", len(body)) + body
 
 
-def mpub_body(messages):
+def mpub_body(list messages not None):
     """The body of an MPUB: a count, then each message behind its length."""
-    parts = [struct.pack(">i", len(messages))]
+    cdef bytes message
+    cdef bytes whole
+    cdef size_t size = 4
+    cdef uint8_t *at
     for message in messages:
-        parts.append(struct.pack(">i", len(message)))
-        parts.append(message)
-    return b"".join(parts)
+        size += 4 + <size_t>len(message)
+    whole = PyBytes_FromStringAndSize(NULL, size)
+    at = <uint8_t *><char *>whole
+    store_be32(at, <uint32_t>len(messages))
+    at += 4
+    for message in messages:
+        store_be32(at, <uint32_t>len(message))
+        memcpy(at + 4, <const char *>message, len(message))
+        at += 4 + <size_t>len(message)
+    return whole
 
 
 def frame(int type, bytes data not None):
