@@ -25,7 +25,6 @@ NODE_MODULES = Path(
     os.environ.get("NSQCY_NODE_MODULES") or Path(__file__).parents[1] / "node_modules"
 ).absolute()
 LIBRARIES = ("pynsq", "gnsq", "nsqjs")
-OURS = ("aio", "blocking")
 # The same programs with another import line.
 IMPORTS = {
     "pynsq": ("import nsq\n", "from nsqcy.compat import pynsq as nsq\n"),
