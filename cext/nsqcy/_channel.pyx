@@ -221,7 +221,11 @@ cdef class Channel:
 
     cdef int defer_record(self, const Entry *delayed, int64_t due) except -1:
         """A record with a delay was fanned out: it is deferred here until `due`."""
-        cdef Entry *entry = self.store.new_entry()
+        cdef Entry *entry
+        if delayed.seq < self.cursor.seq:
+            # Found by a start: it was fanned out before the channel was made.
+            return 0
+        entry = self.store.new_entry()
         entry.seq = delayed.seq
         entry.id = delayed.id
         entry.block = delayed.block
