@@ -194,6 +194,7 @@ class Core:
         on_event: Callable[[str, str, str | None], None] | None = None,
         auth: Any = None,
         hold_new: int = 0,
+        policies: Any = None,
     ) -> None:
         self.path = path
         self.now, self.wall = now, wall
@@ -223,6 +224,7 @@ class Core:
             },
             on_event=on_event,
             log=self.log,
+            policies=policies,
         )
         self.shard.hold_new = hold_new
         self.home = Home(
