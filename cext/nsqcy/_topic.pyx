@@ -102,6 +102,7 @@ cdef class Topic(Window):
         self.name = key.decode()
         self.ephemeral = is_ephemeral(self.name)
         self.channels = {}
+        self.durability = "memory"
         self.started = True
         self.least = 1
         self.last_publish = self.agenda.now
@@ -138,7 +139,7 @@ cdef class Topic(Window):
         cdef Channel channel
         cdef uint64_t depth = self.depth()
         cdef uint64_t memory = self.agenda.mem_queue_size
-        return {
+        shown = {
             "topic_name": self.name,
             "depth": depth,
             "backend_depth": 0 if self.ephemeral or depth < memory else depth - memory,
@@ -148,6 +149,13 @@ cdef class Topic(Window):
             "e2e_processing_latency": self.agenda.percentiles.summary(
                 [channel.latency for channel in self.channels.values()], self.agenda.now),
         }
+        if self.durability != "memory":
+            shown["durability"] = self.durability
+        return shown
+
+    def set_policy(self, policy):
+        """What is promised about its messages; a TopicPolicy."""
+        self.durability = policy.durability
 
     # -- publishing --
 
@@ -1237,11 +1245,12 @@ cdef class Topic(Window):
 
 cdef class Shard:
     def __init__(self, *, Agenda agenda not None, IdSource ids not None, IoThread io,
-                 str data_path, log_options=None, on_event=None, log=None):
+                 str data_path, log_options=None, policies=None, on_event=None, log=None):
         """
         agenda: the worker's agenda; its store is the shard's
         io, data_path: where topics keep their logs; None: nothing ever goes to disk
         log_options: keyword arguments for each Log
+        policies: what topic(name) gives a policy for each topic; None: every topic has the default
         on_event: called as on_event(kind, topic, channel) for created and deleted things
         log: something with info(), warn() and error(), for operators
         """
@@ -1251,6 +1260,7 @@ cdef class Shard:
         self.io = io
         self.data_path = data_path
         self.log_options = log_options or {}
+        self.policies = policies
         self.on_event = on_event
         self.log = log
         self.topics = {}
@@ -1276,6 +1286,8 @@ cdef class Shard:
         if self.io is not None and not topic.ephemeral:
             topic.log = Log(self.io, self.data_path, topic.name, on_damage=self.report_damage,
                             **self.log_options)
+        if self.policies is not None:
+            topic.set_policy(self.policies.topic(topic.name))
         self.topics[key] = topic
         return topic
 

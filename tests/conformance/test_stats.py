@@ -265,3 +265,18 @@ def test_a_worker_that_is_down(nsqd: Starter) -> None:
     assert {stats["health"] for stats in seen} <= {health, "OK"}
     eventually(lambda: daemon.web.stats()["health"] == "OK", timeout=20)
     assert list(daemon.web.topics()) == ["a", "b"]
+
+
+@pytest.mark.ours
+def test_the_durability_of_a_topic_that_has_one(nsqd: Starter, tmp_path: Path) -> None:
+    file = tmp_path / "nsqd.ini"
+    file.write_text("[nsqd]\n[topic safe.*]\ndurability = fsync\n[topic *.b]\ndurability = os\n")
+    daemon = nsqd(args=(f"--config={file}",))
+    names = ["plain", "safe.a", "safe.b", "safe.c#ephemeral"]
+    for name in names:
+        daemon.web.create(name, "c")
+    expected = [None, "fsync", "os", None]
+    assert [daemon.web.topics()[name].get("durability") for name in names] == expected
+    daemon.stop()
+    daemon.start()
+    assert [daemon.web.topics()[name].get("durability") for name in names[:3]] == expected[:3]
