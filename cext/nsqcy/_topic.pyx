@@ -1035,6 +1035,8 @@ cdef class Topic(Window):
         self.places = NULL
         self.started = True
         self.least = self.least_seq()
+        for channel in self.channels.values():
+            channel.carry()
         self.fan_out()
 
     cdef int restore_blocks(self, Recovered found, uint64_t least) except -1:
