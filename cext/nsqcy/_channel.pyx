@@ -337,7 +337,7 @@ cdef class Channel:
                     and self.store.resident_bytes < self.store.budget:
                 self.window.load(block.next)
             record = <Record *>(block.data + self.cursor.offset)
-            if record.seq >= self.cursor.seq or record.attributes & RECORD_DAMAGED:
+            if record.seq >= self.cursor.seq:
                 return record
             # The cursor was restored, or jumped over a hole, into the middle of the block.
             self.cursor.offset += record.length
@@ -376,12 +376,7 @@ cdef class Channel:
         damaged."""
         if record.attributes & RECORD_DELAYED and self.skipped:
             self.skipped -= 1
-        if record.attributes & RECORD_DAMAGED:
-            # Its own fields cannot be trusted; the framing around it can.
-            self.cursor.offset += record.length
-            self.cursor.seq += 1
-        else:
-            self.window_step(record)
+        self.window_step(record)
 
     cdef Entry *entry_at_cursor(self, Record *record) except NULL:
         cdef Entry *entry = self.store.new_entry()

@@ -147,3 +147,23 @@ def test_damaged_records(make: Make) -> None:
     consumer = core.client().subscribe("t", "c", 9)
     assert len(bodies(consumer)) == 6
     assert ledger(core) == {"received": 9, "in_flight": 6, "damaged": 3}
+
+
+def test_damage_before_the_cursor_costs_the_channel_nothing(make: Make) -> None:
+    core = make()
+    consumer = core.client().subscribe("t", "c", 4)
+    core.topic("t").channel("late")
+    core.client().ask(mpub("t", [b"body %02d" % number for number in range(9)]))
+    core.settle()
+    for message in consumer.messages():
+        consumer.finish(message.id)
+    consumer.ready(0)
+    core.settle()
+    left = ledger(core)["queued"]
+    core.save()
+    damage(core, b"01", b"02")
+    core = make(now=9 * SECOND, wall=core.wall)
+    core.shard.load_topic(b"t", False, {"c": False, "late": False})
+    consumer = core.client().subscribe("t", "c", 9)
+    assert len(bodies(consumer)) == left == ledger(core)["in_flight"]
+    assert ledger(core) == {"received": left, "in_flight": left}
