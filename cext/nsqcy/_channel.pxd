@@ -128,6 +128,7 @@ cdef class Channel:
     cdef readonly list consumers
     cdef uint64_t born_seq                  # fan-out position when it was created
     cdef readonly uint64_t carried          # messages it had before: from a restart
+    cdef readonly uint64_t emptied_count
     cdef readonly uint64_t requeue_count
     cdef readonly uint64_t timeout_count
     cdef readonly uint64_t dropped_count    # an ephemeral channel's overflow
@@ -138,6 +139,8 @@ cdef class Channel:
 
     cdef void touch_dirty(self) noexcept
     cdef uint64_t depth(self) noexcept
+    cdef uint64_t held(self) noexcept
+    cdef void carry(self) noexcept
     cdef int defer_entry(self, Entry *entry, int64_t due) except -1
     cdef void queue_entry(self, Entry *entry) noexcept
     cdef int defer_record(self, const Entry *delayed, int64_t due) except -1

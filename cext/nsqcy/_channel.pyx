@@ -4,8 +4,8 @@ Owns the cursor of a channel, its redelivery queue, its deferred messages and wh
 hold. Knows blocks and entries, but neither connections (a Consumer is whatever can take a message)
 nor clocks: `agenda.now` is set by whoever drives it.
 
-The balance that must hold at any time, for a channel that was created with the topic:
-fanned out = depth + in flight + deferred + finished + dropped + sampled out.
+The balance that holds at any time:
+received = finished + queued + in flight + deferred + dropped + sampled out; see Channel.ledger().
 """
 
 from libc.stdlib cimport calloc, free, realloc
@@ -168,6 +168,15 @@ cdef class Channel:
             waiting = end - self.cursor.seq - self.skipped
         return waiting + self.queued
 
+    cdef uint64_t held(self) noexcept:
+        """Messages it is not done with."""
+        return self.depth() + self.in_flight_count + self.deferred_count
+
+    cdef void carry(self) noexcept:
+        """What it holds now is what a restart gave it back."""
+        self.born_seq = self.window.fanout.seq
+        self.carried = self.held()
+
     @property
     def message_count(self):
         """Messages received from the topic since the channel was made or loaded."""
@@ -193,6 +202,27 @@ cdef class Channel:
             "paused": bool(self.paused),
             "e2e_processing_latency":
                 self.agenda.percentiles.summary([self.latency], self.agenda.now),
+        }
+
+    def ledger(self):
+        """What became of every message that it received from the topic, or back from a restart.
+        All that takes one away is counted, but for damage on disk: what no file gives back any
+        more is what is missing in the sum."""
+        cdef uint64_t received = self.message_count + self.carried
+        cdef uint64_t known = (self.held() + self.finish_count + self.sampled_count
+                               + self.dropped_count + self.emptied_count)
+        return {
+            "received": received,
+            "finished": self.finish_count,
+            "queued": self.depth(),
+            "in_flight": self.in_flight_count,
+            "deferred": self.deferred_count,
+            "dropped": {
+                "damaged": <int64_t>(received - known),
+                "emptied": self.emptied_count,
+                "overflow": self.dropped_count,
+            },
+            "sampled": self.sampled_count,
         }
 
     # -- the agenda --
@@ -311,7 +341,7 @@ cdef class Channel:
                     and self.store.resident_bytes < self.store.budget:
                 self.window.load(block.next)
             record = <Record *>(block.data + self.cursor.offset)
-            if record.seq >= self.cursor.seq or record.attributes & RECORD_DAMAGED:
+            if record.seq >= self.cursor.seq:
                 return record
             # The cursor was restored, or jumped over a hole, into the middle of the block.
             self.cursor.offset += record.length
@@ -350,12 +380,7 @@ cdef class Channel:
         damaged."""
         if record.attributes & RECORD_DELAYED and self.skipped:
             self.skipped -= 1
-        if record.attributes & RECORD_DAMAGED:
-            # Its own fields cannot be trusted; the framing around it can.
-            self.cursor.offset += record.length
-            self.cursor.seq += 1
-        else:
-            self.window_step(record)
+        self.window_step(record)
 
     cdef Entry *entry_at_cursor(self, Record *record) except NULL:
         cdef Entry *entry = self.store.new_entry()
@@ -773,6 +798,7 @@ cdef class Channel:
     def empty(self):
         """Drop everything: waiting, in flight and deferred."""
         cdef Consumer consumer
+        self.emptied_count += self.held()
         self.drop_everything()
         self.window.move_cursor(&self.cursor, &self.window.fanout)
         self.window.trim()

@@ -64,6 +64,7 @@ cdef class Topic(Window):
     cdef readonly str name
     cdef readonly bytes key
     cdef readonly bint ephemeral
+    cdef readonly str durability        # "memory", "os" or "fsync"
     cdef readonly bint paused
     cdef readonly bint gone
     cdef readonly bint started
@@ -172,6 +173,7 @@ cdef class Shard:
     cdef readonly IoThread io
     cdef readonly str data_path
     cdef dict log_options
+    cdef object policies                    # nsqcy.policies.Policies, or None
     cdef object on_event                    # called as on_event(kind, topic name, channel name)
     cdef object log                         # for operators
     cdef list dirty_topics

@@ -106,6 +106,7 @@ cdef class Topic(Window):
         self.name = key.decode()
         self.ephemeral = is_ephemeral(self.name)
         self.channels = {}
+        self.durability = "memory"
         self.started = True
         self.least = 1
         self.last_publish = self.agenda.now
@@ -119,11 +120,8 @@ cdef class Topic(Window):
         """What its operator asks of the topic (nsqcy.policies). Before its first record; an ephemeral
         topic is never on disk."""
         if self.log is not None:
+            self.durability = policy.durability
             self.promised = self.gate = <Durability><int>DURABILITIES.index(policy.durability)
-
-    @property
-    def durability(self):
-        return DURABILITIES[self.promised]
 
     # -- numbers --
 
@@ -152,7 +150,7 @@ cdef class Topic(Window):
         cdef Channel channel
         cdef uint64_t depth = self.depth()
         cdef uint64_t memory = self.agenda.mem_queue_size
-        return {
+        shown = {
             "topic_name": self.name,
             "depth": depth,
             "backend_depth": 0 if self.ephemeral or depth < memory else depth - memory,
@@ -162,6 +160,9 @@ cdef class Topic(Window):
             "e2e_processing_latency": self.agenda.percentiles.summary(
                 [channel.latency for channel in self.channels.values()], self.agenda.now),
         }
+        if self.durability != "memory":
+            shown["durability"] = self.durability
+        return shown
 
     # -- publishing --
 
@@ -1079,6 +1080,8 @@ cdef class Topic(Window):
         self.places = NULL
         self.started = True
         self.least = self.least_seq()
+        for channel in self.channels.values():
+            channel.carry()
         self.fan_out()
 
     cdef int restore_blocks(self, Recovered found, uint64_t least) except -1:
@@ -1292,11 +1295,12 @@ cdef class Topic(Window):
 
 cdef class Shard:
     def __init__(self, *, Agenda agenda not None, IdSource ids not None, IoThread io,
-                 str data_path, log_options=None, on_event=None, log=None):
+                 str data_path, log_options=None, policies=None, on_event=None, log=None):
         """
         agenda: the worker's agenda; its store is the shard's
         io, data_path: where topics keep their logs; None: nothing ever goes to disk
         log_options: keyword arguments for each Log
+        policies: what topic(name) gives a policy for each topic; None: every topic has the default
         on_event: called as on_event(kind, topic, channel) for created and deleted things
         log: something with info(), warn() and error(), for operators
         """
@@ -1306,6 +1310,7 @@ cdef class Shard:
         self.io = io
         self.data_path = data_path
         self.log_options = log_options or {}
+        self.policies = policies
         self.on_event = on_event
         self.log = log
         self.topics = {}
@@ -1331,6 +1336,8 @@ cdef class Shard:
         if self.io is not None and not topic.ephemeral:
             topic.log = Log(self.io, self.data_path, topic.name, on_damage=self.report_damage,
                             **self.log_options)
+        if self.policies is not None:
+            topic.set_policy(self.policies.topic(topic.name))
         self.topics[key] = topic
         return topic
 

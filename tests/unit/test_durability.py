@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqcy.policies import TopicPolicy
+from nsqcy.policies import Policies, TopicPolicy
 from tests.core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
 
 OK = (RESPONSE, b"OK")
@@ -24,23 +24,13 @@ def make(tmp_path: Path) -> Iterator[Make]:
     def make(durability: str, path: Path | None = None, **more: int) -> Core:
         path = path or tmp_path / f"data{len(made)}"
         path.mkdir(exist_ok=True)
-        core = Core(path, policies=Same(durability), **more)
+        core = Core(path, policies=Policies(TopicPolicy(durability=durability)), **more)
         made.append(core)
         return core
 
     yield make
     for core in made:
         core.close()
-
-
-class Same:
-    """The same policy for all."""
-
-    def __init__(self, durability: str) -> None:
-        self.policy = TopicPolicy(durability=durability)
-
-    def topic(self, name: str) -> TopicPolicy:
-        return self.policy
 
 
 def killed(make: Make, core: Core, durability: str, later: int = 0) -> Core:
