@@ -35,6 +35,7 @@ from nsqcy._store cimport (
 
 from nsqcy import journal
 from nsqcy.names import is_ephemeral
+from nsqcy.policies import DURABILITIES
 
 
 cdef extern from "Python.h":
@@ -79,8 +80,6 @@ cdef int compare_moving(const void *a, const void *b) noexcept nogil:
     return (one > other) - (one < other)
 
 
-DURABILITIES = ("memory", "os", "fsync")      # by their numbers
-
 cdef int64_t SECOND = 1000000000
 cdef int64_t REST = 10 * SECOND     # idle time after which an open block is given back
 
@@ -121,7 +120,8 @@ cdef class Topic(Window):
         topic is never on disk."""
         if self.log is not None:
             self.durability = policy.durability
-            self.promised = self.gate = <Durability><int>DURABILITIES.index(policy.durability)
+            self.promised = self.gate = <Durability><int>(
+                DURABILITIES.index(policy.durability))
 
     # -- numbers --
 
