@@ -71,7 +71,7 @@ static inline int hex16_parse(const void *text, uint64_t *v)
     hex16_bytes bytes;
     uint64_t wrong[2];
     memcpy(&digits, text, sizeof digits);
-    nibbles = (digits + ((digits > '9') & 9)) & 0x0F;
+    nibbles = ((digits & 0x0F) + ((digits > '9') & 9)) & 0x0F;
     digits ^= hex16_from_nibbles(nibbles);
     memcpy(wrong, &digits, sizeof digits);
     if (wrong[0] | wrong[1])

@@ -163,10 +163,10 @@ cdef class Channel:
     cdef inline void window_step(self, Record *record) noexcept
     cdef void step_over(self, Record *record) noexcept
     cdef inline Entry *entry_at_cursor(self, Record *record) except NULL
-    cdef Entry *take(self) except? NULL
+    cdef inline Entry *take(self) except? NULL
     cdef Entry *take_queued(self) except? NULL
     cdef inline Consumer next_consumer(self)
-    cdef int deliver(self, Consumer consumer, Entry *entry) except -1
+    cdef inline int deliver(self, Consumer consumer, Entry *entry) except -1
     cdef inline void drop_entry(self, Entry *entry) noexcept
     cdef inline int hold(self, Holding *holding, Entry *entry, int64_t deadline) except -1
     cdef inline void let_go(self, Entry *entry) noexcept

@@ -366,7 +366,7 @@ cdef class Channel:
         self.window.ref(entry.block)
         return entry
 
-    cdef Entry *take(self) except? NULL:
+    cdef inline Entry *take(self) except? NULL:
         """The next message to deliver, off the queue or the window, with its block in memory."""
         cdef Entry *entry
         cdef Record *record = NULL
@@ -430,7 +430,7 @@ cdef class Channel:
             self.deliver(consumer, entry)
         return 1
 
-    cdef int deliver(self, Consumer consumer, Entry *entry) except -1:
+    cdef inline int deliver(self, Consumer consumer, Entry *entry) except -1:
         cdef Block *block = entry.block
         cdef Record *record = <Record *>(block.data + entry.offset)
         cdef Turnstile *place = &consumer.turnstile
