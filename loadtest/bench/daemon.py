@@ -21,6 +21,7 @@ from loadtest.bench import procfs
 ROOT = Path(__file__).parents[2]
 LISTENING = re.compile(r"\b(TCP|HTTP): listening on (\S+)")
 START_BUDGET = 30.0
+ANSWER_BUDGET = 30.0
 
 Address = tuple[str, int]
 
@@ -65,7 +66,8 @@ class Daemon:
         if self.http is None:
             raise RuntimeError("the HTTP address of the target is needed: --target-http")
         url = f"http://{self.http[0]}:{self.http[1]}{path}"
-        with urllib.request.urlopen(urllib.request.Request(url, method=method)) as answer:
+        request = urllib.request.Request(url, method=method)
+        with urllib.request.urlopen(request, timeout=ANSWER_BUDGET) as answer:
             return bytes(answer.read())
 
     def post(self, path: str) -> None:
