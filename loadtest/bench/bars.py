@@ -1,7 +1,7 @@
 """What nsqd is to hold: bars, each with the row of the figures that it is read from.
 
-Measures nothing. Rows are those that loadtest.bench.report takes: of nsqd alone (`nsqd`), and of the
-brokers beside each other (`peers`).
+Measures nothing. Rows are those that loadtest.bench.report takes: of nsqd alone (`nsqd`), and of
+the brokers beside each other (`peers`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -105,7 +105,12 @@ BARS = [
         "63 to 96 k",
     ),
     Bar(
-        f"{PUB_WAIT}, 2 workers", "wait", "PUB, wait for OK, 50 conn, 2 workers", CPU, 8.5, "10.2 µs"
+        f"{PUB_WAIT}, 2 workers",
+        "wait",
+        "PUB, wait for OK, 50 conn, 2 workers",
+        CPU,
+        8.5,
+        "10.2 µs",
     ),
     Bar(AT_20_K, "latency", "latency at 20 k msg/s", P50, 0.06, "2.1 ms"),
     Bar(AT_20_K, "latency", "latency at 20 k msg/s", P99, 2.0, "46 ms"),
@@ -122,7 +127,7 @@ BARS = [
         "idle subscribed connections",
         BYTES,
         4096,
-        "36,000 B",
+        "36 KB",
     ),
     Bar(HTTP, "http", "HTTP /pub, keep-alive, 32 conn", THOUSANDS, 70, "62 k"),
     Bar(HTTP, "http", "HTTP /pub, keep-alive, 32 conn", CPU, 13, "17.8 µs"),

@@ -124,9 +124,7 @@ def alone(args: argparse.Namespace) -> speed.Found:
         return speed.Found(told["rows"], told["failed"])
 
 
-def beside(
-    args: argparse.Namespace, contestants: list[Any], began: float, say: Say
-) -> speed.Found:
+def beside(args: argparse.Namespace, contestants: list[Any], began: float, say: Say) -> speed.Found:
     from loadtest.bench.peers import work
 
     all_sizes = speed.Found()
@@ -134,9 +132,7 @@ def beside(
         say(f"-- {size} bytes: {', '.join(each.name for each in contestants)}")
         messages = int(BYTES / size * args.scale)
         deadline = float("inf") if args.full else began + args.minutes * 60
-        found = work.run(
-            contestants, work.Settings(messages, size, rounds(args), deadline), say
-        )
+        found = work.run(contestants, work.Settings(messages, size, rounds(args), deadline), say)
         for row in found.rows:
             say(line(row))
         all_sizes.rows += found.rows

@@ -39,9 +39,9 @@ machine are others.
 
 BARS = """## What we promise ourselves
 
-Bars for nsqd, and what this run found, from the tables below: bodies of 200 bytes, one worker unless
-said; the class is what a message survives. Go nsqd 1.3.0 is a reference that was recorded once on a
-machine of two cores with the same load; it was not in this run (`make bench
+Bars for nsqd, and what this run found, from the tables below: bodies of 200 bytes, one worker
+unless said; the class is what a message survives. Go nsqd 1.3.0 is a reference that was recorded
+once on a machine of two cores with the same load; it was not in this run (`make bench
 ARGS="all --target=HOST:PORT"` puts one beside). A machine half as fast has half the messages a
 second: multiples are what can be compared between machines. The floor is a server that makes the
 same system calls on the same load, with no broker in it.

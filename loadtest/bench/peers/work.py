@@ -361,10 +361,8 @@ class Turn:
 # -- rounds
 
 
-def run(
-    drivers: Sequence[Driver], settings: Settings, say: Callable[[str], None]
-) -> speed.Found:
-    """Everybody's turn in each round, and the medians of the rounds. What fails ends a turn only."""
+def run(drivers: Sequence[Driver], settings: Settings, say: Callable[[str], None]) -> speed.Found:
+    """Everybody's turn in each round, and the medians of the rounds. A failure ends a turn."""
     runs: list[Run] = []
     failed = []
     longest = 0.0
@@ -388,7 +386,9 @@ def run(
                 continue
             say(f"  round {rounds}: {driver.name}, {time.monotonic() - turn:.1f} s")
         longest = max(longest, time.monotonic() - began)
-    return speed.Found([row | {"size": settings.size} for row in medians(runs, drivers[0].name)], failed)
+    return speed.Found(
+        [row | {"size": settings.size} for row in medians(runs, drivers[0].name)], failed
+    )
 
 
 def medians(runs: Sequence[Run], base: str) -> list[dict[str, Any]]:

@@ -20,20 +20,19 @@ SCENARIOS = {
     "http": Scenario(throughput.http, "POST /pub on 32 keep-alive connections", True, 7),
     "requeues": Scenario(later.requeues, "every message handed back several times", False, 14),
     "deferred": Scenario(later.deferred, "a million messages due over a minute", False, 75),
-    "young": Scenario(
-        later.young, "10,000 new channels with one deferred message each", False, 25
-    ),
+    "young": Scenario(later.young, "10,000 new channels with one deferred message each", False, 25),
     "topics": Scenario(many.topics, "10,000 topics with a message each", False, 14),
     "consumers": Scenario(many.consumers, "2,000 consumers of one channel, RDY 1", False, 12),
     "bodies": Scenario(throughput.bodies, "messages of 100 KB and 1 MB", False, 10),
     "tls": Scenario(encoded.tls, "publish and consume through TLS", False, 7),
     "snappy": Scenario(encoded.snappy, "publish and consume through snappy", False, 7),
     "foreign": Scenario(
-        encoded.foreign, "a TLS consumer of another worker's topic, beside one of its own", False, 15
+        encoded.foreign,
+        "a TLS consumer of another worker's topic, beside one of its own",
+        False,
+        15,
     ),
-    "workers": Scenario(
-        scaling.workers, "1, 4 and 16 topics on 1, 2 and 4 workers", False, 27
-    ),
+    "workers": Scenario(scaling.workers, "1, 4 and 16 topics on 1, 2 and 4 workers", False, 27),
     "scaling": Scenario(scaling.scaling, "4 topics: CPU on 2 workers over CPU on 1", False, 15),
     "hot": Scenario(
         scaling.hot,
