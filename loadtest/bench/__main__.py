@@ -1,7 +1,6 @@
 """The command line of the benchmarks."""
 
 import argparse
-import contextlib
 import json
 import os
 import platform
@@ -98,9 +97,7 @@ def leave(signum: int, frame: object) -> None:
     ignores one in a destructor or beside a fork; but nothing goes on without its processes."""
     for each in ENDING:  # the clearing away is not to be ended as well
         signal.signal(each, signal.SIG_IGN)
-    for pid in procfs.family(os.getpid())[1:]:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    procfs.end(procfs.family(os.getpid())[1:])
     sys.exit(128 + signum)
 
 
