@@ -107,7 +107,7 @@ def lateness(result: Result, reports: list[load.Report]) -> Result:
 def deferred(settings: Settings) -> Iterator[Result]:
     """Due over a minute; the smaller the scale, the shorter, at the same rate."""
     messages, seconds = settings.count(1_000_000), 60 * settings.scale
-    lead = settings.seconds(8.0) + 1.0  # the publishing takes less
+    lead = settings.seconds(8.0) + 0.5  # the publishing takes less
     size = max(settings.size, load.STAMPS.size)
     with settings.nsqd() as nsqd, settings.topic(nsqd) as topic:
         before = warmed_up(settings, nsqd)
@@ -151,7 +151,7 @@ def requeues(settings: Settings) -> Iterator[Result]:
     messages = settings.count(200_000)
     with settings.nsqd() as nsqd:
         for _ in settings.rounds():
-            for times, delay in ((5, 0), (2, 1000)):
+            for times, delay in ((5, 0), (2, round(settings.seconds(1.0) * 1000))):
                 yield storm(settings, nsqd, messages, times, delay)
 
 
