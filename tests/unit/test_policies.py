@@ -2,7 +2,6 @@
 
 import fnmatch
 import json
-
 from pathlib import Path
 
 import pytest
