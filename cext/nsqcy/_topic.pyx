@@ -33,9 +33,8 @@ from nsqcy._store cimport (
     record_delay,
 )
 
-from nsqcy import journal
+from nsqcy import journal, policies
 from nsqcy.names import is_ephemeral
-from nsqcy.policies import DURABILITIES
 
 
 cdef extern from "Python.h":
@@ -121,7 +120,7 @@ cdef class Topic(Window):
         if self.log is not None:
             self.durability = policy.durability
             self.promised = self.gate = <Durability><int>(
-                DURABILITIES.index(policy.durability))
+                policies.DURABILITIES.index(policy.durability))
 
     # -- numbers --
 

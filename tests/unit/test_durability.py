@@ -1,4 +1,4 @@
-"""Durability classes of the core: what an OK means, and what a start finds after the end of a process.
+"""Durability classes of the core: what an OK means, and what a start finds after a kill.
 
 Files are copied as they are at one moment, which is what a process that is killed leaves behind.
 """
