@@ -128,6 +128,7 @@ cdef class Channel:
     cdef Holding *holdings
     cdef Turnstile ready[3]                 # rings by locality
     cdef readonly list consumers
+    cdef uint64_t replay_end                # before it, records with a delay are not deferred again
     cdef uint64_t born_seq                  # fan-out position when it was created
     cdef readonly uint64_t carried          # messages it had before: from a restart
     cdef readonly uint64_t emptied_count
@@ -143,6 +144,8 @@ cdef class Channel:
     cdef uint64_t depth(self) noexcept
     cdef uint64_t held(self) noexcept
     cdef void carry(self) noexcept
+    cdef void replay(self, uint64_t skipped) noexcept
+    cdef bint passes(self, const Record *record) noexcept
     cdef int defer_entry(self, Entry *entry, int64_t due) except -1
     cdef void queue_entry(self, Entry *entry) noexcept
     cdef int defer_record(self, const Entry *delayed, int64_t due) except -1

@@ -179,6 +179,15 @@ cdef class Channel:
         self.born_seq = self.window.fanout.seq
         self.carried = self.held()
 
+    cdef void replay(self, uint64_t skipped) noexcept:
+        """Its cursor was put back, before so many records that are for nobody. What it gets once more
+        has had its delays."""
+        self.skipped = skipped
+        self.finished_count = 0
+        self.replay_end = self.window.fanout.seq
+        self.carried += self.depth()
+        self.touch_dirty()
+
     @property
     def message_count(self):
         """Messages received from the topic since the channel was made or loaded."""
@@ -305,7 +314,7 @@ cdef class Channel:
             record = self.record_at_cursor()
             if record == NULL:
                 return 0
-            if record.attributes & (RECORD_DELAYED | RECORD_DAMAGED):
+            if record.attributes and self.passes(record):
                 self.step_over(record)
                 continue
             if self.queued >= self.agenda.mem_queue_size:
@@ -377,6 +386,11 @@ cdef class Channel:
         self.cursor.offset += record.length
         self.cursor.seq = record.seq + 1
 
+    cdef bint passes(self, const Record *record) noexcept:
+        """Whether a record is not for the cursor: it is damaged, or an entry already."""
+        return record.attributes & RECORD_DAMAGED or (
+            record.attributes & RECORD_DELAYED and record.seq >= self.replay_end)
+
     cdef void step_over(self, Record *record) noexcept:
         """A record that is not for this cursor: delayed (deferred when it was fanned out) or
         damaged."""
@@ -410,7 +424,7 @@ cdef class Channel:
                     # It has just stepped over the last records before the queued one.
                     continue
                 return NULL
-            if not record.attributes & (RECORD_DELAYED | RECORD_DAMAGED):
+            if not record.attributes or not self.passes(record):
                 break
             self.step_over(record)
         entry = self.entry_at_cursor(record)

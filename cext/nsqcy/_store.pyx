@@ -368,6 +368,7 @@ cdef class Window:
         self.next_seq = 1
         self.visible.seq = 1
         self.fanout.seq = 1
+        self.kept.seq = 1
         self.next_capacity = SMALLEST_BLOCK
 
     def __dealloc__(self):
@@ -514,13 +515,17 @@ cdef class Window:
         self.hole_count = kept
 
     cdef uint64_t least_seq(self) noexcept:
-        """The sequence number of the cursor that is furthest behind."""
-        cdef uint64_t least = self.next_seq
+        """The sequence number of the reader that is furthest behind."""
+        return self.last_reader().seq
+
+    cdef const Cursor *last_reader(self) noexcept:
+        """The cursor that is furthest behind, but for the one that only keeps."""
+        cdef const Cursor *last = &self.visible
         cdef uint32_t i
         for i in range(self.cursor_count):
-            if self.cursors[i].seq < least:
-                least = self.cursors[i].seq
-        return least
+            if self.cursors[i].seq < last.seq and self.cursors[i] != &self.kept:
+                last = self.cursors[i]
+        return last
 
     # -- lives of blocks --
 

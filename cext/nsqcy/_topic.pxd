@@ -75,6 +75,9 @@ cdef class Topic(Window):
     cdef uint32_t compacting            # blocks a compaction waits for
     cdef bint journal_stale             # what the journal says is no longer so
     cdef bint journal_due               # and it must say so before it is followed by records
+    cdef int64_t retention_time         # ns; 0: no limit of time
+    cdef uint64_t retention_bytes       # 0: no limit of size
+    cdef bint retains                   # the log keeps what every channel is done with
     cdef Durability promised            # to every publisher
     cdef Durability gate                # what records wait for now: more, if some publisher asked
     cdef str error
@@ -144,6 +147,11 @@ cdef class Topic(Window):
     cdef int tick(self) except -1
     cdef int journal_channel(self, int kind, Channel channel) except -1
     cdef bint is_kept(self) noexcept
+    cdef int retain(self) except -1
+    cdef void date_blocks(self) noexcept
+    cdef int write_down(self) except -1
+    cdef bint is_outdated(self, Block *block, uint64_t held) noexcept
+    cdef void cool(self) noexcept
     cdef int write_journal(self) except -1
     cdef object state(self)
     cdef object channel_state(self, Channel channel)

@@ -123,6 +123,11 @@ cdef class Topic(Window):
             self.durability = policy.durability
             self.promised = self.gate = <Durability><int>(
                 policies.DURABILITIES.index(policy.durability))
+            self.retention_time = policy.retention_time
+            self.retention_bytes = policy.retention_bytes
+            self.retains = bool(policy.retention_time or policy.retention_bytes)
+            if self.retains:
+                self.watch(&self.kept)
 
     # -- numbers --
 
@@ -412,7 +417,7 @@ cdef class Topic(Window):
 
     cdef int spill(self) except -1:
         """Memory is short: write the sealed blocks that are in memory only."""
-        cdef Block *block = self.oldest
+        cdef Block *block = self.last_reader().block
         cdef int budget = 16
         while block != NULL and budget:
             if block.flags & SEALED and block.written < block.size \
@@ -791,6 +796,63 @@ cdef class Topic(Window):
             self.delete_channel(channel.name)
         return 0
 
+    @property
+    def log_bytes(self):
+        """Bytes of records on disk."""
+        return 0 if self.log is None else self.log.disk_bytes
+
+    @property
+    def first_seq(self):
+        """The oldest record that a channel could be made to begin with."""
+        return self.next_seq if self.oldest == NULL else max(
+            self.oldest.first_seq, self.kept.seq if self.retains else 0)
+
+    @property
+    def fanout_seq(self):
+        """Where a channel begins that is made now."""
+        return self.fanout.seq
+
+    def seq_at(self, int64_t time):
+        """The first record that was published at `time` (wall clock, ns) or later. None: a block has
+        to be read for that; ask again."""
+        cdef Block *block = self.oldest
+        cdef Record *record
+        cdef uint32_t at
+        while block != NULL and block.last_time and block.last_time < time:
+            block = block.next
+        while block != NULL:
+            if not block.flags & UNREADABLE:
+                if block.data == NULL or block.flags & LOADING:
+                    self.load(block)
+                    self.shard.io.kick()
+                    return None
+                at = 0
+                while at < block.size:
+                    record = <Record *>(block.data + at)
+                    if record.timestamp >= time:
+                        return min(record.seq, self.fanout.seq)
+                    at += record.length
+            block = block.next
+        return self.fanout.seq
+
+    def seek(self, str name not None, uint64_t seq):
+        """Have a channel go on with record `seq`, or the one nearest to it that there is; what the
+        channel holds is dropped. Returns where it stands then."""
+        cdef Channel channel = self.channels[name]
+        cdef uint64_t skipped = 0
+        cdef uint32_t i
+        seq = min(max(seq, <uint64_t>self.first_seq), self.fanout.seq)
+        channel.empty()
+        self.place_cursor(&channel.cursor, seq)
+        for i in range(self.hole_count):
+            if self.holes[i].end > seq:
+                skipped += self.holes[i].end - max(seq, self.holes[i].start)
+        channel.replay(skipped)
+        self.trim()
+        self.journal_due = True
+        self.touch_dirty()
+        return seq
+
     def pause(self, bint paused):
         self.paused = paused
         self.journal_due = True
@@ -880,12 +942,74 @@ cdef class Topic(Window):
         if self.agenda.percentiles.quantiles:
             for channel in self.channels.values():
                 channel.latency.rotate(self.agenda.now)
+        self.date_blocks()
         self.compact()
+        if self.retains:
+            self.retain()
         if self.log is not None:
             self.log.tick(self.agenda.now)
             if self.journal_stale and self.is_kept() and self.agenda.now >= self.next_journal:
                 self.write_journal()
         return 0
+
+    # -- retention --
+
+    cdef void date_blocks(self) noexcept:
+        """Note of the blocks that were sealed since the last time that they are not younger."""
+        cdef Block *block = self.newest
+        while block != NULL and block.last_time == 0:
+            if block.flags & SEALED:
+                block.last_time = self.agenda.wall
+            block = block.prev
+
+    cdef int retain(self) except -1:
+        """Write down what is in memory only, let go of what is too old or too much, a block at a
+        time, and keep the rest out of memory."""
+        cdef Block *block = self.kept.block
+        cdef uint64_t held = self.log.disk_bytes
+        cdef Cursor to
+        if not self.overflowing:
+            self.write_down()
+        while block != NULL and self.is_outdated(block, held):
+            held -= min(held, <uint64_t>block.size)
+            to.block = block.next
+            to.offset = 0
+            to.seq = self.next_seq if block.next == NULL else block.next.first_seq
+            if block.next == NULL:
+                to.block = block
+                to.offset = block.size
+            self.move_cursor(&self.kept, &to)
+            block = block.next
+        self.trim()
+        self.cool()
+        return 0
+
+    cdef bint is_outdated(self, Block *block, uint64_t held) noexcept:
+        if not block.flags & SEALED or block.last_time == 0:
+            return False
+        return (self.retention_time and block.last_time < self.agenda.wall - self.retention_time
+                or self.retention_bytes and held > self.retention_bytes)
+
+    cdef int write_down(self) except -1:
+        cdef Block *block = self.newest
+        while block != NULL and block.prev != NULL and block.prev.written < block.prev.size:
+            block = block.prev
+        while block != NULL:
+            if block.written < block.size and self.write_run(block, False):
+                break
+            block = block.next
+        return 0
+
+    cdef void cool(self) noexcept:
+        """What is behind every reader is read again by a replay only: it leaves memory."""
+        cdef Block *block = self.last_reader().block
+        if block != NULL:
+            block = block.prev
+        while block != NULL and block.data != NULL:
+            if block.refs == 0 and block.pins == 0 and block.flags & SEALED \
+                    and block.stored == block.size:
+                self.store.take_memory(block)
+            block = block.prev
 
     # -- to disk and back --
 
@@ -954,7 +1078,7 @@ cdef class Topic(Window):
                 self.pack(entries, entry, self.agenda.wall + node.due - self.agenda.now)
         return journal.ChannelState(
             name=channel.name, paused=bool(channel.paused), cursor=channel.cursor.seq,
-            skipped=channel.skipped, entries=bytes(entries),
+            skipped=channel.skipped, replay_end=channel.replay_end, entries=bytes(entries),
             finished=tuple((channel.finished[i].start, channel.finished[i].end)
                            for i in range(channel.finished_count)))
 
@@ -1084,12 +1208,14 @@ cdef class Topic(Window):
         fanout = max(state.fanout_seq, *(saved.cursor for saved in state.channels), 1) \
             if state is not None else 1
         # Without a word of where a channel was, it gets everything: twice is better than never.
-        least = min([fanout] + [
+        least = 1 if self.retains else min([fanout] + [
             cursors[name].cursor if name in cursors else (fanout if state is not None else 1)
             for name in names])
         self.restore_blocks(found, least)
         self.started = False
         self.cursor_to_end(&self.visible)
+        if self.retains and self.oldest != NULL:
+            self.place_cursor(&self.kept, self.oldest.first_seq)
         self.place_cursor(&self.fanout, fanout)
         if state is not None:
             for start, end in state.holes:
@@ -1102,6 +1228,7 @@ cdef class Topic(Window):
             if saved is not None:
                 self.place_cursor(&channel.cursor, saved.cursor)
                 channel.skipped = saved.skipped
+                channel.replay_end = saved.replay_end
                 for start, end in saved.finished:
                     channel.add_finished(start, end)
                 self.restore_entries(channel, saved.entries)
@@ -1136,6 +1263,7 @@ cdef class Topic(Window):
             block.count = max(1, run.count)
             block.first_seq = run.first_seq
             block.last_seq = run.last_seq
+            block.last_time = max(<int64_t>1, run.last_time)
             block.extent = run.extent
             block.flags = SEALED
             self.places[self.place_count].segment = run.extent.segment.number
