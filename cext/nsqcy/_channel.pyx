@@ -265,6 +265,7 @@ cdef class Channel:
         beyond mem-queue-size, as nothing else may keep them."""
         cdef Record *record
         cdef uint64_t seq
+        cdef int one
         while self.cursor.seq < self.window.fanout.seq:
             record = self.record_at_cursor()
             if record == NULL:
@@ -274,7 +275,8 @@ cdef class Channel:
                 continue
             if self.queued >= self.agenda.mem_queue_size:
                 seq = self.cursor.seq
-                self.dispatch(1)
+                one = 1
+                self.dispatch(&one)
                 if self.cursor.seq != seq:
                     continue
             if self.queued >= self.agenda.mem_queue_size:
@@ -364,11 +366,14 @@ cdef class Channel:
         self.window.ref(entry.block)
         return entry
 
-    cdef Entry *take(self) except? NULL:
-        """The next message to deliver, off the queue or the window, with its block in memory."""
+    cdef Entry *take(self, int *budget) except? NULL:
+        """The next message to deliver, off the queue or the window, with its block in memory. Each
+        record it comes past costs one of the budget, also those it steps over: NULL when that is
+        used up."""
         cdef Entry *entry
         cdef Record *record = NULL
-        while True:
+        while budget[0] > 0:
+            budget[0] -= 1
             entry = self.queue_first
             if entry != NULL and (<size_t>entry.holding <= self.cursor.seq
                                   or self.cursor.seq >= self.window.fanout.seq):
@@ -379,12 +384,13 @@ cdef class Channel:
                     # It has just stepped over the last records before the queued one.
                     continue
                 return NULL
-            if not record.attributes & (RECORD_DELAYED | RECORD_DAMAGED):
-                break
-            self.step_over(record)
-        entry = self.entry_at_cursor(record)
-        self.window_step(record)
-        return entry
+            if record.attributes & (RECORD_DELAYED | RECORD_DAMAGED):
+                self.step_over(record)
+                continue
+            entry = self.entry_at_cursor(record)
+            self.window_step(record)
+            return entry
+        return NULL
 
     cdef Entry *take_queued(self) except? NULL:
         """The first message of the queue; NULL if its block has to be loaded first."""
@@ -396,6 +402,8 @@ cdef class Channel:
         self.queue_first = entry.next
         if self.queue_first == NULL:
             self.queue_last = NULL
+        if self.place.queued == entry:
+            self.place.queued = entry.next
         self.queued -= 1
         return entry
 
@@ -408,25 +416,26 @@ cdef class Channel:
                 return <Consumer>self.ready[i].next.consumer
         return None
 
-    cdef int dispatch(self, int budget) except -1:
-        """Deliver up to `budget` messages; returns whether something is left that could go now."""
+    cdef bint dispatch(self, int *budget) except -1:
+        """Deliver messages, or step over records, as many as the budget has; returns whether
+        something is left that could go now."""
         cdef Consumer consumer
         cdef Entry *entry
         if self.paused or self.gone:
-            return 0
-        while budget > 0:
+            return False
+        while budget[0] > 0:
             consumer = self.next_consumer()
             if consumer is None:
-                return 0
+                return False
             if not consumer.has_room():
                 self.check_ready(consumer)
                 continue
-            entry = self.take()
-            if entry == NULL:
-                return 0
-            budget -= 1
-            self.deliver(consumer, entry)
-        return 1
+            entry = self.take(budget)
+            if entry != NULL:
+                self.deliver(consumer, entry)
+            elif budget[0] > 0:
+                return False
+        return True
 
     cdef int deliver(self, Consumer consumer, Entry *entry) except -1:
         cdef Block *block = entry.block
@@ -673,29 +682,68 @@ cdef class Channel:
         entry.node.tag = delivered
         return DONE
 
+    # -- walks --
+
+    cdef void begin_walk(self) noexcept:
+        """Have walk begin anew."""
+        self.place.part = WALK_TIMERS
+        self.place.left = self.timers.size
+        self.place.queued = NULL
+
+    cdef bint walk(self, Entry **entry) noexcept:
+        """One step of a walk, and the entry that is there, or NULL; False when it is at its end. It
+        goes the way of a deferred message, and backwards in what is an array, as the heap and the
+        table fill their gaps from behind."""
+        cdef Walk *place = &self.place
+        cdef HeapNode *node
+        entry[0] = NULL
+        if place.part == WALK_TIMERS:
+            place.left = min(place.left, self.timers.size)
+            if place.left:
+                place.left -= 1
+                node = self.timers.slots[place.left].node
+                if node.tag == ENTRY_TIMER:
+                    entry[0] = <Entry *>node
+                return True
+            place.part = WALK_QUEUE
+            place.queued = self.queue_first
+        if place.part == WALK_QUEUE:
+            if place.queued != NULL:
+                entry[0] = place.queued
+                place.queued = place.queued.next
+                return True
+            place.part = WALK_TABLE
+            place.left = self.table_mask + 1
+        place.left = min(place.left, self.table_mask + 1)
+        if place.left:
+            place.left -= 1
+            entry[0] = self.table[place.left]
+            return True
+        return False
+
     # -- time passes --
 
     cdef int expire(self, int budget) except -1:
-        """Handle what is due, at most `budget` messages; returns whether some is still due."""
+        """Handle what is due, at most `budget` messages; returns how many."""
+        cdef int left = budget
         cdef HeapNode *node
         cdef Entry *entry
         if self.ephemeral:
             self.collect()
-        while budget > 0:
+        while left > 0:
             node = heap_peek(&self.timers)
             if node == NULL or node.due > self.agenda.now:
                 break
             if node.tag == HOLDING_TIMER:
-                budget -= self.expire_holding(<Holding *>node, budget)
+                left -= self.expire_holding(<Holding *>node, left)
                 continue
             heap_remove(&self.timers, node)
             entry = <Entry *>node
             self.deferred_count -= 1
             self.queue_entry(entry)
-            budget -= 1
+            left -= 1
         self.set_alarm()
-        node = heap_peek(&self.timers)
-        return node != NULL and node.due <= self.agenda.now
+        return budget - left
 
     cdef int expire_holding(self, Holding *holding, int budget) except -1:
         """Time out what a consumer held for too long; returns how many."""
@@ -805,7 +853,7 @@ cdef class Channel:
             entry = self.queue_first
             self.queue_first = entry.next
             self.drop_entry(entry)
-        self.queue_last = NULL
+        self.queue_last = self.place.queued = NULL
         memset(self.table, 0, (<size_t>self.table_mask + 1) * sizeof(Entry *))
         self.queued = self.deferred_count = self.in_flight_count = self.skipped = 0
         self.finished_count = 0

@@ -644,6 +644,14 @@ cdef class Window:
         """Called when a load has ended, well or badly (UNREADABLE)."""
         return 0
 
+    cdef int write_copies(self, Block *block) except -1:
+        """Give the log what it does not have yet of a block of copies."""
+        raise NotImplementedError
+
+    cdef int copies_written(self) except -1:
+        """Write down that entries have moved to copies, which the log has been given."""
+        raise NotImplementedError
+
     cdef void truncate(self, uint64_t seq) noexcept:
         """Forget the records from `seq` on: they were never visible to anyone, but cursors may
         stand before the first of them."""
