@@ -115,7 +115,7 @@ cdef class Topic(Window):
     cdef object state(self)
     cdef object channel_state(self, Channel channel)
     cdef bytes pack_delayed(self)
-    cdef int pack(self, bytearray into, Entry *entry, int64_t due) except -1
+    cdef PackedEntry *pack(self, PackedEntry *into, Entry *entry, int64_t due) noexcept
     cdef void settle_all(self) noexcept
     cdef bint needs_nothing(self) noexcept
     cdef int restore_blocks(self, Recovered found, uint64_t least) except -1

@@ -38,6 +38,8 @@ from nsqcy.names import is_ephemeral
 
 
 cdef extern from "Python.h":
+    bytes PyBytes_FromStringAndSize(const char *bytes, Py_ssize_t n)
+    char *PyBytes_AS_STRING(object bytes)
     void Py_INCREF(object)
     void Py_DECREF(object)
 
@@ -67,6 +69,16 @@ cdef int compare_places(const void *a, const void *b) noexcept nogil:
     if one.offset != other.offset:
         return -1 if one.offset < other.offset else 1
     return 0
+
+
+cdef bytes room_for_packed(uint64_t entries):
+    """Bytes that so many entries of a journal are packed into."""
+    return PyBytes_FromStringAndSize(NULL, entries * sizeof(PackedEntry))
+
+
+cdef bytes packed_so_far(bytes room, PackedEntry *end):
+    """What of it has been filled."""
+    return room[:<char *>end - PyBytes_AS_STRING(room)]
 
 
 cdef int64_t SECOND = 1000000000
@@ -710,61 +722,62 @@ cdef class Topic(Window):
         )
 
     cdef object channel_state(self, Channel channel):
-        cdef bytearray entries = bytearray()
-        cdef Entry *entry = channel.queue_first
+        cdef bytes entries = room_for_packed(
+            channel.in_flight_count + channel.queued + channel.deferred_count)
+        cdef PackedEntry *into = <PackedEntry *>PyBytes_AS_STRING(entries)
+        cdef Entry *entry
         cdef Holding *holding = channel.holdings
         cdef HeapNode *node
         cdef uint32_t i
         while holding != NULL:
             entry = holding.first
             while entry != NULL:
-                self.pack(entries, entry, 0)
+                into = self.pack(into, entry, 0)
                 entry = entry.next
             holding = holding.next
         entry = channel.queue_first
         while entry != NULL:
-            self.pack(entries, entry, 0)
+            into = self.pack(into, entry, 0)
             entry = entry.next
         for i in range(channel.timers.size):
             node = channel.timers.slots[i].node
             if node.tag != HOLDING_TIMER:
                 entry = <Entry *>node
-                self.pack(entries, entry, self.agenda.wall + node.due - self.agenda.now)
+                into = self.pack(into, entry, self.agenda.wall + node.due - self.agenda.now)
         return journal.ChannelState(
             name=channel.name, paused=bool(channel.paused), cursor=channel.cursor.seq,
-            skipped=channel.skipped, entries=bytes(entries),
+            skipped=channel.skipped, entries=packed_so_far(entries, into),
             finished=tuple((channel.finished[i].start, channel.finished[i].end)
                            for i in range(channel.finished_count)))
 
     cdef bytes pack_delayed(self):
-        cdef bytearray entries = bytearray()
+        cdef bytes entries = room_for_packed(self.delayed_count)
+        cdef PackedEntry *into = <PackedEntry *>PyBytes_AS_STRING(entries)
         cdef Entry *entry = self.delayed_first
         while entry != NULL:
-            self.pack(entries, entry, entry.node.due)
+            into = self.pack(into, entry, entry.node.due)
             entry = entry.next
-        return bytes(entries)
+        return packed_so_far(entries, into)
 
-    cdef int pack(self, bytearray into, Entry *entry, int64_t due) except -1:
+    cdef PackedEntry *pack(self, PackedEntry *into, Entry *entry, int64_t due) noexcept:
         """One entry of a journal: where its record lies on disk. One that is in memory only is left
-        out."""
+        out. Returns where the next one goes."""
         cdef Block *block = entry.block
         cdef Extent *extent = &block.extent
         cdef uint32_t offset = entry.offset
-        cdef PackedEntry packed
         if offset >= block.written or extent.bytes == 0:
-            return 0
+            return into
         while offset >= extent.bytes:
             offset -= extent.bytes
             extent = extent.next
-        packed.seq = entry.seq
-        packed.segment = extent.segment.number
-        packed.offset = extent.offset + offset
-        packed.due = due
-        packed.attempts = entry.attempts
-        packed.state = DEFERRED if entry.state == DEFERRED else QUEUED
-        memset(packed.padding, 0, sizeof(packed.padding))
-        into += (<char *>&packed)[:sizeof(PackedEntry)]
-        return 0
+        into.seq = entry.seq
+        into.segment = extent.segment.number
+        into.offset = extent.offset + offset
+        into.due = due
+        into.attempts = entry.attempts
+        into.state = DEFERRED if entry.state == DEFERRED else QUEUED
+        memset(into.padding, 0, sizeof(into.padding))
+        return into + 1
 
     def save_records(self):
         """Give the log every record that somebody still needs and that is in memory only."""
