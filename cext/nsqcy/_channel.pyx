@@ -826,10 +826,10 @@ cdef class Channel:
             self.check_ready(consumer)
 
     cdef void drop_everything(self) noexcept:
-        cdef HeapNode *node
         cdef Entry *entry
         cdef Holding *holding = self.holdings
         cdef Holding *following
+        cdef uint32_t i
         while holding != NULL:
             following = holding.next
             while holding.first != NULL:
@@ -843,12 +843,10 @@ cdef class Channel:
             if holding.consumer == NULL:
                 self.free_holding(holding)
             holding = following
-        while True:
-            node = heap_peek(&self.timers)
-            if node == NULL:
-                break
-            heap_remove(&self.timers, node)
-            self.drop_entry(<Entry *>node)
+        # What is left are deferred entries; to take them out in order would cost as much again.
+        for i in range(self.timers.size):
+            self.drop_entry(<Entry *>self.timers.slots[i].node)
+        heap_free(&self.timers)
         while self.queue_first != NULL:
             entry = self.queue_first
             self.queue_first = entry.next

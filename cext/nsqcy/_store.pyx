@@ -34,6 +34,7 @@ cdef extern from "sys/mman.h" nogil:
 
 cdef enum:
     SLAB_SIZE = 65536
+    TRIM_ARENAS = 32                # given back, or thinned, at a time
     SPARE_SLABS = 16                # consumers come back for as many entries as they gave back
     HUGE_RECORDS = 196608           # a record above this has a block of its own
 
@@ -195,9 +196,10 @@ cdef class Store:
         arena.prev = arena.next = NULL
 
     cdef void trim(self, int64_t now) noexcept:
-        """Once a second: give arenas back that have been empty for a while, and one empty slab, and
-        drop blocks above the budget."""
+        """Once a second: give arenas back that have been empty for a while, so many of them, and
+        one empty slab, and drop blocks above the budget."""
         cdef int kind
+        cdef int left = TRIM_ARENAS
         cdef Arena *arena
         cdef Arena *following
         self.now = now
@@ -205,16 +207,18 @@ cdef class Store:
             self.unmap_spare()
         for kind in range(BLOCK_CLASSES):
             arena = self.partial[kind]
-            while arena != NULL:
+            while arena != NULL and left:
                 following = arena.next
                 if arena.used == 0 and now - arena.idle_since > ARENA_REST:
                     self.unlist_arena(arena)
                     munmap(arena.base, ARENA_SIZE)
                     free(arena)
                     self.arenas -= 1
+                    left -= 1
                 elif kind == BLOCK_CLASSES - 1 and arena.thinned != arena.idle_since \
                         and now - arena.idle_since > ARENA_REST:
                     self.thin_arena(arena)
+                    left -= 1
                 arena = following
         self.keep_budget()
 

@@ -146,7 +146,7 @@ cdef class Shard:
     cdef object log                         # for operators
     cdef list dirty_topics
     cdef list ticking                       # topics that are still to be told of the second
-    cdef object compacting                  # deque of topics whose compaction can go on
+    cdef list compacting                    # topics whose compaction can go on
     cdef int64_t next_tick
     cdef readonly bint closing
     cdef public int64_t hold_new            # ns a new topic is held at most; 0: not at all

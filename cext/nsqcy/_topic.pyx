@@ -31,8 +31,6 @@ from nsqcy._store cimport (
     record_delay,
 )
 
-from collections import deque
-
 from nsqcy import journal
 from nsqcy.names import is_ephemeral
 
@@ -1127,7 +1125,7 @@ cdef class Shard:
         self.topics = {}
         self.dirty_topics = []
         self.ticking = []
-        self.compacting = deque()
+        self.compacting = []
         self.health = "OK"
 
     # -- topics --
@@ -1199,7 +1197,9 @@ cdef class Shard:
         cdef Topic topic
         cdef list work
         cdef bint left
-        self.expire()
+        node = heap_peek(&self.agenda.channel_timers)
+        if node != NULL and node.due <= now:
+            self.expire()
         if now >= self.next_tick and not self.ticking:
             self.tick()
         if self.ticking:
@@ -1276,7 +1276,7 @@ cdef class Shard:
                 self.report(topic.name, error)
                 topic.compaction.stop()
             if topic.compaction is None or topic.compaction.stage == IDLE:
-                self.compacting.popleft()
+                self.compacting.pop(0)
         return 0
 
     cdef int report(self, str name, error) except -1:

@@ -213,3 +213,39 @@ def test_messages_come_and_go_during_compactions(
     assert least < before // 2, "nothing was compacted"
     expected = sorted(b"%0200d" % number for number in range(count))
     assert [sorted(bodies) for bodies in found] == [expected] * 2
+
+
+def test_memory_is_given_back_bit_by_bit(make: Callable[..., Core]) -> None:
+    core = make(mem_queue_size=1_000_000)
+    body = b"." * 190_000
+    producer = core.client()
+    for _ in range(80):
+        producer.ask(mpub("t", [body] * 4))
+    most = core.store.arenas
+    core.shard.delete_topic(b"t")
+    found = [most]
+    for _ in range(15):
+        core.advance(SECOND)
+        found.append(core.store.arenas)
+    assert most >= 40 and found[-1] == 0
+    assert max(before - after for before, after in zip(found, found[1:], strict=False)) <= 32
+
+
+def test_a_full_channel_is_emptied(make: Callable[..., Core]) -> None:
+    """Deferred, in flight and queued messages, and room is made again for as many."""
+    core = make()
+    consumer = core.client().subscribe("t", "c", 100)
+    producer = core.client()
+    for _ in range(2):
+        producer.send(dpub("t", b".", 60_000) * 2000 + mpub("t", [b"."] * 300))
+        core.settle()
+        assert len(consumer.messages()) == 100
+        assert total(core, "deferred_count") == 2000 and total(core, "depth") == 200
+        topic = core.topic("t")
+        assert topic is not None
+        topic.channels["c"].empty()
+        core.settle()
+        assert not any(total(core, what) for what in ("deferred_count", "depth", "in_flight_count"))
+        assert core.store.entries == 0
+    core.advance(120 * SECOND)
+    assert consumer.messages() == []
