@@ -59,8 +59,8 @@ ctypedef struct Turnstile:
     void *consumer              # borrowed
 
 
-# A place in a walk over a channel's entries that takes many turns. Entries come and go meanwhile: one
-# that moves may be missed, or met twice.
+# A place in a walk over a channel's entries that takes many turns. Entries come and go meanwhile:
+# one that moves may be missed, or met twice.
 ctypedef struct Walk:
     uint8_t part            # WalkPart
     uint32_t left           # of the timers or of the table: slots before this one are to be visited

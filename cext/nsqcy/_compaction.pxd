@@ -1,4 +1,4 @@
-# Compaction: what entries still need of mostly dead blocks is copied, over as many turns as it takes.
+# Compaction: what entries still need of mostly dead blocks is copied, over many turns.
 #
 #   IDLE ──► LOAD ──► GATHER ──► COPY ──► WRITE ──► REDIRECT ──► IDLE
 #
@@ -8,8 +8,8 @@
 #   WRITE     if some of it was on disk: the copies are given to the log
 #   REDIRECT  every entry is visited again and pointed at its copy
 #
-# Entries come and go meanwhile. One that a walk has missed goes on with its block, which stays for it
-# and is looked at again the next time.
+# Entries come and go meanwhile. One that a walk has missed goes on with its block, which stays for
+# it and is looked at again the next time.
 
 from libc.stdint cimport uint32_t, uint64_t
 

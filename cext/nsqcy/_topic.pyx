@@ -1236,8 +1236,8 @@ cdef class Shard:
         return 0
 
     cdef bint dispatch(self) except -1:
-        """Dirty channels deliver; whether some could go on. Those that the budget was not enough for
-        are the first in the next turn."""
+        """Dirty channels deliver; whether some could go on. Those that the budget was not enough
+        for are the first in the next turn."""
         cdef bint left = False
         cdef int budget = DISPATCH_BUDGET
         cdef list work = self.agenda.dirty_channels

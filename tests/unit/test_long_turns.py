@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +229,7 @@ def test_memory_is_given_back_bit_by_bit(make: Callable[..., Core]) -> None:
         core.advance(SECOND)
         found.append(core.store.arenas)
     assert most >= 40 and found[-1] == 0
-    assert max(before - after for before, after in zip(found, found[1:], strict=False)) <= 32
+    assert max(before - after for before, after in pairwise(found)) <= 32
 
 
 def test_a_full_channel_is_emptied(make: Callable[..., Core]) -> None:
