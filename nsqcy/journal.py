@@ -126,8 +126,9 @@ def _pack_ranges(ranges: Iterable[tuple[int, int]]) -> bytes:
     return b"".join(_HOLE.pack(*each) for each in ranges)
 
 
-def _section(kind: int, payload: bytes) -> bytes:
-    return _SECTION.pack(kind, 0, len(payload)) + payload
+def _section(kind: int, *payload: bytes) -> tuple[bytes, ...]:
+    """In pieces: a channel's entries may be many megabytes, which are copied once, by who joins."""
+    return (_SECTION.pack(kind, 0, sum(map(len, payload))), *payload)
 
 
 def encode_snapshot(state: TopicState) -> bytes:
@@ -135,23 +136,23 @@ def encode_snapshot(state: TopicState) -> bytes:
     parts = [_HEAD.pack(Kind.SNAPSHOT, VERSION)]
     flags = _PAUSED if state.paused else 0
     topic = _TOPIC.pack(state.log_id, state.next_seq, state.fanout_seq, flags, 0, 0)
-    parts.append(_section(_SECTION_TOPIC, topic))
+    parts.extend(_section(_SECTION_TOPIC, topic))
     if state.delayed:
-        parts.append(_section(_SECTION_DELAYED, state.delayed))
+        parts.extend(_section(_SECTION_DELAYED, state.delayed))
     if state.holes:
-        parts.append(_section(_SECTION_HOLES, _pack_ranges(state.holes)))
+        parts.extend(_section(_SECTION_HOLES, _pack_ranges(state.holes)))
     for channel in state.channels:
         name = channel.name.encode("ascii")
         flags = _PAUSED if channel.paused else 0
         if channel.finished:
             head = _FINISHED.pack(len(name), 0, 0)
             ranges = _pack_ranges(channel.finished)
-            parts.append(_section(_SECTION_FINISHED, head + name + ranges))
+            parts.extend(_section(_SECTION_FINISHED, head, name, ranges))
         if channel.replay_end:
             head = _REPLAY.pack(len(name), 0, 0, channel.replay_end)
-            parts.append(_section(_SECTION_REPLAY, head + name))
+            parts.extend(_section(_SECTION_REPLAY, head, name))
         head = _CHANNEL.pack(channel.cursor, channel.skipped, flags, len(name), 0)
-        parts.append(_section(_SECTION_CHANNEL, head + name + channel.entries))
+        parts.extend(_section(_SECTION_CHANNEL, head, name, channel.entries))
     return b"".join(parts)
 
 

