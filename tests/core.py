@@ -196,6 +196,7 @@ class Core:
         on_event: Callable[[str, str, str | None], None] | None = None,
         auth: Any = None,
         hold_new: int = 0,
+        max_msg_size: int = 1 << 20,
     ) -> None:
         self.path = path
         self.now, self.wall = now, wall
@@ -232,7 +233,7 @@ class Core:
             shard=self.shard,
             mesh=None,
             index=0,
-            options=options(max_msg_timeout=max_msg_timeout),
+            options=options(max_msg_timeout=max_msg_timeout, max_msg_size=max_msg_size),
             negotiate=negotiate,
             ask_placement=None,
             auth=auth,

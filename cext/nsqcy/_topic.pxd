@@ -114,6 +114,7 @@ cdef class Topic(Window):
     cdef void add_delayed(self, Entry *entry) noexcept
     cdef void demand(self, Durability least) noexcept
     cdef bint must_overflow(self) noexcept
+    cdef bint takes_at_once(self) except -1
     cdef bint flowing(self) noexcept
     cdef int keep_promises(self, uint64_t seq, str error) except -1
     cdef void touch_dirty(self) noexcept

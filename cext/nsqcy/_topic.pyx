@@ -324,6 +324,12 @@ cdef class Topic(Window):
             return "exiting"
         return self.error if self.failing else None
 
+    cdef bint takes_at_once(self) except -1:
+        """Whether a publish is neither refused nor has to wait for the log."""
+        if self.overflowing or self.refusal() is not None:
+            return False
+        return self.log is None or not self.must_overflow()
+
     # -- fan-out --
 
     cdef int fan_out(self) except -1:

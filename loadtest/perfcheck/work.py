@@ -1,4 +1,4 @@
-"""What is counted: a worker's core and a client's codec, with recorded bytes and a clock of ours.
+"""What is counted: a worker's core and HTTP, a client's codec; recorded bytes, a clock of ours.
 
 Runs under callgrind (see `counting`). Each stretch of work lies between two calls of getppid, which
 nothing else here calls, and at which callgrind writes what it has counted since the one before. In
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from loadtest.bench.home import SECOND, make_home
+from loadtest.perfcheck.http import connections
 from nsqcy._client import Codec, finish
 from nsqcy._transport import BytesTransport
 from nsqcy._wire import command_with_body, finish_all, mpub_body
@@ -25,6 +26,7 @@ PIPE = 100  # commands that arrive at once, one by one
 READY = 2500
 ROUNDS = 4
 IDLE = 200  # topics, and consumers, that nothing happens to
+KEPT = 25  # HTTP connections, each with a request in a turn
 RECEIVED = 65536  # bytes that a client takes from its socket at once
 TIMEOUT = SECOND
 DELAY = 500  # ms
@@ -36,6 +38,7 @@ SIZED = struct.pack(">i", len(BODY)) + BODY
 PUB = b"PUB topic\n" + SIZED
 PUBS = PUB * PIPE
 DPUBS = (b"DPUB topic %d\n" % DELAY + SIZED) * PIPE
+HEAD = b"POST /%s?topic=topic HTTP/1.1\r\nHost: host\r\nContent-Length: %d\r\n\r\n"
 MPUB = command_with_body(b"MPUB", (b"topic",), mpub_body([BODY] * BATCH))
 
 
@@ -200,6 +203,24 @@ def alone(stretches: Stretches) -> None:
     producer.expect_oks(READY)
 
 
+def post(stretches: Stretches) -> None:
+    """HTTP connections that are kept, and ask one thing after the other."""
+    worker = Worker()
+    clients = connections(worker.home, KEPT)
+    for path in (b"pub", b"mpub"):
+        request = HEAD % (path, len(BODY)) + BODY
+        with stretches.of(f"http: {path.decode()}", READY):
+            for _ in range(READY // KEPT):
+                for each in clients:
+                    each.send(request)
+                    each.readable()
+                    answer = each.received()
+                worker.turn()
+        assert answer.startswith(b"HTTP/1.1 200 OK") and answer.endswith(b"OK"), answer
+    for each in clients:
+        each.close()
+
+
 def answer(stretches: Stretches) -> None:
     """A client's end of a connection."""
     worker = Worker()
@@ -230,6 +251,7 @@ def everything(stretches: Stretches) -> None:
     redeliver(stretches)
     defer(stretches)
     alone(stretches)
+    post(stretches)
     answer(stretches)
 
 

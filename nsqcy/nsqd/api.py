@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nsqcy import names
+from nsqcy._http import Sink
 from nsqcy.errors import HttpError
 from nsqcy.gotext import json_bytes
 from nsqcy.lines import Lines
@@ -122,6 +123,14 @@ def pub(api: "Api", request: Request) -> Publish:
         return Publish(api, topic, (body.data,), _delay_ms(params, api.options.max_req_timeout))
     except HttpError as error:
         return Publish(api, topic, error=error)
+
+
+def _pub_short(api: "Api", head: Head) -> tuple[Sink, Reply] | None:
+    params = head.params
+    if params is None or params.keys() != {"topic"} or not names.is_valid_name(params["topic"]):
+        return None
+    sink = api.backend.sink(params["topic"])
+    return None if sink is None else (sink, OK)
 
 
 def _is_binary(params: dict[str, str]) -> bool:
@@ -317,7 +326,7 @@ ROUTES = (
     Route("GET", "/ping", ping, plain=True),
     Route("GET", "/info", info),
     Route("GET", "/stats", stats, body=ignored),
-    Route("POST", "/pub", pub, body=_pub_limit, logged=False, inline=True),
+    Route("POST", "/pub", pub, body=_pub_limit, logged=False, inline=True, short=_pub_short),
     Route("POST", "/mpub", mpub, body=_mpub_limit, logged=False, inline=True),
     Route("POST", "/topic/create", create_topic),
     Route("POST", "/topic/delete", delete_topic, body=ignored),

@@ -6,6 +6,7 @@ The engine, the rings and the control channel to the master are behind it; HTTP 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
+from nsqcy._http import Sink
 from nsqcy.nsqd.stats import Query
 from nsqcy.options import Value
 from nsqcy.web.pprof import Inspected
@@ -27,6 +28,10 @@ class Backend(Inspected, Protocol):
         `done` is called exactly once, at once or later, from the hub or from a greenlet: with None
         when accepted, with the reason when not.  The bodies never change after the call.
         """
+
+    def sink(self, topic: str) -> Sink | None:
+        """Where bodies can be published to the topic as `publish` does it, when that needs neither
+        a wait nor a delay; None if there is no such thing."""
 
     def create_topic(self, name: str) -> None: ...
 

@@ -21,7 +21,7 @@ from nsqcy._channel import Agenda
 from nsqcy._ids import IdSource
 from nsqcy._io import IoThread
 from nsqcy._mesh import Mesh, Stream, StreamEnd
-from nsqcy._publisher import Publisher
+from nsqcy._publisher import Publisher, TopicSink
 from nsqcy._quantile import Percentiles
 from nsqcy._ring import Shared
 from nsqcy._session import COUNTED, Home, Session
@@ -469,6 +469,9 @@ class Engine:
             return
         self._loop.enter()
         self._publisher.publish(topic.encode(), bodies, delay_ms, done)
+
+    def sink(self, topic: str) -> TopicSink:
+        return self._publisher.sink(topic.encode(), self._loop.enter)
 
     def _publish_nothing(self, topic: str, done: Callable[[str | None], None]) -> None:
         """Only create the topic, wherever it is to live: there is no command to send its owner."""

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 # A module imports only from rows above its own. `name.` stands for a package: its modules may
 # import each other, in no circle.
 ROWS = [
-    "nsqcy _debug _bytes _atomics errors names durations lines log files journal",
+    "nsqcy _debug _bytes _atomics _http errors names durations lines log files journal",
     "_crc _heap _quantile _ids _ring _io options policies process. listeners gotext gojson debug",
     "_log _mesh config layers acceptor web. cluster.",
     "_store _log_probe daemon_options",
