@@ -81,6 +81,8 @@ cdef class Leg(StreamEnd):
     cdef size_t unconsumed          # relayed, but not sent to the client yet
 
     cdef int send(self, const uint8_t *data, size_t n) except -1
+    cdef size_t take_whole(self, const uint8_t *data, size_t n) except? 0
+    cdef uint64_t next_ticket(self) except? 0
     cdef int end_frame(self) except -1
     cdef int on_writable(self) except -1
     cdef int on_data(self, const unsigned char *data, size_t n) except -1
@@ -187,6 +189,7 @@ cdef class Session(Consumer):
     cdef int check_appetite(self) except -1
     cdef size_t parse(self, const uint8_t *data, size_t n) except? 0
     cdef bint finish_here(self, const uint8_t *line, size_t n) noexcept
+    cdef size_t finish_there(self, const uint8_t *lines, size_t n) except? 0
     cdef Parsed command(self, const uint8_t *line, size_t n, size_t *used) except *
     cdef Parsed execute(self, Word *words, int count, const uint8_t *line, size_t *used,
                         const uint8_t *rest, size_t left) except *

@@ -44,6 +44,7 @@ from nsqcy._wire cimport (
     LONGEST_LINE,
     MESSAGE,
     RESPONSE,
+    frame_bytes,
     name_is_valid,
     parse_number,
     split_line,
@@ -76,8 +77,10 @@ cdef enum:
     DRAIN_BYTES = 1048576       # of the rings in one turn
     SECRET_MOST = 65536         # bytes of a secret that a server is asked about
     HELLO_TEXT = 512            # characters of a text about a client that its far end is told
+    OK_FRAME = 10               # bytes of it
     WORDS = 4                   # of a line: the name and as many parameters as any command has
 
+cdef const char *OK = b"\0\0\0\6\0\0\0\0OK"
 cdef const char *PUB = b"PUB"
 cdef const char *MPUB = b"MPUB"
 cdef const char *DPUB = b"DPUB"
@@ -317,6 +320,11 @@ cdef class Session(Consumer):
             if self.finish_here(data + at, n - at):
                 at += FIN_LINE
                 continue
+            if self.leg is not None:
+                used = self.finish_there(data + at, n - at)
+                if used:
+                    at += used
+                    continue
             self.unread_error = None
             parsed = self.command(data + at, n - at, &used)
             if parsed == NEXT:
@@ -337,6 +345,20 @@ cdef class Session(Consumer):
                 and self.channel is not None and self.ticket_count == 0
                 and hex16_parse(line + 4, &id) == 0
                 and self.channel.finish(self, id) == DONE)
+
+    cdef size_t finish_there(self, const uint8_t *lines, size_t n) except? 0:
+        """The same for the messages of another worker's topic: as many FINs as follow each other go
+        there in one piece. Returns their bytes."""
+        cdef size_t used = 0
+        cdef uint64_t id
+        if self.ticket_count or len(self.leg.unsent) > LEG_BACKLOG:
+            return 0
+        while (n - used >= FIN_LINE and memcmp(lines + used, b"FIN ", 4) == 0
+                and lines[used + FIN_LINE - 1] == 10 and hex16_parse(lines + used + 4, &id) == 0):
+            used += FIN_LINE
+        if used:
+            self.leg.send(lines, used)
+        return used
 
     cdef Parsed command(self, const uint8_t *line, size_t n, size_t *used) except *:
         """Execute one command, if all of it is there."""
@@ -1568,6 +1590,10 @@ cdef class Leg(StreamEnd):
             return 0
         self.unconsumed += n
         while n:
+            if self.header_have == 0:
+                step = self.take_whole(data, n)
+                data += step
+                n -= step
             if self.header_have < FRAME_HEADER:
                 step = min(n, <size_t>(FRAME_HEADER - self.header_have))
                 memcpy(self.header + self.header_have, data, step)
@@ -1598,6 +1624,34 @@ cdef class Leg(StreamEnd):
             self.unconsumed = 0
         return 0
 
+    cdef size_t take_whole(self, const uint8_t *data, size_t n) except? 0:
+        """The short way of the most frequent frames, messages and OKs, as far as they are whole.
+        Returns their bytes."""
+        cdef Session session = self.session
+        cdef size_t at = 0
+        cdef size_t step = frame_bytes(data, n, MESSAGE)
+        if step:
+            while step:
+                at += step
+                session.message_count += 1
+                step = frame_bytes(data + at, n - at, MESSAGE)
+            session.output.put(data, at)
+            return at
+        while (n - at >= OK_FRAME and memcmp(data + at, OK, OK_FRAME) == 0
+                and self.expected_first < <size_t>len(self.expected)):
+            session.answer(self.next_ticket(), ANSWERED, None)
+            at += OK_FRAME
+        return at
+
+    cdef uint64_t next_ticket(self) except? 0:
+        """The ticket that the next answer is for."""
+        cdef uint64_t ticket = self.expected[self.expected_first]
+        self.expected_first += 1
+        if self.expected_first > 64 and 2 * self.expected_first > <size_t>len(self.expected):
+            del self.expected[:self.expected_first]
+            self.expected_first = 0
+        return ticket
+
     cdef int end_frame(self) except -1:
         cdef Session session = self.session
         cdef bytes answer
@@ -1615,11 +1669,7 @@ cdef class Leg(StreamEnd):
                 (b"E_FIN_FAILED ", b"E_REQ_FAILED ", b"E_TOUCH_FAILED ")):
             session.put_frame(ERROR, answer, len(answer))
         elif self.expected_first < <size_t>len(self.expected):
-            ticket = self.expected[self.expected_first]
-            self.expected_first += 1
-            if self.expected_first > 64 and 2 * self.expected_first > <size_t>len(self.expected):
-                del self.expected[:self.expected_first]
-                self.expected_first = 0
+            ticket = self.next_ticket()
             if self.frame_type == ERROR:
                 session.answer(ticket, FAILED, answer)
             else:
@@ -1713,7 +1763,7 @@ cdef class Home:
         return None if owner < 0 else owner
 
     cdef bint is_up(self, int peer):
-        return self.mesh.is_up(peer)
+        return self.mesh.up(peer)
 
     cdef int ask(self, Session session, bytes key) except -1:
         waiting = self.askers.get(key)
