@@ -111,7 +111,9 @@ cdef class Session(Consumer):
     cdef bint movable               # may go to the worker of its topic, once
     cdef bint moving                # is on its way there
     cdef int forwards_to            # the owner of the last forwarded publishes
-    cdef uint32_t forwards          # how many there were in a row
+    cdef uint64_t forwards          # how many there were in a row, of how many bytes, since when
+    cdef uint64_t forward_bytes
+    cdef int64_t forwards_since
     cdef bint dirty
     cdef bint resumable
     cdef bint reading
@@ -139,6 +141,7 @@ cdef class Session(Consumer):
     cdef bytearray aside            # frames that wait for the end of that one
     cdef Topic topic                # the one published to last
     cdef bytes topic_key
+    cdef int topic_owner            # -1: not known yet
     cdef uint64_t topic_count       # messages published to it, not yet in pub_counts
     cdef readonly dict pub_counts
     cdef bint guarded               # its client needs authorization
@@ -257,6 +260,7 @@ cdef class Session(Consumer):
     cdef int stop(self) except -1
     cdef int unsubscribe(self) except -1
     cdef bint may_move(self, int owner) except *
+    cdef bint is_faithful(self) noexcept
     cdef bint is_light(self, int owner) except *
     cdef size_t auth_size(self) except? 0
     cdef Parsed move_to(self, int owner) except *
@@ -289,6 +293,8 @@ cdef class Home:
     cdef object move
     cdef object auth                # asks auth servers; None: AUTH is disabled
     cdef list movers                        # (session, owner)
+    cdef uint32_t lost                      # sessions that moved away, in the second from then on
+    cdef int64_t lost_since
     cdef object log
     cdef int64_t max_msg_size
     cdef int64_t max_body_size
@@ -301,6 +307,8 @@ cdef class Home:
     cdef int64_t turn(self) except? -1
     cdef int decode(self) except -1
     cdef int owner_of(self, bytes key) noexcept
+    cdef bint may_lose_more(self) noexcept
+    cdef int lose(self, Session session, int owner) except -1
     cdef bint favours(self, Session session)
     cdef int input_shrank(self, Session session, int64_t n) except -1
     cdef int feed_starved(self) except -1

@@ -66,7 +66,11 @@ cdef int64_t MAGIC_TIMEOUT = 60 * SECOND        # a peer that does not even say 
 cdef enum:
     MOVE_MOST = 65536           # bytes unread, and unsent, that a session may take along
     MOVE_BUSY = 600             # permille of the last second above which an owner takes nobody in
-    MOVE_FORWARDS = 256         # publishes in a row to one owner that make a producer move there
+    MOVE_BYTES = 1048576        # forwarded to one owner that make a producer move there, or
+    MOVE_FORWARDS = 256         # as many publishes, and for so long that what they cost the owner
+cdef int64_t MOVE_AFTER = 2 * SECOND            # is in the figure that says how busy it is
+cdef enum:
+    MOVES_MOST = 16             # sessions gone from here in a second, before producers must wait
 
 cdef int64_t FAVOUR = 2 * SECOND                # of silence, for who is read beyond the budget
 cdef int64_t PEER_TIMEOUT = 5 * SECOND          # how long a publish waits for a dead worker
@@ -766,6 +770,7 @@ cdef class Session(Consumer):
             self.note_counts()
             self.topic_key = word_bytes(name)
             self.topic = None
+            self.topic_owner = -1
             self.may_publish_until = 0
         return 0
 
@@ -774,7 +779,9 @@ cdef class Session(Consumer):
         when it is this one."""
         cdef int owner
         self.set_topic(name)
-        owner = self.home.owner_of(self.topic_key)
+        if self.topic_owner < 0:
+            self.topic_owner = self.home.owner_of(self.topic_key)
+        owner = self.topic_owner
         if owner < 0:
             self.home.ask(self, self.topic_key)
         elif owner != self.home.index:
@@ -809,8 +816,12 @@ cdef class Session(Consumer):
     cdef Parsed forward_publish(self, int owner, const char *command, const uint8_t *line,
                                 size_t n, uint32_t messages) except *:
         cdef Leg leg = self.leg_to(owner)
-        self.forwards = self.forwards + 1 if owner == self.forwards_to else 0
-        self.forwards_to = owner
+        if owner != self.forwards_to or not self.forwards:
+            self.forwards_to = owner
+            self.forwards_since = self.home.agenda.now
+            self.forwards = self.forward_bytes = 0
+        self.forwards += 1
+        self.forward_bytes += n
         self.line_owner = owner
         leg.expected.append(self.take_ticket(command, n))
         leg.send(line, n)
@@ -1188,9 +1199,16 @@ cdef class Session(Consumer):
 
     cdef bint may_move(self, int owner) except *:
         """Whether a producer has published to this one owner for long enough, and may go there."""
-        return (self.movable and self.forwards >= MOVE_FORWARDS and owner == self.forwards_to
+        return (self.movable and owner == self.forwards_to and self.is_faithful()
                 and self.channel is None and self.leg is None and len(self.legs) == 1
-                and self.is_light(owner))
+                and self.is_light(owner) and self.home.may_lose_more())
+
+    cdef bint is_faithful(self) noexcept:
+        """Whether what was forwarded in a row is worth a move. Bytes are, as they are copied once
+        more; of small messages the socket is most of the work, which a move only moves."""
+        return self.forward_bytes >= MOVE_BYTES or (
+            self.forwards >= MOVE_FORWARDS
+            and self.home.agenda.now - self.forwards_since >= MOVE_AFTER)
 
     cdef bint is_light(self, int owner) except *:
         """Whether the session can go to `owner` with what it carries, and the owner has room."""
@@ -1209,7 +1227,7 @@ cdef class Session(Consumer):
         if self.ticket_count == 0:
             self.movable = False
             self.moving = True
-            self.home.movers.append((self, owner))
+            self.home.lose(self, owner)
         return BLOCKED
 
     def pack(self):
@@ -1799,6 +1817,22 @@ cdef class Home:
 
     def peer_down(self, int peer):
         self.mesh.peer_down(peer)
+
+    # -- moves --
+
+    cdef bint may_lose_more(self) noexcept:
+        """Whether a producer may move now. Many that meet an idle owner at once would all go there
+        before its figure says what the first of them cost."""
+        return self.lost < MOVES_MOST or self.agenda.now - self.lost_since >= SECOND
+
+    cdef int lose(self, Session session, int owner) except -1:
+        """Have a session moved at the end of the turn."""
+        if self.agenda.now - self.lost_since >= SECOND:
+            self.lost = 0
+            self.lost_since = self.agenda.now
+        self.lost += 1
+        self.movers.append((session, owner))
+        return 0
 
     # -- input budget --
 
