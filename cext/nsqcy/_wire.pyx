@@ -23,6 +23,7 @@ cdef extern from "Python.h":
 
 
 cdef enum:
+    ANSWER_BUFFER = 64          # bytes, for who is told OK and no more; malloc has these at hand
     SPARES = 4
     SPARE_BUFFER = 262144       # bytes: the size to which a busy consumer's buffer grows
     SMALLEST_SPARE = 16384      # bytes up to which a buffer grows by itself
@@ -77,7 +78,10 @@ cdef class Output:
             self.end -= self.start
             self.start = 0
             return 0
-        capacity = max(2 * self.capacity, <size_t>FIRST_BUFFER)
+        if self.buffer == NULL and n <= ANSWER_BUFFER:
+            capacity = ANSWER_BUFFER
+        else:
+            capacity = max(2 * self.capacity, <size_t>FIRST_BUFFER)
         while capacity < self.end + n:
             capacity *= 2
         if self.buffer != NULL and SMALLEST_SPARE < capacity <= SPARE_BUFFER and spares.count:

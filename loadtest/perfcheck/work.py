@@ -86,8 +86,9 @@ class Client:
 class Worker:
     """A home, its clock and its clients."""
 
-    def __init__(self, home: Home | None = None) -> None:
+    def __init__(self, home: Home | None = None, mesh: Mesh | None = None) -> None:
         self.home = home or make_home(msg_timeout=TIMEOUT)
+        self.mesh = mesh
         self.now = START
         self.settle()
 
@@ -97,6 +98,9 @@ class Worker:
     def settle(self) -> None:
         while self.turn() <= self.now:
             pass
+
+    def falls_asleep(self) -> bool:
+        return self.mesh is None or self.mesh.prepare_sleep()
 
     def consumer(self, channel: bytes = b"channel", ready: int = READY) -> Client:
         client = Client(self)
@@ -227,45 +231,48 @@ class Pair:
         for worker in self.near, self.owner:
             worker.home.placed(b"topic", 1)
             worker.home.peer_up(1 - worker.home.index, 0)
-            worker.home.mesh.prepare_sleep()
 
     def _worker(self, shared: Shared, index: int) -> Worker:
         mesh = Streams(shared, index, [-1, -1])
         mesh.home = make_home(TIMEOUT, mesh, index)
-        return Worker(mesh.home)
+        return Worker(mesh.home, mesh)
 
-    def turn(self) -> None:
-        """What clients have said goes to the owner, and what that answers comes back."""
-        for worker in self.near, self.owner, self.near:
-            worker.turn()
-            worker.home.mesh.prepare_sleep()
+    def turn(self) -> bool:
+        """What clients have said goes to the owner, and what that says comes back; whether there is
+        more to do."""
+        due = min(worker.turn() for worker in (self.near, self.owner, self.near))
+        return due <= self.near.now or not (self.near.falls_asleep() and self.owner.falls_asleep())
+
+    def settle(self) -> None:
+        while self.turn():
+            pass
 
 
 def afar(stretches: Stretches) -> None:
-    """What clients say and hear by streams, both workers counted."""
+    """What clients say and hear by streams; both workers are counted."""
     pair = Pair()
     producers = [Client(pair.near) for _ in range(CROWD)]
     for _ in range(ROUNDS):
-        with stretches.of("afar: publish", CROWD * PIPE):
-            for _ in range(PIPE):
+        times = READY // CROWD
+        with stretches.of("afar: publish", times * CROWD):
+            for _ in range(times):
                 for producer in producers:
                     producer.send(PUB)
                 pair.turn()
         for producer in producers:
-            producer.expect_oks(PIPE)
+            producer.expect_oks(times)
     pair.owner.fill((ROUNDS + 1) * READY)
     consumer = Client(pair.near)
     consumer.send(b"SUB topic channel\n")
-    pair.turn()
+    pair.settle()
     consumer.expect_oks(1)
-    with stretches.of("afar: deliver", READY):
-        consumer.send(b"RDY %d\n" % READY)
-        for _ in range(10): pair.turn()
+    consumer.send(b"RDY %d\n" % READY)
+    pair.settle()
     for _ in range(ROUNDS):
         lines = consumer.finish_lines(READY)
         with stretches.of("afar: finish, deliver", READY):
             consumer.send(lines)
-            for _ in range(10): pair.turn()
+            pair.settle()
 
 
 def answer(stretches: Stretches) -> None:
