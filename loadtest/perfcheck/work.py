@@ -210,7 +210,7 @@ def alone(stretches: Stretches) -> None:
 
 
 class Streams(Mesh):
-    """The mesh of one of two workers in a process, which take turns instead of waking each other."""
+    """The mesh of one of two workers in a process, which take turns and wake nobody."""
 
     home: Home
 

@@ -1,4 +1,4 @@
-"""Sessions whose topic is another worker's: when they move there, and what they say through streams."""
+"""Sessions whose topic is another worker's: when they move there, what they say by streams."""
 
 import mmap
 
