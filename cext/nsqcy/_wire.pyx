@@ -23,7 +23,7 @@ cdef extern from "Python.h":
 
 
 cdef enum:
-    ANSWER_BUFFER = 64          # bytes, for who is told OK and no more; malloc has these at hand
+    SMALL_BUFFER = 512          # bytes, for an OK or a small message; malloc has these at hand
     SPARES = 4
     SPARE_BUFFER = 262144       # bytes: the size to which a busy consumer's buffer grows
     SMALLEST_SPARE = 16384      # bytes up to which a buffer grows by itself
@@ -78,8 +78,8 @@ cdef class Output:
             self.end -= self.start
             self.start = 0
             return 0
-        if self.buffer == NULL and n <= ANSWER_BUFFER:
-            capacity = ANSWER_BUFFER
+        if self.buffer == NULL and n <= SMALL_BUFFER:
+            capacity = SMALL_BUFFER
         else:
             capacity = max(2 * self.capacity, <size_t>FIRST_BUFFER)
         while capacity < self.end + n:
