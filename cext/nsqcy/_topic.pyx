@@ -266,7 +266,16 @@ cdef class Topic(Window):
         """Why a publish cannot be taken right now; None if it can."""
         if self.gone or self.shard.closing:
             return "exiting"
+        if self.shard.refused is not None and self.needs_disk():
+            return self.shard.refused
         return self.error if self.failing else None
+
+    cdef bint needs_disk(self) noexcept:
+        """Whether a record published now has to be written before it is visible."""
+        if self.log is None:
+            return False
+        self.touch_dirty()      # what consumers have finished may have ended an overflow
+        return self.overflowing or self.durability != "memory" or self.must_overflow()
 
     # -- fan-out --
 
@@ -1329,6 +1338,10 @@ cdef class Shard:
         """The outcome of the latest write to a log: None, or what went wrong."""
         self.health = "OK" if reason is None else f"NOK - {reason}"
         self.health_at = self.agenda.wall
+
+    def set_refusal(self, reason):
+        """From now on refuse, for this reason, publishes that have to be written; None: no more."""
+        self.refused = reason
 
     # -- turns --
 
