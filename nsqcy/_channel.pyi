@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
 from nsqcy._quantile import Latency, Percentiles
 from nsqcy._store import Store, Window
@@ -46,6 +46,7 @@ class Consumer(Waiter):
     def requeue_count(self) -> int: ...
     def counters(self) -> dict[str, Any]: ...
 
+@final
 class Channel:
     def __new__(cls, agenda: Agenda, window: Window, name: str) -> Channel: ...
     @property

@@ -8,6 +8,7 @@ The balance that holds at any time:
 received = finished + queued + in flight + deferred + dropped + sampled out; see Channel.ledger().
 """
 
+cimport cython
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
@@ -119,6 +120,7 @@ cdef inline void unlink(Turnstile *node) noexcept nogil:
     node.prev = node.next = node
 
 
+@cython.final
 cdef class Channel:
     def __cinit__(self, Agenda agenda not None, Window window not None, str name not None):
         global live_channels
@@ -251,7 +253,11 @@ cdef class Channel:
 
     cdef int defer_record(self, const Entry *delayed, int64_t due) except -1:
         """A record with a delay was fanned out: it is deferred here until `due`."""
-        cdef Entry *entry = self.store.new_entry()
+        cdef Entry *entry
+        if delayed.seq < self.cursor.seq:
+            # Found by a start: it was fanned out before the channel was made.
+            return 0
+        entry = self.store.new_entry()
         entry.seq = delayed.seq
         entry.id = delayed.id
         entry.block = delayed.block
@@ -367,7 +373,7 @@ cdef class Channel:
                 self.skipped -= ranges[i].end - self.cursor.seq
                 self.cursor.seq = ranges[i].end
 
-    cdef void window_step(self, Record *record) noexcept:
+    cdef inline void window_step(self, Record *record) noexcept:
         self.cursor.offset += record.length
         self.cursor.seq = record.seq + 1
 
@@ -378,7 +384,7 @@ cdef class Channel:
             self.skipped -= 1
         self.window_step(record)
 
-    cdef Entry *entry_at_cursor(self, Record *record) except NULL:
+    cdef inline Entry *entry_at_cursor(self, Record *record) except NULL:
         cdef Entry *entry = self.store.new_entry()
         entry.block = self.cursor.block
         entry.offset = self.cursor.offset
@@ -389,7 +395,7 @@ cdef class Channel:
         self.window.ref(entry.block)
         return entry
 
-    cdef Entry *take(self) except? NULL:
+    cdef inline Entry *take(self) except? NULL:
         """The next message to deliver, off the queue or the window, with its block in memory."""
         cdef Entry *entry
         cdef Record *record = NULL
@@ -426,7 +432,7 @@ cdef class Channel:
 
     # -- messages go out --
 
-    cdef Consumer next_consumer(self):
+    cdef inline Consumer next_consumer(self):
         cdef int i
         for i in range(3):
             if self.ready[i].next != &self.ready[i]:
@@ -453,7 +459,7 @@ cdef class Channel:
             self.deliver(consumer, entry)
         return 1
 
-    cdef int deliver(self, Consumer consumer, Entry *entry) except -1:
+    cdef inline int deliver(self, Consumer consumer, Entry *entry) except -1:
         cdef Block *block = entry.block
         cdef Record *record = <Record *>(block.data + entry.offset)
         cdef Turnstile *place = &consumer.turnstile
@@ -483,13 +489,13 @@ cdef class Channel:
             link_before(&self.ready[consumer.locality], place)
         return 0
 
-    cdef void drop_entry(self, Entry *entry) noexcept:
+    cdef inline void drop_entry(self, Entry *entry) noexcept:
         self.window.unref(entry.block)
         self.store.free_entry(entry)
 
     # -- in flight --
 
-    cdef int hold(self, Holding *holding, Entry *entry, int64_t deadline) except -1:
+    cdef inline int hold(self, Holding *holding, Entry *entry, int64_t deadline) except -1:
         """Enter a message into a consumer's list, in the order of deadlines: nearly always last."""
         cdef Entry *before = holding.last
         entry.state = IN_FLIGHT
@@ -518,7 +524,7 @@ cdef class Channel:
             self.touch_dirty()
         return 0
 
-    cdef void let_go(self, Entry *entry) noexcept:
+    cdef inline void let_go(self, Entry *entry) noexcept:
         """Take a message out of its consumer's list."""
         cdef Holding *holding = <Holding *>entry.holding
         if entry.prev == NULL:
@@ -566,7 +572,7 @@ cdef class Channel:
     cdef inline uint32_t table_slot(self, uint64_t id) noexcept:
         return <uint32_t>((id * 0x9E3779B97F4A7C15u) >> 32) & self.table_mask
 
-    cdef int table_add(self, Entry *entry) except -1:
+    cdef inline int table_add(self, Entry *entry) except -1:
         cdef uint32_t slot
         if 2 * self.in_flight_count > self.table_mask:
             self.table_resize(4 * (self.table_mask + 1))
@@ -602,7 +608,7 @@ cdef class Channel:
             slot = (slot + 1) & self.table_mask
         return slot
 
-    cdef void table_clear(self, uint32_t slot) noexcept:
+    cdef inline void table_clear(self, uint32_t slot) noexcept:
         """Empty a slot; entries behind it that were pushed past it move up."""
         cdef uint32_t hole = slot
         cdef uint32_t home
@@ -616,7 +622,7 @@ cdef class Channel:
                 hole = slot
         self.table[hole] = NULL
 
-    cdef Entry *held_by(self, Consumer consumer, uint64_t id, Outcome *outcome) noexcept:
+    cdef inline Entry *held_by(self, Consumer consumer, uint64_t id, Outcome *outcome) noexcept:
         """The message in flight with this id, taken off the table if the consumer owns it."""
         cdef uint32_t slot = self.table_find(id)
         cdef Entry *entry = self.table[slot]
@@ -630,14 +636,15 @@ cdef class Channel:
         outcome[0] = DONE
         return entry
 
-    cdef void no_longer_in_flight(self, Entry *entry) noexcept:
+    cdef inline void no_longer_in_flight(self, Entry *entry) noexcept:
         """Off its holding and the counters (the table is the caller's)."""
         cdef Holding *holding = <Holding *>entry.holding
         cdef Consumer consumer
         if holding.consumer != NULL:
             consumer = <Consumer>holding.consumer
             consumer.in_flight -= 1
-            self.check_ready(consumer)
+            if not consumer.waiting:
+                self.check_ready(consumer)
         self.let_go(entry)
         self.in_flight_count -= 1
 

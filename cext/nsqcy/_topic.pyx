@@ -6,8 +6,8 @@ nor clocks nor the event loop. The life of a record:
     appended ──► visible ──► fanned out ──► taken by each channel's cursor
              │           │
              │           └ at once, unless the topic is paused, is held or has no channel
-             └ at once, unless the topic overflows: then when the log has written it, and the
-               publisher is answered then
+             └ at once, unless the topic overflows or is to be durable: then when the log has
+               written it, or synced it, and the publisher is answered then
 """
 
 cimport cython
@@ -33,7 +33,7 @@ from nsqcy._store cimport (
     record_delay,
 )
 
-from nsqcy import journal
+from nsqcy import journal, policies
 from nsqcy.names import is_ephemeral
 
 
@@ -53,6 +53,8 @@ cdef enum:
     EVACUATE = 32                   # block flag: its live records are being copied out
     SEGMENT_ROOM = 64               # bytes of a segment that are not records
     FORWARDED = 0x4000              # record attribute: copied; id and timestamp say where to
+    CHANNEL_CREATED = 2             # kinds of the journal's deltas
+    CHANNEL_DELETED = 3
 
 cdef int compare_runs(const void *a, const void *b) noexcept nogil:
     cdef uint64_t one = (<const RecoveredRun *>a).first_seq
@@ -112,6 +114,14 @@ cdef class Topic(Window):
     def __dealloc__(self):
         free(self.promises)
 
+    def set_policy(self, policy):
+        """What its operator asks of the topic (nsqcy.policies). Before its first record; an ephemeral
+        topic is never on disk."""
+        if self.log is not None:
+            self.durability = policy.durability
+            self.promised = self.gate = <Durability><int>(
+                policies.DURABILITIES.index(policy.durability))
+
     # -- numbers --
 
     cdef uint64_t depth(self) noexcept:
@@ -152,10 +162,6 @@ cdef class Topic(Window):
         if self.durability != "memory":
             shown["durability"] = self.durability
         return shown
-
-    def set_policy(self, policy):
-        """What is promised about its messages; a TopicPolicy."""
-        self.durability = policy.durability
 
     # -- publishing --
 
@@ -205,8 +211,15 @@ cdef class Topic(Window):
         self.delayed_last = entry
         self.delayed_count += 1
 
+    cdef void demand(self, Durability least) noexcept:
+        """A publisher wants more than the topic promises: so does, until it is answered, what comes
+        behind it."""
+        if self.log is not None and self.gate < least:
+            self.gate = least
+
     cdef bint must_overflow(self) noexcept:
-        return (self.next_seq - self.least >= self.agenda.mem_queue_size
+        return (self.gate != MEMORY
+                or self.next_seq - self.least >= self.agenda.mem_queue_size
                 or self.store.resident_bytes > self.store.budget)
 
     cdef bint flowing(self) noexcept:
@@ -332,6 +345,8 @@ cdef class Topic(Window):
             channel.touch_dirty()
         self.journal_stale = True
         if self.log is not None:
+            if self.journal_due and self.is_kept():
+                self.write_journal()
             self.write_overflow()
         self.settle(&self.visible)
         self.settle(&self.fanout)
@@ -353,6 +368,7 @@ cdef class Topic(Window):
         if self.failing:
             return 0
         if self.pending_messages == 0:
+            self.gate = self.promised
             self.least = self.least_seq()
             if not self.must_overflow():
                 self.overflowing = False
@@ -366,7 +382,7 @@ cdef class Topic(Window):
                     and self.write_run(block, True):
                 break
             block = block.next
-        return 0
+        return self.log.commit()
 
     cdef int spill(self) except -1:
         """Memory is short: write the sealed blocks that are in memory only."""
@@ -437,7 +453,7 @@ cdef class Topic(Window):
         if block.flags & SURVIVORS:
             flags |= RUN_SURVIVORS
         self.log.append(block.data + start, end - start, first_seq, last_seq, count, flags,
-                        &block.extent, write_done, write)
+                        self.gate == FSYNC, &block.extent, write_done, write)
         return 0
 
     cdef int on_written(self, Write *write, int error) except -1:
@@ -723,6 +739,7 @@ cdef class Topic(Window):
         if channel is None:
             channel = Channel(self.agenda, self, name)
             self.channels[name] = channel
+            self.journal_channel(CHANNEL_CREATED, channel)
             self.fan_out()
             self.touch_dirty()
             self.shard.event("channel_created", self.name, name)
@@ -733,6 +750,7 @@ cdef class Topic(Window):
         cdef Channel channel = self.channels.pop(name, None)
         if channel is None:
             return False
+        self.journal_channel(CHANNEL_DELETED, channel)
         channel.close()
         self.touch_dirty()
         self.shard.event("channel_deleted", self.name, name)
@@ -749,7 +767,9 @@ cdef class Topic(Window):
 
     def pause(self, bint paused):
         self.paused = paused
+        self.journal_due = True
         self.fan_out()
+        self.touch_dirty()
 
     @property
     def held(self):
@@ -763,6 +783,13 @@ cdef class Topic(Window):
 
     def pause_channel(self, str name, bint paused):
         (<Channel>self.channels[name]).pause(paused)
+        self.journal_due = True
+        self.touch_dirty()
+
+    def empty_channel(self, str name):
+        """Drop what a channel holds: waiting, in flight and deferred."""
+        (<Channel>self.channels[name]).empty()
+        self.journal_due = True
         self.touch_dirty()
 
     def empty(self):
@@ -779,6 +806,7 @@ cdef class Topic(Window):
                 channel.born_seq += dropped
         self.move_cursor(&self.fanout, &self.visible)
         self.trim()
+        self.journal_due = True
         self.touch_dirty()
 
     cdef void drop_delayed(self) noexcept:
@@ -829,12 +857,26 @@ cdef class Topic(Window):
         self.compact()
         if self.log is not None:
             self.log.tick(self.agenda.now)
-            if self.journal_stale and self.log.disk_bytes \
-                    and self.agenda.now >= self.next_journal:
+            if self.journal_stale and self.is_kept() and self.agenda.now >= self.next_journal:
                 self.write_journal()
         return 0
 
     # -- to disk and back --
+
+    cdef bint is_kept(self) noexcept:
+        """Whether a start would find anything of the topic but its name."""
+        return self.promised != MEMORY or self.log.disk_bytes != 0
+
+    cdef int journal_channel(self, int kind, Channel channel) except -1:
+        """A channel came or goes: write it down before any record that is fanned out after that."""
+        cdef bytes delta
+        if self.log is None or channel.ephemeral or not self.started or not self.is_kept():
+            return 0
+        delta = journal.encode_delta(
+            journal.Delta(journal.Kind(kind), channel.name, channel.cursor.seq))
+        if not self.log.append_delta(delta):
+            self.journal_due = True
+        return 0
 
     cdef int write_journal(self) except -1:
         """Write down who is where, as far as records on disk are concerned."""
@@ -842,7 +884,7 @@ cdef class Topic(Window):
         cdef uint64_t entries = self.delayed_count
         for channel in self.channels.values():
             entries += channel.deferred_count + channel.in_flight_count + channel.queued
-        self.journal_stale = False
+        self.journal_stale = self.journal_due = False
         # A big one is written less often.
         self.next_journal = self.agenda.now + self.log.sync_timeout * <int64_t>(
             1 + entries // 100000)
@@ -854,7 +896,7 @@ cdef class Topic(Window):
         cdef uint32_t i
         return journal.TopicState(
             log_id=self.log.log_id,
-            next_seq=self.next_seq,
+            next_seq=self.visible.seq,
             fanout_seq=self.fanout.seq,
             paused=bool(self.paused),
             holes=tuple((self.holes[i].start, self.holes[i].end) for i in range(self.hole_count)),
@@ -893,7 +935,7 @@ cdef class Topic(Window):
     cdef bytes pack_delayed(self):
         cdef bytearray entries = bytearray()
         cdef Entry *entry = self.delayed_first
-        while entry != NULL:
+        while entry != NULL and entry.seq < self.visible.seq:
             self.pack(entries, entry, entry.node.due)
             entry = entry.next
         return bytes(entries)
@@ -1012,7 +1054,9 @@ cdef class Topic(Window):
             for saved in state.channels:
                 names.setdefault(saved.name, saved.paused)
         cursors = {saved.name: saved for saved in state.channels} if state is not None else {}
-        fanout = state.fanout_seq if state is not None else 1
+        # A channel is made at the fan-out position, which may have moved since the snapshot.
+        fanout = max(state.fanout_seq, *(saved.cursor for saved in state.channels), 1) \
+            if state is not None else 1
         # Without a word of where a channel was, it gets everything: twice is better than never.
         least = min([fanout] + [
             cursors[name].cursor if name in cursors else (fanout if state is not None else 1)
@@ -1035,7 +1079,7 @@ cdef class Topic(Window):
                 for start, end in saved.finished:
                     channel.add_finished(start, end)
                 self.restore_entries(channel, saved.entries)
-        self.restore_new_delays(state.next_seq if state is not None else 1)
+        self.restore_new_delays(state.next_seq if state is not None else 1, bool(names))
         if state is None:
             self.restore_survivors()
         self.release_unneeded()
@@ -1162,9 +1206,9 @@ cdef class Topic(Window):
             self.add_delayed(entry)
         return 0
 
-    cdef int restore_new_delays(self, uint64_t seq) except -1:
-        """Records with a delay from `seq` on, which the journal does not know: their delay begins
-        anew."""
+    cdef int restore_new_delays(self, uint64_t seq, bint fanned_out) except -1:
+        """Records with a delay from `seq` on, which the journal does not know. Where there was a
+        channel to get them their delay began with the publish; else it begins now."""
         cdef size_t i
         cdef Block *block
         cdef Record *record
@@ -1187,6 +1231,9 @@ cdef class Topic(Window):
                     entry.block = block
                     entry.offset = at
                     entry.node.due = record_delay(record)
+                    if fanned_out:
+                        entry.node.due = min(entry.node.due, max(
+                            <int64_t>0, record.timestamp + entry.node.due - self.agenda.wall))
                     self.add_delayed(entry)
                 at += record.length
         return 0

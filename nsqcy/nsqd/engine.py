@@ -439,7 +439,7 @@ class Engine:
         return self._on_channel(topic, channel, lambda found: found.delete_channel(channel))
 
     def on_empty_channel(self, topic: str, channel: str) -> Outcome:
-        return self._on_channel(topic, channel, lambda found: found.channels[channel].empty())
+        return self._on_channel(topic, channel, lambda found: found.empty_channel(channel))
 
     def on_pause_channel(self, topic: str, channel: str, paused: bool) -> Outcome:
         def pause(found: Topic) -> None:

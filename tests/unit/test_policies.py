@@ -2,6 +2,7 @@
 
 import fnmatch
 import json
+from pathlib import Path
 
 import pytest
 from core import Core
@@ -56,8 +57,8 @@ def test_patterns_that_no_topic_has_a_name_for(pattern: str) -> None:
     assert not can_match(pattern)
 
 
-def test_a_topic_gets_its_policy_when_it_is_made() -> None:
-    core = Core(None, policies=Policies(sections=[("a*", {"durability": "fsync"})]))
+def test_a_topic_gets_its_policy_when_it_is_made(tmp_path: Path) -> None:
+    core = Core(tmp_path, policies=Policies(sections=[("a*", {"durability": "fsync"})]))
     shown = [core.create(name).counters() for name in ("ab", "b")]
     assert [each.get("durability") for each in shown] == ["fsync", None]
     core.close()
