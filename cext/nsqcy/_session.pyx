@@ -55,6 +55,8 @@ from nsqcy.names import quote
 cdef extern from "Python.h":
     void Py_INCREF(object)
     void Py_XDECREF(void *)
+    const char *PyBytes_AS_STRING(bytes)
+    Py_ssize_t PyBytes_GET_SIZE(bytes)
     bytes PyBytes_FromStringAndSize(const char *text, Py_ssize_t n)
 
 
@@ -77,6 +79,8 @@ cdef enum:
     SECRET_MOST = 65536         # bytes of a secret that a server is asked about
     HELLO_TEXT = 512            # characters of a text about a client that its far end is told
     WORDS = 4                   # of a line: the name and as many parameters as any command has
+    PUB_NAME = 4                # bytes of "PUB" and its space
+    LINE_STEP = 256             # bytes taken to go on with a line of unknown length
 
 cdef const char *PUB = b"PUB"
 cdef const char *MPUB = b"MPUB"
@@ -190,23 +194,43 @@ cdef class Session(Consumer):
 
     cdef int feed(self, const uint8_t *data, size_t n) except -1:
         """Execute the complete commands in what was kept and these bytes; keep the rest."""
-        cdef size_t used
+        cdef size_t used = 0
         if self.stopping or self.closed:
             return 0
         if self.home.favoured is self:
             self.home.favoured_at = self.home.agenda.now
-        if self.kept_end > self.kept_start:
-            self.keep(data, n)
-            if not self.blocked:
-                self.parse_kept()
-        elif self.blocked:
-            self.keep(data, n)
-        else:
-            used = self.parse(data, n)
-            if used < n and not self.stopping:
-                self.keep(data + used, n - used)
+        if self.kept_end > self.kept_start and not self.blocked:
+            used = self.complete_kept(data, n)
+        if used < n and not self.blocked and not self.stopping:
+            used += self.parse(data + used, n - used)
+        if used < n and not self.stopping:
+            self.keep(data + used, n - used)
         self.check_appetite()
         return 0
+
+    cdef size_t complete_kept(self, const uint8_t *data, size_t n) except? 0:
+        """Execute the command that was kept, with as many of these bytes as it takes and not many
+        more: all behind it can be parsed where it lies. Returns how many were used."""
+        cdef size_t used = 0
+        cdef size_t step
+        cdef size_t left
+        cdef bint upgraded = self.upgraded
+        while used < n and not self.blocked and not self.stopping:
+            step = min(n - used, max(self.missing, <size_t>LINE_STEP))
+            self.keep(data + used, step)
+            used += step
+            self.parse_kept()
+            if self.upgraded != upgraded:
+                # It was an IDENTIFY: what came with its end is lost, as it says.
+                return n
+            left = self.kept_end - self.kept_start
+            if left <= used and not self.blocked:
+                # All that was kept is executed; what is left of these bytes goes back to them.
+                used -= left
+                if left:
+                    self.drop_kept()
+                break
+        return used
 
     cdef int end_of_input(self) except -1:
         """The peer has sent all it will: what is complete is answered, then the session ends."""
@@ -293,6 +317,7 @@ cdef class Session(Consumer):
         cdef size_t at = 0
         cdef size_t used = 0
         cdef Parsed parsed
+        self.missing = 0
         if not self.magic_seen:
             if n < 4:
                 return 0
@@ -319,7 +344,12 @@ cdef class Session(Consumer):
                 at += used
                 continue
             self.unread_error = None
-            parsed = self.command(data + at, n - at, &used)
+            used = self.publish_line(data + at, n - at)
+            if used:
+                parsed = self.publish_one(
+                    PUB, 0, data + at, &used, data + at + used, n - at - used)
+            else:
+                parsed = self.command(data + at, n - at, &used)
             if parsed == NEXT:
                 at += used
                 continue
@@ -345,7 +375,22 @@ cdef class Session(Consumer):
             n -= FIN_LINE
         return line - lines
 
-    cdef Parsed command(self, const uint8_t *line, size_t n, size_t *used) except *:
+    @cython.final
+    cdef size_t publish_line(self, const uint8_t *line, size_t n) noexcept:
+        """Bytes of the line if it is a PUB to the topic published to last, as most of a producer's
+        are: nothing in it has to be split or checked. 0 if it is something else."""
+        cdef bytes key = self.topic_key
+        cdef size_t length
+        if key is None or self.barred:
+            return 0
+        length = PyBytes_GET_SIZE(key)
+        if (n > PUB_NAME + length and line[PUB_NAME + length] == 10
+                and memcmp(line, b"PUB ", PUB_NAME) == 0
+                and memcmp(line + PUB_NAME, PyBytes_AS_STRING(key), length) == 0):
+            return PUB_NAME + length + 1
+        return 0
+
+    cdef Parsed command(self, const uint8_t *line, size_t n, size_t *used) except RAISED:
         """Execute one command, if all of it is there."""
         cdef const uint8_t *end = <const uint8_t *>memchr(
             line, 10, min(n, <size_t>LONGEST_LINE))
@@ -365,7 +410,7 @@ cdef class Session(Consumer):
         return self.execute(words, count, line, used, end + 1, n - used[0])
 
     cdef Parsed execute(self, Word *words, int count, const uint8_t *line, size_t *used,
-                        const uint8_t *rest, size_t left) except *:
+                        const uint8_t *rest, size_t left) except RAISED:
         """Commands by name, the frequent ones first. Those without a body take bytes [line, line +
         used); the others add their body to `used`."""
         cdef Word *name = words
@@ -407,6 +452,7 @@ cdef class Session(Consumer):
 
     # -- answers --
 
+    @cython.final
     cdef bint is_crammed(self) noexcept:
         """Whether so many answers wait for the client that it gets no more before it reads."""
         cdef size_t waiting = self.output.end - self.output.start
@@ -439,7 +485,7 @@ cdef class Session(Consumer):
                     PyBytes_FromStringAndSize(<const char *>data, n))
         return 0
 
-    cdef Parsed fatal(self, bytes text) except *:
+    cdef Parsed fatal(self, bytes text) except RAISED:
         """An error after which nothing more is executed: answered in its turn, then the end."""
         self.home.log.error(f"[{self.remote_address}] - {text.decode('utf-8', 'replace')}")
         if self.leg is not None and not self.ticket_count:
@@ -549,10 +595,16 @@ cdef class Session(Consumer):
     cdef bint can_pipeline(self) noexcept:
         return self.ticket_count < TICKETS_MOST and self.forwarded < FORWARDED_MOST
 
+    @cython.final
     cdef bint may_join(self, int owner) noexcept:
-        """Whether a publish may go ahead of the answers outstanding. Not if one of these can be an
-        error that the owner, or here the topic, does not know of: nothing is executed after it."""
-        if self.ticket_count == 0 or self.lenient:
+        """Whether a publish may go ahead of the answers outstanding. Not if there are too many, or
+        one of them can be an error that the owner, or here the topic, does not know of: nothing is
+        executed after it."""
+        if self.ticket_count == 0:
+            return True
+        if not self.can_pipeline():
+            return False
+        if self.lenient:
             return True
         if owner != self.line_owner:
             return False
@@ -574,38 +626,38 @@ cdef class Session(Consumer):
     # -- publishing --
 
     cdef Parsed pub(self, Word *words, int count, const uint8_t *line, size_t *used,
-                    const uint8_t *rest, size_t left) except *:
+                    const uint8_t *rest, size_t left) except RAISED:
         if count < 2:
             return self.fatal(b"E_INVALID PUB insufficient number of parameters")
-        if not self.same_topic(&words[1]) and not name_is_valid(words[1].at, words[1].length):
+        if not self.take_topic(&words[1]):
             return self.bad_name(b"E_BAD_TOPIC PUB topic name", &words[1])
-        return self.publish_one(PUB, &words[1], 0, line, used, rest, left)
+        return self.publish_one(PUB, 0, line, used, rest, left)
 
     cdef Parsed dpub(self, Word *words, int count, const uint8_t *line, size_t *used,
-                     const uint8_t *rest, size_t left) except *:
+                     const uint8_t *rest, size_t left) except RAISED:
         cdef uint64_t milliseconds
         cdef uint64_t most = <uint64_t>(self.home.max_req_timeout // MILLISECOND)
         if count < 3:
             return self.fatal(b"E_INVALID DPUB insufficient number of parameters")
-        if not name_is_valid(words[1].at, words[1].length):
+        if not self.take_topic(&words[1]):
             return self.bad_name(b"E_BAD_TOPIC DPUB topic name", &words[1])
         if not parse_number(words[2].at, words[2].length, &milliseconds):
             return self.fatal(b"E_INVALID DPUB could not parse timeout " + word_bytes(&words[2]))
         if milliseconds > most:
             return self.fatal(b"E_INVALID DPUB timeout %d out of range 0-%d" % (milliseconds, most))
-        return self.publish_one(DPUB, &words[1], <int64_t>milliseconds * MILLISECOND, line, used,
-                                rest, left)
+        return self.publish_one(DPUB, <int64_t>milliseconds * MILLISECOND, line, used, rest, left)
 
-    cdef Parsed publish_one(self, const char *command, Word *name, int64_t delay,
-                            const uint8_t *line, size_t *used, const uint8_t *rest,
-                            size_t left) except *:
+    cdef Parsed publish_one(self, const char *command, int64_t delay, const uint8_t *line,
+                            size_t *used, const uint8_t *rest, size_t left) except RAISED:
+        """PUB and DPUB, to the topic that was taken."""
         cdef int32_t size
         cdef int owner
         cdef Record *record
         cdef Topic topic
         cdef Parsed parsed
         if left < 4:
-            return self.body_missing(b"E_BAD_MESSAGE %s failed to read message body size" % command)
+            return self.body_missing(
+                4 - left, b"E_BAD_MESSAGE %s failed to read message body size" % command)
         size = <int32_t>load_be32(rest)
         if size <= 0:
             return self.fatal(
@@ -614,13 +666,14 @@ cdef class Session(Consumer):
             return self.fatal(b"E_BAD_MESSAGE %s message too big %d > %d" % (
                 <bytes>command, size, self.home.max_msg_size))
         if left - 4 < <size_t>size:
-            return self.body_missing(b"E_BAD_MESSAGE %s failed to read message body" % command)
-        if self.guarded and not self.may_publish(name):
-            parsed = self.authorize(command, name, NULL)
+            return self.body_missing(
+                4 + size - left, b"E_BAD_MESSAGE %s failed to read message body" % command)
+        if self.guarded and not self.may_publish():
+            parsed = self.authorize(command, self.topic_key, b"")
             if parsed != NEXT:
                 return parsed
-        owner = self.route(name)
-        if owner < 0 or not self.can_pipeline() or not self.may_join(owner):
+        owner = self.route()
+        if owner < 0 or not self.may_join(owner):
             return BLOCKED
         if owner != self.home.index and self.may_move(owner):
             return self.move_to(owner)
@@ -637,30 +690,29 @@ cdef class Session(Consumer):
         return self.publish_accepted(command, topic, 1, size)
 
     cdef Parsed mpub(self, Word *words, int count, const uint8_t *line, size_t *used,
-                     const uint8_t *rest, size_t left) except *:
+                     const uint8_t *rest, size_t left) except RAISED:
         cdef int32_t size
         cdef int32_t messages
         cdef int32_t length
         cdef int64_t most = (self.home.max_body_size - 4) // 5
+        cdef int64_t longest = self.home.max_msg_size
         cdef size_t at
+        cdef size_t end
         cdef size_t have
-        cdef uint64_t bytes_in = 0
         cdef int owner
         cdef uint32_t i
-        cdef uint32_t _i
-        cdef Record *record
         cdef Topic topic
         cdef Parsed parsed
         if count < 2:
             return self.fatal(b"E_INVALID MPUB insufficient number of parameters")
-        if not self.same_topic(&words[1]) and not name_is_valid(words[1].at, words[1].length):
+        if not self.take_topic(&words[1]):
             return self.bad_name(b"E_BAD_TOPIC E_BAD_TOPIC MPUB topic name", &words[1])
-        if self.guarded and not self.scanned and not self.may_publish(&words[1]):
-            parsed = self.authorize(MPUB, &words[1], NULL)
+        if self.guarded and not self.scanned and not self.may_publish():
+            parsed = self.authorize(MPUB, self.topic_key, b"")
             if parsed != NEXT:
                 return parsed
         if left < 4:
-            return self.body_missing(b"E_BAD_BODY MPUB failed to read body size")
+            return self.body_missing(4 - left, b"E_BAD_BODY MPUB failed to read body size")
         size = <int32_t>load_be32(rest)
         if size <= 0:
             return self.fatal(b"E_BAD_BODY MPUB invalid body size %d" % size)
@@ -678,7 +730,7 @@ cdef class Session(Consumer):
         at = self.scanned if self.scanned else 4
         i = self.scanned_count if self.scanned else 0
         while i < <uint32_t>messages:
-            if have - at < 4:
+            if at + 4 > have:
                 self.scanned, self.scanned_count = at, i
                 return self.short_body(
                     have, size, b"E_BAD_MESSAGE MPUB failed to read message(%d) body size" % i)
@@ -686,23 +738,24 @@ cdef class Session(Consumer):
             if length <= 0:
                 return self.fatal(
                     b"E_BAD_MESSAGE MPUB invalid message(%d) body size %d" % (i, length))
-            if length > self.home.max_msg_size:
-                return self.fatal(b"E_BAD_MESSAGE MPUB message too big %d > %d" % (
-                    length, self.home.max_msg_size))
-            if have - at - 4 < <size_t>length:
+            if length > longest:
+                return self.fatal(
+                    b"E_BAD_MESSAGE MPUB message too big %d > %d" % (length, longest))
+            end = at + 4 + <size_t>length
+            if end > have:
                 self.scanned, self.scanned_count = at, i
                 return self.short_body(
                     have, size, b"E_BAD_MESSAGE MPUB failed to read message body")
-            at += 4 + length
+            at = end
             i += 1
         if have < <size_t>size:
             self.scanned, self.scanned_count = at, i
-            return self.body_missing(b"E_BAD_BODY MPUB failed to read body")
+            return self.body_missing(size - have, b"E_BAD_BODY MPUB failed to read body")
         if at != <size_t>size:
             return self.fatal(
                 b"E_BAD_BODY MPUB body of %d bytes holds messages for %d" % (size, at))
-        owner = self.route(&words[1])
-        if owner < 0 or not self.can_pipeline() or not self.may_join(owner):
+        owner = self.route()
+        if owner < 0 or not self.may_join(owner):
             return BLOCKED
         self.scanned = 0
         if owner != self.home.index and self.may_move(owner):
@@ -714,52 +767,50 @@ cdef class Session(Consumer):
         refusal = topic.refusal()
         if refusal is not None:
             return self.publish_failed(MPUB, refusal)
-        at = 4
-        for _i in range(<uint32_t>messages):
-            length = <int32_t>load_be32(rest + at)
-            record = topic.new_record(length, 0)
-            if record != NULL:
-                memcpy(record_body(record), rest + at + 4, length)
-            at += 4 + length
-            bytes_in += length
-        return self.publish_accepted(MPUB, topic, messages, bytes_in)
+        topic.new_batch(rest + 4, messages)
+        return self.publish_accepted(MPUB, topic, messages, size - 4 - 4 * <uint64_t>messages)
 
-    cdef Parsed body_missing(self, bytes error) except *:
-        """The rest of a body has not arrived; `error` is what it means if it never does."""
+    cdef Parsed body_missing(self, size_t missing, bytes error) except RAISED:
+        """At least `missing` bytes of a body have not arrived; `error` is what it means if they
+        never do."""
+        self.missing = missing
         self.unread_error = error
         return MORE
 
-    cdef Parsed short_body(self, size_t have, int32_t size, bytes error) except *:
+    cdef Parsed short_body(self, size_t have, int32_t size, bytes error) except RAISED:
         """A part of an MPUB ends beyond what is there: more may come, or the body ends there."""
         if have < <size_t>size:
-            return self.body_missing(error)
+            return self.body_missing(size - have, error)
         return self.fatal(error)
 
-    cdef Parsed bad_name(self, bytes prefix, Word *name) except *:
+    cdef Parsed bad_name(self, bytes prefix, Word *name) except RAISED:
         quoted = quote(word_bytes(name)).encode("utf-8", "surrogateescape")
         return self.fatal(b"%s %s is not valid" % (prefix, quoted))
 
+    @cython.final
     cdef bint same_topic(self, Word *name) noexcept:
         """Whether `name` is the topic published to last (and so valid)."""
         cdef bytes key = self.topic_key
         return (key is not None and <size_t>len(key) == name.length
                 and memcmp(<const char *>key, name.at, name.length) == 0)
 
-    cdef int set_topic(self, Word *name) except -1:
-        """Make it the topic published to last."""
-        if not self.same_topic(name):
-            self.note_counts()
-            self.topic_key = word_bytes(name)
-            self.topic = None
-            self.may_publish_until = 0
-        return 0
+    cdef bint take_topic(self, Word *name) except -1:
+        """Make it the topic published to last; whether it is a valid name, without which nothing
+        changes."""
+        if self.same_topic(name):
+            return True
+        if not name_is_valid(name.at, name.length):
+            return False
+        self.note_counts()
+        self.topic_key = word_bytes(name)
+        self.topic = None
+        self.may_publish_until = 0
+        return True
 
-    cdef int route(self, Word *name) except? -1:
-        """Which worker owns the topic; -1: not known yet, or it is down. self.topic is the topic
-        when it is this one."""
-        cdef int owner
-        self.set_topic(name)
-        owner = self.home.owner_of(self.topic_key)
+    cdef int route(self) except? -1:
+        """Which worker owns the topic that was taken; -1: not known yet, or it is down. self.topic
+        is the topic when it is this one."""
+        cdef int owner = self.home.owner_of(self.topic_key)
         if owner < 0:
             self.home.ask(self, self.topic_key)
         elif owner != self.home.index:
@@ -770,7 +821,7 @@ cdef class Session(Consumer):
             self.topic = self.home.shard.find_or_create(self.topic_key)
         return owner
 
-    cdef Parsed publish_failed(self, const char *command, str reason) except *:
+    cdef Parsed publish_failed(self, const char *command, str reason) except RAISED:
         cdef bytes text = b"E_%s_FAILED %s failed %s" % (
             <bytes>command, <bytes>command, reason.encode("utf-8", "surrogateescape"))
         if not self.lenient:
@@ -779,7 +830,7 @@ cdef class Session(Consumer):
         return NEXT
 
     cdef Parsed publish_accepted(self, const char *command, Topic topic, uint32_t count,
-                                 uint64_t body_bytes) except *:
+                                 uint64_t body_bytes) except RAISED:
         self.topic_count += count
         if topic.published(count, body_bytes):
             self.line_owner = self.home.index
@@ -792,7 +843,7 @@ cdef class Session(Consumer):
         return NEXT
 
     cdef Parsed forward_publish(self, int owner, const char *command, const uint8_t *line,
-                                size_t n, uint32_t messages) except *:
+                                size_t n, uint32_t messages) except RAISED:
         cdef Leg leg = self.leg_to(owner)
         self.forwards = self.forwards + 1 if owner == self.forwards_to else 0
         self.forwards_to = owner
@@ -812,10 +863,10 @@ cdef class Session(Consumer):
 
     # -- subscribing --
 
-    cdef Parsed invalid_state(self, const char *command) except *:
+    cdef Parsed invalid_state(self, const char *command) except RAISED:
         return self.fatal(b"E_INVALID cannot %s in current state" % command)
 
-    cdef Parsed sub(self, Word *words, int count, const uint8_t *line, size_t n) except *:
+    cdef Parsed sub(self, Word *words, int count, const uint8_t *line, size_t n) except RAISED:
         cdef int owner
         cdef Parsed parsed
         if self.state != INIT:
@@ -824,15 +875,15 @@ cdef class Session(Consumer):
             return self.fatal(b"E_INVALID cannot SUB with heartbeats disabled")
         if count < 3:
             return self.fatal(b"E_INVALID SUB insufficient number of parameters")
-        if not name_is_valid(words[1].at, words[1].length):
+        if not self.take_topic(&words[1]):
             return self.bad_name(b"E_BAD_TOPIC SUB topic name", &words[1])
         if not name_is_valid(words[2].at, words[2].length):
             return self.bad_name(b"E_BAD_CHANNEL SUB channel name", &words[2])
         if self.guarded:
-            parsed = self.authorize(SUB, &words[1], &words[2])
+            parsed = self.authorize(SUB, self.topic_key, word_bytes(&words[2]))
             if parsed != NEXT:
                 return parsed
-        owner = self.route(&words[1])
+        owner = self.route()
         if owner < 0:
             return BLOCKED
         self.subscribed_channel = word_bytes(&words[2]).decode()
@@ -847,7 +898,7 @@ cdef class Session(Consumer):
         self.state = SUBSCRIBED
         return NEXT
 
-    cdef Parsed subscribe(self, Topic topic, str name) except *:
+    cdef Parsed subscribe(self, Topic topic, str name) except RAISED:
         cdef Channel channel
         cdef uint32_t limit = self.home.max_channel_consumers
         if topic.refusal() == "exiting":
@@ -863,7 +914,7 @@ cdef class Session(Consumer):
         self.respond(b"OK", 2)
         return NEXT
 
-    cdef Parsed rdy(self, Word *words, int count, const uint8_t *line, size_t n) except *:
+    cdef Parsed rdy(self, Word *words, int count, const uint8_t *line, size_t n) except RAISED:
         cdef uint64_t ready = 1
         if self.state == CLOSING:
             return NEXT
@@ -886,12 +937,12 @@ cdef class Session(Consumer):
             self.channel.check_ready(self)
         return 0
 
-    cdef Parsed forward(self, const uint8_t *line, size_t n) except *:
+    cdef Parsed forward(self, const uint8_t *line, size_t n) except RAISED:
         self.leg.send(line, n)
         return NEXT
 
     cdef Parsed message_command(self, const char *command, Word *words, int count, int needed,
-                                uint64_t *id) except *:
+                                uint64_t *id) except RAISED:
         """What FIN, REQ and TOUCH check alike; NEXT if all is well. An id that no message can have
         becomes 0, which none has."""
         if self.state != SUBSCRIBED and self.state != CLOSING:
@@ -904,7 +955,7 @@ cdef class Session(Consumer):
             id[0] = 0
         return NEXT
 
-    cdef Parsed fin(self, Word *words, int count, const uint8_t *line, size_t n) except *:
+    cdef Parsed fin(self, Word *words, int count, const uint8_t *line, size_t n) except RAISED:
         cdef uint64_t id = 0
         cdef Outcome outcome
         cdef Parsed parsed = self.message_command(b"FIN", words, count, 2, &id)
@@ -919,7 +970,7 @@ cdef class Session(Consumer):
             self.refuse(b"FIN", &words[1], outcome)
         return NEXT
 
-    cdef Parsed req(self, Word *words, int count, const uint8_t *line, size_t n) except *:
+    cdef Parsed req(self, Word *words, int count, const uint8_t *line, size_t n) except RAISED:
         cdef uint64_t id = 0
         cdef uint64_t milliseconds = 0
         cdef int64_t delay
@@ -942,7 +993,7 @@ cdef class Session(Consumer):
         return NEXT
 
     cdef Parsed touch_message(self, Word *words, int count, const uint8_t *line,
-                              size_t n) except *:
+                              size_t n) except RAISED:
         cdef uint64_t id = 0
         cdef Outcome outcome
         cdef Parsed parsed = self.message_command(b"TOUCH", words, count, 2, &id)
@@ -957,7 +1008,7 @@ cdef class Session(Consumer):
             self.refuse(b"TOUCH", &words[1], outcome)
         return NEXT
 
-    cdef Parsed cls(self, const uint8_t *line, size_t n) except *:
+    cdef Parsed cls(self, const uint8_t *line, size_t n) except RAISED:
         if self.state != SUBSCRIBED:
             return self.invalid_state(b"CLS")
         self.state = CLOSING
@@ -972,12 +1023,12 @@ cdef class Session(Consumer):
 
     # -- negotiation --
 
-    cdef Parsed identify(self, size_t *used, const uint8_t *rest, size_t left) except *:
+    cdef Parsed identify(self, size_t *used, const uint8_t *rest, size_t left) except RAISED:
         cdef int32_t size
         if self.state != INIT:
             return self.invalid_state(b"IDENTIFY")
         if left < 4:
-            return self.body_missing(b"E_BAD_BODY IDENTIFY failed to read body size")
+            return self.body_missing(4 - left, b"E_BAD_BODY IDENTIFY failed to read body size")
         size = <int32_t>load_be32(rest)
         if size > self.home.max_body_size:
             return self.fatal(
@@ -985,7 +1036,8 @@ cdef class Session(Consumer):
         if size <= 0:
             return self.fatal(b"E_BAD_BODY IDENTIFY invalid body size %d" % size)
         if left - 4 < <size_t>size:
-            return self.body_missing(b"E_BAD_BODY IDENTIFY failed to read body")
+            return self.body_missing(
+                4 + size - left, b"E_BAD_BODY IDENTIFY failed to read body")
         used[0] += 4 + size
         try:
             identity = self.home.negotiate(
@@ -1000,7 +1052,7 @@ cdef class Session(Consumer):
             return self.upgrade(identity)
         return NEXT
 
-    cdef Parsed upgrade(self, identity) except *:
+    cdef Parsed upgrade(self, identity) except RAISED:
         """Change over to TLS, to a codec or to both. Such a session stays where it is."""
         self.upgraded = self.upgrading = True
         self.movable = False
@@ -1047,14 +1099,14 @@ cdef class Session(Consumer):
                 self.locality = REGION_LOCAL
         return 0
 
-    cdef Parsed auth(self, int count, size_t *used, const uint8_t *rest, size_t left) except *:
+    cdef Parsed auth(self, int count, size_t *used, const uint8_t *rest, size_t left) except RAISED:
         cdef int32_t size
         if self.state != INIT:
             return self.invalid_state(b"AUTH")
         if count != 1:
             return self.fatal(b"E_INVALID AUTH invalid number of parameters")
         if left < 4:
-            return self.body_missing(b"E_BAD_BODY AUTH failed to read body size")
+            return self.body_missing(4 - left, b"E_BAD_BODY AUTH failed to read body size")
         size = <int32_t>load_be32(rest)
         if size > self.home.max_body_size:
             return self.fatal(
@@ -1062,7 +1114,7 @@ cdef class Session(Consumer):
         if size <= 0:
             return self.fatal(b"E_BAD_BODY AUTH invalid body size %d" % size)
         if left - 4 < <size_t>size:
-            return self.body_missing(b"E_BAD_BODY AUTH failed to read body")
+            return self.body_missing(4 + size - left, b"E_BAD_BODY AUTH failed to read body")
         used[0] += 4 + size
         if self.authorization is not None:
             return self.fatal(b"E_INVALID AUTH already set")
@@ -1131,14 +1183,14 @@ cdef class Session(Consumer):
         self.auth_identity_url = authorization.identity_url
         return 0
 
-    cdef bint may_publish(self, Word *topic) noexcept:
+    @cython.final
+    cdef bint may_publish(self) noexcept:
         """Whether authorize() need not be asked again: what it said last still holds."""
-        return self.home.agenda.now < self.may_publish_until and self.same_topic(topic)
+        return self.home.agenda.now < self.may_publish_until
 
-    cdef Parsed authorize(self, const char *command, Word *topic, Word *channel) except *:
-        """Whether the client may do this: NEXT. The names are valid; no channel: a publish."""
-        cdef bytes topic_name = word_bytes(topic)
-        cdef bytes channel_name = word_bytes(channel) if channel != NULL else b""
+    cdef Parsed authorize(self, const char *command, bytes topic, bytes channel) except RAISED:
+        """Whether the client may do this: NEXT. The names are valid; no channel: a publish to the
+        topic that was taken."""
         if self.auth_asked:
             return BLOCKED
         if self.authorization is None:
@@ -1146,11 +1198,10 @@ cdef class Session(Consumer):
         if self.home.agenda.now >= self.auth_expires:
             self.ask_auth()
             return BLOCKED
-        if not self.authorization.permits(topic_name.decode(), channel_name.decode()):
+        if not self.authorization.permits(topic.decode(), channel.decode()):
             return self.fatal(b'E_UNAUTHORIZED AUTH failed for %s on "%s" "%s"' % (
-                <bytes>command, topic_name, channel_name))
-        if channel == NULL:
-            self.set_topic(topic)
+                <bytes>command, topic, channel))
+        if not channel:
             self.may_publish_until = self.auth_expires
         return NEXT
 
@@ -1189,7 +1240,7 @@ cdef class Session(Consumer):
             return 0
         return len(self.secret) + <size_t>len(self.authorization.source)
 
-    cdef Parsed move_to(self, int owner) except *:
+    cdef Parsed move_to(self, int owner) except RAISED:
         """Go on at the owner, from this command on; with nothing outstanding."""
         if self.ticket_count == 0:
             self.movable = False
@@ -1708,6 +1759,7 @@ cdef class Home:
 
     # -- who owns what --
 
+    @cython.final
     cdef int owner_of(self, bytes key) noexcept:
         if self.mesh is None:
             return self.index

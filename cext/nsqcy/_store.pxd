@@ -214,7 +214,6 @@ cdef class Window:
     cdef readonly uint64_t next_seq     # of the next record
     cdef uint32_t next_capacity
 
-    cdef Record *append(self, uint64_t body_length, uint32_t ext_length) except NULL
     cdef void seal(self) noexcept
     cdef int watch(self, Cursor *cursor) except -1
     cdef void unwatch(self, Cursor *cursor) noexcept
@@ -253,3 +252,27 @@ cdef class Window:
     cdef void leave_window(self, Block *block) noexcept
     cdef void add_straggler(self, Block *block) noexcept
     cdef void forget_straggler(self, Block *block) noexcept
+
+
+cdef inline Record *append_record(
+        Window window, uint64_t body_length, uint32_t ext_length) except NULL:
+    """Room for one record in the open block, its lengths, sequence number and padding set."""
+    cdef uint64_t size = record_size(body_length, ext_length)
+    cdef Block *block = window.newest
+    cdef Record *record
+    if block == NULL or block.flags & SEALED or block.capacity - block.size < size:
+        block = window.open_block(size)
+    record = <Record *>(block.data + block.size)
+    # The last word holds the padding, if there is any.
+    (<uint64_t *>(block.data + block.size + size - 8))[0] = 0
+    record.length = <uint32_t>size
+    record.crc = 0
+    record.seq = window.next_seq
+    record.body_length = <uint32_t>body_length
+    record.ext_length = <uint16_t>ext_length
+    record.attributes = 0
+    block.size += <uint32_t>size
+    block.count += 1
+    block.last_seq = window.next_seq
+    window.next_seq += 1
+    return record

@@ -376,28 +376,6 @@ cdef class Window:
 
     # -- appending --
 
-    cdef Record *append(self, uint64_t body_length, uint32_t ext_length) except NULL:
-        """Room for one record in the open block, its lengths, sequence number and padding set."""
-        cdef uint64_t size = record_size(body_length, ext_length)
-        cdef Block *block = self.newest
-        cdef Record *record
-        if block == NULL or block.flags & SEALED or block.capacity - block.size < size:
-            block = self.open_block(size)
-        record = <Record *>(block.data + block.size)
-        # The last word holds the padding, if there is any.
-        (<uint64_t *>(block.data + block.size + size - 8))[0] = 0
-        record.length = <uint32_t>size
-        record.crc = 0
-        record.seq = self.next_seq
-        record.body_length = <uint32_t>body_length
-        record.ext_length = <uint16_t>ext_length
-        record.attributes = 0
-        block.size += <uint32_t>size
-        block.count += 1
-        block.last_seq = self.next_seq
-        self.next_seq += 1
-        return record
-
     cdef Block *open_block(self, uint64_t size) except NULL:
         cdef Block *block
         cdef uint32_t capacity = self.next_capacity

@@ -106,8 +106,13 @@ cdef class Topic(Window):
     cdef size_t place_count
 
     cdef Record *new_record(self, uint32_t body_length, int64_t delay) except? NULL
+    cdef int new_batch(self, const uint8_t *batch, uint32_t count) except -1
+    cdef Record *add_record(self, uint32_t body_length, uint32_t ext_length) except? NULL
+    cdef bint drops(self) noexcept
+    cdef int set_delay(self, Record *record, int64_t delay) except -1
     cdef int published(self, uint32_t count, uint64_t body_bytes) except -1
     cdef int promise(self, Waiter waiter, uint64_t ticket) except -1
+    cdef str refusal(self)
     cdef int fan_out(self) except -1
     cdef int settle_turn(self) except -1
     cdef uint64_t depth(self) noexcept

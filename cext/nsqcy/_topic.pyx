@@ -14,6 +14,7 @@ cimport cython
 from libc.stdlib cimport free, malloc, qsort, realloc
 from libc.string cimport memcpy, memset
 
+from nsqcy._bytes cimport load_be32
 from nsqcy._channel cimport HOLDING_TIMER, Holding, Timer
 from nsqcy._heap cimport HeapNode, heap_peek
 from nsqcy._log cimport Log, Recovered, RecoveredRun, RUN_HAS_DELAYED, RUN_SURVIVORS
@@ -30,6 +31,7 @@ from nsqcy._store cimport (
     SEALED,
     SURVIVORS,
     UNREADABLE,
+    append_record,
     record_delay,
 )
 
@@ -169,35 +171,65 @@ cdef class Topic(Window):
         """A record with everything but its body, for the caller to copy that in and then, once for
         all records of the command, to call published(). NULL: an ephemeral topic is full and
         drops the message, which counts as published."""
-        cdef uint32_t ext_length = RECORD_EXT_DELAY_SIZE if delay else 0
+        cdef Record *record = self.add_record(body_length, RECORD_EXT_DELAY_SIZE if delay else 0)
+        if delay and record != NULL:
+            self.set_delay(record, delay)
+        return record
+
+    cdef int new_batch(self, const uint8_t *batch, uint32_t count) except -1:
+        """The same for `count` messages without a delay, with their bodies: each lies behind its
+        length, as in an MPUB, and these are checked."""
         cdef Record *record
-        cdef uint16_t *ext
-        cdef Entry *entry
-        if self.ephemeral and not self.flowing() and (
-                self.next_seq - self.fanout.seq >= self.agenda.mem_queue_size):
-            self.dropped_count += 1
-            return NULL
-        if not self.overflowing and self.log is not None and self.must_overflow():
+        cdef size_t length
+        cdef uint32_t _i
+        for _i in range(count):
+            length = load_be32(batch)
+            batch += 4
+            record = self.add_record(<uint32_t>length, 0)
+            if record != NULL:
+                memcpy(<uint8_t *>record + sizeof(Record), batch, length)
+            batch += length
+        return 0
+
+    @cython.final
+    cdef Record *add_record(self, uint32_t body_length, uint32_t ext_length) except? NULL:
+        """A record with everything but its extensions and its body; NULL: dropped."""
+        cdef Record *record
+        if self.log is None:
+            if self.ephemeral and self.drops():
+                return NULL
+        elif not self.overflowing and self.must_overflow():
             self.overflowing = True
             self.seal()
-        record = self.append(body_length, ext_length)
+        record = append_record(self, body_length, ext_length)
         record.id = self.shard.ids.next(self.agenda.wall)
         record.timestamp = self.agenda.wall
-        if delay:
-            record.attributes = RECORD_DELAYED
-            ext = <uint16_t *>(<uint8_t *>record + sizeof(Record))
-            ext[0] = RECORD_EXT_DELAY
-            ext[1] = 8
-            ext[2] = ext[3] = 0
-            (<int64_t *>(ext + 4))[0] = delay
-            entry = self.store.new_entry()
-            entry.seq = record.seq
-            entry.id = record.id
-            entry.block = self.newest
-            entry.offset = <uint32_t>(<uint8_t *>record - self.newest.data)
-            entry.node.due = delay
-            self.add_delayed(entry)
         return record
+
+    cdef bint drops(self) noexcept:
+        """Whether the topic, which is ephemeral, is full and drops a message, which it counts."""
+        if self.flowing() or self.next_seq - self.fanout.seq < self.agenda.mem_queue_size:
+            return False
+        self.dropped_count += 1
+        return True
+
+    cdef int set_delay(self, Record *record, int64_t delay) except -1:
+        """Give the newest record, which has room for it, its delay."""
+        cdef uint16_t *ext = <uint16_t *>(<uint8_t *>record + sizeof(Record))
+        cdef Entry *entry
+        record.attributes = RECORD_DELAYED
+        ext[0] = RECORD_EXT_DELAY
+        ext[1] = 8
+        ext[2] = ext[3] = 0
+        (<int64_t *>(ext + 4))[0] = delay
+        entry = self.store.new_entry()
+        entry.seq = record.seq
+        entry.id = record.id
+        entry.block = self.newest
+        entry.offset = <uint32_t>(<uint8_t *>record - self.newest.data)
+        entry.node.due = delay
+        self.add_delayed(entry)
+        return 0
 
     cdef void add_delayed(self, Entry *entry) noexcept:
         """Remember a record with a delay (`node.due`) until it is fanned out."""
@@ -217,11 +249,13 @@ cdef class Topic(Window):
         if self.log is not None and self.gate < least:
             self.gate = least
 
+    @cython.final
     cdef bint must_overflow(self) noexcept:
         return (self.gate != MEMORY
                 or self.next_seq - self.least >= self.agenda.mem_queue_size
                 or self.store.resident_bytes > self.store.budget)
 
+    @cython.final
     cdef bint flowing(self) noexcept:
         return (self.started and not self.paused and self.held_until == 0
                 and len(self.channels) > 0)
@@ -275,7 +309,7 @@ cdef class Topic(Window):
             waiter.publish_done(promise.ticket, error)
         return 0
 
-    def refusal(self):
+    cdef str refusal(self):
         """Why a publish cannot be taken right now; None if it can."""
         if self.gone or self.shard.closing:
             return "exiting"
@@ -325,6 +359,7 @@ cdef class Topic(Window):
         self.touch_dirty()
         return 0
 
+    @cython.final
     cdef void touch_dirty(self) noexcept:
         """Have settle_turn called at the end of the turn."""
         if not self.dirty:
