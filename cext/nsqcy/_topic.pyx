@@ -35,8 +35,9 @@ from nsqcy._store cimport (
     record_delay,
 )
 
-from nsqcy import journal, policies
+from nsqcy import journal
 from nsqcy.names import is_ephemeral
+from nsqcy.policies import DURABILITIES as _DURABILITIES
 
 
 cdef extern from "Python.h":
@@ -117,12 +118,12 @@ cdef class Topic(Window):
         free(self.promises)
 
     def set_policy(self, policy):
-        """What its operator asks of the topic (nsqcy.policies). Before its first record; an ephemeral
-        topic is never on disk."""
+        """What its operator asks of the topic (nsqcy.policies). Before its first record; an
+        ephemeral topic is never on disk."""
         if self.log is not None:
             self.durability = policy.durability
             self.promised = self.gate = <Durability><int>(
-                policies.DURABILITIES.index(policy.durability))
+                _DURABILITIES.index(policy.durability))
 
     # -- numbers --
 
@@ -322,7 +323,7 @@ cdef class Topic(Window):
         if self.log is None:
             return False
         self.touch_dirty()      # what consumers have finished may have ended an overflow
-        return self.overflowing or self.durability != "memory" or self.must_overflow()
+        return self.overflowing or self.must_overflow()
 
     # -- fan-out --
 
