@@ -183,6 +183,12 @@ class MemoryBackend:
             raise RuntimeError("nobody answers")
         return "OK"
 
+    def reasons(self) -> list[str]:
+        return ["one", "two"] if "sick" in self.topics else []
+
+    def live(self) -> str | None:
+        return "it is dead" if "dead" in self.topics else None
+
     def info(self) -> dict[str, Any]:
         return INFO
 

@@ -394,8 +394,8 @@ cdef class Channel:
     cdef void step_over(self, Record *record) noexcept:
         """A record that is not for this cursor: delayed (deferred when it was fanned out) or
         damaged."""
-        if record.attributes & RECORD_DELAYED and self.skipped:
-            self.skipped -= 1
+        # Compiled into dispatch, a branch here costs every delivery a dozen instructions.
+        self.skipped -= self.skipped != 0 and record.attributes & RECORD_DELAYED != 0
         self.window_step(record)
 
     cdef inline Entry *entry_at_cursor(self, Record *record) except NULL:

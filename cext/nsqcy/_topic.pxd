@@ -115,6 +115,7 @@ cdef class Topic(Window):
     cdef void demand(self, Durability least) noexcept
     cdef bint must_overflow(self) noexcept
     cdef bint takes_at_once(self) except -1
+    cdef bint needs_disk(self) noexcept
     cdef bint flowing(self) noexcept
     cdef int keep_promises(self, uint64_t seq, str error) except -1
     cdef void touch_dirty(self) noexcept
@@ -181,6 +182,7 @@ cdef class Shard:
     cdef public int64_t hold_new            # ns a new topic is held at most; 0: not at all
     cdef readonly str health                # "OK" or "NOK - reason"
     cdef readonly int64_t health_at         # wall clock, ns
+    cdef readonly str refused               # why nothing may be written; None: it may
 
     cdef Topic find(self, bytes key)
     cdef Topic find_or_create(self, bytes key)

@@ -35,8 +35,9 @@ from nsqcy._store cimport (
     record_delay,
 )
 
-from nsqcy import journal, policies
+from nsqcy import journal
 from nsqcy.names import is_ephemeral
+from nsqcy.policies import DURABILITIES as _DURABILITIES
 
 
 cdef extern from "Python.h":
@@ -121,12 +122,12 @@ cdef class Topic(Window):
         free(self.promises)
 
     def set_policy(self, policy):
-        """What its operator asks of the topic (nsqcy.policies). Before its first record; an ephemeral
-        topic is never on disk."""
+        """What its operator asks of the topic (nsqcy.policies). Before its first record; an
+        ephemeral topic is never on disk."""
         if self.log is not None:
             self.durability = policy.durability
             self.promised = self.gate = <Durability><int>(
-                policies.DURABILITIES.index(policy.durability))
+                _DURABILITIES.index(policy.durability))
             self.retention_time = policy.retention_time
             self.retention_bytes = policy.retention_bytes
             self.retains = bool(policy.retention_time or policy.retention_bytes)
@@ -322,6 +323,8 @@ cdef class Topic(Window):
         """Why a publish cannot be taken right now; None if it can."""
         if self.gone or self.shard.closing:
             return "exiting"
+        if self.shard.refused is not None and self.needs_disk():
+            return self.shard.refused
         return self.error if self.failing else None
 
     cdef bint takes_at_once(self) except -1:
@@ -329,6 +332,13 @@ cdef class Topic(Window):
         if self.overflowing or self.refusal() is not None:
             return False
         return self.log is None or not self.must_overflow()
+
+    cdef bint needs_disk(self) noexcept:
+        """Whether a record published now has to be written before it is visible."""
+        if self.log is None:
+            return False
+        self.touch_dirty()      # what consumers have finished may have ended an overflow
+        return self.overflowing or self.must_overflow()
 
     # -- fan-out --
 
@@ -1421,6 +1431,10 @@ cdef class Shard:
         """The outcome of the latest write to a log: None, or what went wrong."""
         self.health = "OK" if reason is None else f"NOK - {reason}"
         self.health_at = self.agenda.wall
+
+    def set_refusal(self, reason):
+        """From now on refuse, for this reason, publishes that have to be written; None: no more."""
+        self.refused = reason
 
     # -- turns --
 

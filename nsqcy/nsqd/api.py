@@ -242,6 +242,22 @@ def ping(api: "Api", request: Request) -> str:
     return health
 
 
+def ready(api: "Api", request: Request) -> str:
+    """Whether to send clients here."""
+    reasons = api.backend.reasons()
+    if reasons:
+        raise HttpError(503, "\n".join(reasons))
+    return "OK"
+
+
+def live(api: "Api", request: Request) -> str:
+    """Whether to leave nsqd alone; one that is not ready need not be killed."""
+    problem = api.backend.live()
+    if problem is not None:
+        raise HttpError(503, problem)
+    return "OK"
+
+
 def info(api: "Api", request: Request) -> dict[str, Any]:
     return api.backend.info()
 
@@ -324,6 +340,8 @@ def debug_free(api: "Api", request: Request) -> None:
 
 ROUTES = (
     Route("GET", "/ping", ping, plain=True),
+    Route("GET", "/ready", ready, plain=True, logged=False),
+    Route("GET", "/live", live, plain=True, logged=False),
     Route("GET", "/info", info),
     Route("GET", "/stats", stats, body=ignored),
     Route("POST", "/pub", pub, body=_pub_limit, logged=False, inline=True, short=_pub_short),

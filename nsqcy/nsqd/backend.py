@@ -55,6 +55,12 @@ class Backend(Inspected, Protocol):
     def health(self) -> str:
         """`OK`, or `NOK - ` and the reason."""
 
+    def reasons(self) -> list[str]:
+        """Why nsqd is not ready for clients, a line each; nothing if it is."""
+
+    def live(self) -> str | None:
+        """None if nsqd lives, ready or not; else what is wrong."""
+
     def info(self) -> dict[str, Any]:
         """The object of /info, keys in its order."""
 

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from nsqcy.nsqd import tls
 
 ASK_TIMEOUT = 5.0  # seconds another worker may take to answer
+NO_ANSWER = "the master does not answer"
 GATHER_TIMEOUT = 15.0  # and the master, for a round under way and the next one
 SECOND = 1_000_000_000
 HOLD_MOST = 60 * SECOND  # a new topic waits for its channels; longer than the master ever takes
@@ -162,6 +163,7 @@ class Engine:
             on_event=Herald(self._report),
             log=boot.log,
         )
+        self._shard.set_refusal(boot.context["refusal"])
         self._hold_new_topics()
         mesh = Streams(shared, boot.worker, boot.wake_fds) if boot.workers > 1 else None
         self._home = Home(
@@ -597,6 +599,23 @@ class Engine:
             return self._master.ask(peer, method, ASK_TIMEOUT, **args).value
         except (CallTimeout, ChannelClosed, RemoteError):
             return None
+
+    def reasons(self) -> list[str]:
+        try:
+            return self._master.reasons()
+        except (CallTimeout, ChannelClosed):
+            return [NO_ANSWER]
+
+    def live(self) -> str | None:
+        try:
+            self._master.live()
+        except (CallTimeout, ChannelClosed):
+            return NO_ANSWER
+        return None
+
+    def on_refuse(self, reason: str | None) -> None:
+        """What would have to be written may not be, or may be again (None)."""
+        self._shard.set_refusal(reason)
 
     def info(self) -> dict[str, Any]:
         options = self._options
