@@ -138,7 +138,7 @@ cdef class Topic(Window):
     cdef Entry *restored_entry(self, const PackedEntry *packed) except? NULL
     cdef int restore_entries(self, Channel channel, bytes entries) except -1
     cdef int restore_delayed(self, bytes entries) except -1
-    cdef int restore_new_delays(self, uint64_t seq) except -1
+    cdef int restore_new_delays(self) except -1
     cdef int release_unneeded(self) except -1
     cdef int write_part(self, Block *block, uint32_t start, uint32_t end, uint64_t first_seq,
                         uint64_t last_seq, uint32_t count, int flags, bint gated) except -1

@@ -1018,7 +1018,7 @@ cdef class Topic(Window):
                 for start, end in saved.finished:
                     channel.add_finished(start, end)
                 self.restore_entries(channel, saved.entries)
-        self.restore_new_delays(state.next_seq if state is not None else 1)
+        self.restore_new_delays()
         if state is None:
             self.restore_survivors()
         self.release_unneeded()
@@ -1143,14 +1143,17 @@ cdef class Topic(Window):
             self.add_delayed(entry)
         return 0
 
-    cdef int restore_new_delays(self, uint64_t seq) except -1:
-        """Records with a delay from `seq` on, which the journal does not know: their delay begins
-        anew."""
+    cdef int restore_new_delays(self) except -1:
+        """Records with a delay that the journal does not know: their delay begins anew. It knows
+        those that were on disk when it was written, which may have been fewer than there were."""
+        cdef uint64_t seq = self.fanout.seq
         cdef size_t i
         cdef Block *block
         cdef Record *record
         cdef Entry *entry
         cdef uint32_t at
+        if self.delayed_last != NULL:
+            seq = max(seq, self.delayed_last.seq + 1)
         for i in range(self.place_count):
             block = self.places[i].block
             if not self.places[i].has_delayed or block.last_seq < seq \

@@ -134,57 +134,53 @@ class Trial:
         ports = {each.raddr.port for each in psutil.Process(pid).net_connections() if each.raddr}
         its = frozenset(topic for topic in TOPICS if self.owner[topic] == index)
         cut_off = [each for each in self.subscribers if each.topic in its or each.port in ports]
-        began = time.monotonic()
-        os.kill(pid, signal.SIGKILL)
 
         def successors() -> list[int]:
             return [pid for pid in self.daemon.workers() if pid not in self.pids]
 
+        with self.death(its, cut_off):
+            os.kill(pid, signal.SIGKILL)
         self.pids[index] = eventually(successors, 20)[0]
         self.deaths[index] += 1
-        self.died(began, its, cut_off)
 
     def kill_master(self) -> None:
         """Its workers save what they have; who is started next waits for that."""
-        began = time.monotonic()
-        self.daemon.kill()
+        with self.death(saved=True):
+            self.daemon.kill()
         self.start()
-        self.died(began, saved=True)
 
     def kill_all(self) -> None:
-        began = time.monotonic()
-        os.killpg(self.daemon.process.pid, signal.SIGKILL)
-        self.daemon.wait()
-        self.died(began)
+        with self.death():
+            os.killpg(self.daemon.process.pid, signal.SIGKILL)
+            self.daemon.wait()
 
     def kill_a_start(self) -> None:
-        began = time.monotonic()
-        self.daemon.launch()
-        time.sleep(self.random.uniform(0, LONGEST_START))
-        os.killpg(self.daemon.process.pid, signal.SIGKILL)
-        self.daemon.wait()
-        self.died(began)
-
-    def died(
-        self,
-        began: float,
-        topics: frozenset[str] = frozenset(TOPICS),
-        cut_off: list[Subscriber] | None = None,
-        saved: bool = False,
-    ) -> None:
-        """Processes are dead. What they had sent must have been read, or a consumer would answer to
-        it, to nobody, later than that."""
-        dead = time.monotonic()
-        for each in self.subscribers if cut_off is None else cut_off:
-            eventually(lambda each=each: each.conn is None or each.opened > dead)  # type: ignore[misc]
-        self.events.append(Died(time.monotonic(), began, topics, saved))
+        with self.death():
+            self.daemon.launch()
+            time.sleep(self.random.uniform(0, LONGEST_START))
+            os.killpg(self.daemon.process.pid, signal.SIGKILL)
+            self.daemon.wait()
 
     def restart(self) -> None:
         """A clean exit, and a start."""
-        began = time.monotonic()
-        self.daemon.stop()
-        self.died(began, saved=True)
+        with self.death(saved=True):
+            self.daemon.stop()
         self.start()
+
+    @contextmanager
+    def death(
+        self,
+        topics: frozenset[str] = frozenset(TOPICS),
+        cut_off: list[Subscriber] | None = None,
+        saved: bool = False,
+    ) -> Iterator[None]:
+        """Of processes, which lasts until all that they have sent is read: until then consumers
+        answer to it, and to nobody."""
+        began = time.monotonic()
+        yield
+        conns = {each: each.conn for each in (self.subscribers if cut_off is None else cut_off)}
+        eventually(lambda: not any(conn and each.conn is conn for each, conn in conns.items()))
+        self.events.append(Died(time.monotonic(), began, topics, saved))
 
     def start(self) -> None:
         self.daemon.start()
