@@ -138,6 +138,7 @@ cdef class Channel:
 
     cdef void touch_dirty(self) noexcept
     cdef uint64_t depth(self) noexcept
+    cdef uint64_t activity(self) noexcept
     cdef int defer_entry(self, Entry *entry, int64_t due) except -1
     cdef void queue_entry(self, Entry *entry) noexcept
     cdef int defer_record(self, const Entry *delayed, int64_t due) except -1

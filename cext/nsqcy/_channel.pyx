@@ -153,6 +153,8 @@ cdef class Channel:
         if NSQCY_DEBUG:
             live_channels -= 1
         while self.holdings != NULL:
+            # Beside it in the heap are entries, which may be gone with their store.
+            self.holdings.timer.index = HEAP_NOWHERE
             self.free_holding(self.holdings)
         heap_free(&self.timers)
         free(self.table)
@@ -167,6 +169,12 @@ cdef class Channel:
         if end > self.cursor.seq + self.skipped:
             waiting = end - self.cursor.seq - self.skipped
         return waiting + self.queued
+
+    cdef uint64_t activity(self) noexcept:
+        """Between two publishes, it grows with whatever happens to a message."""
+        return (self.cursor.seq + self.taken[0] + self.taken[1] + self.taken[2]
+                + self.finish_count + self.requeue_count + self.timeout_count
+                - self.queued - self.in_flight_count - self.deferred_count)
 
     @property
     def message_count(self):

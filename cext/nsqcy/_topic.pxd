@@ -66,6 +66,7 @@ cdef class Topic(Window):
     cdef bint failing                   # a write failed; what waits for the log is being undone
     cdef uint32_t compacting            # blocks a compaction waits for
     cdef bint journal_stale             # what the journal says is no longer so
+    cdef uint64_t journalled            # activity() when it was written
     cdef str error
     cdef Shard shard
     cdef Agenda agenda
@@ -125,6 +126,7 @@ cdef class Topic(Window):
     cdef void unpin_survivor(self) noexcept
     cdef void drop_delayed(self) noexcept
     cdef int tick(self) except -1
+    cdef uint64_t activity(self) noexcept
     cdef int write_journal(self) except -1
     cdef object state(self)
     cdef object channel_state(self, Channel channel)

@@ -812,12 +812,21 @@ cdef class Topic(Window):
         self.compact()
         if self.log is not None:
             self.log.tick(self.agenda.now)
-            if self.journal_stale and self.log.disk_bytes \
-                    and self.agenda.now >= self.next_journal:
+            if self.log.disk_bytes and self.agenda.now >= self.next_journal \
+                    and (self.journal_stale or self.activity() != self.journalled):
                 self.write_journal()
         return 0
 
     # -- to disk and back --
+
+    cdef uint64_t activity(self) noexcept:
+        """What it was when the journal was written, if nothing has happened in the channels since
+        and `journal_stale` is not set."""
+        cdef Channel channel
+        cdef uint64_t total = 0
+        for channel in self.channels.values():
+            total += channel.activity()
+        return total
 
     cdef int write_journal(self) except -1:
         """Write down who is where, as far as records on disk are concerned."""
@@ -826,6 +835,7 @@ cdef class Topic(Window):
         for channel in self.channels.values():
             entries += channel.deferred_count + channel.in_flight_count + channel.queued
         self.journal_stale = False
+        self.journalled = self.activity()
         # A big one is written less often.
         self.next_journal = self.agenda.now + self.log.sync_timeout * <int64_t>(
             1 + entries // 100000)

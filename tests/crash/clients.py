@@ -77,9 +77,7 @@ class _Client:
 
 
 class _Publisher(_Client):
-    def __init__(
-        self, daemon: Nsqd, log: Callable[[Event], None], topic: str, seed: str
-    ) -> None:
+    def __init__(self, daemon: Nsqd, log: Callable[[Event], None], topic: str, seed: str) -> None:
         super().__init__(daemon, log, seed)
         self.topic = topic
         self.count = 0

@@ -33,6 +33,8 @@ OPTIONS = {
 CHECKPOINT = SYNC_TIMEOUT_MS / 1000 + 1.0 + 5.0
 LONGEST_LOAD = 0.5
 LONGEST_START = 0.4
+SHORTEST_LIFE = 0.05
+LATE_CHANNEL = "z"
 DEATHS_IN_A_ROW = 3  # a worker that dies again and again is started ever later
 STORIES = 3
 
@@ -51,6 +53,7 @@ class Trial:
 
     def __init__(self, daemon: Nsqd, workers: int, seed: int) -> None:
         self.daemon = daemon
+        self.seed = seed
         self.random = random.Random(seed)
         self.owner = owners(workers, TOPICS)
         self.events: list[Event] = []
@@ -67,11 +70,9 @@ class Trial:
             for topic in TOPICS
             for kind in (TcpPublisher, HttpPublisher)
         ]
-        self.subscribers = [
-            Subscriber(daemon, log, topic, channel, f"{topic}-{channel}-{seed}")
-            for topic in TOPICS
-            for channel in CHANNELS
-        ]
+        self.subscribers: list[Subscriber] = []
+        self.reading: list[Loop] = []
+        self.late = list(TOPICS)  # which may still get another channel
 
     def create(self, topic: str, channel: str) -> None:
         self.daemon.web.create(topic, channel)
@@ -82,18 +83,25 @@ class Trial:
     @contextmanager
     def load(self) -> Iterator[None]:
         """Publishing and consuming all the time; then, every channel is drained."""
+        for topic in TOPICS:
+            for channel in CHANNELS:
+                self.subscribe(topic, channel)
         writing = [Loop(each.step) for each in self.publishers]
-        reading = [Loop(each.step) for each in self.subscribers]
         yield
         for loop in writing:
             loop.stop()
         for each in self.subscribers:
             each.patient = False
         eventually(self.is_drained, 60)
-        for loop in reading:
+        for loop in self.reading:
             loop.stop()
         for client in [*self.publishers, *self.subscribers]:
             client.hang_up()
+
+    def subscribe(self, topic: str, channel: str) -> None:
+        seed = f"{topic}-{channel}-{self.seed}"
+        self.subscribers.append(Subscriber(self.daemon, self.events.append, topic, channel, seed))
+        self.reading.append(Loop(self.subscribers[-1].step))
 
     def is_drained(self) -> bool:
         """Nothing is queued, in flight or deferred."""
@@ -117,6 +125,19 @@ class Trial:
         """Load, a death of something, and its recovery."""
         self.await_progress()
         time.sleep(self.random.uniform(0, LONGEST_LOAD))
+        self.strike()
+
+    def cycle_with_a_new_channel(self) -> None:
+        """The same, right after a channel was made. Its first consumer comes after the recovery:
+        who subscribes makes the channel, if it is not there any more."""
+        self.await_progress()
+        topic = self.late.pop(self.random.randrange(len(self.late)))
+        self.create(topic, LATE_CHANNEL)
+        time.sleep(self.random.uniform(0, SHORTEST_LIFE))
+        self.strike()
+        self.subscribe(topic, LATE_CHANNEL)
+
+    def strike(self) -> None:
         kind = self.random.choice(["worker", "worker", "master", "all", "starting"])
         victim = self.random.randrange(len(self.pids))
         if kind == "worker" and self.deaths[victim] < DEATHS_IN_A_ROW:

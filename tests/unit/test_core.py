@@ -460,6 +460,25 @@ def test_a_delayed_message_that_was_not_on_disk_yet_when_the_journal_was_written
     assert bodies(consumer) == [b"third"]
 
 
+@pytest.mark.parametrize("done", ["finished", "requeued", "emptied"])
+def test_the_journal_follows_consumers_also_when_nobody_publishes(make, done):
+    core = make(mem_queue_size=0)
+    consumer = core.client().subscribe("t", "c", 3)
+    core.client().ask(mpub("t", [b"one", b"two", b"three", b"four"]))
+    core.advance(5 * SECOND)
+    for message in consumer.messages():
+        if done == "finished" and message.body != b"three":
+            consumer.finish(message.id)
+        elif done == "requeued":
+            consumer.requeue(message.id, 60_000)
+    if done == "emptied":
+        core.topic("t").channels["c"].empty()
+    core.advance(5 * SECOND)
+    core = after_a_crash(make, core, "c", mem_queue_size=0)
+    left = {"finished": [b"four", b"three"], "requeued": [b"four"], "emptied": []}
+    assert sorted(bodies(core.client().subscribe("t", "c", 10))) == left[done]
+
+
 def test_a_core_that_is_dropped_is_collected(tmp_path):
     core = Core(tmp_path, mem_queue_size=3)
     consumer = core.client(msg_timeout=1000).subscribe("t", "c", 5)
@@ -467,6 +486,9 @@ def test_a_core_that_is_dropped_is_collected(tmp_path):
     for size in (10, 20_000, 300_000, 10):
         producer.publish("t", b"x" * size)
         producer.publish("t", b"x" * size, 1000)
+    core.settle()
+    for message in consumer.messages():
+        consumer.requeue(message.id, 1000)
     consumer.transport.full = 10
     core.settle()
     gone = weakref.ref(core)

@@ -13,7 +13,7 @@ from typing import Any
 from core import MILLISECOND, RESPONSE, SECOND, Client, Core, Delivery, mpub
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 settings.register_profile("ci", max_examples=60, stateful_step_count=40)
 settings.register_profile("full", max_examples=3000, stateful_step_count=80)
@@ -23,6 +23,7 @@ CHANNELS = ["x", "y", "z"]
 SIZES = [1, 30, 500, 6_000, 17_000, 200_000]
 DELAYS = [1, 700, 5_000, 100_000]
 STEPS = [1, 300, 1_000, 2_500, 11_000, 70_000]
+JOURNAL_EVERY = 2000
 LONG = 1000 * SECOND
 FOREVER = 1 << 30
 MANY = 500
@@ -46,6 +47,8 @@ class CrashMachine(RuleBasedStateMachine):
         self.number = 0
         self.attempted: dict[bytes, int] = {}  # when it is due at the earliest
         self.owed: dict[str, set[bytes]] = {}  # by channel: accepted, and not finished
+        self.finished: dict[str, set[bytes]] = {}
+        self.over: dict[str, set[bytes]] = {}  # finished, and a journal says so
         self.consumers: dict[str, Consumer] = {}
 
     @initialize(
@@ -59,7 +62,7 @@ class CrashMachine(RuleBasedStateMachine):
             "log_options": {
                 "max_bytes_per_file": file_bytes,
                 "sync_every": 2500,
-                "sync_timeout": 2 * SECOND,
+                "sync_timeout": JOURNAL_EVERY * MILLISECOND,
             },
         }
         path = self.base / "0"
@@ -107,6 +110,8 @@ class CrashMachine(RuleBasedStateMachine):
             assert topic is not None
             topic.channel(channel)
             self.owed[channel] = set()
+            self.finished[channel] = set()
+            self.over[channel] = set()
 
     def consumer(self, channel: str) -> Consumer:
         if channel not in self.consumers:
@@ -138,15 +143,22 @@ class CrashMachine(RuleBasedStateMachine):
         for message in self.held(channel, at, count):
             self.consumers[channel].client.finish(message.id)
             self.owed[channel].discard(message.body)
+            self.finished[channel].add(message.body)
 
     @rule(channel=channel_names, at=pick, delay=st.sampled_from([0, *DELAYS]))
     def requeue(self, channel: str, at: int, delay: int) -> None:
         for message in self.held(channel, at, 3):
             self.consumers[channel].client.requeue(message.id, delay)
 
+    def journalled(self) -> None:
+        for channel, finished in self.finished.items():
+            self.over[channel] |= finished
+
     @rule(step=st.sampled_from(STEPS))
     def advance(self, step: int) -> None:
         self.core.advance(step * MILLISECOND)
+        if step > JOURNAL_EVERY:
+            self.journalled()
         for consumer in self.consumers.values():
             for message in consumer.client.messages():
                 assert self.attempted[message.body] <= self.core.wall, f"{message} is early"
@@ -191,6 +203,7 @@ class CrashMachine(RuleBasedStateMachine):
     @rule()
     def exits(self) -> None:
         self.core.save()
+        self.journalled()
         path = self.copy()
         shutil.rmtree(self.core.path)
         self.restart(path)
@@ -218,6 +231,7 @@ class CrashMachine(RuleBasedStateMachine):
             lost = owed - found[channel]
             assert not lost, f"{channel}: {sorted(body[:20] for body in lost)} of {len(owed)}"
             assert found[channel] <= self.attempted.keys()
+            assert not found[channel] & self.over[channel], "finished long ago"
             counters = probe.counters("t", channel)
             assert (counters["depth"], counters["deferred_count"]) == (0, 0), counters
         assert not probe.log.lines, probe.log.lines
@@ -235,6 +249,4 @@ class CrashMachine(RuleBasedStateMachine):
 
 
 TestCrashes = CrashMachine.TestCase
-TestCrashes.settings = settings(
-    PROFILE, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestCrashes.settings = settings(PROFILE, deadline=None, suppress_health_check=list(HealthCheck))
