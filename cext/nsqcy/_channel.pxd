@@ -162,6 +162,7 @@ cdef class Channel:
     cdef void carry(self) noexcept
     cdef void replay(self, uint64_t skipped) noexcept
     cdef bint passes(self, const Record *record) noexcept
+    cdef uint64_t activity(self) noexcept
     cdef int defer_entry(self, Entry *entry, int64_t due) except -1
     cdef void queue_entry(self, Entry *entry) noexcept
     cdef int defer_record(self, const Entry *delayed, int64_t due) except -1

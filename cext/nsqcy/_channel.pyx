@@ -155,6 +155,8 @@ cdef class Channel:
         if NSQCY_DEBUG:
             live_channels -= 1
         while self.holdings != NULL:
+            # Beside it in the heap are entries, which may be gone with their store.
+            self.holdings.timer.index = HEAP_NOWHERE
             self.free_holding(self.holdings)
         heap_free(&self.timers)
         free(self.table)
@@ -187,6 +189,12 @@ cdef class Channel:
         self.replay_end = self.window.fanout.seq
         self.carried += self.depth()
         self.touch_dirty()
+
+    cdef uint64_t activity(self) noexcept:
+        """Between two publishes, it grows with whatever happens to a message."""
+        return (self.cursor.seq + self.taken[0] + self.taken[1] + self.taken[2]
+                + self.finish_count + self.requeue_count + self.timeout_count
+                - self.queued - self.in_flight_count - self.deferred_count)
 
     @property
     def message_count(self):

@@ -73,6 +73,7 @@ cdef class Topic(Window):
     cdef bint retains                   # the log keeps what every channel is done with
     cdef Durability promised            # to every publisher
     cdef Durability gate                # what records wait for now: more, if some publisher asked
+    cdef uint64_t journalled            # activity() when it was written
     cdef str error
     cdef Shard shard
     cdef Agenda agenda
@@ -140,6 +141,7 @@ cdef class Topic(Window):
     cdef int write_down(self) except -1
     cdef bint is_outdated(self, Block *block, uint64_t held) noexcept
     cdef void cool(self) noexcept
+    cdef uint64_t activity(self) noexcept
     cdef int write_journal(self) except -1
     cdef object state(self)
     cdef object channel_state(self, Channel channel)

@@ -357,7 +357,8 @@ cdef class Topic(Window):
                 stop.block = entry.block
                 stop.offset = entry.offset
                 stop.seq = entry.seq
-                self.move_cursor(&self.fanout, &stop)
+                if stop.seq > self.fanout.seq:
+                    self.move_cursor(&self.fanout, &stop)
                 self.touch_dirty()
                 return 1
             budget -= 1
@@ -838,7 +839,8 @@ cdef class Topic(Window):
             self.retain()
         if self.log is not None:
             self.log.tick(self.agenda.now)
-            if self.journal_stale and self.is_kept() and self.agenda.now >= self.next_journal:
+            if self.is_kept() and self.agenda.now >= self.next_journal \
+                    and (self.journal_stale or self.activity() != self.journalled):
                 self.write_journal()
                 return JOURNAL_TICKS
         return 1
@@ -919,6 +921,15 @@ cdef class Topic(Window):
             self.journal_due = True
         return 0
 
+    cdef uint64_t activity(self) noexcept:
+        """What it was when the journal was written, if nothing has happened in the channels since
+        and `journal_stale` is not set."""
+        cdef Channel channel
+        cdef uint64_t total = 0
+        for channel in self.channels.values():
+            total += channel.activity()
+        return total
+
     cdef int write_journal(self) except -1:
         """Write down who is where, as far as records on disk are concerned."""
         cdef Channel channel
@@ -926,6 +937,7 @@ cdef class Topic(Window):
         for channel in self.channels.values():
             entries += channel.deferred_count + channel.in_flight_count + channel.queued
         self.journal_stale = self.journal_due = False
+        self.journalled = self.activity()
         # A big one is written less often.
         self.next_journal = self.agenda.now + self.log.sync_timeout * <int64_t>(
             1 + entries // 100000)
@@ -1122,7 +1134,7 @@ cdef class Topic(Window):
                 for start, end in saved.finished:
                     channel.add_finished(start, end)
                 self.restore_entries(channel, saved.entries)
-        self.restore_new_delays(state.next_seq if state is not None else 1, bool(names))
+        self.restore_new_delays(state.fanout_seq if state is not None else 1, bool(names))
         if state is None:
             self.restore_survivors()
         self.release_unneeded()
@@ -1250,14 +1262,23 @@ cdef class Topic(Window):
             self.add_delayed(entry)
         return 0
 
+<<<<<<< HEAD
     cdef int restore_new_delays(self, uint64_t seq, bint fanned_out) except -1:
         """Records with a delay from `seq` on, which the journal does not know. Where there was a
         channel to get them their delay began with the publish; else it begins now."""
+=======
+    cdef int restore_new_delays(self) except -1:
+        """Records with a delay that the journal does not know: their delay begins anew. It knows
+        those that were on disk when it was written, which may have been fewer than there were."""
+        cdef uint64_t seq = self.fanout.seq
+>>>>>>> crash
         cdef size_t i
         cdef Block *block
         cdef Record *record
         cdef Entry *entry
         cdef uint32_t at
+        if self.delayed_last != NULL:
+            seq = max(seq, self.delayed_last.seq + 1)
         for i in range(self.place_count):
             block = self.places[i].block
             if not self.places[i].has_delayed or block.last_seq < seq \
