@@ -1262,16 +1262,10 @@ cdef class Topic(Window):
             self.add_delayed(entry)
         return 0
 
-<<<<<<< HEAD
     cdef int restore_new_delays(self, uint64_t seq, bint fanned_out) except -1:
-        """Records with a delay from `seq` on, which the journal does not know. Where there was a
-        channel to get them their delay began with the publish; else it begins now."""
-=======
-    cdef int restore_new_delays(self) except -1:
-        """Records with a delay that the journal does not know: their delay begins anew. It knows
-        those that were on disk when it was written, which may have been fewer than there were."""
-        cdef uint64_t seq = self.fanout.seq
->>>>>>> crash
+        """Records with a delay from `seq` on that the journal does not know: it knows those that were
+        on disk when it was written. Where there was a channel to get them their delay began with the
+        publish; else it begins now."""
         cdef size_t i
         cdef Block *block
         cdef Record *record
