@@ -1,3 +1,6 @@
+from typing import final
+
+@final
 class Store:
     resident_bytes: int
     budget: int

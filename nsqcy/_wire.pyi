@@ -1,9 +1,11 @@
 from collections.abc import Sequence
+from typing import final
 
 from typing_extensions import Buffer
 
 def live() -> dict[str, int]: ...
 
+@final
 class Output: ...
 
 def valid_name(name: bytes) -> bool: ...

@@ -48,25 +48,47 @@ _CAPITALS = {"nsqlookupd": "NSQLookupd"} | {
 }
 
 
-class FileSettings:
-    """What one file says: values by option name, the line of each, and what was ignored."""
+class Section:
+    """What a part of a file says: values by option name, and the line of each."""
 
-    __slots__ = ("lines", "path", "values", "warnings")
+    __slots__ = ("lines", "path", "values")
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.values: dict[str, Value] = {}
         self.lines: dict[str, int | None] = {}
-        self.warnings: list[str] = []
 
     def place(self, name: str) -> str:
         return _place(self.path, self.lines[name])
 
 
-class Settings:
-    """A value for every option of a table, where each came from, and what to warn about."""
+class TopicSection(Section):
+    """What one says of the topics whose names match `pattern`; its header is in line `line`."""
 
-    __slots__ = ("_places", "given", "table", "values", "warnings")
+    __slots__ = ("line", "pattern")
+
+    def __init__(self, path: str, line: int, pattern: str) -> None:
+        super().__init__(path)
+        self.line = line
+        self.pattern = pattern
+
+
+class FileSettings(Section):
+    """What one file says: of the daemon, and of topics; and what was ignored."""
+
+    __slots__ = ("topics", "warnings")
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.topics: list[TopicSection] = []
+        self.warnings: list[str] = []
+
+
+class Settings:
+    """A value for every option of a table, where each came from, what is said of topics, and what
+    to warn about."""
+
+    __slots__ = ("_places", "given", "table", "topics", "values", "warnings")
 
     def __init__(
         self, table: OptionTable, flags: Mapping[str, Value], file: FileSettings | None = None
@@ -75,6 +97,7 @@ class Settings:
         self.table = table
         self.values = {**table.defaults(), **in_file, **flags}
         self.given = frozenset(in_file) | frozenset(flags)
+        self.topics = [] if file is None else file.topics
         self.warnings = [] if file is None else list(file.warnings)
         self._places = {
             name: file.place(name) for name in in_file if file is not None and name not in flags
@@ -163,44 +186,59 @@ def _first_header(text: str) -> re.Match[str] | None:
     return None
 
 
-# INI: `key = value` lines in the daemon's section. Nothing is escaped or interpolated; `#` starts
-# a comment at the start of a line only.
+# INI: `key = value` lines in the daemon's section, and in `[topic PATTERN]` where it has options by
+# topic. Nothing is escaped or interpolated; `#` starts a comment at the start of a line only.
 
 
 def _read_ini(table: OptionTable, path: str, text: str) -> FileSettings:
     found = FileSettings(path)
-    section_line = 0
+    section: Section = found
+    keys: Mapping[str, Option] = {}
+    first_lines: dict[str, int] = {}
     for number, line in enumerate(text.split("\n"), 1):
         line = line.strip()
         if not line or line.startswith("#"):
             continue
         if line.startswith("["):
-            _check_section(table, path, number, line)
-            if section_line:
-                problem = f"section [{table.daemon}] is already at line {section_line}"
+            name = _section_name(table, path, number, line)
+            if name in first_lines:
+                problem = f"section [{name}] is already at line {first_lines[name]}"
                 raise ConfigError(path, number, problem, "one section of a name")
-            section_line = number
+            first_lines[name] = number
+            if name == table.daemon:
+                section, keys = found, table.by_ini_key
+            else:
+                pattern = name.partition(" ")[2]
+                section, keys = TopicSection(path, number, pattern), table.by_topic_key
+                found.topics.append(section)
         else:
-            _read_ini_line(table, found, number, line)
+            _read_ini_line(keys, section, number, line)
     return found
 
 
-def _check_section(table: OptionTable, path: str, number: int, line: str) -> None:
+def _section_name(table: OptionTable, path: str, number: int, line: str) -> str:
+    """`nsqd`, or `topic PATTERN`."""
     allowed = f"[{table.daemon}]"
+    if table.by_topic_key:
+        allowed += " or [topic PATTERN]"
     if not line.endswith("]"):
         raise ConfigError(path, number, f"not a section header: {line}", allowed)
-    if line[1:-1].strip() != table.daemon:
-        raise ConfigError(path, number, f"unknown section {line}", allowed)
+    words = line[1:-1].split(None, 1)
+    if words == [table.daemon]:
+        return table.daemon
+    if table.by_topic_key and len(words) == 2 and words[0] == "topic":
+        return f"topic {words[1].strip()}"
+    raise ConfigError(path, number, f"unknown section {line}", allowed)
 
 
-def _read_ini_line(table: OptionTable, found: FileSettings, number: int, line: str) -> None:
+def _read_ini_line(keys: Mapping[str, Option], found: Section, number: int, line: str) -> None:
     key, equals, text = (part.strip() for part in line.partition("="))
     if not equals or not key:
         allowed = "key = value, or # and a comment"
         raise ConfigError(found.path, number, f"not a setting: {line}", allowed)
-    option = table.by_ini_key.get(key)
+    option = keys.get(key)
     if option is None:
-        raise ConfigError(found.path, number, *_unknown_key(key, table.by_ini_key))
+        raise ConfigError(found.path, number, *_unknown_key(key, keys))
     if option.name in found.values:
         problem = f"{key} is already set at line {found.lines[option.name]}"
         raise ConfigError(found.path, number, problem, "each option once")
@@ -319,6 +357,16 @@ _SAMPLE_HEAD = """\
 """
 
 
+_TOPIC_SAMPLE_HEAD = """\
+# --- Topics by name ---
+#
+# A section of its own sets these for the topics that a pattern matches: * for anything, ? for one
+# character, [abc] and [!abc] for one of them and for another one. Of several sections that match,
+# the last one counts for each key; what none of them says is as it is above. Ephemeral topics have
+# none of it.
+#"""
+
+
 def sample(table: OptionTable) -> str:
     """An INI file of every option, each commented out at its default."""
     example = next(option for option in table if option.in_file)
@@ -332,7 +380,20 @@ def sample(table: OptionTable) -> str:
         for option in options:
             if option.in_file:
                 lines += [f"# {_comment(option)}", f"#{_setting(option)}", ""]
+    if table.by_topic_key:
+        lines.append(_topic_sample(table.by_topic_key.values()))
     return "\n".join(lines)
+
+
+def _topic_sample(options: Iterable[Option]) -> str:
+    return "\n".join(
+        [
+            _TOPIC_SAMPLE_HEAD,
+            "#   [topic orders.*]",
+            *(f"#   {option.name} = {option.show(option.example)}" for option in options),
+            "",
+        ]
+    )
 
 
 def _comment(option: Option) -> str:
@@ -365,7 +426,11 @@ default. A list on the command line replaces the list of the file.
   `#` starts a comment at the start of a line only; `%` and `;` are ordinary characters; quotes
   around a value keep the blanks at its ends; commas separate the elements of a list. An unknown
   key, a key set twice, a bad value or a bad unit is an error that names the line and what is
-  allowed.
+  allowed. A section `[topic PATTERN]` sets what may be set by topic for the topics it matches: `*`
+  stands for anything, `?` for one character, `[abc]` and `[!abc]` for one of them and for another
+  one, and case counts. All sections that match apply, a later one overrides an earlier one key by
+  key, and what none of them says is as in the section of the daemon. Ephemeral topics have none of
+  it.
 - **TOML file**: any file that does not start with such a section is read as NSQ's own. Unknown
   keys and tables are ignored with a warning; an integer given for a duration is in milliseconds.
 
@@ -399,6 +464,8 @@ def _docs_row(option: Option) -> str:
         meaning += f"; must be {option.rule.text}"
     if option.runtime:
         meaning += "; may change at run time"
+    if option.per_topic:
+        meaning += "; may be set by topic"
     if option.kind.many:
         meaning += "; may be given many times"
     cells = (_code(f"--{option.flag}"), ", ".join(map(_code, keys)) or "–", default, meaning)

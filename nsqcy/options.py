@@ -357,6 +357,7 @@ class Option:
     toml_key      its key in NSQ's own file, where that is not its name
     in_file       whether a file may set it
     runtime       whether it may change while the daemon runs
+    per_topic     whether a file may set it for topics whose names match a pattern
     notice        a warning for whoever sets it, as it has no effect
     """
 
@@ -370,6 +371,7 @@ class Option:
         "kind",
         "name",
         "notice",
+        "per_topic",
         "rule",
         "runtime",
         "toml_key",
@@ -388,6 +390,7 @@ class Option:
         rule: Rule | None = None,
         in_file: bool = True,
         runtime: bool = False,
+        per_topic: bool = False,
         notice: str = "",
     ) -> None:
         self.flag = flag
@@ -401,6 +404,7 @@ class Option:
         self.rule = rule
         self.in_file = in_file
         self.runtime = runtime
+        self.per_topic = per_topic
         self.notice = notice
 
     @property
@@ -424,6 +428,7 @@ class OptionTable:
         # An INI file may use either name.
         named = {option.name: option for option in self if option.in_file}
         self.by_ini_key = {**self.by_toml_key, **named}
+        self.by_topic_key = {option.name: option for option in self if option.per_topic}
 
     def __iter__(self) -> Iterator[Option]:
         for options in self.sections.values():

@@ -16,6 +16,7 @@ from nsqcy._store import Store
 from nsqcy._topic import Shard, Topic
 from nsqcy._transport import BytesTransport
 from nsqcy.nsqd.negotiate import negotiate
+from nsqcy.policies import Policies
 
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
@@ -190,6 +191,7 @@ class Core:
         wall: int = EPOCH,
         max_msg_timeout: int = 900 * SECOND,
         log_options: dict[str, int] | None = None,
+        policies: Policies | None = None,
         percentiles: Percentiles | None = None,
         on_event: Callable[[str, str, str | None], None] | None = None,
         auth: Any = None,
@@ -221,6 +223,7 @@ class Core:
                 "sync_every": 2500,
                 "sync_timeout": 2 * SECOND,
             },
+            policies=policies,
             on_event=on_event,
             log=self.log,
         )

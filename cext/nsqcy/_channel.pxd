@@ -9,6 +9,7 @@
 #                        │ due                                   │ requeue with a delay
 #                     deferred ◄─────────────────────────────────┘
 
+cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from nsqcy._heap cimport Heap, HeapNode
@@ -101,6 +102,7 @@ cdef class Consumer(Waiter):
     cdef int on_channel_gone(self) except -1
 
 
+@cython.final
 cdef class Channel:
     cdef readonly str name
     cdef readonly bint ephemeral
@@ -128,6 +130,7 @@ cdef class Channel:
     cdef readonly list consumers
     cdef uint64_t born_seq                  # fan-out position when it was created
     cdef readonly uint64_t carried          # messages it had before: from a restart
+    cdef readonly uint64_t emptied_count
     cdef readonly uint64_t requeue_count
     cdef readonly uint64_t timeout_count
     cdef readonly uint64_t dropped_count    # an ephemeral channel's overflow
@@ -139,6 +142,8 @@ cdef class Channel:
     cdef void touch_dirty(self) noexcept
     cdef uint64_t depth(self) noexcept
     cdef uint64_t activity(self) noexcept
+    cdef uint64_t held(self) noexcept
+    cdef void carry(self) noexcept
     cdef int defer_entry(self, Entry *entry, int64_t due) except -1
     cdef void queue_entry(self, Entry *entry) noexcept
     cdef int defer_record(self, const Entry *delayed, int64_t due) except -1
@@ -159,23 +164,23 @@ cdef class Channel:
     cdef void skip_holes(self) noexcept
     cdef void skip_ranges(self, const Hole *ranges, uint32_t count) noexcept
     cdef int add_finished(self, uint64_t start, uint64_t end) except -1
-    cdef void window_step(self, Record *record) noexcept
+    cdef inline void window_step(self, Record *record) noexcept
     cdef void step_over(self, Record *record) noexcept
-    cdef Entry *entry_at_cursor(self, Record *record) except NULL
-    cdef Entry *take(self) except? NULL
+    cdef inline Entry *entry_at_cursor(self, Record *record) except NULL
+    cdef inline Entry *take(self) except? NULL
     cdef Entry *take_queued(self) except? NULL
-    cdef Consumer next_consumer(self)
-    cdef int deliver(self, Consumer consumer, Entry *entry) except -1
-    cdef void drop_entry(self, Entry *entry) noexcept
-    cdef int hold(self, Holding *holding, Entry *entry, int64_t deadline) except -1
-    cdef void let_go(self, Entry *entry) noexcept
+    cdef inline Consumer next_consumer(self)
+    cdef inline int deliver(self, Consumer consumer, Entry *entry) except -1
+    cdef inline void drop_entry(self, Entry *entry) noexcept
+    cdef inline int hold(self, Holding *holding, Entry *entry, int64_t deadline) except -1
+    cdef inline void let_go(self, Entry *entry) noexcept
     cdef Holding *new_holding(self, Consumer consumer) except NULL
     cdef void free_holding(self, Holding *holding) noexcept
     cdef inline uint32_t table_slot(self, uint64_t id) noexcept
-    cdef int table_add(self, Entry *entry) except -1
+    cdef inline int table_add(self, Entry *entry) except -1
     cdef int table_resize(self, uint32_t size) except -1
     cdef inline uint32_t table_find(self, uint64_t id) noexcept
-    cdef void table_clear(self, uint32_t slot) noexcept
-    cdef Entry *held_by(self, Consumer consumer, uint64_t id, Outcome *outcome) noexcept
-    cdef void no_longer_in_flight(self, Entry *entry) noexcept
+    cdef inline void table_clear(self, uint32_t slot) noexcept
+    cdef inline Entry *held_by(self, Consumer consumer, uint64_t id, Outcome *outcome) noexcept
+    cdef inline void no_longer_in_flight(self, Entry *entry) noexcept
     cdef int expire_holding(self, Holding *holding, int budget) except -1

@@ -4,10 +4,11 @@ Owns the cursor of a channel, its redelivery queue, its deferred messages and wh
 hold. Knows blocks and entries, but neither connections (a Consumer is whatever can take a message)
 nor clocks: `agenda.now` is set by whoever drives it.
 
-The balance that must hold at any time, for a channel that was created with the topic:
-fanned out = depth + in flight + deferred + finished + dropped + sampled out.
+The balance that holds at any time:
+received = finished + queued + in flight + deferred + dropped + sampled out; see Channel.ledger().
 """
 
+cimport cython
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
@@ -119,6 +120,7 @@ cdef inline void unlink(Turnstile *node) noexcept nogil:
     node.prev = node.next = node
 
 
+@cython.final
 cdef class Channel:
     def __cinit__(self, Agenda agenda not None, Window window not None, str name not None):
         global live_channels
@@ -176,6 +178,15 @@ cdef class Channel:
                 + self.finish_count + self.requeue_count + self.timeout_count
                 - self.queued - self.in_flight_count - self.deferred_count)
 
+    cdef uint64_t held(self) noexcept:
+        """Messages it is not done with."""
+        return self.depth() + self.in_flight_count + self.deferred_count
+
+    cdef void carry(self) noexcept:
+        """What it holds now is what a restart gave it back."""
+        self.born_seq = self.window.fanout.seq
+        self.carried = self.held()
+
     @property
     def message_count(self):
         """Messages received from the topic since the channel was made or loaded."""
@@ -201,6 +212,27 @@ cdef class Channel:
             "paused": bool(self.paused),
             "e2e_processing_latency":
                 self.agenda.percentiles.summary([self.latency], self.agenda.now),
+        }
+
+    def ledger(self):
+        """What became of every message that it received from the topic, or back from a restart.
+        All that takes one away is counted, but for damage on disk: what no file gives back any
+        more is what is missing in the sum."""
+        cdef uint64_t received = self.message_count + self.carried
+        cdef uint64_t known = (self.held() + self.finish_count + self.sampled_count
+                               + self.dropped_count + self.emptied_count)
+        return {
+            "received": received,
+            "finished": self.finish_count,
+            "queued": self.depth(),
+            "in_flight": self.in_flight_count,
+            "deferred": self.deferred_count,
+            "dropped": {
+                "damaged": <int64_t>(received - known),
+                "emptied": self.emptied_count,
+                "overflow": self.dropped_count,
+            },
+            "sampled": self.sampled_count,
         }
 
     # -- the agenda --
@@ -229,7 +261,11 @@ cdef class Channel:
 
     cdef int defer_record(self, const Entry *delayed, int64_t due) except -1:
         """A record with a delay was fanned out: it is deferred here until `due`."""
-        cdef Entry *entry = self.store.new_entry()
+        cdef Entry *entry
+        if delayed.seq < self.cursor.seq:
+            # Found by a start: it was fanned out before the channel was made.
+            return 0
+        entry = self.store.new_entry()
         entry.seq = delayed.seq
         entry.id = delayed.id
         entry.block = delayed.block
@@ -315,7 +351,7 @@ cdef class Channel:
                     and self.store.resident_bytes < self.store.budget:
                 self.window.load(block.next)
             record = <Record *>(block.data + self.cursor.offset)
-            if record.seq >= self.cursor.seq or record.attributes & RECORD_DAMAGED:
+            if record.seq >= self.cursor.seq:
                 return record
             # The cursor was restored, or jumped over a hole, into the middle of the block.
             self.cursor.offset += record.length
@@ -345,7 +381,7 @@ cdef class Channel:
                 self.skipped -= ranges[i].end - self.cursor.seq
                 self.cursor.seq = ranges[i].end
 
-    cdef void window_step(self, Record *record) noexcept:
+    cdef inline void window_step(self, Record *record) noexcept:
         self.cursor.offset += record.length
         self.cursor.seq = record.seq + 1
 
@@ -354,14 +390,9 @@ cdef class Channel:
         damaged."""
         if record.attributes & RECORD_DELAYED and self.skipped:
             self.skipped -= 1
-        if record.attributes & RECORD_DAMAGED:
-            # Its own fields cannot be trusted; the framing around it can.
-            self.cursor.offset += record.length
-            self.cursor.seq += 1
-        else:
-            self.window_step(record)
+        self.window_step(record)
 
-    cdef Entry *entry_at_cursor(self, Record *record) except NULL:
+    cdef inline Entry *entry_at_cursor(self, Record *record) except NULL:
         cdef Entry *entry = self.store.new_entry()
         entry.block = self.cursor.block
         entry.offset = self.cursor.offset
@@ -372,7 +403,7 @@ cdef class Channel:
         self.window.ref(entry.block)
         return entry
 
-    cdef Entry *take(self) except? NULL:
+    cdef inline Entry *take(self) except? NULL:
         """The next message to deliver, off the queue or the window, with its block in memory."""
         cdef Entry *entry
         cdef Record *record = NULL
@@ -409,7 +440,7 @@ cdef class Channel:
 
     # -- messages go out --
 
-    cdef Consumer next_consumer(self):
+    cdef inline Consumer next_consumer(self):
         cdef int i
         for i in range(3):
             if self.ready[i].next != &self.ready[i]:
@@ -436,7 +467,7 @@ cdef class Channel:
             self.deliver(consumer, entry)
         return 1
 
-    cdef int deliver(self, Consumer consumer, Entry *entry) except -1:
+    cdef inline int deliver(self, Consumer consumer, Entry *entry) except -1:
         cdef Block *block = entry.block
         cdef Record *record = <Record *>(block.data + entry.offset)
         cdef Turnstile *place = &consumer.turnstile
@@ -466,13 +497,13 @@ cdef class Channel:
             link_before(&self.ready[consumer.locality], place)
         return 0
 
-    cdef void drop_entry(self, Entry *entry) noexcept:
+    cdef inline void drop_entry(self, Entry *entry) noexcept:
         self.window.unref(entry.block)
         self.store.free_entry(entry)
 
     # -- in flight --
 
-    cdef int hold(self, Holding *holding, Entry *entry, int64_t deadline) except -1:
+    cdef inline int hold(self, Holding *holding, Entry *entry, int64_t deadline) except -1:
         """Enter a message into a consumer's list, in the order of deadlines: nearly always last."""
         cdef Entry *before = holding.last
         entry.state = IN_FLIGHT
@@ -501,7 +532,7 @@ cdef class Channel:
             self.touch_dirty()
         return 0
 
-    cdef void let_go(self, Entry *entry) noexcept:
+    cdef inline void let_go(self, Entry *entry) noexcept:
         """Take a message out of its consumer's list."""
         cdef Holding *holding = <Holding *>entry.holding
         if entry.prev == NULL:
@@ -549,7 +580,7 @@ cdef class Channel:
     cdef inline uint32_t table_slot(self, uint64_t id) noexcept:
         return <uint32_t>((id * 0x9E3779B97F4A7C15u) >> 32) & self.table_mask
 
-    cdef int table_add(self, Entry *entry) except -1:
+    cdef inline int table_add(self, Entry *entry) except -1:
         cdef uint32_t slot
         if 2 * self.in_flight_count > self.table_mask:
             self.table_resize(4 * (self.table_mask + 1))
@@ -585,7 +616,7 @@ cdef class Channel:
             slot = (slot + 1) & self.table_mask
         return slot
 
-    cdef void table_clear(self, uint32_t slot) noexcept:
+    cdef inline void table_clear(self, uint32_t slot) noexcept:
         """Empty a slot; entries behind it that were pushed past it move up."""
         cdef uint32_t hole = slot
         cdef uint32_t home
@@ -599,7 +630,7 @@ cdef class Channel:
                 hole = slot
         self.table[hole] = NULL
 
-    cdef Entry *held_by(self, Consumer consumer, uint64_t id, Outcome *outcome) noexcept:
+    cdef inline Entry *held_by(self, Consumer consumer, uint64_t id, Outcome *outcome) noexcept:
         """The message in flight with this id, taken off the table if the consumer owns it."""
         cdef uint32_t slot = self.table_find(id)
         cdef Entry *entry = self.table[slot]
@@ -613,14 +644,15 @@ cdef class Channel:
         outcome[0] = DONE
         return entry
 
-    cdef void no_longer_in_flight(self, Entry *entry) noexcept:
+    cdef inline void no_longer_in_flight(self, Entry *entry) noexcept:
         """Off its holding and the counters (the table is the caller's)."""
         cdef Holding *holding = <Holding *>entry.holding
         cdef Consumer consumer
         if holding.consumer != NULL:
             consumer = <Consumer>holding.consumer
             consumer.in_flight -= 1
-            self.check_ready(consumer)
+            if not consumer.waiting:
+                self.check_ready(consumer)
         self.let_go(entry)
         self.in_flight_count -= 1
 
@@ -777,6 +809,7 @@ cdef class Channel:
     def empty(self):
         """Drop everything: waiting, in flight and deferred."""
         cdef Consumer consumer
+        self.emptied_count += self.held()
         self.drop_everything()
         self.window.move_cursor(&self.cursor, &self.window.fanout)
         self.window.trim()

@@ -326,7 +326,7 @@ def finish(messages not None):
     Raises AlreadyAnswered at the first that has been answered."""
     cdef Message message
     for message in messages:
-        message.finish()
+        message.codec.answer(message, FINISHED, 0)
 
 
 def message_body(data):

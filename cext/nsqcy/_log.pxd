@@ -117,6 +117,7 @@ cdef struct Task:
     uint64_t bytes
     uint64_t first_seq
     uint64_t last_seq
+    bint durable         # of a run: done when a sync covers it
     uint8_t *owned       # freed with the task
     log_done done
     void *arg
@@ -134,7 +135,7 @@ cdef class Recovered:
     cdef RecoveredRun *run_array      # extents are the caller's to copy and release
     cdef size_t run_count
     cdef size_t run_capacity
-    cdef list _covered                # [first, last] of the dense runs, ascending, disjoint
+    cdef list _covered                # (first, last) of the dense runs, ascending, disjoint
     cdef int add(self, const SegmentRun *run, Segment *segment, int fd) except -1
     cdef int _add_whole(self, const SegmentRun *run, Segment *segment) except -1
     cdef int _add_rest(self, const SegmentRun *run, Segment *segment, int fd,
@@ -166,6 +167,10 @@ cdef class Log:
     cdef uint64_t _unsynced           # records written since the last sync
     cdef int64_t _synced_at
     cdef bint _error_is_sync
+    cdef Task *_written_first         # durable runs that are written, in order: they wait for
+    cdef Task *_written_last          # a sync
+    cdef uint64_t _durable            # durable runs that no sync was asked for yet
+    cdef bint _committing
     cdef int _sync_error              # of a failed sync, until a sync() has answered with it
     cdef uint64_t _sync_error_number  # and of which segment
     cdef bint _directory_known        # on disk before us, so that its parent needs no sync
@@ -180,9 +185,13 @@ cdef class Log:
     cdef bint _ending
 
     # The run stays valid and unchanged (but for its crc fields) until done. A failed run's place
-    # is still in `into`: retract() it.
+    # is still in `into`: retract() it. A durable run is done when a sync covers it: see commit().
     cdef int append(self, const uint8_t *run, size_t n, uint64_t first_seq, uint64_t last_seq,
-                    uint32_t count, int flags, Extent *into, log_done done, void *arg) except -1
+                    uint32_t count, int flags, bint durable, Extent *into, log_done done,
+                    void *arg) except -1
+    # Have the durable runs that were appended synced. One sync is under way at a time: those that
+    # come meanwhile share the next.
+    cdef int commit(self) except -1
     # Whether a run of n bytes would begin a new segment: it may be written although one that was
     # appended before it fails.
     cdef bint rolls(self, size_t n) noexcept
@@ -205,6 +214,8 @@ cdef class Log:
 
     cdef Task *_task(self, TaskKind kind, Segment *segment, Task *whole) except NULL
     cdef int _task_end(self, Task *task) except -1
+    cdef int _ended(self, Task *task, int error) except -1
+    cdef int _commit_done(self, int error) except -1
     cdef int _finish(self, Task *task, int error) except -1
     cdef int _part_end(self, Task *whole, int error) except -1
     cdef int _run_done(self, Task *task, int error) except -1
@@ -216,13 +227,14 @@ cdef class Log:
     cdef int _segment_free(self, Segment *segment) except -1
     cdef int _segment_open(self, uint64_t first_seq) except -1
     cdef int _segment_retire(self, Segment *segment) except -1
-    cdef int _segment_fail(self, Segment *segment, Task *task, int error) except -1
+    cdef int _segment_fail(self, Segment *segment) except -1
     cdef int _settle(self, Segment *segment) except -1
     cdef int _cut(self, Segment *segment) except -1
     cdef int _write_footer(self, Segment *segment) except -1
     cdef int _doom(self, Segment *segment) except -1
     cdef int _unlink(self, Segment *segment) except -1
     cdef int _unlink_doomed(self) except -1
+    cdef int _sync_files(self, Task *whole) except -1
     cdef int _sync_file(self, Segment *segment, Task *whole) except -1
     cdef int _sync_directory(self, Task *whole) except -1
     cdef Task *_journal_task(self, TaskKind kind, Task *whole) except NULL

@@ -12,12 +12,14 @@ journal write that may stop referring to it is under way.
 import os
 import re
 import time
+from bisect import bisect_left
+from operator import itemgetter
 
 cimport cython
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.errno cimport EINTR, ENOENT, errno
+from libc.errno cimport EINTR, EIO, ENOENT, errno
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset, strdup
@@ -106,6 +108,8 @@ class FormatError(Exception):
 _TOPIC = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
 _SEGMENT = re.compile(r"\d{20}\.seg")
 
+end_of = itemgetter(1)
+
 DAMAGE_TEXTS = {
     DAMAGE_RECORD: "damaged record of {} bytes",
     DAMAGE_FRAMING: "{} damaged bytes before the next good record",
@@ -140,7 +144,13 @@ def topic_directory(topic):
 
 cdef int task_finished(void *arg, int error) except -1:
     cdef Task *task = <Task *>arg
-    return (<Log>task.log)._finish(task, error)
+    return (<Log>task.log)._ended(task, error)
+
+
+cdef int commit_done(void *arg, int error) except -1:
+    cdef Log log = <Log>arg
+    Py_DECREF(log)
+    return log._commit_done(error)
 
 
 @cython.no_gc_clear      # __dealloc__ needs the I/O thread
@@ -217,6 +227,21 @@ cdef class Log:
             Py_DECREF(self)
         return 0
 
+    cdef int _ended(self, Task *task, int error) except -1:
+        """An op is done. A durable run waits for its sync, also when it failed: they are answered in
+        their order."""
+        if not task.durable:
+            return self._finish(task, error)
+        task.error = error
+        if error:
+            self._segment_fail(task.segment)
+        if self._written_last is NULL:
+            self._written_first = task
+        else:
+            self._written_last.next = task
+        self._written_last = task
+        return self.commit()
+
     cdef int _finish(self, Task *task, int error) except -1:
         """An op is done: tell the segment, then whoever asked, then see what that allows."""
         cdef Log keep = self      # the last task's end may drop the last reference
@@ -236,7 +261,8 @@ cdef class Log:
                 keep._sync_done(task, error)
             elif kind == TASK_SEGMENT:
                 if error:
-                    keep._segment_fail(segment, task, error)
+                    keep._note_error(os.fsdecode(segment.path), task.result.call, error)
+                    keep._segment_fail(segment)
             elif kind == TASK_JOURNAL or kind == TASK_DELTA:
                 if error:
                     keep._journal_failed(task, error)
@@ -296,7 +322,8 @@ cdef class Log:
                                    and segment.end + n > self.max_bytes_per_file)
 
     cdef int append(self, const uint8_t *run, size_t n, uint64_t first_seq, uint64_t last_seq,
-                    uint32_t count, int flags, Extent *into, log_done done, void *arg) except -1:
+                    uint32_t count, int flags, bint durable, Extent *into, log_done done,
+                    void *arg) except -1:
         cdef Segment *segment = self._current
         cdef Task *task
         if self.closed:
@@ -315,10 +342,14 @@ cdef class Log:
         task.last_seq = last_seq
         task.count = count
         task.flags = flags
+        task.durable = durable
         task.done = done
         task.arg = arg
         self._place(segment, task, into)
         self.io.write_records(segment.file, run, n, task.offset, task_finished, task, &task.result)
+        if durable:
+            self._durable += 1
+            return 0
         self._unsynced += count
         if self.sync_every and self._unsynced >= self.sync_every:
             self.sync(NULL, NULL)
@@ -355,8 +386,10 @@ cdef class Log:
     cdef int _run_done(self, Task *task, int error) except -1:
         cdef Segment *segment = task.segment
         if error:
-            self._segment_fail(segment, task, error)
-            return 0
+            if task.error or not task.durable:
+                self._note_error(os.fsdecode(segment.path), task.result.call, error)
+            segment.good = min(segment.good, task.offset)
+            return self._segment_fail(segment)
         segment.good = task.offset + task.bytes
         if not self._error_is_sync:
             self.last_error_text = ""
@@ -513,10 +546,9 @@ cdef class Log:
         self._sync_file(segment, NULL)
         return self._settle(segment)
 
-    cdef int _segment_fail(self, Segment *segment, Task *task, int error) except -1:
+    cdef int _segment_fail(self, Segment *segment) except -1:
         """The file is lost for writing. Runs still queued for it fail as well; the next append
         opens a new segment."""
-        self._note_error(os.fsdecode(segment.path), task.result.call, error)
         if segment.state in (SEGMENT_OPEN, SEGMENT_CLOSING):
             segment.state = SEGMENT_FAILED
         if self._current is segment:
@@ -659,20 +691,15 @@ cdef class Log:
     cdef int sync(self, log_done done, void *arg) except -1:
         """Makes everything appended until now survive a power loss; done says when and whether.
         Runs that were written to a file whose sync failed since the last answer count as well."""
-        cdef Segment *segment = self._last
         cdef Task *whole = self._task(TASK_WHOLE, NULL, NULL)
         cdef Task *task
         whole.done = done
         whole.arg = arg
         whole.parts = 1           # held until all parts are submitted
-        self._unsynced = 0
         if self._sync_error and done is not NULL:
             whole.error = self._sync_error
             self._sync_error = 0
-        while segment is not NULL and segment.synced < segment.end:
-            if segment.state == SEGMENT_OPEN or segment.state == SEGMENT_CLOSING:
-                self._sync_file(segment, whole)
-            segment = segment.previous
+        self._sync_files(whole)
         if self._journal is not NULL and self._journal_dirty:
             self._journal_dirty = False
             task = self._journal_task(TASK_DELTA, whole)
@@ -681,6 +708,40 @@ cdef class Log:
             self._sync_directory(whole)
         whole.parts -= 1
         return 0
+
+    cdef int _sync_files(self, Task *whole) except -1:
+        cdef Segment *segment = self._last
+        self._unsynced = 0
+        while segment is not NULL and segment.synced < segment.end:
+            if segment.state == SEGMENT_OPEN or segment.state == SEGMENT_CLOSING:
+                self._sync_file(segment, whole)
+            segment = segment.previous
+        return 0
+
+    cdef int commit(self) except -1:
+        if self._committing or self._durable == 0:
+            return 0
+        self._committing = True
+        self._durable = 0
+        Py_INCREF(self)
+        return self.sync(commit_done, <void *>self)
+
+    cdef int _commit_done(self, int error) except -1:
+        """A sync has ended, and with it every durable run that was appended before it: the thread
+        works in order. Without a good sync a run counts as not written."""
+        cdef Task *task = self._written_first
+        cdef Task *following
+        cdef int failed
+        self._written_first = self._written_last = NULL
+        while task is not NULL:
+            following = task.next
+            failed = task.error or error
+            if not failed and task.segment.synced < task.offset + task.bytes:
+                failed = EIO      # the file failed between the write and the sync
+            self._finish(task, failed)
+            task = following
+        self._committing = False
+        return self.commit()
 
     cdef int _sync_file(self, Segment *segment, Task *whole) except -1:
         cdef Task *task = self._task(TASK_SYNC, segment, whole)
@@ -700,7 +761,8 @@ cdef class Log:
             self._sync_error_number = segment.number
         elif self._sync_error_number == segment.number:
             self._sync_error = 0
-        return self._segment_fail(segment, task, error)
+        self._note_error(os.fsdecode(segment.path), task.result.call, error)
+        return self._segment_fail(segment)
 
     cdef int _sync_directory(self, Task *whole) except -1:
         """Makes names durable: of the files in the directory, and of the directory if it is new.
@@ -751,6 +813,8 @@ cdef class Log:
         whole.done = done
         whole.arg = arg
         whole.parts = 1
+        # It must not be on disk before what it tells of.
+        self._sync_files(whole)
         task = self._journal_task(TASK_JOURNAL, whole)
         task.owned = image
         self.io.write(self._journal, image, n, 0, task_finished, task, &task.result)
@@ -861,8 +925,11 @@ cdef class Log:
         except FileNotFoundError:
             return into
         self._directory_known = True
-        for name in sorted(n for n in names if _SEGMENT.fullmatch(n)):
+        # The newest first: what was written again, after a failure, is right where it was written
+        # last.
+        for name in sorted((n for n in names if _SEGMENT.fullmatch(n)), reverse=True):
             self._recover_segment(name, into)
+        into.damages.sort()
         if "journal" in names:
             self._recover_journal(into)
         if into.log_id is not None:
@@ -942,7 +1009,8 @@ cdef class Log:
             into.damages.append((path, 0, "damaged segment header"))
             return 0
         check_version(path, header.version)
-        into.log_id = header.log_id[:16]
+        if into.log_id is None:
+            into.log_id = header.log_id[:16]
         return 0
 
     cdef bint _recover_footer(self, int fd, uint64_t size, Segment *segment,
@@ -1127,39 +1195,31 @@ cdef class Recovered:
             self._add_rest(run, segment, fd, wanted)
         return self._cover(run.first_seq, run.last_seq)
 
-    @cython.wraparound(True)
     cdef list _uncovered(self, uint64_t first, uint64_t last):
         """The parts of [first, last] that no dense run before it has."""
-        if not self._covered or first > self._covered[-1][1]:
-            return [(first, last)]
+        cdef Py_ssize_t i = bisect_left(self._covered, first, key=end_of)
+        cdef uint64_t at = first
         wanted = []
-        at = first
-        for begin, end in self._covered:
-            if end < at:
-                continue
-            if begin > last:
-                break
+        while i < len(self._covered) and self._covered[i][0] <= last:
+            begin, end = self._covered[i]
             if begin > at:
                 wanted.append((at, begin - 1))
+            if end >= last:
+                return wanted
             at = end + 1
-        if at <= last:
-            wanted.append((at, last))
+            i += 1
+        wanted.append((at, last))
         return wanted
 
-    @cython.wraparound(True)
     cdef int _cover(self, uint64_t first, uint64_t last) except -1:
-        if self._covered and self._covered[-1][1] + 1 == first:
-            self._covered[-1][1] = last
-        elif not self._covered or first > self._covered[-1][1]:
-            self._covered.append([first, last])
-        else:
-            merged = []
-            for begin, end in sorted([*self._covered, [first, last]]):
-                if merged and begin <= merged[-1][1] + 1:
-                    merged[-1][1] = max(merged[-1][1], end)
-                else:
-                    merged.append([begin, end])
-            self._covered = merged
+        """Enter [first, last], in one with what it touches."""
+        cdef Py_ssize_t low = bisect_left(self._covered, first - (first > 0), key=end_of)
+        cdef Py_ssize_t high = low
+        while high < len(self._covered) and self._covered[high][0] <= last + 1:
+            first = min(first, <uint64_t>self._covered[high][0])
+            last = max(last, <uint64_t>self._covered[high][1])
+            high += 1
+        self._covered[low:high] = [(first, last)]
         return 0
 
     cdef int _grow(self) except -1:

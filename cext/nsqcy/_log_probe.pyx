@@ -115,13 +115,13 @@ cdef class LogProbe:
         self.log = log
 
     def append(self, bytearray run, uint64_t first_seq, uint64_t last_seq, uint32_t count,
-               int flags=0, RunHandle into=None, done=None):
+               int flags=0, RunHandle into=None, done=None, bint durable=False):
         """Append a run; where it lies is in the RunHandle returned."""
         cdef RunHandle handle = RunHandle.__new__(RunHandle, self.log) if into is None else into
         cdef void *arg = waiting(done, run, False)
         try:
             self.log.append(<const uint8_t *>run, len(run), first_seq, last_seq, count, flags,
-                            &handle.extent, waiting_done, arg)
+                            durable, &handle.extent, waiting_done, arg)
         except BaseException:
             Py_DECREF(<_Waiting>arg)
             raise
@@ -143,6 +143,10 @@ cdef class LogProbe:
     def sync(self, done=None):
         """Sync what was appended."""
         self.log.sync(waiting_done, waiting(done, None, False))
+
+    def commit(self):
+        """Sync the durable runs."""
+        self.log.commit()
 
     def tick(self, int64_t now):
         """When the next sync is due."""
@@ -176,7 +180,7 @@ cdef class LogProbe:
 
 
 def recovered_runs(Recovered found not None):
-    """[(first_seq, last_seq, count, flags, first_time, last_time, RunHandle)]"""
+    """[(first_seq, last_seq, count, flags, first_time, last_time, RunHandle)], by their places."""
     cdef RunHandle handle
     cdef RecoveredRun *run
     cdef size_t i
@@ -187,4 +191,5 @@ def recovered_runs(Recovered found not None):
         handle.extent = run.extent
         runs.append((run.first_seq, run.last_seq, run.count, run.flags, run.first_time,
                      run.last_time, handle))
+    runs.sort(key=lambda one: one[6].pieces[0][:2])
     return runs

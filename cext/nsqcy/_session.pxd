@@ -186,7 +186,7 @@ cdef class Session(Consumer):
     cdef int drop_kept(self) except -1
     cdef int check_appetite(self) except -1
     cdef size_t parse(self, const uint8_t *data, size_t n) except? 0
-    cdef bint finish_here(self, const uint8_t *line, size_t n) noexcept
+    cdef size_t finish_here(self, const uint8_t *lines, size_t n) noexcept
     cdef Parsed command(self, const uint8_t *line, size_t n, size_t *used) except *
     cdef Parsed execute(self, Word *words, int count, const uint8_t *line, size_t *used,
                         const uint8_t *rest, size_t left) except *

@@ -314,8 +314,9 @@ cdef class Session(Consumer):
             if self.is_crammed():
                 self.blocked = self.crammed = True
                 break
-            if self.finish_here(data + at, n - at):
-                at += FIN_LINE
+            used = self.finish_here(data + at, n - at)
+            if used:
+                at += used
                 continue
             self.unread_error = None
             parsed = self.command(data + at, n - at, &used)
@@ -329,14 +330,20 @@ cdef class Session(Consumer):
             self.last_command = self.home.agenda.now
         return at
 
-    cdef bint finish_here(self, const uint8_t *line, size_t n) noexcept:
-        """The short way of the most frequent command: whether it was a FIN of a message of this
-        client's, and is done. Everything else goes the long way."""
+    cdef size_t finish_here(self, const uint8_t *lines, size_t n) noexcept:
+        """The short way of the most frequent command, of which many come together: the bytes of the
+        FINs here that were of messages of this client's, and are done. Everything else goes the
+        long way."""
+        cdef Channel channel = self.channel
+        cdef const uint8_t *line = lines
         cdef uint64_t id
-        return (n >= FIN_LINE and memcmp(line, b"FIN ", 4) == 0 and line[FIN_LINE - 1] == 10
-                and self.channel is not None and self.ticket_count == 0
-                and hex16_parse(line + 4, &id) == 0
-                and self.channel.finish(self, id) == DONE)
+        if channel is None or self.ticket_count:
+            return 0
+        while (n >= FIN_LINE and memcmp(line, b"FIN ", 4) == 0 and line[FIN_LINE - 1] == 10
+               and hex16_parse(line + 4, &id) == 0 and channel.finish(self, id) == DONE):
+            line += FIN_LINE
+            n -= FIN_LINE
+        return line - lines
 
     cdef Parsed command(self, const uint8_t *line, size_t n, size_t *used) except *:
         """Execute one command, if all of it is there."""

@@ -11,6 +11,7 @@
 # A block leaves the window when no cursor stands in it or before it; it stays alive as a
 # straggler while entries (handed-out messages that are not finished) refer to its records.
 
+cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from nsqcy._heap cimport HeapNode
@@ -43,6 +44,7 @@ cdef enum:
     LARGEST_BLOCK = 262144        # ... and each next one doubles to here
     BLOCK_CLASSES = 7             # 4 KiB << 0 .. 6
     ARENA_SIZE = 2097152          # bytes; a huge page
+    SLAB_SIZE = 65536
 
 
 cdef enum BlockFlag:
@@ -97,6 +99,12 @@ ctypedef struct Cursor:
     uint64_t seq            # of the next record
 
 
+cdef inline bint at_record(const Cursor *cursor) noexcept:
+    """Whether the block of the cursor has a record there, or behind a gap."""
+    return (cursor.offset < cursor.block.size and cursor.seq <= cursor.block.last_seq
+            and not cursor.block.flags & UNREADABLE)
+
+
 # One handed-out message of one channel that is not finished; or a record of a topic's backlog that
 # has a delay (node.due is the delay, then).
 ctypedef struct Entry:
@@ -120,6 +128,7 @@ cdef enum EntryState:
     IN_FLIGHT = 2           # with a consumer
 
 
+# The entries of SLAB_SIZE bytes, and at the start of these what is free among them.
 ctypedef struct Slab:
     void *free
     Slab *prev
@@ -128,6 +137,7 @@ ctypedef struct Slab:
     uint32_t listed
 
 
+@cython.final
 cdef class Store:
     """The memory of one worker: arenas, blocks and entries, and how much of it is in use."""
     cdef Arena *partial[BLOCK_CLASSES]      # arenas with a free block, by class
@@ -149,8 +159,29 @@ cdef class Store:
     cdef void free_block(self, Block *block) noexcept
     cdef void droppable(self, Block *block) noexcept
     cdef void not_droppable(self, Block *block) noexcept
-    cdef Entry *new_entry(self) except NULL
-    cdef void free_entry(self, Entry *entry) noexcept
+
+    cdef inline Entry *new_entry(self) except NULL:
+        cdef Slab *slab = self.slabs
+        cdef Entry *entry
+        if slab == NULL:
+            slab = self.new_slab()
+        entry = <Entry *>slab.free
+        slab.free = (<void **>entry)[0]
+        slab.used += 1
+        if slab.free == NULL:
+            self.unlist_slab(slab)
+        self.entries += 1
+        return entry
+
+    cdef inline void free_entry(self, Entry *entry) noexcept:
+        cdef Slab *slab = <Slab *>(<size_t>entry & ~<size_t>(SLAB_SIZE - 1))
+        (<void **>entry)[0] = slab.free
+        slab.free = entry
+        slab.used -= 1
+        self.entries -= 1
+        if slab.used == 0 or not slab.listed:
+            self.relist_slab(slab)
+
     cdef void trim(self, int64_t now) noexcept
     cdef Arena *new_arena(self, int kind) except NULL
     cdef void thin_arena(self, Arena *arena) noexcept
@@ -159,6 +190,7 @@ cdef class Store:
     cdef void keep_longer(self, Block *block) noexcept
     cdef void keep_budget(self) noexcept
     cdef Slab *new_slab(self) except NULL
+    cdef void relist_slab(self, Slab *slab) noexcept
     cdef void put_aside(self, Slab *slab) noexcept
     cdef void unmap_spare(self) noexcept
     cdef void list_slab(self, Slab *slab) noexcept
@@ -188,11 +220,24 @@ cdef class Window:
     cdef void unwatch(self, Cursor *cursor) noexcept
     cdef void move_cursor(self, Cursor *cursor, const Cursor *to) noexcept
     cdef void cursor_to_end(self, Cursor *cursor) noexcept
-    cdef bint settle(self, Cursor *cursor) noexcept
+
+    cdef inline bint settle(self, Cursor *cursor) noexcept:
+        """Whether a record stands at the cursor (its block may have to be loaded first), once it
+        has stepped over ends of blocks and gaps."""
+        return cursor.block != NULL and at_record(cursor) or self.next_record(cursor)
+
+    cdef bint next_record(self, Cursor *cursor) noexcept
     cdef int add_hole(self, uint64_t start, uint64_t end) except -1
     cdef void drop_holes(self, uint64_t least) noexcept
-    cdef void ref(self, Block *block) noexcept
-    cdef void unref(self, Block *block) noexcept
+
+    cdef inline void ref(self, Block *block) noexcept:
+        block.refs += 1
+
+    cdef inline void unref(self, Block *block) noexcept:
+        block.refs -= 1
+        if block.refs == 0 and block.pins == 0 and not block.flags & IN_WINDOW:
+            self.forget_straggler(block)
+
     cdef void pin(self, Block *block) noexcept
     cdef void unpin(self, Block *block) noexcept
     cdef void trim(self) noexcept

@@ -33,7 +33,6 @@ cdef extern from "sys/mman.h" nogil:
 
 
 cdef enum:
-    SLAB_SIZE = 65536
     SPARE_SLABS = 16                # consumers come back for as many entries as they gave back
     HUGE_RECORDS = 196608           # a record above this has a block of its own
 
@@ -55,6 +54,7 @@ cdef uint8_t *map_aligned(size_t size) noexcept nogil:
     return raw + skip
 
 
+@cython.final
 cdef class Store:
     def __init__(self, budget):
         self.budget = budget
@@ -269,28 +269,11 @@ cdef class Store:
 
     # -- entries --
 
-    cdef Entry *new_entry(self) except NULL:
-        cdef Slab *slab = self.slabs
-        cdef Entry *entry
-        if slab == NULL:
-            slab = self.new_slab()
-        entry = <Entry *>slab.free
-        slab.free = (<void **>entry)[0]
-        slab.used += 1
-        if slab.free == NULL:
-            self.unlist_slab(slab)
-        self.entries += 1
-        return entry
-
-    cdef void free_entry(self, Entry *entry) noexcept:
-        cdef Slab *slab = <Slab *>(<size_t>entry & ~<size_t>(SLAB_SIZE - 1))
-        (<void **>entry)[0] = slab.free
-        slab.free = entry
-        slab.used -= 1
-        self.entries -= 1
+    cdef void relist_slab(self, Slab *slab) noexcept:
+        """An entry was given back to a slab that had none free, or it was the last one in use."""
         if not slab.listed:
             self.list_slab(slab)
-        elif slab.used == 0 and (slab.prev != NULL or slab.next != NULL):
+        elif slab.prev != NULL or slab.next != NULL:
             # One empty slab stays for the next entry.
             self.unlist_slab(slab)
             self.put_aside(slab)
@@ -507,16 +490,14 @@ cdef class Window:
         end.seq = self.next_seq
         self.move_cursor(cursor, &end)
 
-    cdef bint settle(self, Cursor *cursor) noexcept:
-        """Step over ends of blocks and gaps; whether a record stands at the cursor (its block may
-        have to be loaded first)."""
+    cdef bint next_record(self, Cursor *cursor) noexcept:
+        """Step over ends of blocks and gaps; whether that leads to a record."""
         cdef Block *block = cursor.block
         cdef bint left = False
         if block == NULL:
             cursor.seq = self.next_seq
             return False
-        while (cursor.offset >= block.size or block.last_seq < cursor.seq
-               or block.flags & UNREADABLE):
+        while not at_record(cursor):
             if block.next == NULL:
                 # Records of which a crash left nothing may be missing at the end, too.
                 cursor.offset = block.size
@@ -564,14 +545,6 @@ cdef class Window:
         return least
 
     # -- lives of blocks --
-
-    cdef void ref(self, Block *block) noexcept:
-        block.refs += 1
-
-    cdef void unref(self, Block *block) noexcept:
-        block.refs -= 1
-        if block.refs == 0 and block.pins == 0 and not block.flags & IN_WINDOW:
-            self.forget_straggler(block)
 
     cdef void pin(self, Block *block) noexcept:
         block.pins += 1

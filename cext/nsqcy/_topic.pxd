@@ -9,6 +9,13 @@ from nsqcy._log cimport Extent, Log, Recovered
 from nsqcy._store cimport Block, Cursor, Entry, Record, Store, Window
 
 
+# What a record must have gone through before it is visible and its publisher is answered.
+cdef enum Durability:
+    MEMORY = 0                  # nothing
+    OS = 1                      # written: it survives the end of any process
+    FSYNC = 2                   # written and synced: it survives a power loss
+
+
 ctypedef struct Promise:
     uint64_t seq                # accepted when records up to this one are visible
     uint64_t ticket
@@ -57,6 +64,7 @@ cdef class Topic(Window):
     cdef readonly str name
     cdef readonly bytes key
     cdef readonly bint ephemeral
+    cdef readonly str durability        # "memory", "os" or "fsync"
     cdef readonly bint paused
     cdef readonly bint gone
     cdef readonly bint started
@@ -67,6 +75,9 @@ cdef class Topic(Window):
     cdef uint32_t compacting            # blocks a compaction waits for
     cdef bint journal_stale             # what the journal says is no longer so
     cdef uint64_t journalled            # activity() when it was written
+    cdef bint journal_due               # and it must say so before it is followed by records
+    cdef Durability promised            # to every publisher
+    cdef Durability gate                # what records wait for now: more, if some publisher asked
     cdef str error
     cdef Shard shard
     cdef Agenda agenda
@@ -104,6 +115,7 @@ cdef class Topic(Window):
     cdef Channel find_channel(self, str name)
     cdef int consumer_left(self, Channel channel) except -1
     cdef void add_delayed(self, Entry *entry) noexcept
+    cdef void demand(self, Durability least) noexcept
     cdef bint must_overflow(self) noexcept
     cdef bint flowing(self) noexcept
     cdef int keep_promises(self, uint64_t seq, str error) except -1
@@ -127,6 +139,8 @@ cdef class Topic(Window):
     cdef void drop_delayed(self) noexcept
     cdef int tick(self) except -1
     cdef uint64_t activity(self) noexcept
+    cdef int journal_channel(self, int kind, Channel channel) except -1
+    cdef bint is_kept(self) noexcept
     cdef int write_journal(self) except -1
     cdef object state(self)
     cdef object channel_state(self, Channel channel)
@@ -140,7 +154,7 @@ cdef class Topic(Window):
     cdef Entry *restored_entry(self, const PackedEntry *packed) except? NULL
     cdef int restore_entries(self, Channel channel, bytes entries) except -1
     cdef int restore_delayed(self, bytes entries) except -1
-    cdef int restore_new_delays(self) except -1
+    cdef int restore_new_delays(self, uint64_t seq, bint fanned_out) except -1
     cdef int release_unneeded(self) except -1
     cdef int write_part(self, Block *block, uint32_t start, uint32_t end, uint64_t first_seq,
                         uint64_t last_seq, uint32_t count, int flags, bint gated) except -1
@@ -161,6 +175,7 @@ cdef class Shard:
     cdef readonly IoThread io
     cdef readonly str data_path
     cdef dict log_options
+    cdef object policies                    # nsqcy.policies.Policies, or None
     cdef object on_event                    # called as on_event(kind, topic name, channel name)
     cdef object log                         # for operators
     cdef list dirty_topics

@@ -6,8 +6,8 @@ nor clocks nor the event loop. The life of a record:
     appended ──► visible ──► fanned out ──► taken by each channel's cursor
              │           │
              │           └ at once, unless the topic is paused, is held or has no channel
-             └ at once, unless the topic overflows: then when the log has written it, and the
-               publisher is answered then
+             └ at once, unless the topic overflows or is to be durable: then when the log has
+               written it, or synced it, and the publisher is answered then
 """
 
 cimport cython
@@ -33,7 +33,7 @@ from nsqcy._store cimport (
     record_delay,
 )
 
-from nsqcy import journal
+from nsqcy import journal, policies
 from nsqcy.names import is_ephemeral
 
 
@@ -53,6 +53,8 @@ cdef enum:
     EVACUATE = 32                   # block flag: its live records are being copied out
     SEGMENT_ROOM = 64               # bytes of a segment that are not records
     FORWARDED = 0x4000              # record attribute: copied; id and timestamp say where to
+    CHANNEL_CREATED = 2             # kinds of the journal's deltas
+    CHANNEL_DELETED = 3
 
 cdef int compare_runs(const void *a, const void *b) noexcept nogil:
     cdef uint64_t one = (<const RecoveredRun *>a).first_seq
@@ -102,6 +104,7 @@ cdef class Topic(Window):
         self.name = key.decode()
         self.ephemeral = is_ephemeral(self.name)
         self.channels = {}
+        self.durability = "memory"
         self.started = True
         self.least = 1
         self.last_publish = self.agenda.now
@@ -110,6 +113,14 @@ cdef class Topic(Window):
 
     def __dealloc__(self):
         free(self.promises)
+
+    def set_policy(self, policy):
+        """What its operator asks of the topic (nsqcy.policies). Before its first record; an ephemeral
+        topic is never on disk."""
+        if self.log is not None:
+            self.durability = policy.durability
+            self.promised = self.gate = <Durability><int>(
+                policies.DURABILITIES.index(policy.durability))
 
     # -- numbers --
 
@@ -138,7 +149,7 @@ cdef class Topic(Window):
         cdef Channel channel
         cdef uint64_t depth = self.depth()
         cdef uint64_t memory = self.agenda.mem_queue_size
-        return {
+        shown = {
             "topic_name": self.name,
             "depth": depth,
             "backend_depth": 0 if self.ephemeral or depth < memory else depth - memory,
@@ -148,6 +159,9 @@ cdef class Topic(Window):
             "e2e_processing_latency": self.agenda.percentiles.summary(
                 [channel.latency for channel in self.channels.values()], self.agenda.now),
         }
+        if self.durability != "memory":
+            shown["durability"] = self.durability
+        return shown
 
     # -- publishing --
 
@@ -197,8 +211,15 @@ cdef class Topic(Window):
         self.delayed_last = entry
         self.delayed_count += 1
 
+    cdef void demand(self, Durability least) noexcept:
+        """A publisher wants more than the topic promises: so does, until it is answered, what comes
+        behind it."""
+        if self.log is not None and self.gate < least:
+            self.gate = least
+
     cdef bint must_overflow(self) noexcept:
-        return (self.next_seq - self.least >= self.agenda.mem_queue_size
+        return (self.gate != MEMORY
+                or self.next_seq - self.least >= self.agenda.mem_queue_size
                 or self.store.resident_bytes > self.store.budget)
 
     cdef bint flowing(self) noexcept:
@@ -283,7 +304,9 @@ cdef class Topic(Window):
             budget -= 1
             due = self.agenda.now + entry.node.due
             for channel in self.channels.values():
-                channel.defer_record(entry, due)
+                # One that is restored may be younger than the record.
+                if channel.cursor.seq <= entry.seq:
+                    channel.defer_record(entry, due)
             self.delayed_first = entry.next
             if entry.next == NULL:
                 self.delayed_last = NULL
@@ -315,6 +338,8 @@ cdef class Topic(Window):
             channel.touch_dirty()
         self.journal_stale = True
         if self.log is not None:
+            if self.journal_due and self.is_kept():
+                self.write_journal()
             self.write_overflow()
         self.settle(&self.visible)
         self.settle(&self.fanout)
@@ -336,6 +361,7 @@ cdef class Topic(Window):
         if self.failing:
             return 0
         if self.pending_messages == 0:
+            self.gate = self.promised
             self.least = self.least_seq()
             if not self.must_overflow():
                 self.overflowing = False
@@ -349,7 +375,7 @@ cdef class Topic(Window):
                     and self.write_run(block, True):
                 break
             block = block.next
-        return 0
+        return self.log.commit()
 
     cdef int spill(self) except -1:
         """Memory is short: write the sealed blocks that are in memory only."""
@@ -420,7 +446,7 @@ cdef class Topic(Window):
         if block.flags & SURVIVORS:
             flags |= RUN_SURVIVORS
         self.log.append(block.data + start, end - start, first_seq, last_seq, count, flags,
-                        &block.extent, write_done, write)
+                        self.gate == FSYNC, &block.extent, write_done, write)
         return 0
 
     cdef int on_written(self, Write *write, int error) except -1:
@@ -706,6 +732,7 @@ cdef class Topic(Window):
         if channel is None:
             channel = Channel(self.agenda, self, name)
             self.channels[name] = channel
+            self.journal_channel(CHANNEL_CREATED, channel)
             self.fan_out()
             self.touch_dirty()
             self.shard.event("channel_created", self.name, name)
@@ -716,6 +743,7 @@ cdef class Topic(Window):
         cdef Channel channel = self.channels.pop(name, None)
         if channel is None:
             return False
+        self.journal_channel(CHANNEL_DELETED, channel)
         channel.close()
         self.touch_dirty()
         self.shard.event("channel_deleted", self.name, name)
@@ -732,7 +760,9 @@ cdef class Topic(Window):
 
     def pause(self, bint paused):
         self.paused = paused
+        self.journal_due = True
         self.fan_out()
+        self.touch_dirty()
 
     @property
     def held(self):
@@ -746,6 +776,13 @@ cdef class Topic(Window):
 
     def pause_channel(self, str name, bint paused):
         (<Channel>self.channels[name]).pause(paused)
+        self.journal_due = True
+        self.touch_dirty()
+
+    def empty_channel(self, str name):
+        """Drop what a channel holds: waiting, in flight and deferred."""
+        (<Channel>self.channels[name]).empty()
+        self.journal_due = True
         self.touch_dirty()
 
     def empty(self):
@@ -762,6 +799,7 @@ cdef class Topic(Window):
                 channel.born_seq += dropped
         self.move_cursor(&self.fanout, &self.visible)
         self.trim()
+        self.journal_due = True
         self.touch_dirty()
 
     cdef void drop_delayed(self) noexcept:
@@ -812,7 +850,7 @@ cdef class Topic(Window):
         self.compact()
         if self.log is not None:
             self.log.tick(self.agenda.now)
-            if self.log.disk_bytes and self.agenda.now >= self.next_journal \
+            if self.is_kept() and self.agenda.now >= self.next_journal \
                     and (self.journal_stale or self.activity() != self.journalled):
                 self.write_journal()
         return 0
@@ -828,13 +866,28 @@ cdef class Topic(Window):
             total += channel.activity()
         return total
 
+    cdef bint is_kept(self) noexcept:
+        """Whether a start would find anything of the topic but its name."""
+        return self.promised != MEMORY or self.log.disk_bytes != 0
+
+    cdef int journal_channel(self, int kind, Channel channel) except -1:
+        """A channel came or goes: write it down before any record that is fanned out after that."""
+        cdef bytes delta
+        if self.log is None or channel.ephemeral or not self.started or not self.is_kept():
+            return 0
+        delta = journal.encode_delta(
+            journal.Delta(journal.Kind(kind), channel.name, channel.cursor.seq))
+        if not self.log.append_delta(delta):
+            self.journal_due = True
+        return 0
+
     cdef int write_journal(self) except -1:
         """Write down who is where, as far as records on disk are concerned."""
         cdef Channel channel
         cdef uint64_t entries = self.delayed_count
         for channel in self.channels.values():
             entries += channel.deferred_count + channel.in_flight_count + channel.queued
-        self.journal_stale = False
+        self.journal_stale = self.journal_due = False
         self.journalled = self.activity()
         # A big one is written less often.
         self.next_journal = self.agenda.now + self.log.sync_timeout * <int64_t>(
@@ -847,7 +900,7 @@ cdef class Topic(Window):
         cdef uint32_t i
         return journal.TopicState(
             log_id=self.log.log_id,
-            next_seq=self.next_seq,
+            next_seq=self.visible.seq,
             fanout_seq=self.fanout.seq,
             paused=bool(self.paused),
             holes=tuple((self.holes[i].start, self.holes[i].end) for i in range(self.hole_count)),
@@ -886,7 +939,7 @@ cdef class Topic(Window):
     cdef bytes pack_delayed(self):
         cdef bytearray entries = bytearray()
         cdef Entry *entry = self.delayed_first
-        while entry != NULL:
+        while entry != NULL and entry.seq < self.visible.seq:
             self.pack(entries, entry, entry.node.due)
             entry = entry.next
         return bytes(entries)
@@ -1005,7 +1058,9 @@ cdef class Topic(Window):
             for saved in state.channels:
                 names.setdefault(saved.name, saved.paused)
         cursors = {saved.name: saved for saved in state.channels} if state is not None else {}
-        fanout = state.fanout_seq if state is not None else 1
+        # A channel is made at the fan-out position, which may have moved since the snapshot.
+        fanout = max(state.fanout_seq, *(saved.cursor for saved in state.channels), 1) \
+            if state is not None else 1
         # Without a word of where a channel was, it gets everything: twice is better than never.
         least = min([fanout] + [
             cursors[name].cursor if name in cursors else (fanout if state is not None else 1)
@@ -1028,7 +1083,7 @@ cdef class Topic(Window):
                 for start, end in saved.finished:
                     channel.add_finished(start, end)
                 self.restore_entries(channel, saved.entries)
-        self.restore_new_delays()
+        self.restore_new_delays(state.fanout_seq if state is not None else 1, bool(names))
         if state is None:
             self.restore_survivors()
         self.release_unneeded()
@@ -1037,6 +1092,8 @@ cdef class Topic(Window):
         self.places = NULL
         self.started = True
         self.least = self.least_seq()
+        for channel in self.channels.values():
+            channel.carry()
         self.fan_out()
 
     cdef int restore_blocks(self, Recovered found, uint64_t least) except -1:
@@ -1153,10 +1210,10 @@ cdef class Topic(Window):
             self.add_delayed(entry)
         return 0
 
-    cdef int restore_new_delays(self) except -1:
-        """Records with a delay that the journal does not know: their delay begins anew. It knows
-        those that were on disk when it was written, which may have been fewer than there were."""
-        cdef uint64_t seq = self.fanout.seq
+    cdef int restore_new_delays(self, uint64_t seq, bint fanned_out) except -1:
+        """Records with a delay from `seq` on, where the journal's fan-out position was, which it
+        does not list: it lists those that were on disk when it was written. Where there was a
+        channel to get them their delay began with the publish; else it begins now."""
         cdef size_t i
         cdef Block *block
         cdef Record *record
@@ -1181,6 +1238,9 @@ cdef class Topic(Window):
                     entry.block = block
                     entry.offset = at
                     entry.node.due = record_delay(record)
+                    if fanned_out:
+                        entry.node.due = min(entry.node.due, max(
+                            <int64_t>0, record.timestamp + entry.node.due - self.agenda.wall))
                     self.add_delayed(entry)
                 at += record.length
         return 0
@@ -1250,11 +1310,12 @@ cdef class Topic(Window):
 
 cdef class Shard:
     def __init__(self, *, Agenda agenda not None, IdSource ids not None, IoThread io,
-                 str data_path, log_options=None, on_event=None, log=None):
+                 str data_path, log_options=None, policies=None, on_event=None, log=None):
         """
         agenda: the worker's agenda; its store is the shard's
         io, data_path: where topics keep their logs; None: nothing ever goes to disk
         log_options: keyword arguments for each Log
+        policies: what topic(name) gives a policy for each topic; None: every topic has the default
         on_event: called as on_event(kind, topic, channel) for created and deleted things
         log: something with info(), warn() and error(), for operators
         """
@@ -1264,6 +1325,7 @@ cdef class Shard:
         self.io = io
         self.data_path = data_path
         self.log_options = log_options or {}
+        self.policies = policies
         self.on_event = on_event
         self.log = log
         self.topics = {}
@@ -1289,6 +1351,8 @@ cdef class Shard:
         if self.io is not None and not topic.ephemeral:
             topic.log = Log(self.io, self.data_path, topic.name, on_damage=self.report_damage,
                             **self.log_options)
+        if self.policies is not None:
+            topic.set_policy(self.policies.topic(topic.name))
         self.topics[key] = topic
         return topic
 

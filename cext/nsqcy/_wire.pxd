@@ -7,6 +7,7 @@
 #   message    data = timestamp i64 | attempts u16 | id, 16 hex digits | body
 #   command    NAME *(SP param) LF [ i32 length, body ]
 
+cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from nsqcy._store cimport Block, Record, Window
@@ -36,6 +37,7 @@ ctypedef struct Reference:
     Block *block
 
 
+@cython.final
 cdef class Output:
     """Bytes on their way to a peer: a buffer that exists only while something waits in it."""
     cdef uint8_t *buffer
@@ -49,8 +51,16 @@ cdef class Output:
     cdef size_t reference_bytes     # unsent
     cdef uint64_t total_sent        # bytes
 
-    cdef size_t pending(self) noexcept
-    cdef uint8_t *room(self, size_t n) except NULL
+    cdef inline size_t pending(self) noexcept:
+        return self.end - self.start + self.reference_bytes
+
+    cdef inline uint8_t *room(self, size_t n) except NULL:
+        """Where the next `n` bytes go; the caller fills all of them."""
+        if self.end + n > self.capacity:
+            self.make_room(n)
+        self.end += n
+        return self.buffer + self.end - n
+
     cdef int make_room(self, size_t n) except -1
     cdef void drop_buffer(self) noexcept
     cdef int put(self, const uint8_t *data, size_t n) except -1

@@ -5,6 +5,7 @@ command lines (NSQ's TCP protocol: lines of at most 16384 bytes, single spaces, 
 32-bit length); knows nothing of what a command means.
 """
 
+cimport cython
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
 
@@ -46,6 +47,7 @@ def live():
     return {"outputs": live_outputs, "references": live_references}
 
 
+@cython.final
 cdef class Output:
     def __cinit__(self):
         global live_outputs
@@ -58,16 +60,6 @@ cdef class Output:
         free(self.references)
         if NSQCY_DEBUG:
             live_outputs -= 1
-
-    cdef size_t pending(self) noexcept:
-        return self.end - self.start + self.reference_bytes
-
-    cdef uint8_t *room(self, size_t n) except NULL:
-        """Where the next `n` bytes go; the caller fills all of them."""
-        if self.end + n > self.capacity:
-            self.make_room(n)
-        self.end += n
-        return self.buffer + self.end - n
 
     cdef int make_room(self, size_t n) except -1:
         cdef size_t capacity

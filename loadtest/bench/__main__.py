@@ -1,10 +1,10 @@
 """The command line of the benchmarks."""
 
 import argparse
-import contextlib
 import json
 import os
 import platform
+import resource
 import signal
 import sys
 import time
@@ -13,6 +13,8 @@ from pathlib import Path
 
 from loadtest.bench import clients, daemon, everything, memory, procfs, speed
 from loadtest.bench.scenarios import SCENARIOS
+
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -33,6 +35,7 @@ def parser() -> argparse.ArgumentParser:
     )
     quick.add_argument("--full", action="store_true", help="every scenario")
     quick.add_argument("--repeat", type=int, default=3, help="runs of which the median is shown")
+    quick.add_argument("--minutes", type=float, default=0.0, help="for all; 0: what it takes")
     quick.add_argument("--size", type=int, default=200, help="bytes of a message (at least 16)")
     quick.add_argument("--target", metavar="HOST:PORT", help="an NSQ that runs already")
     quick.add_argument("--target-http", metavar="HOST:PORT", help="its HTTP address")
@@ -44,15 +47,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    signal.signal(signal.SIGTERM, leave)
-    signal.signal(signal.SIGINT, leave)
+    for each in ENDING:
+        signal.signal(each, leave)
+    allow_many_files()
     words = list(argv)
     if not words or words[0] not in ("all", "speed", "memory", "clients", "-h", "--help"):
         words.insert(0, "speed")
     args = parser().parse_args(words)
     if args.kind == "all":
-        everything.run_all(args, say)
-        return 0
+        return everything.run_all(args, say)
     if args.kind == "clients":
         clients.run_all(args)
         return 0
@@ -62,7 +65,8 @@ def main(argv: Sequence[str]) -> int:
         parser().error(f"no such scenario: {', '.join(sorted(unknown))}")
     if args.kind == "speed" and not args.only and not args.full:
         wanted = [name for name, scenario in SCENARIOS.items() if scenario.quick]
-    rows = []
+    rows, failed = [], []
+    end = time.monotonic() + args.minutes * 60 if getattr(args, "minutes", 0) else float("inf")
     for workers in map(int, args.workers.split(",")):
         print(f"-- {workers} worker{'s' * (workers > 1)}, {os.cpu_count()} CPUs", flush=True)
         if args.kind == "memory":
@@ -71,20 +75,29 @@ def main(argv: Sequence[str]) -> int:
         settings = speed.Settings(workers, args.size, args.scale, args.repeat)
         if args.target:
             settings.target = daemon.running(args.target, args.target_http, args.pid)
-        rows += speed.run(settings, {name: SCENARIOS[name].runs for name in wanted}, say)
+        found = speed.run(settings, {name: SCENARIOS[name] for name in wanted}, say, end)
+        rows += found.rows
+        failed += found.failed
     if args.json:
         machine = {"python": platform.python_version(), "kernel": platform.release()}
         figures = {"at": time.time(), "machine": machine, "argv": words, "rows": rows}
+        figures["failed"] = failed
         args.json.write_text(json.dumps(figures, indent=1) + "\n")
-    return 0
+    return 1 if failed else 0
+
+
+def allow_many_files() -> None:
+    """As many as may be: some scenarios have thousands of connections, at both ends."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def leave(signum: int, frame: object) -> None:
     """Whoever ends this ends what it has started. An exception alone may get lost, as Python
     ignores one in a destructor or beside a fork; but nothing goes on without its processes."""
-    for pid in procfs.family(os.getpid())[1:]:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    for each in ENDING:  # the clearing away is not to be ended as well
+        signal.signal(each, signal.SIG_IGN)
+    procfs.end(procfs.family(os.getpid())[1:])
     sys.exit(128 + signum)
 
 

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from loadtest.bench import procfs
 ROOT = Path(__file__).parents[2]
 LISTENING = re.compile(r"\b(TCP|HTTP): listening on (\S+)")
 START_BUDGET = 30.0
+ANSWER_BUDGET = 30.0
 
 Address = tuple[str, int]
 
@@ -65,7 +65,8 @@ class Daemon:
         if self.http is None:
             raise RuntimeError("the HTTP address of the target is needed: --target-http")
         url = f"http://{self.http[0]}:{self.http[1]}{path}"
-        with urllib.request.urlopen(urllib.request.Request(url, method=method)) as answer:
+        request = urllib.request.Request(url, method=method)
+        with urllib.request.urlopen(request, timeout=ANSWER_BUDGET) as answer:
             return bytes(answer.read())
 
     def post(self, path: str) -> None:
@@ -86,43 +87,46 @@ def running(target: str, http: str | None, pid: int) -> Daemon:
 @contextlib.contextmanager
 def private(workers: int, python: str = sys.executable, **options: Any) -> Iterator[Daemon]:
     """An nsqd of this tree on free ports; options are flags with underscores."""
-    folder = tempfile.mkdtemp(prefix="nsqcy-bench-")
-    flags = {
-        "workers": workers,
-        "tcp_address": "127.0.0.1:0",
-        "http_address": "127.0.0.1:0",
-        "data_path": folder,
-    } | options
-    process = subprocess.Popen(
-        [python, "-m", "nsqcy.nsqd.main"]
-        + [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    with tempfile.TemporaryDirectory(prefix="nsqcy-bench-") as folder:
+        flags = {
+            "workers": workers,
+            "tcp_address": "127.0.0.1:0",
+            "http_address": "127.0.0.1:0",
+            "data_path": folder,
+        } | options
+        process = subprocess.Popen(
+            [python, "-m", "nsqcy.nsqd.main"]
+            + [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()],
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # a Ctrl-C is for us, who end it
+        )
+        try:
+            yield _started(process, workers, folder)
+        finally:
+            # What is left in its folder is of no interest: it need not be saved.
+            procfs.end(procfs.family(process.pid))
+            process.wait()
+
+
+def _started(process: "subprocess.Popen[str]", workers: int, folder: str) -> Daemon:
+    """The daemon, once it answers."""
     log: deque[str] = deque(maxlen=50)
     addresses: dict[str, Address] = {}
     reader = threading.Thread(target=_read, args=(process, log, addresses), daemon=True)
     reader.start()
-    try:
-        deadline = time.monotonic() + START_BUDGET
-        while len(addresses) < 2 or len(procfs.family(process.pid)) <= workers:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError("nsqd does not start:\n" + "".join(log))
-            time.sleep(0.02)
-        daemon = Daemon(addresses["TCP"], addresses["HTTP"], process.pid, folder, workers)
-        while daemon._request("/ping", "GET") != b"OK":
-            time.sleep(0.02)
-        yield daemon
-    finally:
-        # What is left in its folder is of no interest: it need not be saved.
-        for pid in procfs.family(process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, 9)
-        process.wait()
-        shutil.rmtree(folder, ignore_errors=True)
+    deadline = time.monotonic() + START_BUDGET
+    while len(addresses) < 2 or len(procfs.family(process.pid)) <= workers:
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError("nsqd does not start:\n" + "".join(log))
+        time.sleep(0.02)
+    daemon = Daemon(addresses["TCP"], addresses["HTTP"], process.pid, folder, workers)
+    while daemon._request("/ping", "GET") != b"OK":
+        time.sleep(0.02)
+    return daemon
 
 
 def _read(process: "subprocess.Popen[str]", log: deque[str], found: dict[str, Address]) -> None:

@@ -1,11 +1,13 @@
 /* The floor: the system calls of an NSQ broker, and nothing of what it does in between.
  *
- * One thread and one epoll.  In a turn it receives once from every connection that has something
- * (as many bytes at once as nsqcy does), and then sends once to every connection that has something
- * coming: one OK for each IDENTIFY, SUB, PUB and MPUB, all of a turn together, and to subscribers as
- * many message frames as their RDY has room for, from a buffer made beforehand.  Bodies are received
- * and skipped, message frames are the same 2,500 again and again, and a FIN is 21 bytes whose id
- * nobody reads.  Nothing is queued, looked up, copied, timed or kept.
+ * One thread and one epoll.  In a turn it receives once from every connection that has something,
+ * and then sends once to every connection that has something coming: one OK for each IDENTIFY, SUB,
+ * PUB and MPUB, all of a turn together, and to subscribers as many message frames as their RDY has
+ * room for, from a buffer made beforehand.  It receives and sends as many bytes at once as nsqcy
+ * does (SENT_ENOUGH: its OUTPUT_ENOUGH), so that it makes as many calls; a subscriber with room for
+ * more has it in the next turn, which then waits for nothing.  Bodies are received and skipped,
+ * message frames are the same again and again, and a FIN is 21 bytes whose id nobody reads.  Nothing
+ * is queued, looked up, copied, timed or kept.
  *
  *     floor BODY_SIZE        prints its port, serves until its stdin ends
  */
@@ -24,8 +26,8 @@
 
 enum {
     RECEIVE_SIZE = 131072,
-    EVENTS = 256,
-    FRAMES = 2500,
+    SENT_ENOUGH = 131072,              /* bytes; no further frame begins behind them */
+    EVENTS = 64,
     FRAME_HEADER = 8,
     MESSAGE_HEADER = 26,
     FIN_LINE = 21,
@@ -35,6 +37,7 @@ enum {
 };
 
 struct conn {
+    struct conn *next;
     int fd;
     int subscribed;
     int answers;          /* OKs to send */
@@ -52,7 +55,9 @@ struct conn {
 static char input[RECEIVE_SIZE];
 static char oks[MOST_OKS * OK_FRAME];
 static char *frames;
+static long frame_count;               /* as many as are sent at once */
 static size_t frame_size;
+static struct conn *conns;
 static int poll_fd;
 
 static void die(const char *what)
@@ -165,14 +170,18 @@ static int send_all(struct conn *conn, const char *data, size_t n, size_t *sent)
     return *sent == n;
 }
 
+static int has_room(const struct conn *conn)
+{
+    return conn->fd >= 0 && !conn->watching
+        && (conn->ready > conn->in_flight || conn->frame_sent);
+}
+
 static void deliver(struct conn *conn)
 {
     size_t sent, n;
     long room = conn->ready - conn->in_flight;
-    if (room > FRAMES - 1)
-        room = FRAMES - 1;
-    if (room <= 0 && !conn->frame_sent)
-        return;
+    if (room > frame_count)
+        room = frame_count;
     if (room < 0)
         room = 0;
     /* What went out in part counts as in flight already. */
@@ -201,21 +210,24 @@ static void accept_one(int listener)
         die("accept");
     setsockopt(conn->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     conn->skip = 4;                    /* "  V2" */
+    conn->next = conns;
+    conns = conn;
     watch(conn, EPOLL_CTL_ADD, EPOLLIN);
 }
 
 static void make_frames(size_t body)
 {
     frame_size = FRAME_HEADER + MESSAGE_HEADER + body;
-    frames = calloc(FRAMES, frame_size);
+    frame_count = (SENT_ENOUGH + frame_size - 1) / frame_size;
+    frames = calloc(frame_count + 1, frame_size);   /* one more: the rest of the last one */
     if (!frames)
         die("calloc");
-    for (size_t i = 0; i < FRAMES; i++) {
+    for (long i = 0; i <= frame_count; i++) {
         char *at = frames + i * frame_size;
         uint32_t size = htonl(frame_size - 4), type = htonl(2);
         memcpy(at, &size, 4);
         memcpy(at + 4, &type, 4);
-        snprintf(at + FRAME_HEADER + 10, 17, "%016zx", i);
+        snprintf(at + FRAME_HEADER + 10, 17, "%016lx", i);
         memset(at + FRAME_HEADER + MESSAGE_HEADER, 'x', body);
     }
     for (int i = 0; i < MOST_OKS; i++)
@@ -235,11 +247,34 @@ static int listen_somewhere(void)
     return fd;
 }
 
+/* Send to everybody who has something coming; whether somebody could have more at once. */
+static int send_to_all(void)
+{
+    int more = 0;
+    struct conn **link = &conns;
+    while (*link) {
+        struct conn *conn = *link;
+        if (conn->fd >= 0 && conn->answers)
+            answer(conn);
+        if (conn->subscribed && has_room(conn))
+            deliver(conn);
+        if (conn->fd < 0) {
+            *link = conn->next;
+            free(conn);
+            continue;
+        }
+        more |= conn->subscribed && has_room(conn);
+        link = &conn->next;
+    }
+    return more;
+}
+
 int main(int argc, char **argv)
 {
     struct epoll_event events[EVENTS];
     struct epoll_event stop = {.events = EPOLLIN, .data.ptr = NULL};
     int listener = listen_somewhere();
+    int more = 0;
     static struct conn door;
     make_frames(argc > 1 ? strtoul(argv[1], NULL, 10) : 200);
     poll_fd = epoll_create1(0);
@@ -248,26 +283,20 @@ int main(int argc, char **argv)
     door.fd = listener;
     watch(&door, EPOLL_CTL_ADD, EPOLLIN);
     for (;;) {
-        int count = epoll_wait(poll_fd, events, EVENTS, -1);
+        int count = epoll_wait(poll_fd, events, EVENTS, more ? 0 : -1);
         for (int i = 0; i < count; i++) {
             struct conn *conn = events[i].data.ptr;
             if (!conn)
                 return 0;
-            if (conn == &door)
+            if (conn == &door) {
                 accept_one(listener);
-            else if (events[i].events & ~EPOLLOUT)
+                continue;
+            }
+            if (events[i].events & EPOLLOUT)
+                watch_output(conn, 0);
+            if (events[i].events & ~EPOLLOUT)
                 receive(conn);
         }
-        for (int i = 0; i < count; i++) {
-            struct conn *conn = events[i].data.ptr;
-            if (conn == &door)
-                continue;
-            if (conn->fd >= 0 && conn->answers)
-                answer(conn);
-            if (conn->fd >= 0 && conn->subscribed)
-                deliver(conn);
-            if (conn->fd < 0)
-                free(conn);
-        }
+        more = send_to_all();
     }
 }

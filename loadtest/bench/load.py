@@ -31,6 +31,7 @@ HEARTBEAT = b"\x00\x00\x00\x0f\x00\x00\x00\x00_heartbeat_"
 STAMPS = struct.Struct(">qq")  # in a body: when it was due, and when it was sent
 RECEIVE = 1 << 20
 SHOWN = 100  # bytes of a frame that tell what it is
+PATIENCE = 180.0  # seconds for a member of a team to be ready, or done
 PR_SET_TIMERSLACK = 29
 
 Report = dict[str, Any]
@@ -201,6 +202,8 @@ class Team:
 
 
 def _receive(pipe: Any) -> Report:
+    if not pipe.poll(PATIENCE):
+        raise RuntimeError(f"nothing was heard of the load for {PATIENCE:.0f} s")
     report: Report = pipe.recv()
     if "error" in report:
         raise RuntimeError(report["error"])

@@ -7,6 +7,7 @@ What it takes is what it writes as JSON: `figures`, a dict of
     skipped                     peers that were not there, each with the reason
     peers                       rows of loadtest.bench.peers.work.run
     nsqd                        rows of loadtest.bench.speed.run
+    failed                      of each thing that was not measured: what, why
 """
 
 import datetime
@@ -17,12 +18,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadtest.bench import chart
+from loadtest.bench import bars, chart
 
 OURS = "nsqcy"
 PAGE, CHART, DATA = "BENCHMARKS.md", "benchmarks.svg", "benchmarks.json"
 BUSY = 0.9  # a process of the load that was busier than this held the daemon back
 CHARTED = 4  # scenarios
+KEPT, MISSED = "kept", "**missed**"
 
 Figures = dict[str, Any]
 Row = dict[str, Any]
@@ -35,11 +37,35 @@ are in [{data}]({data}). Compare figures within this page: those of another
 machine are others.
 """
 
+BARS = """## What we promise ourselves
+
+Bars for nsqd, and what this run found, from the tables below: bodies of 200 bytes, one worker
+unless said; the class is what a message survives. Go nsqd 1.3.0 is a reference that was recorded
+once on a machine of two cores with the same load; it was not in this run (`make bench
+ARGS="all --target=HOST:PORT"` puts one beside). A machine half as fast has half the messages a
+second: multiples are what can be compared between machines. The floor is a server that makes the
+same system calls on the same load, with no broker in it.
+
+"""
+
+AHEAD = """
+Consuming with one acknowledgement for each message, as each broker's own client libraries send it;
+nsqd's figure as a multiple of the other's. The bar is to be ahead in both.
+
+"""
+
+FAILED = """## What failed
+
+Its figures are missing, or are those of fewer rounds.
+
+"""
+
 PEERS = """## Beside other brokers
 
 The same work for all, in turns, on the same machine: every round starts each broker afresh, alone.
 Everything is kept **in memory**, and no broker syncs anything to a disk. Figures are medians of
-{rounds}. "× nsqcy" is a figure divided by that of nsqcy in the same table.
+{rounds}. "× nsqcy" is a figure divided by that of nsqcy in the same round, and the median of
+that.
 
 ![Throughput and CPU time of each broker]({chart})
 """
@@ -76,8 +102,9 @@ FAIRNESS = """### What is not the same for all
 ALONE = """## nsqd alone
 
 The class is what a message survives: all of these queue in memory, and what overflows goes to disk
-without waiting for it. "× floor" is the CPU time as a multiple of that of a server of the same
-system calls without a broker in it, where one was run beside.
+without waiting for it. "× floor" is the CPU time as a multiple of the floor's in the same round,
+where that was run beside. Each figure is the median of as many rounds as the table says, and a note
+is that of the median round. "load" is the CPU time of the load, which shares the cores with nsqd.
 
 """
 
@@ -116,7 +143,7 @@ def write(figures: Figures, folder: Path) -> Path:
 
 def picture(rows: Sequence[Row]) -> str:
     sizes = _distinct(rows, "size")
-    rows = [row for row in rows if row["size"] == sizes[0]]
+    rows = [row for row in rows if row["size"] in sizes[:1]]
     groups = []
     for scenario in _distinct(rows, "scenario")[:CHARTED]:
         bars = [
@@ -132,7 +159,14 @@ def picture(rows: Sequence[Row]) -> str:
 
 
 def page(figures: Figures) -> str:
-    parts = [HEAD.format(data=DATA), _conditions(figures), _peers(figures), _nsqd(figures["nsqd"])]
+    parts = [
+        HEAD.format(data=DATA),
+        _conditions(figures),
+        _bars(figures),
+        _failed(figures["failed"]),
+        _peers(figures),
+        _nsqd(figures["nsqd"]),
+    ]
     return "\n".join(part for part in parts if part).rstrip() + "\n"
 
 
@@ -148,11 +182,47 @@ def _conditions(figures: Figures) -> str:
     return f"## Conditions\n\n| | |\n| --- | --- |\n{lines}"
 
 
+def _bars(figures: Figures) -> str:
+    if not figures["nsqd"]:
+        return ""
+    head = ["work", "", "class", "Go nsqd 1.3.0", "bar", "this run", ""]
+    rows = [_bar(bar, bar.find(figures["nsqd"])) for bar in bars.BARS]
+    return BARS + table(head, rows) + _rivals(figures["peers"])
+
+
+def _bar(bar: bars.Bar, row: Row | None) -> list[str]:
+    about, recorded = [bar.work, bar.figure.about], [bar.go, bar.promise]
+    if row is None:
+        return [*about, "", *recorded, "", "not measured"]
+    found = bar.figure.told(bar.figure.of(row))
+    return [*about, row["durability"], *recorded, found, KEPT if bar.kept(row) else MISSED]
+
+
+def _rivals(peers: Sequence[Row]) -> str:
+    rows = [
+        [
+            f"{rival.name}: {rival.scenario}",
+            f"{times(rival.rate)} ×",
+            f"{times(rival.cpu)} ×",
+            KEPT if rival.ahead else MISSED,
+        ]
+        for rival in bars.rivals(peers, OURS)
+    ]
+    return AHEAD + table(["", "messages a second", "CPU a message", ""], rows) if rows else ""
+
+
+def _failed(failed: Sequence[Row]) -> str:
+    lines = [f"- {each['what']}: {each['why']}\n" for each in failed]
+    return FAILED + "".join(lines) if failed else ""
+
+
 def _peers(figures: Figures) -> str:
     rows = figures["peers"]
-    rounds = max(row["rounds"] for row in rows)
-    times = "one round" if rounds == 1 else f"{rounds} rounds"
-    parts = [PEERS.format(rounds=times, chart=CHART), READING, "### Who, and how\n"]
+    if not rows:
+        return ""
+    most = max(row["rounds"] for row in rows)
+    rounds = "one round" if most == 1 else f"{most} rounds"
+    parts = [PEERS.format(rounds=rounds, chart=CHART), READING, "### Who, and how\n"]
     parts.append(_contestants(figures["contestants"]))
     parts += [f"Not in this run: {reason}.\n" for reason in figures["skipped"].values()]
     for size in _distinct(rows, "size"):
@@ -172,20 +242,19 @@ def _contestants(contestants: Sequence[Row]) -> str:
 
 
 def _work(rows: Sequence[Row]) -> str:
-    ours = next((row for row in rows if row["contestant"] == OURS), rows[0])
     head = ["", "class", "msg/s", "× nsqcy", "CPU µs/msg", "× nsqcy"]
     head += ["load µs/msg", "load busy", "RSS MB", "messages"]
-    return table(head, [_work_row(row, ours) for row in rows])
+    return table(head, [_work_row(row) for row in rows])
 
 
-def _work_row(row: Row, ours: Row) -> list[str]:
+def _work_row(row: Row) -> list[str]:
     return [
         row["contestant"],
         row["durability"],
         f"{row['rate']:,.0f}" + (" †" if row["load_busy"] > BUSY else ""),
-        ratio(row["rate"], ours["rate"]),
+        times(row["rate_times"]),
         f"{row['daemon_us']:.2f}",
-        ratio(row["daemon_us"], ours["daemon_us"]),
+        times(row["cpu_times"]),
         f"{row['load_us']:.2f}",
         f"{row['load_busy']:.0%}",
         f"{row['rss'] / 1e6:,.0f}",
@@ -222,18 +291,20 @@ def _nsqd(rows: Sequence[Row]) -> str:
         "× floor",
         "load µs/msg",
         "RSS MB",
+        "rounds",
         "note",
     ]
     body = [
         [
             row["scenario"],
-            str(row.get("workers") or ""),
-            row.get("durability", "memory"),
+            str(row["workers"] or ""),
+            row["durability"],
             f"{row['rate']:,.0f}",
             f"{row['daemon_us']:.3f}",
-            f"{row['floors']:.2f}" if row.get("floors") else "",
+            times(row["floors"]),
             f"{row['load_us']:.3f}",
             f"{row['rss'] / 1e6:,.0f}",
+            str(row["rounds"]),
             row["note"],
         ]
         for row in rows
@@ -241,11 +312,11 @@ def _nsqd(rows: Sequence[Row]) -> str:
     return ALONE + table(head, body)
 
 
-def ratio(value: float, base: float) -> str:
-    if not base:
+def times(multiple: float) -> str:
+    """Nothing, for one that is not known."""
+    if not multiple:
         return ""
-    times = value / base
-    return f"{times:.2f}" if times < 10 else f"{times:.0f}"
+    return f"{multiple:.2f}" if multiple < 10 else f"{multiple:.0f}"
 
 
 def _distinct(rows: Iterable[Row], key: str) -> list[Any]:

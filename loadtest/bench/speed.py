@@ -1,10 +1,12 @@
 """How a scenario is measured and told: messages a second, CPU microseconds of the daemon for each.
 
-Owns what scenarios are made of: settings, results, teams of the usual load. Knows no scenario;
-those are in loadtest/bench/scenarios.
+Owns what scenarios are made of: settings, rounds, results, teams of the usual load. Knows no
+scenario; those are in loadtest/bench/scenarios.
 
 The daemon's CPU time is that of all its processes. On a machine with few cores the load competes
-with the daemon: compare the CPU a message between runs, and rates only within one.
+with the daemon: compare the CPU a message between runs, and rates only within one. A machine may
+be twice as fast a minute later, so what is compared runs in turns in every round, and a ratio is
+the median of those of the rounds.
 """
 
 import statistics
@@ -75,12 +77,27 @@ class Settings:
     scale: float = 1.0
     repeat: int = 3
     target: Daemon | None = None
+    deadline: float = float("inf")  # no round but the first begins that would end later
+
+    def rounds(self) -> Iterator[int]:
+        """As often as is wanted and there is time for."""
+        longest = 0.0
+        for number in range(self.repeat):
+            began = time.monotonic()
+            if number and began + longest > self.deadline:
+                return
+            yield number
+            longest = max(longest, time.monotonic() - began)
 
     def count(self, messages: int) -> int:
         return max(BATCH * 4, int(messages * self.scale) // (BATCH * 4) * BATCH * 4)
 
     def some(self, things: int, least: int = 1) -> int:
         return max(least, int(things * self.scale))
+
+    def seconds(self, usual: float) -> float:
+        """A time that a run of a small scale has less of, and no run has more of."""
+        return usual * min(1.0, self.scale)
 
     @property
     def body(self) -> bytes:
@@ -214,18 +231,38 @@ def told(name: str, figures: dict[str, float], unit: float = 1.0, digits: int = 
     return f"{name} p50 {p50:.{digits}f}, p99 {p99:.{digits}f}, p99.9 {p999:.{digits}f}"
 
 
-def medians(results: list[Result]) -> list[Result]:
-    """One result for each scenario: the median run. The floor is the median of its runs."""
-    found = []
-    for name in dict.fromkeys(result.scenario for result in results):
-        runs = sorted(
-            (result for result in results if result.scenario == name), key=lambda one: one.rank
-        )
-        median = runs[(len(runs) - 1) // 2]
-        if floors := [each.floor_cpu / each.messages for each in runs if each.floor_cpu]:
-            median.floor_cpu = statistics.median(floors) * median.messages
-        found.append(median)
-    return found
+def row(name: str, runs: list[Result]) -> dict[str, Any]:
+    """What a scenario's runs under one title come to: medians, each figure by itself. The note, and
+    what else was measured, are those of the run that is the median by its rank."""
+    shown = sorted(runs, key=lambda one: one.rank)[(len(runs) - 1) // 2]
+
+    def of(figure: Callable[[Result], float]) -> float:
+        return statistics.median_low(figure(one) for one in runs)
+
+    return {
+        "name": name,
+        "scenario": shown.scenario,
+        "workers": shown.workers,
+        "durability": shown.durability,
+        "messages": shown.messages,
+        "rounds": len(runs),
+        "rate": of(lambda one: one.rate),
+        "daemon_us": of(lambda one: one.daemon_us),
+        "busiest_us": of(lambda one: one.busiest_us),
+        "floors": of(lambda one: one.floors),
+        "load_us": of(lambda one: one.load_us),
+        "rss": of(lambda one: one.rss),
+        "pss": of(lambda one: one.pss),
+        "figures": shown.figures,
+        "note": shown.note,
+        "runs": [asdict(one) for one in runs],
+    }
+
+
+def rows(name: str, results: list[Result]) -> list[dict[str, Any]]:
+    """One for each title that a scenario's results have."""
+    titles = dict.fromkeys(each.scenario for each in results)
+    return [row(name, [each for each in results if each.scenario == title]) for title in titles]
 
 
 HEADER = (
@@ -234,44 +271,70 @@ HEADER = (
 )
 
 
-def row(result: Result) -> str:
-    floors = f"{result.floors:.2f}" if result.floor_cpu else ""
+def line(row: dict[str, Any]) -> str:
+    floors = f"{row['floors']:.2f}" if row["floors"] else ""
     return (
-        f"{result.scenario:34} {result.rate:>10,.0f} {result.daemon_us:>10.3f} {floors:>7} "
-        f"{result.load_us:>11.3f} {result.rss / 1e6:>7.0f} {result.pss / 1e6:>7.0f}"
-        f"{'  ' + result.note if result.note else ''}"
+        f"{row['scenario']:34} {row['rate']:>10,.0f} {row['daemon_us']:>10.3f} {floors:>7} "
+        f"{row['load_us']:>11.3f} {row['rss'] / 1e6:>7.0f} {row['pss'] / 1e6:>7.0f}"
+        f"{'  ' + row['note'] if row['note'] else ''}"
     )
+
+
+# -- all of them
 
 
 Runs = Callable[[Settings], Iterator[Result]]
 
 
+@dataclass(frozen=True)
+class Scenario:
+    runs: Runs
+    about: str
+    quick: bool = False  # one of those that run when none is named
+    seconds: float = 10.0  # that three rounds take; its share where all have to end in time
+
+
+@dataclass
+class Found:
+    """Rows of scenarios, and what came in between."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    failed: list[dict[str, str]] = field(default_factory=list)
+
+
+def failure(what: str, error: Exception) -> dict[str, str]:
+    """For a reader: the last line of what an error says."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return {"what": what, "why": lines[-1]}
+
+
 def run(
-    settings: Settings, chosen: dict[str, Runs], say: Callable[[str], None]
-) -> list[dict[str, Any]]:
-    """The medians of the scenarios chosen, told one by one."""
-    rows = []
+    settings: Settings,
+    chosen: dict[str, Scenario],
+    say: Callable[[str], None],
+    end: float = float("inf"),
+) -> Found:
+    """The scenarios chosen, told one by one. One that fails does not keep the others from theirs.
+
+    Each has its share of the time until the end, and what those before it have left over.
+    """
+    found = Found()
     say(HEADER)
+    shares = sum(each.seconds for each in chosen.values())
     for name, scenario in chosen.items():
+        now = time.monotonic()
+        settings.deadline = now + (end - now) * scenario.seconds / shares
+        shares -= scenario.seconds
+        results: list[Result] = []
         try:
-            results = list(scenario(settings))
+            for result in scenario.runs(settings):
+                results.append(result)
         except NotOffered as error:
             say(f"{name}: left out, {error}")
-            continue
-        for result in medians(results):
-            say(row(result))
-            runs = [each for each in results if each.scenario == result.scenario]
-            rows.append(
-                asdict(result)
-                | {
-                    "name": name,
-                    "rate": result.rate,
-                    "daemon_us": result.daemon_us,
-                    "load_us": result.load_us,
-                    "busiest_us": result.busiest_us,
-                    "floors": result.floors,
-                    "runs_daemon_us": [each.daemon_us for each in runs],
-                    "median_rate": statistics.median(each.rate for each in runs),
-                }
-            )
-    return rows
+        except Exception as error:
+            say(f"{name}: failed, {error}")
+            found.failed.append(failure(name, error))
+        for each in rows(name, results):
+            say(line(each))
+            found.rows.append(each)
+    return found

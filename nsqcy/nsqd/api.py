@@ -285,6 +285,7 @@ def stats(api: "Api", request: Request) -> Reply:
         channel=params.get("channel", ""),
         include_clients=_BOOLEANS.get(params.get("include_clients", ""), True),
         include_mem=_BOOLEANS.get(params.get("include_mem", ""), True),
+        ledger=_BOOLEANS.get(params.get("ledger", ""), False),
     )
     return Reply(200, api.backend.stats(query), JSON if query.json else PLAIN)
 

@@ -40,6 +40,7 @@ from nsqcy.nsqd.stats import Query
 from nsqcy.nsqd.turns import Turns
 from nsqcy.nsqd.worker import Boot
 from nsqcy.options import TLS_REQUIRED, Value
+from nsqcy.policies import Policies
 from nsqcy.process.control import Answer, CallTimeout, ChannelClosed, RemoteError, Request
 from nsqcy.web.http import HttpServer, Make
 
@@ -157,6 +158,7 @@ class Engine:
                 "sync_every": options.sync_every,
                 "sync_timeout": options.sync_timeout,
             },
+            policies=Policies.from_json(boot.context["policies"]),
             on_event=Herald(self._report),
             log=boot.log,
         )
@@ -435,7 +437,7 @@ class Engine:
         return self._on_channel(topic, channel, lambda found: found.delete_channel(channel))
 
     def on_empty_channel(self, topic: str, channel: str) -> Outcome:
-        return self._on_channel(topic, channel, lambda found: found.channels[channel].empty())
+        return self._on_channel(topic, channel, lambda found: found.empty_channel(channel))
 
     def on_pause_channel(self, topic: str, channel: str, paused: bool) -> Outcome:
         def pause(found: Topic) -> None:

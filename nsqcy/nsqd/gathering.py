@@ -37,6 +37,7 @@ class Client(Counted, Protocol):
 
 
 class Channel(Counted, Protocol):
+    def ledger(self) -> dict[str, Any]: ...
     @property
     def consumers(self) -> Sequence[Any]: ...
 
@@ -100,7 +101,10 @@ class Walk:
     def _channel(self, channel: Channel) -> str:
         self._slices.step()
         clients = self._clients(list(channel.consumers)) if self._query.include_clients else None
-        return self._form.channel(channel.counters(), clients)
+        counters = channel.counters()
+        if self._query.ledger and self._query.json:
+            counters["ledger"] = channel.ledger()
+        return self._form.channel(counters, clients)
 
     def _clients(self, clients: Iterable[Client]) -> list[str]:
         form, topic, now, step = self._form, self._query.topic, self._now, self._slices.step

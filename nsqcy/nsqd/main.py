@@ -23,7 +23,8 @@ from nsqcy import config, listeners, log
 from nsqcy.errors import StartError, Stop
 from nsqcy.nsqd import activation
 from nsqcy.nsqd.launcher import Launcher
-from nsqcy.nsqd.options import NSQD, NsqdOptions, derive, resolve
+from nsqcy.nsqd.options import NSQD, NsqdOptions, derive, policies, resolve
+from nsqcy.policies import Policies
 from nsqcy.process import datapath, openfiles, service, spawn
 
 ENGINE = "nsqcy.nsqd.engine:Engine"
@@ -58,7 +59,8 @@ def _run(argv: Sequence[str]) -> int:
         notifier = service.notifier(os.environ, lines)
         options = derive(options, {each.kind: each.port for each in bound})
         _import(options, lines, notifier)
-        return _serve(options, argv, lines, bound, lock_fd, tls, notifier)
+        context = _context(options, policies(settings, options), bound, tls)
+        return _serve(options, context, argv, lines, bound, lock_fd, notifier)
     except BaseException:
         for each in bound:
             each.close()
@@ -129,14 +131,14 @@ def _import(options: NsqdOptions, lines: log.Log, notifier: service.Notifier) ->
 
 def _serve(
     options: NsqdOptions,
+    context: dict[str, Any],
     argv: Sequence[str],
     lines: log.Log,
     bound: list[listeners.Listener],
     lock_fd: int,
-    tls: dict[str, Any] | None,
     notifier: service.Notifier,
 ) -> int:
-    launcher = Launcher(options.workers, lock_fd, _context(options, bound, tls), ENGINE)
+    launcher = Launcher(options.workers, lock_fd, context, ENGINE)
     born = [launcher.launch(worker) for worker in range(options.workers)]
 
     from nsqcy.nsqd.master import Master, Reread
@@ -156,11 +158,15 @@ def _serve(
 
 
 def _context(
-    options: NsqdOptions, bound: list[listeners.Listener], tls: dict[str, Any] | None
+    options: NsqdOptions,
+    by_topic: Policies,
+    bound: list[listeners.Listener],
+    tls: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """What every worker is told."""
     return {
         "options": options.dump(),
+        "policies": by_topic.to_json(),
         "log": {
             "prefix": options.log_prefix,
             "level": options.log_level,

@@ -9,7 +9,7 @@ import re
 import zlib
 from collections.abc import Mapping
 
-from nsqcy.config import Settings
+from nsqcy.config import Settings, TopicSection
 from nsqcy.daemon_options import (
     CONFIG,
     DEBUG_REMOTE,
@@ -23,6 +23,7 @@ from nsqcy.daemon_options import (
     refuse,
 )
 from nsqcy.durations import HOUR, MILLISECOND, MINUTE, SECOND
+from nsqcy.errors import ConfigError
 from nsqcy.names import quote
 from nsqcy.options import (
     BOOL,
@@ -39,6 +40,13 @@ from nsqcy.options import (
     Options,
     OptionTable,
     Rule,
+)
+from nsqcy.policies import (
+    DURABILITIES,
+    PATTERN_ALLOWED,
+    Policies,
+    TopicPolicy,
+    can_match,
 )
 from nsqcy.process.limits import available_memory, usable_cpus
 
@@ -203,6 +211,33 @@ STORAGE = (
         0,
         "bytes of messages a worker keeps in memory; 0 for half of what is free over the workers",
         rule=NOT_NEGATIVE,
+    ),
+    Option(
+        "durability",
+        STRING,
+        "memory",
+        "what a publish waits for: memory for nothing, os until it is written, fsync until synced",
+        example="fsync",
+        rule=Rule("memory, os or fsync", lambda value: value in DURABILITIES),
+        per_topic=True,
+    ),
+    Option(
+        "retention-time",
+        DURATION,
+        0,
+        "time for which messages are kept that every channel is done with; 0 for no such limit",
+        example=24 * HOUR,
+        rule=NOT_NEGATIVE,
+        per_topic=True,
+    ),
+    Option(
+        "retention-bytes",
+        INT,
+        0,
+        "bytes of messages to keep that every channel is done with; 0 for no such limit",
+        example=10 << 30,
+        rule=NOT_NEGATIVE,
+        per_topic=True,
     ),
     Option(
         "queue-scan-worker-pool-max",
@@ -385,6 +420,9 @@ class NsqdOptions(Options):
     sync_every: int
     sync_timeout: int
     memory_bytes: int
+    durability: str
+    retention_time: int
+    retention_bytes: int
     queue_scan_worker_pool_max: int
     queue_scan_selection_count: int
     msg_timeout: int
@@ -432,11 +470,19 @@ def resolve(settings: Settings) -> NsqdOptions:
     _check_percentiles(settings, options)
     obey_rules(settings, settings.values)
     _check_statsd(settings, options)
+    for section in settings.topics:
+        _check_topics(settings, section)
     _warn(settings, options)
     return options.replace(
         max_input_bytes=_input_bytes(settings, options),
         memory_bytes=options.memory_bytes or available_memory() // 2 // options.workers,
     )
+
+
+def policies(settings: Settings, options: NsqdOptions) -> Policies:
+    """What the options, and what was said of topics, come to for each topic."""
+    default = TopicPolicy(options.durability, options.retention_time, options.retention_bytes)
+    return Policies(default, [(each.pattern, each.values) for each in settings.topics])
 
 
 def derive(options: NsqdOptions, ports: Mapping[str, int]) -> NsqdOptions:
@@ -487,6 +533,17 @@ def _check_percentiles(settings: Settings, options: NsqdOptions) -> None:
 def _check_statsd(settings: Settings, options: NsqdOptions) -> None:
     if options.statsd_address and options.statsd_interval <= SECOND:
         raise refuse(settings, "--statsd-interval must be > 1s", "statsd_interval")
+
+
+def _check_topics(settings: Settings, section: TopicSection) -> None:
+    if not can_match(section.pattern):
+        problem = f"no topic is meant by {quote(section.pattern)}"
+        raise ConfigError(section.path, section.line, problem, PATTERN_ALLOWED)
+    for name, value in section.values.items():
+        option = settings.table.by_topic_key[name]
+        if option.rule and not option.rule.holds(value):
+            problem = f"{name}: invalid value {quote(option.show(value))}"
+            raise ConfigError(section.path, section.lines[name], problem, option.rule.text)
 
 
 def _warn(settings: Settings, options: NsqdOptions) -> None:

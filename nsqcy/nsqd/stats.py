@@ -28,13 +28,15 @@ LATENCY = "e2e_processing_latency"
 
 
 class Query(NamedTuple):
-    """What was asked for.  `topic` and `channel` keep only those of that name; "" keeps all."""
+    """What was asked for.  `topic` and `channel` keep only those of that name; "" keeps all.
+    `ledger`: what became of every message of a channel; JSON only."""
 
     json: bool = False
     topic: str = ""
     channel: str = ""
     include_clients: bool = True
     include_mem: bool = True
+    ledger: bool = False
 
 
 class Head(NamedTuple):

@@ -13,7 +13,7 @@ from conftest import Starter
 from crowd import Loop, homes
 from daemon import Nsqd
 from encoded import client_context, connect
-from web import eventually
+from web import Web, eventually
 
 MEMORY_KEYS = [
     *("heap_objects", "heap_idle_bytes", "heap_in_use_bytes", "heap_released_bytes"),
@@ -265,3 +265,60 @@ def test_a_worker_that_is_down(nsqd: Starter) -> None:
     assert {stats["health"] for stats in seen} <= {health, "OK"}
     eventually(lambda: daemon.web.stats()["health"] == "OK", timeout=20)
     assert list(daemon.web.topics()) == ["a", "b"]
+
+
+@pytest.mark.ours
+def test_the_durability_of_a_topic_that_has_one(nsqd: Starter, tmp_path: Path) -> None:
+    file = tmp_path / "nsqd.ini"
+    file.write_text("[nsqd]\n[topic safe.*]\ndurability = fsync\n[topic *.b]\ndurability = os\n")
+    daemon = nsqd(args=(f"--config={file}",))
+    names = ["plain", "safe.a", "safe.b", "safe.c#ephemeral"]
+    for name in names:
+        daemon.web.create(name, "c")
+    expected = [None, "fsync", "os", None]
+    assert [daemon.web.topics()[name].get("durability") for name in names] == expected
+    daemon.stop()
+    daemon.start()
+    assert [daemon.web.topics()[name].get("durability") for name in names[:3]] == expected[:3]
+
+
+def balanced(web: Web, topic: str) -> dict[str, dict[str, int]]:
+    """The ledger of each channel, which balances; without its zeros."""
+    (found,) = web.stats(topic=topic, ledger="true")["topics"]
+    ledgers = {}
+    for channel in found["channels"]:
+        ledger = channel["ledger"]
+        flat = {**ledger, **ledger["dropped"]}
+        del flat["dropped"]
+        assert flat["received"] == sum(flat.values()) - flat["received"]
+        assert (flat["queued"], flat["in_flight"]) == (channel["depth"], channel["in_flight_count"])
+        ledgers[channel["channel_name"]] = {key: count for key, count in flat.items() if count}
+    return ledgers
+
+
+@pytest.mark.ours
+def test_the_ledger_of_a_channel(nsqd: Starter) -> None:
+    daemon = nsqd(mem_queue_size=5)
+    for topic in ("a", "b", "c"):  # of every worker
+        daemon.web.create(topic, "kept", "emptied", "x#ephemeral")
+        daemon.connect().pub(topic, *[b"x"] * 9)
+        consumer = daemon.connect().sub(topic, "kept", rdy=4)
+        one, two, _, _ = consumer.messages(4)
+        consumer.rdy(0)
+        consumer.fin(one)
+        consumer.req(two, 60_000)
+        eventually(lambda: balanced(daemon.web, topic)["kept"].get("deferred"))  # noqa: B023
+        daemon.web.do("empty", topic, "emptied")
+        assert balanced(daemon.web, topic) == {
+            "kept": {"received": 9, "finished": 1, "queued": 5, "in_flight": 2, "deferred": 1},
+            "emptied": {"received": 9, "emptied": 9},
+            "x#ephemeral": {"received": 9, "queued": 5, "overflow": 4},
+        }
+    assert "ledger" not in daemon.web.stats(topic="a")["topics"][0]["channels"][0]
+    daemon.stop()
+    daemon.start()
+    for topic in ("a", "b", "c"):
+        assert balanced(daemon.web, topic) == {
+            "kept": {"received": 8, "queued": 7, "deferred": 1},
+            "emptied": {},
+        }

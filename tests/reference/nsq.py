@@ -65,6 +65,7 @@ class Channel:
         self.finish_count = 0
         self.dropped_count = 0
         self.lost_count = 0  # emptied
+        self.missing_count = 0  # a crash left nothing of them
         self.carried = 0  # there before a restart
         self.latencies: list[int] = []  # of finished messages, from their publish
 
@@ -216,7 +217,7 @@ class Channel:
         for copy in self.deferred:
             copy.due += passed
         self.message_count = self.requeue_count = self.timeout_count = self.finish_count = 0
-        self.dropped_count = self.lost_count = 0
+        self.dropped_count = self.lost_count = self.missing_count = 0
         self.latencies.clear()
         self.carried = len(self.waiting) + len(self.deferred)
 
@@ -229,6 +230,7 @@ class Channel:
             + self.finish_count
             + self.dropped_count
             + self.lost_count
+            + self.missing_count
         )
 
 

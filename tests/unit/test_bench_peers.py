@@ -5,10 +5,14 @@ Protocols are tried with recorded conversations; where a broker is installed, wi
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
+import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,8 +22,11 @@ import pytest
 
 pytest.importorskip("Cython")
 
-from loadtest.bench import everything, procfs
+from web import eventually
+
+from loadtest.bench import bars, everything, procfs
 from loadtest.bench.peers import packages, servers
+from loadtest.bench.scenarios import SCENARIOS
 from loadtest.bench.speed import Result
 
 Pieces = list[tuple[Any, ...]]
@@ -341,20 +348,84 @@ def test_the_real_one_loses_no_message(drivers: Any, kind: str) -> None:
 # -- the whole command, with nobody beside
 
 
+ROOT = Path(everything.__file__).parents[2]
+WORDS = ["all", "--brokers=nobody", "--no-install", "--scale=0.002", "--rounds=1"]
+
+
+class Command:
+    """`make bench`, whose temporary files and page go where the test wants them."""
+
+    def __init__(self, folder: Path, *more: str) -> None:
+        self.docs, self.temporary = folder / "docs", folder / "temporary"
+        self.temporary.mkdir()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "loadtest.bench", *WORDS, f"--docs={self.docs}", *more],
+            cwd=ROOT,
+            env=os.environ | {"TMPDIR": str(self.temporary), "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        self.output = self._process.stdout
+
+    def interrupt(self) -> None:
+        """As a terminal does: everybody hears of it."""
+        os.killpg(self._process.pid, signal.SIGINT)
+
+    def end(self) -> int:
+        self.output.read()
+        return self._process.wait()
+
+    def left(self) -> list[object]:
+        """Files that it has not removed, and processes that it has not ended."""
+        mark = f"TMPDIR={self.temporary}".encode()
+        running = []
+        for each in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if mark in each.read_bytes():
+                    running.append(each)
+        return [*running, *self.temporary.iterdir()]
+
+    def __enter__(self) -> "Command":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self.output.close()
+
+
 def test_the_whole_command(drivers: Any, tmp_path: Path) -> None:
-    parser = argparse.ArgumentParser()
-    everything.configure(parser)
-    words = ["--brokers=nobody", "--no-install", "--no-alone", "--scale=0.001", "--rounds=1"]
-    args = parser.parse_args([*words, f"--docs={tmp_path}"])
-    said: list[str] = []
-    everything.run_all(args, said.append)
-    figures = json.loads((tmp_path / "benchmarks.json").read_text())
+    with Command(tmp_path) as command:
+        assert command.end() == 0
+        eventually(lambda: not command.left())
+    figures = json.loads((command.docs / "benchmarks.json").read_text())
+    assert figures["failed"] == []
     assert {row["contestant"] for row in figures["peers"]} == {"nsqcy"}
     assert {(row["rounds"], len(row["runs"])) for row in figures["peers"]} == {(1, 1)}
-    page = (tmp_path / "BENCHMARKS.md").read_text()
+    assert {row["name"] for row in figures["nsqd"]} == set(SCENARIOS)
+    assert [bar.row for bar in bars.BARS if bar.find(figures["nsqd"]) is None] == []
+    page = (command.docs / "BENCHMARKS.md").read_text()
     for row in figures["peers"]:
         assert f" {row['messages']:,} |" in page
-    assert "is written" in said[-1]
+    for bar in bars.BARS:
+        assert f"| {bar.work} | {bar.figure.about} |" in page
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "beside"])
+def test_an_interrupted_command_leaves_nothing(drivers: Any, tmp_path: Path, alone: bool) -> None:
+    more = [] if alone else ["--no-alone", "--rounds=1000"]
+    with Command(tmp_path, *more) as command:
+        for line in command.output:
+            if line.startswith("MPUB" if alone else "  round 1"):
+                break
+        assert command.left()
+        command.interrupt()
+        assert command.end() == 128 + signal.SIGINT
+        eventually(lambda: not command.left())
+    assert not command.docs.exists()
 
 
 # -- rounds
@@ -367,9 +438,54 @@ def test_each_figure_is_the_median_of_its_own(drivers: Any) -> None:
         work.Run("a", Result(work.PUBLISH, 100, seconds, cpu, 0.0, note="memory"), 0.5)
         for seconds, cpu in ((1.0, 3e-4), (2.0, 2e-4), (4.0, 1e-4))
     ]
-    (row,) = work.medians(runs)
+    (row,) = work.medians(runs, "a")
     assert (row["rate"], row["daemon_us"]) == (50.0, pytest.approx(2.0))
     assert [run["seconds"] for run in row["runs"]] == [1.0, 2.0, 4.0]
+
+
+def test_multiples_are_those_of_one_round(drivers: Any) -> None:
+    """A machine that has become slower has done so for all."""
+    from loadtest.bench.peers import work
+
+    def run(name: str, number: int, seconds: float) -> Any:
+        return work.Run(name, Result(work.PUBLISH, 100, seconds, seconds, 0.0), 0.5, round=number)
+
+    ours = [run("ours", number, slow) for number, slow in ((1, 1.0), (2, 4.0), (3, 2.0))]
+    theirs = [run("theirs", number, 2 * slow) for number, slow in ((2, 4.0), (3, 2.0), (4, 9.0))]
+    base, other = work.medians([*ours, *theirs], "ours")
+    assert (base["rate_times"], base["cpu_times"], base["rounds"]) == (1, 1, 3)
+    assert (other["rate_times"], other["cpu_times"], other["rounds"]) == (0.5, 2, 3)
+    (alone,) = work.medians(theirs, "ours")
+    assert alone["rate_times"] == 0
+
+
+def test_bars_and_rounds_have_the_same_names(drivers: Any) -> None:
+    from loadtest.bench.peers import work
+
+    assert set(bars.ACKNOWLEDGED) == {work.CONSUME, work.TURNS}
+
+
+class Failing:
+    name = "failing"
+
+    def start(self) -> contextlib.AbstractContextManager[None]:
+        raise RuntimeError("it does not start:\nno such luck")
+
+
+def test_a_broker_that_fails_is_told_and_stops_no_other(
+    drivers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from loadtest.bench.peers import work
+
+    one = work.Run("idle", Result(work.PUBLISH, 100, 1.0, 1.0, 0.0), 0.5)
+    monkeypatch.setattr(work.Turn, "__post_init__", lambda turn: None)
+    monkeypatch.setattr(work.Turn, "all", lambda turn: [dataclasses.replace(one)])
+    drivers_there: Any = [Failing(), Idle(lambda: None)]
+    found = work.run(drivers_there, work.Settings(rounds=2), lambda text: None)
+    assert [(row["contestant"], row["rounds"]) for row in found.rows] == [("idle", 2)]
+    assert found.failed == [
+        {"what": f"failing, round {number}", "why": "no such luck"} for number in (1, 2)
+    ]
 
 
 class Idle:

@@ -17,13 +17,19 @@ def row(contestant: str, scenario: str, **fields: Any) -> dict[str, Any]:
         "durability": "memory",
         "messages": 1000,
         "rate": 1_000_000.0,
+        "rate_times": 1.0,
         "daemon_us": 0.25,
+        "cpu_times": 1.0,
         "load_us": 0.125,
         "load_busy": 0.5,
         "rss": 64_000_000,
         "size": 200,
         "rounds": 3,
     } | fields
+
+
+def slow(scenario: str, **fields: Any) -> dict[str, Any]:
+    return row("Slow & Co", scenario, rate_times=0.251, cpu_times=12.4, **fields)
 
 
 def figures() -> dict[str, Any]:
@@ -44,14 +50,15 @@ def figures() -> dict[str, Any]:
         "skipped": {"other": "other is not installed, and only root can install it"},
         "peers": [
             row("nsqcy", "publish"),
-            row("Slow & Co", "publish", rate=250_000.0, daemon_us=3.0, load_busy=0.95),
+            slow("publish", rate=250_000.0, daemon_us=3.0, load_busy=0.95),
             row("nsqcy", "memory", idle_rss=50e6, bytes_each=240.0),
             row("Slow & Co", "memory", idle_rss=9e6, bytes_each=1234.0),
         ],
         "nsqd": [
-            row("", "MPUB", workers=2, note="p50 1 us", floors=2.5),
-            row("", "PUB", workers=2, note=""),
+            row("", "MPUB", name="batches", workers=2, note="p50 1 us", floors=2.5),
+            row("", "PUB", name="pipe", workers=2, note="", floors=0.0),
         ],
+        "failed": [{"what": "latency", "why": "the connection was closed"}],
     }
 
 
@@ -93,12 +100,24 @@ def test_it_tells_when_and_on_what(page: str) -> None:
 def test_nsqd_alone_has_its_table(page: str) -> None:
     assert cells(page, "MPUB")[0][1:3] == ["2", "memory"]
     assert cells(page, "MPUB")[0][5] == "2.50"
-    assert cells(page, "MPUB")[0][-1] == "p50 1 us"
+    assert cells(page, "MPUB")[0][-2:] == ["3", "p50 1 us"]
     assert cells(page, "PUB")[0][5] == ""
 
 
 def test_no_figure_of_nsqd_alone_no_table() -> None:
-    assert "nsqd alone" not in report.page(figures() | {"nsqd": []})
+    text = report.page(figures() | {"nsqd": []})
+    assert "nsqd alone" not in text and "promise" not in text
+
+
+def test_it_tells_what_failed(page: str) -> None:
+    assert "- latency: the connection was closed\n" in page
+    assert "failed" not in report.page(figures() | {"failed": []})
+
+
+def test_no_figure_of_anybody_is_a_page_too(tmp_path: Path) -> None:
+    text = report.write(figures() | {"nsqd": [], "peers": []}, tmp_path).read_text()
+    assert "- latency: " in text and "Beside" not in text
+    ElementTree.parse(tmp_path / report.CHART)
 
 
 def test_the_machine_is_not_named(page: str) -> None:
@@ -152,5 +171,5 @@ def test_figures_have_three_digits(value: float, text: str) -> None:
     assert chart.short(value) == text
 
 
-def test_another_base_another_ratio() -> None:
-    assert [report.ratio(1, 0), report.ratio(1, 3), report.ratio(50, 4)] == ["", "0.33", "12"]
+def test_multiples_have_no_more_digits_than_they_need() -> None:
+    assert [report.times(multiple) for multiple in (0.0, 1 / 3, 12.5)] == ["", "0.33", "12"]

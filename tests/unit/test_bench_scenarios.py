@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import select
 import socket
 import time
 from collections.abc import Iterator
@@ -156,23 +158,101 @@ def result(scenario: str, cpu: float, **fields: object) -> speed.Result:
     return speed.Result(scenario, 100, 1.0, cpu, 1.0, **fields)  # type: ignore[arg-type]
 
 
-def test_the_median_run_is_shown_with_the_median_floor() -> None:
-    runs = [result("a", cpu, floor_cpu=ground) for cpu, ground in ((3, 9), (1, 1), (2, 2))]
+def test_a_row_has_medians_and_multiples_are_those_of_one_round() -> None:
+    runs = [result("a", cpu, floor_cpu=ground) for cpu, ground in ((3, 1), (1, 1), (2, 4))]
     runs.append(result("b", 7))
-    shown = speed.medians(runs)
-    assert [(each.scenario, each.daemon_cpu, each.floor_cpu) for each in shown] == [
-        ("a", 2, 2),
-        ("b", 7, 0),
+    rows = speed.rows("name", runs)
+    assert [(each["name"], each["scenario"], each["rounds"]) for each in rows] == [
+        ("name", "a", 3),
+        ("name", "b", 1),
     ]
-    assert [each.floors for each in shown] == [1, 0]
+    # Not 2 over 1, the ratio of medians: the rounds had 3, 1 and a half.
+    assert [(each["daemon_us"], each["floors"]) for each in rows] == [(20_000, 1), (70_000, 0)]
 
 
-def test_another_figure_may_say_which_run_is_the_median() -> None:
+def test_what_else_was_measured_is_of_the_median_run_by_it() -> None:
     runs = [
-        result("a", cpu, figures={"p99_us": late}, order="p99_us")
+        result("a", cpu, figures={"p99_us": late, "p50_us": cpu}, order="p99_us", note=f"{late} us")
         for cpu, late in ((1, 30), (2, 10), (3, 20))
     ]
-    assert speed.medians(runs)[0].daemon_cpu == 3
+    (row,) = speed.rows("", runs)
+    assert (row["figures"], row["note"]) == ({"p99_us": 20, "p50_us": 3}, "20 us")
+    assert row["daemon_us"] == 20_000
+
+
+# -- rounds, and failures
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [0.0]
+    monkeypatch.setattr(speed.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_no_round_but_the_first_begins_that_would_end_too_late(clock: list[float]) -> None:
+    def rounds(deadline: float) -> int:
+        clock[0] = 0.0
+        done = 0
+        for _ in speed.Settings(repeat=9, deadline=deadline).rounds():
+            done += 1
+            clock[0] += 10
+        return done
+
+    assert [rounds(each) for each in (-1.0, 35.0, 40.0, float("inf"))] == [1, 3, 4, 9]
+
+
+def test_what_one_scenario_leaves_over_others_have(clock: list[float]) -> None:
+    deadlines = []
+
+    def runs(settings: speed.Settings) -> Iterator[speed.Result]:
+        deadlines.append(settings.deadline - clock[0])
+        clock[0] += 5
+        yield result("row", 1)
+
+    chosen = {f"s{n}": speed.Scenario(runs, "", seconds=n) for n in (10, 20, 30)}
+    speed.run(speed.Settings(), chosen, lambda text: None, end=60.0)
+    assert deadlines == pytest.approx([10, 55 * 20 / 50, 50])
+
+
+def test_a_scenario_that_fails_is_told_and_stops_no_other() -> None:
+    def fails(settings: speed.Settings) -> Iterator[speed.Result]:
+        yield result("half", 1)
+        raise RuntimeError("Traceback\n  of a member\nOSError: gone\n")
+
+    def works(settings: speed.Settings) -> Iterator[speed.Result]:
+        yield result("whole", 1)
+
+    chosen = {"bad": speed.Scenario(fails, ""), "good": speed.Scenario(works, "")}
+    said: list[str] = []
+    found = speed.run(speed.Settings(), chosen, said.append)
+    assert [row["scenario"] for row in found.rows] == ["half", "whole"]
+    assert found.failed == [{"what": "bad", "why": "OSError: gone"}]
+    assert any("of a member" in line for line in said)
+
+
+def test_a_load_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hanging(team: load.Team, index: int) -> None:
+        select.select([], [], [])
+
+    monkeypatch.setattr(load, "PATIENCE", 0.05)
+    with load.Team(1) as team:
+        team.add(hanging)  # type: ignore[arg-type]
+        with pytest.raises(RuntimeError, match="nothing was heard"):
+            team.ready()
+
+
+@pytest.mark.parametrize(
+    "ours, theirs", [("RECEIVE_SIZE", "RECEIVE_SIZE"), ("SENT_ENOUGH", "OUTPUT_ENOUGH")]
+)
+def test_the_floor_takes_and_sends_as_much_at_once_as_nsqd(ours: str, theirs: str) -> None:
+    def value(path: Path, name: str) -> str:
+        found = re.search(rf"\b{name} = (\d+)", path.read_text())
+        assert found
+        return found[1]
+
+    session = Path(floor.__file__).parents[2] / "cext" / "nsqcy" / "_session.pxd"
+    assert value(floor.SOURCE, ours) == value(session, theirs)
 
 
 def test_the_floor_is_told_for_as_many_messages() -> None:
@@ -202,7 +282,7 @@ def test_the_help_has_every_scenario(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_figures_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = partial(result, "made up")
-    scenario = SCENARIOS["pipe"].__class__(lambda settings: iter([ran(cpu=2.0)]), "made up")
+    scenario = speed.Scenario(lambda settings: iter([ran(cpu=2.0)]), "made up")
     monkeypatch.setitem(SCENARIOS, "pipe", scenario)
     assert command_line.main(["--only=pipe", f"--json={tmp_path / 'out.json'}"]) == 0
     (row,) = json.loads((tmp_path / "out.json").read_text())["rows"]

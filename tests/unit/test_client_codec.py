@@ -299,6 +299,19 @@ def test_many_are_finished_at_once() -> None:
         finish(messages)
 
 
+def test_the_first_that_is_answered_ends_it() -> None:
+    one, other = Wakes(), Wakes()
+    first, answered, last = one.message(), other.message(), one.message()
+    answered.finish()
+    with pytest.raises(AlreadyAnswered):
+        finish([first, answered, last])
+    assert first.has_responded() and not last.has_responded()
+    assert one.codec.take() == b"FIN %b\n" % ID
+    with pytest.raises(TypeError):
+        finish([last, ID])  # type: ignore[list-item]
+    assert one.codec.take() == b"FIN %b\n" % ID
+
+
 # -- flow control is told first
 
 

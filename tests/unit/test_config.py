@@ -24,7 +24,10 @@ from nsqcy.errors import (
     Stop,
     UsageError,
 )
+from nsqcy.nsqd import options
 from nsqcy.nsqd.options import NSQD, NsqdOptions, resolve
+from nsqcy.nsqlookupd.options import NSQLOOKUPD
+from nsqcy.policies import Policies, TopicPolicy
 
 Write = Callable[[str], str]
 
@@ -422,8 +425,9 @@ def test_our_own_options(write: Write) -> None:
         ("tls_min_version = ssl3.0", "ssl3.0", "tls1.0, tls1.1, tls1.2, tls1.3"),
         ("e2e_processing_latency_percentile = 1, x", "Could not parse: x", "numbers"),
         ('lookupd_tcp_address = ["a:1"]', "an array is TOML", "texts separated by commas"),
-        ("[topic events.*]", "unknown section [topic events.*]", "[nsqd]"),
-        ("[channel events/*]", "unknown section [channel events/*]", "[nsqd]"),
+        ("[channel events/*]", "unknown section [channel events/*]", "[nsqd] or [topic PATTERN]"),
+        ("[topic]", "unknown section [topic]", "[nsqd] or [topic PATTERN]"),
+        ("[topics x]", "unknown section [topics x]", "[nsqd] or [topic PATTERN]"),
         ("[nsqlookupd]", "unknown section [nsqlookupd]", "[nsqd]"),
         ("[nsqd", "not a section header: [nsqd", "[nsqd]"),
         ("[nsqd]", "section [nsqd] is already at line 3", "one section"),
@@ -449,11 +453,102 @@ def test_two_names_of_one_option_are_a_duplicate(write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    "first", ["[nsqlookupd]", "[nsqadmin]", "[ nsqlookupd ]", "[topic x]", "[channel a/b]"]
+    "first", ["[nsqlookupd]", "[nsqadmin]", "[ nsqlookupd ]", "[topic ]", "[channel a/b]"]
 )
 def test_a_section_of_ours_makes_a_file_ini(write: Write, first: str) -> None:
     error = refusal(write(f"# x\n\n{first}\n"))
     assert "line 3: unknown section" in str(error)
+
+
+# --- sections of topics -----------------------------------------------------------------------
+
+
+def policies(path: str, *argv: str) -> Policies:
+    settings = config.load(NSQD, [f"--config={path}", *argv])
+    return options.policies(settings, resolve(settings))
+
+
+def test_a_later_section_overrides_an_earlier_one_key_by_key(write: Write) -> None:
+    found = policies(
+        ini(
+            write,
+            "durability = os",
+            "retention_bytes = 5",
+            "[topic orders.*]",
+            "durability = fsync",
+            "retention_time = 1h",
+            "[ topic  *.eu ]",
+            "retention_time = 2h",
+        )
+    )
+    hour = 3600 * 10**9
+    assert found.topic("clicks") == TopicPolicy("os", 0, 5)
+    assert found.topic("orders.us") == TopicPolicy("fsync", hour, 5)
+    assert found.topic("orders.eu") == TopicPolicy("fsync", 2 * hour, 5)
+    assert found.topic("clicks.eu") == TopicPolicy("os", 2 * hour, 5)
+    assert found.topic("Orders.us") == TopicPolicy("os", 0, 5)
+
+
+def test_a_flag_is_for_topics_no_section_speaks_of(write: Write) -> None:
+    path = ini(write, "durability = os", "[topic x]", "durability = memory")
+    found = policies(path, "--durability=fsync")
+    assert (found.topic("x").durability, found.topic("y").durability) == ("memory", "fsync")
+
+
+def test_sections_of_topics_may_come_first(write: Write) -> None:
+    path = write("[topic x]\ndurability = os\n[nsqd]\nmax_rdy_count = 7\n")
+    assert start(path).max_rdy_count == 7
+    assert policies(path).topic("x").durability == "os"
+
+
+def test_toml_has_no_sections_of_topics(write: Write) -> None:
+    path = write('durability = "os"\nretention_time = "1h"\n[topic.x]\ndurability = "fsync"\n')
+    assert policies(path).topic("x") == TopicPolicy("os", 3600 * 10**9)
+    assert warnings(path) == [
+        f"{path}, line 3: table [topic] is ignored (an INI file starts with [nsqd])"
+    ]
+
+
+NAMES_OF_TOPICS = "a topic's name"
+
+
+@pytest.mark.parametrize(
+    ("header", "line", "number", "problem", "allowed"),
+    [
+        ("[topic x]", "durability = disk", 5, 'durability: invalid value "disk"', "or fsync"),
+        ("[topic x]", "retention_time = 5", 5, "missing unit", "units are"),
+        ("[topic x]", "retention_time = -5s", 5, 'invalid value "-5s"', ">= 0"),
+        ("[topic x]", "retention_bytes = -1", 5, 'invalid value "-1"', ">= 0"),
+        ("[topic x]", "retention_bytes = 1GB", 5, "parse error", "an integer such as"),
+        ("[topic x]", "durabilty = os", 5, "did you mean durability?", "durability, retention"),
+        ("[topic x]", "mem_queue_size = 5", 5, 'unknown key "mem_queue_size"', "durability,"),
+        ("[topic x]", "durability", 5, "not a setting", "key = value"),
+        ("[topic x]", "durability = os\ndurability = os", 6, "at line 5", "each option once"),
+        ("[topic x]", "[topic  x ]", 5, "section [topic x] is already at line 4", "one section"),
+        ("[topic x y]", "", 4, 'no topic is meant by "x y"', NAMES_OF_TOPICS),
+        ("[topic x[]", "", 4, 'no topic is meant by "x["', NAMES_OF_TOPICS),
+        ("[topic x[]]", "", 4, 'no topic is meant by "x[]"', NAMES_OF_TOPICS),
+        ("[topic x[z-a]]", "", 4, 'no topic is meant by "x[z-a]"', NAMES_OF_TOPICS),
+        ("[topic x#ephemeral]", "", 4, "no topic is meant by", NAMES_OF_TOPICS),
+        ("[topic " + 65 * "x" + "]", "", 4, "no topic is meant by", NAMES_OF_TOPICS),
+    ],
+)
+def test_errors_in_a_section_of_topics(
+    write: Write, header: str, line: str, number: int, problem: str, allowed: str
+) -> None:
+    path = ini(write, header, line)
+    error = refusal(path)
+    assert isinstance(error, ConfigError)
+    assert (error.file, error.line) == (path, number)
+    assert problem in error.problem
+    assert allowed in error.allowed
+
+
+def test_a_daemon_without_topics_has_no_sections_of_them(write: Write) -> None:
+    path = write("[nsqlookupd]\n[topic x]\n")
+    with pytest.raises(ConfigError) as caught:
+        config.load(NSQLOOKUPD, ["--config", path])
+    assert caught.value.detail == "unknown section [topic x] (allowed: [nsqlookupd])"
 
 
 def test_a_comment_after_the_header_is_no_comment(write: Write) -> None:

@@ -289,6 +289,77 @@ def test_messages_in_flight_are_found_in_any_order(make):
     assert core.live()["entries"] == 0
 
 
+def test_fins_that_come_together_are_one_after_the_other(make):
+    """Wherever they are cut, and whatever is among them."""
+    core = make()
+    other = core.client().subscribe("t", "c", 1)
+    producer = core.client()
+    producer.publish("t", b"held by another")
+    core.settle()
+    (theirs,) = other.messages()
+    consumer = core.client().subscribe("t", "c", 5)
+    unknown = b"0123456789abcdef"
+    cut, length = 0, 1
+    while cut < length:
+        producer.ask(mpub("t", [b"x"] * 5))
+        core.settle()
+        ids = [message.id for message in consumer.messages()]
+        lines = (
+            b"FIN %b\nFIN %b\nFIN %b\r\nFIN %b\n" % (*ids[:3], unknown)
+            + (b"PUB u\n\0\0\0\1x" + b"FIN %b\nFIN %b\n" % (ids[3], theirs.id))
+            + b"FIN %b\nFIN %b\n" % (theirs.id.swapcase(), ids[4])
+        )
+        length = len(lines)
+        # Parts of one buffer: what comes behind a part may not be looked at.
+        consumer.transport.feed(memoryview(lines)[:cut])
+        consumer.transport.feed(memoryview(lines)[cut:])
+        core.settle()
+        assert [consumer.answer() for _ in range(5)] == [
+            (ERROR, b"E_FIN_FAILED FIN %b failed ID not in flight" % unknown),
+            OK,
+            (ERROR, b"E_FIN_FAILED FIN %b failed client does not own message" % theirs.id),
+            (ERROR, b"E_FIN_FAILED FIN %b failed ID not in flight" % theirs.id.swapcase()),
+            None,
+        ]
+        cut += 1
+        assert consumer.session.counters()["finish_count"] == 5 * cut
+    assert core.counters("t", "c")["in_flight_count"] == 1
+    assert core.live()["entries"] == 1
+
+
+def test_fins_make_room_for_as_many_messages(make):
+    core = make()
+    consumers = [core.client().subscribe("t", "c", 3) for _ in range(2)]
+    core.client().ask(mpub("t", [b"x"] * 20))
+    core.settle()
+    ids = [[message.id for message in consumer.messages()] for consumer in consumers]
+    assert [len(each) for each in ids] == [3, 3]
+    consumers[1].send(*(b"FIN %b\n" % id for id in ids[1]))
+    consumers[0].send(*(b"FIN %b\n" % id for id in ids[0][:2]))
+    core.settle()
+    assert [len(consumer.messages()) for consumer in consumers] == [2, 3]
+    consumers[0].ready(2)
+    consumers[0].finish(ids[0][2])
+    core.settle()
+    assert consumers[0].messages() == []
+
+
+def test_fins_of_who_does_not_read(make):
+    core = make()
+    consumer = core.client().subscribe("t", "c", 2500)
+    consumer.transport.full = 0
+    core.client().ask(mpub("t", [b"x" * 1000] * 300))
+    core.settle()
+    ids = [message.id for message in consumer.messages()]
+    assert 100 < len(ids) < 200
+    consumer.send(*(b"FIN %b\n" % id for id in ids))
+    core.settle()
+    assert consumer.messages() == []
+    consumer.transport.full = None
+    core.settle()
+    assert len(consumer.messages()) == 300 - len(ids)
+
+
 def test_consumers_take_turns_whatever_their_ready_counts_did(make):
     core = make()
     consumers = [core.client().subscribe("t", "c") for _ in range(3)]
@@ -460,6 +531,23 @@ def test_a_delayed_message_that_was_not_on_disk_yet_when_the_journal_was_written
     assert bodies(consumer) == [b"third"]
 
 
+def test_a_delayed_message_and_then_a_channel_since_the_journal_was_written(make):
+    core = make(mem_queue_size=0)
+    core.client().subscribe("t", "old")
+    producer = core.client()
+    producer.publish("t", b"first")
+    core.advance(3 * SECOND)
+    assert producer.publish("t", b"later", 5000) == OK
+    core.topic("t").channel("new")
+    assert producer.publish("t", b"both") == OK
+    core = after_a_crash(make, core, "old", "new", mem_queue_size=0)
+    old = core.client().subscribe("t", "old", 10)
+    new = core.client().subscribe("t", "new", 10)
+    assert (bodies(old), bodies(new)) == ([b"first", b"both"], [b"both"])
+    core.advance(5 * SECOND)
+    assert (bodies(old), bodies(new)) == ([b"later"], [])
+
+
 @pytest.mark.parametrize("done", ["finished", "requeued", "emptied"])
 def test_the_journal_follows_consumers_also_when_nobody_publishes(make, done):
     core = make(mem_queue_size=0)
@@ -472,7 +560,7 @@ def test_the_journal_follows_consumers_also_when_nobody_publishes(make, done):
         elif done == "requeued":
             consumer.requeue(message.id, 60_000)
     if done == "emptied":
-        core.topic("t").channels["c"].empty()
+        core.topic("t").empty_channel("c")
     core.advance(5 * SECOND)
     core = after_a_crash(make, core, "c", mem_queue_size=0)
     left = {"finished": [b"four", b"three"], "requeued": [b"four"], "emptied": []}

@@ -143,6 +143,19 @@ class CoreMachine(RuleBasedStateMachine):
         assert {key: found[key] for key in expected} == expected, (topic, channel.name)
         self.compare_latency(found, channel.latencies)
         assert channel.balance(), (topic, channel.name)
+        assert self.core.topic(topic).channels[channel.name].ledger() == {
+            "received": channel.message_count + channel.carried,
+            "finished": channel.finish_count,
+            "queued": len(channel.waiting),
+            "in_flight": len(channel.in_flight),
+            "deferred": len(channel.deferred),
+            "dropped": {
+                "damaged": channel.missing_count,
+                "emptied": channel.lost_count,
+                "overflow": channel.dropped_count,
+            },
+            "sampled": 0,
+        }
 
     def compare_latency(self, found: dict[str, Any], values: list[int]) -> None:
         latency = found["e2e_processing_latency"]
@@ -651,8 +664,13 @@ class CoreMachine(RuleBasedStateMachine):
             assert counters["depth"] == counters["in_flight_count"] == 0, (name, channel)
             assert counters["deferred_count"] == counters["timeout_count"] == 0
             twin = fresh.channel(channel, self.core.now)
+            ledger = self.core.topic(name).channels[channel].ledger()
+            assert ledger["finished"] == len(ids)
             twin.message_count = counters["message_count"]
-            twin.carried = -twin.message_count
+            twin.carried = ledger["received"] - twin.message_count
+            twin.finish_count = len(ids)
+            twin.missing_count = ledger["dropped"]["damaged"]
+            assert twin.missing_count >= 0
             twin.latencies = latencies
         assert self.core.counters(name)["depth"] == 0
 

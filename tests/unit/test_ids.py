@@ -144,7 +144,7 @@ def test_only_sixteen_lower_case_digits_are_an_id(text):
 
 @pytest.mark.parametrize("bad", range(256))
 def test_every_byte_that_is_no_digit_is_refused(bad):
-    for at in (0, 7, 8, 15):
+    for at in range(16):
         text = bytearray(b"0123456789abcdef")
         text[at] = bad
         assert (parse_id(text) is not None) == (bad in b"0123456789abcdef")

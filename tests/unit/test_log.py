@@ -126,6 +126,90 @@ def recovered(path, topic="t"):
     return readable, found, damages
 
 
+# ---- durable runs ----
+
+
+def durable(disk, first, count=10):
+    return disk.probe.append(
+        run(messages(first, count)), first, first + count - 1, count, done=disk.errors.append,
+        durable=True,
+    )  # fmt: skip
+
+
+def test_a_durable_run_is_done_when_it_is_synced(disk):
+    disk.io.hold("fdatasync")
+    durable(disk, 1)
+    disk.probe.commit()
+    disk.io.kick_now()
+    disk.io.wait_parked()
+    disk.io.poll_now()
+    assert disk.errors == []
+    disk.io.release()
+    disk.io.drain_now()
+    assert disk.errors == [0]
+
+
+def test_what_comes_during_a_sync_shares_the_next(disk):
+    disk.io.hold("fdatasync")
+    durable(disk, 1)
+    disk.probe.commit()
+    disk.io.kick_now()
+    disk.io.wait_parked()
+    for first in (11, 21, 31):
+        durable(disk, first)
+        disk.probe.commit()
+    disk.io.release()
+    disk.io.drain_now()
+    assert disk.errors == [0] * 4
+    assert disk.io.calls_made("fdatasync") == 2
+
+
+def test_a_durable_run_needs_no_asking(disk):
+    durable(disk, 1)
+    disk.io.drain_now()
+    assert disk.errors == [0]
+
+
+def test_a_failed_sync_fails_all_that_waited_for_it(tmp_path):
+    disk = Disk(tmp_path)
+    first = durable(disk, 1)
+    disk.io.drain_now()
+    disk.io.fault("fdatasync", 1, errno.EIO)
+    second, third = durable(disk, 11), durable(disk, 21)
+    disk.io.drain_now()
+    assert disk.errors == [0, errno.EIO, errno.EIO]
+    assert disk.log.last_error_text.endswith("00000000000000000001.seg: input/output error")
+    for handle, seq in ((second, 11), (third, 21)):
+        disk.probe.retract(handle, handle.bytes, seq, 10)
+    durable(disk, 11, 5)
+    disk.io.drain_now()
+    assert disk.errors == [0, errno.EIO, errno.EIO, 0]
+    assert len(disk.segments()) == 2 and first.bytes
+    del first
+    disk.stop()
+    readable, _, _ = recovered(tmp_path)
+    assert sorted(readable) == list(range(1, 16))  # the file was cut at what is known to be synced
+
+
+def test_failures_are_told_in_the_order_of_the_runs(disk):
+    disk.io.hold("fdatasync")
+    told = []
+    for first in (1, 11):
+        disk.probe.append(
+            run(messages(first, 10)), first, first + 9, 10, durable=True,
+            done=lambda error, first=first: told.append((first, error)),
+        )  # fmt: skip
+        if first == 1:
+            disk.probe.commit()
+            disk.io.kick_now()
+            disk.io.wait_parked()
+            disk.io.fault("pwrite", 1, errno.ENOSPC)
+    disk.io.kick_now()
+    disk.io.release()
+    disk.io.drain_now()
+    assert told == [(1, 0), (11, errno.ENOSPC)]
+
+
 # ---- appending and reading ----
 
 
@@ -857,7 +941,7 @@ def test_an_unreadable_segment_does_not_hide_the_others(tmp_path):
     fresh.io.fault("pread", 4, errno.EIO)
     found = fresh.log.recover()
     assert len(recovered_runs(found)) == len(disk.segments()) - 2
-    assert [text for _, _, text in found.damages] == [
+    assert sorted(text for _, _, text in found.damages) == [
         "open: permission denied",
         "read: input/output error",
     ]
@@ -879,28 +963,35 @@ def test_survivors_of_a_crash_are_seen_as_such(tmp_path):
     ]
 
 
-def test_a_seq_written_twice_is_given_once(tmp_path):
+def test_what_was_written_again_is_right_where_it_was_written_last(tmp_path):
     disk = Disk(tmp_path)
     disk.io.fault("ftruncate", 1, errno.EIO)
     disk.wrote(messages(1, 10))
     disk.wrote(messages(21, 10))
     disk.io.fault("pwrite", 1, short=3 * 64)
     disk.io.fault("pwrite", 2, errno.ENOSPC)
-    handle = disk.wrote(messages(11, 10))
+    handle = disk.wrote(messages(31, 10))
     assert disk.errors == [0, 0, errno.ENOSPC]
-    disk.probe.retract(handle, handle.bytes, 11, 10)
-    disk.wrote(messages(5, 30))
+    disk.probe.retract(handle, handle.bytes, 31, 10)
+    again = messages(5, 24, 40) + messages(29, 3, 40)
+    disk.wrote(again)
     disk.stop()
     readable, found, damages = recovered(tmp_path)
-    assert readable == {seq: message(seq) for seq in range(1, 35)}
-    assert [one[:3] for one in recovered_runs(found)] == [
-        (1, 10, 10),
-        (21, 30, 10),
-        (11, 13, 3),
-        (14, 20, 7),
-        (31, 34, 4),
-    ]
+    old = {seq: message(seq) for seq in (1, 2, 3, 4, 32, 33)}
+    assert readable == old | {each.seq: each for each in again}
+    assert [one[:3] for one in recovered_runs(found)] == [(1, 4, 4), (32, 33, 2), (5, 31, 27)]
     assert not damages
+
+
+def test_any_order_of_runs_is_covered_once(tmp_path):
+    """Newest first, each seq once, whatever overlaps."""
+    disk = Disk(tmp_path, max_bytes_per_file=100)  # a segment each
+    for first, count in ((1, 4), (10, 10), (3, 10), (30, 5), (2, 1), (18, 14), (40, 3), (1, 1)):
+        disk.wrote(messages(first, count))
+    disk.stop()
+    readable, found, _ = recovered(tmp_path)
+    assert readable == {seq: message(seq) for seq in [*range(1, 35), 40, 41, 42]}
+    assert sum(one[2] for one in recovered_runs(found)) == len(readable)
 
 
 def test_a_segment_with_nothing_new_goes_with_the_next_snapshot(tmp_path):
@@ -918,7 +1009,7 @@ def test_a_segment_with_nothing_new_goes_with_the_next_snapshot(tmp_path):
     assert len(recovered_runs(found)) == 2 and len(disk.segments()) == 5
     disk.probe.write_snapshot(b"state")
     disk.io.drain_now()
-    assert [int(p.name[:20]) for p in disk.segments()] == [1, 11, 50]
+    assert [int(p.name[:20]) for p in disk.segments()] == [11, 30, 50]
     disk.wrote(messages(21, 1))
     assert int(disk.segments()[-1].name[:20]) == 51
     del found

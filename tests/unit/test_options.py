@@ -47,7 +47,7 @@ NSQ_FLAGS = [
 ]
 # fmt: on
 OUR_FLAGS = ["log-format", "workers", "move-sessions", "max-input-bytes", "memory-bytes"]
-OUR_FLAGS += ["debug-remote"]
+OUR_FLAGS += ["debug-remote", "durability", "retention-time", "retention-bytes"]
 
 
 def start(*argv: str) -> NsqdOptions:
@@ -511,6 +511,9 @@ def test_any_value_of_any_flag_is_read_or_a_stop(flag: str, text: str) -> None:
         (["--workers=0"], "--workers must be [1,64]"),
         (["--workers=65"], "--workers must be [1,64]"),
         (["--memory-bytes=-1"], "--memory-bytes must be >= 0"),
+        (["--durability=disk"], "--durability must be memory, os or fsync"),
+        (["--retention-time=-1s"], "--retention-time must be >= 0"),
+        (["--retention-bytes=-1"], "--retention-bytes must be >= 0"),
         (["--log-format=xml"], "--log-format must be text or json"),
         (
             ["--max-input-bytes=5242879"],

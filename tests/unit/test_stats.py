@@ -57,9 +57,12 @@ class Client:
 
 
 class Channel:
-    def __init__(self, name: str, *clients: Client, **values: Any) -> None:
+    def __init__(
+        self, name: str, *clients: Client, ledger: dict[str, Any] | None = None, **values: Any
+    ) -> None:
         self.name = name
         self.consumers = clients
+        self._ledger = ledger or {}
         self._values = {
             "client_count": len(clients),
             "channel_name": name,
@@ -73,6 +76,9 @@ class Channel:
             "depth": 7,
             **values,
         }
+
+    def ledger(self) -> dict[str, Any]:
+        return self._ledger
 
     def counters(self) -> dict[str, Any]:
         return self._values
@@ -439,6 +445,16 @@ def test_a_share_is_made_in_slices(include_clients: bool) -> None:
     assert sum(clock.slices) + clock.work == total
     assert max(clock.slices) <= SLICE + 3  # a topic's own counters come after its channels'
     assert len(clock.slices) == total // SLICE
+
+
+def test_the_ledger_of_a_channel() -> None:
+    ledger = {"received": 3, "dropped": {"emptied": 1}}
+    topics = [Topic("t", Channel("c", ledger=ledger))]
+    for query in (Query(json=True), Query(ledger=True)):
+        ((_, piece),) = Walk(query, lambda: None, NOW_NS).topics(topics)
+        assert b"received" not in piece
+    ((_, piece),) = Walk(Query(json=True, ledger=True), lambda: None, NOW_NS).topics(topics)
+    assert json.loads(piece)["channels"][0]["ledger"] == ledger
 
 
 def test_what_goes_between_slices_is_not_shown() -> None:

@@ -158,9 +158,7 @@ def _start(
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
     """What is in memory is of no interest."""
-    for pid in procfs.family(process.pid):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    procfs.end(procfs.family(process.pid))
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -224,6 +224,7 @@ class Run:
     result: Result
     busy: float
     figures: dict[str, float] = field(default_factory=dict)
+    round: int = 0
 
 
 def measure(
@@ -360,11 +361,10 @@ class Turn:
 # -- rounds
 
 
-def run(
-    drivers: Sequence[Driver], settings: Settings, say: Callable[[str], None]
-) -> list[dict[str, Any]]:
-    """Everybody's turn in each round, and the medians of the rounds."""
+def run(drivers: Sequence[Driver], settings: Settings, say: Callable[[str], None]) -> speed.Found:
+    """Everybody's turn in each round, and the medians of the rounds. A failure ends a turn."""
     runs: list[Run] = []
+    failed = []
     longest = 0.0
     rounds = 0
     while rounds < settings.rounds:
@@ -375,39 +375,61 @@ def run(
         rounds += 1
         for driver in drivers:
             turn = time.monotonic()
-            with driver.start() as server:
-                runs += Turn(driver, server, settings).all()
+            try:
+                with driver.start() as server:
+                    for each in Turn(driver, server, settings).all():
+                        each.round = rounds
+                        runs.append(each)
+            except Exception as error:
+                say(f"  round {rounds}: {driver.name} failed, {error}")
+                failed.append(speed.failure(f"{driver.name}, round {rounds}", error))
+                continue
             say(f"  round {rounds}: {driver.name}, {time.monotonic() - turn:.1f} s")
         longest = max(longest, time.monotonic() - began)
-    return [row | {"size": settings.size, "rounds": rounds} for row in medians(runs)]
+    return speed.Found(
+        [row | {"size": settings.size} for row in medians(runs, drivers[0].name)], failed
+    )
 
 
-def medians(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """A row for each scenario of each contestant. Each figure is the median of its own."""
+def medians(runs: Sequence[Run], base: str) -> list[dict[str, Any]]:
+    """A row for each scenario of each contestant. Each figure is the median of its own; multiples
+    are those of the contestant `base`."""
     rows = []
+    names = dict.fromkeys(run.contestant for run in runs)
     for scenario in SCENARIOS:
-        for name in dict.fromkeys(run.contestant for run in runs):
-            those = [r for r in runs if (r.contestant, r.result.scenario) == (name, scenario)]
-            if those:
-                rows.append(_median(name, scenario, those))
+        of = {
+            name: [r for r in runs if (r.contestant, r.result.scenario) == (name, scenario)]
+            for name in names
+        }
+        rows += [_median(those, of.get(base, [])) for those in of.values() if those]
     return rows
 
 
-def _median(name: str, scenario: str, runs: Sequence[Run]) -> dict[str, Any]:
+def _median(runs: Sequence[Run], base: Sequence[Run]) -> dict[str, Any]:
     def of(figure: Callable[[Run], float]) -> float:
         return statistics.median(figure(run) for run in runs)
 
+    def times(figure: Callable[[Result], float]) -> float:
+        """As a multiple of what the base had in the same round."""
+        pairs = [(run, one) for run in runs for one in base if run.round == one.round]
+        ratios = [figure(run.result) / figure(one.result) for run, one in pairs]
+        return statistics.median(ratios) if ratios else 0.0
+
+    first = runs[0]
     return {
-        "contestant": name,
-        "scenario": scenario,
-        "durability": runs[0].result.note,
-        "messages": runs[0].result.messages,
+        "contestant": first.contestant,
+        "scenario": first.result.scenario,
+        "durability": first.result.note,
+        "messages": first.result.messages,
+        "rounds": len(runs),
         "rate": of(lambda run: run.result.rate),
+        "rate_times": times(lambda result: result.rate),
         "daemon_us": of(lambda run: run.result.daemon_us),
+        "cpu_times": times(lambda result: result.daemon_us),
         "load_us": of(lambda run: run.result.load_us),
         "load_busy": of(lambda run: run.busy),
         "rss": of(lambda run: run.result.rss),
         "pss": of(lambda run: run.result.pss),
-        **{key: statistics.median(run.figures[key] for run in runs) for key in runs[0].figures},
+        **{key: statistics.median(run.figures[key] for run in runs) for key in first.figures},
         "runs": [asdict(run.result) for run in runs],
     }

@@ -60,7 +60,7 @@ def through(settings: Settings, way: str, **options: Any) -> Iterator[Result]:
     with settings.nsqd(**options) as nsqd, settings.topic(nsqd) as topic:
         load.producer(nsqd.tcp, way).close()  # or it is not offered
         command = load.mpub(topic, [settings.body] * BATCH)
-        for _ in range(settings.repeat):
+        for _ in settings.rounds():
             with load.Team(1) as team:
                 team.add(pipelined, nsqd.tcp, command, BATCH, messages // BATCH, 8)
                 yield measure(f"MPUB x200, 1 conn, {way}", nsqd, team)[0]
@@ -77,7 +77,7 @@ def foreign(settings: Settings) -> Iterator[Result]:
     with certificate() as options, settings.nsqd(2, move_sessions="false", **options) as nsqd:
         topic = "bench"
         owner = nsqd.pids[1:][Placement(2).place(topic)]
-        for _ in range(settings.repeat):
+        for _ in settings.rounds():
             at_home = 0.0
             for home in (True, False):
                 publish(settings, nsqd, topic, messages)

@@ -12,8 +12,8 @@ RATES = (1_000, 20_000, 200_000)
 def latency(settings: Settings) -> Iterator[Result]:
     """With the settings of an nsqd that nobody has set up."""
     with settings.nsqd(mem_queue_size=10_000) as nsqd:
-        for rate in RATES:
-            for _ in range(settings.repeat):
+        for _ in settings.rounds():
+            for rate in RATES:
                 messages = max(rate // 4, int(rate * SECONDS * settings.scale))
                 with settings.topic(nsqd) as topic, load.Team(2) as team:
                     size = max(settings.size, load.STAMPS.size)

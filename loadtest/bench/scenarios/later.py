@@ -107,7 +107,7 @@ def lateness(result: Result, reports: list[load.Report]) -> Result:
 def deferred(settings: Settings) -> Iterator[Result]:
     """Due over a minute; the smaller the scale, the shorter, at the same rate."""
     messages, seconds = settings.count(1_000_000), 60 * settings.scale
-    lead = max(2.0, 10 * settings.scale)
+    lead = settings.seconds(8.0) + 0.5  # the publishing takes less
     size = max(settings.size, load.STAMPS.size)
     with settings.nsqd() as nsqd, settings.topic(nsqd) as topic:
         before = warmed_up(settings, nsqd)
@@ -127,7 +127,7 @@ def deferred(settings: Settings) -> Iterator[Result]:
 def young(settings: Settings) -> Iterator[Result]:
     """Channels that are new, and have one deferred message each."""
     count = settings.some(10_000, 100) // PROCESSES * PROCESSES
-    seconds, lead = 10 * settings.scale, 1.0
+    seconds, lead = 10 * settings.scale, settings.seconds(1.0)
     size = max(settings.size, load.STAMPS.size)
     with settings.nsqd() as nsqd, settings.topics(nsqd, count) as topics:
         before = warmed_up(settings, nsqd)
@@ -150,8 +150,8 @@ def requeues(settings: Settings) -> Iterator[Result]:
     """Every message is handed back again and again, at once or for a second."""
     messages = settings.count(200_000)
     with settings.nsqd() as nsqd:
-        for times, delay in ((5, 0), (2, 1000)):
-            for _ in range(settings.repeat):
+        for _ in settings.rounds():
+            for times, delay in ((5, 0), (2, round(settings.seconds(1.0) * 1000))):
                 yield storm(settings, nsqd, messages, times, delay)
 
 

@@ -8,6 +8,7 @@ from loadtest.bench.daemon import Daemon
 from loadtest.bench.speed import Result, Settings, consume, measure, publish
 
 SETTLE = 1.0  # seconds until a daemon has let go of what a client needed
+IDLE = 3.0  # seconds that connections do nothing
 PROCESSES = 2
 
 
@@ -17,7 +18,7 @@ def warmed_up(settings: Settings, nsqd: Daemon) -> int:
     with settings.topic(nsqd) as topic:
         publish(settings, nsqd, topic, messages)
         consume(nsqd, topic, messages)
-    time.sleep(SETTLE)
+    time.sleep(settings.seconds(SETTLE))
     return nsqd.memory()["Pss"]
 
 
@@ -25,13 +26,14 @@ def each(result: Result, before: int, what: str, things: int) -> Result:
     """A result whose note tells how much memory has grown for each of some things."""
     grown = (result.pss - before) / things
     result.figures["bytes"] = grown
+    result.order = "bytes"
     result.note = f"{grown:,.0f} B a {what}"
     return result
 
 
 def queued(settings: Settings) -> Iterator[Result]:
     messages = settings.count(2_000_000)
-    for _ in range(settings.repeat):
+    for _ in settings.rounds():
         with settings.nsqd() as nsqd, settings.topic(nsqd) as topic:
             before = warmed_up(settings, nsqd)
             result = publish(settings, nsqd, topic, messages, "messages queued")
@@ -41,8 +43,8 @@ def queued(settings: Settings) -> Iterator[Result]:
 def fanout(settings: Settings) -> Iterator[Result]:
     """Channels nobody consumes: every copy stays queued."""
     messages = settings.count(500_000)
-    for channels in (1, 10, 50):
-        for _ in range(settings.repeat):
+    for _ in settings.rounds():
+        for channels in (1, 10, 50):
             with settings.nsqd() as nsqd, settings.topic(nsqd) as topic:
                 before = warmed_up(settings, nsqd)
                 for number in range(channels):
@@ -54,7 +56,7 @@ def fanout(settings: Settings) -> Iterator[Result]:
 def topics(settings: Settings) -> Iterator[Result]:
     """Topics that come to be by one message, and then get another."""
     count = settings.some(10_000, 100)
-    for _ in range(settings.repeat):
+    for _ in settings.rounds():
         with settings.nsqd() as nsqd, settings.topics(nsqd, count) as names:
             before = warmed_up(settings, nsqd)
             for what in ("new topics", "topics, a message each"):
@@ -72,7 +74,7 @@ def idle(settings: Settings) -> Iterator[Result]:
             team.add(load.idle, nsqd.tcp, topic, 1, 0.0)
             before = measure("", nsqd, team)[0].pss
         with load.Team(1) as team:
-            team.add(load.idle, nsqd.tcp, topic, connections, 3.0)
+            team.add(load.idle, nsqd.tcp, topic, connections, settings.seconds(IDLE))
             result, reports = measure("idle subscribed connections", nsqd, team)
         result.messages = connections
         each(result, before, "connection", connections)
@@ -85,7 +87,7 @@ def consumers(settings: Settings) -> Iterator[Result]:
     count = settings.some(2_000, 50)
     messages = settings.count(100_000)
     with settings.nsqd() as nsqd:
-        for _ in range(settings.repeat):
+        for _ in settings.rounds():
             with settings.topic(nsqd) as topic, load.Team(PROCESSES) as team:
                 publish(settings, nsqd, topic, messages)
                 for _ in range(PROCESSES):

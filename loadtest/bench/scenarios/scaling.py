@@ -26,10 +26,10 @@ def busiest(result: Result) -> str:
 
 
 def workers(settings: Settings) -> Iterator[Result]:
-    messages = settings.count(1_000_000)
-    for topics in (1, 4, 16):
-        with settings.nsqds(1, 2, 4) as nsqds:
-            for _ in range(settings.repeat):
+    messages = settings.count(500_000)
+    with settings.nsqds(1, 2, 4) as nsqds:
+        for _ in settings.rounds():
+            for topics in (1, 4, 16):
                 for nsqd in nsqds.values():
                     result = both_ways(settings, nsqd, topics, messages)
                     result.note = busiest(result)
@@ -40,7 +40,7 @@ def scaling(settings: Settings) -> Iterator[Result]:
     """What a second worker costs when there are topics for both."""
     messages = settings.count(2_000_000)
     with settings.nsqds(1, 2) as nsqds:
-        for _ in range(settings.repeat):
+        for _ in settings.rounds():
             first: Result | None = None
             for nsqd in nsqds.values():
                 result = both_ways(settings, nsqd, 4, messages)
@@ -55,7 +55,7 @@ def hot(settings: Settings) -> Iterator[Result]:
     """One topic that everybody wants. The process that is busiest tells how far it could go."""
     messages = settings.count(100_000)
     with settings.nsqds(1, 2, 3, 4) as nsqds:
-        for _ in range(settings.repeat):
+        for _ in settings.rounds():
             first: Result | None = None
             for nsqd in nsqds.values():
                 result = one_hot_topic(settings, nsqd, messages)

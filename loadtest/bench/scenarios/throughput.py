@@ -7,6 +7,7 @@ from loadtest.bench.daemon import Daemon, NotOffered
 from loadtest.bench.speed import READY, Result, Settings, beside, consume, measure, publish
 
 BOTH = "MPUB and SUB+FIN at once"
+LARGE = ((100_000, 5_000, 16), (1_000_000, 500, 4))  # bytes, messages, how many unanswered
 FLOOR_TIMES = 5  # as many messages for the floor, which is done with them too soon to be measured
 
 
@@ -16,7 +17,7 @@ def batches(settings: Settings) -> Iterator[Result]:
     with settings.nsqd() as nsqd, settings.floor() as floor, settings.topic(nsqd) as topic:
         yield publish(settings, nsqd, topic, messages, "MPUB x200, 2 conn, memory new")
         consume(nsqd, topic, messages)
-        for _ in range(settings.repeat):
+        for _ in settings.rounds():
             published = publish(settings, nsqd, topic, messages)
             yield beside(published, publish(settings, floor, topic, messages * FLOOR_TIMES))
             consumed = consume(nsqd, topic, messages)
@@ -32,7 +33,7 @@ def pipe(settings: Settings) -> Iterator[Result]:
             return measure("PUB, 100 in the pipe, 1 conn", one, team)[0]
 
     with settings.nsqd() as nsqd, settings.floor() as floor, settings.topic(nsqd) as topic:
-        for _ in range(settings.repeat):
+        for _ in settings.rounds():
             yield beside(work(nsqd), work(floor))
             consume(nsqd, topic, messages)
 
@@ -49,7 +50,7 @@ def wait(settings: Settings) -> Iterator[Result]:
             return measure(name, one, team)[0]
 
     with settings.nsqds(1, 2) as nsqds, settings.floor() as floor:
-        for _ in range(settings.repeat):
+        for _ in settings.rounds():
             for nsqd in nsqds.values():
                 with settings.topic(nsqd) as topic:
                     yield beside(work(nsqd, topic), work(floor, topic))
@@ -59,7 +60,7 @@ def wait(settings: Settings) -> Iterator[Result]:
 def through(settings: Settings) -> Iterator[Result]:
     messages = settings.count(1_000_000)
     with settings.nsqd() as nsqd:
-        for _ in range(settings.repeat):
+        for _ in settings.rounds():
             with settings.topic(nsqd) as topic, load.Team(4) as team:
                 for _ in range(2):
                     team.add(load.finishing, nsqd.tcp, topic, READY, messages, slice(0, 2), 0)
@@ -74,7 +75,7 @@ def disk(settings: Settings) -> Iterator[Result]:
         settings.nsqd(mem_queue_size=10_000, memory_bytes=32 << 20) as nsqd,
         settings.topic(nsqd) as topic,
     ):
-        for _ in range(settings.repeat):
+        for _ in settings.rounds():
             for result in (
                 publish(settings, nsqd, topic, messages, "MPUB x200, to disk"),
                 consume(nsqd, topic, messages, "SUB+FIN, from disk"),
@@ -87,16 +88,18 @@ def disk(settings: Settings) -> Iterator[Result]:
 def bodies(settings: Settings) -> Iterator[Result]:
     """Large messages, published one by one and consumed at the same time."""
     with settings.nsqd() as nsqd:
-        for size, count, depth in ((100_000, 20_000, 16), (1_000_000, 2_000, 4)):
-            messages = settings.some(count, 100)
-            for _ in range(settings.repeat):
+        for _ in settings.rounds():
+            for size, count, depth in LARGE:
+                messages = settings.some(count, 40)
                 with settings.topic(nsqd) as topic, load.Team(2) as team:
                     command = load.pub(topic, speed.body(size))
                     team.add(load.finishing, nsqd.tcp, topic, 100, messages, slice(0, 1), 0)
                     team.add(load.pipelined, nsqd.tcp, command, 1, messages, depth)
                     name = f"bodies of {size // 1000} KB, in and out"
                     result = measure(name, nsqd, team, slice(0, 1))[0]
-                result.note = f"{result.rate * size / 1e6:,.0f} MB/s"
+                result.figures["mb_s"] = result.rate * size / 1e6
+                result.order = "mb_s"
+                result.note = f"{result.figures['mb_s']:,.0f} MB/s"
                 yield result
 
 
@@ -115,6 +118,6 @@ def http(settings: Settings) -> Iterator[Result]:
     if settings.target is not None and settings.target.http is None:
         raise NotOffered("its HTTP address was not told")
     with settings.nsqd() as nsqd, settings.topic(nsqd) as topic:
-        for _ in range(settings.repeat):
+        for _ in settings.rounds():
             yield work(nsqd)
             consume(nsqd, topic, messages)

@@ -1,0 +1,187 @@
+"""What nsqd is to hold: bars, each with the row of the figures that it is read from.
+
+Measures nothing. Rows are those that loadtest.bench.report takes: of nsqd alone (`nsqd`), and of
+the brokers beside each other (`peers`).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Something a row tells. `key`: where; one of those that only some scenarios have, in its
+    "figures". Most figures are the better the smaller they are; `more`: the larger."""
+
+    about: str
+    key: str
+    unit: str
+    more: bool = False
+    scale: float = 1.0  # from the row's unit to this one
+    digits: int = 2
+
+    def of(self, row: Row) -> float:
+        found = row[self.key] if self.key in row else row["figures"][self.key]
+        return float(found) * self.scale
+
+    def told(self, value: float) -> str:
+        return f"{value:,.{self.digits}f} {self.unit}"
+
+
+CPU = Figure("CPU a message", "daemon_us", "µs")
+FLOORS = Figure("CPU, beside the floor's", "floors", "×")
+MILLIONS = Figure("messages a second", "rate", "M", more=True, scale=1e-6)
+THOUSANDS = Figure("messages a second", "rate", "k", more=True, scale=1e-3, digits=0)
+P50 = Figure("p50", "p50_us", "ms", scale=1e-3, digits=3)
+P99 = Figure("p99", "p99_us", "ms", scale=1e-3)
+BYTES = Figure("memory", "bytes", "B", digits=0)
+BUSY_TIMES = Figure("by the busiest process, 2 workers over 1", "busy_ratio", "×", more=True)
+CPU_TIMES = Figure("CPU a message, beside the other's", "ratio", "×")
+
+
+@dataclass(frozen=True)
+class Bar:
+    work: str  # as a reader would call it
+    scenario: str  # its name among SCENARIOS
+    row: str  # the title of its row there, with the wildcards of file names
+    figure: Figure
+    bar: float
+    go: str = ""  # NSQ's own nsqd 1.3.0, recorded
+
+    @property
+    def promise(self) -> str:
+        return f"{'≥' if self.figure.more else '≤'} {self.figure.told(self.bar)}"
+
+    def find(self, rows: Iterable[Row]) -> Row | None:
+        """The one row that it is read from; None if that was not measured."""
+        found = [
+            row
+            for row in rows
+            if row["name"] == self.scenario and fnmatchcase(row["scenario"], self.row)
+        ]
+        if len(found) > 1:
+            raise ValueError(f"{self.work}: {len(found)} rows are like {self.row}")
+        return found[0] if found else None
+
+    def kept(self, row: Row) -> bool:
+        value = self.figure.of(row)
+        return value >= self.bar if self.figure.more else value <= self.bar
+
+
+MPUB = "MPUB of 200, 2 connections, memory recycled"
+SUB_FIN = "SUB and FIN, RDY 2500, 2 connections"
+PUB_WAIT = "PUB, each waits for its OK, 50 connections"
+FAN_OUT = "1 topic to 10 channels, all copies queued, by published message"
+TO_DISK, FROM_DISK = "overflow: MPUB to disk", "overflow: SUB and FIN from disk"
+HTTP = "HTTP /pub, keep-alive, 32 connections"
+AT_20_K = "publish to delivery at 20 k/s, stock settings"
+
+BARS = [
+    Bar(MPUB, "batches", "MPUB x200, 2 conn", CPU, 0.30, "0.81 to 0.98 µs"),
+    Bar(MPUB, "batches", "MPUB x200, 2 conn", FLOORS, 3.0),
+    Bar(MPUB, "batches", "MPUB x200, 2 conn", MILLIONS, 1.8, "0.73 to 1.3 M"),
+    Bar(SUB_FIN, "batches", "SUB+FIN RDY 2500, 2 conn", CPU, 0.30, "1.57 to 1.73 µs"),
+    Bar(SUB_FIN, "batches", "SUB+FIN RDY 2500, 2 conn", FLOORS, 4.0),
+    Bar(SUB_FIN, "batches", "SUB+FIN RDY 2500, 2 conn", MILLIONS, 1.7, "0.67 to 0.71 M"),
+    Bar(
+        "PUB, 100 in the pipe, 1 connection",
+        "pipe",
+        "PUB, 100 in the pipe, 1 conn",
+        MILLIONS,
+        1.0,
+        "0.12 M",
+    ),
+    Bar(PUB_WAIT, "wait", "PUB, wait for OK, 50 conn, 1 worker", FLOORS, 1.4),
+    Bar(
+        f"{PUB_WAIT}, 2 workers",
+        "wait",
+        "PUB, wait for OK, 50 conn, 2 workers",
+        THOUSANDS,
+        110,
+        "63 to 96 k",
+    ),
+    Bar(
+        f"{PUB_WAIT}, 2 workers",
+        "wait",
+        "PUB, wait for OK, 50 conn, 2 workers",
+        CPU,
+        8.5,
+        "10.2 µs",
+    ),
+    Bar(AT_20_K, "latency", "latency at 20 k msg/s", P50, 0.06, "2.1 ms"),
+    Bar(AT_20_K, "latency", "latency at 20 k msg/s", P99, 2.0, "46 ms"),
+    Bar(FAN_OUT, "fanout", "1 topic to 10 channels", CPU, 0.5, "2.8 µs"),
+    Bar(FAN_OUT, "fanout", "1 topic to 10 channels", BYTES, 330, "1,450 B"),
+    Bar(TO_DISK, "disk", "MPUB x200, to disk", MILLIONS, 1.2, "0.31 to 0.38 M"),
+    Bar(TO_DISK, "disk", "MPUB x200, to disk", CPU, 0.8, "3.1 µs"),
+    Bar(FROM_DISK, "disk", "SUB+FIN, from disk", MILLIONS, 1.0, "0.31 to 0.38 M"),
+    Bar(FROM_DISK, "disk", "SUB+FIN, from disk", CPU, 0.8, "2.5 µs"),
+    Bar("a queued message", "memory", "messages queued", BYTES, 270, "350 B"),
+    Bar(
+        "an idle subscribed connection",
+        "idle",
+        "idle subscribed connections",
+        BYTES,
+        4096,
+        "36 KB",
+    ),
+    Bar(HTTP, "http", "HTTP /pub, keep-alive, 32 conn", THOUSANDS, 70, "62 k"),
+    Bar(HTTP, "http", "HTTP /pub, keep-alive, 32 conn", CPU, 13, "17.8 µs"),
+    Bar("a million deferred, due over a minute: lateness", "deferred", "... due over *", P99, 10),
+    Bar(
+        "10,000 new channels with one deferred each: lateness",
+        "young",
+        "* channels, 1 deferred each",
+        P99,
+        10,
+        "up to 5,000 ms",
+    ),
+    Bar(
+        "one hot topic: 4 channels, 8 consumers, 50 publishers",
+        "hot",
+        "one hot topic, 2 workers",
+        BUSY_TIMES,
+        1.4,
+    ),
+    Bar("4 topics, 2 workers over 1", "scaling", "4 topics, 2 workers", CPU_TIMES, 1.15),
+    Bar(
+        "a TLS consumer, its topic on another worker over its own",
+        "foreign",
+        "TLS consumer of a foreign topic",
+        CPU_TIMES,
+        1.3,
+    ),
+]
+
+ACKNOWLEDGED = ("consume, acknowledging each", "consume one by one, 50 that wait")
+
+
+@dataclass(frozen=True)
+class Rival:
+    """nsqd and one other broker, consuming with an acknowledgement for each message."""
+
+    name: str
+    scenario: str
+    rate: float  # nsqd's as a multiple of the other's
+    cpu: float
+
+    @property
+    def ahead(self) -> bool:
+        return self.rate > 1 > self.cpu
+
+
+def rivals(peers: Sequence[Row], ours: str) -> list[Rival]:
+    """nsqd beside each of the other brokers; not beside itself with more workers, or a target."""
+    return [
+        Rival(row["contestant"], row["scenario"], 1 / row["rate_times"], 1 / row["cpu_times"])
+        for scenario in ACKNOWLEDGED
+        for row in peers
+        if row["scenario"] == scenario
+        and not row["contestant"].startswith((ours, "nsqd"))
+        and row["rate_times"]
+        and row["cpu_times"]
+    ]

@@ -1,0 +1,169 @@
+"""The ledger of a channel: every message that it received is somewhere, and which way it went."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from core import Client, Core, mpub
+
+Make = Callable[..., Core]
+SECOND = 1_000_000_000
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    made: list[Core] = []
+
+    def make(**settings: Any) -> Core:
+        made.append(Core(tmp_path, **settings))
+        return made[-1]
+
+    yield make
+    made[-1].close()
+
+
+def restarted(make: Make, core: Core, **channels: bool) -> Core:
+    core.save()
+    fresh = make(now=9 * SECOND, wall=core.wall)
+    fresh.shard.load_topic(b"t", False, channels)
+    fresh.settle()
+    return fresh
+
+
+def publish(core: Core, topic: str, count: int) -> None:
+    core.client().ask(mpub(topic, [b"%d" % number for number in range(count)]))
+    core.settle()
+
+
+def ledger(core: Core, topic: str = "t", channel: str = "c") -> dict[str, Any]:
+    """The ledger, which balances; without its zeros."""
+    found = core.topic(topic).channels[channel].ledger()
+    flat = {**found, **found["dropped"]}
+    del flat["dropped"]
+    assert all(number >= 0 for number in flat.values())
+    assert flat["received"] == sum(flat.values()) - flat["received"]
+    return {key: number for key, number in flat.items() if number}
+
+
+def bodies(client: Client) -> list[bytes]:
+    client.core.settle()
+    return [message.body for message in client.messages()]
+
+
+def test_a_message_is_in_one_place_at_a_time(make: Make) -> None:
+    core = make()
+    consumer = core.client().subscribe("t", "c", 4)
+    publish(core, "t", 6)
+    one, two, three, _ = consumer.messages()
+    assert ledger(core) == {"received": 6, "queued": 2, "in_flight": 4}
+    consumer.ready(0)
+    consumer.finish(one.id)
+    consumer.requeue(two.id)
+    consumer.requeue(three.id, 5000)
+    core.settle()
+    expected = {"received": 6, "finished": 1, "queued": 3, "in_flight": 1, "deferred": 1}
+    assert ledger(core) == expected
+    core.topic("t").channels["c"].empty()
+    assert ledger(core) == {"received": 6, "finished": 1, "emptied": 5}
+    publish(core, "t", 2)
+    assert ledger(core) == {"received": 8, "finished": 1, "emptied": 5, "queued": 2}
+
+
+def test_what_the_topic_itself_dropped_was_never_received(make: Make) -> None:
+    core = make()
+    core.create("t").channel("c")
+    publish(core, "t", 2)
+    core.topic("t").pause(True)
+    publish(core, "t", 3)
+    core.topic("t").empty()
+    core.topic("t").pause(False)
+    publish(core, "t", 1)
+    assert ledger(core) == {"received": 3, "queued": 3}
+    consumer = core.client().subscribe("t", "c", 9)
+    assert len(bodies(consumer)) == 3
+    assert ledger(core) == {"received": 3, "in_flight": 3}
+
+
+def test_what_an_ephemeral_channel_has_no_room_for(make: Make) -> None:
+    core = make(mem_queue_size=2)
+    consumer = core.client().subscribe("t", "c#ephemeral", 1)
+    publish(core, "t", 5)
+    assert ledger(core, "t", "c#ephemeral") == {
+        "received": 5,
+        "queued": 2,
+        "in_flight": 1,
+        "overflow": 2,
+    }
+    (one,) = consumer.messages()
+    consumer.requeue(one.id)
+    core.settle()
+    shown = ledger(core, "t", "c#ephemeral")
+    assert shown["received"] == 5 and shown["overflow"] in (2, 3)
+
+
+def test_what_is_not_of_a_sample(make: Make) -> None:
+    core = make()
+    core.client(sample_rate=1).subscribe("t", "c", 2500)
+    publish(core, "t", 200)
+    shown = ledger(core)
+    assert shown["received"] == 200 and shown["sampled"] > 100
+
+
+def test_a_restart_gives_back_what_was_not_finished(make: Make) -> None:
+    core = make()
+    consumer = core.client().subscribe("t", "c", 3)
+    publish(core, "t", 6)
+    one, two, _ = consumer.messages()
+    consumer.finish(one.id)
+    consumer.requeue(two.id, 60_000)
+    core.settle()
+    core = restarted(make, core, c=False)
+    assert ledger(core) == {"received": 5, "queued": 4, "deferred": 1}
+    assert core.counters("t", "c")["message_count"] == 0
+    publish(core, "t", 1)
+    assert ledger(core) == {"received": 6, "queued": 5, "deferred": 1}
+
+
+def damage(core: Core, *numbers: bytes) -> None:
+    """Change a byte of these messages' bodies on disk."""
+    (segment,) = (core.path / "t.topic").glob("*.seg")
+    data = bytearray(segment.read_bytes())
+    for number in numbers:
+        data[data.index(b"body " + number)] ^= 1
+    segment.write_bytes(data)
+
+
+def test_damaged_records(make: Make) -> None:
+    core = make()
+    core.create("t").channel("c")
+    core.client().ask(mpub("t", [b"body %02d" % number for number in range(9)]))
+    core.settle()
+    core.save()
+    damage(core, b"00", b"04", b"08")
+    core = make(now=9 * SECOND, wall=core.wall)
+    core.shard.load_topic(b"t", False, {"c": False})
+    assert ledger(core) == {"received": 9, "queued": 9}
+    consumer = core.client().subscribe("t", "c", 9)
+    assert len(bodies(consumer)) == 6
+    assert ledger(core) == {"received": 9, "in_flight": 6, "damaged": 3}
+
+
+def test_damage_before_the_cursor_costs_the_channel_nothing(make: Make) -> None:
+    core = make()
+    consumer = core.client().subscribe("t", "c", 4)
+    core.topic("t").channel("late")
+    core.client().ask(mpub("t", [b"body %02d" % number for number in range(9)]))
+    core.settle()
+    for message in consumer.messages():
+        consumer.finish(message.id)
+    consumer.ready(0)
+    core.settle()
+    left = ledger(core)["queued"]
+    core.save()
+    damage(core, b"01", b"02")
+    core = make(now=9 * SECOND, wall=core.wall)
+    core.shard.load_topic(b"t", False, {"c": False, "late": False})
+    consumer = core.client().subscribe("t", "c", 9)
+    assert len(bodies(consumer)) == left == ledger(core)["in_flight"]
+    assert ledger(core) == {"received": left, "in_flight": left}
