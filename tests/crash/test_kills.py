@@ -95,10 +95,13 @@ def test_memory_dies_with_its_processes(starter: Starter) -> None:
 def test_memory_survives_clean_exits(starter: Starter) -> None:
     run = trial(starter, SEED)
     with run.load():
-        for _ in range(2):
-            run.await_progress()
-            run.restart()
-            run.await_progress()
-            run.kill_master()
+        run.await_progress()
+        run.restart()
+        run.await_progress()
+        run.kill_master()
+        run.await_progress()
     run.findings(keeps=True)
+    for topic in run.daemon.web.stats(ledger="true")["topics"]:
+        for channel in topic["channels"]:
+            assert channel["ledger"]["received"] == channel["ledger"]["finished"], channel
     leaves_nothing(run.daemon)

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from nsqcy.policies import Policies, TopicPolicy
 
 settings.register_profile("ci", max_examples=60, stateful_step_count=40)
-settings.register_profile("full", max_examples=3000, stateful_step_count=80)
+settings.register_profile("full", max_examples=600, stateful_step_count=80)
 PROFILE = settings.get_profile(os.environ.get("NSQCY_HYPOTHESIS", "ci"))
 
 CHANNELS = ["x", "y", "z"]
