@@ -27,6 +27,7 @@ cdef enum Parsed:
     NEXT = 1            # it was executed; its bytes are used
     BLOCKED = 2         # it has to wait; its bytes stay
     STOPPED = 3         # the session ends; nothing more is executed
+    RAISED = -1         # a Python exception is pending
 
 cdef enum:
     OUTPUT_ENOUGH = 131072      # bytes unsent above which a consumer gets no more messages
@@ -81,6 +82,8 @@ cdef class Leg(StreamEnd):
     cdef size_t unconsumed          # relayed, but not sent to the client yet
 
     cdef int send(self, const uint8_t *data, size_t n) except -1
+    cdef size_t take_whole(self, const uint8_t *data, size_t n) except? 0
+    cdef uint64_t next_ticket(self) except? 0
     cdef int end_frame(self) except -1
     cdef int on_writable(self) except -1
     cdef int on_data(self, const unsigned char *data, size_t n) except -1
@@ -109,7 +112,9 @@ cdef class Session(Consumer):
     cdef bint movable               # may go to the worker of its topic, once
     cdef bint moving                # is on its way there
     cdef int forwards_to            # the owner of the last forwarded publishes
-    cdef uint32_t forwards          # how many there were in a row
+    cdef uint64_t forwards          # how many there were in a row, of how many bytes, since when
+    cdef uint64_t forward_bytes
+    cdef int64_t forwards_since
     cdef bint dirty
     cdef bint resumable
     cdef bint reading
@@ -121,6 +126,7 @@ cdef class Session(Consumer):
     cdef size_t kept_capacity
     cdef const char *unread         # what a body's end of input means; NULL: between commands
     cdef bytes unread_error
+    cdef size_t missing             # bytes that the command kept lacks at least; 0: not known
     cdef size_t scanned             # bytes of an incomplete MPUB body that were checked
     cdef uint32_t scanned_count
     cdef Ticket *tickets
@@ -137,6 +143,7 @@ cdef class Session(Consumer):
     cdef bytearray aside            # frames that wait for the end of that one
     cdef Topic topic                # the one published to last
     cdef bytes topic_key
+    cdef int topic_owner            # -1: not known yet
     cdef uint64_t topic_count       # messages published to it, not yet in pub_counts
     cdef readonly dict pub_counts
     cdef bint guarded               # its client needs authorization
@@ -185,12 +192,15 @@ cdef class Session(Consumer):
     cdef int keep(self, const uint8_t *data, size_t n) except -1
     cdef int drop_kept(self) except -1
     cdef int check_appetite(self) except -1
+    cdef size_t complete_kept(self, const uint8_t *data, size_t n) except? 0
     cdef size_t parse(self, const uint8_t *data, size_t n) except? 0
     cdef size_t finish_here(self, const uint8_t *lines, size_t n) noexcept
-    cdef Parsed command(self, const uint8_t *line, size_t n, size_t *used) except *
+    cdef size_t finish_there(self, const uint8_t *lines, size_t n) except? 0
+    cdef size_t publish_line(self, const uint8_t *line, size_t n) noexcept
+    cdef Parsed command(self, const uint8_t *line, size_t n, size_t *used) except RAISED
     cdef Parsed execute(self, Word *words, int count, const uint8_t *line, size_t *used,
-                        const uint8_t *rest, size_t left) except *
-    cdef Parsed fatal(self, bytes text) except *
+                        const uint8_t *rest, size_t left) except RAISED
+    cdef Parsed fatal(self, bytes text) except RAISED
     cdef int refuse(self, const char *command, const Word *id, Outcome outcome) except -1
     cdef uint64_t take_ticket(self, const char *command, size_t forwarded) except? 0
     cdef int call_tickets(self) except -1
@@ -199,50 +209,49 @@ cdef class Session(Consumer):
     cdef bint may_join(self, int owner) noexcept
     cdef int publish_done(self, uint64_t number, str error) except -1
     cdef Parsed pub(self, Word *words, int count, const uint8_t *line, size_t *used,
-                    const uint8_t *rest, size_t left) except *
+                    const uint8_t *rest, size_t left) except RAISED
     cdef Parsed dpub(self, Word *words, int count, const uint8_t *line, size_t *used,
-                     const uint8_t *rest, size_t left) except *
-    cdef Parsed publish_one(self, const char *command, Word *name, int64_t delay,
-                            const uint8_t *line, size_t *used, const uint8_t *rest,
-                            size_t left) except *
+                     const uint8_t *rest, size_t left) except RAISED
+    cdef Parsed publish_one(self, const char *command, int64_t delay, const uint8_t *line,
+                            size_t *used, const uint8_t *rest, size_t left) except RAISED
     cdef Parsed mpub(self, Word *words, int count, const uint8_t *line, size_t *used,
-                     const uint8_t *rest, size_t left) except *
-    cdef Parsed body_missing(self, bytes error) except *
-    cdef Parsed short_body(self, size_t have, int32_t size, bytes error) except *
-    cdef Parsed bad_name(self, bytes prefix, Word *name) except *
+                     const uint8_t *rest, size_t left) except RAISED
+    cdef Parsed body_missing(self, size_t missing, bytes error) except RAISED
+    cdef Parsed short_body(self, size_t have, int32_t size, bytes error) except RAISED
+    cdef Parsed bad_name(self, bytes prefix, Word *name) except RAISED
     cdef bint same_topic(self, Word *name) noexcept
-    cdef int set_topic(self, Word *name) except -1
-    cdef int route(self, Word *name) except? -1
-    cdef Parsed publish_failed(self, const char *command, str reason) except *
+    cdef bint take_topic(self, Word *name) except -1
+    cdef int route(self) except? -1
+    cdef Parsed publish_failed(self, const char *command, str reason) except RAISED
     cdef Parsed publish_accepted(self, const char *command, Topic topic, uint32_t count,
-                                 uint64_t body_bytes) except *
+                                 uint64_t body_bytes) except RAISED
     cdef Parsed forward_publish(self, int owner, const char *command, const uint8_t *line,
-                                size_t n, uint32_t messages) except *
+                                size_t n, uint32_t messages) except RAISED
     cdef int note_counts(self) except -1
-    cdef Parsed invalid_state(self, const char *command) except *
-    cdef Parsed sub(self, Word *words, int count, const uint8_t *line, size_t n) except *
-    cdef Parsed subscribe(self, Topic topic, str name) except *
-    cdef Parsed rdy(self, Word *words, int count, const uint8_t *line, size_t n) except *
+    cdef Parsed invalid_state(self, const char *command) except RAISED
+    cdef Parsed sub(self, Word *words, int count, const uint8_t *line, size_t n) except RAISED
+    cdef Parsed subscribe(self, Topic topic, str name) except RAISED
+    cdef Parsed rdy(self, Word *words, int count, const uint8_t *line, size_t n) except RAISED
     cdef int set_ready(self, uint32_t ready) except -1
-    cdef Parsed forward(self, const uint8_t *line, size_t n) except *
+    cdef Parsed forward(self, const uint8_t *line, size_t n) except RAISED
     cdef Parsed message_command(self, const char *command, Word *words, int count, int needed,
-                                uint64_t *id) except *
-    cdef Parsed fin(self, Word *words, int count, const uint8_t *line, size_t n) except *
-    cdef Parsed req(self, Word *words, int count, const uint8_t *line, size_t n) except *
+                                uint64_t *id) except RAISED
+    cdef Parsed fin(self, Word *words, int count, const uint8_t *line, size_t n) except RAISED
+    cdef Parsed req(self, Word *words, int count, const uint8_t *line, size_t n) except RAISED
     cdef Parsed touch_message(self, Word *words, int count, const uint8_t *line,
-                              size_t n) except *
-    cdef Parsed cls(self, const uint8_t *line, size_t n) except *
-    cdef Parsed identify(self, size_t *used, const uint8_t *rest, size_t left) except *
+                              size_t n) except RAISED
+    cdef Parsed cls(self, const uint8_t *line, size_t n) except RAISED
+    cdef Parsed identify(self, size_t *used, const uint8_t *rest, size_t left) except RAISED
     cdef int adopt_identity(self, identity) except -1
-    cdef Parsed upgrade(self, identity) except *
+    cdef Parsed upgrade(self, identity) except RAISED
     cdef int upgrade_done(self) except -1
     cdef int find_locality(self) except -1
-    cdef Parsed auth(self, int count, size_t *used, const uint8_t *rest, size_t left) except *
+    cdef Parsed auth(self, int count, size_t *used, const uint8_t *rest, size_t left) except RAISED
     cdef int ask_auth(self) except -1
     cdef int refuse_auth(self, bytes text) except -1
     cdef int adopt_authorization(self, authorization, int64_t expires) except -1
-    cdef bint may_publish(self, Word *topic) noexcept
-    cdef Parsed authorize(self, const char *command, Word *topic, Word *channel) except *
+    cdef bint may_publish(self) noexcept
+    cdef Parsed authorize(self, const char *command, bytes topic, bytes channel) except RAISED
     cdef bint has_room(self) noexcept
     cdef int send_message(self, Window window, Block *block, Record *record,
                           uint16_t attempts) except -1
@@ -254,9 +263,10 @@ cdef class Session(Consumer):
     cdef int stop(self) except -1
     cdef int unsubscribe(self) except -1
     cdef bint may_move(self, int owner) except *
+    cdef bint is_faithful(self) noexcept
     cdef bint is_light(self, int owner) except *
     cdef size_t auth_size(self) except? 0
-    cdef Parsed move_to(self, int owner) except *
+    cdef Parsed move_to(self, int owner) except RAISED
     cdef int adopt_names(self, state) except -1
 
 
@@ -286,6 +296,8 @@ cdef class Home:
     cdef object move
     cdef object auth                # asks auth servers; None: AUTH is disabled
     cdef list movers                        # (session, owner)
+    cdef uint32_t lost                      # sessions that moved away, in the second from then on
+    cdef int64_t lost_since
     cdef object log
     cdef int64_t max_msg_size
     cdef int64_t max_body_size
@@ -298,6 +310,8 @@ cdef class Home:
     cdef int64_t turn(self) except? -1
     cdef int decode(self) except -1
     cdef int owner_of(self, bytes key) noexcept
+    cdef bint may_lose_more(self) noexcept
+    cdef int lose(self, Session session, int owner) except -1
     cdef bint favours(self, Session session)
     cdef int input_shrank(self, Session session, int64_t n) except -1
     cdef int feed_starved(self) except -1

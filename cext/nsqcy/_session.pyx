@@ -44,6 +44,7 @@ from nsqcy._wire cimport (
     LONGEST_LINE,
     MESSAGE,
     RESPONSE,
+    frame_bytes,
     name_is_valid,
     parse_number,
     split_line,
@@ -55,6 +56,8 @@ from nsqcy.names import quote
 cdef extern from "Python.h":
     void Py_INCREF(object)
     void Py_XDECREF(void *)
+    const char *PyBytes_AS_STRING(bytes)
+    Py_ssize_t PyBytes_GET_SIZE(bytes)
     bytes PyBytes_FromStringAndSize(const char *text, Py_ssize_t n)
 
 
@@ -65,7 +68,11 @@ cdef int64_t MAGIC_TIMEOUT = 60 * SECOND        # a peer that does not even say 
 cdef enum:
     MOVE_MOST = 65536           # bytes unread, and unsent, that a session may take along
     MOVE_BUSY = 600             # permille of the last second above which an owner takes nobody in
-    MOVE_FORWARDS = 256         # publishes in a row to one owner that make a producer move there
+    MOVE_BYTES = 1048576        # forwarded to one owner that make a producer move there, or
+    MOVE_FORWARDS = 256         # as many publishes, and for so long that what they cost the owner
+cdef int64_t MOVE_AFTER = 2 * SECOND            # is in the figure that says how busy it is
+cdef enum:
+    MOVES_MOST = 16             # sessions gone from here in a second, before producers must wait
 
 cdef int64_t FAVOUR = 2 * SECOND                # of silence, for who is read beyond the budget
 cdef int64_t PEER_TIMEOUT = 5 * SECOND          # how long a publish waits for a dead worker
@@ -76,8 +83,12 @@ cdef enum:
     DRAIN_BYTES = 1048576       # of the rings in one turn
     SECRET_MOST = 65536         # bytes of a secret that a server is asked about
     HELLO_TEXT = 512            # characters of a text about a client that its far end is told
+    OK_FRAME = 10               # bytes of it
     WORDS = 4                   # of a line: the name and as many parameters as any command has
+    PUB_NAME = 4                # bytes of "PUB" and its space
+    LINE_STEP = 256             # bytes taken to go on with a line of unknown length
 
+cdef const char *OK = b"\0\0\0\6\0\0\0\0OK"
 cdef const char *PUB = b"PUB"
 cdef const char *MPUB = b"MPUB"
 cdef const char *DPUB = b"DPUB"
@@ -190,23 +201,43 @@ cdef class Session(Consumer):
 
     cdef int feed(self, const uint8_t *data, size_t n) except -1:
         """Execute the complete commands in what was kept and these bytes; keep the rest."""
-        cdef size_t used
+        cdef size_t used = 0
         if self.stopping or self.closed:
             return 0
         if self.home.favoured is self:
             self.home.favoured_at = self.home.agenda.now
-        if self.kept_end > self.kept_start:
-            self.keep(data, n)
-            if not self.blocked:
-                self.parse_kept()
-        elif self.blocked:
-            self.keep(data, n)
-        else:
-            used = self.parse(data, n)
-            if used < n and not self.stopping:
-                self.keep(data + used, n - used)
+        if self.kept_end > self.kept_start and not self.blocked:
+            used = self.complete_kept(data, n)
+        if used < n and not self.blocked and not self.stopping:
+            used += self.parse(data + used, n - used)
+        if used < n and not self.stopping:
+            self.keep(data + used, n - used)
         self.check_appetite()
         return 0
+
+    cdef size_t complete_kept(self, const uint8_t *data, size_t n) except? 0:
+        """Execute the command that was kept, with as many of these bytes as it takes and not many
+        more: all behind it can be parsed where it lies. Returns how many were used."""
+        cdef size_t used = 0
+        cdef size_t step
+        cdef size_t left
+        cdef bint upgraded = self.upgraded
+        while used < n and not self.blocked and not self.stopping:
+            step = min(n - used, max(self.missing, <size_t>LINE_STEP))
+            self.keep(data + used, step)
+            used += step
+            self.parse_kept()
+            if self.upgraded != upgraded:
+                # It was an IDENTIFY: what came with its end is lost, as it says.
+                return n
+            left = self.kept_end - self.kept_start
+            if left <= used and not self.blocked:
+                # All that was kept is executed; what is left of these bytes goes back to them.
+                used -= left
+                if left:
+                    self.drop_kept()
+                break
+        return used
 
     cdef int end_of_input(self) except -1:
         """The peer has sent all it will: what is complete is answered, then the session ends."""
@@ -293,6 +324,7 @@ cdef class Session(Consumer):
         cdef size_t at = 0
         cdef size_t used = 0
         cdef Parsed parsed
+        self.missing = 0
         if not self.magic_seen:
             if n < 4:
                 return 0
@@ -314,12 +346,20 @@ cdef class Session(Consumer):
             if self.is_crammed():
                 self.blocked = self.crammed = True
                 break
-            used = self.finish_here(data + at, n - at)
+            if self.leg is None:
+                used = self.finish_here(data + at, n - at)
+            else:
+                used = self.finish_there(data + at, n - at)
             if used:
                 at += used
                 continue
             self.unread_error = None
-            parsed = self.command(data + at, n - at, &used)
+            used = self.publish_line(data + at, n - at)
+            if used:
+                parsed = self.publish_one(
+                    PUB, 0, data + at, &used, data + at + used, n - at - used)
+            else:
+                parsed = self.command(data + at, n - at, &used)
             if parsed == NEXT:
                 at += used
                 continue
@@ -345,7 +385,36 @@ cdef class Session(Consumer):
             n -= FIN_LINE
         return line - lines
 
-    cdef Parsed command(self, const uint8_t *line, size_t n, size_t *used) except *:
+    cdef size_t finish_there(self, const uint8_t *lines, size_t n) except? 0:
+        """The same for the messages of another worker's topic: as many FINs as follow each other go
+        there in one piece. Returns their bytes."""
+        cdef size_t used = 0
+        cdef uint64_t id
+        if self.ticket_count or len(self.leg.unsent) > LEG_BACKLOG:
+            return 0
+        while (n - used >= FIN_LINE and memcmp(lines + used, b"FIN ", 4) == 0
+                and lines[used + FIN_LINE - 1] == 10 and hex16_parse(lines + used + 4, &id) == 0):
+            used += FIN_LINE
+        if used:
+            self.leg.send(lines, used)
+        return used
+
+    @cython.final
+    cdef size_t publish_line(self, const uint8_t *line, size_t n) noexcept:
+        """Bytes of the line if it is a PUB to the topic published to last, as most of a producer's
+        are: nothing in it has to be split or checked. 0 if it is something else."""
+        cdef bytes key = self.topic_key
+        cdef size_t length
+        if key is None or self.barred:
+            return 0
+        length = PyBytes_GET_SIZE(key)
+        if (n > PUB_NAME + length and line[PUB_NAME + length] == 10
+                and memcmp(line, b"PUB ", PUB_NAME) == 0
+                and memcmp(line + PUB_NAME, PyBytes_AS_STRING(key), length) == 0):
+            return PUB_NAME + length + 1
+        return 0
+
+    cdef Parsed command(self, const uint8_t *line, size_t n, size_t *used) except RAISED:
         """Execute one command, if all of it is there."""
         cdef const uint8_t *end = <const uint8_t *>memchr(
             line, 10, min(n, <size_t>LONGEST_LINE))
@@ -365,7 +434,7 @@ cdef class Session(Consumer):
         return self.execute(words, count, line, used, end + 1, n - used[0])
 
     cdef Parsed execute(self, Word *words, int count, const uint8_t *line, size_t *used,
-                        const uint8_t *rest, size_t left) except *:
+                        const uint8_t *rest, size_t left) except RAISED:
         """Commands by name, the frequent ones first. Those without a body take bytes [line, line +
         used); the others add their body to `used`."""
         cdef Word *name = words
@@ -407,6 +476,7 @@ cdef class Session(Consumer):
 
     # -- answers --
 
+    @cython.final
     cdef bint is_crammed(self) noexcept:
         """Whether so many answers wait for the client that it gets no more before it reads."""
         cdef size_t waiting = self.output.end - self.output.start
@@ -439,7 +509,7 @@ cdef class Session(Consumer):
                     PyBytes_FromStringAndSize(<const char *>data, n))
         return 0
 
-    cdef Parsed fatal(self, bytes text) except *:
+    cdef Parsed fatal(self, bytes text) except RAISED:
         """An error after which nothing more is executed: answered in its turn, then the end."""
         self.home.log.error(f"[{self.remote_address}] - {text.decode('utf-8', 'replace')}")
         if self.leg is not None and not self.ticket_count:
@@ -549,10 +619,16 @@ cdef class Session(Consumer):
     cdef bint can_pipeline(self) noexcept:
         return self.ticket_count < TICKETS_MOST and self.forwarded < FORWARDED_MOST
 
+    @cython.final
     cdef bint may_join(self, int owner) noexcept:
-        """Whether a publish may go ahead of the answers outstanding. Not if one of these can be an
-        error that the owner, or here the topic, does not know of: nothing is executed after it."""
-        if self.ticket_count == 0 or self.lenient:
+        """Whether a publish may go ahead of the answers outstanding. Not if there are too many, or
+        one of them can be an error that the owner, or here the topic, does not know of: nothing is
+        executed after it."""
+        if self.ticket_count == 0:
+            return True
+        if not self.can_pipeline():
+            return False
+        if self.lenient:
             return True
         if owner != self.line_owner:
             return False
@@ -574,38 +650,38 @@ cdef class Session(Consumer):
     # -- publishing --
 
     cdef Parsed pub(self, Word *words, int count, const uint8_t *line, size_t *used,
-                    const uint8_t *rest, size_t left) except *:
+                    const uint8_t *rest, size_t left) except RAISED:
         if count < 2:
             return self.fatal(b"E_INVALID PUB insufficient number of parameters")
-        if not self.same_topic(&words[1]) and not name_is_valid(words[1].at, words[1].length):
+        if not self.take_topic(&words[1]):
             return self.bad_name(b"E_BAD_TOPIC PUB topic name", &words[1])
-        return self.publish_one(PUB, &words[1], 0, line, used, rest, left)
+        return self.publish_one(PUB, 0, line, used, rest, left)
 
     cdef Parsed dpub(self, Word *words, int count, const uint8_t *line, size_t *used,
-                     const uint8_t *rest, size_t left) except *:
+                     const uint8_t *rest, size_t left) except RAISED:
         cdef uint64_t milliseconds
         cdef uint64_t most = <uint64_t>(self.home.max_req_timeout // MILLISECOND)
         if count < 3:
             return self.fatal(b"E_INVALID DPUB insufficient number of parameters")
-        if not name_is_valid(words[1].at, words[1].length):
+        if not self.take_topic(&words[1]):
             return self.bad_name(b"E_BAD_TOPIC DPUB topic name", &words[1])
         if not parse_number(words[2].at, words[2].length, &milliseconds):
             return self.fatal(b"E_INVALID DPUB could not parse timeout " + word_bytes(&words[2]))
         if milliseconds > most:
             return self.fatal(b"E_INVALID DPUB timeout %d out of range 0-%d" % (milliseconds, most))
-        return self.publish_one(DPUB, &words[1], <int64_t>milliseconds * MILLISECOND, line, used,
-                                rest, left)
+        return self.publish_one(DPUB, <int64_t>milliseconds * MILLISECOND, line, used, rest, left)
 
-    cdef Parsed publish_one(self, const char *command, Word *name, int64_t delay,
-                            const uint8_t *line, size_t *used, const uint8_t *rest,
-                            size_t left) except *:
+    cdef Parsed publish_one(self, const char *command, int64_t delay, const uint8_t *line,
+                            size_t *used, const uint8_t *rest, size_t left) except RAISED:
+        """PUB and DPUB, to the topic that was taken."""
         cdef int32_t size
         cdef int owner
         cdef Record *record
         cdef Topic topic
         cdef Parsed parsed
         if left < 4:
-            return self.body_missing(b"E_BAD_MESSAGE %s failed to read message body size" % command)
+            return self.body_missing(
+                4 - left, b"E_BAD_MESSAGE %s failed to read message body size" % command)
         size = <int32_t>load_be32(rest)
         if size <= 0:
             return self.fatal(
@@ -614,13 +690,14 @@ cdef class Session(Consumer):
             return self.fatal(b"E_BAD_MESSAGE %s message too big %d > %d" % (
                 <bytes>command, size, self.home.max_msg_size))
         if left - 4 < <size_t>size:
-            return self.body_missing(b"E_BAD_MESSAGE %s failed to read message body" % command)
-        if self.guarded and not self.may_publish(name):
-            parsed = self.authorize(command, name, NULL)
+            return self.body_missing(
+                4 + size - left, b"E_BAD_MESSAGE %s failed to read message body" % command)
+        if self.guarded and not self.may_publish():
+            parsed = self.authorize(command, self.topic_key, b"")
             if parsed != NEXT:
                 return parsed
-        owner = self.route(name)
-        if owner < 0 or not self.can_pipeline() or not self.may_join(owner):
+        owner = self.route()
+        if owner < 0 or not self.may_join(owner):
             return BLOCKED
         if owner != self.home.index and self.may_move(owner):
             return self.move_to(owner)
@@ -637,30 +714,29 @@ cdef class Session(Consumer):
         return self.publish_accepted(command, topic, 1, size)
 
     cdef Parsed mpub(self, Word *words, int count, const uint8_t *line, size_t *used,
-                     const uint8_t *rest, size_t left) except *:
+                     const uint8_t *rest, size_t left) except RAISED:
         cdef int32_t size
         cdef int32_t messages
         cdef int32_t length
         cdef int64_t most = (self.home.max_body_size - 4) // 5
+        cdef int64_t longest = self.home.max_msg_size
         cdef size_t at
+        cdef size_t end
         cdef size_t have
-        cdef uint64_t bytes_in = 0
         cdef int owner
         cdef uint32_t i
-        cdef uint32_t _i
-        cdef Record *record
         cdef Topic topic
         cdef Parsed parsed
         if count < 2:
             return self.fatal(b"E_INVALID MPUB insufficient number of parameters")
-        if not self.same_topic(&words[1]) and not name_is_valid(words[1].at, words[1].length):
+        if not self.take_topic(&words[1]):
             return self.bad_name(b"E_BAD_TOPIC E_BAD_TOPIC MPUB topic name", &words[1])
-        if self.guarded and not self.scanned and not self.may_publish(&words[1]):
-            parsed = self.authorize(MPUB, &words[1], NULL)
+        if self.guarded and not self.scanned and not self.may_publish():
+            parsed = self.authorize(MPUB, self.topic_key, b"")
             if parsed != NEXT:
                 return parsed
         if left < 4:
-            return self.body_missing(b"E_BAD_BODY MPUB failed to read body size")
+            return self.body_missing(4 - left, b"E_BAD_BODY MPUB failed to read body size")
         size = <int32_t>load_be32(rest)
         if size <= 0:
             return self.fatal(b"E_BAD_BODY MPUB invalid body size %d" % size)
@@ -678,7 +754,7 @@ cdef class Session(Consumer):
         at = self.scanned if self.scanned else 4
         i = self.scanned_count if self.scanned else 0
         while i < <uint32_t>messages:
-            if have - at < 4:
+            if at + 4 > have:
                 self.scanned, self.scanned_count = at, i
                 return self.short_body(
                     have, size, b"E_BAD_MESSAGE MPUB failed to read message(%d) body size" % i)
@@ -686,23 +762,24 @@ cdef class Session(Consumer):
             if length <= 0:
                 return self.fatal(
                     b"E_BAD_MESSAGE MPUB invalid message(%d) body size %d" % (i, length))
-            if length > self.home.max_msg_size:
-                return self.fatal(b"E_BAD_MESSAGE MPUB message too big %d > %d" % (
-                    length, self.home.max_msg_size))
-            if have - at - 4 < <size_t>length:
+            if length > longest:
+                return self.fatal(
+                    b"E_BAD_MESSAGE MPUB message too big %d > %d" % (length, longest))
+            end = at + 4 + <size_t>length
+            if end > have:
                 self.scanned, self.scanned_count = at, i
                 return self.short_body(
                     have, size, b"E_BAD_MESSAGE MPUB failed to read message body")
-            at += 4 + length
+            at = end
             i += 1
         if have < <size_t>size:
             self.scanned, self.scanned_count = at, i
-            return self.body_missing(b"E_BAD_BODY MPUB failed to read body")
+            return self.body_missing(size - have, b"E_BAD_BODY MPUB failed to read body")
         if at != <size_t>size:
             return self.fatal(
                 b"E_BAD_BODY MPUB body of %d bytes holds messages for %d" % (size, at))
-        owner = self.route(&words[1])
-        if owner < 0 or not self.can_pipeline() or not self.may_join(owner):
+        owner = self.route()
+        if owner < 0 or not self.may_join(owner):
             return BLOCKED
         self.scanned = 0
         if owner != self.home.index and self.may_move(owner):
@@ -714,52 +791,54 @@ cdef class Session(Consumer):
         refusal = topic.refusal()
         if refusal is not None:
             return self.publish_failed(MPUB, refusal)
-        at = 4
-        for _i in range(<uint32_t>messages):
-            length = <int32_t>load_be32(rest + at)
-            record = topic.new_record(length, 0)
-            if record != NULL:
-                memcpy(record_body(record), rest + at + 4, length)
-            at += 4 + length
-            bytes_in += length
-        return self.publish_accepted(MPUB, topic, messages, bytes_in)
+        topic.new_batch(rest + 4, messages)
+        return self.publish_accepted(MPUB, topic, messages, size - 4 - 4 * <uint64_t>messages)
 
-    cdef Parsed body_missing(self, bytes error) except *:
-        """The rest of a body has not arrived; `error` is what it means if it never does."""
+    cdef Parsed body_missing(self, size_t missing, bytes error) except RAISED:
+        """At least `missing` bytes of a body have not arrived; `error` is what it means if they
+        never do."""
+        self.missing = missing
         self.unread_error = error
         return MORE
 
-    cdef Parsed short_body(self, size_t have, int32_t size, bytes error) except *:
+    cdef Parsed short_body(self, size_t have, int32_t size, bytes error) except RAISED:
         """A part of an MPUB ends beyond what is there: more may come, or the body ends there."""
         if have < <size_t>size:
-            return self.body_missing(error)
+            return self.body_missing(size - have, error)
         return self.fatal(error)
 
-    cdef Parsed bad_name(self, bytes prefix, Word *name) except *:
+    cdef Parsed bad_name(self, bytes prefix, Word *name) except RAISED:
         quoted = quote(word_bytes(name)).encode("utf-8", "surrogateescape")
         return self.fatal(b"%s %s is not valid" % (prefix, quoted))
 
+    @cython.final
     cdef bint same_topic(self, Word *name) noexcept:
         """Whether `name` is the topic published to last (and so valid)."""
         cdef bytes key = self.topic_key
         return (key is not None and <size_t>len(key) == name.length
                 and memcmp(<const char *>key, name.at, name.length) == 0)
 
-    cdef int set_topic(self, Word *name) except -1:
-        """Make it the topic published to last."""
-        if not self.same_topic(name):
-            self.note_counts()
-            self.topic_key = word_bytes(name)
-            self.topic = None
-            self.may_publish_until = 0
-        return 0
+    cdef bint take_topic(self, Word *name) except -1:
+        """Make it the topic published to last; whether it is a valid name, without which nothing
+        changes."""
+        if self.same_topic(name):
+            return True
+        if not name_is_valid(name.at, name.length):
+            return False
+        self.note_counts()
+        self.topic_key = word_bytes(name)
+        self.topic = None
+        self.topic_owner = -1
+        self.may_publish_until = 0
+        return True
 
-    cdef int route(self, Word *name) except? -1:
-        """Which worker owns the topic; -1: not known yet, or it is down. self.topic is the topic
-        when it is this one."""
+    cdef int route(self) except? -1:
+        """Which worker owns the topic that was taken; -1: not known yet, or it is down. self.topic
+        is the topic when it is this one."""
         cdef int owner
-        self.set_topic(name)
-        owner = self.home.owner_of(self.topic_key)
+        if self.topic_owner < 0:
+            self.topic_owner = self.home.owner_of(self.topic_key)
+        owner = self.topic_owner
         if owner < 0:
             self.home.ask(self, self.topic_key)
         elif owner != self.home.index:
@@ -770,7 +849,7 @@ cdef class Session(Consumer):
             self.topic = self.home.shard.find_or_create(self.topic_key)
         return owner
 
-    cdef Parsed publish_failed(self, const char *command, str reason) except *:
+    cdef Parsed publish_failed(self, const char *command, str reason) except RAISED:
         cdef bytes text = b"E_%s_FAILED %s failed %s" % (
             <bytes>command, <bytes>command, reason.encode("utf-8", "surrogateescape"))
         if not self.lenient:
@@ -779,7 +858,7 @@ cdef class Session(Consumer):
         return NEXT
 
     cdef Parsed publish_accepted(self, const char *command, Topic topic, uint32_t count,
-                                 uint64_t body_bytes) except *:
+                                 uint64_t body_bytes) except RAISED:
         self.topic_count += count
         if topic.published(count, body_bytes):
             self.line_owner = self.home.index
@@ -792,10 +871,14 @@ cdef class Session(Consumer):
         return NEXT
 
     cdef Parsed forward_publish(self, int owner, const char *command, const uint8_t *line,
-                                size_t n, uint32_t messages) except *:
+                                size_t n, uint32_t messages) except RAISED:
         cdef Leg leg = self.leg_to(owner)
-        self.forwards = self.forwards + 1 if owner == self.forwards_to else 0
-        self.forwards_to = owner
+        if owner != self.forwards_to or not self.forwards:
+            self.forwards_to = owner
+            self.forwards_since = self.home.agenda.now
+            self.forwards = self.forward_bytes = 0
+        self.forwards += 1
+        self.forward_bytes += n
         self.line_owner = owner
         leg.expected.append(self.take_ticket(command, n))
         leg.send(line, n)
@@ -812,10 +895,10 @@ cdef class Session(Consumer):
 
     # -- subscribing --
 
-    cdef Parsed invalid_state(self, const char *command) except *:
+    cdef Parsed invalid_state(self, const char *command) except RAISED:
         return self.fatal(b"E_INVALID cannot %s in current state" % command)
 
-    cdef Parsed sub(self, Word *words, int count, const uint8_t *line, size_t n) except *:
+    cdef Parsed sub(self, Word *words, int count, const uint8_t *line, size_t n) except RAISED:
         cdef int owner
         cdef Parsed parsed
         if self.state != INIT:
@@ -824,15 +907,15 @@ cdef class Session(Consumer):
             return self.fatal(b"E_INVALID cannot SUB with heartbeats disabled")
         if count < 3:
             return self.fatal(b"E_INVALID SUB insufficient number of parameters")
-        if not name_is_valid(words[1].at, words[1].length):
+        if not self.take_topic(&words[1]):
             return self.bad_name(b"E_BAD_TOPIC SUB topic name", &words[1])
         if not name_is_valid(words[2].at, words[2].length):
             return self.bad_name(b"E_BAD_CHANNEL SUB channel name", &words[2])
         if self.guarded:
-            parsed = self.authorize(SUB, &words[1], &words[2])
+            parsed = self.authorize(SUB, self.topic_key, word_bytes(&words[2]))
             if parsed != NEXT:
                 return parsed
-        owner = self.route(&words[1])
+        owner = self.route()
         if owner < 0:
             return BLOCKED
         self.subscribed_channel = word_bytes(&words[2]).decode()
@@ -847,7 +930,7 @@ cdef class Session(Consumer):
         self.state = SUBSCRIBED
         return NEXT
 
-    cdef Parsed subscribe(self, Topic topic, str name) except *:
+    cdef Parsed subscribe(self, Topic topic, str name) except RAISED:
         cdef Channel channel
         cdef uint32_t limit = self.home.max_channel_consumers
         if topic.refusal() == "exiting":
@@ -863,7 +946,7 @@ cdef class Session(Consumer):
         self.respond(b"OK", 2)
         return NEXT
 
-    cdef Parsed rdy(self, Word *words, int count, const uint8_t *line, size_t n) except *:
+    cdef Parsed rdy(self, Word *words, int count, const uint8_t *line, size_t n) except RAISED:
         cdef uint64_t ready = 1
         if self.state == CLOSING:
             return NEXT
@@ -886,12 +969,12 @@ cdef class Session(Consumer):
             self.channel.check_ready(self)
         return 0
 
-    cdef Parsed forward(self, const uint8_t *line, size_t n) except *:
+    cdef Parsed forward(self, const uint8_t *line, size_t n) except RAISED:
         self.leg.send(line, n)
         return NEXT
 
     cdef Parsed message_command(self, const char *command, Word *words, int count, int needed,
-                                uint64_t *id) except *:
+                                uint64_t *id) except RAISED:
         """What FIN, REQ and TOUCH check alike; NEXT if all is well. An id that no message can have
         becomes 0, which none has."""
         if self.state != SUBSCRIBED and self.state != CLOSING:
@@ -904,7 +987,7 @@ cdef class Session(Consumer):
             id[0] = 0
         return NEXT
 
-    cdef Parsed fin(self, Word *words, int count, const uint8_t *line, size_t n) except *:
+    cdef Parsed fin(self, Word *words, int count, const uint8_t *line, size_t n) except RAISED:
         cdef uint64_t id = 0
         cdef Outcome outcome
         cdef Parsed parsed = self.message_command(b"FIN", words, count, 2, &id)
@@ -919,7 +1002,7 @@ cdef class Session(Consumer):
             self.refuse(b"FIN", &words[1], outcome)
         return NEXT
 
-    cdef Parsed req(self, Word *words, int count, const uint8_t *line, size_t n) except *:
+    cdef Parsed req(self, Word *words, int count, const uint8_t *line, size_t n) except RAISED:
         cdef uint64_t id = 0
         cdef uint64_t milliseconds = 0
         cdef int64_t delay
@@ -942,7 +1025,7 @@ cdef class Session(Consumer):
         return NEXT
 
     cdef Parsed touch_message(self, Word *words, int count, const uint8_t *line,
-                              size_t n) except *:
+                              size_t n) except RAISED:
         cdef uint64_t id = 0
         cdef Outcome outcome
         cdef Parsed parsed = self.message_command(b"TOUCH", words, count, 2, &id)
@@ -957,7 +1040,7 @@ cdef class Session(Consumer):
             self.refuse(b"TOUCH", &words[1], outcome)
         return NEXT
 
-    cdef Parsed cls(self, const uint8_t *line, size_t n) except *:
+    cdef Parsed cls(self, const uint8_t *line, size_t n) except RAISED:
         if self.state != SUBSCRIBED:
             return self.invalid_state(b"CLS")
         self.state = CLOSING
@@ -972,12 +1055,12 @@ cdef class Session(Consumer):
 
     # -- negotiation --
 
-    cdef Parsed identify(self, size_t *used, const uint8_t *rest, size_t left) except *:
+    cdef Parsed identify(self, size_t *used, const uint8_t *rest, size_t left) except RAISED:
         cdef int32_t size
         if self.state != INIT:
             return self.invalid_state(b"IDENTIFY")
         if left < 4:
-            return self.body_missing(b"E_BAD_BODY IDENTIFY failed to read body size")
+            return self.body_missing(4 - left, b"E_BAD_BODY IDENTIFY failed to read body size")
         size = <int32_t>load_be32(rest)
         if size > self.home.max_body_size:
             return self.fatal(
@@ -985,7 +1068,8 @@ cdef class Session(Consumer):
         if size <= 0:
             return self.fatal(b"E_BAD_BODY IDENTIFY invalid body size %d" % size)
         if left - 4 < <size_t>size:
-            return self.body_missing(b"E_BAD_BODY IDENTIFY failed to read body")
+            return self.body_missing(
+                4 + size - left, b"E_BAD_BODY IDENTIFY failed to read body")
         used[0] += 4 + size
         try:
             identity = self.home.negotiate(
@@ -1000,7 +1084,7 @@ cdef class Session(Consumer):
             return self.upgrade(identity)
         return NEXT
 
-    cdef Parsed upgrade(self, identity) except *:
+    cdef Parsed upgrade(self, identity) except RAISED:
         """Change over to TLS, to a codec or to both. Such a session stays where it is."""
         self.upgraded = self.upgrading = True
         self.movable = False
@@ -1047,14 +1131,14 @@ cdef class Session(Consumer):
                 self.locality = REGION_LOCAL
         return 0
 
-    cdef Parsed auth(self, int count, size_t *used, const uint8_t *rest, size_t left) except *:
+    cdef Parsed auth(self, int count, size_t *used, const uint8_t *rest, size_t left) except RAISED:
         cdef int32_t size
         if self.state != INIT:
             return self.invalid_state(b"AUTH")
         if count != 1:
             return self.fatal(b"E_INVALID AUTH invalid number of parameters")
         if left < 4:
-            return self.body_missing(b"E_BAD_BODY AUTH failed to read body size")
+            return self.body_missing(4 - left, b"E_BAD_BODY AUTH failed to read body size")
         size = <int32_t>load_be32(rest)
         if size > self.home.max_body_size:
             return self.fatal(
@@ -1062,7 +1146,7 @@ cdef class Session(Consumer):
         if size <= 0:
             return self.fatal(b"E_BAD_BODY AUTH invalid body size %d" % size)
         if left - 4 < <size_t>size:
-            return self.body_missing(b"E_BAD_BODY AUTH failed to read body")
+            return self.body_missing(4 + size - left, b"E_BAD_BODY AUTH failed to read body")
         used[0] += 4 + size
         if self.authorization is not None:
             return self.fatal(b"E_INVALID AUTH already set")
@@ -1131,14 +1215,14 @@ cdef class Session(Consumer):
         self.auth_identity_url = authorization.identity_url
         return 0
 
-    cdef bint may_publish(self, Word *topic) noexcept:
+    @cython.final
+    cdef bint may_publish(self) noexcept:
         """Whether authorize() need not be asked again: what it said last still holds."""
-        return self.home.agenda.now < self.may_publish_until and self.same_topic(topic)
+        return self.home.agenda.now < self.may_publish_until
 
-    cdef Parsed authorize(self, const char *command, Word *topic, Word *channel) except *:
-        """Whether the client may do this: NEXT. The names are valid; no channel: a publish."""
-        cdef bytes topic_name = word_bytes(topic)
-        cdef bytes channel_name = word_bytes(channel) if channel != NULL else b""
+    cdef Parsed authorize(self, const char *command, bytes topic, bytes channel) except RAISED:
+        """Whether the client may do this: NEXT. The names are valid; no channel: a publish to the
+        topic that was taken."""
         if self.auth_asked:
             return BLOCKED
         if self.authorization is None:
@@ -1146,11 +1230,10 @@ cdef class Session(Consumer):
         if self.home.agenda.now >= self.auth_expires:
             self.ask_auth()
             return BLOCKED
-        if not self.authorization.permits(topic_name.decode(), channel_name.decode()):
+        if not self.authorization.permits(topic.decode(), channel.decode()):
             return self.fatal(b'E_UNAUTHORIZED AUTH failed for %s on "%s" "%s"' % (
-                <bytes>command, topic_name, channel_name))
-        if channel == NULL:
-            self.set_topic(topic)
+                <bytes>command, topic, channel))
+        if not channel:
             self.may_publish_until = self.auth_expires
         return NEXT
 
@@ -1173,9 +1256,16 @@ cdef class Session(Consumer):
 
     cdef bint may_move(self, int owner) except *:
         """Whether a producer has published to this one owner for long enough, and may go there."""
-        return (self.movable and self.forwards >= MOVE_FORWARDS and owner == self.forwards_to
+        return (self.movable and owner == self.forwards_to and self.is_faithful()
                 and self.channel is None and self.leg is None and len(self.legs) == 1
-                and self.is_light(owner))
+                and self.is_light(owner) and self.home.may_lose_more())
+
+    cdef bint is_faithful(self) noexcept:
+        """Whether what was forwarded in a row is worth a move. Bytes are, as they are copied once
+        more; of small messages the socket is most of the work, which a move only moves."""
+        return self.forward_bytes >= MOVE_BYTES or (
+            self.forwards >= MOVE_FORWARDS
+            and self.home.agenda.now - self.forwards_since >= MOVE_AFTER)
 
     cdef bint is_light(self, int owner) except *:
         """Whether the session can go to `owner` with what it carries, and the owner has room."""
@@ -1189,12 +1279,12 @@ cdef class Session(Consumer):
             return 0
         return len(self.secret) + <size_t>len(self.authorization.source)
 
-    cdef Parsed move_to(self, int owner) except *:
+    cdef Parsed move_to(self, int owner) except RAISED:
         """Go on at the owner, from this command on; with nothing outstanding."""
         if self.ticket_count == 0:
             self.movable = False
             self.moving = True
-            self.home.movers.append((self, owner))
+            self.home.lose(self, owner)
         return BLOCKED
 
     def pack(self):
@@ -1575,6 +1665,10 @@ cdef class Leg(StreamEnd):
             return 0
         self.unconsumed += n
         while n:
+            if self.header_have == 0:
+                step = self.take_whole(data, n)
+                data += step
+                n -= step
             if self.header_have < FRAME_HEADER:
                 step = min(n, <size_t>(FRAME_HEADER - self.header_have))
                 memcpy(self.header + self.header_have, data, step)
@@ -1605,6 +1699,34 @@ cdef class Leg(StreamEnd):
             self.unconsumed = 0
         return 0
 
+    cdef size_t take_whole(self, const uint8_t *data, size_t n) except? 0:
+        """The short way of the most frequent frames, messages and OKs, as far as they are whole.
+        Returns their bytes."""
+        cdef Session session = self.session
+        cdef size_t at = 0
+        cdef size_t step = frame_bytes(data, n, MESSAGE)
+        if step:
+            while step:
+                at += step
+                session.message_count += 1
+                step = frame_bytes(data + at, n - at, MESSAGE)
+            session.output.put(data, at)
+            return at
+        while (n - at >= OK_FRAME and memcmp(data + at, OK, OK_FRAME) == 0
+                and self.expected_first < <size_t>len(self.expected)):
+            session.answer(self.next_ticket(), ANSWERED, None)
+            at += OK_FRAME
+        return at
+
+    cdef uint64_t next_ticket(self) except? 0:
+        """The ticket that the next answer is for."""
+        cdef uint64_t ticket = self.expected[self.expected_first]
+        self.expected_first += 1
+        if self.expected_first > 64 and 2 * self.expected_first > <size_t>len(self.expected):
+            del self.expected[:self.expected_first]
+            self.expected_first = 0
+        return ticket
+
     cdef int end_frame(self) except -1:
         cdef Session session = self.session
         cdef bytes answer
@@ -1622,11 +1744,7 @@ cdef class Leg(StreamEnd):
                 (b"E_FIN_FAILED ", b"E_REQ_FAILED ", b"E_TOUCH_FAILED ")):
             session.put_frame(ERROR, answer, len(answer))
         elif self.expected_first < <size_t>len(self.expected):
-            ticket = self.expected[self.expected_first]
-            self.expected_first += 1
-            if self.expected_first > 64 and 2 * self.expected_first > <size_t>len(self.expected):
-                del self.expected[:self.expected_first]
-                self.expected_first = 0
+            ticket = self.next_ticket()
             if self.frame_type == ERROR:
                 session.answer(ticket, FAILED, answer)
             else:
@@ -1708,6 +1826,7 @@ cdef class Home:
 
     # -- who owns what --
 
+    @cython.final
     cdef int owner_of(self, bytes key) noexcept:
         if self.mesh is None:
             return self.index
@@ -1720,7 +1839,7 @@ cdef class Home:
         return None if owner < 0 else owner
 
     cdef bint is_up(self, int peer):
-        return self.mesh.is_up(peer)
+        return self.mesh.up(peer)
 
     cdef int ask(self, Session session, bytes key) except -1:
         waiting = self.askers.get(key)
@@ -1756,6 +1875,22 @@ cdef class Home:
 
     def peer_down(self, int peer):
         self.mesh.peer_down(peer)
+
+    # -- moves --
+
+    cdef bint may_lose_more(self) noexcept:
+        """Whether a producer may move now. Many that meet an idle owner at once would all go there
+        before its figure says what the first of them cost."""
+        return self.lost < MOVES_MOST or self.agenda.now - self.lost_since >= SECOND
+
+    cdef int lose(self, Session session, int owner) except -1:
+        """Have a session moved at the end of the turn."""
+        if self.agenda.now - self.lost_since >= SECOND:
+            self.lost = 0
+            self.lost_since = self.agenda.now
+        self.lost += 1
+        self.movers.append((session, owner))
+        return 0
 
     # -- input budget --
 

@@ -79,8 +79,10 @@ ctypedef struct Block:
     uint32_t flags
     uint64_t first_seq
     uint64_t last_seq
+    int64_t last_time       # its records are not younger (wall clock, ns); 0: not known yet
     Extent extent           # where it lies on disk; extent.bytes == 0: nowhere
     Arena *arena            # NULL: a block of its own, from malloc
+    void *moves             # while it is compacted: struct Moves, what is copied of it
     Block *prev             # in the window, or among the stragglers
     Block *next
     Block *newer            # residency order of what could be dropped from memory
@@ -209,12 +211,12 @@ cdef class Window:
     cdef uint32_t cursor_room
     cdef Cursor visible             # records before it may be read
     cdef Cursor fanout              # records before it belong to the channels
+    cdef Cursor kept                # records from here on stay, with or without readers; if watched
     cdef Hole *holes
     cdef uint32_t hole_count
     cdef readonly uint64_t next_seq     # of the next record
     cdef uint32_t next_capacity
 
-    cdef Record *append(self, uint64_t body_length, uint32_t ext_length) except NULL
     cdef void seal(self) noexcept
     cdef int watch(self, Cursor *cursor) except -1
     cdef void unwatch(self, Cursor *cursor) noexcept
@@ -243,13 +245,40 @@ cdef class Window:
     cdef void trim(self) noexcept
     cdef int load(self, Block *block) except -1
     cdef int on_loaded(self, Block *block) except -1
+    cdef int write_copies(self, Block *block) except -1
+    cdef int copies_written(self) except -1
     cdef void push_block(self, Block *block) noexcept
     cdef void release(self, Block *block) noexcept
     cdef void truncate(self, uint64_t seq) noexcept
     cdef void rest(self) noexcept
     cdef void discard(self) noexcept
     cdef uint64_t least_seq(self) noexcept
+    cdef const Cursor *last_reader(self) noexcept
     cdef Block *open_block(self, uint64_t size) except NULL
     cdef void leave_window(self, Block *block) noexcept
     cdef void add_straggler(self, Block *block) noexcept
     cdef void forget_straggler(self, Block *block) noexcept
+
+
+cdef inline Record *append_record(
+        Window window, uint64_t body_length, uint32_t ext_length) except NULL:
+    """Room for one record in the open block, its lengths, sequence number and padding set."""
+    cdef uint64_t size = record_size(body_length, ext_length)
+    cdef Block *block = window.newest
+    cdef Record *record
+    if block == NULL or block.flags & SEALED or block.capacity - block.size < size:
+        block = window.open_block(size)
+    record = <Record *>(block.data + block.size)
+    # The last word holds the padding, if there is any.
+    (<uint64_t *>(block.data + block.size + size - 8))[0] = 0
+    record.length = <uint32_t>size
+    record.crc = 0
+    record.seq = window.next_seq
+    record.body_length = <uint32_t>body_length
+    record.ext_length = <uint16_t>ext_length
+    record.attributes = 0
+    block.size += <uint32_t>size
+    block.count += 1
+    block.last_seq = window.next_seq
+    window.next_seq += 1
+    return record

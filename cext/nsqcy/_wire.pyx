@@ -7,7 +7,7 @@ command lines (NSQ's TCP protocol: lines of at most 16384 bytes, single spaces, 
 
 cimport cython
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy, memmove
+from libc.string cimport memchr, memcpy, memmove
 
 from nsqcy._bytes cimport hex16_format, load_be32, store_be16, store_be32, store_be64
 from nsqcy._debug cimport NSQCY_DEBUG
@@ -24,6 +24,7 @@ cdef extern from "Python.h":
 
 
 cdef enum:
+    SMALL_BUFFER = 512          # bytes, for an OK or a small message; malloc has these at hand
     SPARES = 4
     SPARE_BUFFER = 262144       # bytes: the size to which a busy consumer's buffer grows
     SMALLEST_SPARE = 16384      # bytes up to which a buffer grows by itself
@@ -69,7 +70,10 @@ cdef class Output:
             self.end -= self.start
             self.start = 0
             return 0
-        capacity = max(2 * self.capacity, <size_t>FIRST_BUFFER)
+        if self.buffer == NULL and n <= SMALL_BUFFER:
+            capacity = SMALL_BUFFER
+        else:
+            capacity = max(2 * self.capacity, <size_t>FIRST_BUFFER)
         while capacity < self.end + n:
             capacity *= 2
         if self.buffer != NULL and SMALLEST_SPARE < capacity <= SPARE_BUFFER and spares.count:
@@ -232,19 +236,18 @@ cdef class Output:
 cdef int split_line(const uint8_t *line, size_t length, Word *words, int most) noexcept nogil:
     """Split at every single space. Returns the number of words; only `most` of them are stored, the
     last one stored then ends at its own space."""
+    cdef const uint8_t *end = line + length
+    cdef const uint8_t *space
     cdef int count = 0
-    cdef size_t start = 0
-    cdef size_t i
-    for i in range(length + 1):
-        if i == length or line[i] == 32:
-            if count < most:
-                words[count].at = line + start
-                words[count].length = i - start
-            count += 1
-            start = i + 1
-            if count > most:
-                return count
-    return count
+    while count < most:
+        space = <const uint8_t *>memchr(line, 32, end - line)
+        words[count].at = line
+        words[count].length = (end if space == NULL else space) - line
+        count += 1
+        if space == NULL:
+            return count
+        line = space + 1
+    return most + 1
 
 
 cdef bint name_is_valid(const uint8_t *name, size_t length) noexcept nogil:

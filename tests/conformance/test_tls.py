@@ -229,6 +229,28 @@ def test_what_was_sent_behind_identify_is_lost(secured: Nsqd) -> None:
     conn.usable()
 
 
+@every_way
+def test_so_it_is_behind_the_end_of_one_that_was_cut(
+    tls: bool, codec: str, secured: Nsqd, topic: str
+) -> None:
+    """Nobody in between can add commands to those that are encrypted."""
+    conn = secured.connect()
+    fields = {"feature_negotiation": True, "tls_v1": tls} | ({codec: True} if codec else {})
+    command = b"IDENTIFY\n" + sized(json.dumps(fields).encode())
+    publish = b"PUB " + topic.encode() + b"\n" + sized(b"one")
+    conn.send(publish, command[:-5])
+    conn.expect_ok()
+    conn.send(command[-5:], b"FOO\n" * 1000)
+    conn.expect_json()
+    if tls:
+        start_tls(conn)
+        conn.expect_ok()
+    if codec:
+        start_codec(conn, codec)
+        conn.expect_ok()
+    conn.usable()
+
+
 # -- TLS
 
 

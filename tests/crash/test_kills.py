@@ -68,7 +68,7 @@ def kills(starter: Starter, seed: int, cycles: int, **options: Any) -> None:
 
 @pytest.mark.parametrize("durability", DURABLE)
 def test_nothing_is_lost(starter: Starter, durability: str) -> None:
-    kills(starter, SEED, 5, durability=durability)
+    kills(starter, SEED, 3, durability=durability)
 
 
 @pytest.mark.soak

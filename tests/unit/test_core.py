@@ -14,6 +14,7 @@ from core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
 from reference import quantile as reference
 
 from nsqcy._quantile import Percentiles
+from nsqcy.policies import Policies
 
 SMALL_FILES = {"max_bytes_per_file": 60_000, "sync_every": 2500, "sync_timeout": 2 * SECOND}
 OK = (RESPONSE, b"OK")
@@ -457,6 +458,41 @@ def test_what_was_accepted_and_nothing_else_is_there_after_a_full_disk(make, set
     got = bodies(consumer)
     assert len(got) == len(accepted)
     assert set(got) == accepted
+
+
+NO_ROOM = (ERROR, b"E_PUB_FAILED PUB failed no room")
+
+
+def test_a_refusal_is_for_what_would_be_written(make):
+    core = make(mem_queue_size=2, policies=Policies(sections=[("t", {"durability": "os"})]))
+    core.shard.set_refusal("no room")
+    assert core.client().publish("t", b"x") == NO_ROOM
+    assert core.counters("t")["message_count"] == 0
+    for topic in ("m", "e#ephemeral"):
+        assert core.client().publish(topic, b"1") == OK
+        assert core.client().publish(topic, b"2") == OK
+    assert core.client().publish("m", b"3") == NO_ROOM
+    assert core.client().publish("e#ephemeral", b"3") == OK
+    core.shard.set_refusal(None)
+    assert core.client().publish("m", b"3") == OK
+    assert core.client().publish("t", b"x") == OK
+
+
+def test_a_refused_topic_that_is_consumed_takes_more(make):
+    core = make(mem_queue_size=2)
+    consumer = core.client().subscribe("t", "c", 0)
+    for number in range(4):
+        assert core.client().publish("t", b"%d" % number) == OK
+    core.shard.set_refusal("no room")
+    assert core.client().publish("t", b"x") == NO_ROOM
+    consumer.ready(9)
+    core.settle()
+    for message in consumer.messages():
+        consumer.finish(message.id)
+    core.client().publish("t", b"x")
+    core.settle()
+    assert core.client().publish("t", b"4") == OK
+    assert bodies(consumer)[-1] == b"4"
 
 
 def test_a_failed_write_leaves_no_empty_block_behind(make):

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from nsqcy.policies import Policies, TopicPolicy
 
-settings.register_profile("ci", max_examples=60, stateful_step_count=40)
+settings.register_profile("ci", max_examples=40, stateful_step_count=40)
 settings.register_profile("full", max_examples=600, stateful_step_count=80)
 PROFILE = settings.get_profile(os.environ.get("NSQCY_HYPOTHESIS", "ci"))
 
@@ -244,6 +244,7 @@ class CrashMachine(RuleBasedStateMachine):
         self.core.close()
         self.restart(path)
         for channel in self.young - self.core.topic("t").channels.keys():
+            self.young.remove(channel)
             del self.owed[channel]
         self.see()
 
