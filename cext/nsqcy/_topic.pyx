@@ -706,8 +706,8 @@ cdef class Topic(Window):
         return self.fanout.seq
 
     def seq_at(self, int64_t time):
-        """The first record that was published at `time` (wall clock, ns) or later. None: a block has
-        to be read for that; ask again."""
+        """The first record that was published at `time` (wall clock, ns) or later. None: a block
+        has to be read for that; ask again."""
         cdef Block *block = self.oldest
         cdef Record *record
         cdef uint32_t at

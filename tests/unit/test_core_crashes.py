@@ -246,6 +246,8 @@ class CrashMachine(RuleBasedStateMachine):
         for channel in self.young - self.core.topic("t").channels.keys():
             self.young.remove(channel)
             del self.owed[channel]
+        if not self.owed:
+            self.create_channel("x")
         self.see()
 
     @rule()
