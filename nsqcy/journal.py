@@ -81,8 +81,8 @@ class ChannelState:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic as a start finds it. `delayed` are records of its own backlog that carry a delay (their
-    `due` is the delay); `holes` are ranges [first, end) of records that no channel gets.
+    """A topic as a start finds it. `delayed` are records of its own backlog that carry a delay
+    (their `due` is the delay); `holes` are ranges [first, end) of records that no channel gets.
 
     Nothing was published after it if `clean`. `boot` names the boot of the machine that it was
     written in and `durability` is the class of the topic then, by its number: they tell whether
