@@ -1272,6 +1272,9 @@ cdef class Topic(Window):
             to.block = to.block.next
         if to.block != NULL and to.block.last_seq < seq:
             to.offset = to.block.size
+        if to.block != NULL and to.seq < to.block.first_seq:
+            # What was before is finished and gone; the journal was too old to say so.
+            to.seq = to.block.first_seq
         self.move_cursor(cursor, &to)
 
     cdef Entry *restored_entry(self, const PackedEntry *packed) except? NULL:
