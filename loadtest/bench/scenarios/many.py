@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from loadtest.bench import load
 from loadtest.bench.daemon import Daemon
-from loadtest.bench.speed import Result, Settings, consume, measure, publish
+from loadtest.bench.speed import Result, Settings, consume, measure, publish, touch_memory
 
 SETTLE = 1.0  # seconds until a daemon has let go of what a client needed
 IDLE = 3.0  # seconds that connections do nothing
@@ -49,6 +49,7 @@ def fanout(settings: Settings) -> Iterator[Result]:
                 before = warmed_up(settings, nsqd)
                 for number in range(channels):
                     load.consumer(nsqd.tcp, topic, f"channel{number}", 0).close()
+                touch_memory(2 * messages * settings.size)
                 result = publish(settings, nsqd, topic, messages, f"1 topic to {channels} channels")
                 yield each(result, before, "message", messages)
 
