@@ -250,8 +250,6 @@ cdef class Log:
         cdef TaskKind kind = task.kind
         cdef log_done done = task.done
         cdef void *arg = task.arg
-        if segment is not NULL:
-            segment.pending -= 1
         try:
             if kind == TASK_RUN:
                 keep._run_done(task, error)
@@ -282,6 +280,8 @@ cdef class Log:
                     done(arg, error)
             finally:
                 if segment is not NULL:
+                    # Not before: whoever was told may have released what lay in it.
+                    segment.pending -= 1
                     keep._settle(segment)
                 keep._end_check()
         return 0
