@@ -7,6 +7,7 @@ each owner, whose client is this module: it is fed commands and its answers call
 from collections import deque
 from struct import pack
 
+from libc.stdint cimport uint8_t
 from libc.string cimport memcpy
 
 from nsqcy._bytes cimport load_be32
@@ -64,6 +65,24 @@ cdef class AnswerTransport(Transport):
         return 0
 
 
+cdef class TopicSink(Sink):
+    cdef bint take(self, const uint8_t *body, Py_ssize_t length) except -1:
+        cdef Home home = self.home
+        cdef Topic topic
+        cdef Record *record
+        if not 0 < length <= home.max_msg_size or home.owner_of(self.key) != home.index:
+            return False
+        self.enter()
+        topic = home.shard.find_or_create(self.key)
+        if not topic.takes_at_once():
+            return False
+        record = topic.new_record(<unsigned int>length, 0)
+        if record != NULL:
+            memcpy(record_body(record), body, length)
+        topic.published(1, length)
+        return True
+
+
 cdef class _Batch:
     """Calls `done` when all parts of a publish were answered, with the first error."""
     cdef object done
@@ -100,6 +119,17 @@ cdef class Publisher:
             self.publish_here(key, bodies, delay_ms * MILLISECOND, done)
         else:
             self.publish_there(owner, key, bodies, delay_ms, done)
+
+    def sink(self, bytes key not None, enter not None):
+        """A way to publish to a topic, body by body, that takes those which need not wait.
+
+        enter: called whenever topics are about to be touched
+        """
+        cdef TopicSink sink = TopicSink.__new__(TopicSink)
+        sink.home = self.home
+        sink.key = key
+        sink.enter = enter
+        return sink
 
     def placed(self, bytes key not None):
         """The owner of a topic is known."""
