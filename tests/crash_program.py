@@ -299,7 +299,7 @@ class Program:
             assert group is not None and group.client is not None
             group.client.finish(delivery.id)
             if delivery.body in group.owed:
-                group.owed[delivery.body].finished = self.now
+                self.done(group.owed[delivery.body])
 
     def requeue(self) -> None:
         group = self.some_group()
@@ -323,7 +323,7 @@ class Program:
             group.gone = self.now
         for message in self.messages.values():
             if message.topic == topic:
-                message.dropped = self.now if message.dropped is None else message.dropped
+                self.drop(message)
         self.publishers.pop(topic, None)
         self.waiting.pop(topic, None)
 
@@ -332,8 +332,9 @@ class Program:
         if group is not None:
             self.core.topic(group.topic).empty_channel(group.name)
             group.emptied = self.now
+            group.flight = []
             for owed in group.owed.values():
-                owed.finished = self.now if owed.finished is None else owed.finished
+                self.done(owed)
 
     def empty_topic(self) -> None:
         topic = self.core.topic(self.chance.choice(TOPICS))
@@ -342,11 +343,19 @@ class Program:
         topic.empty()
         for message in self.messages.values():
             if message.topic == topic.name and message.given is None:
-                message.dropped = self.now
+                self.drop(message)
         if topic.paused:
             for group in self.alive(topic.name):
                 for owed in group.owed.values():
-                    owed.finished = self.now if owed.finished is None else owed.finished
+                    self.done(owed)
+
+    def drop(self, message: Message) -> None:
+        if message.dropped is None:
+            message.dropped = self.now
+
+    def done(self, owed: Owed) -> None:
+        if owed.finished is None:
+            owed.finished = self.now
 
     def pause(self) -> None:
         topic = self.core.topic(self.chance.choice(TOPICS))
@@ -407,8 +416,8 @@ class Program:
     def forget(self, classes: str) -> None:
         """Nothing is promised any more about what these topics have."""
         for message in self.messages.values():
-            if message.topic[0] in classes and message.dropped is None:
-                message.dropped = self.now
+            if message.topic[0] in classes:
+                self.drop(message)
         for group in self.groups:
             if group.topic[0] in classes:
                 group.owed.clear()
