@@ -661,6 +661,8 @@ cdef class Log:
         whole.arg = arg
         while extent is not NULL:
             task = self._task(TASK_READ, extent.segment, whole)
+            task.offset = extent.offset
+            task.bytes = extent.bytes
             self.io.read_records(
                 extent.segment.file, into, extent.bytes, extent.offset, extent.first_seq,
                 extent.count, extent.last_seq - extent.first_seq + 1 == extent.count,
@@ -672,7 +674,11 @@ cdef class Log:
     cdef int _read_done(self, Task *task, int error) except -1:
         path = os.fsdecode(task.segment.path)
         if error:
-            return self._note_error(path, task.result.call, error)
+            self._note_error(path, task.result.call, error)
+            if self.on_damage is not None:
+                self.on_damage(path, task.offset, f"{task.bytes} bytes cannot be read: "
+                                                  f"{os.strerror(error).lower()}")
+            return 0
         return self._report(path, &task.result.damages)
 
     cdef int _report(self, str path, const Damages *damages) except -1:
