@@ -333,6 +333,8 @@ class Program:
             self.core.topic(group.topic).empty_channel(group.name)
             group.emptied = self.now
             group.flight = []
+            if self.core.topic(group.topic).paused:
+                group.owed.clear()  # which of them it was given already is not known here
             for owed in group.owed.values():
                 self.done(owed)
 
@@ -346,8 +348,7 @@ class Program:
                 self.drop(message)
         if topic.paused:
             for group in self.alive(topic.name):
-                for owed in group.owed.values():
-                    self.done(owed)
+                group.owed.clear()
 
     def drop(self, message: Message) -> None:
         if message.dropped is None:
@@ -402,19 +403,21 @@ class Program:
         self.checkpoint()
 
     def crash(self) -> None:
+        """The power is lost, or all processes are killed and nothing else."""
         folder = self.folder()
-        if self.chance.random() < 0.5:
-            self.disk.lose_power(len(self.disk.calls), folder, self.chance)
-            self.forget("om")
+        before = self.disk
+        power = self.chance.random() < 0.5
+        if power:
+            before.lose_power(len(before.calls), folder, self.chance)
         else:
-            self.disk.kill(len(self.disk.calls), folder, self.chance)
-            self.forget("m")
+            before.kill(len(before.calls), folder)
+        self.forget("om" if power else "m")
         self.go_back()
         self.disconnect()
         self.core.io.clear_faults()
         self.core.close()
-        shutil.rmtree(self.disk.root)
-        self.begin(folder, keep=False)
+        shutil.rmtree(before.root)
+        self.begin(folder, keep=not power)
 
     def forget(self, classes: str) -> None:
         """Nothing is promised any more about what these topics have."""

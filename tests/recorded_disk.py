@@ -153,20 +153,25 @@ class RecordedDisk:
         }
 
     def take(self, calls: list[tuple]) -> None:
-        self.calls += [Call(*each) for each in calls]
+        self.calls += [self._relative(Call(*each)) for each in calls]
+
+    def _relative(self, call: Call) -> Call:
+        if call.path is None:
+            return call
+        to = call.to and posixpath.relpath(call.to, self.root)
+        return call._replace(path=posixpath.relpath(call.path, self.root), to=to)
 
     def lose_power(self, cut: int, into: Path, chance: Random) -> None:
         """Make what is found when no call after the first `cut` was made."""
         self._write(self._replay(self.calls[:cut]), into, chance)
 
-    def kill(self, cut: int, into: Path, chance: Random) -> None:
-        """The same for a process that is killed: everything that was written is there, and of the
-        call after it, if it is a write, some part."""
-        calls = self.calls[: cut + 1]
-        if len(calls) > cut:
-            last = calls.pop()
-            if last.name == "pwrite":
-                calls.append(last._replace(data=last.data[: chance.randint(0, len(last.data))]))
+    def kill(self, cut: int, into: Path, chance: Random | None = None) -> None:
+        """The same for a process that is killed: everything that was written is there, and with
+        `chance` some part of the call after it, if that is a write."""
+        calls = self.calls[:cut]
+        if chance is not None and cut < len(self.calls) and self.calls[cut].name == "pwrite":
+            torn = self.calls[cut]
+            calls.append(torn._replace(data=torn.data[: chance.randint(0, len(torn.data))]))
         self._write(self._replay(calls), into, None)
 
     def durable_bytes(self, cut: int) -> dict[str, int]:
@@ -194,7 +199,7 @@ class RecordedDisk:
     def _do(self, root: Folder, call: Call, open_files: "dict[int, File | Folder]") -> None:
         node = open_files.get(call.fd)
         if call.path is not None:
-            folder, name = self._parent(root, posixpath.relpath(call.path, self.root))
+            folder, name = self._parent(root, call.path)
         match call.name:
             case "open":
                 node = root if name == "." else folder.names.get(name)
