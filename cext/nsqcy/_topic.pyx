@@ -1148,6 +1148,8 @@ cdef class Topic(Window):
         free(self.places)
         self.places = NULL
         self.started = True
+        # What was read need not have been synced.
+        self.journal_due = self.promised == FSYNC
         self.least = self.least_seq()
         for channel in self.channels.values():
             channel.carry()
