@@ -172,9 +172,12 @@ class Program:
     def acknowledged(self, batch: list[Message]) -> None:
         for message in batch:
             message.acked = self.now
-            groups = self.alive(message.topic)
-            message.given = self.now if groups else None
-            for group in groups:
+            for group in self.groups:
+                # A part of a batch may be given to channels that go before the rest is written.
+                if group.topic == message.topic and group.is_there(message.sent):
+                    message.given = self.now
+            for group in self.alive(message.topic):
+                message.given = self.now
                 if group.made <= message.sent and group.emptied < message.sent:
                     group.owed[message.body] = Owed(self.now)
 
