@@ -197,6 +197,7 @@ class Core:
         on_event: Callable[[str, str, str | None], None] | None = None,
         auth: Any = None,
         hold_new: int = 0,
+        io: IoThread | None = None,
         max_msg_size: int = 1 << 20,
         mesh: Mesh | None = None,
         index: int = 0,
@@ -216,7 +217,7 @@ class Core:
         self.agenda = agenda
         self.lease = bytearray(8)
         self.log = Log()
-        self.io = IoThread(faults=True) if path is not None else None
+        self.io = io or (IoThread(faults=True) if path is not None else None)
         self.shard = Shard(
             agenda=agenda,
             ids=IdSource(self.lease, index + 1),

@@ -1,7 +1,8 @@
 /* Every file call the I/O thread makes goes through this table: the seam where tests put faults.
  *
  * A call returns what the system call returns and leaves errno.  `io_calls_real` is the system;
- * `struct IoFaults` wraps it: fails the n-th call of a kind, writes short, or parks the caller.
+ * `struct IoFaults` wraps it: fails the n-th call of a kind, writes short, parks the caller, or
+ * keeps a record of what was changed.
  */
 #ifndef NSQCY_IOCALLS_H
 #define NSQCY_IOCALLS_H
@@ -11,6 +12,7 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/types.h>
@@ -102,6 +104,19 @@ struct IoFault {
     int64_t limit;       /* at most so many bytes of a pwrite or pread; -1: no limit */
 };
 
+/* A call that was made and may have changed the disk. */
+struct IoMade {
+    struct IoMade *next;
+    int call;
+    int fd;                  /* what it was made on, or what an open returned */
+    int flags;               /* of an open */
+    int error;               /* only of a sync, which may have done a part of its work */
+    int64_t offset;          /* of a pwrite; the size of an ftruncate */
+    size_t n;                /* bytes of `data` */
+    char *path, *to;
+    uint8_t *data;
+};
+
 struct IoFaults {
     struct IoCalls calls;    /* first: a table that knows its faults */
     pthread_mutex_t lock;
@@ -113,6 +128,9 @@ struct IoFaults {
     uint64_t hold_nth;
     int parked;
     int released;
+    int recording;
+    int record_failed;           /* out of memory: the record is not whole */
+    struct IoMade *first, *last;
 };
 
 /* Counts the call, parks if it is held, and returns the errno to fail with or 0. */
@@ -149,13 +167,68 @@ static int faults_strike(struct IoFaults *f, int call, int64_t *limit) {
     return error;
 }
 
+static void made_free(struct IoMade *made) {
+    free(made->path);
+    free(made->to);
+    free(made->data);
+    free(made);
+}
+
+static int made_copy(char **into, const char *text) {
+    *into = text ? strdup(text) : NULL;
+    return text && !*into ? -1 : 0;
+}
+
+/* Puts a call that was made into the record. */
+static void faults_record(struct IoFaults *f, struct IoMade what) {
+    struct IoMade *made = calloc(1, sizeof(struct IoMade));
+    int lost = made == NULL;
+    if (made) {
+        *made = what;
+        lost = made_copy(&made->path, what.path) | made_copy(&made->to, what.to);
+        made->data = what.n ? malloc(what.n) : NULL;
+        if (made->data)
+            memcpy(made->data, what.data, what.n);
+        lost |= what.n && !made->data;
+    }
+    pthread_mutex_lock(&f->lock);
+    if (lost)
+        f->record_failed = 1;
+    if (made && f->last)
+        f->last->next = made;
+    else if (made)
+        f->first = made;
+    if (made)
+        f->last = made;
+    pthread_mutex_unlock(&f->lock);
+}
+
+static void faults_forget_record(struct IoFaults *f) {
+    while (f->first) {
+        struct IoMade *made = f->first;
+        f->first = made->next;
+        made_free(made);
+    }
+    f->last = NULL;
+}
+
+#define RECORD(...)                                                            \
+    do {                                                                       \
+        struct IoFaults *f = (struct IoFaults *)self;                          \
+        if (f->recording)                                                      \
+            faults_record(f, (struct IoMade){__VA_ARGS__});                    \
+    } while (0)
+
 #define FAULTS_OR_FAIL(call)                                                   \
     int error = faults_strike((struct IoFaults *)self, call, NULL);            \
     if (error) { errno = error; return -1; }
 
 static int fault_open(struct IoCalls *self, int at, const char *path, int flags, int mode) {
     FAULTS_OR_FAIL(CALL_OPEN)
-    return real_open(self, at, path, flags, mode);
+    int fd = real_open(self, at, path, flags, mode);
+    if (fd >= 0)
+        RECORD(.call = CALL_OPEN, .fd = fd, .flags = flags, .path = (char *)path);
+    return fd;
 }
 /* A close that fails has closed all the same, as on Linux. */
 static int fault_close(struct IoCalls *self, int fd) {
@@ -168,7 +241,12 @@ static ssize_t fault_pwrite(struct IoCalls *self, int fd, const void *ptr, size_
     int64_t limit = -1;
     int error = faults_strike((struct IoFaults *)self, CALL_PWRITE, &limit);
     if (error) { errno = error; return -1; }
-    return real_pwrite(self, fd, ptr, limit >= 0 && (size_t)limit < n ? (size_t)limit : n, at);
+    ssize_t wrote = real_pwrite(self, fd, ptr, limit >= 0 && (size_t)limit < n ? (size_t)limit : n,
+                                at);
+    if (wrote > 0)
+        RECORD(.call = CALL_PWRITE, .fd = fd, .offset = at, .n = (size_t)wrote,
+               .data = (uint8_t *)ptr);
+    return wrote;
 }
 static ssize_t fault_pread(struct IoCalls *self, int fd, void *ptr, size_t n, int64_t at) {
     int64_t limit = -1;
@@ -176,33 +254,56 @@ static ssize_t fault_pread(struct IoCalls *self, int fd, void *ptr, size_t n, in
     if (error) { errno = error; return -1; }
     return real_pread(self, fd, ptr, limit >= 0 && (size_t)limit < n ? (size_t)limit : n, at);
 }
+/* While a record is kept nothing is synced: what would survive is for its reader to say. */
+static int fault_sync(struct IoCalls *self, int fd, int call, int (*sync)(struct IoCalls *, int)) {
+    struct IoFaults *faults = (struct IoFaults *)self;
+    int error = faults_strike(faults, call, NULL);
+    if (!error && !faults->recording && sync(self, fd) < 0)
+        error = errno;
+    RECORD(.call = call, .fd = fd, .error = error);
+    errno = error;
+    return error ? -1 : 0;
+}
 static int fault_fdatasync(struct IoCalls *self, int fd) {
-    FAULTS_OR_FAIL(CALL_FDATASYNC)
-    return real_fdatasync(self, fd);
+    return fault_sync(self, fd, CALL_FDATASYNC, real_fdatasync);
 }
 static int fault_fsync(struct IoCalls *self, int fd) {
-    FAULTS_OR_FAIL(CALL_FSYNC)
-    return real_fsync(self, fd);
+    return fault_sync(self, fd, CALL_FSYNC, real_fsync);
 }
 static int fault_rename(struct IoCalls *self, int at, const char *path, const char *to) {
     FAULTS_OR_FAIL(CALL_RENAME)
-    return real_rename(self, at, path, to);
+    int rc = real_rename(self, at, path, to);
+    if (rc == 0)
+        RECORD(.call = CALL_RENAME, .path = (char *)path, .to = (char *)to);
+    return rc;
 }
 static int fault_unlink(struct IoCalls *self, int at, const char *path) {
     FAULTS_OR_FAIL(CALL_UNLINK)
-    return real_unlink(self, at, path);
+    int rc = real_unlink(self, at, path);
+    if (rc == 0)
+        RECORD(.call = CALL_UNLINK, .path = (char *)path);
+    return rc;
 }
 static int fault_mkdir(struct IoCalls *self, int at, const char *path, int mode) {
     FAULTS_OR_FAIL(CALL_MKDIR)
-    return real_mkdir(self, at, path, mode);
+    int rc = real_mkdir(self, at, path, mode);
+    if (rc == 0)
+        RECORD(.call = CALL_MKDIR, .path = (char *)path);
+    return rc;
 }
 static int fault_rmdir(struct IoCalls *self, int at, const char *path) {
     FAULTS_OR_FAIL(CALL_RMDIR)
-    return real_rmdir(self, at, path);
+    int rc = real_rmdir(self, at, path);
+    if (rc == 0)
+        RECORD(.call = CALL_RMDIR, .path = (char *)path);
+    return rc;
 }
 static int fault_ftruncate(struct IoCalls *self, int fd, int64_t size) {
     FAULTS_OR_FAIL(CALL_FTRUNCATE)
-    return real_ftruncate(self, fd, size);
+    int rc = real_ftruncate(self, fd, size);
+    if (rc == 0)
+        RECORD(.call = CALL_FTRUNCATE, .fd = fd, .offset = size);
+    return rc;
 }
 static int fault_fstat(struct IoCalls *self, int fd, struct stat *into) {
     FAULTS_OR_FAIL(CALL_FSTAT)

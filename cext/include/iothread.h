@@ -11,6 +11,9 @@
  * error is sticky: after a write, sync or truncate that failed, writes, syncs and renames of it
  * fail with the same errno (reads go on: what was written is still there).  A failed sync is never
  * tried again.
+ *
+ * Tests may have an engine without a thread, whose ops are run one by one by engine_step(), on the
+ * hub: then nothing depends on who is faster.
  */
 #ifndef NSQCY_IOTHREAD_H
 #define NSQCY_IOTHREAD_H
@@ -87,6 +90,7 @@ typedef struct IoEngine {
     uint64_t wakeups;
     int event;
     int started;
+    int stepped;             /* without a thread */
     struct IoCalls *calls;
     File newest;             /* LRU ring head; thread side, and so are the next two */
     int open_files;
@@ -450,13 +454,14 @@ static void *engine_main(void *arg) {
 /* ---- hub side ---- */
 
 /* 0 or an errno. */
-static int engine_start(IoEngine *engine, struct IoCalls *calls, int open_limit) {
+static int engine_start(IoEngine *engine, struct IoCalls *calls, int open_limit, int stepped) {
     sigset_t all, before;
-    int error;
+    int error = 0;
     memset(engine, 0, sizeof(*engine));
     crc32c_tables();
     engine->calls = calls;
     engine->open_limit = open_limit;
+    engine->stepped = stepped;
     engine->newest.newer = engine->newest.older = &engine->newest;
     engine->event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (engine->event < 0)
@@ -466,7 +471,8 @@ static int engine_start(IoEngine *engine, struct IoCalls *calls, int open_limit)
     pthread_cond_init(&engine->answer, NULL);
     sigfillset(&all);        /* signals are the hub's */
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&engine->thread, NULL, engine_main, engine);
+    if (!stepped)
+        error = pthread_create(&engine->thread, NULL, engine_main, engine);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error)
         close(engine->event);
@@ -538,8 +544,25 @@ static void engine_collect(IoEngine *engine) {
     pthread_mutex_unlock(&engine->lock);
 }
 
+/* Of an engine without a thread: runs the first op that was handed over; 0 if there is none. */
+static int engine_step(IoEngine *engine) {
+    IoOp *op = engine->queued.head;
+    if (!op)
+        return 0;
+    engine->queued.head = op->next;
+    if (!op->next)
+        engine->queued.tail = NULL;
+    run_op(engine, op);
+    finish_op(engine, op);
+    return 1;
+}
+
 /* Sleeps until something has finished. Only while ops are outstanding. */
 static void engine_wait(IoEngine *engine) {
+    if (engine->stepped) {
+        engine_step(engine);
+        return;
+    }
     pthread_mutex_lock(&engine->lock);
     engine->waiting = 1;
     while (!engine->finished.head)
@@ -564,11 +587,14 @@ static void engine_stop(IoEngine *engine) {
     IoOp *op;
     if (!engine->started)
         return;
+    while (engine->stepped && engine_step(engine))
+        ;
     pthread_mutex_lock(&engine->lock);
     engine->stop = 1;
     pthread_cond_signal(&engine->work);
     pthread_mutex_unlock(&engine->lock);
-    pthread_join(engine->thread, NULL);
+    if (!engine->stepped)
+        pthread_join(engine->thread, NULL);
     engine->started = 0;
     while (engine->newest.newer != &engine->newest)
         file_shut(engine, engine->newest.newer);

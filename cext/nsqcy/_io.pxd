@@ -23,8 +23,23 @@ cdef extern from "iocalls.h" nogil:
 
     IoCalls io_calls_real
 
+    struct IoMade:
+        IoMade *next
+        int call
+        int fd
+        int flags
+        int error
+        int64_t offset
+        size_t n
+        char *path
+        char *to
+        uint8_t *data
+
     struct IoFaults:
         IoCalls calls
+        int recording
+        int record_failed
+        IoMade *first
 
     void faults_init(IoFaults *f)
     int faults_add(IoFaults *f, int call, uint64_t nth, int error, uint64_t times, int64_t limit)
@@ -33,6 +48,7 @@ cdef extern from "iocalls.h" nogil:
     void faults_hold(IoFaults *f, int call, uint64_t nth)
     int faults_wait_parked(IoFaults *f, int seconds)
     void faults_release(IoFaults *f)
+    void faults_forget_record(IoFaults *f)
 
 
 cdef extern from "segment.h" nogil:
@@ -116,19 +132,21 @@ cdef extern from "iothread.h" nogil:
         IoList submitted
         int event
         int started
+        int stepped
         int open_files
         uint64_t wakeups
         uint64_t outstanding
         int64_t live_ops
         int64_t live_files
 
-    int engine_start(IoEngine *engine, IoCalls *calls, int open_limit)
+    int engine_start(IoEngine *engine, IoCalls *calls, int open_limit, int stepped)
     IoOp *op_new(IoEngine *engine, int kind)
     void op_free(IoEngine *engine, IoOp *op)
     void engine_submit(IoEngine *engine, IoOp *op)
     void engine_kick(IoEngine *engine)
     void engine_collect(IoEngine *engine)
     void engine_wait(IoEngine *engine)
+    int engine_step(IoEngine *engine)
     IoOp *engine_next_ready(IoEngine *engine)
     void engine_stop(IoEngine *engine)
     File *file_new(IoEngine *engine, int at, const char *path, int flags)

@@ -31,7 +31,8 @@ cdef int call_number(str name) except -1:
 cdef class IoThread:
     """One thread and its queue. `poll` when `fileno` is readable; `kick` once a turn."""
 
-    def __cinit__(self, *, int open_limit=OPEN_LIMIT, bint faults=False):
+    def __cinit__(self, *, int open_limit=OPEN_LIMIT, bint faults=False, bint stepped=False):
+        """stepped: without a thread; ops are run by step_now() and while somebody waits."""
         cdef int error
         memset(&self.engine, 0, sizeof(IoEngine))
         self.calls = &io_calls_real
@@ -41,7 +42,7 @@ cdef class IoThread:
                 raise MemoryError
             faults_init(self.faults)
             self.calls = &self.faults.calls
-        error = engine_start(&self.engine, self.calls, open_limit)
+        error = engine_start(&self.engine, self.calls, open_limit, stepped)
         if error:
             raise OSError(error, os.strerror(error))
 
@@ -52,6 +53,8 @@ cdef class IoThread:
                 faults_release(self.faults)
             engine_kick(&self.engine)
             engine_stop(&self.engine)
+        if self.faults is not NULL:
+            faults_forget_record(self.faults)
         free(self.faults)
 
     # ---- submitting ----
@@ -258,6 +261,12 @@ cdef class IoThread:
         self.on_path(kinds[what], os.fsencode(path), call_python, <void *>call, &call.result)
         Py_INCREF(call)
 
+    def step_now(self):
+        """Without a thread: make the calls of the next op that was kicked; whether there was one."""
+        if not self.engine.stepped:
+            raise ValueError("made without stepped=True")
+        return engine_step(&self.engine) != 0
+
     # ---- faults: only with IoThread(faults=True) ----
 
     def fault(self, str call, Py_ssize_t nth=1, int error=0, uint64_t times=1,
@@ -301,6 +310,32 @@ cdef class IoThread:
         """Let a parked thread go on."""
         self._need_faults()
         faults_release(self.faults)
+
+    def record(self):
+        """From now on, keep what is changed on disk, and sync nothing in earnest."""
+        self._need_faults()
+        self.faults.recording = 1
+
+    def recorded(self):
+        """The calls since record() or the last recorded(), in their order, that changed something:
+        (name, fd, path, to, data, offset, flags, error). An offset of an ftruncate is the size."""
+        cdef IoMade *made
+        self._need_faults()
+        if self.engine.outstanding and not self.engine.stepped:
+            raise ValueError("the thread is at work")
+        if self.faults.record_failed:
+            raise MemoryError
+        calls = []
+        made = self.faults.first
+        while made is not NULL:
+            calls.append((
+                io_call_names[made.call].decode(), made.fd,
+                None if made.path is NULL else os.fsdecode(made.path),
+                None if made.to is NULL else os.fsdecode(made.to),
+                <bytes>made.data[:made.n], made.offset, made.flags, made.error))
+            made = made.next
+        faults_forget_record(self.faults)
+        return calls
 
     cdef int _need_faults(self) except -1:
         if self.faults is NULL:

@@ -173,7 +173,8 @@ cdef class Log:
     cdef bint _committing
     cdef int _sync_error              # of a failed sync, until a sync() has answered with it
     cdef uint64_t _sync_error_number  # and of which segment
-    cdef bint _directory_known        # on disk before us, so that its parent needs no sync
+    cdef bint _directory_there
+    cdef bint _directory_known        # its name is durable: its parent needs no sync
     cdef bint _directory_dirty
     cdef File *_journal
     cdef bint _journal_dirty
@@ -237,6 +238,7 @@ cdef class Log:
     cdef int _sync_files(self, Task *whole) except -1
     cdef int _sync_file(self, Segment *segment, Task *whole) except -1
     cdef int _sync_directory(self, Task *whole) except -1
+    cdef void _names_synced(self, uint32_t which) noexcept
     cdef Task *_journal_task(self, TaskKind kind, Task *whole) except NULL
     cdef int _journal_failed(self, Task *task, int error) except -1
     cdef int _path_task(self, IoKind kind, bytes path) except -1

@@ -120,6 +120,8 @@ cdef enum:
     INDEX_RUN_BYTES = 262144     # short runs that follow each other share an index entry
     FOOTER_READ = 32768          # most footers fit into the first read
     SPARE_TASKS = 256
+    NAMES_INSIDE = 1             # flags of a TASK_DIRECTORY that syncs: the log's directory
+    NAME_ITSELF = 2              # the data path
 
 cdef Task *spare_tasks = NULL
 cdef int spare_count = 0
@@ -250,8 +252,6 @@ cdef class Log:
         cdef TaskKind kind = task.kind
         cdef log_done done = task.done
         cdef void *arg = task.arg
-        if segment is not NULL:
-            segment.pending -= 1
         try:
             if kind == TASK_RUN:
                 keep._run_done(task, error)
@@ -266,8 +266,10 @@ cdef class Log:
             elif kind == TASK_JOURNAL or kind == TASK_DELTA:
                 if error:
                     keep._journal_failed(task, error)
+            elif kind == TASK_DIRECTORY and not error and task.flags:
+                keep._names_synced(task.flags)
             elif error == ENOENT and (kind == TASK_UNLINK or kind == TASK_DIRECTORY):
-                error = 0         # gone already
+                error = 0         # gone already, or not made yet
             elif error:
                 keep._note_error(os.fsdecode(segment.path) if segment is not NULL
                                  else keep.directory, task.result.call, error)
@@ -282,6 +284,8 @@ cdef class Log:
                     done(arg, error)
             finally:
                 if segment is not NULL:
+                    # Not before: whoever was told may have released what lay in it.
+                    segment.pending -= 1
                     keep._settle(segment)
                 keep._end_check()
         return 0
@@ -661,6 +665,8 @@ cdef class Log:
         whole.arg = arg
         while extent is not NULL:
             task = self._task(TASK_READ, extent.segment, whole)
+            task.offset = extent.offset
+            task.bytes = extent.bytes
             self.io.read_records(
                 extent.segment.file, into, extent.bytes, extent.offset, extent.first_seq,
                 extent.count, extent.last_seq - extent.first_seq + 1 == extent.count,
@@ -672,7 +678,11 @@ cdef class Log:
     cdef int _read_done(self, Task *task, int error) except -1:
         path = os.fsdecode(task.segment.path)
         if error:
-            return self._note_error(path, task.result.call, error)
+            self._note_error(path, task.result.call, error)
+            if self.on_damage is not None:
+                self.on_damage(path, task.offset, f"{task.bytes} bytes cannot be read: "
+                                                  f"{os.strerror(error).lower()}")
+            return 0
         return self._report(path, &task.result.damages)
 
     cdef int _report(self, str path, const Damages *damages) except -1:
@@ -768,16 +778,25 @@ cdef class Log:
         """Makes names durable: of the files in the directory, and of the directory if it is new.
         Without anything on disk yet it is the data path alone, as something to wait for."""
         cdef Task *task
-        cdef bint ours = self._directory_dirty or self._directory_known
+        cdef bint ours = self._directory_dirty or self._directory_there
         if ours:
             task = self._task(TASK_DIRECTORY, NULL, whole)
+            task.flags = NAMES_INSIDE
             self.io.on_path(IO_SYNC_DIR, self._directory, task_finished, task, &task.result)
         if not self._directory_known:
             task = self._task(TASK_DIRECTORY, NULL, whole)
+            task.flags = NAME_ITSELF
             self.io.on_path(IO_SYNC_DIR, self._data_path, task_finished, task, &task.result)
-        self._directory_known = ours
         self._directory_dirty = False
         return 0
+
+    cdef void _names_synced(self, uint32_t which) noexcept:
+        """A directory was synced. That of the log has a durable name when the data path was synced
+        after it was seen to be there."""
+        if which == NAMES_INSIDE:
+            self._directory_there = True
+        else:
+            self._directory_known = self._directory_there
 
     cdef int64_t tick(self, int64_t now) except -1:
         if not self._unsynced and not self._journal_dirty:
@@ -924,7 +943,7 @@ cdef class Log:
             names = os.listdir(self.directory)
         except FileNotFoundError:
             return into
-        self._directory_known = True
+        self._directory_there = True
         # The newest first: what was written again, after a failure, is right where it was written
         # last.
         for name in sorted((n for n in names if _SEGMENT.fullmatch(n)), reverse=True):

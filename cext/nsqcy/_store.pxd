@@ -216,6 +216,7 @@ cdef class Window:
     cdef uint32_t hole_count
     cdef readonly uint64_t next_seq     # of the next record
     cdef uint32_t next_capacity
+    cdef bint stalled               # a read failed that may succeed yet: none before the next tick
 
     cdef void seal(self) noexcept
     cdef int watch(self, Cursor *cursor) except -1

@@ -13,6 +13,7 @@ Rules of ownership:
 """
 
 cimport cython
+from libc.errno cimport EIO, ENOENT
 from libc.stdlib cimport calloc, free, malloc, realloc
 
 from nsqcy.errors import NsqError
@@ -347,9 +348,12 @@ cdef int read_done(void *arg, int error) except -1:
     cdef Block *block = read.block
     free(read)
     block.flags &= ~LOADING
-    if error:
+    if error == ENOENT or error == EIO:
         # The records cannot be had: readers step over them, as they do over damaged ones.
         block.flags |= UNREADABLE
+        window.store.take_memory(block)
+    elif error:
+        window.stalled = True
         window.store.take_memory(block)
     else:
         window.store.keep_longer(block)
@@ -585,7 +589,7 @@ cdef class Window:
     cdef int load(self, Block *block) except -1:
         """Ask for the bytes of a block that is on disk only; on_loaded follows."""
         cdef Read *read
-        if block.flags & (LOADING | UNREADABLE) or block.data != NULL:
+        if block.flags & (LOADING | UNREADABLE) or block.data != NULL or self.stalled:
             return 0
         read = <Read *>malloc(sizeof(Read))
         if read == NULL:
@@ -601,7 +605,7 @@ cdef class Window:
         return 0
 
     cdef int on_loaded(self, Block *block) except -1:
-        """Called when a load has ended, well or badly (UNREADABLE)."""
+        """Called when a load has ended, well or badly (UNREADABLE, or stalled)."""
         return 0
 
     cdef int write_copies(self, Block *block) except -1:

@@ -129,6 +129,7 @@ cdef class Topic(Window):
     cdef int undo_pending(self) except -1
     cdef void check_droppable(self, Block *block) noexcept
     cdef int on_loaded(self, Block *block) except -1
+    cdef void wake_channels(self) noexcept
     cdef int compact(self) except -1
     cdef int compact_now(self) except -1
     cdef int finish_compaction(self) except -1

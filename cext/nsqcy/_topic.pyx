@@ -605,16 +605,19 @@ cdef class Topic(Window):
             self.store.droppable(block)
 
     cdef int on_loaded(self, Block *block) except -1:
-        cdef Channel channel
         if block.moves != NULL and self.compaction.loaded():
             self.shard.compacting.append(self)
-        if self.gone:
-            return 0
+        if not self.gone and not self.stalled:
+            self.wake_channels()
+        return 0
+
+    cdef void wake_channels(self) noexcept:
+        """What they wait for may be in memory now, or may be asked for again."""
+        cdef Channel channel
         for channel in self.channels.values():
             if channel.ephemeral:
                 self.touch_dirty()
             channel.touch_dirty()
-        return 0
 
     # -- stragglers --
 
@@ -868,6 +871,9 @@ cdef class Topic(Window):
     cdef int tick(self) except -1:
         """Once a second; returns what that cost of a turn's TICK_BUDGET."""
         cdef Channel channel
+        if self.stalled:
+            self.stalled = False
+            self.wake_channels()
         if self.held_until and self.agenda.now >= self.held_until:
             self.end_hold()
         if self.agenda.now - self.last_publish > REST:
@@ -1191,6 +1197,8 @@ cdef class Topic(Window):
         free(self.places)
         self.places = NULL
         self.started = True
+        # What was read need not have been synced.
+        self.journal_due = self.promised == FSYNC
         self.least = self.least_seq()
         for channel in self.channels.values():
             channel.carry()
@@ -1343,6 +1351,8 @@ cdef class Topic(Window):
                 continue
             self.load(block)
             self.shard.io.drain()
+            if self.stalled:
+                raise OSError(self.log.last_error_text)
             at = 0
             while block.data != NULL and at < block.size:
                 record = <Record *>(block.data + at)

@@ -509,6 +509,28 @@ def test_a_failed_write_leaves_no_empty_block_behind(make):
     assert core.counters("t")["depth"] == 1
 
 
+def test_what_cannot_be_read_for_a_while_is_delivered_then(make) -> None:
+    """Out of descriptors, say: the file is there, and what is in it is not given up."""
+    core = make(mem_queue_size=0)
+    core.create("t").channel("c")
+    publisher = core.client()
+    for n in range(3):
+        assert publisher.publish("t", b"%d" % n) == (RESPONSE, b"OK")
+    again = restarted(make, core, "c")
+    again.io.fault("open", 1, errno.EMFILE, times=2)
+    consumer = again.client().subscribe("t", "c", 10)
+    again.settle()
+    assert consumer.messages() == []
+    assert again.log.lines == [
+        f"{again.path}/t.topic/00000000000000000001.seg at 64: 144 bytes cannot be read: "
+        "too many open files"
+    ]
+    again.advance(SECOND)
+    assert consumer.messages() == [] and len(again.log.lines) == 2
+    again.advance(SECOND)
+    assert [each.body for each in consumer.messages()] == [b"0", b"1", b"2"]
+
+
 def test_what_is_written_message_by_message_leaves_memory(make):
     core = make(mem_queue_size=0, budget=0)
     core.create("t").channel("c")

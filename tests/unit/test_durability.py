@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from nsqcy._io import IoThread
 from nsqcy.policies import Policies, TopicPolicy
 from tests.core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
 
@@ -245,6 +246,22 @@ def test_one_sync_serves_all_that_came_meanwhile(make: Make) -> None:
     core.settle()
     assert [client.answer() for client in clients] == [OK] * 20
     assert core.io.calls_made("fdatasync") == before + 1
+
+
+def test_a_topic_that_goes_while_publishes_wait(make: Make) -> None:
+    """The first waits for its sync and the second for the next; by then the files are gone."""
+    core = make("fsync", io=IoThread(faults=True, stepped=True))
+    core.create("t").channel("c")
+    client = core.client()
+    assert client.publish("t", b"before") == OK
+    for _ in range(2):
+        client.send(b"PUB t\n\0\0\0\1x")
+        core.home.run_turn(core.now, core.wall)
+        assert core.io.step_now()
+    core.shard.delete_topic(b"t")
+    core.settle()
+    assert client.answer() == (ERROR, b"E_PUB_FAILED PUB failed exiting")
+    assert core.files() == []
 
 
 def test_ephemeral_topics_are_never_on_disk(make: Make) -> None:

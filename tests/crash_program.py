@@ -1,0 +1,647 @@
+"""Random programs for a core whose disk is recorded, and what must be true of it after any cut.
+
+A program publishes, consumes, creates, deletes, empties, waits, restarts and crashes. The thread's
+ops are run one by one, so that what was answered is known for each moment. Moments are counted in
+calls: what happened at moment n happened when n calls had been made.
+"""
+
+import errno
+import shutil
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from nsqcy._io import IoThread
+from nsqcy.policies import Policies, TopicPolicy
+from tests.core import ERROR, RESPONSE, SECOND, Client, Core, Delivery, mpub
+from tests.recorded_disk import RecordedDisk
+
+POLICIES = Policies(
+    TopicPolicy(), [("f*", {"durability": "fsync"}), ("o*", {"durability": "os"})]
+)
+TOPICS = ["f0", "f0", "f1", "f2", "o0", "m0"]
+CHANNELS = ["a", "b", "c"]
+READY = 2500
+CHECKPOINT = 4 * SECOND  # longer than a journal may be behind
+SAFE_FLIGHT = 40 * SECOND  # shorter than a message's timeout
+DEFERRED_MOST = 90 * SECOND
+
+
+@dataclass(eq=False)
+class Message:
+    topic: str
+    body: bytes
+    sent: int
+    due: int = 0  # wall clock; not before
+    acked: int | None = None
+    dropped: int | None = None  # with the topic's own backlog
+    given: int | None = None  # to some channel
+
+
+@dataclass
+class Known:
+    """What a journal that is on disk says of a message in a channel."""
+
+    moment: int
+    finished: bool
+    attempts: int
+    due: int
+
+
+@dataclass(eq=False)
+class Owed:
+    """A message that a channel is to deliver."""
+
+    since: int
+    finished: int | None = None
+    attempts: int = 0
+    due: int = 0
+    known: list[Known] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Group:
+    """A channel, from its creation to its deletion."""
+
+    topic: str
+    name: str
+    made: int
+    number: int
+    gone: int | None = None
+    emptied: int = -1
+    owed: dict[bytes, Owed] = field(default_factory=dict)
+    client: Client | None = None
+    flight: list[tuple[Delivery, int]] = field(default_factory=list)  # and when it came
+
+    def is_there(self, moment: int) -> bool:
+        return self.made <= moment and (self.gone is None or self.gone > moment)
+
+
+class Program:
+    """A core, what was asked of it and what it answered."""
+
+    def __init__(self, path: Path, seed: int, *, big: bool = False, faults: bool = False) -> None:
+        self.chance = Random(seed)
+        self.path = path
+        self.big = big
+        self.faults = faults
+        self.messages: dict[bytes, Message] = {}
+        self.groups: list[Group] = []
+        self.waiting: dict[str, list[list[Message]]] = {}
+        self.publishers: dict[str, Client] = {}
+        self.base = 0  # the moment at which the current record begins
+        self.noted: dict[str, dict[str, bool]] = {}  # what metadata said then
+        self.generations = 0
+        self.log_options = {
+            "max_bytes_per_file": 300_000 if big else self.chance.choice([400, 2000, 9000]),
+            "sync_every": 2500,
+            "sync_timeout": 2 * SECOND,
+        }
+        self.memory = self.chance.choice([0, 3, 10000])
+        self.core = self.start(self.folder())
+
+    # ---- the core ----
+
+    def folder(self) -> Path:
+        self.generations += 1
+        return self.path / f"data{self.generations}"
+
+    def start(self, folder: Path, later: int = 0) -> Core:
+        folder.mkdir(exist_ok=True)
+        self.disk = RecordedDisk(folder)
+        core = self.load(folder, self.noted, later)
+        return core
+
+    def load(self, folder: Path, metadata: dict[str, dict[str, bool]], later: int = 0) -> Core:
+        io = IoThread(faults=True, stepped=True)
+        io.record()
+        wall = self.core.wall + later if hasattr(self, "core") else 1_700_000_000 * SECOND
+        core = Core(
+            folder,
+            io=io,
+            wall=wall,
+            now=self.chance.randrange(1, 5000) * SECOND,
+            policies=POLICIES,
+            mem_queue_size=self.memory,
+            log_options=self.log_options,
+        )
+        for each in sorted(folder.glob("*.topic")):
+            name = each.name.removesuffix(".topic")
+            core.shard.load_topic(name.encode(), False, metadata.get(name, {}))
+        for name in metadata.keys() - {key.decode() for key in core.shard.topics}:
+            core.shard.load_topic(name.encode(), False, metadata[name])
+        return core
+
+    @property
+    def now(self) -> int:
+        return self.base + len(self.disk.calls)
+
+    def step(self) -> bool:
+        """Have one op of the thread done, and see what follows."""
+        core = self.core
+        core.home.run_turn(core.now, core.wall)
+        done: bool = core.io.step_now()
+        self.disk.take(core.io.recorded())
+        core.io.poll_now()
+        due = core.home.run_turn(core.now, core.wall)
+        self.look()
+        return done or due <= core.now
+
+    def settle(self) -> None:
+        for _ in range(5000):
+            if not self.step() and not self.core.io.outstanding:
+                return
+        raise AssertionError("the turns do not end")
+
+    def look(self) -> None:
+        for topic, client in list(self.publishers.items()):
+            while self.waiting[topic] and (answer := client.answer()):
+                if answer[0] == ERROR:
+                    # What was not refused itself may be there or not.
+                    self.waiting[topic] = []
+                    del self.publishers[topic]
+                    break
+                assert answer == (RESPONSE, b"OK")
+                self.acknowledged(self.waiting[topic].pop(0))
+        for group in self.alive():
+            if group.client is not None:
+                for delivery in group.client.messages():
+                    self.delivered(group, delivery)
+
+    def acknowledged(self, batch: list[Message]) -> None:
+        for message in batch:
+            message.acked = self.now
+            for group in self.groups:
+                # A part of a batch may be given to channels that go before the rest is written.
+                if group.topic == message.topic and group.is_there(message.sent):
+                    message.given = self.now
+            for group in self.alive(message.topic):
+                message.given = self.now
+                if group.made <= message.sent and group.emptied < message.sent:
+                    group.owed[message.body] = Owed(self.now)
+
+    def delivered(self, group: Group, delivery: Delivery) -> None:
+        message = self.messages[delivery.body]
+        assert message.topic == group.topic
+        assert self.core.wall >= message.due
+        owed = group.owed.get(delivery.body)
+        if owed is not None:
+            judge(owed, delivery, self.core.wall, self.now)
+            owed.attempts = delivery.attempts
+            owed.due = 0
+        group.flight.append((delivery, self.core.now))
+
+    def alive(self, topic: str | None = None) -> list[Group]:
+        return [g for g in self.groups if g.gone is None and topic in (None, g.topic)]
+
+    # ---- what a program does ----
+
+    def run(self, actions: int) -> None:
+        kinds = [
+            (self.publish, 30),
+            (self.consume, 14),
+            (self.finish, 14),
+            (self.requeue, 6),
+            (self.create_channel, 8),
+            (self.delete_channel, 2),
+            (self.empty_channel, 1),
+            (self.empty_topic, 1),
+            (self.delete_topic, 1),
+            (self.pause, 1),
+            (self.advance, 7),
+            (self.restart, 2),
+            (self.crash, 2),
+            (self.break_disk, 4 if self.faults else 0),
+        ]
+        for _ in range(actions):
+            (act,) = self.chance.choices([k for k, _ in kinds], [w for _, w in kinds])
+            act()
+            if self.chance.random() < 0.4:
+                self.settle()
+            else:
+                for _ in range(self.chance.choice([0, 1, 1, 2, 3, 5])):
+                    self.step()
+
+    def body(self, topic: str) -> bytes:
+        size = self.chance.choice([0, 0, 5, 80, 700]) if not self.big else 30_000
+        return b"%s/%d/" % (topic.encode(), len(self.messages)) + b"." * size
+
+    def publish(self) -> None:
+        topic = self.chance.choice(TOPICS if not self.big else TOPICS[:1])
+        client = self.publishers.get(topic)
+        if client is None:
+            client = self.publishers[topic] = self.core.client()
+            self.waiting[topic] = []
+        kind = self.chance.choice(["PUB", "PUB", "DPUB", "MPUB"]) if not self.big else "MPUB"
+        count = 1 if kind != "MPUB" else self.chance.choice([60, 3] if self.big else [2, 5, 30])
+        delay = self.chance.choice([1, 700, 5000, 60_000]) if kind == "DPUB" else 0
+        batch = []
+        for _ in range(count):
+            body = self.body(topic)
+            due = self.core.wall + delay * 1_000_000 if delay else 0
+            batch.append(Message(topic, body, self.now, due))
+            self.messages[body] = batch[-1]
+        self.waiting[topic].append(batch)
+        if kind == "MPUB":
+            client.send(mpub(topic, [each.body for each in batch]))
+        else:
+            argument = f" {delay}" if delay else ""
+            size = struct.pack(">i", len(batch[0].body))
+            client.send(f"{kind} {topic}{argument}\n".encode(), size, batch[0].body)
+
+    def create_channel(self) -> None:
+        topic = self.chance.choice(TOPICS if not self.big else TOPICS[:1])
+        name = self.chance.choice(CHANNELS)
+        if all(group.name != name for group in self.alive(topic)):
+            self.make_group(topic, name)
+
+    def make_group(self, topic: str, name: str) -> None:
+        first = not self.alive(topic)
+        self.core.create(topic).channel(name)
+        group = Group(topic, name, self.now, len(self.groups))
+        self.groups.append(group)
+        for message in self.messages.values():
+            if (
+                first
+                and message.topic == topic
+                and message.acked is not None
+                and message.dropped is None
+                and message.given is None
+            ):
+                message.given = self.now
+                group.owed[message.body] = Owed(self.now)
+
+    def some_group(self) -> Group | None:
+        return self.chance.choice(self.alive() or [None])
+
+    def consume(self) -> None:
+        group = self.some_group()
+        if group is None:
+            return
+        if group.client is None:
+            group.client = self.core.client().subscribe(group.topic, group.name)
+        group.client.ready(READY if self.big else self.chance.choice([1, 3, 50]))
+        self.settle()
+        group.client.ready(0)
+        self.look()
+
+    def held(self, group: Group | None) -> list[Delivery]:
+        """What is in flight and stays so."""
+        if group is None:
+            return []
+        recent = [each for each in group.flight if self.core.now - each[1] < SAFE_FLIGHT]
+        group.flight = recent
+        chosen = [each for each in recent if self.chance.random() < (0.9 if self.big else 0.5)]
+        group.flight = [each for each in recent if each not in chosen]
+        return [delivery for delivery, _ in chosen]
+
+    def finish(self) -> None:
+        group = self.some_group()
+        for delivery in self.held(group):
+            assert group is not None and group.client is not None
+            group.client.finish(delivery.id)
+            if delivery.body in group.owed:
+                self.done(group.owed[delivery.body])
+
+    def requeue(self) -> None:
+        group = self.some_group()
+        for delivery in self.held(group):
+            assert group is not None and group.client is not None
+            delay = self.chance.choice([0, 0, 1000, 60_000])
+            group.client.requeue(delivery.id, delay)
+            if delivery.body in group.owed and delay:
+                group.owed[delivery.body].due = self.core.wall + delay * 1_000_000
+
+    def delete_channel(self) -> None:
+        group = self.some_group()
+        if group is not None:
+            self.core.topic(group.topic).delete_channel(group.name)
+            group.gone = self.now
+
+    def delete_topic(self) -> None:
+        topic = self.chance.choice(TOPICS)
+        self.core.shard.delete_topic(topic.encode())
+        for group in self.alive(topic):
+            group.gone = self.now
+        for message in self.messages.values():
+            if message.topic == topic:
+                self.drop(message)
+        self.publishers.pop(topic, None)
+        self.waiting.pop(topic, None)
+
+    def empty_channel(self) -> None:
+        group = self.some_group()
+        if group is not None:
+            self.core.topic(group.topic).empty_channel(group.name)
+            group.emptied = self.now
+            group.flight = []
+            if self.core.topic(group.topic).paused:
+                group.owed.clear()  # which of them it was given already is not known here
+            for owed in group.owed.values():
+                self.done(owed)
+
+    def empty_topic(self) -> None:
+        topic = self.core.topic(self.chance.choice(TOPICS))
+        if topic is None:
+            return
+        topic.empty()
+        for message in self.messages.values():
+            if message.topic == topic.name and message.given is None:
+                self.drop(message)
+        if topic.paused:
+            for group in self.alive(topic.name):
+                group.owed.clear()
+
+    def drop(self, message: Message) -> None:
+        if message.dropped is None:
+            message.dropped = self.now
+
+    def done(self, owed: Owed) -> None:
+        if owed.finished is None:
+            owed.finished = self.now
+
+    def pause(self) -> None:
+        topic = self.core.topic(self.chance.choice(TOPICS))
+        if topic is not None:
+            topic.pause(not topic.paused)
+
+    def advance(self) -> None:
+        ns = self.chance.choice([1, 1000, CHECKPOINT // 1_000_000, 70_000]) * 1_000_000
+        self.core.now += ns
+        self.core.wall += ns
+        if ns >= CHECKPOINT:
+            self.settle()
+            self.core.now += SECOND
+            self.core.wall += SECOND
+            self.settle()
+            if self.core.shard.health == "OK" and not self.faults:
+                self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Journals are on disk, and say what is so."""
+        for group in self.alive():
+            for owed in group.owed.values():
+                due = owed.due if owed.due > self.core.wall else 0
+                finished = owed.finished is not None
+                owed.known.append(Known(self.now, finished, owed.attempts, due))
+
+    def break_disk(self) -> None:
+        """What is wrong with the disk for a while; nothing that costs what is on it already."""
+        call = self.chance.choice(["pwrite", "fdatasync", "fsync", "rename", "open", "pread"])
+        error = self.chance.choice([errno.EIO, errno.ENOSPC])
+        if call in ("open", "pread"):
+            error = errno.EMFILE
+        self.core.io.fault(call, self.chance.randint(1, 4), error, times=self.chance.choice([1, 3]))
+
+    # ---- ends and starts ----
+
+    def restart(self) -> None:
+        self.settle()
+        self.core.io.clear_faults()
+        self.disconnect()
+        self.core.save()
+        self.disk.take(self.core.io.recorded())
+        self.begin(self.disk.root, keep=True)
+        self.checkpoint()
+
+    def crash(self) -> None:
+        """The power is lost, or all processes are killed and nothing else."""
+        folder = self.folder()
+        before = self.disk
+        power = self.chance.random() < 0.5
+        if power:
+            before.lose_power(len(before.calls), folder, self.chance)
+        else:
+            before.kill(len(before.calls), folder)
+        self.forget("om" if power else "m")
+        self.go_back()
+        self.disconnect()
+        self.core.io.clear_faults()
+        self.core.close()
+        shutil.rmtree(before.root)
+        self.begin(folder, keep=not power)
+
+    def forget(self, classes: str) -> None:
+        """Nothing is promised any more about what these topics have."""
+        for message in self.messages.values():
+            if message.topic[0] in classes:
+                self.drop(message)
+        for group in self.groups:
+            if group.topic[0] in classes:
+                group.owed.clear()
+
+    def go_back(self) -> None:
+        """What was finished or tried since the last journal on disk may be so or not."""
+        for group in self.groups:
+            for body, owed in list(group.owed.items()):
+                last = owed.known[-1] if owed.known else Known(0, False, 0, 0)
+                if owed.finished is not None and not last.finished:
+                    del group.owed[body]
+                owed.attempts, owed.due = last.attempts, last.due
+
+    def disconnect(self) -> None:
+        """Whoever was connected is not any more; what was not answered may be there or not."""
+        self.waiting.clear()
+        self.publishers.clear()
+        for group in self.groups:
+            group.client = None
+            group.flight = []
+
+    def begin(self, folder: Path, keep: bool) -> None:
+        self.noted = self.metadata(self.now)
+        calls, before = self.disk.calls, self.disk.before
+        self.core = self.start(folder, later=self.chance.choice([0, 1, 30]) * SECOND)
+        if keep:
+            self.disk.calls, self.disk.before = calls, before
+        else:
+            self.base += len(calls) + 1
+        self.settle()
+        problems(self.core)
+        for topic in self.core.shard.topics.values():
+            # A deletion that was not followed by anything may be forgotten.
+            for name in list(topic.channels):
+                if all(group.name != name for group in self.alive(topic.name)):
+                    topic.delete_channel(name)
+        for group in self.alive():
+            self.core.create(group.topic).channel(group.name)
+        self.settle()
+
+    def metadata(self, moment: int) -> dict[str, dict[str, bool]]:
+        found: dict[str, dict[str, bool]] = {}
+        for group in self.groups:
+            if group.is_there(moment):
+                found.setdefault(group.topic, {})[group.name] = False
+        return found
+
+    def close(self) -> None:
+        self.core.io.clear_faults()
+        self.core.close()
+        shutil.rmtree(self.disk.root)
+
+    # ---- what must be so after a cut ----
+
+    def check(self, cut: int, classes: str, *, power: bool) -> None:
+        """The first `cut` calls of the record were made; then the power was lost, or the process
+        was killed."""
+        image = self.path / "image"
+        if power:
+            self.disk.lose_power(cut, image, self.chance)
+        else:
+            self.disk.kill(cut, image, self.chance)
+        moment = self.base + cut
+        now = self.metadata(moment)
+        metadata = self.chance.choice([self.noted, now])
+        core = self.load(image, metadata, later=self.chance.choice([0, 30]) * SECOND)
+        core.settle()
+        problems(core)
+        try:
+            Checked(self, core, moment, classes, metadata).run()
+            core.close()
+        finally:
+            shutil.rmtree(image)
+
+
+class Checked:
+    """A start after a cut, and what it delivers."""
+
+    def __init__(
+        self,
+        program: Program,
+        core: Core,
+        moment: int,
+        classes: str,
+        metadata: dict[str, dict[str, bool]],
+    ) -> None:
+        self.program = program
+        self.core = core
+        self.moment = moment
+        self.classes = classes
+        self.metadata = metadata
+        self.got: dict[tuple[str, str], dict[bytes, Delivery]] = {}
+        self.clients: dict[tuple[str, str], Client] = {}
+
+    def run(self) -> None:
+        self.no_deleted_channel_is_back()
+        for group in self.groups():
+            self.core.create(group.topic).channel(group.name)
+        for topic in {each.topic for each in self.program.messages.values()}:
+            if not self.core.create(topic).channels:
+                self.core.create(topic).channel("late")
+        for topic in list(self.core.shard.topics.values()):
+            topic.pause(False)
+            for name in topic.channels:
+                self.clients[topic.name, name] = self.core.client().subscribe(topic.name, name)
+                self.got[topic.name, name] = {}
+        self.deliver()
+        self.nothing_is_lost()
+        self.nothing_is_left()
+
+    def groups(self) -> list[Group]:
+        return [group for group in self.program.groups if group.is_there(self.moment)]
+
+    def promised(self, topic: str) -> bool:
+        return topic[0] in self.classes
+
+    def acknowledged(self, message: Message) -> bool:
+        return message.acked is not None and message.acked <= self.moment
+
+    def no_deleted_channel_is_back(self) -> None:
+        """A deletion is on disk before what is published after it is answered."""
+        there = {(group.topic, group.name) for group in self.groups()}
+        for group in self.program.groups:
+            topic = self.core.topic(group.topic)
+            if (
+                group.gone is None
+                or group.gone > self.moment
+                or not self.promised(group.topic)
+                or (group.topic, group.name) in there
+                or group.name in self.metadata.get(group.topic, {})
+                or topic is None
+            ):
+                continue
+            followed = any(
+                message.topic == group.topic
+                and message.sent >= group.gone
+                and self.acknowledged(message)
+                and message.dropped is None
+                for message in self.program.messages.values()
+            )
+            assert not (followed and group.name in topic.channels), group
+
+    def deliver(self) -> None:
+        for client in self.clients.values():
+            client.ready(READY)
+        self.core.settle()
+        for _ in range(2 + DEFERRED_MOST // (5 * SECOND)):
+            while self.collect():
+                self.core.settle()
+            self.core.advance(5 * SECOND)
+        while self.collect():
+            self.core.settle()
+
+    def collect(self) -> bool:
+        some = False
+        for (topic, name), client in self.clients.items():
+            for delivery in client.messages():
+                some = True
+                message = self.program.messages[delivery.body]
+                assert message.topic == topic
+                assert self.core.wall >= message.due, "before it is due"
+                assert delivery.attempts >= 1
+                self.got[topic, name].setdefault(delivery.body, delivery)
+                client.finish(delivery.id)
+                self.judge(topic, name, delivery)
+        return some
+
+    def judge(self, topic: str, name: str, delivery: Delivery) -> None:
+        for group in self.groups():
+            if (group.topic, group.name) == (topic, name) and self.promised(topic):
+                owed = group.owed.get(delivery.body)
+                if owed is not None:
+                    judge(owed, delivery, self.core.wall, self.moment)
+
+    def nothing_is_lost(self) -> None:
+        for group in self.groups():
+            if not self.promised(group.topic):
+                continue
+            for body, owed in group.owed.items():
+                if owed.since > self.moment:
+                    continue
+                if owed.finished is None or owed.finished > self.moment:
+                    got = self.got[group.topic, group.name]
+                    assert body in got, f"{group.topic}/{group.name} lost {body[:20]!r}"
+        for message in self.program.messages.values():
+            if (
+                self.promised(message.topic)
+                and self.acknowledged(message)
+                and (message.dropped is None or message.dropped > self.moment)
+                and (message.given is None or message.given > self.moment)
+            ):
+                assert any(
+                    message.body in bodies
+                    for (topic, _), bodies in self.got.items()
+                    if topic == message.topic
+                ), f"{message.topic} lost {message.body[:20]!r}"
+
+    def nothing_is_left(self) -> None:
+        for topic, name in self.clients:
+            shown = self.core.counters(topic, name)
+            held = [shown[key] for key in ("depth", "in_flight_count", "deferred_count")]
+            assert held == [0, 0, 0], (topic, name, held)
+
+
+def judge(owed: Owed, delivery: Delivery, wall: int, moment: int) -> None:
+    """Whether a delivery goes on from what the last journal on disk said."""
+    known = [each for each in owed.known if each.moment <= moment]
+    if known:
+        last = known[-1]
+        assert not last.finished, f"finished, and here again: {delivery}"
+        assert delivery.attempts > last.attempts, f"an attempt less: {delivery}"
+        assert wall >= last.due, f"requeued for later: {delivery}"
+
+
+def problems(core: Core) -> None:
+    """Only damage may be told: `FILE at OFFSET: what`."""
+    for line in core.log.lines:
+        assert ".topic/" in line and " at " in line and "cannot be read" not in line, line
