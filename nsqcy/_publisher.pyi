@@ -17,6 +17,7 @@ class Publisher:
         key: bytes,
         bodies: Sequence[bytes | memoryview],
         delay_ms: int,
+        durability: str,
         done: Callable[[str | None], None],
     ) -> None: ...
     def placed(self, key: bytes) -> None: ...

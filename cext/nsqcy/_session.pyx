@@ -37,6 +37,7 @@ from nsqcy._heap cimport (
     heap_update,
 )
 from nsqcy._store cimport record_body
+from nsqcy._topic cimport MEMORY, durability_of
 from nsqcy._wire cimport (
     ERROR,
     FIN_LINE,
@@ -684,6 +685,8 @@ cdef class Session(Consumer):
         refusal = topic.refusal()
         if refusal is not None:
             return self.publish_failed(command, refusal)
+        if self.durability != MEMORY:
+            topic.demand(self.durability)
         record = topic.new_record(size, delay)
         if record != NULL:
             memcpy(record_body(record), rest + 4, size)
@@ -767,6 +770,8 @@ cdef class Session(Consumer):
         refusal = topic.refusal()
         if refusal is not None:
             return self.publish_failed(MPUB, refusal)
+        if self.durability != MEMORY:
+            topic.demand(self.durability)
         topic.new_batch(rest + 4, messages)
         return self.publish_accepted(MPUB, topic, messages, size - 4 - 4 * <uint64_t>messages)
 
@@ -1085,6 +1090,10 @@ cdef class Session(Consumer):
         self.output_buffer_timeout = identity.output_buffer_timeout
         self.heartbeat_interval = 0 if self.remote else identity.heartbeat_interval
         self.next_heartbeat = self.home.agenda.now + self.heartbeat_interval
+        if identity.durability:
+            self.durability = durability_of(identity.durability)
+        # Owners that it has published to are told with its next command: nothing is outstanding.
+        self.leave_legs()
         self.find_locality()
         self.set_timer()
         return 0
@@ -1260,7 +1269,8 @@ cdef class Session(Consumer):
             name: getattr(self, name) for name in (
                 "remote_address", "client_id", "hostname", "user_agent", "topology_region",
                 "topology_zone", "msg_timeout", "sample_rate", "heartbeat_interval",
-                "output_buffer_size", "output_buffer_timeout", "connected_at", "pub_counts")}
+                "output_buffer_size", "output_buffer_timeout", "durability", "connected_at",
+                "pub_counts")}
         state["next_heartbeat"] = self.next_heartbeat
         state["last_command"] = self.last_command
         if self.authorization is not None:
@@ -1322,6 +1332,14 @@ cdef class Session(Consumer):
             leg.send(b"  V2", 4)
         return leg
 
+    cdef int leave_legs(self) except -1:
+        """Close the streams to other workers; what is outstanding on them will not be answered."""
+        cdef Leg leg
+        for leg in self.legs.values():
+            leg.leave()
+        self.legs = {}
+        return 0
+
     cdef bytes hello(self):
         """What the owner must know of a client whose home is here. Texts that the client or its
         auth server chose are cut, as a stream begins with one record."""
@@ -1336,6 +1354,7 @@ cdef class Session(Consumer):
             "sample_rate": self.sample_rate,
             "output_buffer_size": self.output_buffer_size,
             "output_buffer_timeout": self.output_buffer_timeout,
+            "durability": self.durability,
             "connected_at": self.connected_at,
             "authed": bool(self.authed),
             "auth_identity": self.auth_identity[:HELLO_TEXT],
@@ -1372,6 +1391,7 @@ cdef class Session(Consumer):
         self.sample_rate = state["sample_rate"]
         self.output_buffer_size = state["output_buffer_size"]
         self.output_buffer_timeout = state["output_buffer_timeout"]
+        self.durability = state["durability"]
         self.connected_at = state["connected_at"]
         return self.find_locality()
 
@@ -1532,7 +1552,6 @@ cdef class Session(Consumer):
 
     cdef int close(self) except -1:
         """The end of the session, now."""
-        cdef Leg leg
         if self.closed:
             return 0
         self.closed = self.stopping = True
@@ -1541,9 +1560,7 @@ cdef class Session(Consumer):
             self.drop_kept()
         self.drop_tickets()
         self.output.clear()
-        for leg in self.legs.values():
-            leg.leave()
-        self.legs = {}
+        self.leave_legs()
         self.leg = self.relaying = None
         self.topic = None
         if self.timer.node.index != HEAP_NOWHERE:

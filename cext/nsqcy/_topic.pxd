@@ -15,6 +15,8 @@ cdef enum Durability:
     OS = 1                      # written: it survives the end of any process
     FSYNC = 2                   # written and synced: it survives a power loss
 
+cdef Durability durability_of(str name) except *
+
 
 ctypedef struct Promise:
     uint64_t seq                # accepted when records up to this one are visible

@@ -85,6 +85,10 @@ cdef int64_t SECOND = 1000000000
 cdef int64_t REST = 10 * SECOND     # idle time after which an open block is given back
 
 
+cdef Durability durability_of(str name) except *:
+    return <Durability><int>policies.DURABILITIES.index(name)
+
+
 cdef int write_done(void *arg, int error) except -1:
     cdef Write *write = <Write *>arg
     cdef Topic topic = <Topic>write.topic
@@ -121,8 +125,7 @@ cdef class Topic(Window):
         topic is never on disk."""
         if self.log is not None:
             self.durability = policy.durability
-            self.promised = self.gate = <Durability><int>(
-                policies.DURABILITIES.index(policy.durability))
+            self.promised = self.gate = durability_of(policy.durability)
 
     # -- numbers --
 
@@ -245,8 +248,11 @@ cdef class Topic(Window):
 
     cdef void demand(self, Durability least) noexcept:
         """A publisher wants more than the topic promises: so does, until it is answered, what comes
-        behind it."""
+        behind it. Right before its records."""
         if self.log is not None and self.gate < least:
+            if not self.is_kept():
+                # So far a start would not have found anything: who is there is written first.
+                self.journal_due = True
             self.gate = least
 
     @cython.final
@@ -891,7 +897,7 @@ cdef class Topic(Window):
 
     cdef bint is_kept(self) noexcept:
         """Whether a start would find anything of the topic but its name."""
-        return self.promised != MEMORY or self.log.disk_bytes != 0
+        return self.gate != MEMORY or self.log.disk_bytes != 0
 
     cdef int journal_channel(self, int kind, Channel channel) except -1:
         """A channel came or goes: write it down before any record that is fanned out after that."""

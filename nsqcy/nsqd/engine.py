@@ -462,13 +462,14 @@ class Engine:
         topic: str,
         bodies: Sequence[Message],
         delay_ms: int,
+        durability: str,
         done: Callable[[str | None], None],
     ) -> None:
         if not bodies:
             gevent.spawn(self._publish_nothing, topic, done)
             return
         self._loop.enter()
-        self._publisher.publish(topic.encode(), bodies, delay_ms, done)
+        self._publisher.publish(topic.encode(), bodies, delay_ms, durability, done)
 
     def _publish_nothing(self, topic: str, done: Callable[[str | None], None]) -> None:
         """Only create the topic, wherever it is to live: there is no command to send its owner."""
