@@ -115,7 +115,8 @@ def _check(path: str, daemon: str = "") -> int:
         return 1
     for warning in settings.warnings:
         write(2, f"warning: {warning}\n")
-    write(1, f"{path}: fit for {daemon}, {len(file.values)} options set\n")
+    count = sum(len(section.values) for section in (file, *file.topics))
+    write(1, f"{path}: fit for {daemon}, {count} options set\n")
     return 0
 
 

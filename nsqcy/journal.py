@@ -66,7 +66,8 @@ def pack_entries(entries: Iterable[Entry]) -> bytes:
 class ChannelState:
     """A channel: its cursor, how many records at or after it it will step over (those with a delay,
     which are entries, and those of holes and finished ranges), the messages that are not finished,
-    in queue order, and the ranges [first, end) at or after the cursor that are finished.
+    in queue order, and the ranges [first, end) at or after the cursor that are finished. Before
+    `replay_end` records with a delay are no entries: the channel was put back behind them.
     """
 
     name: str
@@ -75,6 +76,7 @@ class ChannelState:
     skipped: int = 0
     entries: bytes = b""
     finished: tuple[tuple[int, int], ...] = ()
+    replay_end: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +113,11 @@ _TOPIC = struct.Struct("<16sQQHHI")  # log_id, next_seq, fanout_seq, flags, 0, 0
 _CHANNEL = struct.Struct("<QQHHI")  # cursor, skipped, flags, bytes of name, 0
 _HOLE = struct.Struct("<QQ")  # first, end
 _FINISHED = struct.Struct("<HHI")  # bytes of name, 0, 0
+_REPLAY = struct.Struct("<HHIQ")  # bytes of name, 0, 0, end
 _DELTA = struct.Struct("<HHHHQ")  # kind, version, flags, bytes of name, value
 
 _SECTION_TOPIC, _SECTION_DELAYED, _SECTION_CHANNEL, _SECTION_HOLES = 1, 2, 3, 4
-_SECTION_FINISHED = 5
+_SECTION_FINISHED, _SECTION_REPLAY = 5, 6
 _SECTION_OPTIONAL = 0x8000  # a reader that does not know it may skip it
 _PAUSED = 1
 
@@ -123,8 +126,9 @@ def _pack_ranges(ranges: Iterable[tuple[int, int]]) -> bytes:
     return b"".join(_HOLE.pack(*each) for each in ranges)
 
 
-def _section(kind: int, payload: bytes) -> bytes:
-    return _SECTION.pack(kind, 0, len(payload)) + payload
+def _section(kind: int, *payload: bytes) -> tuple[bytes, ...]:
+    """In pieces: a channel's entries may be many megabytes, which are copied once, by who joins."""
+    return (_SECTION.pack(kind, 0, sum(map(len, payload))), *payload)
 
 
 def encode_snapshot(state: TopicState) -> bytes:
@@ -132,20 +136,23 @@ def encode_snapshot(state: TopicState) -> bytes:
     parts = [_HEAD.pack(Kind.SNAPSHOT, VERSION)]
     flags = _PAUSED if state.paused else 0
     topic = _TOPIC.pack(state.log_id, state.next_seq, state.fanout_seq, flags, 0, 0)
-    parts.append(_section(_SECTION_TOPIC, topic))
+    parts.extend(_section(_SECTION_TOPIC, topic))
     if state.delayed:
-        parts.append(_section(_SECTION_DELAYED, state.delayed))
+        parts.extend(_section(_SECTION_DELAYED, state.delayed))
     if state.holes:
-        parts.append(_section(_SECTION_HOLES, _pack_ranges(state.holes)))
+        parts.extend(_section(_SECTION_HOLES, _pack_ranges(state.holes)))
     for channel in state.channels:
         name = channel.name.encode("ascii")
         flags = _PAUSED if channel.paused else 0
         if channel.finished:
             head = _FINISHED.pack(len(name), 0, 0)
             ranges = _pack_ranges(channel.finished)
-            parts.append(_section(_SECTION_FINISHED, head + name + ranges))
+            parts.extend(_section(_SECTION_FINISHED, head, name, ranges))
+        if channel.replay_end:
+            head = _REPLAY.pack(len(name), 0, 0, channel.replay_end)
+            parts.extend(_section(_SECTION_REPLAY, head, name))
         head = _CHANNEL.pack(channel.cursor, channel.skipped, flags, len(name), 0)
-        parts.append(_section(_SECTION_CHANNEL, head + name + channel.entries))
+        parts.extend(_section(_SECTION_CHANNEL, head, name, channel.entries))
     return b"".join(parts)
 
 
@@ -220,6 +227,15 @@ def _decode_finished(raw: bytes) -> tuple[str, tuple[tuple[int, int], ...]]:
     return _name(raw[_FINISHED.size : end]), _ranges(raw[end:])
 
 
+def _decode_replay(raw: bytes) -> tuple[str, int]:
+    if len(raw) < _REPLAY.size:
+        raise JournalError("the end of a replay is cut off")
+    length, _, _, end = _REPLAY.unpack_from(raw)
+    if len(raw) != _REPLAY.size + length:
+        raise JournalError("the end of a replay has a wrong size")
+    return _name(raw[_REPLAY.size :]), end
+
+
 def decode_snapshot(data: bytes) -> TopicState:
     """The state; JournalError if it is not a snapshot of a known version."""
     if _head(data)[0] != Kind.SNAPSHOT:
@@ -229,6 +245,7 @@ def decode_snapshot(data: bytes) -> TopicState:
     holes: tuple[tuple[int, int], ...] = ()
     channels: dict[str, ChannelState] = {}
     finished: dict[str, tuple[tuple[int, int], ...]] = {}
+    replays: dict[str, int] = {}
     for kind, raw in _sections(data):
         if kind == _SECTION_TOPIC:
             if len(raw) != _TOPIC.size:
@@ -245,12 +262,18 @@ def decode_snapshot(data: bytes) -> TopicState:
         elif kind == _SECTION_FINISHED:
             name, ranges = _decode_finished(raw)
             finished[name] = ranges
+        elif kind == _SECTION_REPLAY:
+            name, end = _decode_replay(raw)
+            replays[name] = end
         elif not kind & _SECTION_OPTIONAL:
             raise JournalError(f"unknown section {kind}")
     if state is None:
         raise JournalError("a snapshot without its topic")
-    whole = (replace(one, finished=finished.get(one.name, ())) for one in channels.values())
-    return replace(state, channels=tuple(whole), delayed=delayed, holes=holes)
+    whole = tuple(
+        replace(one, finished=finished.get(one.name, ()), replay_end=replays.get(one.name, 0))
+        for one in channels.values()
+    )
+    return replace(state, channels=whole, delayed=delayed, holes=holes)
 
 
 def decode_delta(data: bytes) -> Delta:
@@ -276,7 +299,7 @@ def decode_delta(data: bytes) -> Delta:
 class _Channel:
     """A channel while deltas are applied: its entries by seq, in queue order."""
 
-    __slots__ = ("cursor", "entries", "finished", "name", "paused", "skipped")
+    __slots__ = ("cursor", "entries", "finished", "name", "paused", "replay_end", "skipped")
 
     def __init__(self, state: ChannelState) -> None:
         self.name = state.name
@@ -284,6 +307,7 @@ class _Channel:
         self.cursor = state.cursor
         self.skipped = state.skipped
         self.finished = state.finished
+        self.replay_end = state.replay_end
         self.entries = {entry.seq: entry for entry in unpack_entries(state.entries)}
 
     def apply(self, delta: Delta) -> None:
@@ -298,7 +322,13 @@ class _Channel:
     def state(self) -> ChannelState:
         entries = pack_entries(self.entries.values())
         return ChannelState(
-            self.name, self.paused, self.cursor, self.skipped, entries, self.finished
+            self.name,
+            self.paused,
+            self.cursor,
+            self.skipped,
+            entries,
+            self.finished,
+            self.replay_end,
         )
 
 

@@ -10,8 +10,9 @@ from typing import Any
 from nsqcy._channel import Agenda
 from nsqcy._ids import IdSource
 from nsqcy._io import IoThread
+from nsqcy._mesh import Mesh
 from nsqcy._quantile import Percentiles
-from nsqcy._session import Home
+from nsqcy._session import Home, Session
 from nsqcy._store import Store
 from nsqcy._topic import Shard, Topic
 from nsqcy._transport import BytesTransport
@@ -196,6 +197,10 @@ class Core:
         on_event: Callable[[str, str, str | None], None] | None = None,
         auth: Any = None,
         hold_new: int = 0,
+        max_msg_size: int = 1 << 20,
+        mesh: Mesh | None = None,
+        index: int = 0,
+        move: Callable[[Session, int], None] | None = None,
     ) -> None:
         self.path = path
         self.now, self.wall = now, wall
@@ -214,7 +219,7 @@ class Core:
         self.io = IoThread(faults=True) if path is not None else None
         self.shard = Shard(
             agenda=agenda,
-            ids=IdSource(self.lease, 1),
+            ids=IdSource(self.lease, index + 1),
             io=self.io,
             data_path=None if path is None else str(path),
             log_options=log_options
@@ -230,11 +235,12 @@ class Core:
         self.shard.hold_new = hold_new
         self.home = Home(
             shard=self.shard,
-            mesh=None,
-            index=0,
-            options=options(max_msg_timeout=max_msg_timeout),
+            mesh=mesh,
+            index=index,
+            options=options(max_msg_timeout=max_msg_timeout, max_msg_size=max_msg_size),
             negotiate=negotiate,
             ask_placement=None,
+            move=move,
             auth=auth,
             log=self.log,
         )

@@ -98,6 +98,9 @@ class MemoryBackend:
         else:
             done(failed)
 
+    def sink(self, topic: str) -> None:
+        """Every publish goes the general way."""
+
     def create_topic(self, name: str) -> None:
         self.topics.setdefault(
             name,
@@ -182,6 +185,12 @@ class MemoryBackend:
         if "panic" in self.topics:
             raise RuntimeError("nobody answers")
         return "OK"
+
+    def reasons(self) -> list[str]:
+        return ["one", "two"] if "sick" in self.topics else []
+
+    def live(self) -> str | None:
+        return "it is dead" if "dead" in self.topics else None
 
     def info(self) -> dict[str, Any]:
         return INFO

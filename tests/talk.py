@@ -17,6 +17,7 @@ MAGIC = b"  V2"
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 HEARTBEAT = b"_heartbeat_"
 UNKNOWN_ID = b"0123456789abcdef"
+WORTH_A_MOVE = [bytes(100_000)] * 12  # bodies after which a producer goes to the owner of its topic
 
 Address = tuple[str, int] | str
 

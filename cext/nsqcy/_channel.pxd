@@ -60,6 +60,20 @@ ctypedef struct Turnstile:
     void *consumer              # borrowed
 
 
+# A place in a walk over a channel's entries that takes many turns. Entries come and go meanwhile:
+# one that moves may be missed, or met twice.
+ctypedef struct Walk:
+    uint8_t part            # WalkPart
+    uint32_t left           # of the timers or of the table: slots before this one are to be visited
+    Entry *queued           # of the queue: the next one
+
+
+cdef enum WalkPart:
+    WALK_TIMERS = 0
+    WALK_QUEUE = 1
+    WALK_TABLE = 2
+
+
 cdef class Agenda:
     """What a worker has to do this turn (dirty things) and when it must wake up (timers)."""
     cdef public int64_t now                 # monotonic, ns; read once a turn
@@ -113,6 +127,7 @@ cdef class Channel:
     cdef Store store
     cdef bint dirty
     cdef Cursor cursor
+    cdef int stepped                        # records it has stepped over in this dispatch
     cdef uint64_t skipped                   # records at or after the cursor it will step over
     cdef Hole *finished                     # ranges at or after the cursor it need not see
     cdef uint32_t finished_count
@@ -128,6 +143,7 @@ cdef class Channel:
     cdef Holding *holdings
     cdef Turnstile ready[3]                 # rings by locality
     cdef readonly list consumers
+    cdef uint64_t replay_end                # before it, records with a delay are not deferred again
     cdef uint64_t born_seq                  # fan-out position when it was created
     cdef readonly uint64_t carried          # messages it had before: from a restart
     cdef readonly uint64_t emptied_count
@@ -138,16 +154,22 @@ cdef class Channel:
     cdef readonly uint64_t finish_count
     cdef uint64_t taken[3]                  # deliveries by locality
     cdef readonly Latency latency           # from publish to finish; None: not kept
+    cdef Walk place                         # of the compaction that is under way
 
     cdef void touch_dirty(self) noexcept
     cdef uint64_t depth(self) noexcept
     cdef uint64_t held(self) noexcept
     cdef void carry(self) noexcept
+    cdef void replay(self, uint64_t skipped) noexcept
+    cdef bint passes(self, const Record *record) noexcept
+    cdef uint64_t activity(self) noexcept
     cdef int defer_entry(self, Entry *entry, int64_t due) except -1
     cdef void queue_entry(self, Entry *entry) noexcept
     cdef int defer_record(self, const Entry *delayed, int64_t due) except -1
     cdef int collect(self) except -1
     cdef int dispatch(self, int budget) except -1
+    cdef void begin_walk(self) noexcept
+    cdef bint walk(self, Entry **entry) noexcept
     cdef int expire(self, int budget) except -1
     cdef void set_alarm(self) noexcept
     cdef int add_consumer(self, Consumer consumer) except -1
@@ -166,7 +188,7 @@ cdef class Channel:
     cdef inline void window_step(self, Record *record) noexcept
     cdef void step_over(self, Record *record) noexcept
     cdef inline Entry *entry_at_cursor(self, Record *record) except NULL
-    cdef inline Entry *take(self) except? NULL
+    cdef inline Entry *take(self, int most) except? NULL
     cdef Entry *take_queued(self) except? NULL
     cdef inline Consumer next_consumer(self)
     cdef inline int deliver(self, Consumer consumer, Entry *entry) except -1

@@ -155,6 +155,8 @@ cdef class Channel:
         if NSQCY_DEBUG:
             live_channels -= 1
         while self.holdings != NULL:
+            # Beside it in the heap are entries, which may be gone with their store.
+            self.holdings.timer.index = HEAP_NOWHERE
             self.free_holding(self.holdings)
         heap_free(&self.timers)
         free(self.table)
@@ -178,6 +180,21 @@ cdef class Channel:
         """What it holds now is what a restart gave it back."""
         self.born_seq = self.window.fanout.seq
         self.carried = self.held()
+
+    cdef void replay(self, uint64_t skipped) noexcept:
+        """Its cursor was put back, before so many records that are for nobody. What it gets once more
+        has had its delays."""
+        self.skipped = skipped
+        self.finished_count = 0
+        self.replay_end = self.window.fanout.seq
+        self.carried += self.depth()
+        self.touch_dirty()
+
+    cdef uint64_t activity(self) noexcept:
+        """Between two publishes, it grows with whatever happens to a message."""
+        return (self.cursor.seq + self.taken[0] + self.taken[1] + self.taken[2]
+                + self.finish_count + self.requeue_count + self.timeout_count
+                - self.queued - self.in_flight_count - self.deferred_count)
 
     @property
     def message_count(self):
@@ -305,7 +322,7 @@ cdef class Channel:
             record = self.record_at_cursor()
             if record == NULL:
                 return 0
-            if record.attributes & (RECORD_DELAYED | RECORD_DAMAGED):
+            if record.attributes and self.passes(record):
                 self.step_over(record)
                 continue
             if self.queued >= self.agenda.mem_queue_size:
@@ -377,11 +394,16 @@ cdef class Channel:
         self.cursor.offset += record.length
         self.cursor.seq = record.seq + 1
 
+    cdef bint passes(self, const Record *record) noexcept:
+        """Whether a record is not for the cursor: it is damaged, or an entry already."""
+        return record.attributes & RECORD_DAMAGED or (
+            record.attributes & RECORD_DELAYED and record.seq >= self.replay_end)
+
     cdef void step_over(self, Record *record) noexcept:
         """A record that is not for this cursor: delayed (deferred when it was fanned out) or
         damaged."""
-        if record.attributes & RECORD_DELAYED and self.skipped:
-            self.skipped -= 1
+        # Compiled into dispatch, a branch here costs every delivery a dozen instructions.
+        self.skipped -= self.skipped != 0 and record.attributes & RECORD_DELAYED != 0
         self.window_step(record)
 
     cdef inline Entry *entry_at_cursor(self, Record *record) except NULL:
@@ -395,8 +417,9 @@ cdef class Channel:
         self.window.ref(entry.block)
         return entry
 
-    cdef inline Entry *take(self) except? NULL:
-        """The next message to deliver, off the queue or the window, with its block in memory."""
+    cdef inline Entry *take(self, int most) except? NULL:
+        """The next message to deliver, off the queue or the window, with its block in memory; NULL
+        also when this dispatch has stepped over so many records."""
         cdef Entry *entry
         cdef Record *record = NULL
         while True:
@@ -410,9 +433,12 @@ cdef class Channel:
                     # It has just stepped over the last records before the queued one.
                     continue
                 return NULL
-            if not record.attributes & (RECORD_DELAYED | RECORD_DAMAGED):
+            if not record.attributes or not self.passes(record):
                 break
             self.step_over(record)
+            self.stepped += 1
+            if self.stepped >= most:
+                return NULL
         entry = self.entry_at_cursor(record)
         self.window_step(record)
         return entry
@@ -427,6 +453,8 @@ cdef class Channel:
         self.queue_first = entry.next
         if self.queue_first == NULL:
             self.queue_last = NULL
+        if self.place.queued == entry:
+            self.place.queued = entry.next
         self.queued -= 1
         return entry
 
@@ -440,24 +468,26 @@ cdef class Channel:
         return None
 
     cdef int dispatch(self, int budget) except -1:
-        """Deliver up to `budget` messages; returns whether something is left that could go now."""
+        """Deliver messages, or step over records, so many of both; returns what is left of the
+        budget: 0 if something may be left that could go now."""
         cdef Consumer consumer
         cdef Entry *entry
         if self.paused or self.gone:
-            return 0
-        while budget > 0:
+            return budget
+        self.stepped = 0
+        while budget > self.stepped:
             consumer = self.next_consumer()
             if consumer is None:
-                return 0
+                break
             if not consumer.has_room():
                 self.check_ready(consumer)
                 continue
-            entry = self.take()
+            entry = self.take(budget)
             if entry == NULL:
-                return 0
+                break
             budget -= 1
             self.deliver(consumer, entry)
-        return 1
+        return max(0, budget - self.stepped)
 
     cdef inline int deliver(self, Consumer consumer, Entry *entry) except -1:
         cdef Block *block = entry.block
@@ -705,29 +735,68 @@ cdef class Channel:
         entry.node.tag = delivered
         return DONE
 
+    # -- walks --
+
+    cdef void begin_walk(self) noexcept:
+        """Have walk begin anew."""
+        self.place.part = WALK_TIMERS
+        self.place.left = self.timers.size
+        self.place.queued = NULL
+
+    cdef bint walk(self, Entry **entry) noexcept:
+        """One step of a walk, and the entry that is there, or NULL; False when it is at its end. It
+        goes the way of a deferred message, and backwards in what is an array, as the heap and the
+        table fill their gaps from behind."""
+        cdef Walk *place = &self.place
+        cdef HeapNode *node
+        entry[0] = NULL
+        if place.part == WALK_TIMERS:
+            place.left = min(place.left, self.timers.size)
+            if place.left:
+                place.left -= 1
+                node = self.timers.slots[place.left].node
+                if node.tag == ENTRY_TIMER:
+                    entry[0] = <Entry *>node
+                return True
+            place.part = WALK_QUEUE
+            place.queued = self.queue_first
+        if place.part == WALK_QUEUE:
+            if place.queued != NULL:
+                entry[0] = place.queued
+                place.queued = place.queued.next
+                return True
+            place.part = WALK_TABLE
+            place.left = self.table_mask + 1
+        place.left = min(place.left, self.table_mask + 1)
+        if place.left:
+            place.left -= 1
+            entry[0] = self.table[place.left]
+            return True
+        return False
+
     # -- time passes --
 
     cdef int expire(self, int budget) except -1:
-        """Handle what is due, at most `budget` messages; returns whether some is still due."""
+        """Handle what is due, at most `budget` messages; returns how many."""
+        cdef int left = budget
         cdef HeapNode *node
         cdef Entry *entry
         if self.ephemeral:
             self.collect()
-        while budget > 0:
+        while left > 0:
             node = heap_peek(&self.timers)
             if node == NULL or node.due > self.agenda.now:
                 break
             if node.tag == HOLDING_TIMER:
-                budget -= self.expire_holding(<Holding *>node, budget)
+                left -= self.expire_holding(<Holding *>node, left)
                 continue
             heap_remove(&self.timers, node)
             entry = <Entry *>node
             self.deferred_count -= 1
             self.queue_entry(entry)
-            budget -= 1
+            left -= 1
         self.set_alarm()
-        node = heap_peek(&self.timers)
-        return node != NULL and node.due <= self.agenda.now
+        return budget - left
 
     cdef int expire_holding(self, Holding *holding, int budget) except -1:
         """Time out what a consumer held for too long; returns how many."""
@@ -811,10 +880,10 @@ cdef class Channel:
             self.check_ready(consumer)
 
     cdef void drop_everything(self) noexcept:
-        cdef HeapNode *node
         cdef Entry *entry
         cdef Holding *holding = self.holdings
         cdef Holding *following
+        cdef uint32_t i
         while holding != NULL:
             following = holding.next
             while holding.first != NULL:
@@ -828,17 +897,15 @@ cdef class Channel:
             if holding.consumer == NULL:
                 self.free_holding(holding)
             holding = following
-        while True:
-            node = heap_peek(&self.timers)
-            if node == NULL:
-                break
-            heap_remove(&self.timers, node)
-            self.drop_entry(<Entry *>node)
+        # What is left are deferred entries; to take them out in order would cost as much again.
+        for i in range(self.timers.size):
+            self.drop_entry(<Entry *>self.timers.slots[i].node)
+        heap_free(&self.timers)
         while self.queue_first != NULL:
             entry = self.queue_first
             self.queue_first = entry.next
             self.drop_entry(entry)
-        self.queue_last = NULL
+        self.queue_last = self.place.queued = NULL
         memset(self.table, 0, (<size_t>self.table_mask + 1) * sizeof(Entry *))
         self.queued = self.deferred_count = self.in_flight_count = self.skipped = 0
         self.finished_count = 0

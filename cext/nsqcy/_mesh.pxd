@@ -140,6 +140,8 @@ cdef class Mesh:
     cpdef void awake(self) noexcept
     cpdef int woken(self) except -1
     cpdef int wake(self, int peer) except -1
+    # `is_up` for a number that is known to be a peer's.
+    cdef bint up(self, int peer) noexcept
 
     cdef Py_ssize_t _drain_peer(self, Peer peer, Py_ssize_t budget) except -1
     cdef int _drain_ring(self, Peer peer, Py_ssize_t *budget) except -1

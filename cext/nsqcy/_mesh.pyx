@@ -6,13 +6,13 @@ that has come in is read whatever the state of the rings out.  Knows nothing of 
 Its only system calls are a read and a write of an eventfd.
 """
 
-import os
-
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_WriteUnraisable
+from libc.errno cimport EAGAIN, errno
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove
+from posix.unistd cimport read, write
 
 from nsqcy._atomics cimport (
     atomic_fence,
@@ -498,7 +498,9 @@ cdef class Mesh:
 
     cpdef int wake(self, int peer) except -1:
         """Make the eventfd of a peer readable."""
-        os.eventfd_write(self._eventfds[peer], 1)
+        cdef uint64_t one = 1
+        if write(self._eventfds[peer], &one, sizeof(one)) < 0 and errno != EAGAIN:
+            raise OSError(errno, "a worker cannot be woken")
         return 0
 
     # Peers come and go.
@@ -524,6 +526,9 @@ cdef class Mesh:
     def is_up(self, int peer):
         """Whether streams to this peer can be opened."""
         return self._checked(peer)._up
+
+    cdef bint up(self, int peer) noexcept:
+        return self._up >> peer & 1
 
     cdef Peer _checked(self, int peer):
         if not 0 <= peer < self.shared.workers or peer == self.index:
@@ -732,10 +737,10 @@ cdef class Mesh:
 
     cpdef int woken(self) except -1:
         """The eventfd of this worker is readable."""
-        try:
-            os.eventfd_read(self._eventfds[self.index])
-        except BlockingIOError:
-            pass
+        cdef uint64_t count
+        if (read(self._eventfds[self.index], &count, sizeof(count)) < 0
+                and errno != EAGAIN):
+            raise OSError(errno, "the wake-up of a worker cannot be read")
         self.awake()
         return 0
 

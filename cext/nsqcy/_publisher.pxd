@@ -1,8 +1,9 @@
 # Publishing from within a worker, as HTTP does, to topics of any worker.
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from nsqcy._channel cimport Waiter
+from nsqcy._http cimport Sink
 from nsqcy._session cimport Home, Session, Transport
 from nsqcy._topic cimport Durability
 
@@ -29,3 +30,11 @@ cdef class Publisher:
     cdef int publish_there(self, int owner, bytes key, bodies, int64_t delay, Durability least,
                            done) except -1
     cdef Session session_to(self, int owner, Durability least)
+
+
+cdef class TopicSink(Sink):
+    """Publishes to one topic, as long as it is here and takes messages at once."""
+    cdef Home home
+    cdef bytes key
+    cdef object enter           # called before topics are touched
+    cdef bint take(self, const uint8_t *body, Py_ssize_t length) except -1

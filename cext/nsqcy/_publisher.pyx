@@ -8,6 +8,7 @@ callbacks.
 from collections import deque
 from struct import pack
 
+from libc.stdint cimport uint8_t
 from libc.string cimport memcpy
 
 from nsqcy._bytes cimport load_be32
@@ -65,6 +66,24 @@ cdef class AnswerTransport(Transport):
         return 0
 
 
+cdef class TopicSink(Sink):
+    cdef bint take(self, const uint8_t *body, Py_ssize_t length) except -1:
+        cdef Home home = self.home
+        cdef Topic topic
+        cdef Record *record
+        if not 0 < length <= home.max_msg_size or home.owner_of(self.key) != home.index:
+            return False
+        self.enter()
+        topic = home.shard.find_or_create(self.key)
+        if not topic.takes_at_once():
+            return False
+        record = topic.new_record(<unsigned int>length, 0)
+        if record != NULL:
+            memcpy(record_body(record), body, length)
+        topic.published(1, length)
+        return True
+
+
 cdef class _Batch:
     """Calls `done` when all parts of a publish were answered, with the first error."""
     cdef object done
@@ -103,6 +122,17 @@ cdef class Publisher:
         else:
             self.publish_there(owner, key, bodies, delay_ms, least, done)
 
+    def sink(self, bytes key not None, enter not None):
+        """A way to publish to a topic, body by body, that takes those which need not wait.
+
+        enter: called whenever topics are about to be touched
+        """
+        cdef TopicSink sink = TopicSink.__new__(TopicSink)
+        sink.home = self.home
+        sink.key = key
+        sink.enter = enter
+        return sink
+
     def placed(self, bytes key not None):
         """The owner of a topic is known."""
         for bodies, delay_ms, durability, done in self.unplaced.pop(key, ()):
@@ -115,7 +145,7 @@ cdef class Publisher:
         cdef const unsigned char[::1] body
         cdef uint64_t total = 0
         cdef Callback callback
-        refusal = topic.refusal()
+        refusal = topic.refusal(least)
         if refusal is not None:
             done(refusal)
             return 0

@@ -82,6 +82,8 @@ cdef class Leg(StreamEnd):
     cdef size_t unconsumed          # relayed, but not sent to the client yet
 
     cdef int send(self, const uint8_t *data, size_t n) except -1
+    cdef size_t take_whole(self, const uint8_t *data, size_t n) except? 0
+    cdef uint64_t next_ticket(self) except? 0
     cdef int end_frame(self) except -1
     cdef int on_writable(self) except -1
     cdef int on_data(self, const unsigned char *data, size_t n) except -1
@@ -110,7 +112,9 @@ cdef class Session(Consumer):
     cdef bint movable               # may go to the worker of its topic, once
     cdef bint moving                # is on its way there
     cdef int forwards_to            # the owner of the last forwarded publishes
-    cdef uint32_t forwards          # how many there were in a row
+    cdef uint64_t forwards          # how many there were in a row, of how many bytes, since when
+    cdef uint64_t forward_bytes
+    cdef int64_t forwards_since
     cdef bint dirty
     cdef bint resumable
     cdef bint reading
@@ -140,6 +144,7 @@ cdef class Session(Consumer):
     cdef readonly Durability durability     # of its publishes, at least
     cdef Topic topic                # the one published to last
     cdef bytes topic_key
+    cdef int topic_owner            # -1: not known yet
     cdef uint64_t topic_count       # messages published to it, not yet in pub_counts
     cdef readonly dict pub_counts
     cdef bint guarded               # its client needs authorization
@@ -191,6 +196,7 @@ cdef class Session(Consumer):
     cdef size_t complete_kept(self, const uint8_t *data, size_t n) except? 0
     cdef size_t parse(self, const uint8_t *data, size_t n) except? 0
     cdef size_t finish_here(self, const uint8_t *lines, size_t n) noexcept
+    cdef size_t finish_there(self, const uint8_t *lines, size_t n) except? 0
     cdef size_t publish_line(self, const uint8_t *line, size_t n) noexcept
     cdef Parsed command(self, const uint8_t *line, size_t n, size_t *used) except RAISED
     cdef Parsed execute(self, Word *words, int count, const uint8_t *line, size_t *used,
@@ -259,6 +265,7 @@ cdef class Session(Consumer):
     cdef int stop(self) except -1
     cdef int unsubscribe(self) except -1
     cdef bint may_move(self, int owner) except *
+    cdef bint is_faithful(self) noexcept
     cdef bint is_light(self, int owner) except *
     cdef size_t auth_size(self) except? 0
     cdef Parsed move_to(self, int owner) except RAISED
@@ -291,6 +298,8 @@ cdef class Home:
     cdef object move
     cdef object auth                # asks auth servers; None: AUTH is disabled
     cdef list movers                        # (session, owner)
+    cdef uint32_t lost                      # sessions that moved away, in the second from then on
+    cdef int64_t lost_since
     cdef object log
     cdef int64_t max_msg_size
     cdef int64_t max_body_size
@@ -303,6 +312,8 @@ cdef class Home:
     cdef int64_t turn(self) except? -1
     cdef int decode(self) except -1
     cdef int owner_of(self, bytes key) noexcept
+    cdef bint may_lose_more(self) noexcept
+    cdef int lose(self, Session session, int owner) except -1
     cdef bint favours(self, Session session)
     cdef int input_shrank(self, Session session, int64_t n) except -1
     cdef int feed_starved(self) except -1

@@ -45,6 +45,7 @@ from nsqcy._wire cimport (
     LONGEST_LINE,
     MESSAGE,
     RESPONSE,
+    frame_bytes,
     name_is_valid,
     parse_number,
     split_line,
@@ -68,7 +69,11 @@ cdef int64_t MAGIC_TIMEOUT = 60 * SECOND        # a peer that does not even say 
 cdef enum:
     MOVE_MOST = 65536           # bytes unread, and unsent, that a session may take along
     MOVE_BUSY = 600             # permille of the last second above which an owner takes nobody in
-    MOVE_FORWARDS = 256         # publishes in a row to one owner that make a producer move there
+    MOVE_BYTES = 1048576        # forwarded to one owner that make a producer move there, or
+    MOVE_FORWARDS = 256         # as many publishes, and for so long that what they cost the owner
+cdef int64_t MOVE_AFTER = 2 * SECOND            # is in the figure that says how busy it is
+cdef enum:
+    MOVES_MOST = 16             # sessions gone from here in a second, before producers must wait
 
 cdef int64_t FAVOUR = 2 * SECOND                # of silence, for who is read beyond the budget
 cdef int64_t PEER_TIMEOUT = 5 * SECOND          # how long a publish waits for a dead worker
@@ -79,10 +84,12 @@ cdef enum:
     DRAIN_BYTES = 1048576       # of the rings in one turn
     SECRET_MOST = 65536         # bytes of a secret that a server is asked about
     HELLO_TEXT = 512            # characters of a text about a client that its far end is told
+    OK_FRAME = 10               # bytes of it
     WORDS = 4                   # of a line: the name and as many parameters as any command has
     PUB_NAME = 4                # bytes of "PUB" and its space
     LINE_STEP = 256             # bytes taken to go on with a line of unknown length
 
+cdef const char *OK = b"\0\0\0\6\0\0\0\0OK"
 cdef const char *PUB = b"PUB"
 cdef const char *MPUB = b"MPUB"
 cdef const char *DPUB = b"DPUB"
@@ -340,7 +347,10 @@ cdef class Session(Consumer):
             if self.is_crammed():
                 self.blocked = self.crammed = True
                 break
-            used = self.finish_here(data + at, n - at)
+            if self.leg is None:
+                used = self.finish_here(data + at, n - at)
+            else:
+                used = self.finish_there(data + at, n - at)
             if used:
                 at += used
                 continue
@@ -375,6 +385,20 @@ cdef class Session(Consumer):
             line += FIN_LINE
             n -= FIN_LINE
         return line - lines
+
+    cdef size_t finish_there(self, const uint8_t *lines, size_t n) except? 0:
+        """The same for the messages of another worker's topic: as many FINs as follow each other go
+        there in one piece. Returns their bytes."""
+        cdef size_t used = 0
+        cdef uint64_t id
+        if self.ticket_count or len(self.leg.unsent) > LEG_BACKLOG:
+            return 0
+        while (n - used >= FIN_LINE and memcmp(lines + used, b"FIN ", 4) == 0
+                and lines[used + FIN_LINE - 1] == 10 and hex16_parse(lines + used + 4, &id) == 0):
+            used += FIN_LINE
+        if used:
+            self.leg.send(lines, used)
+        return used
 
     @cython.final
     cdef size_t publish_line(self, const uint8_t *line, size_t n) noexcept:
@@ -682,7 +706,7 @@ cdef class Session(Consumer):
         if owner != self.home.index:
             return self.forward_publish(owner, command, line, used[0], 1)
         topic = self.topic
-        refusal = topic.refusal()
+        refusal = topic.refusal(self.durability)
         if refusal is not None:
             return self.publish_failed(command, refusal)
         if self.durability != MEMORY:
@@ -767,7 +791,7 @@ cdef class Session(Consumer):
         if owner != self.home.index:
             return self.forward_publish(owner, MPUB, line, used[0], messages)
         topic = self.topic
-        refusal = topic.refusal()
+        refusal = topic.refusal(self.durability)
         if refusal is not None:
             return self.publish_failed(MPUB, refusal)
         if self.durability != MEMORY:
@@ -809,13 +833,17 @@ cdef class Session(Consumer):
         self.note_counts()
         self.topic_key = word_bytes(name)
         self.topic = None
+        self.topic_owner = -1
         self.may_publish_until = 0
         return True
 
     cdef int route(self) except? -1:
         """Which worker owns the topic that was taken; -1: not known yet, or it is down. self.topic
         is the topic when it is this one."""
-        cdef int owner = self.home.owner_of(self.topic_key)
+        cdef int owner
+        if self.topic_owner < 0:
+            self.topic_owner = self.home.owner_of(self.topic_key)
+        owner = self.topic_owner
         if owner < 0:
             self.home.ask(self, self.topic_key)
         elif owner != self.home.index:
@@ -850,8 +878,12 @@ cdef class Session(Consumer):
     cdef Parsed forward_publish(self, int owner, const char *command, const uint8_t *line,
                                 size_t n, uint32_t messages) except RAISED:
         cdef Leg leg = self.leg_to(owner)
-        self.forwards = self.forwards + 1 if owner == self.forwards_to else 0
-        self.forwards_to = owner
+        if owner != self.forwards_to or not self.forwards:
+            self.forwards_to = owner
+            self.forwards_since = self.home.agenda.now
+            self.forwards = self.forward_bytes = 0
+        self.forwards += 1
+        self.forward_bytes += n
         self.line_owner = owner
         leg.expected.append(self.take_ticket(command, n))
         leg.send(line, n)
@@ -906,7 +938,7 @@ cdef class Session(Consumer):
     cdef Parsed subscribe(self, Topic topic, str name) except RAISED:
         cdef Channel channel
         cdef uint32_t limit = self.home.max_channel_consumers
-        if topic.refusal() == "exiting":
+        if topic.refusal(MEMORY) == "exiting":
             return self.fatal(b"E_SUB_FAILED SUB failed exiting")
         channel = topic.channel(name)
         if limit and <uint32_t>len(channel.consumers) >= limit:
@@ -1233,9 +1265,16 @@ cdef class Session(Consumer):
 
     cdef bint may_move(self, int owner) except *:
         """Whether a producer has published to this one owner for long enough, and may go there."""
-        return (self.movable and self.forwards >= MOVE_FORWARDS and owner == self.forwards_to
+        return (self.movable and owner == self.forwards_to and self.is_faithful()
                 and self.channel is None and self.leg is None and len(self.legs) == 1
-                and self.is_light(owner))
+                and self.is_light(owner) and self.home.may_lose_more())
+
+    cdef bint is_faithful(self) noexcept:
+        """Whether what was forwarded in a row is worth a move. Bytes are, as they are copied once
+        more; of small messages the socket is most of the work, which a move only moves."""
+        return self.forward_bytes >= MOVE_BYTES or (
+            self.forwards >= MOVE_FORWARDS
+            and self.home.agenda.now - self.forwards_since >= MOVE_AFTER)
 
     cdef bint is_light(self, int owner) except *:
         """Whether the session can go to `owner` with what it carries, and the owner has room."""
@@ -1254,7 +1293,7 @@ cdef class Session(Consumer):
         if self.ticket_count == 0:
             self.movable = False
             self.moving = True
-            self.home.movers.append((self, owner))
+            self.home.lose(self, owner)
         return BLOCKED
 
     def pack(self):
@@ -1643,6 +1682,10 @@ cdef class Leg(StreamEnd):
             return 0
         self.unconsumed += n
         while n:
+            if self.header_have == 0:
+                step = self.take_whole(data, n)
+                data += step
+                n -= step
             if self.header_have < FRAME_HEADER:
                 step = min(n, <size_t>(FRAME_HEADER - self.header_have))
                 memcpy(self.header + self.header_have, data, step)
@@ -1673,6 +1716,34 @@ cdef class Leg(StreamEnd):
             self.unconsumed = 0
         return 0
 
+    cdef size_t take_whole(self, const uint8_t *data, size_t n) except? 0:
+        """The short way of the most frequent frames, messages and OKs, as far as they are whole.
+        Returns their bytes."""
+        cdef Session session = self.session
+        cdef size_t at = 0
+        cdef size_t step = frame_bytes(data, n, MESSAGE)
+        if step:
+            while step:
+                at += step
+                session.message_count += 1
+                step = frame_bytes(data + at, n - at, MESSAGE)
+            session.output.put(data, at)
+            return at
+        while (n - at >= OK_FRAME and memcmp(data + at, OK, OK_FRAME) == 0
+                and self.expected_first < <size_t>len(self.expected)):
+            session.answer(self.next_ticket(), ANSWERED, None)
+            at += OK_FRAME
+        return at
+
+    cdef uint64_t next_ticket(self) except? 0:
+        """The ticket that the next answer is for."""
+        cdef uint64_t ticket = self.expected[self.expected_first]
+        self.expected_first += 1
+        if self.expected_first > 64 and 2 * self.expected_first > <size_t>len(self.expected):
+            del self.expected[:self.expected_first]
+            self.expected_first = 0
+        return ticket
+
     cdef int end_frame(self) except -1:
         cdef Session session = self.session
         cdef bytes answer
@@ -1690,11 +1761,7 @@ cdef class Leg(StreamEnd):
                 (b"E_FIN_FAILED ", b"E_REQ_FAILED ", b"E_TOUCH_FAILED ")):
             session.put_frame(ERROR, answer, len(answer))
         elif self.expected_first < <size_t>len(self.expected):
-            ticket = self.expected[self.expected_first]
-            self.expected_first += 1
-            if self.expected_first > 64 and 2 * self.expected_first > <size_t>len(self.expected):
-                del self.expected[:self.expected_first]
-                self.expected_first = 0
+            ticket = self.next_ticket()
             if self.frame_type == ERROR:
                 session.answer(ticket, FAILED, answer)
             else:
@@ -1789,7 +1856,7 @@ cdef class Home:
         return None if owner < 0 else owner
 
     cdef bint is_up(self, int peer):
-        return self.mesh.is_up(peer)
+        return self.mesh.up(peer)
 
     cdef int ask(self, Session session, bytes key) except -1:
         waiting = self.askers.get(key)
@@ -1825,6 +1892,22 @@ cdef class Home:
 
     def peer_down(self, int peer):
         self.mesh.peer_down(peer)
+
+    # -- moves --
+
+    cdef bint may_lose_more(self) noexcept:
+        """Whether a producer may move now. Many that meet an idle owner at once would all go there
+        before its figure says what the first of them cost."""
+        return self.lost < MOVES_MOST or self.agenda.now - self.lost_since >= SECOND
+
+    cdef int lose(self, Session session, int owner) except -1:
+        """Have a session moved at the end of the turn."""
+        if self.agenda.now - self.lost_since >= SECOND:
+            self.lost = 0
+            self.lost_since = self.agenda.now
+        self.lost += 1
+        self.movers.append((session, owner))
+        return 0
 
     # -- input budget --
 

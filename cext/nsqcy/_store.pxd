@@ -79,8 +79,10 @@ ctypedef struct Block:
     uint32_t flags
     uint64_t first_seq
     uint64_t last_seq
+    int64_t last_time       # its records are not younger (wall clock, ns); 0: not known yet
     Extent extent           # where it lies on disk; extent.bytes == 0: nowhere
     Arena *arena            # NULL: a block of its own, from malloc
+    void *moves             # while it is compacted: struct Moves, what is copied of it
     Block *prev             # in the window, or among the stragglers
     Block *next
     Block *newer            # residency order of what could be dropped from memory
@@ -209,6 +211,7 @@ cdef class Window:
     cdef uint32_t cursor_room
     cdef Cursor visible             # records before it may be read
     cdef Cursor fanout              # records before it belong to the channels
+    cdef Cursor kept                # records from here on stay, with or without readers; if watched
     cdef Hole *holes
     cdef uint32_t hole_count
     cdef readonly uint64_t next_seq     # of the next record
@@ -242,12 +245,15 @@ cdef class Window:
     cdef void trim(self) noexcept
     cdef int load(self, Block *block) except -1
     cdef int on_loaded(self, Block *block) except -1
+    cdef int write_copies(self, Block *block) except -1
+    cdef int copies_written(self) except -1
     cdef void push_block(self, Block *block) noexcept
     cdef void release(self, Block *block) noexcept
     cdef void truncate(self, uint64_t seq) noexcept
     cdef void rest(self) noexcept
     cdef void discard(self) noexcept
     cdef uint64_t least_seq(self) noexcept
+    cdef const Cursor *last_reader(self) noexcept
     cdef Block *open_block(self, uint64_t size) except NULL
     cdef void leave_window(self, Block *block) noexcept
     cdef void add_straggler(self, Block *block) noexcept

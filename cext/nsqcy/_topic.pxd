@@ -3,6 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from nsqcy._channel cimport Agenda, Channel, Waiter
+from nsqcy._compaction cimport Compaction
 from nsqcy._ids cimport IdSource
 from nsqcy._io cimport IoThread
 from nsqcy._log cimport Extent, Log, Recovered
@@ -55,13 +56,6 @@ ctypedef struct Place:
     bint has_delayed
 
 
-# An entry whose record is copied, with what they are sorted by: looking it up in as many entries as
-# there may be takes longer than all the rest.
-ctypedef struct Moving:
-    uint64_t seq
-    Entry *entry
-
-
 cdef class Topic(Window):
     cdef readonly str name
     cdef readonly bytes key
@@ -74,11 +68,14 @@ cdef class Topic(Window):
     cdef bint dirty
     cdef bint overflowing               # records wait for the log before they are visible
     cdef bint failing                   # a write failed; what waits for the log is being undone
-    cdef uint32_t compacting            # blocks a compaction waits for
     cdef bint journal_stale             # what the journal says is no longer so
     cdef bint journal_due               # and it must say so before it is followed by records
+    cdef int64_t retention_time         # ns; 0: no limit of time
+    cdef uint64_t retention_bytes       # 0: no limit of size
+    cdef bint retains                   # the log keeps what every channel is done with
     cdef Durability promised            # to every publisher
     cdef Durability gate                # what records wait for now: more, if some publisher asked
+    cdef uint64_t journalled            # activity() when it was written
     cdef str error
     cdef Shard shard
     cdef Agenda agenda
@@ -87,9 +84,6 @@ cdef class Topic(Window):
     cdef uint64_t writes                # under way
     cdef uint64_t pending_writes        # of which gated
     cdef uint64_t pending_messages      # appended, not visible yet
-    cdef Moving *moving                 # while evacuating: the entries whose records are copied
-    cdef size_t moving_count
-    cdef size_t moving_room
     cdef Entry *delayed_first           # records with a delay at or after the fan-out position
     cdef Entry *delayed_last
     cdef readonly uint64_t delayed_count
@@ -97,7 +91,7 @@ cdef class Topic(Window):
     cdef uint32_t promise_first
     cdef uint32_t promise_count
     cdef uint32_t promise_room
-    cdef Block *survivor                # open block for copies of stragglers' records
+    cdef Compaction compaction          # of stragglers; None: there has not been one
     cdef readonly uint64_t message_count
     cdef readonly uint64_t message_bytes
     cdef readonly uint64_t dropped_count    # an ephemeral topic's overflow
@@ -114,7 +108,7 @@ cdef class Topic(Window):
     cdef int set_delay(self, Record *record, int64_t delay) except -1
     cdef int published(self, uint32_t count, uint64_t body_bytes) except -1
     cdef int promise(self, Waiter waiter, uint64_t ticket) except -1
-    cdef str refusal(self)
+    cdef str refusal(self, Durability least)
     cdef int fan_out(self) except -1
     cdef int settle_turn(self) except -1
     cdef uint64_t depth(self) noexcept
@@ -123,6 +117,8 @@ cdef class Topic(Window):
     cdef void add_delayed(self, Entry *entry) noexcept
     cdef void demand(self, Durability least) noexcept
     cdef bint must_overflow(self) noexcept
+    cdef bint takes_at_once(self) except -1
+    cdef bint needs_disk(self, Durability least) noexcept
     cdef bint flowing(self) noexcept
     cdef int keep_promises(self, uint64_t seq, str error) except -1
     cdef void touch_dirty(self) noexcept
@@ -135,22 +131,24 @@ cdef class Topic(Window):
     cdef void check_droppable(self, Block *block) noexcept
     cdef int on_loaded(self, Block *block) except -1
     cdef int compact(self) except -1
-    cdef int evacuate_all(self) except -1
-    cdef int gather_channel(self, Channel channel) except -1
-    cdef int gather(self, Entry *entry) except -1
-    cdef int evacuate(self, Entry *entry) except -1
-    cdef Block *survivor_block(self, uint32_t length, uint64_t seq) except NULL
+    cdef int compact_now(self) except -1
+    cdef void end_compaction(self) noexcept
     cdef void forget_counts(self) noexcept
-    cdef void unpin_survivor(self) noexcept
     cdef void drop_delayed(self) noexcept
     cdef int tick(self) except -1
     cdef int journal_channel(self, int kind, Channel channel) except -1
     cdef bint is_kept(self) noexcept
+    cdef int retain(self) except -1
+    cdef void date_blocks(self) noexcept
+    cdef int write_down(self) except -1
+    cdef bint is_outdated(self, Block *block, uint64_t held) noexcept
+    cdef void cool(self) noexcept
+    cdef uint64_t activity(self) noexcept
     cdef int write_journal(self) except -1
     cdef object state(self)
     cdef object channel_state(self, Channel channel)
     cdef bytes pack_delayed(self)
-    cdef int pack(self, bytearray into, Entry *entry, int64_t due) except -1
+    cdef PackedEntry *pack(self, PackedEntry *into, Entry *entry, int64_t due) noexcept
     cdef void settle_all(self) noexcept
     cdef bint needs_nothing(self) noexcept
     cdef int restore_blocks(self, Recovered found, uint64_t least) except -1
@@ -163,9 +161,6 @@ cdef class Topic(Window):
     cdef int release_unneeded(self) except -1
     cdef int write_part(self, Block *block, uint32_t start, uint32_t end, uint64_t first_seq,
                         uint64_t last_seq, uint32_t count, int flags, bint gated) except -1
-    cdef bint is_sparse(self, Block *block) noexcept
-    cdef int compact_step(self) except -1
-    cdef int write_survivors(self) except -1
     cdef int restore_survivors(self) except -1
     cdef int queue_survivors(self, Channel channel, Block *block) except -1
     cdef void let_go_of_kept(self) noexcept
@@ -184,16 +179,23 @@ cdef class Shard:
     cdef object on_event                    # called as on_event(kind, topic name, channel name)
     cdef object log                         # for operators
     cdef list dirty_topics
+    cdef list ticking                       # topics that are still to be told of the second
+    cdef list compacting                    # topics whose compaction can go on
     cdef int64_t next_tick
     cdef readonly bint closing
     cdef public int64_t hold_new            # ns a new topic is held at most; 0: not at all
     cdef readonly str health                # "OK" or "NOK - reason"
     cdef readonly int64_t health_at         # wall clock, ns
+    cdef readonly str refused               # why nothing may be written; None: it may
 
     cdef Topic find(self, bytes key)
     cdef Topic find_or_create(self, bytes key)
     cdef int64_t turn(self) except? -1
     cdef Topic make_topic(self, bytes key)
+    cdef int expire(self) except -1
+    cdef bint dispatch(self) except -1
+    cdef int compact(self) except -1
     cdef int tick(self) except -1
+    cdef int tick_on(self) except -1
     cdef bint has_work(self) noexcept
     cdef int report(self, str name, error) except -1

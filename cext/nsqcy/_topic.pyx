@@ -11,17 +11,17 @@ nor clocks nor the event loop. The life of a record:
 """
 
 cimport cython
-from libc.stdlib cimport free, malloc, qsort, realloc
+from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcpy, memset
 
 from nsqcy._bytes cimport load_be32
 from nsqcy._channel cimport HOLDING_TIMER, Holding, Timer
+from nsqcy._compaction cimport IDLE, Compaction, is_worthwhile
 from nsqcy._heap cimport HeapNode, heap_peek
 from nsqcy._log cimport Log, Recovered, RecoveredRun, RUN_HAS_DELAYED, RUN_SURVIVORS
 from nsqcy._store cimport (
     DEFERRED,
     IN_WINDOW,
-    LARGEST_BLOCK,
     LOADING,
     QUEUED,
     RECORD_DAMAGED,
@@ -35,26 +35,28 @@ from nsqcy._store cimport (
     record_delay,
 )
 
-from nsqcy import journal, policies
+from nsqcy import journal
 from nsqcy.names import is_ephemeral
+from nsqcy.policies import DURABILITIES as _DURABILITIES
 
 
 cdef extern from "Python.h":
+    bytes PyBytes_FromStringAndSize(const char *bytes, Py_ssize_t n)
+    char *PyBytes_AS_STRING(object bytes)
     void Py_INCREF(object)
     void Py_DECREF(object)
 
 
 cdef enum:
-    DISPATCH_BUDGET = 4096          # messages of one channel in one turn
-    EXPIRE_BUDGET = 4096            # due messages of one channel in one turn
+    # What one turn does of each at most; the rest stays for the next one.
+    DISPATCH_BUDGET = 4096          # records that channels deliver or step over
+    EXPIRE_BUDGET = 4096            # messages that are due, or have timed out
+    COMPACT_BUDGET = 4096           # entries visited by compactions, and what it costs to copy
+    TICK_BUDGET = 256               # topics of whom the second is over
+    JOURNAL_TICKS = 16              # a journal that is due costs as much as so many of them
     FAN_OUT_BUDGET = 4096           # delayed records fanned out in one step
-    STRAGGLER_SLACK = 1048576       # bytes of stragglers not worth a compaction
-    COMPACT_BYTES = 67108864        # read back at a time for a compaction
     KEPT = 128                      # block flag: survivors that nobody is known to need, or not to
-    LET_GO = 64                     # block flag: the compaction's pin is to be taken off
-    EVACUATE = 32                   # block flag: its live records are being copied out
     SEGMENT_ROOM = 64               # bytes of a segment that are not records
-    FORWARDED = 0x4000              # record attribute: copied; id and timestamp say where to
     CHANNEL_CREATED = 2             # kinds of the journal's deltas
     CHANNEL_DELETED = 3
 
@@ -74,11 +76,14 @@ cdef int compare_places(const void *a, const void *b) noexcept nogil:
     return 0
 
 
-cdef int compare_moving(const void *a, const void *b) noexcept nogil:
-    """Entries in the order of their records."""
-    cdef uint64_t one = (<const Moving *>a).seq
-    cdef uint64_t other = (<const Moving *>b).seq
-    return (one > other) - (one < other)
+cdef bytes room_for_packed(uint64_t entries):
+    """Bytes that so many entries of a journal are packed into."""
+    return PyBytes_FromStringAndSize(NULL, entries * sizeof(PackedEntry))
+
+
+cdef bytes packed_so_far(bytes room, PackedEntry *end):
+    """What of it has been filled."""
+    return room[:<char *>end - PyBytes_AS_STRING(room)]
 
 
 cdef int64_t SECOND = 1000000000
@@ -86,7 +91,7 @@ cdef int64_t REST = 10 * SECOND     # idle time after which an open block is giv
 
 
 cdef Durability durability_of(str name) except *:
-    return <Durability><int>policies.DURABILITIES.index(name)
+    return <Durability><int>_DURABILITIES.index(name)
 
 
 cdef int write_done(void *arg, int error) except -1:
@@ -121,11 +126,16 @@ cdef class Topic(Window):
         free(self.promises)
 
     def set_policy(self, policy):
-        """What its operator asks of the topic (nsqcy.policies). Before its first record; an ephemeral
-        topic is never on disk."""
+        """What its operator asks of the topic (nsqcy.policies). Before its first record; an
+        ephemeral topic is never on disk."""
         if self.log is not None:
             self.durability = policy.durability
             self.promised = self.gate = durability_of(policy.durability)
+            self.retention_time = policy.retention_time
+            self.retention_bytes = policy.retention_bytes
+            self.retains = bool(policy.retention_time or policy.retention_bytes)
+            if self.retains:
+                self.watch(&self.kept)
 
     # -- numbers --
 
@@ -315,11 +325,28 @@ cdef class Topic(Window):
             waiter.publish_done(promise.ticket, error)
         return 0
 
-    cdef str refusal(self):
-        """Why a publish cannot be taken right now; None if it can."""
+    cdef str refusal(self, Durability least):
+        """Why a publish that is to be as durable as this cannot be taken right now; None if it
+        can."""
         if self.gone or self.shard.closing:
             return "exiting"
+        if self.shard.refused is not None and self.needs_disk(least):
+            return self.shard.refused
         return self.error if self.failing else None
+
+    cdef bint takes_at_once(self) except -1:
+        """Whether a publish is neither refused nor has to wait for the log."""
+        if self.overflowing or self.refusal(MEMORY) is not None:
+            return False
+        return self.log is None or not self.must_overflow()
+
+    cdef bint needs_disk(self, Durability least) noexcept:
+        """Whether a record of this durability, published now, has to be written before it is
+        visible."""
+        if self.log is None:
+            return False
+        self.touch_dirty()      # what consumers have finished may have ended an overflow
+        return least != MEMORY or self.overflowing or self.must_overflow()
 
     # -- fan-out --
 
@@ -338,7 +365,8 @@ cdef class Topic(Window):
                 stop.block = entry.block
                 stop.offset = entry.offset
                 stop.seq = entry.seq
-                self.move_cursor(&self.fanout, &stop)
+                if stop.seq > self.fanout.seq:
+                    self.move_cursor(&self.fanout, &stop)
                 self.touch_dirty()
                 return 1
             budget -= 1
@@ -418,7 +446,7 @@ cdef class Topic(Window):
 
     cdef int spill(self) except -1:
         """Memory is short: write the sealed blocks that are in memory only."""
-        cdef Block *block = self.oldest
+        cdef Block *block = self.last_reader().block
         cdef int budget = 16
         while block != NULL and budget:
             if block.flags & SEALED and block.written < block.size \
@@ -571,8 +599,8 @@ cdef class Topic(Window):
 
     cdef int on_loaded(self, Block *block) except -1:
         cdef Channel channel
-        if block.flags & EVACUATE and self.compacting:
-            self.compact_step()
+        if block.moves != NULL and self.compaction.loaded():
+            self.shard.compacting.append(self)
         if self.gone:
             return 0
         for channel in self.channels.values():
@@ -584,181 +612,51 @@ cdef class Topic(Window):
     # -- stragglers --
 
     cdef int compact(self) except -1:
-        """Copy the few records that entries still need out of mostly dead blocks, so that neither
-        memory nor disk holds much more than four times what is needed. Blocks that are on disk only
-        are read back first, so many at a time."""
-        cdef Block *block = self.stragglers
-        cdef uint64_t held = 0          # bytes of stragglers
-        cdef uint64_t live = 0          # of which, about, entries need so many
-        cdef uint64_t budget = min(<uint64_t>COMPACT_BYTES, self.store.budget // 4)
-        if self.compacting:
+        """Begin to copy the few records that entries still need out of mostly dead blocks, so that
+        neither memory nor disk holds much more than four times what is needed."""
+        if self.stragglers == NULL or not is_worthwhile(self):
             return 0
-        while block != NULL:
-            held += block.size
-            live += block.size // block.count * block.refs
-            block = block.next
-        if held < 4 * live + STRAGGLER_SLACK:
+        if self.compaction is None:
+            self.compaction = Compaction(self)
+        if self.compaction.stage != IDLE:
             return 0
-        self.compacting = 1
-        block = self.stragglers
-        while block != NULL and held:
-            if self.is_sparse(block):
-                self.pin(block)
-                block.flags |= EVACUATE
-                if block.data == NULL:
-                    self.compacting += 1
-                    self.load(block)
-                    if budget <= block.size:
-                        break
-                    budget -= block.size
-            block = block.next
-        return self.compact_step()
+        self.compaction.choose()
+        if self.compaction.count and self.compaction.begin(list(self.channels.values())):
+            self.shard.compacting.append(self)
+        return 0
 
-    cdef bint is_sparse(self, Block *block) noexcept:
-        return (block.pins == 0 and block != self.survivor and block.refs
-                and 4 * <uint64_t>block.refs < block.count
-                and not block.flags & (LOADING | UNREADABLE)
-                and (block.written == 0 or block.stored == block.size))
-
-    cdef int compact_step(self) except -1:
-        """One of what the batch waits for has come; copy when it was the last. Copies of what is on
-        disk are written, and the journal that says so, before the old places are let go."""
-        cdef Block *block = self.stragglers
-        cdef Block *following
-        cdef bint on_disk = False
-        self.compacting -= 1
-        if self.compacting:
+    cdef int compact_now(self) except -1:
+        """End the compaction that is under way, and copy what entries need of stragglers that are
+        in memory only."""
+        cdef Block *block
+        if self.stragglers == NULL:
             return 0
-        while block != NULL:
-            if block.flags & EVACUATE:
-                on_disk = on_disk or block.stored
-                if block.data == NULL or self.gone:
-                    block.flags &= ~EVACUATE
-                    block.flags |= LET_GO
-            block = block.next
-        if not self.gone:
-            self.evacuate_all()
-            if on_disk:
-                self.write_survivors()
-                self.write_journal()
+        if self.compaction is None:
+            self.compaction = Compaction(self)
+        self.compaction.finish()
         block = self.stragglers
         while block != NULL:
-            following = block.next
-            if block.flags & (EVACUATE | LET_GO):
-                block.flags &= ~(EVACUATE | LET_GO)
-                self.unpin(block)
-            block = following
-        return 0
-
-    cdef int write_survivors(self) except -1:
-        cdef Block *block = self.stragglers
-        self.unpin_survivor()
-        while block != NULL:
-            if block.flags & SURVIVORS and block.written < block.size and block.refs:
-                self.write_run(block, False, True)
+            if block.written == 0 and block.refs and not block.flags & SURVIVORS:
+                self.compaction.add(block)
             block = block.next
+        if self.compaction.count:
+            self.compaction.begin(list(self.channels.values()))
+            self.compaction.finish()
         return 0
 
-    cdef int evacuate_all(self) except -1:
-        """Copy what entries need of the blocks marked EVACUATE, in the order of the records: so a
-        survivor block can be read back as a run."""
-        cdef Channel channel
-        cdef Entry *entry = self.delayed_first
-        cdef size_t i
-        try:
-            while entry != NULL:
-                self.gather(entry)
-                entry = entry.next
-            for channel in self.channels.values():
-                self.gather_channel(channel)
-            if self.moving_count:
-                qsort(self.moving, self.moving_count, sizeof(Moving), compare_moving)
-            for i in range(self.moving_count):
-                self.evacuate(self.moving[i].entry)
-        finally:
-            free(self.moving)
-            self.moving = NULL
-            self.moving_count = self.moving_room = 0
+    cdef int write_copies(self, Block *block) except -1:
+        # Nobody waits for it, so it need not fail with what was written before.
+        self.write_run(block, False, True)
         return 0
 
-    cdef int gather_channel(self, Channel channel) except -1:
-        cdef Holding *holding = channel.holdings
-        cdef Entry *entry = channel.queue_first
-        cdef HeapNode *node
-        cdef uint32_t i
-        while entry != NULL:
-            self.gather(entry)
-            entry = entry.next
-        while holding != NULL:
-            entry = holding.first
-            while entry != NULL:
-                self.gather(entry)
-                entry = entry.next
-            holding = holding.next
-        for i in range(channel.timers.size):
-            node = channel.timers.slots[i].node
-            if node.tag != HOLDING_TIMER:
-                self.gather(<Entry *>node)
-        return 0
+    cdef int copies_written(self) except -1:
+        return self.write_journal()
 
-    cdef int gather(self, Entry *entry) except -1:
-        cdef Moving *grown
-        if not entry.block.flags & EVACUATE:
-            return 0
-        if self.moving_count == self.moving_room:
-            grown = <Moving *>realloc(
-                self.moving, (2 * self.moving_room + 64) * sizeof(Moving))
-            if grown == NULL:
-                raise MemoryError()
-            self.moving = grown
-            self.moving_room = 2 * self.moving_room + 64
-        self.moving[self.moving_count].seq = entry.seq
-        self.moving[self.moving_count].entry = entry
-        self.moving_count += 1
-        return 0
-
-    cdef int evacuate(self, Entry *entry) except -1:
-        """Point an entry at the copy of its record, making it if it is the first to ask."""
-        cdef Block *old = entry.block
-        cdef Record *record = <Record *>(old.data + entry.offset)
-        cdef Block *new
-        if not record.attributes & FORWARDED:
-            new = self.survivor_block(record.length, record.seq)
-            memcpy(new.data + new.size, record, record.length)
-            record.attributes |= FORWARDED
-            record.id = <uint64_t><size_t>new
-            record.timestamp = new.size
-            new.size += record.length
-            new.count += 1
-            new.last_seq = record.seq
-            new.first_seq = min(new.first_seq, record.seq)
-        new = <Block *><size_t>record.id
-        entry.block = new
-        entry.offset = <uint32_t>record.timestamp
-        new.refs += 1
-        self.unref(old)
-        return 0
-
-    cdef Block *survivor_block(self, uint32_t length, uint64_t seq) except NULL:
-        cdef Block *block = self.survivor
-        if block != NULL and block.capacity - block.size >= length and block.last_seq < seq:
-            return block
-        if block != NULL:
-            self.unpin_survivor()
-        block = self.store.new_block(max(length, <uint32_t>LARGEST_BLOCK))
-        block.flags = SURVIVORS | SEALED
-        block.first_seq = <uint64_t>-1
-        self.add_straggler(block)
-        # The pin keeps it while it is open, however short its entries live.
-        block.pins = 1
-        self.survivor = block
-        return block
-
-    cdef void unpin_survivor(self) noexcept:
-        cdef Block *block = self.survivor
-        self.survivor = NULL
-        if block != NULL:
-            self.unpin(block)
+    cdef void end_compaction(self) noexcept:
+        if self.compaction is not None:
+            self.compaction.stop()
+            self.compaction.close_survivor()
+            self.compaction = None
 
     # -- channels --
 
@@ -796,6 +694,63 @@ cdef class Topic(Window):
                 and self.channels.get(channel.name) is channel:
             self.delete_channel(channel.name)
         return 0
+
+    @property
+    def log_bytes(self):
+        """Bytes of records on disk."""
+        return 0 if self.log is None else self.log.disk_bytes
+
+    @property
+    def first_seq(self):
+        """The oldest record that a channel could be made to begin with."""
+        return self.next_seq if self.oldest == NULL else max(
+            self.oldest.first_seq, self.kept.seq if self.retains else 0)
+
+    @property
+    def fanout_seq(self):
+        """Where a channel begins that is made now."""
+        return self.fanout.seq
+
+    def seq_at(self, int64_t time):
+        """The first record that was published at `time` (wall clock, ns) or later. None: a block has
+        to be read for that; ask again."""
+        cdef Block *block = self.oldest
+        cdef Record *record
+        cdef uint32_t at
+        while block != NULL and block.last_time and block.last_time < time:
+            block = block.next
+        while block != NULL:
+            if not block.flags & UNREADABLE:
+                if block.data == NULL or block.flags & LOADING:
+                    self.load(block)
+                    self.shard.io.kick()
+                    return None
+                at = 0
+                while at < block.size:
+                    record = <Record *>(block.data + at)
+                    if record.timestamp >= time:
+                        return min(record.seq, self.fanout.seq)
+                    at += record.length
+            block = block.next
+        return self.fanout.seq
+
+    def seek(self, str name not None, uint64_t seq):
+        """Have a channel go on with record `seq`, or the one nearest to it that there is; what the
+        channel holds is dropped. Returns where it stands then."""
+        cdef Channel channel = self.channels[name]
+        cdef uint64_t skipped = 0
+        cdef uint32_t i
+        seq = min(max(seq, <uint64_t>self.first_seq), self.fanout.seq)
+        channel.empty()
+        self.place_cursor(&channel.cursor, seq)
+        for i in range(self.hole_count):
+            if self.holes[i].end > seq:
+                skipped += self.holes[i].end - max(seq, self.holes[i].start)
+        channel.replay(skipped)
+        self.trim()
+        self.journal_due = True
+        self.touch_dirty()
+        return seq
 
     def pause(self, bint paused):
         self.paused = paused
@@ -867,7 +822,7 @@ cdef class Topic(Window):
         while self.delayed_first != NULL:
             self.delayed_first.seq = 0
             self.drop_delayed()
-        self.unpin_survivor()
+        self.end_compaction()
         self.let_go_of_kept()
         self.discard()
         self.keep_promises(<uint64_t>-1, "exiting")
@@ -877,7 +832,7 @@ cdef class Topic(Window):
     # -- time passes --
 
     cdef int tick(self) except -1:
-        """Once a second."""
+        """Once a second; returns what that cost of a turn's TICK_BUDGET."""
         cdef Channel channel
         if self.held_until and self.agenda.now >= self.held_until:
             self.end_hold()
@@ -886,12 +841,76 @@ cdef class Topic(Window):
         if self.agenda.percentiles.quantiles:
             for channel in self.channels.values():
                 channel.latency.rotate(self.agenda.now)
+        self.date_blocks()
         self.compact()
+        if self.retains:
+            self.retain()
         if self.log is not None:
             self.log.tick(self.agenda.now)
-            if self.journal_stale and self.is_kept() and self.agenda.now >= self.next_journal:
+            if self.is_kept() and self.agenda.now >= self.next_journal \
+                    and (self.journal_stale or self.activity() != self.journalled):
                 self.write_journal()
+                return JOURNAL_TICKS
+        return 1
+
+    # -- retention --
+
+    cdef void date_blocks(self) noexcept:
+        """Note of the blocks that were sealed since the last time that they are not younger."""
+        cdef Block *block = self.newest
+        while block != NULL and block.last_time == 0:
+            if block.flags & SEALED:
+                block.last_time = self.agenda.wall
+            block = block.prev
+
+    cdef int retain(self) except -1:
+        """Write down what is in memory only, let go of what is too old or too much, a block at a
+        time, and keep the rest out of memory."""
+        cdef Block *block = self.kept.block
+        cdef uint64_t held = self.log.disk_bytes
+        cdef Cursor to
+        if not self.overflowing:
+            self.write_down()
+        while block != NULL and self.is_outdated(block, held):
+            held -= min(held, <uint64_t>block.size)
+            to.block = block.next
+            to.offset = 0
+            to.seq = self.next_seq if block.next == NULL else block.next.first_seq
+            if block.next == NULL:
+                to.block = block
+                to.offset = block.size
+            self.move_cursor(&self.kept, &to)
+            block = block.next
+        self.trim()
+        self.cool()
         return 0
+
+    cdef bint is_outdated(self, Block *block, uint64_t held) noexcept:
+        if not block.flags & SEALED or block.last_time == 0:
+            return False
+        return (self.retention_time and block.last_time < self.agenda.wall - self.retention_time
+                or self.retention_bytes and held > self.retention_bytes)
+
+    cdef int write_down(self) except -1:
+        cdef Block *block = self.newest
+        while block != NULL and block.prev != NULL and block.prev.written < block.prev.size:
+            block = block.prev
+        while block != NULL:
+            if block.written < block.size and self.write_run(block, False):
+                break
+            block = block.next
+        return 0
+
+    cdef void cool(self) noexcept:
+        """What is behind every reader is read again by a replay only: it leaves memory."""
+        cdef Block *block = self.last_reader().block
+        if block != NULL:
+            block = block.prev
+        while block != NULL and block.data != NULL:
+            if block.refs == 0 and block.pins == 0 and block.flags & SEALED \
+                    and block.stored == block.size:
+                self.store.take_memory(block)
+            block = block.prev
 
     # -- to disk and back --
 
@@ -910,6 +929,15 @@ cdef class Topic(Window):
             self.journal_due = True
         return 0
 
+    cdef uint64_t activity(self) noexcept:
+        """What it was when the journal was written, if nothing has happened in the channels since
+        and `journal_stale` is not set."""
+        cdef Channel channel
+        cdef uint64_t total = 0
+        for channel in self.channels.values():
+            total += channel.activity()
+        return total
+
     cdef int write_journal(self) except -1:
         """Write down who is where, as far as records on disk are concerned."""
         cdef Channel channel
@@ -917,6 +945,7 @@ cdef class Topic(Window):
         for channel in self.channels.values():
             entries += channel.deferred_count + channel.in_flight_count + channel.queued
         self.journal_stale = self.journal_due = False
+        self.journalled = self.activity()
         # A big one is written less often.
         self.next_journal = self.agenda.now + self.log.sync_timeout * <int64_t>(
             1 + entries // 100000)
@@ -938,61 +967,63 @@ cdef class Topic(Window):
         )
 
     cdef object channel_state(self, Channel channel):
-        cdef bytearray entries = bytearray()
-        cdef Entry *entry = channel.queue_first
+        cdef bytes entries = room_for_packed(
+            channel.in_flight_count + channel.queued + channel.deferred_count)
+        cdef PackedEntry *into = <PackedEntry *>PyBytes_AS_STRING(entries)
+        cdef Entry *entry
         cdef Holding *holding = channel.holdings
         cdef HeapNode *node
         cdef uint32_t i
         while holding != NULL:
             entry = holding.first
             while entry != NULL:
-                self.pack(entries, entry, 0)
+                into = self.pack(into, entry, 0)
                 entry = entry.next
             holding = holding.next
         entry = channel.queue_first
         while entry != NULL:
-            self.pack(entries, entry, 0)
+            into = self.pack(into, entry, 0)
             entry = entry.next
         for i in range(channel.timers.size):
             node = channel.timers.slots[i].node
             if node.tag != HOLDING_TIMER:
                 entry = <Entry *>node
-                self.pack(entries, entry, self.agenda.wall + node.due - self.agenda.now)
+                into = self.pack(into, entry, self.agenda.wall + node.due - self.agenda.now)
         return journal.ChannelState(
             name=channel.name, paused=bool(channel.paused), cursor=channel.cursor.seq,
-            skipped=channel.skipped, entries=bytes(entries),
+            skipped=channel.skipped, replay_end=channel.replay_end,
+            entries=packed_so_far(entries, into),
             finished=tuple((channel.finished[i].start, channel.finished[i].end)
                            for i in range(channel.finished_count)))
 
     cdef bytes pack_delayed(self):
-        cdef bytearray entries = bytearray()
+        cdef bytes entries = room_for_packed(self.delayed_count)
+        cdef PackedEntry *into = <PackedEntry *>PyBytes_AS_STRING(entries)
         cdef Entry *entry = self.delayed_first
         while entry != NULL and entry.seq < self.visible.seq:
-            self.pack(entries, entry, entry.node.due)
+            into = self.pack(into, entry, entry.node.due)
             entry = entry.next
-        return bytes(entries)
+        return packed_so_far(entries, into)
 
-    cdef int pack(self, bytearray into, Entry *entry, int64_t due) except -1:
+    cdef PackedEntry *pack(self, PackedEntry *into, Entry *entry, int64_t due) noexcept:
         """One entry of a journal: where its record lies on disk. One that is in memory only is left
-        out."""
+        out. Returns where the next one goes."""
         cdef Block *block = entry.block
         cdef Extent *extent = &block.extent
         cdef uint32_t offset = entry.offset
-        cdef PackedEntry packed
         if offset >= block.written or extent.bytes == 0:
-            return 0
+            return into
         while offset >= extent.bytes:
             offset -= extent.bytes
             extent = extent.next
-        packed.seq = entry.seq
-        packed.segment = extent.segment.number
-        packed.offset = extent.offset + offset
-        packed.due = due
-        packed.attempts = entry.attempts
-        packed.state = DEFERRED if entry.state == DEFERRED else QUEUED
-        memset(packed.padding, 0, sizeof(packed.padding))
-        into += (<char *>&packed)[:sizeof(PackedEntry)]
-        return 0
+        into.seq = entry.seq
+        into.segment = extent.segment.number
+        into.offset = extent.offset + offset
+        into.due = due
+        into.attempts = entry.attempts
+        into.state = DEFERRED if entry.state == DEFERRED else QUEUED
+        memset(into.padding, 0, sizeof(into.padding))
+        return into + 1
 
     def save_records(self):
         """Give the log every record that somebody still needs and that is in memory only."""
@@ -1009,12 +1040,7 @@ cdef class Topic(Window):
             self.shard.io.drain()
         self.settle_all()
         self.seal()
-        block = self.stragglers
-        while block != NULL:
-            if block.written == 0 and block.refs and not block.flags & SURVIVORS:
-                block.flags |= EVACUATE
-            block = block.next
-        self.evacuate_all()
+        self.compact_now()
         block = self.stragglers
         while block != NULL:
             if block.written < block.size and block.refs:
@@ -1065,6 +1091,8 @@ cdef class Topic(Window):
             block = block.next
         if self.delayed_count or self.fanout.seq != self.next_seq:
             return False
+        if self.retains and self.oldest != NULL:
+            return False
         for channel in self.channels.values():
             if channel.depth() or channel.in_flight_count or channel.deferred_count:
                 return False
@@ -1090,12 +1118,14 @@ cdef class Topic(Window):
         fanout = max(state.fanout_seq, *(saved.cursor for saved in state.channels), 1) \
             if state is not None else 1
         # Without a word of where a channel was, it gets everything: twice is better than never.
-        least = min([fanout] + [
+        least = 1 if self.retains else min([fanout] + [
             cursors[name].cursor if name in cursors else (fanout if state is not None else 1)
             for name in names])
         self.restore_blocks(found, least)
         self.started = False
         self.cursor_to_end(&self.visible)
+        if self.retains and self.oldest != NULL:
+            self.place_cursor(&self.kept, self.oldest.first_seq)
         self.place_cursor(&self.fanout, fanout)
         if state is not None:
             for start, end in state.holes:
@@ -1108,10 +1138,11 @@ cdef class Topic(Window):
             if saved is not None:
                 self.place_cursor(&channel.cursor, saved.cursor)
                 channel.skipped = saved.skipped
+                channel.replay_end = saved.replay_end
                 for start, end in saved.finished:
                     channel.add_finished(start, end)
                 self.restore_entries(channel, saved.entries)
-        self.restore_new_delays(state.next_seq if state is not None else 1, bool(names))
+        self.restore_new_delays(state.fanout_seq if state is not None else 1, bool(names))
         if state is None:
             self.restore_survivors()
         self.release_unneeded()
@@ -1142,6 +1173,7 @@ cdef class Topic(Window):
             block.count = max(1, run.count)
             block.first_seq = run.first_seq
             block.last_seq = run.last_seq
+            block.last_time = max(<int64_t>1, run.last_time)
             block.extent = run.extent
             block.flags = SEALED
             self.places[self.place_count].segment = run.extent.segment.number
@@ -1239,13 +1271,16 @@ cdef class Topic(Window):
         return 0
 
     cdef int restore_new_delays(self, uint64_t seq, bint fanned_out) except -1:
-        """Records with a delay from `seq` on, which the journal does not know. Where there was a
-        channel to get them their delay began with the publish; else it begins now."""
+        """Records with a delay from `seq` on that the journal does not know: it knows those that were
+        on disk when it was written. Where there was a channel to get them their delay began with the
+        publish; else it begins now."""
         cdef size_t i
         cdef Block *block
         cdef Record *record
         cdef Entry *entry
         cdef uint32_t at
+        if self.delayed_last != NULL:
+            seq = max(seq, self.delayed_last.seq + 1)
         for i in range(self.place_count):
             block = self.places[i].block
             if not self.places[i].has_delayed or block.last_seq < seq \
@@ -1355,6 +1390,8 @@ cdef class Shard:
         self.log = log
         self.topics = {}
         self.dirty_topics = []
+        self.ticking = []
+        self.compacting = []
         self.health = "OK"
 
     # -- topics --
@@ -1418,6 +1455,10 @@ cdef class Shard:
         self.health = "OK" if reason is None else f"NOK - {reason}"
         self.health_at = self.agenda.wall
 
+    def set_refusal(self, reason):
+        """From now on refuse, for this reason, publishes that have to be written; None: no more."""
+        self.refused = reason
+
     # -- turns --
 
     cdef int64_t turn(self) except? -1:
@@ -1426,20 +1467,15 @@ cdef class Shard:
         cdef int64_t now = self.agenda.now
         cdef HeapNode *node
         cdef Topic topic
-        cdef Channel channel
         cdef list work
-        cdef bint left = False
-        while True:
-            node = heap_peek(&self.agenda.channel_timers)
-            if node == NULL or node.due > now:
-                break
-            channel = <Channel>(<Timer *>node).owner
-            if not channel.expire(EXPIRE_BUDGET):
-                continue
-            left = True
-            break
-        if now >= self.next_tick:
+        cdef bint left
+        node = heap_peek(&self.agenda.channel_timers)
+        if node != NULL and node.due <= now:
+            self.expire()
+        if now >= self.next_tick and not self.ticking:
             self.tick()
+        if self.ticking:
+            self.tick_on()
         while self.dirty_topics:
             work = self.dirty_topics
             self.dirty_topics = []
@@ -1448,27 +1484,73 @@ cdef class Shard:
                     topic.settle_turn()
                 except Exception as error:
                     self.report(topic.name, error)
-        work = self.agenda.dirty_channels
-        self.agenda.dirty_channels = []
-        for channel in work:
-            channel.dirty = False
-            if channel.gone:
-                continue
-            try:
-                if channel.dispatch(DISPATCH_BUDGET):
-                    channel.touch_dirty()
-                    left = True
-            except Exception as error:
-                self.report(channel.name, error)
-            channel.set_alarm()
+        left = self.dispatch()
+        if self.compacting:
+            self.compact()
         if self.io is not None:
             self.io.kick()
-        if left or self.dirty_topics:
+        if left or self.dirty_topics or self.ticking or self.compacting:
             return now
         node = heap_peek(&self.agenda.channel_timers)
         if node != NULL and node.due < self.next_tick:
             return node.due
         return self.next_tick
+
+    cdef int expire(self) except -1:
+        """Messages that are due; what exceeds the budget is still due in the next turn."""
+        cdef int budget = EXPIRE_BUDGET
+        cdef HeapNode *node
+        while budget > 0:
+            node = heap_peek(&self.agenda.channel_timers)
+            if node == NULL or node.due > self.agenda.now:
+                break
+            budget -= max(1, (<Channel>(<Timer *>node).owner).expire(budget))
+        return 0
+
+    cdef bint dispatch(self) except -1:
+        """Dirty channels deliver; whether some could go on. Those that the budget was not enough
+        for are the first in the next turn."""
+        cdef bint left = False
+        cdef int budget = DISPATCH_BUDGET
+        cdef list work = self.agenda.dirty_channels
+        cdef Py_ssize_t done = 0
+        cdef Channel channel
+        self.agenda.dirty_channels = []
+        for channel in work:
+            if budget == 0:
+                break
+            done += 1
+            channel.dirty = False
+            if channel.gone:
+                continue
+            try:
+                budget = channel.dispatch(budget)
+                if budget == 0:
+                    channel.touch_dirty()
+                    left = True
+            except Exception as error:
+                self.report(channel.name, error)
+            channel.set_alarm()
+        if done < len(work):
+            self.agenda.dirty_channels = work[done:] + self.agenda.dirty_channels
+            left = True
+        return left
+
+    cdef int compact(self) except -1:
+        """Go on with the compactions of topics, one after the other."""
+        cdef int budget = COMPACT_BUDGET
+        cdef Topic topic
+        while self.compacting and budget > 0:
+            topic = self.compacting[0]
+            try:
+                if topic.compaction is not None:
+                    budget = topic.compaction.step(budget)
+            except Exception as error:
+                self.report(topic.name, error)
+                topic.compaction.stop()
+            if topic.compaction is None or topic.compaction.stage == IDLE:
+                self.compacting.pop(0)
+        return 0
 
     cdef int report(self, str name, error) except -1:
         """Something that should not happen: it must not take the others' turn with it."""
@@ -1478,11 +1560,23 @@ cdef class Shard:
 
     cdef int tick(self) except -1:
         """Once a second: what need not be exact."""
-        cdef Topic topic
         self.next_tick = self.agenda.now + SECOND
         self.store.trim(self.agenda.now)
-        for topic in self.topics.values():
-            topic.tick()
+        self.ticking = list(self.topics.values())
+        return 0
+
+    cdef int tick_on(self) except -1:
+        """Tell some more topics that the second is over."""
+        cdef int budget = TICK_BUDGET
+        cdef Topic topic
+        while self.ticking and budget > 0:
+            topic = self.ticking.pop()
+            if topic.gone:
+                continue
+            try:
+                budget -= topic.tick()
+            except Exception as error:
+                self.report(topic.name, error)
         return 0
 
     cdef bint has_work(self) noexcept:

@@ -563,6 +563,7 @@ cdef class BytesTransport(Transport):
         self.left = -1
         self.wants_input = True
         self.session = Session(home, self, remote_address)
+        self.session.movable = home.move is not None
 
     @property
     def client(self):

@@ -83,3 +83,6 @@ ctypedef struct Word:
 cdef int split_line(const uint8_t *line, size_t length, Word *words, int most) noexcept nogil
 cdef bint name_is_valid(const uint8_t *name, size_t length) noexcept nogil
 cdef bint parse_number(const uint8_t *text, size_t length, uint64_t *value) noexcept nogil
+
+# Bytes of the frame at `at` with its header; 0 if it is incomplete or of another type.
+cdef size_t frame_bytes(const uint8_t *at, size_t left, uint32_t type) except? 0

@@ -24,6 +24,7 @@ cdef extern from "Python.h":
 
 
 cdef enum:
+    SMALL_BUFFER = 512          # bytes, for an OK or a small message; malloc has these at hand
     SPARES = 4
     SPARE_BUFFER = 262144       # bytes: the size to which a busy consumer's buffer grows
     SMALLEST_SPARE = 16384      # bytes up to which a buffer grows by itself
@@ -69,7 +70,10 @@ cdef class Output:
             self.end -= self.start
             self.start = 0
             return 0
-        capacity = max(2 * self.capacity, <size_t>FIRST_BUFFER)
+        if self.buffer == NULL and n <= SMALL_BUFFER:
+            capacity = SMALL_BUFFER
+        else:
+            capacity = max(2 * self.capacity, <size_t>FIRST_BUFFER)
         while capacity < self.end + n:
             capacity *= 2
         if self.buffer != NULL and SMALLEST_SPARE < capacity <= SPARE_BUFFER and spares.count:

@@ -1,10 +1,11 @@
-"""A worker's topics and sessions without its process: no log, no mesh, no negotiation."""
+"""A worker's topics and sessions without its process: no log, no negotiation."""
 
 from types import SimpleNamespace
 from typing import NoReturn
 
 from nsqcy._channel import Agenda
 from nsqcy._ids import IdSource
+from nsqcy._mesh import Mesh
 from nsqcy._session import Home
 from nsqcy._store import Store
 from nsqcy._topic import Shard
@@ -16,7 +17,7 @@ def refuse(*_: object) -> NoReturn:
     raise NotImplementedError
 
 
-def make_home(msg_timeout: int = 60 * SECOND) -> Home:
+def make_home(msg_timeout: int = 60 * SECOND, mesh: Mesh | None = None, index: int = 0) -> Home:
     options = SimpleNamespace(
         max_input_bytes=1 << 30,
         max_msg_size=1 << 20,
@@ -29,11 +30,11 @@ def make_home(msg_timeout: int = 60 * SECOND) -> Home:
         tls_required=0,
     )
     agenda = Agenda(Store(1 << 40), mem_queue_size=1 << 40, max_msg_timeout=900 * SECOND)
-    shard = Shard(agenda=agenda, ids=IdSource(bytearray(8), 0), io=None, data_path="")
+    shard = Shard(agenda=agenda, ids=IdSource(bytearray(8), index), io=None, data_path="")
     return Home(
         shard=shard,
-        mesh=None,
-        index=0,
+        mesh=mesh,
+        index=index,
         options=options,
         negotiate=refuse,
         ask_placement=refuse,

@@ -1,4 +1,4 @@
-"""What is counted: a worker's core and a client's codec, with recorded bytes and a clock of ours.
+"""What is counted: a worker's core and HTTP, a client's codec; recorded bytes, a clock of ours.
 
 Runs under callgrind (see `counting`). Each stretch of work lies between two calls of getppid, which
 nothing else here calls, and at which callgrind writes what it has counted since the one before. In
@@ -8,6 +8,7 @@ many messages it was for.
 
 import gc
 import json
+import mmap
 import os
 import struct
 import sys
@@ -15,16 +16,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from loadtest.bench.home import SECOND, make_home
+from loadtest.perfcheck.http import connections
 from nsqcy._client import Codec, finish
-from nsqcy._transport import BytesTransport
+from nsqcy._mesh import Mesh, Stream, StreamEnd
+from nsqcy._ring import Shared, format, map_size
+from nsqcy._session import Home
+from nsqcy._transport import BytesTransport, accept_stream
 from nsqcy._wire import command_with_body, finish_all, mpub_body
 
 BODY = b"x" * 200
 BATCH = 200  # messages of an MPUB
 PIPE = 100  # commands that arrive at once, one by one
+CROWD = 10  # connections that have one command each in a turn
 READY = 2500
 ROUNDS = 4
 IDLE = 200  # topics, and consumers, that nothing happens to
+KEPT = 25  # HTTP connections, each with a request in a turn
 RECEIVED = 65536  # bytes that a client takes from its socket at once
 TIMEOUT = SECOND
 DELAY = 500  # ms
@@ -36,6 +43,7 @@ SIZED = struct.pack(">i", len(BODY)) + BODY
 PUB = b"PUB topic\n" + SIZED
 PUBS = PUB * PIPE
 DPUBS = (b"DPUB topic %d\n" % DELAY + SIZED) * PIPE
+HEAD = b"POST /%s?topic=topic HTTP/1.1\r\nHost: host\r\nContent-Length: %d\r\n\r\n"
 MPUB = command_with_body(b"MPUB", (b"topic",), mpub_body([BODY] * BATCH))
 
 
@@ -81,8 +89,9 @@ class Client:
 class Worker:
     """A home, its clock and its clients."""
 
-    def __init__(self) -> None:
-        self.home = make_home(msg_timeout=TIMEOUT)
+    def __init__(self, home: Home | None = None, mesh: Mesh | None = None) -> None:
+        self.home = home or make_home(msg_timeout=TIMEOUT)
+        self.mesh = mesh
         self.now = START
         self.settle()
 
@@ -92,6 +101,9 @@ class Worker:
     def settle(self) -> None:
         while self.turn() <= self.now:
             pass
+
+    def falls_asleep(self) -> bool:
+        return self.mesh is None or self.mesh.prepare_sleep()
 
     def consumer(self, channel: bytes = b"channel", ready: int = READY) -> Client:
         client = Client(self)
@@ -200,6 +212,90 @@ def alone(stretches: Stretches) -> None:
     producer.expect_oks(READY)
 
 
+def post(stretches: Stretches) -> None:
+    """HTTP connections that are kept, and ask one thing after the other."""
+    worker = Worker()
+    clients = connections(worker.home, KEPT)
+    for path in (b"pub", b"mpub"):
+        request = HEAD % (path, len(BODY)) + BODY
+        with stretches.of(f"http: {path.decode()}", READY):
+            for _ in range(READY // KEPT):
+                for each in clients:
+                    each.send(request)
+                    each.readable()
+                    answer = each.received()
+                worker.turn()
+        assert answer.startswith(b"HTTP/1.1 200 OK") and answer.endswith(b"OK"), answer
+    for each in clients:
+        each.close()
+
+
+class Streams(Mesh):
+    """The mesh of one of two workers in a process, which take turns and wake nobody."""
+
+    home: Home
+
+    def on_open(self, stream: Stream, hello: bytes) -> StreamEnd:
+        return accept_stream(self.home, stream, hello)
+
+    def wake(self, peer: int) -> int:
+        return 0
+
+
+class Pair:
+    """Two workers: clients are at home at one, and the topic is the other's."""
+
+    def __init__(self) -> None:
+        memory = mmap.mmap(-1, map_size(2))
+        format(memory, 2)
+        self.near, self.owner = (self._worker(Shared(memory, 2), index) for index in range(2))
+        for worker in self.near, self.owner:
+            worker.home.placed(b"topic", 1)
+            worker.home.peer_up(1 - worker.home.index, 0)
+
+    def _worker(self, shared: Shared, index: int) -> Worker:
+        mesh = Streams(shared, index, [-1, -1])
+        mesh.home = make_home(TIMEOUT, mesh, index)
+        return Worker(mesh.home, mesh)
+
+    def turn(self) -> bool:
+        """What clients have said goes to the owner, and what that says comes back; whether there is
+        more to do."""
+        due = min(worker.turn() for worker in (self.near, self.owner, self.near))
+        return due <= self.near.now or not (self.near.falls_asleep() and self.owner.falls_asleep())
+
+    def settle(self) -> None:
+        while self.turn():
+            pass
+
+
+def afar(stretches: Stretches) -> None:
+    """What clients say and hear by streams; both workers are counted."""
+    pair = Pair()
+    producers = [Client(pair.near) for _ in range(CROWD)]
+    for _ in range(ROUNDS):
+        times = READY // CROWD
+        with stretches.of("afar: publish", times * CROWD):
+            for _ in range(times):
+                for producer in producers:
+                    producer.send(PUB)
+                pair.turn()
+        for producer in producers:
+            producer.expect_oks(times)
+    pair.owner.fill((ROUNDS + 1) * READY)
+    consumer = Client(pair.near)
+    consumer.send(b"SUB topic channel\n")
+    pair.settle()
+    consumer.expect_oks(1)
+    consumer.send(b"RDY %d\n" % READY)
+    pair.settle()
+    for _ in range(ROUNDS):
+        lines = consumer.finish_lines(READY)
+        with stretches.of("afar: finish, deliver", READY):
+            consumer.send(lines)
+            pair.settle()
+
+
 def answer(stretches: Stretches) -> None:
     """A client's end of a connection."""
     worker = Worker()
@@ -230,6 +326,8 @@ def everything(stretches: Stretches) -> None:
     redeliver(stretches)
     defer(stretches)
     alone(stretches)
+    post(stretches)
+    afar(stretches)
     answer(stretches)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nsqcy import names
+from nsqcy._http import Sink
 from nsqcy.errors import HttpError
 from nsqcy.gotext import json_bytes
 from nsqcy.lines import Lines
@@ -138,6 +139,14 @@ def pub(api: "Api", request: Request) -> Publish:
         return Publish(api, topic, error=error)
 
 
+def _pub_short(api: "Api", head: Head) -> tuple[Sink, Reply] | None:
+    params = head.params
+    if params is None or params.keys() != {"topic"} or not names.is_valid_name(params["topic"]):
+        return None
+    sink = api.backend.sink(params["topic"])
+    return None if sink is None else (sink, OK)
+
+
 def _is_binary(params: dict[str, str]) -> bool:
     value = params.get("binary")
     return value is not None and _BOOLEANS.get(value, True)
@@ -249,6 +258,22 @@ def ping(api: "Api", request: Request) -> str:
     return health
 
 
+def ready(api: "Api", request: Request) -> str:
+    """Whether to send clients here."""
+    reasons = api.backend.reasons()
+    if reasons:
+        raise HttpError(503, "\n".join(reasons))
+    return "OK"
+
+
+def live(api: "Api", request: Request) -> str:
+    """Whether to leave nsqd alone; one that is not ready need not be killed."""
+    problem = api.backend.live()
+    if problem is not None:
+        raise HttpError(503, problem)
+    return "OK"
+
+
 def info(api: "Api", request: Request) -> dict[str, Any]:
     return api.backend.info()
 
@@ -331,9 +356,11 @@ def debug_free(api: "Api", request: Request) -> None:
 
 ROUTES = (
     Route("GET", "/ping", ping, plain=True),
+    Route("GET", "/ready", ready, plain=True, logged=False),
+    Route("GET", "/live", live, plain=True, logged=False),
     Route("GET", "/info", info),
     Route("GET", "/stats", stats, body=ignored),
-    Route("POST", "/pub", pub, body=_pub_limit, logged=False, inline=True),
+    Route("POST", "/pub", pub, body=_pub_limit, logged=False, inline=True, short=_pub_short),
     Route("POST", "/mpub", mpub, body=_mpub_limit, logged=False, inline=True),
     Route("POST", "/topic/create", create_topic),
     Route("POST", "/topic/delete", delete_topic, body=ignored),

@@ -6,6 +6,7 @@ The engine, the rings and the control channel to the master are behind it; HTTP 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
+from nsqcy._http import Sink
 from nsqcy.nsqd.stats import Query
 from nsqcy.options import Value
 from nsqcy.web.pprof import Inspected
@@ -31,6 +32,10 @@ class Backend(Inspected, Protocol):
         bodies never change after the call.
         """
 
+    def sink(self, topic: str) -> Sink | None:
+        """Where bodies can be published to the topic as `publish` does it, when that needs neither
+        a wait nor a delay; None if there is no such thing."""
+
     def create_topic(self, name: str) -> None: ...
 
     # The next three answer whether there is such a topic.
@@ -52,6 +57,12 @@ class Backend(Inspected, Protocol):
 
     def health(self) -> str:
         """`OK`, or `NOK - ` and the reason."""
+
+    def reasons(self) -> list[str]:
+        """Why nsqd is not ready for clients, a line each; nothing if it is."""
+
+    def live(self) -> str | None:
+        """None if nsqd lives, ready or not; else what is wrong."""
 
     def info(self) -> dict[str, Any]:
         """The object of /info, keys in its order."""

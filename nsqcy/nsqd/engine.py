@@ -21,7 +21,7 @@ from nsqcy._channel import Agenda
 from nsqcy._ids import IdSource
 from nsqcy._io import IoThread
 from nsqcy._mesh import Mesh, Stream, StreamEnd
-from nsqcy._publisher import Publisher
+from nsqcy._publisher import Publisher, TopicSink
 from nsqcy._quantile import Percentiles
 from nsqcy._ring import Shared
 from nsqcy._session import COUNTED, Home, Session
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from nsqcy.nsqd import tls
 
 ASK_TIMEOUT = 5.0  # seconds another worker may take to answer
+NO_ANSWER = "the master does not answer"
 GATHER_TIMEOUT = 15.0  # and the master, for a round under way and the next one
 SECOND = 1_000_000_000
 HOLD_MOST = 60 * SECOND  # a new topic waits for its channels; longer than the master ever takes
@@ -162,6 +163,7 @@ class Engine:
             on_event=Herald(self._report),
             log=boot.log,
         )
+        self._shard.set_refusal(boot.context["refusal"])
         self._hold_new_topics()
         mesh = Streams(shared, boot.worker, boot.wake_fds) if boot.workers > 1 else None
         self._home = Home(
@@ -471,6 +473,9 @@ class Engine:
         self._loop.enter()
         self._publisher.publish(topic.encode(), bodies, delay_ms, durability, done)
 
+    def sink(self, topic: str) -> TopicSink:
+        return self._publisher.sink(topic.encode(), self._loop.enter)
+
     def _publish_nothing(self, topic: str, done: Callable[[str | None], None]) -> None:
         """Only create the topic, wherever it is to live: there is no command to send its owner."""
         try:
@@ -595,6 +600,23 @@ class Engine:
             return self._master.ask(peer, method, ASK_TIMEOUT, **args).value
         except (CallTimeout, ChannelClosed, RemoteError):
             return None
+
+    def reasons(self) -> list[str]:
+        try:
+            return self._master.reasons()
+        except (CallTimeout, ChannelClosed):
+            return [NO_ANSWER]
+
+    def live(self) -> str | None:
+        try:
+            self._master.live()
+        except (CallTimeout, ChannelClosed):
+            return NO_ANSWER
+        return None
+
+    def on_refuse(self, reason: str | None) -> None:
+        """What would have to be written may not be, or may be again (None)."""
+        self._shard.set_refusal(reason)
 
     def info(self) -> dict[str, Any]:
         options = self._options

@@ -56,7 +56,7 @@ class HttpsConnection(HttpConnection):
         if self._closed:
             return
         if error is None:
-            self._since = self._server.now
+            self.since = self._server.now
             self._decode(b"")
         else:
             self._complain(error)
@@ -82,13 +82,13 @@ class HttpsConnection(HttpConnection):
 
     # Input
 
-    def _received(self, data: bytes) -> None:
+    def received(self, data: bytes) -> None:
         if self._handshake is not None:
             self._shake(self._handshake, data)
-        elif data:
+        elif data and not self._lingering:
             self._decode(data)
         else:
-            super()._received(data)
+            super().received(data)
 
     def _decode(self, data: bytes) -> None:
         layer, protocol = self._layer, self._protocol
@@ -108,7 +108,7 @@ class HttpsConnection(HttpConnection):
         if answer:
             self.send_encoded(answer)
         if pieces and not protocol.in_head:
-            self._since = self._server.now
+            self.since = self._server.now
         if pieces:
             protocol.feed(b"".join(pieces))
         if ended:
@@ -126,7 +126,7 @@ class HttpsConnection(HttpConnection):
             while self._out:
                 data = self._output()
                 if not left:
-                    self._send_later(memoryview(data))
+                    self.send_later(memoryview(data))
                     return
                 if not self._send(data):
                     return

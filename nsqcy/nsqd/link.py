@@ -10,6 +10,8 @@ from nsqcy.process.control import Answer, Channel
 PLACE_TIMEOUT = 5.0
 CHANGE_TIMEOUT = 10.0
 INSPECT_TIMEOUT = 30.0
+READY_TIMEOUT = 5.0
+LIVE_TIMEOUT = 2.0
 SAVE_TIMEOUT = 30.0  # the master writes and syncs nsqd.dat before it answers
 
 
@@ -64,6 +66,14 @@ class MasterLink:
     def workers(self) -> list[dict[str, object]]:
         """The state of every worker, as the master sees it."""
         return list(self._channel.call("workers", PLACE_TIMEOUT).value)
+
+    def reasons(self) -> list[str]:
+        """Why nsqd is not ready for clients."""
+        return list(self._channel.call("reasons", READY_TIMEOUT).value)
+
+    def live(self) -> None:
+        """Returns if the master's hub turns."""
+        self._channel.call("live", LIVE_TIMEOUT)
 
     def ask(
         self,

@@ -178,6 +178,7 @@ def _context(
         "master": os.getpid(),
         "started": time.time_ns(),
         "tls": tls,
+        "refusal": None,
     }
 
 

@@ -29,7 +29,8 @@ from nsqcy.acceptor import Acceptor
 from nsqcy.errors import StartError
 from nsqcy.listeners import Listener
 from nsqcy.names import is_ephemeral
-from nsqcy.nsqd import lookup_protocol, metadata, statsd
+from nsqcy.nsqd import lookup_protocol, metadata, readiness, statsd
+from nsqcy.nsqd.diskguard import DiskGuard
 from nsqcy.nsqd.gathering import Gathering
 from nsqcy.nsqd.launcher import Born, Launcher
 from nsqcy.nsqd.lookup import Lookup
@@ -50,6 +51,7 @@ KILL_LIMIT = 5.0
 FORWARD_LIMIT = 60.0  # seconds a worker may take to answer another; callers set less
 SHARE_LIMIT = 5.0  # seconds a worker may take to make its share of /stats
 CHANGE_LIMIT = 5.0  # seconds workers may take to say that they know of a changed option
+HEALTH_LIMIT = 2.0  # seconds they may take to say how they are; who asks does not wait for long
 INSPECT_LIMIT = 20.0  # seconds they may take to tell of themselves
 HUNG_UP_LIMIT = 5.0  # seconds a worker may live without its control channel
 NAG = 5.0  # seconds between complaints about a worker that does not answer
@@ -156,8 +158,12 @@ class Master:
         self._lookup: Lookup | None = None
         self._seeding: Seeding | None = None
         self._configured_lookupds: list[str] = []
+        self._guard: DiskGuard | None = None
         if launcher.context.get("options"):  # toys have none
-            self._prepare_lookup(NsqdOptions.restore(launcher.context["options"]))
+            options = NsqdOptions.restore(launcher.context["options"])
+            self._prepare_lookup(options)
+            if options.min_free_disk:
+                self._guard = DiskGuard(data_path, options.min_free_disk, self._refuse, lines)
 
     def run(self, born: Iterable[Born]) -> int:
         """Live with the workers that `main` has started."""
@@ -208,6 +214,8 @@ class Master:
                 self._seeding.prepare()  # while the workers import what they need
             self._wait_for_all()
             self._load_all()
+            if self._guard is not None:
+                self._guard.start()
             if self._lookup is not None:
                 self._lookup.set_addresses(self._configured_lookupds)
             self._persist_first()
@@ -433,6 +441,10 @@ class Master:
                 )
             case "workers":
                 return self.workers()
+            case "live":
+                return True
+            case "reasons":
+                return self.reasons()
             case "stats":
                 return Answer(blob=self._gathering.page(Query(**args)))
             case "inspect":
@@ -529,6 +541,31 @@ class Master:
             request.method, FORWARD_LIMIT, blob=request.blob, fds=request.fds, **request.args
         )
 
+    # -- whether it is ready
+
+    def reasons(self) -> list[str]:
+        """Why nsqd is not ready for clients; nothing if it is. Waits for the workers."""
+        if self._ending:
+            return ["exiting"]
+        asked = {
+            man.index: gevent.spawn(_ask, man, "health", HEALTH_LIMIT, {})
+            for man in self._crew.values()
+            if man.ready
+        }
+        gevent.joinall(list(asked.values()))
+        answers = {
+            index: each.value.value if isinstance(each.value, Answer) else None
+            for index, each in asked.items()
+        }
+        disk = self._guard.refusal if self._guard is not None else None
+        return readiness.reasons(self._launcher.workers, answers, disk, time.time_ns())
+
+    def _refuse(self, reason: str | None) -> None:
+        """Have every worker, and those that will be started, refuse what would be written."""
+        self._launcher.context["refusal"] = reason
+        for man in self._crew.values():
+            man.channel.notify("refuse", reason=reason)
+
     # -- looking into it
 
     def _inspect(self, what: str) -> str:
@@ -624,6 +661,8 @@ class Master:
                 self._statsd.stop()
             if self._lookup is not None:
                 self._lookup.close()
+            if self._guard is not None:
+                self._guard.stop()
             self._arbiter.halt()
             if not self._stop_workers():
                 code = FAILED

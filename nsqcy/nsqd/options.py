@@ -240,6 +240,13 @@ STORAGE = (
         per_topic=True,
     ),
     Option(
+        "min-free-disk",
+        INT,
+        0,
+        "bytes to leave free on disk: with fewer, publishes that would be written are refused",
+        rule=NOT_NEGATIVE,
+    ),
+    Option(
         "queue-scan-worker-pool-max",
         INT,
         4,
@@ -423,6 +430,7 @@ class NsqdOptions(Options):
     durability: str
     retention_time: int
     retention_bytes: int
+    min_free_disk: int
     queue_scan_worker_pool_max: int
     queue_scan_selection_count: int
     msg_timeout: int

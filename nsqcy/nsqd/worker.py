@@ -9,6 +9,7 @@ It leaves when the master tells it to, and when the master is gone; signals for 
 
 import _thread
 import faulthandler
+import gc
 import os
 import signal
 import socket
@@ -240,6 +241,8 @@ def main(argv: list[str]) -> int:
     except Exception:
         lines.error(f"worker {data['worker']}: cannot boot: {traceback.format_exc()}")
         return arbiter.NOT_BOOTED
+    # What is imported stays; no collection need look at it again, while clients wait for it.
+    gc.freeze()
     return worker.run()
 
 

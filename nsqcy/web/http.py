@@ -3,6 +3,9 @@
 A connection is a state machine called by its watchers.  What never blocks costs no greenlet; every
 other request gets one, because its handler may have to wait for other processes.  Knows no route
 and no parameter: `Api` says what to do with a head, and turns requests into replies.
+
+Requests that look like one before may be answered without any of this, in C (`nsqcy._http`): see
+`HttpConnection.learn`.
 """
 
 import socket
@@ -13,6 +16,7 @@ from typing import Any
 
 import gevent
 
+from nsqcy._http import Connection, Server, Shape
 from nsqcy.durations import format_duration
 from nsqcy.errors import HttpError
 from nsqcy.web.http_protocol import (
@@ -28,8 +32,6 @@ from nsqcy.web.router import EXITING, IGNORED, LOCAL_ONLY, Api, Later, Request, 
 
 _READ = 1
 _WRITE = 2
-_RECV_SIZE = 64 << 10
-_SEND_SIZE = 256 << 10  # of an answer, in one turn
 _EVENTS_A_TURN = 64
 _LOGGED = 2048  # of a target; it may be a megabyte
 
@@ -48,7 +50,7 @@ class Timeouts:
     sweep: float = 5
 
 
-class HttpServer:
+class HttpServer(Server):
     """The connections, what they share, and one timer for all their deadlines."""
 
     def __init__(
@@ -63,8 +65,6 @@ class HttpServer:
         self.tls_only: Reply | None = None  # what every request without TLS is answered
         self._send_buffer = send_buffer
         self._connections: set[HttpConnection] = set()
-        self._second = 0
-        self._date = b""
         self._to_resume: list[HttpConnection] = []
         self._wake_up = loop.async_()
         self._wake_up.start(self._resume)
@@ -98,14 +98,6 @@ class HttpServer:
 
     # For the connections
 
-    def date(self) -> bytes:
-        """The value of the Date header, made once a second."""
-        now = time.time()
-        if int(now) != self._second:
-            self._second = int(now)
-            self._date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(now)).encode()
-        return self._date
-
     def resume(self, connection: "HttpConnection") -> None:
         """Let a connection go on with the input it holds, in a turn of its own.
 
@@ -129,7 +121,7 @@ class HttpServer:
             connection.close()
 
 
-class HttpConnection:
+class HttpConnection(Connection):
     """One socket.  It handles a request at a time and reads no further until it is answered.
 
     reading     the read watcher runs, `process` turns bytes into events
@@ -154,7 +146,7 @@ class HttpConnection:
         "_resuming",
         "_route",
         "_server",
-        "_since",
+        "_short",
         "_sock",
         "_unsent",
         "_waiting",
@@ -163,14 +155,14 @@ class HttpConnection:
     secure = False
 
     def __init__(self, server: HttpServer, sock: socket.socket, peer: str) -> None:
+        super().__init__(server, sock.fileno())
         self._server = server
         self._sock = sock
         self._peer = peer
         self._protocol = HttpProtocol(server.heads)
         self._route: Route | None = None
         self._head: Head | None = None
-        self._begun = 0  # ns, of a request that will be logged
-        self._since = server.now
+        self._begun = 0  # ns
         self._held = 0
         self._waiting = False
         self._resuming = False
@@ -181,13 +173,19 @@ class HttpConnection:
         self._unsent: memoryview | None = None
         self._write_watcher: Any = None
         self._read_watcher = server.loop.io(sock.fileno(), _READ)
-        self._read_watcher.start(self._readable)
+        self._read_watcher.start(self.on_readable)
         self._reading = True
+        # What is known of heads is common to all connections, so that those of one kind alone may
+        # use it: plain ones must not where TLS is demanded, and encrypted bytes are no heads.
+        self._short = not self.secure and server.tls_only is None
+        self.at_rest = self._short
 
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
+        self.fd = -1
+        self.at_rest = False
         for watcher in (self._read_watcher, self._write_watcher):
             if watcher is not None:
                 watcher.stop()
@@ -213,33 +211,27 @@ class HttpConnection:
             limit = timeouts.head
         else:
             limit = timeouts.progress
-        return now - self._since > limit
+        return now - self.since > limit
 
     # Input
 
-    def _readable(self) -> None:
+    def wants_input(self) -> bool:
+        """Whether the socket may be read; if not, nobody looks at it until it may."""
         if self._waiting or self._resuming or self._unsent is not None:
             self._read_watcher.stop()
             self._reading = False
-            return
-        try:
-            data = self._sock.recv(_RECV_SIZE)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            self.close()
-            return
+            return False
+        return True
+
+    def received(self, data: bytes) -> None:
+        """What the socket gave: b"" is its end."""
         if self._lingering:
             if not data:
                 self.close()
             return
-        self._received(data)
-
-    def _received(self, data: bytes) -> None:
-        """What the socket gave: b"" is its end."""
         protocol = self._protocol
         if not protocol.in_head:  # the clock of a head starts with its first byte
-            self._since = self._server.now
+            self.since = self._server.now
         if data:
             protocol.feed(data)
         else:
@@ -254,14 +246,18 @@ class HttpConnection:
         self._in_process = True
         try:
             self._handle_events()
-        except Exception:  # a bug costs one connection, and says so
-            self._server.api.panic()
-            self.close()
+        except Exception:
+            self.broken()
             return
         finally:
             self._in_process = False
         self._account()
         self._flush()
+
+    def broken(self) -> None:
+        """A bug costs one connection, and says so."""
+        self._server.api.panic()
+        self.close()
 
     def _handle_events(self) -> None:
         protocol = self._protocol
@@ -305,23 +301,52 @@ class HttpConnection:
                 self._answer(EXITING)
                 self._account()
 
+    # The short way
+
+    def answered(self, answers: list[bytes]) -> None:
+        self._out += answers
+
+    def learn(self, data: bytes, length: int) -> Shape | None:
+        """What is to become of all requests whose heads are like this one but for the length."""
+        api = self._server.api
+        head = self._server.heads.accepted(data)
+        if head is None or head.length != length or not head.is_plain:
+            return None
+        route = api.router.resolve(head)
+        if type(route) is not Route or route.short is None:
+            return None
+        found = route.short(api, head)
+        if found is None:
+            return None
+        sink, reply = found
+        before, after, _ = reply.usual()
+        return Shape(sink, before, after)
+
+    def panicked(self, data: bytes) -> bytes:
+        """The answer to a request with this head, in whose handling there was an exception."""
+        self._head = self._server.heads.accepted(data)
+        self._begun = time.perf_counter_ns()
+        reply = self._server.api.panic()
+        self._log(reply)
+        self._head = None
+        before, after, _ = reply.usual()
+        return before + self._server.date() + after
+
     # Requests
 
     def _on_head(self, head: Head) -> None:
         self._head = head
+        self._begun = time.perf_counter_ns()
         api = self._server.api
         if self._server.tls_only is not None and not self.secure:
             self._answer(self._server.tls_only)
             return
         route = api.router.resolve(head)
         if type(route) is Reply:
-            self._begun = time.perf_counter_ns()
             self._answer(route)
             return
         assert type(route) is Route
         self._route = route
-        if route.logged or route.local:
-            self._begun = time.perf_counter_ns()
         if route.local and not (self._is_local() or api.limits.debug_remote):
             self._answer(LOCAL_ONLY)
             return
@@ -378,7 +403,7 @@ class HttpConnection:
             return
         server = self._server
         self._waiting = False
-        self._since = server.now
+        self.since = server.now
         if reply.logged:
             self._log(reply)
         protocol = self._protocol
@@ -415,20 +440,16 @@ class HttpConnection:
 
     def _send(self, data: bytes | memoryview) -> bool:
         """Whether the socket took it all; if not, `_unsent` holds the rest."""
-        try:
-            sent = self._sock.send(memoryview(data)[:_SEND_SIZE])
-        except (BlockingIOError, InterruptedError):
-            sent = 0
-        except OSError:
-            self.close()
+        sent = self.send(data)
+        if sent is None:
             return False
         if sent == len(data):
             self._unsent = None
             return True
-        self._send_later(memoryview(data)[sent:])
+        self.send_later(memoryview(data)[sent:])
         return False
 
-    def _send_later(self, data: memoryview) -> None:
+    def send_later(self, data: memoryview) -> None:
         self._unsent = data
         if self._write_watcher is None:
             self._write_watcher = self._server.loop.io(self._sock.fileno(), _WRITE)
@@ -436,7 +457,7 @@ class HttpConnection:
 
     def _writable(self) -> None:
         assert self._unsent is not None
-        self._since = self._server.now
+        self.since = self._server.now
         if not self._send(self._unsent):
             return
         self._flush()
@@ -455,11 +476,14 @@ class HttpConnection:
                 return
             self._linger()
         else:
-            self._read()
+            if self._short:
+                self.at_rest = self._protocol.at_rest and not (self._waiting or self._resuming)
+            if not self._reading:
+                self._read()
 
     def _linger(self) -> None:
         self._lingering = True
-        self._since = self._server.now
+        self.since = self._server.now
         try:
             self._sock.shutdown(socket.SHUT_WR)
         except OSError:
@@ -470,7 +494,7 @@ class HttpConnection:
     def _read(self) -> None:
         if not (self._reading or self._waiting or self._resuming or self._closed):
             self._reading = True
-            self._read_watcher.start(self._readable)
+            self._read_watcher.start(self.on_readable)
 
 
 _NO_BODY = Body(b"")

@@ -140,6 +140,17 @@ class Head:
         self.path = path or "/"
         self.params = parse_query(self.query)
 
+    @property
+    def is_plain(self) -> bool:
+        """HTTP/1.1 as most requests are: whatever its answer is, nothing in it depends on the head,
+        and the next request may follow."""
+        return (
+            self.minor == 1
+            and self.keep_alive
+            and self.method != "HEAD"
+            and not (self.chunked or self.expects_continue)
+        )
+
 
 Event = Head | Body | Malformed | End
 _END = End()
@@ -289,6 +300,13 @@ class HeadCache:
                 self._heads[data] = head
         return head
 
+    def accepted(self, data: bytes) -> Head | None:
+        """None: these bytes will be refused."""
+        try:
+            return self.parse(data)
+        except _Refused:
+            return None
+
 
 class _State(Enum):
     HEAD = auto()
@@ -359,9 +377,18 @@ class HttpProtocol:
         return self._state is _HEAD and self._parser is None and not self._buffer
 
     @property
+    def at_rest(self) -> bool:
+        """Idle, and what comes next is a request."""
+        return (
+            self._state is _HEAD
+            and self._parser is None
+            and not (self._buffer or self._eof or self.closing)
+        )
+
+    @property
     def in_head(self) -> bool:
         """A request has begun, and its head is not complete."""
-        return self._state is _HEAD and not self.idle
+        return self._state is _HEAD and (self._parser is not None or bool(self._buffer))
 
     @property
     def has_input(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from nsqcy import names
+from nsqcy._http import Sink
 from nsqcy.errors import HttpError
 from nsqcy.gotext import json_bytes
 from nsqcy.lines import Lines
@@ -47,6 +48,7 @@ class Later:
 Result = str | dict[str, Any] | Reply | Later | None
 Handler = Callable[[Any, Request], Result]
 BodyRule = Callable[[Any, Head], int]
+ShortWay = Callable[[Any, Head], tuple[Sink, Reply] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,9 @@ class Route:
     """Never blocks, so it runs in the loop instead of a greenlet."""
     local: bool = False
     """Answered to other machines only if an option says so."""
+    short: ShortWay | None = None
+    """For requests that are never logged: where bodies may go instead of to the handler, as long as
+    that takes them, and what is answered then."""
 
     def error(self, error: HttpError) -> Reply:
         if self.plain:

@@ -10,7 +10,7 @@ import pytest
 from auth_server import AuthServer, Reply, answer, grant
 from conftest import Starter
 from daemon import Nsqd
-from talk import HEARTBEAT, MESSAGE, RESPONSE, Conn, sized
+from talk import HEARTBEAT, MESSAGE, RESPONSE, WORTH_A_MOVE, Conn, sized
 from web import eventually
 
 CROWD = 40  # more than a worker asks at a time
@@ -223,8 +223,8 @@ def test_a_moving_session_takes_its_authorization_along(
         conn = daemon.connect().auth(secret)
         homes = [partial(daemon.home_of, conn)] * 2
         began = eventually(homes[0])
-        for _ in range(400):
-            conn.pub(topic, b"x")
+        for body in WORTH_A_MOVE:
+            conn.pub(topic, body)
         if eventually(homes[1]) != began:
             return conn
         conn.close()
@@ -261,12 +261,12 @@ def test_an_authorization_too_large_to_move_stays(
     for _ in range(4):
         conn = daemon.connect().auth(topic)
         home = eventually(partial(daemon.home_of, conn))
-        for _ in range(300):
-            conn.pub(topic, b"x")
+        for body in WORTH_A_MOVE:
+            conn.pub(topic, body)
         assert daemon.home_of(conn) == home
         conn.sub(topic, "c")
         eventually(lambda: daemon.web.counts(topic, "c")["client_count"])
         assert daemon.web.client(topic, "c")["auth_identity"][:500] == "\u00fc" * 500
         conn.close()
         eventually(lambda: not daemon.web.counts(topic, "c")["client_count"])
-    assert daemon.web.counts(topic)["message_count"] == 1200
+    assert daemon.web.counts(topic)["message_count"] == 4 * len(WORTH_A_MOVE)

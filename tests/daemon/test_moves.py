@@ -6,7 +6,7 @@ from functools import partial
 import psutil
 import pytest
 from daemon import Nsqd
-from talk import Conn
+from talk import WORTH_A_MOVE, Conn
 from web import eventually
 
 WORKERS = 3
@@ -91,19 +91,19 @@ def test_a_producer_of_one_topic_moves(daemon):
     def attempt() -> bool:
         conn = daemon.connect()
         begins = eventually(partial(daemon.home_of, conn))
-        for _ in range(400):
-            conn.pub("t", b"x")
+        for body in WORTH_A_MOVE:
+            conn.pub("t", body)
         stays = daemon.home_of(conn) != owner
         ports = [client["remote_address"] for client in daemon.web.stats()["producers"]]
         assert ports.count(f"127.0.0.1:{conn.socket.getsockname()[1]}") == 1
         counts = [each["pub_counts"] for each in daemon.web.stats()["producers"]]
-        assert [{"topic": "t", "count": 400}] in counts
+        assert [{"topic": "t", "count": len(WORTH_A_MOVE)}] in counts
         conn.close()
         return begins != owner and not stays
 
     assert eventually(attempt, 60)
     depth = daemon.web.counts("t", "c")["depth"]
-    assert depth % 400 == 1
+    assert depth % len(WORTH_A_MOVE) == 1
 
 
 def test_descriptors_do_not_leak(daemon):

@@ -30,7 +30,7 @@ class Copy:
     client: object = None
 
 
-@dataclass
+@dataclass(eq=False)
 class Client:
     msg_timeout: int
     ready: int = 0

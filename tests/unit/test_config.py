@@ -675,6 +675,15 @@ def test_nsqcy_config_check(capfd: pytest.CaptureFixture[str], write: Write) -> 
     assert said.err.startswith("warning: ")
 
 
+def test_nsqcy_config_check_of_topics(capfd: pytest.CaptureFixture[str], write: Write) -> None:
+    path = ini(write, "workers = 1", "[topic x]", "durability = os")
+    assert command.main(["config", "check", path]) == 0
+    assert capfd.readouterr().out == f"{path}: fit for nsqd, 2 options set\n"
+    path = ini(write, "[topic x]", "durability = disk")
+    assert command.main(["config", "check", path]) == 1
+    assert 'invalid value "disk" (allowed: memory, os or fsync)' in capfd.readouterr().err
+
+
 def test_nsqcy_config_of_nsqlookupd(capfd: pytest.CaptureFixture[str], write: Write) -> None:
     path = write("[nsqlookupd]\ntombstone_lifetime = 1m\n")
     assert command.main(["config", "check", path]) == 0

@@ -3,6 +3,7 @@
 import errno
 import gc
 import random
+import shutil
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
 from reference import quantile as reference
 
 from nsqcy._quantile import Percentiles
+from nsqcy.policies import Policies
 
 SMALL_FILES = {"max_bytes_per_file": 60_000, "sync_every": 2500, "sync_timeout": 2 * SECOND}
 OK = (RESPONSE, b"OK")
@@ -23,8 +25,8 @@ def make(tmp_path: Path) -> Iterator[Any]:
     """Makes cores; each is closed, and must leave nothing behind."""
     made: list[Core] = []
 
-    def make(**settings: Any) -> Core:
-        made.append(Core(tmp_path, **settings))
+    def make(path: Path = tmp_path, **settings: Any) -> Core:
+        made.append(Core(path, **settings))
         return made[-1]
 
     yield make
@@ -37,6 +39,16 @@ def restarted(make: Any, core: Core, *channels: str, **settings: Any) -> Core:
     core.save()
     core.shard.topics.clear()
     fresh: Core = make(now=9 * SECOND, wall=core.wall, **settings)
+    fresh.shard.load_topic(b"t", False, dict.fromkeys(channels, False))
+    fresh.settle()
+    return fresh
+
+
+def after_a_crash(make: Any, core: Core, *channels: str, **settings: Any) -> Core:
+    """Another worker, on what the disk had when this one was killed."""
+    path = core.path.with_name(f"{core.path.name}-crashed")
+    shutil.copytree(core.path, path)
+    fresh: Core = make(path, now=9 * SECOND, wall=core.wall, **settings)
     fresh.shard.load_topic(b"t", False, dict.fromkeys(channels, False))
     fresh.settle()
     return fresh
@@ -448,6 +460,41 @@ def test_what_was_accepted_and_nothing_else_is_there_after_a_full_disk(make, set
     assert set(got) == accepted
 
 
+NO_ROOM = (ERROR, b"E_PUB_FAILED PUB failed no room")
+
+
+def test_a_refusal_is_for_what_would_be_written(make):
+    core = make(mem_queue_size=2, policies=Policies(sections=[("t", {"durability": "os"})]))
+    core.shard.set_refusal("no room")
+    assert core.client().publish("t", b"x") == NO_ROOM
+    assert core.counters("t")["message_count"] == 0
+    for topic in ("m", "e#ephemeral"):
+        assert core.client().publish(topic, b"1") == OK
+        assert core.client().publish(topic, b"2") == OK
+    assert core.client().publish("m", b"3") == NO_ROOM
+    assert core.client().publish("e#ephemeral", b"3") == OK
+    core.shard.set_refusal(None)
+    assert core.client().publish("m", b"3") == OK
+    assert core.client().publish("t", b"x") == OK
+
+
+def test_a_refused_topic_that_is_consumed_takes_more(make):
+    core = make(mem_queue_size=2)
+    consumer = core.client().subscribe("t", "c", 0)
+    for number in range(4):
+        assert core.client().publish("t", b"%d" % number) == OK
+    core.shard.set_refusal("no room")
+    assert core.client().publish("t", b"x") == NO_ROOM
+    consumer.ready(9)
+    core.settle()
+    for message in consumer.messages():
+        consumer.finish(message.id)
+    core.client().publish("t", b"x")
+    core.settle()
+    assert core.client().publish("t", b"4") == OK
+    assert bodies(consumer)[-1] == b"4"
+
+
 def test_a_failed_write_leaves_no_empty_block_behind(make):
     core = make(mem_queue_size=3, budget=300_000)
     core.client().publish("t", b"x" * 17_000, 1)
@@ -500,6 +547,45 @@ def test_the_few_messages_left_of_many_blocks_are_kept_apart(make):
     assert {message.attempts for message in got} == {2}
 
 
+def test_a_delayed_message_that_was_not_on_disk_yet_when_the_journal_was_written(make):
+    core = make(mem_queue_size=0)
+    core.client().subscribe("t", "c")
+    producer = core.client()
+    producer.publish("t", b"first")
+    producer.publish("t", b"second", 5000)
+    core.settle()
+    # The journal is due, and is written first thing in the turn.
+    core.agenda.now = core.now = core.now + 3 * SECOND
+    core.agenda.wall = core.wall = core.wall + 3 * SECOND
+    assert producer.publish("t", b"third", 5000) == OK
+    core = after_a_crash(make, core, "c", mem_queue_size=0)
+    consumer = core.client().subscribe("t", "c", 10)
+    assert bodies(consumer) == [b"first"]
+    core.advance(2 * SECOND)
+    assert bodies(consumer) == [b"second"]
+    core.advance(3 * SECOND)
+    assert bodies(consumer) == [b"third"]
+
+
+@pytest.mark.parametrize("done", ["finished", "requeued", "emptied"])
+def test_the_journal_follows_consumers_also_when_nobody_publishes(make, done):
+    core = make(mem_queue_size=0)
+    consumer = core.client().subscribe("t", "c", 3)
+    core.client().ask(mpub("t", [b"one", b"two", b"three", b"four"]))
+    core.advance(5 * SECOND)
+    for message in consumer.messages():
+        if done == "finished" and message.body != b"three":
+            consumer.finish(message.id)
+        elif done == "requeued":
+            consumer.requeue(message.id, 60_000)
+    if done == "emptied":
+        core.topic("t").channels["c"].empty()
+    core.advance(5 * SECOND)
+    core = after_a_crash(make, core, "c", mem_queue_size=0)
+    left = {"finished": [b"four", b"three"], "requeued": [b"four"], "emptied": []}
+    assert sorted(bodies(core.client().subscribe("t", "c", 10))) == left[done]
+
+
 def test_a_core_that_is_dropped_is_collected(tmp_path):
     core = Core(tmp_path, mem_queue_size=3)
     consumer = core.client(msg_timeout=1000).subscribe("t", "c", 5)
@@ -507,6 +593,9 @@ def test_a_core_that_is_dropped_is_collected(tmp_path):
     for size in (10, 20_000, 300_000, 10):
         producer.publish("t", b"x" * size)
         producer.publish("t", b"x" * size, 1000)
+    core.settle()
+    for message in consumer.messages():
+        consumer.requeue(message.id, 1000)
     consumer.transport.full = 10
     core.settle()
     gone = weakref.ref(core)

@@ -420,6 +420,17 @@ def test_health(fresh: Server) -> None:
     assert "x-nsq-content-type" not in answer.headers
 
 
+def test_ready_and_live(fresh: Server) -> None:
+    http = fresh.connect()
+    assert [http.request("GET", path).body for path in ("/ready", "/live")] == [b"OK", b"OK"]
+    http.request("POST", "/topic/create?topic=sick")
+    http.request("POST", "/topic/create?topic=dead")
+    for path, body in (("/ready", b"one\ntwo"), ("/live", b"it is dead")):
+        answer = http.request("GET", path)
+        assert (answer.status, answer.body) == (503, body)
+        assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+
+
 def test_a_handler_that_fails_is_logged_and_answered(fresh: Server) -> None:
     http = fresh.connect()
     http.request("POST", "/topic/create?topic=panic")

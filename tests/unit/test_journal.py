@@ -39,7 +39,7 @@ entries = st.builds(
 entry_lists = st.lists(entries, max_size=6, unique_by=lambda entry: entry.seq)
 ranges = st.lists(st.tuples(u64, u64), max_size=3).map(tuple)
 channels = st.builds(
-    ChannelState, names, st.booleans(), u64, u64, entry_lists.map(pack_entries), ranges
+    ChannelState, names, st.booleans(), u64, u64, entry_lists.map(pack_entries), ranges, u64
 )
 topics = st.builds(
     TopicState,

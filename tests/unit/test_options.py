@@ -48,6 +48,7 @@ NSQ_FLAGS = [
 # fmt: on
 OUR_FLAGS = ["log-format", "workers", "move-sessions", "max-input-bytes", "memory-bytes"]
 OUR_FLAGS += ["debug-remote", "durability", "retention-time", "retention-bytes"]
+OUR_FLAGS += ["min-free-disk"]
 
 
 def start(*argv: str) -> NsqdOptions:
@@ -514,6 +515,7 @@ def test_any_value_of_any_flag_is_read_or_a_stop(flag: str, text: str) -> None:
         (["--durability=disk"], "--durability must be memory, os or fsync"),
         (["--retention-time=-1s"], "--retention-time must be >= 0"),
         (["--retention-bytes=-1"], "--retention-bytes must be >= 0"),
+        (["--min-free-disk=-1"], "--min-free-disk must be >= 0"),
         (["--log-format=xml"], "--log-format must be text or json"),
         (
             ["--max-input-bytes=5242879"],

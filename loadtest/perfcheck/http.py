@@ -1,0 +1,99 @@
+"""A worker's HTTP connections without an event loop: watchers that go off when they are told to."""
+
+import socket
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from loadtest.bench.home import refuse
+from nsqcy._publisher import Publisher, TopicSink
+from nsqcy._session import Home
+from nsqcy._transport import nothing
+from nsqcy.nsqd.api import Api
+from nsqcy.web.http import HttpServer
+
+ANSWER = 4096  # bytes: more than there are of one
+
+
+class Watcher:
+    """`started`: whether what it watches for would be heard of."""
+
+    def __init__(self) -> None:
+        self.started = False
+        self.sent = False
+        self.callback: Callable[[], None] = refuse
+
+    def start(self, callback: Callable[[], None]) -> None:
+        self.started = True
+        self.callback = callback
+
+    def stop(self) -> None:
+        self.started = False
+
+    def close(self) -> None:
+        self.started = False
+
+    def send(self) -> None:
+        self.sent = True
+
+
+class Watchers:
+    """A hub's loop, as far as `HttpServer` knows it."""
+
+    def __init__(self) -> None:
+        self.of_sockets: list[tuple[int, int, Watcher]] = []  # descriptor, events
+
+    def io(self, fd: int, events: int) -> Watcher:
+        watcher = Watcher()
+        self.of_sockets.append((fd, events, watcher))
+        return watcher
+
+    def timer(self, after: float, repeat: float) -> Watcher:
+        return Watcher()
+
+    def async_(self) -> Watcher:
+        return Watcher()
+
+
+class Backend:
+    """Publishes to the topics of a home, and does nothing else."""
+
+    def __init__(self, home: Home) -> None:
+        self._publisher = Publisher(home)
+
+    def publish(self, topic: str, bodies: Any, delay_ms: int, done: Any) -> None:
+        self._publisher.publish(topic.encode(), bodies, delay_ms, done)
+
+    def sink(self, topic: str) -> TopicSink:
+        return self._publisher.sink(topic.encode(), nothing)
+
+
+class Connection:
+    """A client's end. What it has sent is received, and answered, when `readable` is called."""
+
+    def __init__(self, server: HttpServer, watchers: Watchers) -> None:
+        ours, theirs = socket.socketpair()
+        server.adopt(theirs, "@")
+        self.send = ours.send
+        self.readable = watchers.of_sockets[-1][2].callback
+        self._sock = ours
+
+    def received(self) -> bytes:
+        return self._sock.recv(ANSWER)
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+def connections(home: Home, count: int) -> list[Connection]:
+    watchers = Watchers()
+    options: Any = SimpleNamespace(
+        max_msg_size=1 << 20,
+        max_body_size=5 << 20,
+        max_req_timeout=3600 * 10**9,
+        max_input_bytes=1 << 30,
+    )
+    backend: Any = Backend(home)
+    log: Any = SimpleNamespace(error=print, info=print, warn=print)
+    server = HttpServer(watchers, Api(backend, options, log))
+    return [Connection(server, watchers) for _ in range(count)]

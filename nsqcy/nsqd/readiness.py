@@ -1,0 +1,43 @@
+"""Whether nsqd is ready for clients, and why not: for load balancers and for those who start it.
+
+Pure: what the processes say comes in, lines for people come out.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+# A log is tried again by those who publish, and whoever asks here may send nobody as long as we
+# are not ready: what failed longer ago than this is no reason any more.
+REMEMBERED = 10_000_000_000
+
+
+def reasons(
+    workers: int, answers: Mapping[int, Mapping[str, Any] | None], disk: str | None, now: int
+) -> list[str]:
+    """A line for each reason; none: it is ready.
+
+    answers  the health of each worker that is up; None of one that has not answered
+    disk     why nothing may be written
+    now      wall clock, ns
+    """
+    # All write to one disk: who has written last knows best.
+    written = max(
+        (each["health_at"] for each in answers.values() if each and each["health"] == "OK"),
+        default=0,
+    )
+    found = []
+    for worker in range(workers):
+        if worker not in answers:
+            found.append(f"worker {worker} is being restarted")
+            continue
+        answer = answers[worker]
+        if answer is None:
+            found.append(f"worker {worker} does not answer")
+        elif answer["health"] != "OK" and _counts(answer["health_at"], written, now):
+            found.append(f"worker {worker}: {answer['health'].removeprefix('NOK - ')}")
+    return [disk, *found] if disk is not None else found
+
+
+def _counts(failed: int, written: int, now: int) -> bool:
+    """Whether a write that failed then is still a reason; the clock may have been set back."""
+    return failed > written and abs(now - failed) < REMEMBERED

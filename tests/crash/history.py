@@ -1,0 +1,104 @@
+"""What was seen of a daemon from outside, while its processes were killed: the events of one run.
+
+Times are of one monotonic clock, in seconds. A message is known by a text of its own, which no
+other message of the run has.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Attempted(NamedTuple):
+    """A publish was sent, of a message that no channel may deliver before `due`."""
+
+    at: float
+    topic: str
+    message: str
+    due: float = 0.0
+
+
+class Answered(NamedTuple):
+    """A publish was answered. One that never is has an unknown fate."""
+
+    at: float
+    topic: str
+    message: str
+    accepted: bool = True
+
+
+class Received(NamedTuple):
+    """A message was delivered before `at`."""
+
+    at: float
+    topic: str
+    channel: str
+    message: str
+
+
+class Finished(NamedTuple):
+    """FIN was sent."""
+
+    at: float
+    topic: str
+    channel: str
+    message: str
+
+
+class Requeued(NamedTuple):
+    """REQ was sent. Without a death the message does not come back before `due`."""
+
+    at: float
+    topic: str
+    channel: str
+    message: str
+    due: float = 0.0
+
+
+class Refused(NamedTuple):
+    """The FIN or REQ that was sent at `sent` came too late: the message was no longer in flight."""
+
+    at: float
+    topic: str
+    channel: str
+    message: str
+    sent: float
+
+
+class Created(NamedTuple):
+    """The creation of a channel was answered."""
+
+    at: float
+    topic: str
+    channel: str
+
+
+class Died(NamedTuple):
+    """Processes ended between `began` and `at`. `topics` are those they had in memory; `saved`
+    tells that they wrote them down before."""
+
+    at: float
+    began: float
+    topics: frozenset[str]
+    saved: bool = False
+
+
+Event = Attempted | Answered | Received | Finished | Requeued | Refused | Created | Died
+
+
+def story(events: Iterable[Event], topic: str, message: str) -> str:
+    """All that happened to a message, and every death, for a person to read."""
+    told = [
+        event
+        for event in sorted(events, key=lambda event: event.at)
+        if isinstance(event, Died)
+        or (event.topic == topic and getattr(event, "message", message) == message)
+    ]
+    return "\n".join(f"  {event.at:.6f} {_words(event)}" for event in told)
+
+
+def _words(event: Event) -> str:
+    fields = event._asdict()
+    del fields["at"]
+    if isinstance(event, Died):
+        fields["topics"] = sorted(event.topics)
+    return f"{type(event).__name__} " + " ".join(f"{k}={v}" for k, v in fields.items())

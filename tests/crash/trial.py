@@ -1,0 +1,223 @@
+"""One run: load on a daemon, and cycles in which some of its processes are killed and come back.
+
+A seed decides who is killed when, and what clients do; what they see is up to the machine.
+"""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+from crash.checker import Findings, check
+from crash.clients import HttpPublisher, Subscriber, TcpPublisher
+from crash.history import Created, Died, Event, story
+from crowd import Loop, owners
+from daemon import Nsqd, free_port
+from web import eventually
+
+TOPICS = ["a", "b", "c"]  # in the order in which a start places them
+CHANNELS = ["x", "y"]
+NAMES = len(TOPICS) * (1 + len(CHANNELS))
+SYNC_TIMEOUT_MS = 200
+OPTIONS = {
+    "max_bytes_per_file": 300_000,  # a few segments a cycle
+    "msg_timeout": "2s",  # what a dead consumer held comes again soon
+    "sync_timeout": f"{SYNC_TIMEOUT_MS}ms",
+    "log_level": "warn",
+}
+# Journals are written at the tick of a second, so much later at most if they are small; a machine
+# with much else to do is late for that.
+CHECKPOINT = SYNC_TIMEOUT_MS / 1000 + 1.0 + 5.0
+LONGEST_LOAD = 0.5
+LONGEST_START = 0.4
+SHORTEST_LIFE = 0.05
+LATE_CHANNEL = "z"
+DEATHS_IN_A_ROW = 3  # a worker that dies again and again is started ever later
+STORIES = 3
+
+
+def fixed_addresses() -> dict[str, object]:
+    """A daemon that is started again is where it was. It is too quiet to announce its ports."""
+    return {
+        "announced": False,
+        "tcp_address": f"127.0.0.1:{free_port()}",
+        "http_address": f"127.0.0.1:{free_port()}",
+    }
+
+
+class Trial:
+    """A daemon under load, and its history."""
+
+    def __init__(self, daemon: Nsqd, workers: int, seed: int) -> None:
+        self.daemon = daemon
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.owner = owners(workers, TOPICS)
+        self.events: list[Event] = []
+        self.deaths = [0] * workers  # since the start of the master
+        for topic in TOPICS:
+            for channel in CHANNELS:
+                self.create(topic, channel)
+        # The class memory promises nothing of what is younger than nsqd.dat.
+        eventually(lambda: (daemon.data / "nsqd.dat").read_text().count('"name"') == NAMES)
+        self.pids = daemon.workers()
+        log = self.events.append
+        self.publishers = [
+            kind(daemon, log, topic, f"{kind.__name__}-{topic}-{seed}")
+            for topic in TOPICS
+            for kind in (TcpPublisher, HttpPublisher)
+        ]
+        self.subscribers: list[Subscriber] = []
+        self.reading: list[Loop] = []
+        self.late = list(TOPICS)  # which may still get another channel
+
+    def create(self, topic: str, channel: str) -> None:
+        self.daemon.web.create(topic, channel)
+        self.events.append(Created(time.monotonic(), topic, channel))
+
+    # load
+
+    @contextmanager
+    def load(self) -> Iterator[None]:
+        """Publishing and consuming all the time; then, every channel is drained."""
+        for topic in TOPICS:
+            for channel in CHANNELS:
+                self.subscribe(topic, channel)
+        writing = [Loop(each.step) for each in self.publishers]
+        yield
+        for loop in writing:
+            loop.stop()
+        for each in self.subscribers:
+            each.patient = False
+        eventually(self.is_drained, 60)
+        for loop in self.reading:
+            loop.stop()
+        for client in [*self.publishers, *self.subscribers]:
+            client.hang_up()
+
+    def subscribe(self, topic: str, channel: str) -> None:
+        seed = f"{topic}-{channel}-{self.seed}"
+        self.subscribers.append(Subscriber(self.daemon, self.events.append, topic, channel, seed))
+        self.reading.append(Loop(self.subscribers[-1].step))
+
+    def is_drained(self) -> bool:
+        """Nothing is queued, in flight or deferred."""
+        figures = [self.daemon.web.counts(topic) for topic in TOPICS]
+        channels = [channel for each in figures for channel in each["channels"]]
+        return not any(each["depth"] for each in [*figures, *channels]) and not any(
+            each["in_flight_count"] or each["deferred_count"] for each in channels
+        )
+
+    def await_progress(self) -> None:
+        """From now on each publisher is answered, and each channel delivers."""
+        clients = [*self.publishers, *self.subscribers]
+        before = [client.progress for client in clients]
+        eventually(
+            lambda: all(c.progress > was for c, was in zip(clients, before, strict=True)), 30
+        )
+
+    # deaths
+
+    def cycle(self) -> None:
+        """Load, a death of something, and its recovery."""
+        self.await_progress()
+        time.sleep(self.random.uniform(0, LONGEST_LOAD))
+        self.strike()
+
+    def cycle_with_a_new_channel(self) -> None:
+        """The same, right after a channel was made. Its first consumer comes after the recovery:
+        who subscribes makes the channel, if it is not there any more."""
+        self.await_progress()
+        topic = self.late.pop(self.random.randrange(len(self.late)))
+        self.create(topic, LATE_CHANNEL)
+        time.sleep(self.random.uniform(0, SHORTEST_LIFE))
+        self.strike()
+        self.subscribe(topic, LATE_CHANNEL)
+
+    def strike(self) -> None:
+        kind = self.random.choice(["worker", "worker", "master", "all", "starting"])
+        victim = self.random.randrange(len(self.pids))
+        if kind == "worker" and self.deaths[victim] < DEATHS_IN_A_ROW:
+            self.kill_worker(victim)
+        elif kind == "master":
+            self.kill_master()
+        else:
+            self.kill_all()
+            if kind == "starting":
+                self.kill_a_start()
+            self.start()
+
+    def kill_worker(self, index: int) -> None:
+        pid = self.pids[index]
+        ports = {each.raddr.port for each in psutil.Process(pid).net_connections() if each.raddr}
+        its = frozenset(topic for topic in TOPICS if self.owner[topic] == index)
+        cut_off = [each for each in self.subscribers if each.topic in its or each.port in ports]
+
+        def successors() -> list[int]:
+            return [pid for pid in self.daemon.workers() if pid not in self.pids]
+
+        with self.death(its, cut_off):
+            os.kill(pid, signal.SIGKILL)
+        self.pids[index] = eventually(successors, 20)[0]
+        self.deaths[index] += 1
+
+    def kill_master(self) -> None:
+        """Its workers save what they have; who is started next waits for that."""
+        with self.death(saved=True):
+            self.daemon.kill()
+        self.start()
+
+    def kill_all(self) -> None:
+        with self.death():
+            os.killpg(self.daemon.process.pid, signal.SIGKILL)
+            self.daemon.wait()
+
+    def kill_a_start(self) -> None:
+        with self.death():
+            self.daemon.launch()
+            time.sleep(self.random.uniform(0, LONGEST_START))
+            os.killpg(self.daemon.process.pid, signal.SIGKILL)
+            self.daemon.wait()
+
+    def restart(self) -> None:
+        """A clean exit, and a start."""
+        with self.death(saved=True):
+            self.daemon.stop()
+        self.start()
+
+    @contextmanager
+    def death(
+        self,
+        topics: frozenset[str] = frozenset(TOPICS),
+        cut_off: list[Subscriber] | None = None,
+        saved: bool = False,
+    ) -> Iterator[None]:
+        """Of processes, which lasts until all that they have sent is read: until then consumers
+        answer to it, and to nobody."""
+        began = time.monotonic()
+        yield
+        conns = {each: each.conn for each in (self.subscribers if cut_off is None else cut_off)}
+        eventually(lambda: not any(conn and each.conn is conn for each, conn in conns.items()))
+        self.events.append(Died(time.monotonic(), began, topics, saved))
+
+    def start(self) -> None:
+        self.daemon.start()
+        self.pids = self.daemon.workers()
+        self.deaths = [0] * len(self.pids)
+
+    # the end
+
+    def findings(self, *, keeps: bool) -> dict[tuple[str, str], Findings]:
+        """What the checker says. A broken promise fails, with the stories of its messages."""
+        findings = check(self.events, checkpoint=CHECKPOINT, keeps=keeps)
+        told = [
+            f"{topic}/{channel}: {len(messages)} {name}, as\n{story(self.events, topic, message)}"
+            for (topic, channel), found in findings.items()
+            for name, messages in found.broken().items()
+            for message in messages[:STORIES]
+        ]
+        assert not told, "\n".join(told)
+        return findings
