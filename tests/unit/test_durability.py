@@ -151,7 +151,9 @@ def test_what_was_asked_for_is_there_after_a_kill(make: Make, asked: str) -> Non
     core.topic("t").delete_channel("gone")
     assert careful.publish("t", b"one") == OK
     core.create("t").channel("d")
+    assert plain.publish("t", b"risked") == OK
     assert careful.ask(mpub("t", [b"two", b"three"])) == OK
+    assert plain.publish("t", b"risked") == plain.publish("t", b"risked", delay=60_000) == OK
     assert careful.publish("t", b"later", delay=60_000) == OK
     again = killed(make, core, "memory", later=SECOND)
     assert sorted(again.topic("t").channels) == ["c", "d"]
@@ -177,6 +179,18 @@ def test_who_is_there_is_written_again_when_all_was_gone(make: Make) -> None:
     assert careful.publish("t", b"last") == OK
     again = killed(make, core, "memory")
     assert bodies(again, channel="d") == [b"last"]
+
+
+def test_what_is_asked_for_needs_a_disk(make: Make) -> None:
+    core = make("memory")
+    plain, careful = core.client(), core.client(durability="os")
+    outcomes: list[str | None] = []
+    core.shard.set_refusal("no room")
+    assert careful.publish("t", b"x") == (ERROR, b"E_PUB_FAILED PUB failed no room")
+    Publisher(core.home).publish(b"t", [b"x"], 0, "os", outcomes.append)
+    assert outcomes == ["no room"]
+    assert plain.publish("t", b"x") == OK
+    assert core.counters("t")["message_count"] == 1
 
 
 def test_it_holds_wherever_the_client_goes(make: Make) -> None:
