@@ -30,9 +30,7 @@ class Backend:
         self._short = short
         self.publisher = Publisher(core.home)
 
-    def publish(
-        self, topic: str, bodies: Any, delay_ms: int, durability: str, done: Any
-    ) -> None:
+    def publish(self, topic: str, bodies: Any, delay_ms: int, durability: str, done: Any) -> None:
         if bodies:
             self.publisher.publish(topic.encode(), bodies, delay_ms, durability, done)
         else:

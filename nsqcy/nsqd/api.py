@@ -106,7 +106,9 @@ def _delay_ms(params: dict[str, str], max_req_timeout: int) -> int:
 
 
 def _durability(params: dict[str, str]) -> str:
-    value = params.get("durability", "memory")
+    value = params.get("durability")
+    if value is None:
+        return "memory"
     if value not in DURABILITIES:
         raise HttpError(400, f"INVALID_DURABILITY (allowed: {', '.join(DURABILITIES)})")
     return value
@@ -171,7 +173,7 @@ def mpub(api: "Api", request: Request) -> Publish:
         api.log.warn(f"deprecated value '{value}' used for /mpub binary param")
     try:
         messages = _messages(api.options, _is_binary(params), request.body)
-        return Publish(api, topic, messages, durability=durability)
+        return Publish(api, topic, messages, 0, durability)
     except bodies.BadBody as bad:
         return Publish(api, topic, error=HttpError(413, bad.code))
     except HttpError as error:
