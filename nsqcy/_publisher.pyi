@@ -20,6 +20,7 @@ class Publisher:
         key: bytes,
         bodies: Sequence[bytes | memoryview],
         delay_ms: int,
+        durability: str,
         done: Callable[[str | None], None],
     ) -> None: ...
     def sink(self, key: bytes, enter: Callable[[], object]) -> TopicSink: ...

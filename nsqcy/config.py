@@ -430,7 +430,7 @@ default. A list on the command line replaces the list of the file.
   stands for anything, `?` for one character, `[abc]` and `[!abc]` for one of them and for another
   one, and case counts. All sections that match apply, a later one overrides an earlier one key by
   key, and what none of them says is as in the section of the daemon. Ephemeral topics have none of
-  it.
+  it. [DURABILITY.md](DURABILITY.md) says what the classes of durability are worth.
 - **TOML file**: any file that does not start with such a section is read as NSQ's own. Unknown
   keys and tables are ignored with a warning; an integer given for a duration is in milliseconds.
 

@@ -14,6 +14,7 @@ RUN = struct.Struct("<QQQQIIqq")
 TRAILER = struct.Struct("<II8s")
 JOURNAL_HEADER = struct.Struct("<8sII16s")
 DELAYED = 1
+COPY = 2
 DAMAGED = 0x8000
 
 _TABLE = []
@@ -36,6 +37,7 @@ class Message(NamedTuple):
     id: int = 0
     timestamp: int = 0
     delay: int = 0
+    copy: bool = False
 
 
 def record(message: Message, crc: bool = False) -> bytes:
@@ -51,7 +53,7 @@ def record(message: Message, crc: bool = False) -> bytes:
         message.timestamp,
         len(message.body),
         len(extensions),
-        DELAYED if message.delay else 0,
+        (DELAYED if message.delay else 0) | (COPY if message.copy else 0),
     )
     image = (head + tail).ljust(length, b"\0")
     if crc:
@@ -93,7 +95,14 @@ def walk(data: bytes) -> list[Walked]:
             Walked(
                 at,
                 length,
-                Message(seq, bytes(data[start : start + body]), id_, timestamp, delay),
+                Message(
+                    seq,
+                    bytes(data[start : start + body]),
+                    id_,
+                    timestamp,
+                    delay,
+                    bool(attributes & COPY),
+                ),
                 bool(attributes & DAMAGED),
             )
         )

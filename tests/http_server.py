@@ -75,7 +75,9 @@ class MemoryBackend:
         self.topics: dict[str, dict[str, Any]] = {}
         self.unhealthy = ""
 
-    def publish(self, topic: str, bodies: Sequence[Message], delay_ms: int, done: Done) -> None:
+    def publish(
+        self, topic: str, bodies: Sequence[Message], delay_ms: int, durability: str, done: Done
+    ) -> None:
         if topic == "late-boom":
             done(None)
         if topic in ("boom", "late-boom"):
@@ -88,6 +90,7 @@ class MemoryBackend:
             if found["message_count"] < 50:
                 found["bodies"] += [bytes(b).decode("latin-1") for b in bodies]
             found["delay_ms"] = delay_ms
+            found["durability"] = durability
             found["message_count"] += len(bodies)
             found["message_bytes"] += sum(map(len, bodies))
         if self.slow:

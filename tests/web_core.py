@@ -30,9 +30,9 @@ class Backend:
         self._short = short
         self.publisher = Publisher(core.home)
 
-    def publish(self, topic: str, bodies: Any, delay_ms: int, done: Any) -> None:
+    def publish(self, topic: str, bodies: Any, delay_ms: int, durability: str, done: Any) -> None:
         if bodies:
-            self.publisher.publish(topic.encode(), bodies, delay_ms, done)
+            self.publisher.publish(topic.encode(), bodies, delay_ms, durability, done)
         else:
             self._core.create(topic)
             done(None)

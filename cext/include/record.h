@@ -7,7 +7,7 @@
  *  24  i64 timestamp     wall clock, ns
  *  32  u32 body_length
  *  36  u16 ext_length    bytes of extensions, multiple of 8
- *  38  u16 attributes    RECORD_DELAYED, RECORD_DAMAGED
+ *  38  u16 attributes    RECORD_DELAYED, RECORD_COPY, RECORD_DAMAGED
  *  40  extensions        each: u16 type, u16 length, u32 0, value padded to 8
  *      body
  *      zero padding to 8
@@ -28,6 +28,7 @@
 #define RECORD_HEADER 40
 #define RECORD_SMALLEST 48
 #define RECORD_DELAYED 1
+#define RECORD_COPY 2            /* of a record of an old run: it is in a survivor run */
 #define RECORD_DAMAGED 0x8000   /* only ever in memory: set by a read that could not verify it */
 
 #define RECORD_EXT_DELAY 1      /* value: i64 nanoseconds */

@@ -333,17 +333,26 @@ static void scan_open_run(Scan *scan, const Record *r, uint64_t at) {
     }
     if (r->attributes & RECORD_DELAYED)
         run.flags |= RUN_HAS_DELAYED;
+    if (r->attributes & RECORD_COPY)
+        run.flags |= RUN_SURVIVORS;
     scan->runs[scan->count++] = run;
 }
 
-/* Adds a good record: to the last run if it follows it there without a gap. */
+/* Whether a run may go on with this record: copies ascend, the others leave no gap. */
+static int scan_continues(const SegmentRun *run, const Record *r) {
+    if (run->flags & RUN_SURVIVORS)
+        return (r->attributes & RECORD_COPY) && r->seq > run->last_seq;
+    return !(r->attributes & RECORD_COPY) && r->seq == run->last_seq + 1;
+}
+
+/* Adds a good record: to the last run if it continues it. */
 static void scan_add(Scan *scan, const Record *r, uint64_t at) {
     SegmentRun *run = scan->count ? &scan->runs[scan->count - 1] : NULL;
     scan->records++;
     if (r->id > scan->max_id)
         scan->max_id = r->id;
     scan->end = at + r->length;
-    if (!run || run->offset + run->bytes != at || r->seq != run->last_seq + 1
+    if (!run || run->offset + run->bytes != at || !scan_continues(run, r)
             || run->bytes + r->length > SCAN_RUN_BYTES) {
         scan_open_run(scan, r, at);
         return;
@@ -354,30 +363,6 @@ static void scan_add(Scan *scan, const Record *r, uint64_t at) {
     run->last_time = r->timestamp;
     if (r->attributes & RECORD_DELAYED)
         run->flags |= RUN_HAS_DELAYED;
-}
-
-#define SCAN_SPARSE 8
-
-/* Neighbours of a few records each with ascending seqs are what survivors look like: one run. */
-static void scan_join_sparse(Scan *scan) {
-    uint64_t kept = 0;
-    for (uint64_t i = 1; i < scan->count; i++) {
-        SegmentRun *a = &scan->runs[kept], *b = &scan->runs[i];
-        int sparse = (a->count < SCAN_SPARSE || (a->flags & RUN_SURVIVORS))
-            && b->count < SCAN_SPARSE;
-        if (sparse && a->offset + a->bytes == b->offset && b->first_seq > a->last_seq
-                && a->bytes + b->bytes <= SCAN_RUN_BYTES) {
-            a->flags |= b->flags | RUN_SURVIVORS;
-            a->last_seq = b->last_seq;
-            a->bytes += b->bytes;
-            a->count += b->count;
-            a->last_time = b->last_time;
-        } else {
-            scan->runs[++kept] = *b;
-        }
-    }
-    if (scan->count)
-        scan->count = kept + 1;
 }
 
 /* Finds every good record in a segment's bytes from SEGMENT_HEADER on. */
@@ -403,7 +388,6 @@ static void segment_scan(const uint8_t *bytes, uint64_t n, Scan *scan, Damages *
         damages_add(damages, at, next - at, kind);
         at = next;
     }
-    scan_join_sparse(scan);
 }
 
 /* The footer of a whole segment's last `n` bytes, given the file's size; NULL if there is none that

@@ -11,7 +11,15 @@ from libc.stdlib cimport free, malloc, qsort, realloc
 from libc.string cimport memcpy
 
 from nsqcy._channel cimport Channel
-from nsqcy._store cimport LARGEST_BLOCK, LOADING, SEALED, SURVIVORS, UNREADABLE, Record
+from nsqcy._store cimport (
+    LARGEST_BLOCK,
+    LOADING,
+    RECORD_COPY,
+    SEALED,
+    SURVIVORS,
+    UNREADABLE,
+    Record,
+)
 
 
 cdef enum:
@@ -282,6 +290,7 @@ cdef class Compaction:
         for i in range(needed):
             record = <Record *>(block.data + each[i].source)
             memcpy(target.data + target.size, record, record.length)
+            (<Record *>(target.data + target.size)).attributes |= RECORD_COPY
             each[i].copy = target.size
             target.size += record.length
         target.count += needed

@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from nsqcy._channel cimport Waiter
 from nsqcy._http cimport Sink
 from nsqcy._session cimport Home, Session, Transport
+from nsqcy._topic cimport Durability
 
 
 cdef class Callback(Waiter):
@@ -21,12 +22,14 @@ cdef class AnswerTransport(Transport):
 
 cdef class Publisher:
     cdef readonly Home home
-    cdef dict sessions          # owner -> Session that forwards to it
+    cdef dict sessions          # (owner, Durability) -> Session that forwards to it
     cdef dict unplaced          # topic -> publishes that wait for its placement
 
-    cdef int publish_here(self, bytes key, bodies, int64_t delay, done) except -1
-    cdef int publish_there(self, int owner, bytes key, bodies, int64_t delay, done) except -1
-    cdef Session session_to(self, int owner)
+    cdef int publish_here(self, bytes key, bodies, int64_t delay, Durability least,
+                          done) except -1
+    cdef int publish_there(self, int owner, bytes key, bodies, int64_t delay, Durability least,
+                           done) except -1
+    cdef Session session_to(self, int owner, Durability least)
 
 
 cdef class TopicSink(Sink):

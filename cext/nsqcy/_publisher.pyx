@@ -1,7 +1,8 @@
 """Publishing from within a worker, as HTTP does, to topics of any worker.
 
 A topic of this worker is published to directly. For the others there is one lenient session for
-each owner, whose client is this module: it is fed commands and its answers call the callbacks.
+each owner and durability, whose client is this module: it is fed commands and its answers call the
+callbacks.
 """
 
 from collections import deque
@@ -13,7 +14,7 @@ from libc.string cimport memcpy
 from nsqcy._bytes cimport load_be32
 from nsqcy._session cimport Home, Session
 from nsqcy._store cimport Record, record_body
-from nsqcy._topic cimport Topic
+from nsqcy._topic cimport MEMORY, Durability, Topic, durability_of
 from nsqcy._wire cimport FRAME_HEADER, RESPONSE, Output
 
 
@@ -103,22 +104,23 @@ cdef class Publisher:
         self.sessions = {}
         self.unplaced = {}
 
-    def publish(self, bytes key not None, bodies, delay_ms, done):
+    def publish(self, bytes key not None, bodies, delay_ms, str durability not None, done):
         """Publish all of `bodies` to a topic, which is made; calls done(None) or done(reason) once,
-        at once or later. The name must be valid, each body 1 to max-msg-size bytes, the delay
-        within max-req-timeout."""
+        at once or later, and not before they are as durable as this, and as the topic promises. The
+        name must be valid, each body 1 to max-msg-size bytes, the delay within max-req-timeout."""
         cdef int owner = self.home.owner_of(key)
+        cdef Durability least = durability_of(durability)
         if owner < 0:
             waiting = self.unplaced.get(key)
             if waiting is not None:
-                waiting.append((bodies, delay_ms, done))
+                waiting.append((bodies, delay_ms, durability, done))
                 return
-            self.unplaced[key] = [(bodies, delay_ms, done)]
+            self.unplaced[key] = [(bodies, delay_ms, durability, done)]
             self.home.ask_placement(key)
         elif owner == self.home.index:
-            self.publish_here(key, bodies, delay_ms * MILLISECOND, done)
+            self.publish_here(key, bodies, delay_ms * MILLISECOND, least, done)
         else:
-            self.publish_there(owner, key, bodies, delay_ms, done)
+            self.publish_there(owner, key, bodies, delay_ms, least, done)
 
     def sink(self, bytes key not None, enter not None):
         """A way to publish to a topic, body by body, that takes those which need not wait.
@@ -133,19 +135,22 @@ cdef class Publisher:
 
     def placed(self, bytes key not None):
         """The owner of a topic is known."""
-        for bodies, delay_ms, done in self.unplaced.pop(key, ()):
-            self.publish(key, bodies, delay_ms, done)
+        for bodies, delay_ms, durability, done in self.unplaced.pop(key, ()):
+            self.publish(key, bodies, delay_ms, durability, done)
 
-    cdef int publish_here(self, bytes key, bodies, int64_t delay, done) except -1:
+    cdef int publish_here(self, bytes key, bodies, int64_t delay, Durability least,
+                          done) except -1:
         cdef Topic topic = self.home.shard.find_or_create(key)
         cdef Record *record
         cdef const unsigned char[::1] body
         cdef uint64_t total = 0
         cdef Callback callback
-        refusal = topic.refusal()
+        refusal = topic.refusal(least)
         if refusal is not None:
             done(refusal)
             return 0
+        if least != MEMORY and bodies:
+            topic.demand(least)
         for each in bodies:
             body = each
             record = topic.new_record(<unsigned int>body.shape[0], delay)
@@ -160,8 +165,9 @@ cdef class Publisher:
             done(None)
         return 0
 
-    cdef int publish_there(self, int owner, bytes key, bodies, int64_t delay_ms, done) except -1:
-        cdef Session session = self.session_to(owner)
+    cdef int publish_there(self, int owner, bytes key, bodies, int64_t delay_ms, Durability least,
+                           done) except -1:
+        cdef Session session = self.session_to(owner, least)
         cdef _Batch batch
         cdef bytes command
         # Its owner takes no MPUB above max-body-size, though what came by HTTP may be larger.
@@ -178,12 +184,14 @@ cdef class Publisher:
             session.feed(command, len(command))
         return 0
 
-    cdef Session session_to(self, int owner):
-        cdef Session session = self.sessions.get(owner)
+    cdef Session session_to(self, int owner, Durability least):
+        key = (owner, <int>least)
+        cdef Session session = self.sessions.get(key)
         if session is None or session.stopping:
             session = Session(self.home, AnswerTransport.__new__(AnswerTransport), "")
             session.be_lenient()
-            self.sessions[owner] = session
+            session.durability = least
+            self.sessions[key] = session
         return session
 
 

@@ -11,7 +11,7 @@ from nsqcy._channel cimport Agenda, Channel, Consumer, Outcome, Timer, Waiter
 from nsqcy._heap cimport Heap, HeapNode
 from nsqcy._mesh cimport Mesh, Stream, StreamEnd
 from nsqcy._store cimport Block, Record, Window
-from nsqcy._topic cimport Shard, Topic
+from nsqcy._topic cimport Durability, Shard, Topic
 from nsqcy._wire cimport Output, Word
 
 
@@ -141,6 +141,7 @@ cdef class Session(Consumer):
     cdef Leg leg                    # of the subscription, when its topic is owned elsewhere
     cdef Leg relaying               # a message frame of it is half written
     cdef bytearray aside            # frames that wait for the end of that one
+    cdef readonly Durability durability     # of its publishes, at least
     cdef Topic topic                # the one published to last
     cdef bytes topic_key
     cdef int topic_owner            # -1: not known yet
@@ -257,6 +258,7 @@ cdef class Session(Consumer):
                           uint16_t attempts) except -1
     cdef int on_channel_gone(self) except -1
     cdef Leg leg_to(self, int peer)
+    cdef int leave_legs(self) except -1
     cdef bytes hello(self)
     cdef int set_timer(self) except -1
     cdef int peer_timed_out(self) except -1

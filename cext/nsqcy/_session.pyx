@@ -37,6 +37,7 @@ from nsqcy._heap cimport (
     heap_update,
 )
 from nsqcy._store cimport record_body
+from nsqcy._topic cimport MEMORY, durability_of
 from nsqcy._wire cimport (
     ERROR,
     FIN_LINE,
@@ -705,9 +706,11 @@ cdef class Session(Consumer):
         if owner != self.home.index:
             return self.forward_publish(owner, command, line, used[0], 1)
         topic = self.topic
-        refusal = topic.refusal()
+        refusal = topic.refusal(self.durability)
         if refusal is not None:
             return self.publish_failed(command, refusal)
+        if self.durability != MEMORY:
+            topic.demand(self.durability)
         record = topic.new_record(size, delay)
         if record != NULL:
             memcpy(record_body(record), rest + 4, size)
@@ -788,9 +791,11 @@ cdef class Session(Consumer):
         if owner != self.home.index:
             return self.forward_publish(owner, MPUB, line, used[0], messages)
         topic = self.topic
-        refusal = topic.refusal()
+        refusal = topic.refusal(self.durability)
         if refusal is not None:
             return self.publish_failed(MPUB, refusal)
+        if self.durability != MEMORY:
+            topic.demand(self.durability)
         topic.new_batch(rest + 4, messages)
         return self.publish_accepted(MPUB, topic, messages, size - 4 - 4 * <uint64_t>messages)
 
@@ -933,7 +938,7 @@ cdef class Session(Consumer):
     cdef Parsed subscribe(self, Topic topic, str name) except RAISED:
         cdef Channel channel
         cdef uint32_t limit = self.home.max_channel_consumers
-        if topic.refusal() == "exiting":
+        if topic.refusal(MEMORY) == "exiting":
             return self.fatal(b"E_SUB_FAILED SUB failed exiting")
         channel = topic.channel(name)
         if limit and <uint32_t>len(channel.consumers) >= limit:
@@ -1117,6 +1122,10 @@ cdef class Session(Consumer):
         self.output_buffer_timeout = identity.output_buffer_timeout
         self.heartbeat_interval = 0 if self.remote else identity.heartbeat_interval
         self.next_heartbeat = self.home.agenda.now + self.heartbeat_interval
+        if identity.durability:
+            self.durability = durability_of(identity.durability)
+        # Owners that it has published to are told with its next command: nothing is outstanding.
+        self.leave_legs()
         self.find_locality()
         self.set_timer()
         return 0
@@ -1299,7 +1308,8 @@ cdef class Session(Consumer):
             name: getattr(self, name) for name in (
                 "remote_address", "client_id", "hostname", "user_agent", "topology_region",
                 "topology_zone", "msg_timeout", "sample_rate", "heartbeat_interval",
-                "output_buffer_size", "output_buffer_timeout", "connected_at", "pub_counts")}
+                "output_buffer_size", "output_buffer_timeout", "durability", "connected_at",
+                "pub_counts")}
         state["next_heartbeat"] = self.next_heartbeat
         state["last_command"] = self.last_command
         if self.authorization is not None:
@@ -1361,6 +1371,14 @@ cdef class Session(Consumer):
             leg.send(b"  V2", 4)
         return leg
 
+    cdef int leave_legs(self) except -1:
+        """Close the streams to other workers; what is outstanding on them will not be answered."""
+        cdef Leg leg
+        for leg in self.legs.values():
+            leg.leave()
+        self.legs = {}
+        return 0
+
     cdef bytes hello(self):
         """What the owner must know of a client whose home is here. Texts that the client or its
         auth server chose are cut, as a stream begins with one record."""
@@ -1375,6 +1393,7 @@ cdef class Session(Consumer):
             "sample_rate": self.sample_rate,
             "output_buffer_size": self.output_buffer_size,
             "output_buffer_timeout": self.output_buffer_timeout,
+            "durability": self.durability,
             "connected_at": self.connected_at,
             "authed": bool(self.authed),
             "auth_identity": self.auth_identity[:HELLO_TEXT],
@@ -1411,6 +1430,7 @@ cdef class Session(Consumer):
         self.sample_rate = state["sample_rate"]
         self.output_buffer_size = state["output_buffer_size"]
         self.output_buffer_timeout = state["output_buffer_timeout"]
+        self.durability = state["durability"]
         self.connected_at = state["connected_at"]
         return self.find_locality()
 
@@ -1571,7 +1591,6 @@ cdef class Session(Consumer):
 
     cdef int close(self) except -1:
         """The end of the session, now."""
-        cdef Leg leg
         if self.closed:
             return 0
         self.closed = self.stopping = True
@@ -1580,9 +1599,7 @@ cdef class Session(Consumer):
             self.drop_kept()
         self.drop_tickets()
         self.output.clear()
-        for leg in self.legs.values():
-            leg.leave()
-        self.legs = {}
+        self.leave_legs()
         self.leg = self.relaying = None
         self.topic = None
         if self.timer.node.index != HEAP_NOWHERE:

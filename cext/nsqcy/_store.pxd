@@ -31,6 +31,7 @@ cdef extern from "record.h" nogil:
     const uint32_t RECORD_HEADER
     const uint32_t RECORD_SMALLEST
     const uint16_t RECORD_DELAYED
+    const uint16_t RECORD_COPY
     const uint16_t RECORD_DAMAGED
     const uint16_t RECORD_EXT_DELAY
     const uint16_t RECORD_EXT_DELAY_SIZE

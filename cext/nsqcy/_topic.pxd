@@ -16,6 +16,8 @@ cdef enum Durability:
     OS = 1                      # written: it survives the end of any process
     FSYNC = 2                   # written and synced: it survives a power loss
 
+cdef Durability durability_of(str name) except *
+
 
 ctypedef struct Promise:
     uint64_t seq                # accepted when records up to this one are visible
@@ -107,7 +109,7 @@ cdef class Topic(Window):
     cdef int set_delay(self, Record *record, int64_t delay) except -1
     cdef int published(self, uint32_t count, uint64_t body_bytes) except -1
     cdef int promise(self, Waiter waiter, uint64_t ticket) except -1
-    cdef str refusal(self)
+    cdef str refusal(self, Durability least)
     cdef int fan_out(self) except -1
     cdef int settle_turn(self) except -1
     cdef uint64_t depth(self) noexcept
@@ -117,7 +119,7 @@ cdef class Topic(Window):
     cdef void demand(self, Durability least) noexcept
     cdef bint must_overflow(self) noexcept
     cdef bint takes_at_once(self) except -1
-    cdef bint needs_disk(self) noexcept
+    cdef bint needs_disk(self, Durability least) noexcept
     cdef bint flowing(self) noexcept
     cdef int keep_promises(self, uint64_t seq, str error) except -1
     cdef void touch_dirty(self) noexcept

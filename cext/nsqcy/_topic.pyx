@@ -92,6 +92,12 @@ cdef int64_t SECOND = 1000000000
 cdef int64_t REST = 10 * SECOND     # idle time after which an open block is given back
 
 
+cdef Durability durability_of(str name) except *:
+    if name == "memory":        # as nearly everybody's
+        return MEMORY
+    return <Durability><int>_DURABILITIES.index(name)
+
+
 def boot_id():
     """16 bytes that name this boot of the machine; zeros if it does not say."""
     try:
@@ -137,8 +143,7 @@ cdef class Topic(Window):
         ephemeral topic is never on disk."""
         if self.log is not None:
             self.durability = policy.durability
-            self.promised = self.gate = <Durability><int>(
-                _DURABILITIES.index(policy.durability))
+            self.promised = self.gate = durability_of(policy.durability)
             self.retention_time = policy.retention_time
             self.retention_bytes = policy.retention_bytes
             self.retains = bool(policy.retention_time or policy.retention_bytes)
@@ -266,8 +271,11 @@ cdef class Topic(Window):
 
     cdef void demand(self, Durability least) noexcept:
         """A publisher wants more than the topic promises: so does, until it is answered, what comes
-        behind it."""
+        behind it. Right before its records."""
         if self.log is not None and self.gate < least:
+            if not self.is_kept():
+                # So far a start would not have found anything: who is there is written first.
+                self.journal_due = True
             self.gate = least
 
     @cython.final
@@ -330,26 +338,28 @@ cdef class Topic(Window):
             waiter.publish_done(promise.ticket, error)
         return 0
 
-    cdef str refusal(self):
-        """Why a publish cannot be taken right now; None if it can."""
+    cdef str refusal(self, Durability least):
+        """Why a publish that is to be as durable as this cannot be taken right now; None if it
+        can."""
         if self.gone or self.shard.closing:
             return "exiting"
-        if self.shard.refused is not None and self.needs_disk():
+        if self.shard.refused is not None and self.needs_disk(least):
             return self.shard.refused
         return self.error if self.failing else None
 
     cdef bint takes_at_once(self) except -1:
         """Whether a publish is neither refused nor has to wait for the log."""
-        if self.overflowing or self.refusal() is not None:
+        if self.overflowing or self.refusal(MEMORY) is not None:
             return False
         return self.log is None or not self.must_overflow()
 
-    cdef bint needs_disk(self) noexcept:
-        """Whether a record published now has to be written before it is visible."""
+    cdef bint needs_disk(self, Durability least) noexcept:
+        """Whether a record of this durability, published now, has to be written before it is
+        visible."""
         if self.log is None:
             return False
         self.touch_dirty()      # what consumers have finished may have ended an overflow
-        return self.overflowing or self.must_overflow()
+        return least != MEMORY or self.overflowing or self.must_overflow()
 
     # -- fan-out --
 
@@ -956,7 +966,7 @@ cdef class Topic(Window):
 
     cdef bint is_kept(self) noexcept:
         """Whether a start would find anything of the topic but its name."""
-        return self.promised != MEMORY or self.log.disk_bytes != 0
+        return self.gate != MEMORY or self.log.disk_bytes != 0
 
     cdef int journal_channel(self, int kind, Channel channel) except -1:
         """A channel came or goes: write it down before any record that is fanned out after that."""

@@ -263,11 +263,9 @@ class Connection:
     # -- the handshake, step by step
 
     def _identified(self, data: bytes, now: float) -> None:
-        if data == b"OK":  # an nsqd that knows no features
-            self._shaken(now)
-            return
         try:
-            settings = json.loads(data)
+            # OK is what an nsqd says that knows no features.
+            settings = {} if data == b"OK" else json.loads(data)
         except (ValueError, RecursionError):
             settings = None
         if not isinstance(settings, dict):
@@ -279,6 +277,9 @@ class Connection:
             self._upgrades.append(self._tls)
         elif self.options.tls_v1:
             raise ConnectionFailed(f"{self.address} offers no TLS")
+        durability = self.options.durability
+        if durability not in (None, settings.get("durability")):
+            raise ConnectionFailed(f"{self.address} does not promise durability {durability}")
         if self._agreed("snappy", settings):
             self._upgrades.append(SnappyLayer)
         if self._agreed("deflate", settings):

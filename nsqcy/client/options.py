@@ -16,6 +16,7 @@ from typing import Any, Self, TypedDict
 from nsqcy import __version__
 from nsqcy.client.flow import FlowSettings
 from nsqcy.names import quote
+from nsqcy.policies import DURABILITIES
 
 DEFAULT_PORT = 4150
 USER_AGENT = f"nsqcy/{__version__}"
@@ -44,6 +45,7 @@ class ConnectionKeywords(TypedDict, total=False):
     timeout: float
     local_address: str | None
     max_msg_size: int
+    durability: str | None
     topology_region: str
     topology_zone: str
 
@@ -103,6 +105,9 @@ class ConnectionOptions:
                              has as many, and 10 at least
     local_address            host[:port] to connect from
     max_msg_size             bytes of the longest message accepted; 0: any
+    durability               what a publish has to survive before it is answered: "memory", "os" or
+                             "fsync", if its topic does not promise more; None: what that promises.
+                             An nsqd that does not know of it is refused
     """
 
     client_id: str = ""
@@ -122,6 +127,7 @@ class ConnectionOptions:
     timeout: float = 1.0
     local_address: str | None = None
     max_msg_size: int = 0
+    durability: str | None = None
     topology_region: str = ""
     topology_zone: str = ""
     # Made once of tls_options: all connections have it.
@@ -140,6 +146,9 @@ class ConnectionOptions:
         _whole("deflate_level", self.deflate_level, 1, 9)
         _whole("sample_rate", self.sample_rate, 0, 99)
         _whole("max_msg_size", self.max_msg_size, 0, 0x7FFFFFFF - 64)
+        if self.durability is not None:
+            known = self.durability in DURABILITIES
+            _check(known, "durability", self.durability, ", ".join(DURABILITIES))
         if self.heartbeat_interval != -1:
             _positive("heartbeat_interval", self.heartbeat_interval, " or -1")
         _positive("timeout", self.timeout)
@@ -187,6 +196,8 @@ class ConnectionOptions:
         if self.topology_region or self.topology_zone:
             identity["topology_region"] = self.topology_region
             identity["topology_zone"] = self.topology_zone
+        if self.durability is not None:
+            identity["durability"] = self.durability
         return identity
 
 

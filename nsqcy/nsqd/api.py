@@ -17,6 +17,7 @@ from nsqcy.nsqd import mpub as bodies
 from nsqcy.nsqd.backend import Backend, Message, Options, Outcome
 from nsqcy.nsqd.stats import Query
 from nsqcy.options import Option
+from nsqcy.policies import DURABILITIES
 from nsqcy.web import pprof, router
 from nsqcy.web.http_protocol import JSON, PLAIN, Body, Fault, Head, Reply, parse_query
 from nsqcy.web.router import (
@@ -41,7 +42,7 @@ class Publish(Later):
     With `error` there is nothing to publish: the topic is created, then the request refused.
     """
 
-    __slots__ = ("_answer", "_backend", "_reply", "bodies", "delay_ms", "topic")
+    __slots__ = ("_answer", "_backend", "_reply", "bodies", "delay_ms", "durability", "topic")
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class Publish(Later):
         topic: str,
         bodies: Sequence[Message] = (),
         delay_ms: int = 0,
+        durability: str = "memory",
         error: HttpError | None = None,
     ) -> None:
         self._backend = api.backend
@@ -58,10 +60,13 @@ class Publish(Later):
         self.topic = topic
         self.bodies = bodies
         self.delay_ms = delay_ms
+        self.durability = durability
 
     def begin(self, answer: Callable[[Reply], None]) -> None:
         self._answer = answer
-        self._backend.publish(self.topic, self.bodies, self.delay_ms, self._published)
+        self._backend.publish(
+            self.topic, self.bodies, self.delay_ms, self.durability, self._published
+        )
 
     def _published(self, reason: str | None) -> None:
         self._answer(self._reply if reason is None else EXITING)
@@ -100,6 +105,15 @@ def _delay_ms(params: dict[str, str], max_req_timeout: int) -> int:
     return delay
 
 
+def _durability(params: dict[str, str]) -> str:
+    value = params.get("durability")
+    if value is None:
+        return "memory"
+    if value not in DURABILITIES:
+        raise HttpError(400, f"INVALID_DURABILITY (allowed: {', '.join(DURABILITIES)})")
+    return value
+
+
 # Publishing
 
 
@@ -119,8 +133,10 @@ def pub(api: "Api", request: Request) -> Publish:
         raise HttpError(400, "MSG_EMPTY")
     params = request.params
     topic = _topic(params)
+    durability = _durability(params)
     try:
-        return Publish(api, topic, (body.data,), _delay_ms(params, api.options.max_req_timeout))
+        delay_ms = _delay_ms(params, api.options.max_req_timeout)
+        return Publish(api, topic, (body.data,), delay_ms, durability)
     except HttpError as error:
         return Publish(api, topic, error=error)
 
@@ -151,11 +167,13 @@ def _mpub_limit(api: "Api", head: Head) -> int:
 def mpub(api: "Api", request: Request) -> Publish:
     params = request.params
     topic = _topic(params)
+    durability = _durability(params)
     value = params.get("binary", "")
     if "binary" in params and value not in _BOOLEANS:
         api.log.warn(f"deprecated value '{value}' used for /mpub binary param")
     try:
-        return Publish(api, topic, _messages(api.options, _is_binary(params), request.body))
+        messages = _messages(api.options, _is_binary(params), request.body)
+        return Publish(api, topic, messages, 0, durability)
     except bodies.BadBody as bad:
         return Publish(api, topic, error=HttpError(413, bad.code))
     except HttpError as error:

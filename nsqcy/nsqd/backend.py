@@ -24,11 +24,14 @@ class Backend(Inspected, Protocol):
     of its own and may.  An exception is answered with 500 INTERNAL_ERROR.
     """
 
-    def publish(self, topic: str, bodies: Sequence[Message], delay_ms: int, done: Done) -> None:
+    def publish(
+        self, topic: str, bodies: Sequence[Message], delay_ms: int, durability: str, done: Done
+    ) -> None:
         """Publish all of `bodies`, creating the topic; no bodies only create it.
 
         `done` is called exactly once, at once or later, from the hub or from a greenlet: with None
-        when accepted, with the reason when not.  The bodies never change after the call.
+        when accepted, as durable as this and as the topic promises, with the reason when not.  The
+        bodies never change after the call.
         """
 
     def sink(self, topic: str) -> Sink | None:

@@ -489,13 +489,14 @@ class Engine:
         topic: str,
         bodies: Sequence[Message],
         delay_ms: int,
+        durability: str,
         done: Callable[[str | None], None],
     ) -> None:
         if not bodies:
             gevent.spawn(self._publish_nothing, topic, done)
             return
         self._loop.enter()
-        self._publisher.publish(topic.encode(), bodies, delay_ms, done)
+        self._publisher.publish(topic.encode(), bodies, delay_ms, durability, done)
 
     def sink(self, topic: str) -> TopicSink:
         return self._publisher.sink(topic.encode(), self._loop.enter)

@@ -53,6 +53,7 @@ _RECORD = Struct("<IIQQqIHH")  # length, crc, seq, id, timestamp, body, extensio
 _SMALLEST = 48
 _ZEROS = bytes(_SMALLEST)
 _SURVIVORS = 1
+_COPY = 2  # attribute of the records in such a run
 
 
 class ImportStopped(Stop):
@@ -314,7 +315,8 @@ def _private(path: str, flags: int) -> int:
 class _Run:
     """Records that will be written at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, attributes: int = 0) -> None:
+        self.attributes = attributes  # of each record
         self.data = bytearray()
         self.first = 0
         self.last = 0
@@ -331,7 +333,8 @@ class _Run:
         self.last = seq
         self.count += 1
         body = record.body
-        head = _RECORD.pack(length, 0, seq, record.id, record.timestamp, len(body), 0, 0)
+        facts = seq, record.id, record.timestamp, len(body), 0, self.attributes
+        head = _RECORD.pack(length, 0, *facts)
         self.data += head
         self.data += body
         self.data += _ZEROS[: length - _RECORD.size - len(body)]
@@ -356,7 +359,7 @@ class TopicWriter:
         self._survivor_seq = 1
         self._seq = room + 1
         self._run = _Run()
-        self._survivors = _Run()
+        self._survivors = _Run(_COPY)
         self._waiting: list[tuple[int, int, int]] = []  # (seq, offset in the run, attempts)
         self._entries = bytearray()
         self._entry_count = 0
@@ -425,7 +428,7 @@ class TopicWriter:
             self._keep_up()
 
     def _flush_survivors(self) -> None:
-        run, self._survivors = self._survivors, _Run()
+        run, self._survivors = self._survivors, _Run(_COPY)
         if not run.count:
             return
         handle = self._probe.append(

@@ -9,7 +9,9 @@ from typing import Any, Protocol
 
 from nsqcy import NSQ_VERSION, gojson
 from nsqcy.errors import ClientError
+from nsqcy.names import quote
 from nsqcy.nsqd.options import NsqdOptions
+from nsqcy.policies import DURABILITIES
 
 MILLISECOND = 1_000_000
 DEFLATE_LEVEL = 6
@@ -17,7 +19,8 @@ DEFLATE_LEVEL = 6
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What was agreed. Durations in ns; a heartbeat_interval of 0 means none."""
+    """What was agreed. Durations in ns; a heartbeat_interval of 0 means none; without a durability
+    that of the connection stays as it is."""
 
     client_id: str
     hostname: str
@@ -29,6 +32,7 @@ class Identity:
     output_buffer_timeout: int
     sample_rate: int
     msg_timeout: int
+    durability: str
     tls: bool
     snappy: bool
     deflate: bool
@@ -58,6 +62,7 @@ def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
     if not 0 <= sample_rate <= 99:
         raise _invalid("sample rate", sample_rate)
     msg_timeout = _msg_timeout(wanted["msg_timeout"], options, current)
+    durability = _durability(wanted["durability"])
     negotiated = wanted["feature_negotiation"]
     # What a connection has been upgraded to stays as it is, and nothing is added.
     upgrades = negotiated and not current.upgraded
@@ -72,6 +77,7 @@ def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
         output_buffer_timeout=timeout * MILLISECOND,
         sample_rate=sample_rate,
         msg_timeout=msg_timeout * MILLISECOND,
+        durability=durability,
         tls=upgrades and wanted["tls_v1"] and bool(options.tls_cert),
         snappy=upgrades and wanted["snappy"] and options.snappy,
         deflate=upgrades and wanted["deflate"] and options.deflate,
@@ -125,6 +131,16 @@ def _msg_timeout(wanted: int, options: NsqdOptions, current: Current) -> int:
     return wanted
 
 
+def _durability(wanted: str) -> str:
+    if wanted and wanted not in DURABILITIES:
+        raise ClientError(
+            "E_BAD_BODY",
+            f"IDENTIFY durability ({quote(wanted[:32])}) is invalid"
+            f" (allowed: {', '.join(DURABILITIES)})",
+        )
+    return wanted
+
+
 def _deflate_level(wanted: int, options: NsqdOptions) -> int:
     return min(wanted if wanted > 0 else DEFLATE_LEVEL, options.max_deflate_level)
 
@@ -134,7 +150,7 @@ def _invalid(what: str, value: int) -> ClientError:
 
 
 def _answer(identity: Identity, options: NsqdOptions) -> bytes:
-    agreed = {
+    agreed: dict[str, object] = {
         "max_rdy_count": options.max_rdy_count,
         "version": NSQ_VERSION,
         "max_msg_timeout": options.max_msg_timeout // MILLISECOND,
@@ -151,6 +167,8 @@ def _answer(identity: Identity, options: NsqdOptions) -> bytes:
         "topology_region": options.topology_region,
         "topology_zone": options.topology_zone,
     }
+    if identity.durability:
+        agreed["durability"] = identity.durability
     return gojson.encode(agreed)
 
 
@@ -172,6 +190,7 @@ FIELDS: gojson.Fields = {
     "msg_timeout": (gojson.int64, 0),
     "topology_region": (gojson.text, ""),
     "topology_zone": (gojson.text, ""),
+    "durability": (gojson.text, ""),
 }
 
 

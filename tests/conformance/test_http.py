@@ -198,6 +198,20 @@ def test_delays(nsqd: Starter, topic: str) -> None:
     assert refusal(refused) == (400, "INVALID_DEFER")
 
 
+@pytest.mark.ours
+@pytest.mark.parametrize("route", ["/pub", "/mpub"])
+def test_durability(shared: Nsqd, topic: str, route: str) -> None:
+    web = shared.web
+    for text in ("", "disk", "FSYNC", "os,fsync"):
+        refused = web.post(route, b"x", topic=topic, durability=text)
+        assert refusal(refused) == (400, "INVALID_DURABILITY (allowed: memory, os, fsync)")
+    assert web.topic(topic) is None
+    for number, text in enumerate(("memory", "os", "fsync")):
+        answer = web.post(route, b"x", topic=topic, durability=text)
+        assert (answer.status, answer.body) == (200, b"OK")
+        web.await_counts(topic, message_count=number + 1)
+
+
 @pytest.mark.case("HTTP-024")
 def test_a_deferred_message_waits_in_the_channel(shared: Nsqd, topic: str) -> None:
     web = shared.web

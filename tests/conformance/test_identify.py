@@ -196,6 +196,21 @@ def test_sample_rate(shared: Nsqd) -> None:
         assert shared.connect().negotiate(sample_rate=value)["sample_rate"] == value
 
 
+@pytest.mark.ours
+def test_durability(shared: Nsqd) -> None:
+    for value in ("disk", "FSYNC", "x" * 100):
+        shown = value[:32]
+        text = f'durability ("{shown}") is invalid (allowed: memory, os, fsync)'
+        refused(shared, text, durability=value)
+    refused(shared, UNDECODABLE.removeprefix("E_BAD_BODY IDENTIFY "), durability=2)
+    for value in ("memory", "os", "fsync"):
+        answer = shared.connect().negotiate(durability=value)
+        assert list(answer.items()) == [*DEFAULTS.items(), ("durability", value)]
+    for absent in ("", None):
+        answer = shared.connect().negotiate(durability=absent)
+        assert list(answer.items()) == list(DEFAULTS.items())
+
+
 @pytest.mark.case("C069")
 @pytest.mark.parametrize("value", [-1, 1, 999, 900001])
 def test_bad_msg_timeout(shared: Nsqd, value: int) -> None:

@@ -89,3 +89,19 @@ def test_the_readme_is_tried() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     targets = [page.parent / target for target in LINK.findall(page.read_text())]
     assert [str(target) for target in targets if not target.exists()] == []
+
+
+def test_tests_that_are_named_exist() -> None:
+    """A page that says which test proves what it says."""
+    named = {
+        each
+        for page in PAGES
+        for each in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text())
+    }
+    assert named
+    missing = [
+        f"{path}::{name}"
+        for path, name in sorted(named)
+        if not (ROOT / path).exists() or f"\ndef {name}(" not in (ROOT / path).read_text()
+    ]
+    assert missing == []

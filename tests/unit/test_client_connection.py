@@ -225,9 +225,23 @@ def test_a_layer_that_was_not_asked_for(layer: str) -> None:
         talk.run()
 
 
-def test_tls_that_nsqd_does_not_offer() -> None:
+@pytest.mark.parametrize("settings", [{}, b"OK"])
+def test_tls_that_nsqd_does_not_offer(settings: Any) -> None:
     with pytest.raises(ConnectionFailed, match="offers no TLS"):
-        Talk(Peer(), tls_v1=True).run()
+        Talk(Peer(settings=settings), tls_v1=True).run()
+
+
+@pytest.mark.parametrize("settings", [{}, {"durability": "os"}, {"durability": None}, b"OK"])
+def test_durability_that_nsqd_does_not_promise(settings: Any) -> None:
+    with pytest.raises(ConnectionFailed, match="localhost:4150 does not promise durability fsync"):
+        Talk(Peer(settings=settings), durability="fsync").run()
+
+
+def test_durability_that_nsqd_promises() -> None:
+    talk = Talk(Peer(settings={"durability": "fsync"}), durability="fsync")
+    talk.run()
+    assert talk.told.events == ["ready"]
+    assert talk.peer.identity["durability"] == "fsync"
 
 
 def test_a_certificate_nobody_vouches_for(server: ssl.SSLContext) -> None:

@@ -115,12 +115,12 @@ def on_disk(path: Path) -> int:
 @pytest.mark.parametrize("mem_queue_size", [100, 1_000_000], ids=["disk", "memory"])
 def test_few_deferred_messages_keep_little(tmp_path: Path, mem_queue_size: int, lost: bool) -> None:
     worker = Worker(tmp_path, 1000 * SECOND, mem_queue_size)
-    worker.publisher.publish(b"t", [], 0, lambda error: None)
+    worker.publisher.publish(b"t", [], 0, "memory", lambda error: None)
     worker.shard.topic(b"t").channel("c")
     outcomes: list[str | None] = []
     for first in range(0, MESSAGES, 200):
         bodies = [b"%0200d" % number for number in range(first, first + 200)]
-        worker.publisher.publish(b"t", bodies, 0, outcomes.append)
+        worker.publisher.publish(b"t", bodies, 0, "memory", outcomes.append)
         worker.turn()
     assert outcomes == [None] * (MESSAGES // 200)
     before = SimpleNamespace(memory=worker.store.resident_bytes, disk=on_disk(tmp_path))

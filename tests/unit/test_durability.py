@@ -4,7 +4,9 @@ Files are copied as they are at one moment, which is what a process that is kill
 """
 
 import errno
+import json
 import shutil
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ from typing import Any
 import pytest
 
 from nsqcy._io import IoThread
+from nsqcy._publisher import Publisher
+from nsqcy._transport import BytesTransport
 from nsqcy.policies import Policies, TopicPolicy
 from tests.core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
 
@@ -56,18 +60,37 @@ def received(client: Client) -> list:
     return client.messages()
 
 
-@pytest.mark.parametrize("durability", ["os", "fsync"])
-def test_ok_comes_when_it_is_kept(make: Make, durability: str) -> None:
-    core = make(durability)
-    core.create("t").channel("c")
-    core.settle()
-    core.io.hold("pwrite" if durability == "os" else "fdatasync")
-    client = core.client()
-    client.send(b"PUB t\n\0\0\0\3one")
+CALLS = {"os": "pwrite", "fsync": "fdatasync"}  # those without which no publisher is answered
+# What a topic promises, what its publisher asks for, and what holds.
+ASKED = [
+    ("memory", "os", "os"),
+    ("memory", "fsync", "fsync"),
+    ("os", "fsync", "fsync"),
+    ("os", "memory", "os"),
+    ("fsync", "os", "fsync"),
+    ("fsync", "memory", "fsync"),
+]
+
+
+def parked(core: Core) -> None:
+    """A turn, and the I/O thread stands at the call that is held."""
     core.home.run_turn(core.now, core.wall)
     core.io.wait_parked()
     core.io.poll_now()
     core.home.run_turn(core.now, core.wall)
+
+
+@pytest.mark.parametrize(
+    ("durability", "asked", "holds"), [("os", "", "os"), ("fsync", "", "fsync"), *ASKED]
+)
+def test_ok_comes_when_it_is_kept(make: Make, durability: str, asked: str, holds: str) -> None:
+    core = make(durability)
+    core.create("t").channel("c")
+    core.settle()
+    core.io.hold(CALLS[holds])
+    client = core.client(durability=asked)
+    client.send(b"PUB t\n\0\0\0\3one")
+    parked(core)
     assert client.answer() is None
     assert core.counters("t")["depth"] == core.counters("t", "c")["depth"] == 0
     core.io.release()
@@ -75,6 +98,142 @@ def test_ok_comes_when_it_is_kept(make: Make, durability: str) -> None:
     assert client.answer() == OK
     assert core.counters("t", "c")["depth"] == 1
     assert bodies(core) == [b"one"]
+
+
+@pytest.mark.parametrize(("durability", "asked", "holds"), ASKED)
+def test_publishing_from_within_is_answered_as_late(
+    make: Make, durability: str, asked: str, holds: str
+) -> None:
+    """As HTTP does it."""
+    core = make(durability)
+    core.create("t").channel("c")
+    core.settle()
+    core.io.hold(CALLS[holds])
+    outcomes: list[str | None] = []
+    Publisher(core.home).publish(b"t", [b"one", b"two"], 0, asked, outcomes.append)
+    parked(core)
+    assert outcomes == []
+    core.io.release()
+    core.settle()
+    assert outcomes == [None]
+    assert bodies(core) == [b"one", b"two"]
+    assert bodies(killed(make, core, durability)) == [b"one", b"two"]
+
+
+def test_only_whoever_asks_waits(make: Make) -> None:
+    """And those behind it, until it is answered: messages keep their order."""
+    core = make("memory")
+    core.create("t").channel("c")
+    plain, careful, behind = core.client(), core.client(durability="fsync"), core.client()
+    core.io.hold("fdatasync")
+    assert plain.publish("t", b"0") == OK
+    careful.send(b"PUB t\n\0\0\0\0011")
+    parked(core)
+    behind.send(b"PUB t\n\0\0\0\0012")
+    core.home.run_turn(core.now, core.wall)
+    assert careful.answer() is behind.answer() is None
+    core.io.release()
+    core.settle()
+    assert careful.answer() == behind.answer() == OK
+    before = core.io.calls_made("pwrite")
+    assert plain.publish("t", b"3") == behind.publish("t", b"4") == OK
+    assert core.io.calls_made("pwrite") == before
+    assert bodies(core) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("asked", ["os", "fsync"])
+def test_what_was_asked_for_is_there_after_a_kill(make: Make, asked: str) -> None:
+    """And so are the channels that were to have it, whatever metadata say."""
+    core = make("memory")
+    core.create("t").channel("c")
+    core.create("t").channel("gone")
+    plain, careful = core.client(), core.client(durability=asked)
+    assert plain.publish("t", b"risked") == OK
+    core.topic("t").delete_channel("gone")
+    assert careful.publish("t", b"one") == OK
+    core.create("t").channel("d")
+    assert plain.publish("t", b"risked") == OK
+    assert careful.ask(mpub("t", [b"two", b"three"])) == OK
+    assert plain.publish("t", b"risked") == plain.publish("t", b"risked", delay=60_000) == OK
+    assert careful.publish("t", b"later", delay=60_000) == OK
+    again = killed(make, core, "memory", later=SECOND)
+    assert sorted(again.topic("t").channels) == ["c", "d"]
+    assert bodies(again, channel="c") == [b"one", b"two", b"three"]
+    assert bodies(again, channel="d") == [b"two", b"three"]
+    assert again.counters("t", "c")["deferred_count"] == 1
+
+
+def test_who_is_there_is_written_again_when_all_was_gone(make: Make) -> None:
+    """A topic of class memory forgets its journal with its last record."""
+    core = make("memory", log_options={"max_bytes_per_file": 1000})
+    core.create("t").channel("c")
+    careful = core.client(durability="os")
+    consumer = core.client().subscribe("t", "c", 1)
+    for _ in range(2):
+        assert careful.publish("t", b"x" * 900) == OK
+        (message,) = received(consumer)
+        consumer.finish(message.id)
+        core.settle()
+    core.create("t").channel("d")
+    consumer.send(b"CLS\n")
+    core.settle()
+    assert careful.publish("t", b"last") == OK
+    again = killed(make, core, "memory")
+    assert bodies(again, channel="d") == [b"last"]
+
+
+def test_what_is_asked_for_needs_a_disk(make: Make) -> None:
+    core = make("memory")
+    plain, careful = core.client(), core.client(durability="os")
+    outcomes: list[str | None] = []
+    core.shard.set_refusal("no room")
+    assert careful.publish("t", b"x") == (ERROR, b"E_PUB_FAILED PUB failed no room")
+    Publisher(core.home).publish(b"t", [b"x"], 0, "os", outcomes.append)
+    assert outcomes == ["no room"]
+    assert plain.publish("t", b"x") == OK
+    assert core.counters("t")["message_count"] == 1
+
+
+def test_it_holds_wherever_the_client_goes(make: Make) -> None:
+    """To the owner of its topic, by a stream or with its socket."""
+    core = make("memory")
+    core.create("t").channel("c")
+    careful = core.client(durability="fsync")
+    core.settle()
+    state, unread, unsent = careful.session.pack()
+    moved, far_end = BytesTransport(core.home), BytesTransport(core.home)
+    moved.client.unpack(state, unread, unsent)
+    known = {"authed": False, "auth_identity": "", "auth_identity_url": "", "tls": None}
+    known |= {"snappy": False, "deflate": False, "lenient": False}
+    far_end.client.adopt_hello(state | known)
+    far_end.feed(b"  V2")
+    for transport in (moved, far_end):
+        core.io.hold("fdatasync")
+        transport.feed(b"PUB t\n\0\0\0\1x")
+        parked(core)
+        assert transport.sent() == b""
+        core.io.release()
+        core.settle()
+        assert transport.sent().endswith(b"OK")
+
+
+def test_asking_again(make: Make) -> None:
+    core = make("memory")
+
+    def ask(**fields: object) -> bytes:
+        text = json.dumps(fields).encode()
+        kind, answer = client.ask(b"IDENTIFY\n", struct.pack(">i", len(text)), text) or (None, b"")
+        assert kind == RESPONSE
+        return answer
+
+    client = core.client(durability="fsync")
+    assert ask() == b"OK"
+    assert client.session.durability == 2
+    assert b"durability" not in ask(feature_negotiation=True)
+    assert ask(feature_negotiation=True, durability="os").endswith(b',"durability":"os"}')
+    assert client.session.durability == 1
+    assert ask(durability="memory") == b"OK"
+    assert client.session.durability == 0
 
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
@@ -267,7 +426,7 @@ def test_a_topic_that_goes_while_publishes_wait(make: Make) -> None:
 def test_ephemeral_topics_are_never_on_disk(make: Make) -> None:
     core = make("fsync")
     core.create("t#ephemeral").channel("c")
-    assert core.client().publish("t#ephemeral", b"x") == OK
+    assert core.client(durability="fsync").publish("t#ephemeral", b"x") == OK
     assert core.topic("t#ephemeral").durability == "memory"
     assert core.files() == []
 

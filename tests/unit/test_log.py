@@ -952,15 +952,28 @@ def test_an_unreadable_segment_does_not_hide_the_others(tmp_path):
 def test_survivors_of_a_crash_are_seen_as_such(tmp_path):
     disk = Disk(tmp_path)
     disk.wrote(messages(50, 20, 8))
-    disk.wrote([message(seq, 8) for seq in (3, 9, 20, 21, 40)], flags=SURVIVORS)
+    copies = [message(seq, 8)._replace(copy=True) for seq in (3, 9, 20, 21, 40)]
+    disk.wrote(copies, flags=SURVIVORS)
+    disk.wrote(messages(41, 1, 8))
     disk.wrote(messages(70, 20, 8))
     disk.stop()
     found = recovered(tmp_path)[1]
     assert [one[:4] for one in recovered_runs(found)] == [
         (50, 69, 20, 0),
         (3, 40, 5, SURVIVORS),
+        (41, 41, 1, 0),
         (70, 89, 20, 0),
     ]
+
+
+def test_few_records_with_gaps_are_no_survivors(tmp_path):
+    """What only some publishers asked to have on disk."""
+    disk = Disk(tmp_path)
+    for seq in (1, 3, 9):
+        disk.wrote([message(seq)])
+    disk.stop()
+    found = recovered(tmp_path)[1]
+    assert [one[:4] for one in recovered_runs(found)] == [(seq, seq, 1, 0) for seq in (1, 3, 9)]
 
 
 def test_what_was_written_again_is_right_where_it_was_written_last(tmp_path):

@@ -1,0 +1,99 @@
+"""Durability that one publisher asks for, in topics of class memory, wherever they are."""
+
+import os
+import signal
+from collections import Counter
+
+import psutil
+import pytest
+from conftest import Starter
+from crowd import homes, owners
+from daemon import Nsqd
+from talk import Conn
+from web import eventually
+
+TOPICS = [f"t{number}" for number in range(6)]
+
+
+def careful(daemon: Nsqd, durability: str = "fsync") -> Conn:
+    conn = daemon.connect()
+    assert conn.negotiate(durability=durability)["durability"] == durability
+    return conn
+
+
+def kill_all(daemon: Nsqd) -> None:
+    os.killpg(daemon.process.pid, signal.SIGKILL)
+    daemon.wait()
+    daemon.hang_up()
+    daemon.start()
+
+
+def holds(daemon: Nsqd, topic: str, bodies: Counter[bytes]) -> bool:
+    """Whether the channel has these messages and no others."""
+    conn = daemon.connect().sub(topic, "c", rdy=2500)
+    found = Counter(message.body for message in conn.take(bodies.total()))
+    daemon.web.await_counts(topic, "c", depth=0, in_flight_count=0)
+    return found == bodies
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_what_was_asked_for_survives_the_end_of_all(nsqd: Starter, durability: str) -> None:
+    daemon = nsqd()
+    web = daemon.web
+    for topic in [*TOPICS, "risked"]:
+        web.create(topic, "c")
+    conn = careful(daemon, durability)
+    for topic in TOPICS:
+        web.pub(topic, b"pub", durability=durability)
+        answer = web.post("/mpub", b"mpub 1\nmpub 2", topic=topic, durability=durability)
+        assert answer.body == b"OK"
+        conn.pub(topic, b"PUB")
+        conn.mpub(topic, [b"MPUB 1", b"MPUB 2"])
+        conn.dpub(topic, 3_600_000, b"DPUB")
+    daemon.connect().pub("risked", b"not asked for")
+    kill_all(daemon)
+    for topic in TOPICS:
+        assert daemon.web.counts(topic, "c")["deferred_count"] == 1
+        bodies = [b"pub", b"mpub 1", b"mpub 2", b"PUB", b"MPUB 1", b"MPUB 2"]
+        assert holds(daemon, topic, Counter(bodies))
+    assert daemon.web.counts("risked", "c")["depth"] == 0, "there is nothing to be asked for"
+
+
+def test_owners_that_are_known_already_learn_of_it(nsqd: Starter) -> None:
+    daemon = nsqd()
+    for topic in TOPICS:
+        daemon.web.create(topic, "c")
+    conn = daemon.connect()
+    for topic in TOPICS:
+        conn.pub(topic, b"risked")
+    conn.identify(durability="os")
+    for topic in TOPICS:
+        conn.pub(topic, b"kept")
+    kill_all(daemon)
+    for topic in TOPICS:
+        assert holds(daemon, topic, Counter([b"kept"]))
+
+
+def test_it_moves_with_the_session(starter: Starter) -> None:
+    daemon = starter(workers=2, move_sessions=True)
+    for topic in TOPICS:
+        daemon.web.create(topic, "c")
+    served_by = owners(2, TOPICS)
+    pids = daemon.workers()
+    conn = careful(daemon, "os")
+    (home,) = homes(daemon, [conn], pids)
+    topic = next(topic for topic in TOPICS if served_by[topic] != home)
+    body = bytes(100_000)
+    published = 0
+
+    def moved() -> bool:
+        nonlocal published
+        conn.pub(topic, *[body] * 12)
+        published += 12
+        return bool(daemon.home_of(conn) == pids[served_by[topic]])
+
+    eventually(moved, 30)
+    conn.pub(topic, b"moved")
+    assert psutil.pid_exists(pids[home])
+    kill_all(daemon)
+    assert holds(daemon, topic, Counter({body: published, b"moved": 1}))
