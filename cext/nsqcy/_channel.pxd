@@ -143,6 +143,7 @@ cdef class Channel:
     cdef Holding *holdings
     cdef Turnstile ready[3]                 # rings by locality
     cdef readonly list consumers
+    cdef bint bridged                       # of `skipped`, some were found missing by a start
     cdef uint64_t replay_end                # before it, records with a delay are not deferred again
     cdef uint64_t born_seq                  # fan-out position when it was created
     cdef readonly uint64_t carried          # messages it had before: from a restart

@@ -350,6 +350,10 @@ cdef class Channel:
                 self.skip_holes()
             if not self.window.settle(&self.cursor) or self.cursor.seq >= self.window.fanout.seq:
                 if self.cursor.seq >= self.window.fanout.seq:
+                    if self.bridged:
+                        # So many more than it was thought to have been given back.
+                        self.carried += self.skipped
+                        self.bridged = False
                     self.skipped = 0
                 return NULL
             block = self.cursor.block

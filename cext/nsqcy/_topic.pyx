@@ -1195,6 +1195,7 @@ cdef class Topic(Window):
             if saved is not None:
                 self.place_cursor(&channel.cursor, saved.cursor)
                 channel.skipped = saved.skipped
+                channel.bridged = channel.cursor.seq > saved.cursor
                 channel.replay_end = saved.replay_end
                 for start, end in saved.finished:
                     channel.add_finished(start, end)
