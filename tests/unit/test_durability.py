@@ -163,8 +163,17 @@ def test_what_was_asked_for_is_there_after_a_kill(make: Make, asked: str) -> Non
     assert again.counters("t", "c")["deferred_count"] == 1
 
 
+def test_who_is_there_is_written_before_the_first(make: Make) -> None:
+    core = make("memory")
+    core.create("t").channel("c")
+    assert core.client(durability="os").publish("t", b"one") == OK
+    again = killed(make, core, "memory")
+    assert list(again.topic("t").channels) == ["c"]
+    assert bodies(again) == [b"one"]
+
+
 def test_who_is_there_is_written_again_when_all_was_gone(make: Make) -> None:
-    """A topic of class memory forgets its journal with its last record."""
+    """A topic of class memory keeps no journal while it has nothing on disk."""
     core = make("memory", log_options={"max_bytes_per_file": 1000})
     core.create("t").channel("c")
     careful = core.client(durability="os")
@@ -174,9 +183,9 @@ def test_who_is_there_is_written_again_when_all_was_gone(make: Make) -> None:
         (message,) = received(consumer)
         consumer.finish(message.id)
         core.settle()
-    core.create("t").channel("d")
     consumer.send(b"CLS\n")
-    core.settle()
+    core.advance(15 * SECOND)
+    core.create("t").channel("d")
     assert careful.publish("t", b"last") == OK
     again = killed(make, core, "memory")
     assert bodies(again, channel="d") == [b"last"]
