@@ -106,6 +106,8 @@ class Trial:
     def is_drained(self) -> bool:
         """Nothing is queued, in flight or deferred."""
         figures = [self.daemon.web.counts(topic) for topic in TOPICS]
+        if not all(figures):
+            return False  # its worker is on its way back
         channels = [channel for each in figures for channel in each["channels"]]
         return not any(each["depth"] for each in [*figures, *channels]) and not any(
             each["in_flight_count"] or each["deferred_count"] for each in channels
