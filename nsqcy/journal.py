@@ -83,6 +83,10 @@ class ChannelState:
 class TopicState:
     """A topic as a start finds it. `delayed` are records of its own backlog that carry a delay
     (their `due` is the delay); `holes` are ranges [first, end) of records that no channel gets.
+
+    Nothing was published after it if `clean`. `boot` names the boot of the machine that it was
+    written in and `durability` is the class of the topic then, by its number: they tell whether
+    something may have been lost since.
     """
 
     log_id: bytes
@@ -92,6 +96,9 @@ class TopicState:
     channels: tuple[ChannelState, ...] = ()
     delayed: bytes = b""
     holes: tuple[tuple[int, int], ...] = ()
+    clean: bool = False
+    boot: bytes = bytes(16)
+    durability: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +119,15 @@ _SECTION = struct.Struct("<HHI")  # type, 0, bytes that follow
 _TOPIC = struct.Struct("<16sQQHHI")  # log_id, next_seq, fanout_seq, flags, 0, 0
 _CHANNEL = struct.Struct("<QQHHI")  # cursor, skipped, flags, bytes of name, 0
 _HOLE = struct.Struct("<QQ")  # first, end
+_ORIGIN = struct.Struct("<16sHHI")  # boot, durability, 0, 0
 _FINISHED = struct.Struct("<HHI")  # bytes of name, 0, 0
 _REPLAY = struct.Struct("<HHIQ")  # bytes of name, 0, 0, end
 _DELTA = struct.Struct("<HHHHQ")  # kind, version, flags, bytes of name, value
 
 _SECTION_TOPIC, _SECTION_DELAYED, _SECTION_CHANNEL, _SECTION_HOLES = 1, 2, 3, 4
-_SECTION_FINISHED, _SECTION_REPLAY = 5, 6
+_SECTION_FINISHED, _SECTION_REPLAY, _SECTION_ORIGIN = 5, 6, 7
 _SECTION_OPTIONAL = 0x8000  # a reader that does not know it may skip it
-_PAUSED = 1
+_PAUSED, _CLEAN = 1, 2
 
 
 def _pack_ranges(ranges: Iterable[tuple[int, int]]) -> bytes:
@@ -134,9 +142,12 @@ def _section(kind: int, *payload: bytes) -> tuple[bytes, ...]:
 def encode_snapshot(state: TopicState) -> bytes:
     """The journal's first entry."""
     parts = [_HEAD.pack(Kind.SNAPSHOT, VERSION)]
-    flags = _PAUSED if state.paused else 0
+    flags = (_PAUSED if state.paused else 0) | (_CLEAN if state.clean else 0)
     topic = _TOPIC.pack(state.log_id, state.next_seq, state.fanout_seq, flags, 0, 0)
     parts.extend(_section(_SECTION_TOPIC, topic))
+    if state.boot != bytes(16):
+        origin = _ORIGIN.pack(state.boot, state.durability, 0, 0)
+        parts.extend(_section(_SECTION_ORIGIN, origin))
     if state.delayed:
         parts.extend(_section(_SECTION_DELAYED, state.delayed))
     if state.holes:
@@ -246,12 +257,23 @@ def decode_snapshot(data: bytes) -> TopicState:
     channels: dict[str, ChannelState] = {}
     finished: dict[str, tuple[tuple[int, int], ...]] = {}
     replays: dict[str, int] = {}
+    boot, durability = bytes(16), 0
     for kind, raw in _sections(data):
         if kind == _SECTION_TOPIC:
             if len(raw) != _TOPIC.size:
                 raise JournalError("the topic section has a wrong size")
             log_id, next_seq, fanout_seq, flags, _, _ = _TOPIC.unpack(raw)
-            state = TopicState(log_id, next_seq, fanout_seq, bool(flags & _PAUSED))
+            state = TopicState(
+                log_id,
+                next_seq,
+                fanout_seq,
+                bool(flags & _PAUSED),
+                clean=bool(flags & _CLEAN),
+            )
+        elif kind == _SECTION_ORIGIN:
+            if len(raw) != _ORIGIN.size:
+                raise JournalError("the origin has a wrong size")
+            boot, durability, _, _ = _ORIGIN.unpack(raw)
         elif kind == _SECTION_DELAYED:
             delayed = _entries(raw)
         elif kind == _SECTION_HOLES:
@@ -273,7 +295,9 @@ def decode_snapshot(data: bytes) -> TopicState:
         replace(one, finished=finished.get(one.name, ()), replay_end=replays.get(one.name, 0))
         for one in channels.values()
     )
-    return replace(state, channels=whole, delayed=delayed, holes=holes)
+    return replace(
+        state, channels=whole, delayed=delayed, holes=holes, boot=boot, durability=durability
+    )
 
 
 def decode_delta(data: bytes) -> Delta:

@@ -1,11 +1,12 @@
 # Compaction: what entries still need of mostly dead blocks is copied, over many turns.
 #
-#   IDLE ──► LOAD ──► GATHER ──► COPY ──► WRITE ──► REDIRECT ──► IDLE
+#   IDLE ──► LOAD ──► GATHER ──► COPY ──► WRITE ──► AWAIT ──► REDIRECT ──► IDLE
 #
 #   LOAD      blocks that are on disk only are read back
 #   GATHER    every entry of the channels is visited; the blocks learn which records are needed
 #   COPY      block by block, in the order of records: those are copied to survivor blocks
 #   WRITE     if some of it was on disk: the copies are given to the log
+#   AWAIT     until they are written; if one cannot be, everything stays where it was
 #   REDIRECT  every entry is visited again and pointed at its copy
 #
 # Entries come and go meanwhile. One that a walk has missed goes on with its block, which stays for
@@ -23,7 +24,8 @@ cdef enum Stage:
     GATHER = 2
     COPY = 3
     WRITE = 4
-    REDIRECT = 5
+    AWAIT = 5
+    REDIRECT = 6
 
 
 # Where a record lies in its block, and where its copy lies.
@@ -57,6 +59,8 @@ cdef class Compaction:
     cdef int add(self, Block *block) except -1
     cdef bint begin(self, list channels) except -1
     cdef bint loaded(self) noexcept
+    cdef bint written(self) noexcept
+    cdef bint waits(self) noexcept
     cdef int step(self, int budget) except? -1
     cdef int finish(self) except -1
     cdef void stop(self) noexcept

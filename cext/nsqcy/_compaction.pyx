@@ -124,16 +124,40 @@ cdef class Compaction:
         self.enter(GATHER)
         return True
 
+    cdef bint written(self) noexcept:
+        """A write of copies has ended; whether there is something to do now. No entry is pointed at
+        a copy that is not on disk if its record was."""
+        cdef Block *target
+        cdef uint32_t i
+        if self.stage != AWAIT:
+            return False
+        for i in range(self.count):
+            target = (<Moves *>self.blocks[i].moves).target
+            if target == NULL or target.stored == target.size:
+                continue
+            if target.written < target.size:
+                self.stop()
+            return False
+        self.enter(REDIRECT)
+        return True
+
+    cdef bint waits(self) noexcept:
+        """Whether the next step is not its own."""
+        return self.stage <= LOAD or self.stage == AWAIT
+
     cdef int step(self, int budget) except? -1:
-        """Do a piece of the work; returns what is left of the budget, and the stage is IDLE when
-        all of it is done."""
+        """Do a piece of the work; returns what is left of the budget."""
         cdef Block *block
-        while budget > 0 and self.stage > LOAD:
+        while budget > 0 and not self.waits():
             if self.stage == GATHER or self.stage == REDIRECT:
                 budget = self.walk(budget)
                 continue
             if self.at == self.count:
-                self.enter(WRITE if self.stage == COPY and self.on_disk else REDIRECT)
+                if self.stage == WRITE:
+                    self.enter(AWAIT)
+                    self.written()
+                else:
+                    self.enter(WRITE if self.on_disk else REDIRECT)
                 continue
             block = self.blocks[self.at]
             self.at += 1
@@ -141,8 +165,8 @@ cdef class Compaction:
         return budget
 
     cdef int finish(self) except -1:
-        """Do all that is left to do. Reads must have ended."""
-        while self.stage > LOAD:
+        """Do all that can be done. Reads and writes must have ended."""
+        while not self.waits():
             self.step(INT_MAX)
         return 0
 

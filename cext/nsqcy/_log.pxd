@@ -162,7 +162,7 @@ cdef class Log:
     cdef Segment *_first
     cdef Segment *_last
     cdef Segment *_current
-    cdef uint64_t _last_number
+    cdef uint64_t last_number         # of a segment, here or in a journal
     cdef uint64_t _tasks
     cdef uint64_t _unsynced           # records written since the last sync
     cdef int64_t _synced_at

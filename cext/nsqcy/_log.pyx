@@ -230,8 +230,8 @@ cdef class Log:
         return 0
 
     cdef int _ended(self, Task *task, int error) except -1:
-        """An op is done. A durable run waits for its sync, also when it failed: they are answered in
-        their order."""
+        """An op is done. A durable run waits for its sync, also when it failed: they are answered
+        in their order."""
         if not task.durable:
             return self._finish(task, error)
         task.error = error
@@ -497,7 +497,7 @@ cdef class Log:
         else:
             self._first = segment
         self._last = segment
-        self._last_number = max(self._last_number, number)
+        self.last_number = max(self.last_number, number)
         return segment
 
     cdef int _segment_free(self, Segment *segment) except -1:
@@ -520,7 +520,7 @@ cdef class Log:
         return 0
 
     cdef int _segment_open(self, uint64_t first_seq) except -1:
-        cdef uint64_t number = max(first_seq, self._last_number + 1)
+        cdef uint64_t number = max(first_seq, self.last_number + 1)
         cdef Segment *segment = self._segment_new(number, FILE_CREATE | FILE_PARENT)
         cdef Task *task = self._task(TASK_SEGMENT, segment, NULL)
         cdef SegmentHeader *header = <SegmentHeader *>calloc(1, sizeof(SegmentHeader))

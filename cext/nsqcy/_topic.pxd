@@ -95,6 +95,7 @@ cdef class Topic(Window):
     cdef readonly uint64_t dropped_count    # an ephemeral topic's overflow
     cdef int64_t last_publish
     cdef int64_t next_journal           # not before this
+    cdef bint is_last                   # the journal that is written now is the last word
     cdef bint was_restored              # there is something on disk from before
     cdef Place *places                  # while restoring: blocks in the order of their places
     cdef size_t place_count
@@ -131,6 +132,7 @@ cdef class Topic(Window):
     cdef void wake_channels(self) noexcept
     cdef int compact(self) except -1
     cdef int compact_now(self) except -1
+    cdef int finish_compaction(self) except -1
     cdef void end_compaction(self) noexcept
     cdef void forget_counts(self) noexcept
     cdef void drop_delayed(self) noexcept
@@ -156,6 +158,7 @@ cdef class Topic(Window):
     cdef void place_cursor(self, Cursor *cursor, uint64_t seq) noexcept
     cdef Entry *restored_entry(self, const PackedEntry *packed) except? NULL
     cdef int restore_entries(self, Channel channel, bytes entries) except -1
+    cdef bint is_whole(self, found, state) except -1
     cdef int restore_delayed(self, bytes entries) except -1
     cdef int restore_new_delays(self, uint64_t seq, bint fanned_out) except -1
     cdef int release_unneeded(self) except -1
@@ -184,6 +187,7 @@ cdef class Shard:
     cdef int64_t next_tick
     cdef readonly bint closing
     cdef public int64_t hold_new            # ns a new topic is held at most; 0: not at all
+    cdef public bytes boot                  # names the boot of the machine
     cdef readonly str health                # "OK" or "NOK - reason"
     cdef readonly int64_t health_at         # wall clock, ns
     cdef readonly str refused               # why nothing may be written; None: it may

@@ -10,6 +10,8 @@ nor clocks nor the event loop. The life of a record:
                written it, or synced it, and the publisher is answered then
 """
 
+import os
+
 cimport cython
 from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcpy, memset
@@ -88,6 +90,15 @@ cdef bytes packed_so_far(bytes room, PackedEntry *end):
 
 cdef int64_t SECOND = 1000000000
 cdef int64_t REST = 10 * SECOND     # idle time after which an open block is given back
+
+
+def boot_id():
+    """16 bytes that name this boot of the machine; zeros if it does not say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return bytes.fromhex(file.read().replace("-", ""))
+    except (OSError, ValueError):
+        return bytes(16)
 
 
 cdef int write_done(void *arg, int error) except -1:
@@ -364,7 +375,9 @@ cdef class Topic(Window):
             budget -= 1
             due = self.agenda.now + entry.node.due
             for channel in self.channels.values():
-                channel.defer_record(entry, due)
+                # One that is restored may be younger than the record.
+                if channel.cursor.seq <= entry.seq:
+                    channel.defer_record(entry, due)
             self.delayed_first = entry.next
             if entry.next == NULL:
                 self.delayed_last = NULL
@@ -537,6 +550,8 @@ cdef class Topic(Window):
                 self.undo_pending()
         if write.gated or error == 0:
             self.touch_dirty()
+        if block.flags & SURVIVORS and self.compaction is not None and self.compaction.written():
+            self.shard.compacting.append(self)
         self.check_droppable(block)
         self.unpin(block)
         return 0
@@ -628,7 +643,7 @@ cdef class Topic(Window):
             return 0
         if self.compaction is None:
             self.compaction = Compaction(self)
-        self.compaction.finish()
+        self.finish_compaction()
         block = self.stragglers
         while block != NULL:
             if block.written == 0 and block.refs and not block.flags & SURVIVORS:
@@ -636,6 +651,13 @@ cdef class Topic(Window):
             block = block.next
         if self.compaction.count:
             self.compaction.begin(list(self.channels.values()))
+            self.finish_compaction()
+        return 0
+
+    cdef int finish_compaction(self) except -1:
+        self.compaction.finish()
+        while self.compaction.stage != IDLE:
+            self.shard.io.drain()
             self.compaction.finish()
         return 0
 
@@ -690,6 +712,26 @@ cdef class Topic(Window):
             self.delete_channel(channel.name)
         return 0
 
+    def log_facts(self):
+        """What an operator may ask about the log."""
+        cdef Channel channel
+        cursors = {}
+        for channel in self.channels.values():
+            cursors[channel.name] = channel.cursor.seq
+        return {
+            "topic": self.name,
+            "durability": self.durability,
+            "retention_time": self.retention_time // SECOND,
+            "retention_bytes": self.retention_bytes,
+            "log_id": None if self.log is None else self.log.log_id.hex(),
+            "first_seq": self.first_seq,
+            "fanout_seq": self.fanout.seq,
+            "next_seq": self.visible.seq,
+            "disk_bytes": self.log_bytes,
+            "memory_bytes": self.memory_bytes,
+            "channels": cursors,
+        }
+
     @property
     def log_bytes(self):
         """Bytes of records on disk."""
@@ -707,8 +749,8 @@ cdef class Topic(Window):
         return self.fanout.seq
 
     def seq_at(self, int64_t time):
-        """The first record that was published at `time` (wall clock, ns) or later. None: a block has
-        to be read for that; ask again."""
+        """The first record that was published at `time` (wall clock, ns) or later. None: a block
+        has to be read for that; ask again."""
         cdef Block *block = self.oldest
         cdef Record *record
         cdef uint32_t at
@@ -962,6 +1004,9 @@ cdef class Topic(Window):
             channels=tuple(self.channel_state(channel) for channel in self.channels.values()
                            if not channel.ephemeral),
             delayed=self.pack_delayed(),
+            clean=bool(self.is_last),
+            boot=self.shard.boot,
+            durability=self.promised,
         )
 
     cdef object channel_state(self, Channel channel):
@@ -1078,6 +1123,7 @@ cdef class Topic(Window):
             if self.log._first != NULL or self.log.journal_bytes or self.was_restored:
                 self.close(True)
             return
+        self.is_last = True
         self.write_journal()
 
     cdef bint needs_nothing(self) noexcept:
@@ -1103,6 +1149,9 @@ cdef class Topic(Window):
         state = journal.replay(found.journal)
         names = dict(channels)
         self.was_restored = True
+        if not self.is_whole(found, state):
+            # What readers were told of may be lost, and its seqs will be used again.
+            self.log.log_id = os.urandom(16)
         self.shard.ids.lift(found.max_id)
         for path, offset, text in found.damages:
             self.shard.report_damage(path, offset, text)
@@ -1156,7 +1205,16 @@ cdef class Topic(Window):
         self.least = self.least_seq()
         for channel in self.channels.values():
             channel.carry()
+        self.journal_due = True     # the one there is says that nothing was published since
+        self.touch_dirty()
         self.fan_out()
+
+    cdef bint is_whole(self, found, state) except -1:
+        """Whether everything that was visible is still there."""
+        if state is None or found.damages:
+            return False
+        return (state.clean or state.durability == FSYNC
+                or state.durability == OS and state.boot == self.shard.boot)
 
     cdef int restore_blocks(self, Recovered found, uint64_t least) except -1:
         """Runs on disk become blocks without memory: in the window, or stragglers before it."""
@@ -1246,6 +1304,9 @@ cdef class Topic(Window):
             to.block = to.block.next
         if to.block != NULL and to.block.last_seq < seq:
             to.offset = to.block.size
+        if to.block != NULL and to.seq < to.block.first_seq:
+            # What was before is finished and gone; the journal was too old to say so.
+            to.seq = to.block.first_seq
         self.move_cursor(cursor, &to)
 
     cdef Entry *restored_entry(self, const PackedEntry *packed) except? NULL:
@@ -1253,6 +1314,8 @@ cdef class Topic(Window):
         cdef uint32_t within = 0
         cdef Block *block = self.block_at(packed.segment, packed.offset, &within)
         cdef Entry *entry
+        # That number must never stand for another file: a journal may be older than what it names.
+        self.log.last_number = max(self.log.last_number, packed.segment)
         if block == NULL:
             return NULL
         entry = self.store.new_entry()
@@ -1300,9 +1363,9 @@ cdef class Topic(Window):
         return 0
 
     cdef int restore_new_delays(self, uint64_t seq, bint fanned_out) except -1:
-        """Records with a delay from `seq` on that the journal does not know: it knows those that were
-        on disk when it was written. Where there was a channel to get them their delay began with the
-        publish; else it begins now."""
+        """Records with a delay from `seq` on that the journal does not know: it knows those that
+        were on disk when it was written. Where there was a channel to get them their delay began
+        with the publish; else it begins now."""
         cdef size_t i
         cdef Block *block
         cdef Record *record
@@ -1424,6 +1487,7 @@ cdef class Shard:
         self.ticking = []
         self.compacting = []
         self.health = "OK"
+        self.boot = boot_id()
 
     # -- topics --
 
@@ -1586,7 +1650,7 @@ cdef class Shard:
             except Exception as error:
                 self.report(topic.name, error)
                 topic.compaction.stop()
-            if topic.compaction is None or topic.compaction.stage == IDLE:
+            if topic.compaction is None or topic.compaction.waits():
                 self.compacting.pop(0)
         return 0
 

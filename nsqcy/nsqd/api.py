@@ -12,7 +12,7 @@ from nsqcy._http import Sink
 from nsqcy.errors import HttpError
 from nsqcy.gotext import json_bytes
 from nsqcy.lines import Lines
-from nsqcy.nsqd import config_api
+from nsqcy.nsqd import config_api, places
 from nsqcy.nsqd import mpub as bodies
 from nsqcy.nsqd.backend import Backend, Message, Options, Outcome
 from nsqcy.nsqd.stats import Query
@@ -207,8 +207,41 @@ def _found_topic(found: bool) -> None:
         raise HttpError(404, "TOPIC_NOT_FOUND")
 
 
-def create_channel(api: "Api", request: Request) -> None:
-    _found_channel(api.backend.create_channel(*topic_and_channel(request)))
+def create_channel(api: "Api", request: Request) -> Reply | None:
+    topic, channel = topic_and_channel(request)
+    start = request.params.get("start")
+    if start is not None:
+        return _seek(api, topic, channel, "START", start, create=True)
+    _found_channel(api.backend.create_channel(topic, channel))
+    return None
+
+
+def seek_channel(api: "Api", request: Request) -> Reply:
+    topic, channel = topic_and_channel(request)
+    to = required(request.params, "to")
+    return _seek(api, topic, channel, "TO", to, create=False)
+
+
+def _seek(api: "Api", topic: str, channel: str, param: str, text: str, *, create: bool) -> Reply:
+    try:
+        place = places.parse(text)
+    except ValueError:
+        raise HttpError(400, f"INVALID_{param}: allowed are {places.ALLOWED}") from None
+    if names.is_ephemeral(channel) or names.is_ephemeral(topic):
+        raise HttpError(400, f"INVALID_{param}: what is ephemeral keeps no place in a log")
+    found = api.backend.seek_channel(topic, channel, place, create=create)
+    if found == "CHANNEL_EXISTS":
+        raise HttpError(409, found)
+    if isinstance(found, str):
+        raise HttpError(404, found)
+    return Reply(200, json_bytes({"seq": found}), JSON)
+
+
+def topic_log(api: "Api", request: Request) -> Reply:
+    found = api.backend.topic_log(_any_topic(request))
+    if found is None:
+        raise HttpError(404, "TOPIC_NOT_FOUND")
+    return Reply(200, json_bytes(found), JSON)
 
 
 def delete_channel(api: "Api", request: Request) -> None:
@@ -351,7 +384,9 @@ ROUTES = (
     Route("POST", "/topic/empty", empty_topic, body=ignored),
     Route("POST", "/topic/pause", pause_topic, body=ignored),
     Route("POST", "/topic/unpause", unpause_topic, body=ignored),
+    Route("GET", "/topic/log", topic_log),
     Route("POST", "/channel/create", create_channel, body=ignored),
+    Route("POST", "/channel/seek", seek_channel, body=ignored),
     Route("POST", "/channel/delete", delete_channel, body=ignored),
     Route("POST", "/channel/empty", empty_channel, body=ignored),
     Route("POST", "/channel/pause", pause_channel, body=ignored),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 from nsqcy._http import Sink
+from nsqcy.nsqd.places import Place
 from nsqcy.nsqd.stats import Query
 from nsqcy.options import Value
 from nsqcy.web.pprof import Inspected
@@ -14,6 +15,7 @@ from nsqcy.web.router import Limits
 
 Message = bytes | memoryview
 Outcome = Literal["ok", "TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"]
+Sought = int | Literal["TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "CHANNEL_EXISTS"]
 Done = Callable[[str | None], None]
 
 
@@ -45,6 +47,13 @@ class Backend(Inspected, Protocol):
     def delete_channel(self, topic: str, channel: str) -> Outcome: ...
     def empty_channel(self, topic: str, channel: str) -> Outcome: ...
     def pause_channel(self, topic: str, channel: str, paused: bool) -> Outcome: ...
+
+    def seek_channel(self, topic: str, channel: str, place: Place, *, create: bool) -> Sought:
+        """Have a channel go on at a place in its topic's log, or create one there. The sequence
+        number that it begins with, or why not."""
+
+    def topic_log(self, topic: str) -> dict[str, Any] | None:
+        """What is known of a topic's log; None if there is no such topic."""
 
     def stats(self, query: Query) -> bytes:
         """The page of /stats in the form asked for."""

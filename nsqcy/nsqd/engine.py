@@ -31,10 +31,11 @@ from nsqcy._transport import Loop, accept_move, accept_socket, accept_stream
 from nsqcy.log import Log
 from nsqcy.nsqd import gathering, stats
 from nsqcy.nsqd.api import Api, tls_required
-from nsqcy.nsqd.backend import Message, Outcome
+from nsqcy.nsqd.backend import Message, Outcome, Sought
 from nsqcy.nsqd.census import Census
 from nsqcy.nsqd.negotiate import negotiate
 from nsqcy.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
+from nsqcy.nsqd.places import Place
 from nsqcy.nsqd.rounds import Rounds
 from nsqcy.nsqd.stats import Query
 from nsqcy.nsqd.turns import Turns
@@ -47,6 +48,7 @@ from nsqcy.web.http import HttpServer, Make
 if TYPE_CHECKING:
     from nsqcy.nsqd import tls
 
+READING = 0.002  # seconds between two looks whether a block of a log was read
 ASK_TIMEOUT = 5.0  # seconds another worker may take to answer
 NO_ANSWER = "the master does not answer"
 GATHER_TIMEOUT = 15.0  # and the master, for a round under way and the next one
@@ -435,6 +437,29 @@ class Engine:
         found.channel(channel)
         return "ok"
 
+    def on_seek_channel(
+        self, topic: str, channel: str, seq: int, time: int | None, create: bool
+    ) -> Sought:
+        found = self._topic(topic)
+        while found is not None and time is not None:
+            there = found.seq_at(time)
+            if there is not None:
+                seq, time = there, None
+                continue
+            gevent.sleep(READING)
+            found = self._topic(topic)
+        if found is None:
+            return "TOPIC_NOT_FOUND"
+        if create == (channel in found.channels):
+            return "CHANNEL_EXISTS" if create else "CHANNEL_NOT_FOUND"
+        if create:
+            found.channel(channel)
+        return found.seek(channel, seq)
+
+    def on_topic_log(self, topic: str) -> dict[str, Any] | None:
+        found = self._topic(topic)
+        return None if found is None else found.log_facts()
+
     def on_delete_channel(self, topic: str, channel: str) -> Outcome:
         return self._on_channel(topic, channel, lambda found: found.delete_channel(channel))
 
@@ -500,6 +525,16 @@ class Engine:
 
     def create_channel(self, topic: str, channel: str) -> Outcome:
         return self._at_owner(topic, "create_channel", channel=channel) or "TOPIC_NOT_FOUND"
+
+    def seek_channel(self, topic: str, channel: str, place: Place, *, create: bool) -> Sought:
+        found = self._at_owner(
+            topic, "seek_channel", channel=channel, create=create, **place._asdict()
+        )
+        return "TOPIC_NOT_FOUND" if found is None else found
+
+    def topic_log(self, topic: str) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = self._at_owner(topic, "topic_log")
+        return found
 
     def delete_channel(self, topic: str, channel: str) -> Outcome:
         return self._at_owner(topic, "delete_channel", channel=channel) or "TOPIC_NOT_FOUND"

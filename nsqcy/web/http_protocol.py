@@ -665,6 +665,7 @@ _REASONS: Final = {
     400: "Bad Request",
     403: "Forbidden",
     404: "Not Found",
+    409: "Conflict",
     405: "Method Not Allowed",
     413: "Request Entity Too Large",
     500: "Internal Server Error",

@@ -326,3 +326,71 @@ def test_ephemeral_topics_are_never_on_disk(make: Make) -> None:
     assert core.client().publish("t#ephemeral", b"x") == OK
     assert core.topic("t#ephemeral").durability == "memory"
     assert core.files() == []
+
+
+def log_id(core: Core) -> str:
+    core.settle()
+    found = core.topic("t").log_facts()["log_id"]
+    assert isinstance(found, str)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("durability", "rebooted", "same"),
+    [
+        ("memory", False, False),
+        ("os", False, True),
+        ("os", True, False),
+        ("fsync", False, True),
+        ("fsync", True, True),
+    ],
+)
+def test_a_log_that_may_have_lost_something_is_another_log(
+    make: Make, durability: str, rebooted: bool, same: bool
+) -> None:
+    """Sequence numbers that were seen are used again."""
+    core = make(durability, mem_queue_size=0)
+    core.create("t").channel("c")
+    assert core.client().publish("t", b"one") == OK
+    core.advance(3 * SECOND)
+    assert core.client().publish("t", b"two") == OK
+    old = log_id(core)
+    if rebooted:
+        core.shard.boot = b"the boot before "
+        core.create("t").channel("d")
+        core.advance(3 * SECOND)
+    assert (log_id(killed(make, core, durability)) == old) == same
+
+
+def test_a_clean_exit_keeps_the_log(make: Make, tmp_path: Path) -> None:
+    core = make("memory")
+    core.create("t").channel("c")
+    assert core.client().publish("t", b"one") == OK
+    old = log_id(core)
+    core.save()
+    core.close = lambda: None  # type: ignore[method-assign]
+    again = make("memory", core.path)
+    again.shard.load_topic(b"t", False, {})
+    assert log_id(again) == old
+    # But it is not clean for ever.
+    assert again.client().publish("t", b"two") == OK
+    assert log_id(killed(make, again, "memory")) != old
+
+
+def test_counts_are_right_where_the_journal_is_older_than_the_files(make: Make) -> None:
+    """Segments that everybody is done with go at once; the journal learns of it later."""
+    core = make("os", log_options={"max_bytes_per_file": 16_000, "sync_timeout": 10 * SECOND})
+    core.create("t").channel("c")
+    client = core.client()
+    for n in range(30):
+        assert client.publish("t", b"%02d" % n * 2500) == OK
+    core.advance(11 * SECOND)
+    consumer = core.client().subscribe("t", "c", 20)
+    for each in received(consumer)[:20]:
+        consumer.finish(each.id)
+    core.settle()
+    again = killed(make, core, "os")
+    depth = again.counters("t", "c")["depth"]
+    channel = again.topic("t").channels["c"]
+    assert channel.ledger()["received"] == depth < 30
+    assert len(bodies(again)) == depth

@@ -50,6 +50,9 @@ topics = st.builds(
     st.lists(channels, max_size=4, unique_by=lambda channel: channel.name).map(tuple),
     entry_lists.map(pack_entries),
     ranges,
+    st.booleans(),
+    st.binary(min_size=16, max_size=16).filter(any),
+    st.integers(0, 2),
 )
 deltas = st.one_of(
     st.builds(Delta, st.just(Kind.CHANNEL_CREATED), names, u64, st.booleans()),
