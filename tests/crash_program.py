@@ -13,8 +13,10 @@ from pathlib import Path
 from random import Random
 
 from nsqcy._io import IoThread
+from nsqcy._log_probe import scan_segment
 from nsqcy.policies import Policies, TopicPolicy
 from tests.core import ERROR, RESPONSE, SECOND, Client, Core, Delivery, mpub
+from tests.diskformat import walk
 from tests.recorded_disk import RecordedDisk
 
 POLICIES = Policies(
@@ -98,6 +100,7 @@ class Program:
             "sync_every": 2500,
             "sync_timeout": 2 * SECOND,
         }
+        self.names: dict[tuple[bytes, int], bytes] = {}  # log_id and seq of what was acknowledged
         self.memory = self.chance.choice([0, 3, 10000])
         self.core = self.start(self.folder())
 
@@ -414,6 +417,7 @@ class Program:
             before.lose_power(len(before.calls), folder, self.chance)
         else:
             before.kill(len(before.calls), folder)
+        self.name_messages(folder, self.now)
         self.forget("om" if power else "m")
         self.go_back()
         self.disconnect()
@@ -490,6 +494,7 @@ class Program:
         else:
             self.disk.kill(cut, image, self.chance)
         moment = self.base + cut
+        self.name_messages(image, moment)
         now = self.metadata(moment)
         metadata = self.chance.choice([self.noted, now])
         core = self.load(image, metadata, later=self.chance.choice([0, 30]) * SECOND)
@@ -500,6 +505,18 @@ class Program:
             core.close()
         finally:
             shutil.rmtree(image)
+
+
+    def name_messages(self, folder: Path, moment: int) -> None:
+        """A log_id and a seq name one message for ever."""
+        for path in folder.glob("f*.topic/*.seg"):
+            data = path.read_bytes()
+            for _, _, _, _, at, size in scan_segment(data)[0]:
+                for one in walk(data[at : at + size]):
+                    acked = self.messages[one.message.body].acked
+                    if acked is not None and acked <= moment:
+                        name = (data[16:32], one.message.seq)
+                        assert self.names.setdefault(name, one.message.body) == one.message.body
 
 
 class Checked:
