@@ -185,7 +185,7 @@ def judge(stored: Stored, path: Path, name: str, touched: Callable[[int, int], b
     for file, data in before.items():
         needed = {b for b, place in stored.places.items() if place[0] == file} - lost
         needed &= stored.owed["c"] | stored.owed["d"]
-        assert after.get(file) == data or not needed and file not in after, file
+        assert after.get(file) == data or (not needed and file not in after), file
     found = consumed(core)
     for channel, owed in stored.owed.items():
         missing = owed - found[channel]

@@ -1,7 +1,7 @@
 """Whatever is lost with the power, and whenever: what was acknowledged as `fsync` is there.
 
-And whenever all processes are killed: what was acknowledged as `os` or `fsync` is there. Programs and
-chances are numbered, so a failure is repeated by its number.
+And whenever all processes are killed: what was acknowledged as `os` or `fsync` is there. Programs
+and chances are numbered, so a failure is repeated by its number.
 """
 
 import errno
@@ -12,7 +12,7 @@ import pytest
 
 from nsqcy._io import IoThread
 from tests.core import RESPONSE, Core
-from tests.crash_program import POLICIES, Program
+from tests.crash.program import POLICIES, Program
 from tests.recorded_disk import RecordedDisk
 
 ACTIONS = 25

@@ -261,7 +261,7 @@ def test_a_full_disk_refuses_and_heals(make: Make, durability: str) -> None:
 
 @pytest.mark.parametrize("jump", [-3600 * SECOND, 3600 * SECOND])
 def test_the_wall_clock_jumps(make: Make, jump: int) -> None:
-    """Delays are measured by the other clock while it runs; over a restart there is only this one."""
+    """Delays are measured by the other clock; over a restart there is only this one."""
     core = make("os")
     core.create("t").channel("c")
     assert core.client().publish("t", b"soon", delay=60_000) == OK

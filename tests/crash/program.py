@@ -15,13 +15,11 @@ from random import Random
 from nsqcy._io import IoThread
 from nsqcy._log_probe import scan_segment
 from nsqcy.policies import Policies, TopicPolicy
-from tests.core import ERROR, RESPONSE, SECOND, Client, Core, Delivery, mpub
+from tests.core import EPOCH, ERROR, RESPONSE, SECOND, Client, Core, Delivery, mpub
 from tests.diskformat import walk
 from tests.recorded_disk import RecordedDisk
 
-POLICIES = Policies(
-    TopicPolicy(), [("f*", {"durability": "fsync"}), ("o*", {"durability": "os"})]
-)
+POLICIES = Policies(TopicPolicy(), [("f*", {"durability": "fsync"}), ("o*", {"durability": "os"})])
 TOPICS = ["f0", "f0", "f1", "f2", "o0", "m0"]
 CHANNELS = ["a", "b", "c"]
 READY = 2500
@@ -102,7 +100,7 @@ class Program:
         }
         self.names: dict[tuple[bytes, int], bytes] = {}  # log_id and seq of what was acknowledged
         self.memory = self.chance.choice([0, 3, 10000])
-        self.core = self.start(self.folder())
+        self.start(self.folder())
 
     # ---- the core ----
 
@@ -110,16 +108,15 @@ class Program:
         self.generations += 1
         return self.path / f"data{self.generations}"
 
-    def start(self, folder: Path, later: int = 0) -> Core:
+    def start(self, folder: Path, wall: int = EPOCH) -> None:
         folder.mkdir(exist_ok=True)
         self.disk = RecordedDisk(folder)
-        core = self.load(folder, self.noted, later)
-        return core
+        self.core = self.load(folder, self.noted, wall)
 
-    def load(self, folder: Path, metadata: dict[str, dict[str, bool]], later: int = 0) -> Core:
+    def load(self, folder: Path, metadata: dict[str, dict[str, bool]], wall: int) -> Core:
+        """A core that has taken up what is in a folder, at whatever monotonic time."""
         io = IoThread(faults=True, stepped=True)
         io.record()
-        wall = self.core.wall + later if hasattr(self, "core") else 1_700_000_000 * SECOND
         core = Core(
             folder,
             io=io,
@@ -455,7 +452,7 @@ class Program:
     def begin(self, folder: Path, keep: bool) -> None:
         self.noted = self.metadata(self.now)
         calls, before = self.disk.calls, self.disk.before
-        self.core = self.start(folder, later=self.chance.choice([0, 1, 30]) * SECOND)
+        self.start(folder, self.core.wall + self.chance.choice([0, 1, 30]) * SECOND)
         if keep:
             self.disk.calls, self.disk.before = calls, before
         else:
@@ -497,7 +494,7 @@ class Program:
         self.name_messages(image, moment)
         now = self.metadata(moment)
         metadata = self.chance.choice([self.noted, now])
-        core = self.load(image, metadata, later=self.chance.choice([0, 30]) * SECOND)
+        core = self.load(image, metadata, self.core.wall + self.chance.choice([0, 30]) * SECOND)
         core.settle()
         problems(core)
         try:
@@ -505,7 +502,6 @@ class Program:
             core.close()
         finally:
             shutil.rmtree(image)
-
 
     def name_messages(self, folder: Path, moment: int) -> None:
         """A log_id and a seq name one message for ever."""
