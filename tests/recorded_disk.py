@@ -93,7 +93,7 @@ class File:
                 first, end = change.offset, change.offset + len(change.data)
                 touched = range(first - first % SECTOR, end, SECTOR)
             else:
-                touched = range(0, 0)
+                touched = range(0)
             for at in touched:
                 versions.setdefault(at, [bytes(content[at : at + SECTOR])])
             change.apply(content)

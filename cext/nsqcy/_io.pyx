@@ -317,7 +317,7 @@ cdef class IoThread:
         self.faults.recording = 1
 
     def recorded(self):
-        """The calls since record() or the last recorded(), in their order, that changed something:
+        """Calls since record(), or since this was asked last, that may have changed something:
         (name, fd, path, to, data, offset, flags, error). An offset of an ftruncate is the size."""
         cdef IoMade *made
         self._need_faults()

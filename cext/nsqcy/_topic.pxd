@@ -155,6 +155,7 @@ cdef class Topic(Window):
     cdef void settle_all(self) noexcept
     cdef bint needs_nothing(self) noexcept
     cdef int restore_blocks(self, Recovered found, uint64_t least) except -1
+    cdef int report_gaps(self, uint64_t seq) except -1
     cdef Block *block_at(self, uint64_t segment, uint64_t offset, uint32_t *within) noexcept
     cdef void place_cursor(self, Cursor *cursor, uint64_t seq) noexcept
     cdef Entry *restored_entry(self, const PackedEntry *packed) except? NULL

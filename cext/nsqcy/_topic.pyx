@@ -1179,6 +1179,9 @@ cdef class Topic(Window):
             cursors[name].cursor if name in cursors else (fanout if state is not None else 1)
             for name in names])
         self.restore_blocks(found, least)
+        if self.oldest != NULL and (self.retains or state is None):
+            least = self.oldest.first_seq       # who needed what was before it nobody knows
+        self.report_gaps(least)
         self.started = False
         self.cursor_to_end(&self.visible)
         if self.retains and self.oldest != NULL:
@@ -1260,6 +1263,27 @@ cdef class Topic(Window):
         qsort(self.places, self.place_count, sizeof(Place), compare_places)
         return 0
 
+    cdef int report_gaps(self, uint64_t seq) except -1:
+        """Tell of the records from `seq` on that are in no file any more."""
+        cdef Block *block = self.oldest
+        cdef uint64_t count = 0
+        cdef uint64_t first = 0
+        cdef uint64_t last = 0
+        cdef uint64_t end
+        while block != NULL or seq < self.next_seq:
+            end = self.next_seq if block == NULL else block.first_seq
+            if end > seq:
+                first = first or seq
+                last = end - 1
+                count += end - seq
+            if block == NULL:
+                break
+            seq = max(seq, block.last_seq + 1)
+            block = block.next
+        if count:
+            self.shard.report_missing(self.name, f"{count} records from {first} to {last}")
+        return 0
+
     cdef Block *block_at(self, uint64_t segment, uint64_t offset, uint32_t *within) noexcept:
         """The block that holds a place on disk; NULL if none does."""
         cdef size_t low = 0
@@ -1319,9 +1343,11 @@ cdef class Topic(Window):
         cdef const PackedEntry *packed = <const PackedEntry *><const char *>entries
         cdef Entry *entry
         cdef size_t i
+        cdef size_t missing = 0
         for i in range(len(entries) // sizeof(PackedEntry)):
             entry = self.restored_entry(&packed[i])
             if entry == NULL:
+                missing += 1
                 continue
             if packed[i].state == DEFERRED:
                 channel.defer_entry(entry, self.agenda.now + max(
@@ -1329,6 +1355,9 @@ cdef class Topic(Window):
             else:
                 channel.queue_entry(entry)
                 entry.holding = NULL
+        if missing:
+            self.shard.report_missing(
+                self.name, f"{missing} messages that channel {channel.name} had handed out")
         return 0
 
     cdef int restore_delayed(self, bytes entries) except -1:
@@ -1509,6 +1538,13 @@ cdef class Shard:
     def report_damage(self, path, offset, text):
         if self.log is not None:
             self.log.error(f"{path} at {offset}: {text}")
+
+    def report_missing(self, str name, str what):
+        """At a start: the journal speaks of something that is not there. It is written now and then
+        only, so a process that was killed may well have been done with it."""
+        if self.log is not None:
+            self.log.warn(f"TOPIC({name}): {what} are in no file: finished since the journal was "
+                          "written, in memory only, or lost")
 
     def topic(self, bytes key not None, *, create=False):
         """The topic of that name; None if it does not exist and is not to be created."""

@@ -2,13 +2,14 @@
 
 import json
 import stat
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Starter
-from daemon import Nsqd, flags, run
+from daemon import Nsqd, command, environment, flags, run
 from talk import Conn, Message
 from together import lasted
 from web import eventually
@@ -408,3 +409,42 @@ def test_options_that_break_others(nsqd: Starter, option: str) -> None:
     result = run(*flags(nsqd.prepare().options), option)
     assert result.returncode in (1, 2), result
     assert option[2:].split("=")[0] in result.stderr.replace("_", "-"), result
+
+
+READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
+
+
+@pytest.mark.ours
+def test_a_data_path_that_may_only_be_read(nsqd: Starter, tmp_path: Path) -> None:
+    """In a mount namespace of its own, as root may write wherever it is not read-only."""
+    daemon = stored(nsqd, 40)
+    before = {path: path.read_bytes() for path in daemon.data.rglob("*") if path.is_file()}
+    inside = ["unshare", "--map-root-user", "--mount", "sh", "-c", READ_ONLY, str(daemon.data)]
+    if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("mount namespaces are not permitted here")
+    ended = subprocess.run(
+        [*inside, *command(), *flags(daemon.options)],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert f"failed to persist metadata - {daemon.data / 'nsqd.dat'}: read-only" in ended.stderr
+    assert before == {path: path.read_bytes() for path in daemon.data.rglob("*") if path.is_file()}
+    assert consumed(daemon) == list(range(40))
+
+
+@pytest.mark.ours
+def test_an_older_copy_of_the_metadata(nsqd: Starter) -> None:
+    """What it does not know is found in the topic's own files."""
+    daemon = nsqd(mem_queue_size=0)
+    older = (daemon.data / "nsqd.dat").read_bytes()
+    daemon.web.create("t", "c")
+    daemon.connect().pub("t", body(0, 30_000))
+    daemon.stop()
+    (daemon.data / "nsqd.dat").write_bytes(older)
+    (daemon.data / "nsqd.dat.tmp").write_bytes(b"{")
+    assert consumed(daemon) == [0]

@@ -1,15 +1,19 @@
 """Whatever is lost with the power, and whenever: what was acknowledged as `fsync` is there.
 
-And whenever all processes are killed: what was acknowledged as `os` or `fsync` is there. Programs and
-chances are numbered, so a failure is repeated by its number.
+And whenever all processes are killed: what was acknowledged as `os` or `fsync` is there. Programs
+and chances are numbered, so a failure is repeated by its number.
 """
 
+import errno
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from tests.crash_program import Program
+from nsqcy._io import IoThread
+from tests.core import RESPONSE, Core
+from tests.crash.program import POLICIES, Program
+from tests.recorded_disk import RecordedDisk
 
 ACTIONS = 25
 CUTS = 3
@@ -55,3 +59,102 @@ def test_power_loss_and_kill_a_thousand_times(tmp_path: Path) -> None:
     run_all(tmp_path, range(1000, 3000))
     run_all(tmp_path, range(1000, 2000), faults=True)
     run_all(tmp_path, range(1000, 1200), big=True)
+
+
+# ---- what programs found once ----
+
+OK = (RESPONSE, b"OK")
+
+
+class Least(Random):
+    """The chance that leaves nothing on the disk that was not synced."""
+
+    def random(self) -> float:
+        return 0.0
+
+    def choice(self, seq):
+        return seq[0]
+
+
+class Scene:
+    """A core of fsync topics on a recorded disk, its thread's ops made one by one."""
+
+    def __init__(self, folder: Path, disk: RecordedDisk | None = None) -> None:
+        folder.mkdir(exist_ok=True)
+        self.disk = RecordedDisk(folder)
+        if disk is not None:
+            self.disk.calls, self.disk.before = disk.calls, disk.before
+        io = IoThread(faults=True, stepped=True)
+        io.record()
+        self.core = Core(folder, io=io, policies=POLICIES)
+        for each in sorted(folder.glob("*.topic")):
+            name = each.name.removesuffix(".topic")
+            self.core.shard.load_topic(name.encode(), False, {})
+
+    def publish(self, body: bytes) -> object:
+        answer = self.core.client().publish("f", body)
+        self.disk.take(self.core.io.recorded())
+        return answer
+
+    def begin_to_publish(self, steps: int) -> None:
+        """So many ops are made of it."""
+        self.core.client().send(b"PUB f\n\0\0\0\6nobody")
+        self.core.home.run_turn(self.core.now, self.core.wall)
+        for _ in range(steps):
+            assert self.core.io.step_now()
+        self.disk.take(self.core.io.recorded())
+
+    def _end(self) -> None:
+        self.core.io.recorded()
+        self.core.close()
+
+    def killed(self) -> "Scene":
+        folder = self.disk.root.with_name(f"{self.disk.root.name}-killed")
+        self.disk.kill(len(self.disk.calls), folder)
+        self._end()
+        return Scene(folder, self.disk)
+
+    def without_power(self) -> "Scene":
+        folder = self.disk.root.with_name(f"{self.disk.root.name}-off")
+        self.disk.lose_power(len(self.disk.calls), folder, Least())
+        self._end()
+        return Scene(folder)
+
+    def bodies(self, channel: str = "c") -> list[bytes]:
+        client = self.core.client().subscribe("f", channel, 100)
+        self.core.settle()
+        found = [each.body for each in client.messages()]
+        self._end()
+        return found
+
+
+def test_the_directory_that_could_not_be_made_at_first(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "data")
+    scene.core.io.fault("open", 1, errno.ENOSPC)
+    assert scene.publish(b"refused") != OK
+    assert scene.publish(b"kept") == OK
+    assert scene.without_power().bodies() == [b"kept"]
+
+
+def test_the_directory_that_a_killed_process_made(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "data")
+    scene.begin_to_publish(steps=2)
+    scene = scene.killed()
+    assert scene.publish(b"kept") == OK
+    assert b"kept" in scene.without_power().bodies()
+
+
+def test_what_a_killed_process_wrote_into_the_journal(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "data")
+    topic = scene.core.create("f")
+    topic.channel("gone")
+    topic.channel("c")
+    assert scene.publish(b"one") == OK
+    topic.delete_channel("gone")
+    scene.begin_to_publish(steps=1)
+    scene = scene.killed()
+    assert list(scene.core.topic("f").channels) == ["c"]
+    assert scene.publish(b"two") == OK
+    scene = scene.without_power()
+    assert list(scene.core.topic("f").channels) == ["c"]
+    assert scene.bodies() == [b"one", b"two"]

@@ -397,6 +397,62 @@ def test_a_failure_refuses_and_heals(make: Make, durability: str, call: str) -> 
     assert bodies(again) == [b"before", b"after"]
 
 
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_a_full_disk_refuses_and_heals(make: Make, durability: str) -> None:
+    """Whatever is called: journals, segments and their ends fail as well. Consuming goes on."""
+    core = make(durability, log_options={"max_bytes_per_file": 300})
+    core.create("t").channel("c")
+    for n in range(9):
+        assert core.client().publish("t", b"%d" % n) == OK
+    for call in ("pwrite", "open"):
+        core.io.fault(call, 1, errno.ENOSPC, times=1 << 30)
+    for _ in range(3):
+        kind, text = core.client().publish("t", b"refused")
+        assert kind == ERROR and text.startswith(b"E_PUB_FAILED ")
+        core.advance(3 * SECOND)
+    assert core.shard.health.startswith("NOK - ")
+    consumer = core.client().subscribe("t", "c", 5)
+    some = received(consumer)
+    for each in some[:4]:
+        consumer.finish(each.id)
+    assert [each.body for each in some + received(consumer)] == [b"%d" % n for n in range(9)]
+    core.create("t").channel("d")
+    core.io.clear_faults()
+    core.advance(3 * SECOND)
+    assert core.client().publish("t", b"after") == OK
+    assert core.shard.health == "OK"
+    core.advance(3 * SECOND)
+    again = killed(make, core, durability)
+    assert sorted(bodies(again)) == [b"4", b"5", b"6", b"7", b"8", b"after"]
+    assert bodies(again, channel="d") == [b"after"]
+
+
+@pytest.mark.parametrize("jump", [-3600 * SECOND, 3600 * SECOND])
+def test_the_wall_clock_jumps(make: Make, jump: int) -> None:
+    """Delays are measured by the other clock; over a restart there is only this one."""
+    core = make("os")
+    core.create("t").channel("c")
+    assert core.client().publish("t", b"soon", delay=60_000) == OK
+    assert core.client().publish("t", b"late", delay=3_600_000) == OK
+    core.wall += jump
+    consumer = core.client().subscribe("t", "c", 1)
+    core.advance(59 * SECOND)
+    assert received(consumer) == []
+    core.advance(SECOND)
+    (soon,) = received(consumer)
+    assert soon.body == b"soon"
+    consumer.finish(soon.id)
+    core.advance(3 * SECOND)
+    again = killed(make, core, "os", later=jump)
+    consumer = again.client().subscribe("t", "c", 1)
+    left = 3600 * SECOND - 63 * SECOND - jump
+    if left > 0:
+        again.advance(left - SECOND)
+        assert received(consumer) == []
+        again.advance(SECOND)
+    assert [each.body for each in received(consumer)] == [b"late"]
+
+
 def test_one_sync_serves_all_that_came_meanwhile(make: Make) -> None:
     core = make("fsync")
     core.create("t").channel("c")

@@ -343,3 +343,57 @@ def test_crc32c_continues_and_both_ways_agree():
         whole = _log.crc32c(data[:n])
         assert whole == _log.crc32c(data[:n], software=True)
         assert whole == _log.crc32c(data[n // 3 : n], _log.crc32c(data[: n // 3]))
+
+
+def test_without_a_thread_ops_are_made_one_by_one(tmp_path):
+    io = IoThread(stepped=True)
+    file = io.open(tmp_path / "file", create=True)
+    answers = []
+    file.write(b"one", 0, answers.append)
+    file.write(b"two", 3, answers.append)
+    assert not io.step_now()
+    io.kick_now()
+    assert io.step_now()
+    io.poll_now()
+    assert (tmp_path / "file").read_bytes() == b"one" and answers == [0]
+    io.drain_now()
+    assert (tmp_path / "file").read_bytes() == b"onetwo" and answers == [0, 0]
+    assert not io.step_now()
+    file.write(b"three", 6)
+    del file
+    io.close()
+    assert (tmp_path / "file").read_bytes() == b"onetwothree"
+
+
+def test_a_record_of_what_was_changed(tmp_path):
+    io = IoThread(faults=True)
+    path = str(tmp_path / "file")
+    file = io.open(path, create=True)
+    file.write(b"before", 0)
+    io.drain_now()
+    io.record()
+    io.fault("pwrite", 1, short=2)
+    io.fault("fdatasync", 1, errno.EIO)
+    file.write(b"abc", 6)
+    file.do("truncate", 8)
+    file.rename(path + "2")
+    file.do("sync")
+    file.do("unlink")
+    io.on_path_now("mkdir", path)
+    io.drain_now()
+    calls = [
+        (name, at and at.removeprefix(path), to and to.removeprefix(path), data, offset, error)
+        for name, _, at, to, data, offset, _, error in io.recorded()
+    ]
+    assert calls == [
+        ("pwrite", None, None, b"ab", 6, 0),
+        ("pwrite", None, None, b"c", 8, 0),
+        ("ftruncate", None, None, b"", 8, 0),
+        ("rename", "", "2", b"", 0, 0),
+        ("fdatasync", None, None, b"", 0, errno.EIO),
+        ("unlink", "2", None, b"", 0, 0),
+        ("mkdir", "", None, b"", 0, 0),
+    ]
+    assert io.recorded() == []
+    del file
+    io.close()

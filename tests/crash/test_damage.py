@@ -1,0 +1,212 @@
+"""Every kind of file of a topic, damaged in every way: what is whole is delivered, and what is lost
+is told.
+
+The files are those of a killed core: segments with footers and one without, a journal with messages
+in every state, and the rest of a journal that was being written.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import pytest
+
+from tests import diskformat
+from tests.core import RESPONSE, SECOND, Client, Core, mpub
+
+OK = (RESPONSE, b"OK")
+MESSAGES = 120
+CHANNELS = {"c": False, "d": False}
+SETTINGS = {
+    "mem_queue_size": 0,
+    "log_options": {
+        "max_bytes_per_file": 3000,
+        "sync_every": 2500,
+        "sync_timeout": 2 * SECOND,
+    },
+}
+
+
+class Stored(NamedTuple):
+    folder: Path  # as the kill left it
+    older: Path  # the same, some time before
+    owed: dict[str, set[bytes]]  # by channel
+    finished: dict[str, set[bytes]]  # and a journal says so
+    places: dict[bytes, tuple[str, int, int]]  # where records lie: file, start, end
+
+
+def body(number: int) -> bytes:
+    return b"message %d " % number + b"." * (number * 7 % 90)
+
+
+def received(core: Core, client: Client) -> list:
+    core.settle()
+    return client.messages()
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
+    path = tmp_path_factory.mktemp("damage")
+    (path / "data").mkdir()
+    core = Core(path / "data", **SETTINGS)
+    for name in CHANNELS:
+        core.create("t").channel(name)
+    publisher = core.client()
+    owed = {name: {body(number) for number in range(MESSAGES)} for name in CHANNELS}
+    finished: dict[str, set[bytes]] = {name: set() for name in CHANNELS}
+    for first in range(0, MESSAGES, 10):
+        assert publisher.ask(mpub("t", [body(n) for n in range(first, first + 9)])) == OK
+        assert publisher.publish("t", body(first + 9), delay=30_000) == OK
+        if first == MESSAGES // 2:
+            core.advance(5 * SECOND)
+            shutil.copytree(core.path, path / "older")
+    consumer = core.client().subscribe("t", "c", 30)
+    for number, each in enumerate(received(core, consumer)):
+        if number % 10 == 3:
+            consumer.requeue(each.id, 30_000)
+        elif number % 10 == 4:
+            consumer.requeue(each.id)
+        elif number % 10 != 5:
+            consumer.finish(each.id)
+            owed["c"].remove(each.body)
+            finished["c"].add(each.body)
+    consumer.ready(0)
+    core.advance(5 * SECOND)
+    shutil.copytree(core.path, path / "killed")
+    core.close()
+    files = path / "killed" / "t.topic"
+    (files / "journal.tmp").write_bytes((files / "journal").read_bytes()[:40])
+    places = {}
+    for segment in sorted(files.glob("*.seg")):
+        data = segment.read_bytes()
+        footer = diskformat.footer(data)
+        for one in diskformat.walk(data[64 : footer.data_end if footer else len(data)]):
+            at = 64 + one.offset
+            places[one.message.body] = (segment.name, at, at + one.length)
+    assert len({name for name, _, _ in places.values()}) > 3
+    return Stored(files.parent, path / "older", owed, finished, places)
+
+
+@pytest.fixture
+def damaged(stored: Stored, tmp_path: Path) -> Path:
+    shutil.copytree(stored.folder, tmp_path / "data")
+    return tmp_path / "data"
+
+
+def flip(file: Path, older: Path, chance: Random) -> Callable[[int, int], bool]:
+    data = bytearray(file.read_bytes())
+    at = chance.randrange(len(data))
+    data[at] ^= 1 << chance.randrange(8)
+    file.write_bytes(data)
+    return lambda start, end: start <= at < end
+
+
+def cut(file: Path, older: Path, chance: Random) -> Callable[[int, int], bool]:
+    size = chance.randrange(file.stat().st_size)
+    os.truncate(file, size)
+    return lambda start, end: end > size
+
+
+def empty(file: Path, older: Path, chance: Random) -> Callable[[int, int], bool]:
+    os.truncate(file, 0)
+    return lambda start, end: True
+
+
+def delete(file: Path, older: Path, chance: Random) -> Callable[[int, int], bool]:
+    file.unlink()
+    return lambda start, end: True
+
+
+def put_back(file: Path, older: Path, chance: Random) -> Callable[[int, int], bool]:
+    """An older copy of the file; one of before it was made."""
+    if not older.exists():
+        return delete(file, older, chance)
+    size = older.stat().st_size
+    shutil.copy(older, file)
+    return lambda start, end: end > size
+
+
+def start(path: Path) -> Core:
+    core = Core(path, now=77 * SECOND, **SETTINGS)
+    core.shard.load_topic(b"t", False, CHANNELS)
+    return core
+
+
+def consumed(core: Core) -> dict[str, set[bytes]]:
+    clients = {name: core.client().subscribe("t", name, 2500) for name in CHANNELS}
+    found: dict[str, set[bytes]] = {name: set() for name in CHANNELS}
+    for _ in range(9):
+        for name, client in clients.items():
+            for each in received(core, client):
+                found[name].add(each.body)
+                client.finish(each.id)
+        core.advance(5 * SECOND)
+    for name in CHANNELS:
+        shown = core.counters("t", name)
+        assert [shown[key] for key in ("depth", "in_flight_count", "deferred_count")] == [0, 0, 0]
+    return found
+
+
+def segments(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(path.glob("t.topic/*.seg"))}
+
+
+def files_of(folder: Path) -> Iterator[str]:
+    return (file.name for file in sorted((folder / "t.topic").iterdir()))
+
+
+@pytest.mark.parametrize("damage", [flip, cut, empty, delete, put_back])
+def test_damage(stored: Stored, tmp_path: Path, damage: Callable) -> None:
+    chance = Random(damage.__name__)
+    rounds = 12 if damage in (flip, cut) else 1
+    for name in files_of(stored.folder):
+        for number in range(rounds):
+            path = tmp_path / f"{name}{number}"
+            shutil.copytree(stored.folder, path)
+            file = path / "t.topic" / name
+            touched = damage(file, stored.older / "t.topic" / name, chance)
+            judge(stored, path, name, touched)
+            shutil.rmtree(path)
+
+
+def judge(stored: Stored, path: Path, name: str, touched: Callable[[int, int], bool]) -> None:
+    lost = {
+        body
+        for body, (file, start, end) in stored.places.items()
+        if file == name and touched(start, end)
+    }
+    before = segments(path)
+    core = start(path)
+    core.settle()
+    after = segments(path)
+    for file, data in before.items():
+        needed = {b for b, place in stored.places.items() if place[0] == file} - lost
+        needed &= stored.owed["c"] | stored.owed["d"]
+        assert after.get(file) == data or (not needed and file not in after), file
+    found = consumed(core)
+    for channel, owed in stored.owed.items():
+        missing = owed - found[channel]
+        assert missing <= lost, (name, channel, missing - lost)
+        assert found[channel] <= owed | stored.finished[channel]
+        if missing:
+            assert any(tells(line, name) for line in core.log.lines), name
+        if name != "journal":
+            assert not found[channel] & stored.finished[channel] - lost
+    for line in core.log.lines:
+        assert tells(line, name), line
+    core.close()
+
+
+def tells(line: str, name: str) -> bool:
+    """Whether it says where in the file there is damage, or what is in no file."""
+    return f"t.topic/{name} at " in line or "are in no file: " in line
+
+
+def test_whole_files_lose_nothing(stored: Stored, damaged: Path) -> None:
+    core = start(damaged)
+    assert consumed(core) == stored.owed
+    assert core.log.lines == []
+    core.close()
