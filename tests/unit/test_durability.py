@@ -99,7 +99,7 @@ def test_only_a_topic_of_class_os_is_not_synced_by_count(
         assert client.publish("t", b"one") == OK
     assert core.io.calls_made("fdatasync") == syncs
     core.advance(3 * SECOND)
-    assert core.io.calls_made("fdatasync") == syncs + 1
+    assert core.io.calls_made("fdatasync") > syncs
 
 
 def test_memory_promises_less(make: Make) -> None:

@@ -95,8 +95,10 @@ REDIS = Recipe(
     "no snapshots, no append-only file",
 )
 REDIS_SYNCED = Recipe(
-    [*REDIS.words, "--appendonly", "yes", "--appendfsync", "always"]
-    + ["--auto-aof-rewrite-percentage", "0"],
+    [
+        *(*REDIS.words, "--appendonly", "yes", "--appendfsync", "always"),
+        *("--auto-aof-rewrite-percentage", "0"),
+    ],
     "an append-only file, `appendfsync always`, never rewritten",
 )
 NATS = Recipe(

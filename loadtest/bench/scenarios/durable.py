@@ -46,7 +46,7 @@ def classes(settings: Settings, nsqds: dict[str, Daemon]) -> Iterator[Result]:
             result = publish(settings, nsqd, topic, messages, f"MPUB x200, 2 conn, {name}")
             consume(nsqd, topic, messages)
         first = first or result
-        yield against(result, name, result.rate / first.rate, "the rate of memory")
+        yield told(result, name, result.rate / first.rate, "{:.2f} x the rate of memory")
 
 
 def publishers(settings: Settings, nsqd: Daemon, redis: Daemon | None) -> Iterator[Result]:
@@ -66,7 +66,7 @@ def publishers(settings: Settings, nsqd: Daemon, redis: Daemon | None) -> Iterat
             peer.create(redis.tcp, queue)
             theirs = waiting(settings, peer, redis, queue, messages)
             peer.drop(redis, queue)
-        yield against(theirs, "fsync", ours.rate / theirs.rate, "is the rate of nsqd")
+        yield told(theirs, "fsync", ours.rate / theirs.rate, "nsqd has {:.2f} x its rate")
 
 
 def waiting(
@@ -85,11 +85,11 @@ def waiting(
         return measure(name, server, team)[0]
 
 
-def against(result: Result, durability: str, ratio: float, what: str) -> Result:
+def told(result: Result, durability: str, ratio: float, note: str) -> Result:
     result.durability = durability
     result.figures["ratio"] = ratio
     result.order = "ratio"
-    result.note = f"{ratio:.2f} x {what}"
+    result.note = note.format(ratio)
     return result
 
 
