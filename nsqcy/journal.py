@@ -81,10 +81,12 @@ class ChannelState:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic as a start finds it. Nothing was published after it if `clean`. `boot` names the boot of
-    the machine that it was written in, `durability` is the class of the topic then, by its number:
-    they say whether something may have been lost since. `delayed` are records of its own backlog that carry a delay
+    """A topic as a start finds it. `delayed` are records of its own backlog that carry a delay
     (their `due` is the delay); `holes` are ranges [first, end) of records that no channel gets.
+
+    Nothing was published after it if `clean`. `boot` names the boot of the machine that it was
+    written in and `durability` is the class of the topic then, by its number: they tell whether
+    something may have been lost since.
     """
 
     log_id: bytes

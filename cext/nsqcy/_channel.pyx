@@ -182,8 +182,8 @@ cdef class Channel:
         self.carried = self.held()
 
     cdef void replay(self, uint64_t skipped) noexcept:
-        """Its cursor was put back, before so many records that are for nobody. What it gets once more
-        has had its delays."""
+        """Its cursor was put back, before so many records that are for nobody. What it gets once
+        more has had its delays."""
         self.skipped = skipped
         self.finished_count = 0
         self.replay_end = self.window.fanout.seq

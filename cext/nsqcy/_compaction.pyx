@@ -125,8 +125,8 @@ cdef class Compaction:
         return True
 
     cdef bint written(self) noexcept:
-        """A write of copies has ended; whether there is something to do now. No entry is pointed at a
-        copy that is not on disk if its record was."""
+        """A write of copies has ended; whether there is something to do now. No entry is pointed at
+        a copy that is not on disk if its record was."""
         cdef Block *target
         cdef uint32_t i
         if self.stage != AWAIT:

@@ -228,8 +228,8 @@ cdef class Log:
         return 0
 
     cdef int _ended(self, Task *task, int error) except -1:
-        """An op is done. A durable run waits for its sync, also when it failed: they are answered in
-        their order."""
+        """An op is done. A durable run waits for its sync, also when it failed: they are answered
+        in their order."""
         if not task.durable:
             return self._finish(task, error)
         task.error = error

@@ -377,7 +377,9 @@ cdef class Topic(Window):
             budget -= 1
             due = self.agenda.now + entry.node.due
             for channel in self.channels.values():
-                channel.defer_record(entry, due)
+                # One that is restored may be younger than the record.
+                if channel.cursor.seq <= entry.seq:
+                    channel.defer_record(entry, due)
             self.delayed_first = entry.next
             if entry.next == NULL:
                 self.delayed_last = NULL
@@ -746,8 +748,8 @@ cdef class Topic(Window):
         return self.fanout.seq
 
     def seq_at(self, int64_t time):
-        """The first record that was published at `time` (wall clock, ns) or later. None: a block has
-        to be read for that; ask again."""
+        """The first record that was published at `time` (wall clock, ns) or later. None: a block
+        has to be read for that; ask again."""
         cdef Block *block = self.oldest
         cdef Record *record
         cdef uint32_t at
@@ -1272,6 +1274,9 @@ cdef class Topic(Window):
             to.block = to.block.next
         if to.block != NULL and to.block.last_seq < seq:
             to.offset = to.block.size
+        if to.block != NULL and to.seq < to.block.first_seq:
+            # What was before is finished and gone; the journal was too old to say so.
+            to.seq = to.block.first_seq
         self.move_cursor(cursor, &to)
 
     cdef Entry *restored_entry(self, const PackedEntry *packed) except? NULL:
@@ -1323,9 +1328,9 @@ cdef class Topic(Window):
         return 0
 
     cdef int restore_new_delays(self, uint64_t seq, bint fanned_out) except -1:
-        """Records with a delay from `seq` on that the journal does not know: it knows those that were
-        on disk when it was written. Where there was a channel to get them their delay began with the
-        publish; else it begins now."""
+        """Records with a delay from `seq` on that the journal does not know: it knows those that
+        were on disk when it was written. Where there was a channel to get them their delay began
+        with the publish; else it begins now."""
         cdef size_t i
         cdef Block *block
         cdef Record *record

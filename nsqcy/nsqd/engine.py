@@ -533,7 +533,8 @@ class Engine:
         return "TOPIC_NOT_FOUND" if found is None else found
 
     def topic_log(self, topic: str) -> dict[str, Any] | None:
-        return self._at_owner(topic, "topic_log")
+        found: dict[str, Any] | None = self._at_owner(topic, "topic_log")
+        return found
 
     def delete_channel(self, topic: str, channel: str) -> Outcome:
         return self._at_owner(topic, "delete_channel", channel=channel) or "TOPIC_NOT_FOUND"

@@ -1,4 +1,4 @@
-"""A log that keeps what was finished, and channels that begin or go on in it. NSQ has none of it."""
+"""A log that keeps what was finished, and channels that begin or go on in it: not in NSQ."""
 
 from datetime import UTC, datetime
 

@@ -173,7 +173,9 @@ class HttpPublisher(_Publisher):
         link.request("POST", path + query, b"\n".join(bodies))
         answer = link.getresponse()
         answer.read()
-        self.answer(bodies, answer.status == 200)
+        # A failure of the server says nothing of what became of the message.
+        if answer.status < 500:
+            self.answer(bodies, answer.status == 200)
 
     def hang_up(self) -> None:
         if self.link is not None:

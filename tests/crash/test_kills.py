@@ -68,7 +68,7 @@ def kills(starter: Starter, seed: int, cycles: int, **options: Any) -> None:
 
 @pytest.mark.parametrize("durability", DURABLE)
 def test_nothing_is_lost(starter: Starter, durability: str) -> None:
-    kills(starter, SEED, 5, durability=durability)
+    kills(starter, SEED, 3, durability=durability)
 
 
 @pytest.mark.soak
@@ -95,10 +95,13 @@ def test_memory_dies_with_its_processes(starter: Starter) -> None:
 def test_memory_survives_clean_exits(starter: Starter) -> None:
     run = trial(starter, SEED)
     with run.load():
-        for _ in range(2):
-            run.await_progress()
-            run.restart()
-            run.await_progress()
-            run.kill_master()
+        run.await_progress()
+        run.restart()
+        run.await_progress()
+        run.kill_master()
+        run.await_progress()
     run.findings(keeps=True)
+    for topic in run.daemon.web.stats(ledger="true")["topics"]:
+        for channel in topic["channels"]:
+            assert channel["ledger"]["received"] == channel["ledger"]["finished"], channel
     leaves_nothing(run.daemon)

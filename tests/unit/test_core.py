@@ -567,6 +567,23 @@ def test_a_delayed_message_that_was_not_on_disk_yet_when_the_journal_was_written
     assert bodies(consumer) == [b"third"]
 
 
+def test_a_delayed_message_and_then_a_channel_since_the_journal_was_written(make):
+    core = make(mem_queue_size=0)
+    core.client().subscribe("t", "old")
+    producer = core.client()
+    producer.publish("t", b"first")
+    core.advance(3 * SECOND)
+    assert producer.publish("t", b"later", 5000) == OK
+    core.topic("t").channel("new")
+    assert producer.publish("t", b"both") == OK
+    core = after_a_crash(make, core, "old", "new", mem_queue_size=0)
+    old = core.client().subscribe("t", "old", 10)
+    new = core.client().subscribe("t", "new", 10)
+    assert (bodies(old), bodies(new)) == ([b"first", b"both"], [b"both"])
+    core.advance(5 * SECOND)
+    assert (bodies(old), bodies(new)) == ([b"later"], [])
+
+
 @pytest.mark.parametrize("done", ["finished", "requeued", "emptied"])
 def test_the_journal_follows_consumers_also_when_nobody_publishes(make, done):
     core = make(mem_queue_size=0)
@@ -579,7 +596,7 @@ def test_the_journal_follows_consumers_also_when_nobody_publishes(make, done):
         elif done == "requeued":
             consumer.requeue(message.id, 60_000)
     if done == "emptied":
-        core.topic("t").channels["c"].empty()
+        core.topic("t").empty_channel("c")
     core.advance(5 * SECOND)
     core = after_a_crash(make, core, "c", mem_queue_size=0)
     left = {"finished": [b"four", b"three"], "requeued": [b"four"], "emptied": []}

@@ -15,8 +15,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-settings.register_profile("ci", max_examples=60, stateful_step_count=40)
-settings.register_profile("full", max_examples=3000, stateful_step_count=80)
+from nsqcy.policies import Policies, TopicPolicy
+
+settings.register_profile("ci", max_examples=40, stateful_step_count=40)
+settings.register_profile("full", max_examples=600, stateful_step_count=80)
 PROFILE = settings.get_profile(os.environ.get("NSQCY_HYPOTHESIS", "ci"))
 
 CHANNELS = ["x", "y", "z"]
@@ -48,16 +50,25 @@ class CrashMachine(RuleBasedStateMachine):
         self.attempted: dict[bytes, int] = {}  # when it is due at the earliest
         self.owed: dict[str, set[bytes]] = {}  # by channel: accepted, and not finished
         self.finished: dict[str, set[bytes]] = {}
-        self.over: dict[str, set[bytes]] = {}  # finished, and a journal says so
+        self.known: set[str] = set()  # channels in nsqd.dat
+        self.young: set[str] = set()  # created, and nothing was accepted since
+        self.deleted: set[str] = set()
+        self.gone: set[str] = set()  # deleted, and a journal says so
+        self.emptied: dict[str, set[bytes]] = {}
+        self.over: dict[str, set[bytes]] = {}  # finished or emptied, and a journal says so
         self.consumers: dict[str, Consumer] = {}
 
     @initialize(
         budget=st.sampled_from([1 << 40, 300_000, 0]),
         file_bytes=st.sampled_from([100 << 20, 60_000]),
+        durability=st.sampled_from(["memory", "os", "fsync"]),
     )
-    def begin(self, budget: int, file_bytes: int) -> None:
+    def begin(self, budget: int, file_bytes: int, durability: str) -> None:
+        # The class memory keeps what overflows, and the channels that nsqd.dat has.
+        self.keeps_channels = durability != "memory"
         self.settings: dict[str, Any] = {
-            "mem_queue_size": 0,
+            "mem_queue_size": 0 if durability == "memory" else 10000,
+            "policies": Policies(TopicPolicy(durability)),
             "budget": budget,
             "log_options": {
                 "max_bytes_per_file": file_bytes,
@@ -84,6 +95,13 @@ class CrashMachine(RuleBasedStateMachine):
         if answer == (RESPONSE, b"OK"):
             for owed in self.owed.values():
                 owed.update(bodies)
+            if self.keeps_channels:
+                for channel, emptied in self.emptied.items():
+                    self.over[channel] |= emptied
+                self.emptied.clear()
+                self.young.clear()
+                self.gone |= self.deleted
+                self.deleted.clear()
         if self.producer.closed:
             self.producer = self.core.client()
 
@@ -106,12 +124,33 @@ class CrashMachine(RuleBasedStateMachine):
     @rule(channel=channel_names)
     def create_channel(self, channel: str) -> None:
         if channel not in self.owed:
-            topic = self.core.topic("t")
-            assert topic is not None
-            topic.channel(channel)
+            self.core.topic("t").channel(channel)
+            self.young.add(channel)
+            self.deleted.discard(channel)
+            self.gone.discard(channel)
             self.owed[channel] = set()
             self.finished[channel] = set()
             self.over[channel] = set()
+
+    @rule(channel=channel_names)
+    def empty_channel(self, channel: str) -> None:
+        """What a channel was emptied of does not come back once something else was published."""
+        if channel in self.owed:
+            self.core.topic("t").empty_channel(channel)
+            self.emptied.setdefault(channel, set()).update(self.owed[channel])
+            self.owed[channel].clear()
+            if channel in self.consumers:
+                self.consumers[channel].held.clear()
+
+    @rule(channel=channel_names)
+    def delete_channel(self, channel: str) -> None:
+        if len(self.owed) > 1 and self.owed.pop(channel, None) is not None:
+            self.core.topic("t").delete_channel(channel)
+            self.consumers.pop(channel, None)
+            self.emptied.pop(channel, None)
+            self.known.discard(channel)
+            self.young.discard(channel)
+            self.deleted.add(channel)
 
     def consumer(self, channel: str) -> Consumer:
         if channel not in self.consumers:
@@ -151,8 +190,9 @@ class CrashMachine(RuleBasedStateMachine):
             self.consumers[channel].client.requeue(message.id, delay)
 
     def journalled(self) -> None:
-        for channel, finished in self.finished.items():
-            self.over[channel] |= finished
+        self.young.clear()
+        for channel in self.owed:
+            self.over[channel] |= self.finished[channel] | self.emptied.pop(channel, set())
 
     @rule(step=st.sampled_from(STEPS))
     def advance(self, step: int) -> None:
@@ -174,8 +214,8 @@ class CrashMachine(RuleBasedStateMachine):
 
     def started(self, path: Path) -> Core:
         core = Core(path, now=9 * SECOND, wall=self.core.wall, **self.settings)
-        if self.owed:
-            core.shard.load_topic(b"t", False, dict.fromkeys(self.owed, False))
+        names = self.known if self.keeps_channels else self.owed
+        core.shard.load_topic(b"t", False, dict.fromkeys(names, False))
         core.settle()
         return core
 
@@ -194,16 +234,28 @@ class CrashMachine(RuleBasedStateMachine):
         self.publish([self.body(size)], 5000 if calls % 2 else 0)
         self.publish([self.body(size)])
         path = self.copy()
+        # What no journal says has not happened.
+        self.emptied.clear()
+        self.deleted.clear()
+        for finished in self.finished.values():
+            finished.clear()
         # What it does from now on nobody will see.
         self.core.io.clear_faults()
         self.core.close()
         self.restart(path)
+        for channel in self.young - self.core.topic("t").channels.keys():
+            self.young.remove(channel)
+            del self.owed[channel]
+        if not self.owed:
+            self.create_channel("x")
         self.see()
 
     @rule()
     def exits(self) -> None:
         self.core.save()
         self.journalled()
+        self.known = set(self.owed)
+        self.deleted.clear()
         path = self.copy()
         shutil.rmtree(self.core.path)
         self.restart(path)
@@ -213,7 +265,9 @@ class CrashMachine(RuleBasedStateMachine):
         """What a start finds, on a copy: all that is owed, and nothing else."""
         probe = self.started(self.copy())
         found: dict[str, set[bytes]] = {}
-        for channel in self.owed:
+        channels = probe.topic("t").channels.keys()
+        assert not channels & self.gone
+        for channel in channels | self.owed.keys():
             client = probe.client().subscribe("t", channel, MANY)
             found[channel] = set()
             for _ in range(200):
@@ -231,7 +285,7 @@ class CrashMachine(RuleBasedStateMachine):
             lost = owed - found[channel]
             assert not lost, f"{channel}: {sorted(body[:20] for body in lost)} of {len(owed)}"
             assert found[channel] <= self.attempted.keys()
-            assert not found[channel] & self.over[channel], "finished long ago"
+            assert not found[channel] & self.over[channel], "over long ago"
             counters = probe.counters("t", channel)
             assert (counters["depth"], counters["deferred_count"]) == (0, 0), counters
         assert not probe.log.lines, probe.log.lines

@@ -317,3 +317,22 @@ def test_a_clean_exit_keeps_the_log(make: Make, tmp_path: Path) -> None:
     # But it is not clean for ever.
     assert again.client().publish("t", b"two") == OK
     assert log_id(killed(make, again, "memory")) != old
+
+
+def test_counts_are_right_where_the_journal_is_older_than_the_files(make: Make) -> None:
+    """Segments that everybody is done with go at once; the journal learns of it later."""
+    core = make("os", log_options={"max_bytes_per_file": 16_000, "sync_timeout": 10 * SECOND})
+    core.create("t").channel("c")
+    client = core.client()
+    for n in range(30):
+        assert client.publish("t", b"%02d" % n * 2500) == OK
+    core.advance(11 * SECOND)
+    consumer = core.client().subscribe("t", "c", 20)
+    for each in received(consumer)[:20]:
+        consumer.finish(each.id)
+    core.settle()
+    again = killed(make, core, "os")
+    depth = again.counters("t", "c")["depth"]
+    channel = again.topic("t").channels["c"]
+    assert channel.ledger()["received"] == depth < 30
+    assert len(bodies(again)) == depth

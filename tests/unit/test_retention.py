@@ -205,7 +205,7 @@ def test_seeking_drops_what_the_channel_holds(make: Make) -> None:
     core.settle()
     consumer.finish(some[2].id)
     core.settle()
-    kind, text = consumer.answer()
+    _, text = consumer.answer()
     assert text.startswith(b"E_FIN_FAILED")
     counters = core.counters("t", "c")
     assert counters["depth"] + counters["in_flight_count"] == 10
