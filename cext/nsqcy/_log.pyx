@@ -544,10 +544,9 @@ cdef class Log:
         return 0
 
     cdef int _segment_retire(self, Segment *segment) except -1:
-        """No more runs for it. What is queued gets synced; the footer follows the last write."""
+        """No more runs for it. The next sync is for it as well, and then comes the footer."""
         self._current = NULL
         segment.state = SEGMENT_CLOSING
-        self._sync_file(segment, NULL)
         return self._settle(segment)
 
     cdef int _segment_fail(self, Segment *segment) except -1:
@@ -564,6 +563,8 @@ cdef class Log:
         if segment.pending:
             return 0
         if segment.state == SEGMENT_CLOSING:
+            if segment.synced < segment.end and (segment.live or self._frozen):
+                return 0
             segment.state = SEGMENT_CLOSED
             if segment.run_count and (segment.live or self._frozen):
                 self._write_footer(segment)
@@ -891,9 +892,9 @@ cdef class Log:
         self._end_done = done
         self._end_arg = arg
         self._end_error = 0
+        self._frozen = True
         if self._current is not NULL:
             self._segment_retire(self._current)
-        self._frozen = True
         return self.sync(NULL, NULL)
 
     cdef int delete(self, log_done done, void *arg) except -1:

@@ -144,6 +144,8 @@ cdef class Topic(Window):
         if self.log is not None:
             self.durability = policy.durability
             self.promised = self.gate = durability_of(policy.durability)
+            if self.promised == OS:
+                self.log.sync_every = 0    # or every write would wait for a sync that nobody asked
             self.retention_time = policy.retention_time
             self.retention_bytes = policy.retention_bytes
             self.retains = bool(policy.retention_time or policy.retention_bytes)

@@ -40,6 +40,8 @@ P50 = Figure("p50", "p50_us", "ms", scale=1e-3, digits=3)
 P99 = Figure("p99", "p99_us", "ms", scale=1e-3)
 BYTES = Figure("memory", "bytes", "B", digits=0)
 BUSY_TIMES = Figure("by the busiest process, 2 workers over 1", "busy_ratio", "×", more=True)
+MEMORY_TIMES = Figure("messages a second, beside class memory's", "ratio", "×", more=True)
+REDIS_TIMES = Figure("messages a second, beside Redis's", "ratio", "×", more=True)
 CPU_TIMES = Figure("CPU a message, beside the other's", "ratio", "×")
 
 
@@ -77,6 +79,7 @@ SUB_FIN = "SUB and FIN, RDY 2500, 2 connections"
 PUB_WAIT = "PUB, each waits for its OK, 50 connections"
 FAN_OUT = "1 topic to 10 channels, all copies queued, by published message"
 TO_DISK, FROM_DISK = "overflow: MPUB to disk", "overflow: SUB and FIN from disk"
+SYNCED = "MPUB of 100, 16 connections that wait for a sync"
 HTTP = "HTTP /pub, keep-alive, 32 connections"
 AT_20_K = "publish to delivery at 20 k/s, stock settings"
 
@@ -120,6 +123,21 @@ BARS = [
     Bar(TO_DISK, "disk", "MPUB x200, to disk", CPU, 0.8, "3.1 µs"),
     Bar(FROM_DISK, "disk", "SUB+FIN, from disk", MILLIONS, 1.0, "0.31 to 0.38 M"),
     Bar(FROM_DISK, "disk", "SUB+FIN, from disk", CPU, 0.8, "2.5 µs"),
+    Bar("MPUB of 200, class os", "durable", "MPUB x200, 2 conn, os", MEMORY_TIMES, 0.6),
+    Bar(
+        f"{SYNCED}, beside XADD",
+        "durable",
+        "Redis streams x100, 16 that wait",
+        REDIS_TIMES,
+        1.0,
+    ),
+    Bar(
+        f"{SYNCED}, beside LPUSH",
+        "durable",
+        "Redis lists x100, 16 that wait",
+        REDIS_TIMES,
+        1.0,
+    ),
     Bar("a queued message", "memory", "messages queued", BYTES, 270, "350 B"),
     Bar(
         "an idle subscribed connection",

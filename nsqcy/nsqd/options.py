@@ -201,7 +201,13 @@ STORAGE = (
         rule=NOT_NEGATIVE,
     ),
     Option("max-bytes-per-file", INT, 100 << 20, "bytes after which a file is rolled"),
-    Option("sync-every", INT, 2500, "messages after which a file is synced"),
+    Option(
+        "sync-every",
+        INT,
+        2500,
+        "messages after which a file is synced; not of topics of class os, which only "
+        "sync-timeout is for",
+    ),
     Option(
         "sync-timeout", DURATION, 2 * SECOND, "time after which a file is synced", rule=POSITIVE
     ),

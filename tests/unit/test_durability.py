@@ -256,6 +256,21 @@ def test_what_was_acknowledged_is_there_after_a_kill(make: Make, durability: str
     assert bodies(killed(make, core, durability)) == [b"one", b"two", b"three", b"four"]
 
 
+@pytest.mark.parametrize("durability, syncs", [("memory", 3), ("os", 0)])
+def test_only_a_topic_of_class_os_is_not_synced_by_count(
+    make: Make, durability: str, syncs: int
+) -> None:
+    options = {"max_bytes_per_file": 100 << 20, "sync_every": 2, "sync_timeout": 2 * SECOND}
+    core = make(durability, mem_queue_size=0, log_options=options)
+    core.create("t").channel("c")
+    client = core.client()
+    for _ in range(7):
+        assert client.publish("t", b"one") == OK
+    assert core.io.calls_made("fdatasync") == syncs
+    core.advance(3 * SECOND)
+    assert core.io.calls_made("fdatasync") > syncs
+
+
 def test_memory_promises_less(make: Make) -> None:
     core = make("memory")
     core.create("t").channel("c")

@@ -58,6 +58,13 @@ class Disk:
         self.io.drain_now()
         return handle
 
+    def synced(self):
+        """Syncs and waits, and for the footers that come with it."""
+        answers = []
+        self.probe.sync(answers.append)
+        self.io.drain_now()
+        assert answers == [0]
+
     def read(self, handle):
         got = []
         self.probe.read(handle, lambda error, data: got.append((error, data)))
@@ -253,6 +260,7 @@ def test_a_run_that_follows_extends_its_extent_and_a_roll_chains_it(tmp_path):
         (21, 64, 240, 21, 25, 5),
     ]
     assert disk.messages(handle) == messages(1, 25, 8)
+    disk.synced()
     assert segment_messages(disk.segments()[0]) == messages(1, 10, 8)
     disk.probe.release(handle)
     disk.io.drain_now()
@@ -279,7 +287,7 @@ def test_footer_of_a_rolled_segment(tmp_path):
         disk.append([message(16, 30, delay=5)]),
     ]
     kept.append(disk.append(messages(17, 100)))
-    disk.io.drain_now()
+    disk.synced()
     footer = diskformat.footer(disk.segments()[0].read_bytes())
     stamp = 1_700_000_000_000_000_000
     size = len(record(message(1)))
@@ -344,7 +352,7 @@ def test_ten_thousand_runs(tmp_path):
 def test_a_record_larger_than_a_segment_has_one_of_its_own(tmp_path):
     disk = Disk(tmp_path, max_bytes_per_file=1000)
     kept = [disk.append([message(seq, size)]) for seq, size in ((1, 10), (2, 100_000), (3, 10))]
-    disk.io.drain_now()
+    disk.synced()
     assert [len(segment_messages(p)) for p in disk.segments()[:2]] == [1, 1]
     assert disk.messages(kept[1]) == [message(2, 100_000)]
     assert disk.close() == [0]
@@ -440,6 +448,31 @@ def test_sync_timeout(disk):
     assert disk.probe.tick(10**12) == 0  # nothing new: nothing to sync
     disk.io.drain_now()
     assert disk.io.calls_made("fdatasync") == 1
+
+
+def test_a_rolled_segment_gets_its_footer_with_the_next_sync(tmp_path):
+    disk = Disk(tmp_path, max_bytes_per_file=100)
+    kept = [disk.wrote(messages(1, 1)), disk.wrote(messages(2, 1))]
+    first = disk.segments()[0]
+    assert disk.io.calls_made("fdatasync") == 0 and diskformat.footer(first.read_bytes()) is None
+    assert disk.probe.tick(2_000_000_000) == 0
+    disk.io.drain_now()
+    assert disk.io.calls_made("fdatasync") == 3  # both, and the footer
+    assert segment_messages(first) == messages(1, 1)
+    del kept
+    disk.stop()
+
+
+def test_a_rolled_segment_that_nobody_needs_is_never_synced(tmp_path):
+    disk = Disk(tmp_path, max_bytes_per_file=100)
+    handle = disk.wrote(messages(1, 1))
+    kept = disk.wrote(messages(2, 1))
+    disk.probe.release(handle)
+    disk.io.drain_now()
+    assert [path.name[18:20] for path in disk.segments()] == ["02"]
+    assert disk.io.calls_made("fdatasync") == 0
+    del kept
+    disk.stop()
 
 
 def test_sync_answers_after_the_disk_did(disk):

@@ -94,6 +94,13 @@ REDIS = Recipe(
     ],
     "no snapshots, no append-only file",
 )
+REDIS_SYNCED = Recipe(
+    [
+        *(*REDIS.words, "--appendonly", "yes", "--appendfsync", "always"),
+        *("--auto-aof-rewrite-percentage", "0"),
+    ],
+    "an append-only file, `appendfsync always`, never rewritten",
+)
 NATS = Recipe(
     ["nats-server", "-a", "127.0.0.1", "-p", "{port}", "-js", "-sd", "{folder}"],
     "JetStream with memory storage, one replica",
@@ -111,10 +118,13 @@ RABBITMQ = Recipe(
 
 
 @contextlib.contextmanager
-def started(recipe: Recipe, ready: Callable[[Address], object]) -> Iterator[Server]:
-    """A server for as long as the context lasts. `ready` raises OSError until it answers."""
+def started(
+    recipe: Recipe, ready: Callable[[Address], object], place: Path | None = None
+) -> Iterator[Server]:
+    """A server for as long as the context lasts. `ready` raises OSError until it answers; `place`:
+    where its folder is."""
     with contextlib.ExitStack() as stack:
-        folder = tempfile.mkdtemp(prefix="peer-bench-")
+        folder = tempfile.mkdtemp(prefix="peer-bench-", dir=place)
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         port = free_port()
         environment = {**os.environ, **recipe.prepare(folder, port)}

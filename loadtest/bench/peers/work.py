@@ -99,34 +99,43 @@ def publishing(
 
 
 def publishing_in_turn(
-    make: Callable[[int], Publisher], count: int, connections: int, team: Team, index: int
+    make: Callable[[int], Publisher],
+    batch: int,
+    commands: int,
+    connections: int,
+    team: Team,
+    index: int,
 ) -> Callable[[], Report]:
-    """Connections that each send the next message when the last one is answered."""
+    """Connections that each send the next command when all `batch` messages of the last one are
+    answered."""
     poll = select.epoll()
     members = {}
     for _ in range(connections):
-        publisher = make(1)
+        publisher = make(batch)
         members[publisher.sock.fileno()] = publisher, Received(1 << 16)
         poll.register(publisher.sock.fileno(), select.EPOLLIN)
 
     def run() -> Report:
-        left = count - connections
+        left = commands - connections
         answered = 0
+        unanswered = dict.fromkeys(members, batch)
         for publisher, _ in members.values():
-            publisher.sock.send(publisher.command)
-        while answered < count:
+            publisher.sock.sendall(publisher.command)
+        while answered < commands:
             for fd, _ in poll.poll():
                 publisher, received = members[fd]
                 reply, used, messages = publisher.answered(received.read(publisher.sock))
                 received.used(used)
                 if reply:
                     publisher.sock.sendall(reply)
-                if messages:
+                unanswered[fd] -= messages
+                if not unanswered[fd]:
                     answered += 1
+                    unanswered[fd] = batch
                     if left > 0:
                         left -= 1
-                        publisher.sock.send(publisher.command)
-        return {"messages": count}
+                        publisher.sock.sendall(publisher.command)
+        return {"messages": commands * batch}
 
     return run
 
@@ -335,9 +344,8 @@ class Turn:
     def _wait(self, queue: str) -> Run:
         with Team(2) as team:
             for _ in range(2):
-                team.add(
-                    publishing_in_turn, self._publisher(queue), self._few // 2, CONNECTIONS // 2
-                )
+                make = self._publisher(queue)
+                team.add(publishing_in_turn, make, 1, self._few // 2, CONNECTIONS // 2)
             return measure(self.driver, WAIT, self.server, team)
 
     def _turns(self, queue: str) -> Run:

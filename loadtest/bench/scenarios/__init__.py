@@ -1,6 +1,6 @@
 """What is measured, by name."""
 
-from loadtest.bench.scenarios import encoded, latency, later, many, scaling, throughput
+from loadtest.bench.scenarios import durable, encoded, latency, later, many, scaling, throughput
 from loadtest.bench.speed import Scenario
 
 SCENARIOS = {
@@ -14,6 +14,7 @@ SCENARIOS = {
         latency.latency, "open loop at 1 k, 20 k and 200 k messages a second", True, 42
     ),
     "disk": Scenario(throughput.disk, "overflow to disk, and back", True, 8),
+    "durable": Scenario(durable.durable, "MPUB in each class; fsync beside Redis", True, 30),
     "memory": Scenario(many.queued, "memory of a queued message", True, 12),
     "idle": Scenario(many.idle, "memory of an idle connection", True, 8),
     "fanout": Scenario(many.fanout, "1, 10 and 50 channels, all copies queued", True, 30),
