@@ -262,7 +262,8 @@ cdef class IoThread:
         Py_INCREF(call)
 
     def step_now(self):
-        """Without a thread: make the calls of the next op that was kicked; whether there was one."""
+        """Without a thread: make the calls of the next op that was kicked; whether there was
+        one."""
         if not self.engine.stepped:
             raise ValueError("made without stepped=True")
         return engine_step(&self.engine) != 0
