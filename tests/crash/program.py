@@ -214,6 +214,8 @@ class Program:
             (self.crash, 2),
             (self.break_disk, 4 if self.faults else 0),
         ]
+        if self.big:
+            self.leave_few()
         for _ in range(actions):
             (act,) = self.chance.choices([k for k, _ in kinds], [w for _, w in kinds])
             act()
@@ -222,6 +224,16 @@ class Program:
             else:
                 for _ in range(self.chance.choice([0, 1, 1, 2, 3, 5])):
                     self.step()
+
+    def leave_few(self) -> None:
+        """Large messages, most of which are finished: what is left is worth a compaction."""
+        self.make_group("f0", "a")
+        for _ in range(self.chance.choice([20, 30])):
+            self.publish()
+        self.settle()
+        self.consume()
+        self.finish()
+        self.advance()
 
     def body(self, topic: str) -> bytes:
         size = self.chance.choice([0, 0, 5, 80, 700]) if not self.big else 30_000
