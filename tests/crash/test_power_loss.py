@@ -35,7 +35,7 @@ def run(path: Path, number: int, **kind: bool) -> None:
 def run_all(path: Path, numbers: range, **kind: bool) -> None:
     for number in numbers:
         try:
-            run(path / str(number), number, **kind)
+            run(path / "-".join([str(number), *kind]), number, **kind)
         except BaseException as error:
             error.add_note(f"program {number} {kind}")
             raise
