@@ -139,7 +139,7 @@ cdef class Topic(Window):
     cdef void forget_counts(self) noexcept
     cdef void drop_delayed(self) noexcept
     cdef int tick(self) except -1
-    cdef int journal_channel(self, int kind, Channel channel) except -1
+    cdef int journal_channel(self, kind, Channel channel) except -1
     cdef bint is_kept(self) noexcept
     cdef int retain(self) except -1
     cdef void date_blocks(self) noexcept

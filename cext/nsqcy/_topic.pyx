@@ -59,8 +59,6 @@ cdef enum:
     FAN_OUT_BUDGET = 4096           # delayed records fanned out in one step
     KEPT = 128                      # block flag: survivors that nobody is known to need, or not to
     SEGMENT_ROOM = 64               # bytes of a segment that are not records
-    CHANNEL_CREATED = 2             # kinds of the journal's deltas
-    CHANNEL_DELETED = 3
 
 cdef int compare_runs(const void *a, const void *b) noexcept nogil:
     cdef uint64_t one = (<const RecoveredRun *>a).first_seq
@@ -698,7 +696,7 @@ cdef class Topic(Window):
         if channel is None:
             channel = Channel(self.agenda, self, name)
             self.channels[name] = channel
-            self.journal_channel(CHANNEL_CREATED, channel)
+            self.journal_channel(journal.Kind.CHANNEL_CREATED, channel)
             self.fan_out()
             self.touch_dirty()
             self.shard.event("channel_created", self.name, name)
@@ -709,7 +707,7 @@ cdef class Topic(Window):
         cdef Channel channel = self.channels.pop(name, None)
         if channel is None:
             return False
-        self.journal_channel(CHANNEL_DELETED, channel)
+        self.journal_channel(journal.Kind.CHANNEL_DELETED, channel)
         channel.close()
         self.touch_dirty()
         self.shard.event("channel_deleted", self.name, name)
@@ -754,11 +752,6 @@ cdef class Topic(Window):
         """The oldest record that a channel could be made to begin with."""
         return self.next_seq if self.oldest == NULL else max(
             self.oldest.first_seq, self.kept.seq if self.retains else 0)
-
-    @property
-    def fanout_seq(self):
-        """Where a channel begins that is made now."""
-        return self.fanout.seq
 
     def seq_at(self, int64_t time):
         """The first record that was published at `time` (wall clock, ns) or later. None: a block
@@ -970,13 +963,13 @@ cdef class Topic(Window):
         """Whether a start would find anything of the topic but its name."""
         return self.gate != MEMORY or self.log.disk_bytes != 0
 
-    cdef int journal_channel(self, int kind, Channel channel) except -1:
+    cdef int journal_channel(self, kind, Channel channel) except -1:
         """A channel came or goes: write it down before any record that is fanned out after that."""
         cdef bytes delta
         if self.log is None or channel.ephemeral or not self.started or not self.is_kept():
             return 0
         delta = journal.encode_delta(
-            journal.Delta(journal.Kind(kind), channel.name, channel.cursor.seq))
+            journal.Delta(kind, channel.name, channel.cursor.seq))
         if not self.log.append_delta(delta):
             self.journal_due = True
         return 0
