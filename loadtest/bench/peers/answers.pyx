@@ -142,11 +142,37 @@ def replies(received):
     return at, count
 
 
-def values(received, bytes before not None):
-    """Replies to LMOVE among those to LREM: (acknowledgements, used, messages, replies).
+# Acknowledges the messages of one reply; returns how many there are.
+ctypedef Py_ssize_t (*Each)(Bytes data, Py_ssize_t at, Py_ssize_t next, Text *text,
+                            bytes before) except -1
 
-    What names a message is the message.
-    """
+
+cdef Py_ssize_t value_of(Bytes data, Py_ssize_t at, Py_ssize_t next, Text *text,
+                         bytes before) except -1:
+    """What names a message is the message."""
+    acknowledge(text, before, data + at, next - at, b"")
+    return 1
+
+
+cdef Py_ssize_t entries_of(Bytes data, Py_ssize_t at, Py_ssize_t next, Text *text,
+                           bytes before) except -1:
+    """The entries of one stream."""
+    cdef Py_ssize_t past, n, _each
+    at = line(data, at, next)  # the only stream there is
+    at = line(data, at, next)  # the pair of name and entries
+    at = reply(data, at, next)
+    n = number(data, at + 1)
+    at = line(data, at, next)
+    for _each in range(n):
+        at = line(data, at, next)  # the pair of id and fields
+        past = reply(data, at, next)
+        acknowledge(text, before, data + at, past - at, b"")
+        at = reply(data, past, next)
+    return n
+
+
+cdef acknowledged(received, bytes before, char kind, Each each):
+    """Replies of one kind, with messages, among those to what was acknowledged before."""
     cdef:
         Whole whole = Whole(received)
         Py_ssize_t at = 0, next, end = whole.view.len, messages = 0, count = 0
@@ -156,9 +182,8 @@ def values(received, bytes before not None):
         while (next := reply(data, at, end)) >= 0:
             if data[at] != c":":
                 count += 1
-            if data[at] == c"$" and data[at + 1] != c"-":
-                messages += 1
-                acknowledge(&text, before, data + at, next - at, b"")
+            if data[at] == kind and data[at + 1] != c"-":
+                messages += each(data, at, next, &text, before)
             at = next
         if next == FAILED:
             unexpected(data, at, end)
@@ -167,41 +192,14 @@ def values(received, bytes before not None):
         free(text.data)
 
 
-cdef Py_ssize_t entries_of(Bytes data, Py_ssize_t at, Text *text, bytes before) except -1:
-    """Acknowledge the entries of one stream; `at`: behind the head of the whole reply."""
-    cdef:
-        Py_ssize_t past, n, _each, whole = 1 << 62
-    at = line(data, at, whole)  # the pair of name and entries
-    at = reply(data, at, whole)
-    n = number(data, at + 1)
-    at = line(data, at, whole)
-    for _each in range(n):
-        at = line(data, at, whole)  # the pair of id and fields
-        past = reply(data, at, whole)
-        acknowledge(text, before, data + at, past - at, b"")
-        at = reply(data, past, whole)
-    return n
+def values(received, bytes before not None):
+    """Replies to LMOVE among those to LREM: (acknowledgements, used, messages, replies)."""
+    return acknowledged(received, before, c"$", value_of)
 
 
 def entries(received, bytes before not None):
     """Replies to XREADGROUP among those to XACK: (acknowledgements, used, messages, replies)."""
-    cdef:
-        Whole whole = Whole(received)
-        Py_ssize_t at = 0, next, end = whole.view.len, messages = 0, count = 0
-        Bytes data = <Bytes> whole.view.buf
-        Text text = Text(NULL, 0, 0)
-    try:
-        while (next := reply(data, at, end)) >= 0:
-            if data[at] != c":":
-                count += 1
-            if data[at] == c"*" and data[at + 1] != c"-":
-                messages += entries_of(data, line(data, at, end), &text, before)
-            at = next
-        if next == FAILED:
-            unexpected(data, at, end)
-        return taken(&text), at, messages, count
-    finally:
-        free(text.data)
+    return acknowledged(received, before, c"*", entries_of)
 
 
 # -- beanstalkd
