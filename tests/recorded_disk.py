@@ -174,17 +174,6 @@ class RecordedDisk:
             calls.append(torn._replace(data=torn.data[: chance.randint(0, len(torn.data))]))
         self._write(self._replay(calls), into, None)
 
-    def durable_bytes(self, cut: int) -> dict[str, int]:
-        """How much of each file was synced, by its path."""
-        root = self._replay(self.calls[:cut])
-        return {
-            f"{name}/{file}": len(node.durable)
-            for name, folder in root.names.items()
-            if isinstance(folder, Folder)
-            for file, node in folder.names.items()
-            if isinstance(node, File)
-        }
-
     def _replay(self, calls: list[Call]) -> Folder:
         root = Folder()
         for path, data in self.before.items():
