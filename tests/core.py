@@ -282,6 +282,7 @@ class Core:
     def live(self) -> dict[str, int]:
         """What is still held; all zero when every topic is gone."""
         found = {"blocks": self.store.blocks, "entries": self.store.entries}
+        found["deferred"] = self.store.deferred
         found["resident"] = self.store.resident_bytes
         if self.io is not None:
             found["outstanding"] = self.io.outstanding
@@ -292,6 +293,7 @@ class Core:
         self.home.close_sessions()
         for key in list(self.shard.topics):
             self.shard.delete_topic(key)
+        self.settle()
         self.end()
 
     def save(self) -> None:

@@ -169,6 +169,8 @@ cdef class Log:
     cdef bint _error_is_sync
     cdef Task *_written_first         # durable runs that are written, in order: they wait for
     cdef Task *_written_last          # a sync
+    cdef readonly uint64_t deltas     # appended
+    cdef readonly uint64_t deltas_done      # of which written, or lost with their journal
     cdef uint64_t _durable            # durable runs that no sync was asked for yet
     cdef bint _committing
     cdef int _sync_error              # of a failed sync, until a sync() has answered with it
@@ -178,6 +180,9 @@ cdef class Log:
     cdef bint _directory_dirty
     cdef File *_journal
     cdef bint _journal_dirty
+    cdef File *_snapshot              # the journal to be
+    cdef uint64_t _snapshot_bytes
+    cdef uint32_t _snapshot_crc
     cdef bint journal_lost            # a write of it failed: no run counts until a snapshot is there
     cdef uint32_t _journal_pending
     cdef bint _frozen                 # close() was called: files stay whatever is released
@@ -209,6 +214,12 @@ cdef class Log:
     # The monotonic time of the next sync, or 0 when nothing waits for one.
     cdef int64_t tick(self, int64_t now) except -1
     cdef int write_snapshot(self, bytes snapshot, log_done done, void *arg) except -1
+    # The same over a longer time: begin, any number of pieces, end. Deltas that are appended
+    # meanwhile go to the journal there was: the end is given those that are to stay. Or: given up.
+    cdef int begin_snapshot(self) except -1
+    cdef int add_to_snapshot(self, bytes piece) except -1
+    cdef int end_snapshot(self, deltas, log_done done, void *arg) except -1
+    cdef int give_up_snapshot(self) except -1
     # 1 when appended; 0 when there is no sound journal to append to: write a snapshot first.
     cdef int append_delta(self, bytes delta) except -1
     cdef int close(self, log_done done, void *arg) except -1

@@ -29,6 +29,7 @@ from nsqcy._channel cimport (
 from nsqcy._debug cimport NSQCY_DEBUG
 from nsqcy._heap cimport (
     HEAP_NOWHERE,
+    heap_first_due,
     heap_free,
     heap_init,
     heap_peek,
@@ -1953,9 +1954,9 @@ cdef class Home:
             self.decode()
         for _round in range(4):
             while True:
-                node = heap_peek(&self.timers)
-                if node == NULL or node.due > self.agenda.now:
+                if heap_first_due(&self.timers) > self.agenda.now:
                     break
+                node = heap_peek(&self.timers)
                 session = <Session>(<Timer *>node).owner
                 try:
                     session.on_timer()
@@ -1992,9 +1993,7 @@ cdef class Home:
             self.mesh.flush()
         if left or self.resumable or self.dirty or self.undecoded or self.shard.has_work():
             return self.agenda.now
-        node = heap_peek(&self.timers)
-        if node != NULL and node.due < due:
-            due = node.due
+        due = min(due, heap_first_due(&self.timers))
         return due
 
     cdef int decode(self) except -1:

@@ -6,7 +6,9 @@ from nsqcy._channel cimport Agenda, Channel, Waiter
 from nsqcy._compaction cimport Compaction
 from nsqcy._ids cimport IdSource
 from nsqcy._io cimport IoThread
-from nsqcy._log cimport Extent, Log, Recovered
+from nsqcy._log cimport Log, Recovered
+from nsqcy._packing cimport PackedEntry
+from nsqcy._snapshot cimport Snapshot
 from nsqcy._store cimport Block, Cursor, Entry, Record, Store, Window
 
 
@@ -37,17 +39,6 @@ cdef struct Write:
     bint gated                  # the records become visible when it is done
 
 
-# As a journal has it; see docs/DISKFORMAT.md.
-cdef packed struct PackedEntry:
-    uint64_t seq
-    uint64_t segment
-    uint64_t offset
-    int64_t due                 # wall clock, ns; for a record not fanned out yet: the delay
-    uint16_t attempts
-    uint8_t state
-    uint8_t padding[5]
-
-
 # Where a recovered block lies.
 ctypedef struct Place:
     uint64_t segment
@@ -70,6 +61,8 @@ cdef class Topic(Window):
     cdef bint failing                   # a write failed; what waits for the log is being undone
     cdef bint journal_stale             # what the journal says is no longer so
     cdef bint journal_due               # and it must say so before it is followed by records
+    cdef Snapshot snapshot              # of the journal, under way; None: there is none
+    cdef bint snapshot_due              # another one has to follow that
     cdef int64_t retention_time         # ns; 0: no limit of time
     cdef uint64_t retention_bytes       # 0: no limit of size
     cdef bint retains                   # the log keeps what every channel is done with
@@ -147,19 +140,26 @@ cdef class Topic(Window):
     cdef bint is_outdated(self, Block *block, uint64_t held) noexcept
     cdef void cool(self) noexcept
     cdef uint64_t activity(self) noexcept
-    cdef int write_journal(self) except -1
+    cdef int write_journal(self, bint records_wait) except -1
+    cdef int go_on_with_journal(self, int budget) except -1
+    cdef int finish_journal(self) except -1
+    cdef int begin_journal(self, bint records_wait) except -1
+    cdef int give_up_journal(self) except -1
+    cdef bint waits_for_journal(self) noexcept
     cdef object state(self)
     cdef object channel_state(self, Channel channel)
     cdef bytes pack_delayed(self)
-    cdef PackedEntry *pack(self, PackedEntry *into, Entry *entry, int64_t due) noexcept
+    cdef bint append_delta(self, delta) except -1
     cdef void settle_all(self) noexcept
     cdef bint needs_nothing(self) noexcept
     cdef int restore_blocks(self, Recovered found, uint64_t least) except -1
     cdef int report_gaps(self, uint64_t seq) except -1
     cdef Block *block_at(self, uint64_t segment, uint64_t offset, uint32_t *within) noexcept
     cdef void place_cursor(self, Cursor *cursor, uint64_t seq) noexcept
-    cdef Entry *restored_entry(self, const PackedEntry *packed) except? NULL
-    cdef int restore_entries(self, Channel channel, bytes entries) except -1
+    cdef Block *restored_block(self, const PackedEntry *packed, uint32_t *within) noexcept
+    cdef int restore_entries(self, Channel channel, saved) except -1
+    cdef int restore_entry(self, Channel channel, const PackedEntry *packed, uint64_t id,
+                           Block *block, uint32_t within) except -1
     cdef bint is_whole(self, found, state) except -1
     cdef int restore_delayed(self, bytes entries) except -1
     cdef int restore_new_delays(self, uint64_t seq, bint fanned_out) except -1
@@ -186,6 +186,8 @@ cdef class Shard:
     cdef list dirty_topics
     cdef list ticking                       # topics that are still to be told of the second
     cdef list compacting                    # topics whose compaction can go on
+    cdef list journalling                   # topics with a snapshot of their journal under way
+    cdef public int snapshot_budget         # entries a turn packs for these
     cdef int64_t next_tick
     cdef readonly bint closing
     cdef public int64_t hold_new            # ns a new topic is held at most; 0: not at all
@@ -201,6 +203,8 @@ cdef class Shard:
     cdef int expire(self) except -1
     cdef bint dispatch(self) except -1
     cdef int compact(self) except -1
+    cdef int go_on_with_journals(self) except -1
+    cdef int free_discarded(self) except -1
     cdef int tick(self) except -1
     cdef int tick_on(self) except -1
     cdef bint has_work(self) noexcept

@@ -13,14 +13,17 @@ nor clocks nor the event loop. The life of a record:
 import os
 
 cimport cython
+from libc.limits cimport INT_MAX
 from libc.stdlib cimport free, malloc, qsort
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from nsqcy._bytes cimport load_be32
-from nsqcy._channel cimport HOLDING_TIMER, Holding, Timer
+from nsqcy._channel cimport Discarded, Timer
 from nsqcy._compaction cimport IDLE, Compaction, is_worthwhile
-from nsqcy._heap cimport HeapNode, heap_peek
+from nsqcy._heap cimport HeapNode, heap_first_due, heap_peek
 from nsqcy._log cimport Log, Recovered, RecoveredRun, RUN_HAS_DELAYED, RUN_SURVIVORS
+from nsqcy._packing cimport PackedEntry, Packing
+from nsqcy._snapshot cimport Snapshot
 from nsqcy._store cimport (
     DEFERRED,
     IN_WINDOW,
@@ -33,8 +36,10 @@ from nsqcy._store cimport (
     SEALED,
     SURVIVORS,
     UNREADABLE,
+    Deferred,
     append_record,
     record_delay,
+    size_tag,
 )
 
 from nsqcy import journal
@@ -57,6 +62,9 @@ cdef enum:
     TICK_BUDGET = 256               # topics of whom the second is over
     JOURNAL_TICKS = 16              # a journal that is due costs as much as so many of them
     FAN_OUT_BUDGET = 4096           # delayed records fanned out in one step
+    SNAPSHOT_BUDGET = 4096          # entries packed for snapshots of journals
+    DISCARD_BUDGET = 4096           # messages freed that were dropped
+    DELAYED_PACKED = 16384          # records of a backlog; a start finds the rest by itself
     KEPT = 128                      # block flag: survivors that nobody is known to need, or not to
     SEGMENT_ROOM = 64               # bytes of a segment that are not records
 
@@ -74,16 +82,6 @@ cdef int compare_places(const void *a, const void *b) noexcept nogil:
     if one.offset != other.offset:
         return -1 if one.offset < other.offset else 1
     return 0
-
-
-cdef bytes room_for_packed(uint64_t entries):
-    """Bytes that so many entries of a journal are packed into."""
-    return PyBytes_FromStringAndSize(NULL, entries * sizeof(PackedEntry))
-
-
-cdef bytes packed_so_far(bytes room, PackedEntry *end):
-    """What of it has been filled."""
-    return room[:<char *>end - PyBytes_AS_STRING(room)]
 
 
 cdef int64_t SECOND = 1000000000
@@ -253,13 +251,15 @@ cdef class Topic(Window):
         entry.id = record.id
         entry.block = self.newest
         entry.offset = <uint32_t>(<uint8_t *>record - self.newest.data)
-        entry.node.due = delay
+        entry.node.tag = size_tag(record.body_length)
+        entry.due = delay
         self.add_delayed(entry)
         return 0
 
     cdef void add_delayed(self, Entry *entry) noexcept:
-        """Remember a record with a delay (`node.due`) until it is fanned out."""
+        """Remember a record with a delay (`due`) until it is fanned out."""
         entry.state = DEFERRED
+        entry.attempts = 0
         entry.next = NULL
         self.ref(entry.block)
         if self.delayed_last == NULL:
@@ -383,7 +383,7 @@ cdef class Topic(Window):
                 self.touch_dirty()
                 return 1
             budget -= 1
-            due = self.agenda.now + entry.node.due
+            due = self.agenda.now + entry.due
             for channel in self.channels.values():
                 # One that is restored may be younger than the record.
                 if channel.cursor.seq <= entry.seq:
@@ -421,8 +421,9 @@ cdef class Topic(Window):
         self.journal_stale = True
         if self.log is not None:
             if self.journal_due and self.is_kept():
-                self.write_journal()
-            self.write_overflow()
+                self.write_journal(True)
+            if not self.waits_for_journal():
+                self.write_overflow()
         self.settle(&self.visible)
         self.settle(&self.fanout)
         self.least = self.least_seq()
@@ -679,7 +680,7 @@ cdef class Topic(Window):
         return 0
 
     cdef int copies_written(self) except -1:
-        return self.write_journal()
+        return self.write_journal(False)
 
     cdef void end_compaction(self) noexcept:
         if self.compaction is not None:
@@ -863,6 +864,7 @@ cdef class Topic(Window):
             channel.close()
         self.channels.clear()
         self.gone = True
+        self.give_up_journal()
         while self.delayed_first != NULL:
             self.delayed_first.seq = 0
             self.drop_delayed()
@@ -894,9 +896,9 @@ cdef class Topic(Window):
             self.retain()
         if self.log is not None:
             self.log.tick(self.agenda.now)
-            if self.is_kept() and self.agenda.now >= self.next_journal \
+            if self.is_kept() and self.agenda.now >= self.next_journal and self.snapshot is None \
                     and (self.journal_stale or self.activity() != self.journalled):
-                self.write_journal()
+                self.write_journal(False)
                 return JOURNAL_TICKS
         return 1
 
@@ -967,14 +969,19 @@ cdef class Topic(Window):
 
     cdef int journal_channel(self, kind, Channel channel) except -1:
         """A channel came or goes: write it down before any record that is fanned out after that."""
-        cdef bytes delta
         if self.log is None or channel.ephemeral or not self.started or not self.is_kept():
             return 0
-        delta = journal.encode_delta(
-            journal.Delta(kind, channel.name, channel.cursor.seq))
-        if not self.log.append_delta(delta):
+        if not self.append_delta(journal.Delta(kind, channel.name, channel.cursor.seq)):
             self.journal_due = True
         return 0
+
+    cdef bint append_delta(self, delta) except -1:
+        """Write down what has happened, in the journal there is and in one that is under way;
+        False if there is none."""
+        encoded = journal.encode_delta(delta)
+        if self.snapshot is not None:
+            self.snapshot.deltas.append(encoded)
+        return self.log.append_delta(encoded)
 
     cdef uint64_t activity(self) noexcept:
         """What it was when the journal was written, if nothing has happened in the channels since
@@ -985,19 +992,73 @@ cdef class Topic(Window):
             total += channel.activity()
         return total
 
-    cdef int write_journal(self) except -1:
-        """Write down who is where, as far as records on disk are concerned."""
+    cdef int write_journal(self, bint records_wait) except -1:
+        """Write down who is where, as far as records on disk are concerned; `records_wait`: before
+        any that follow. Done at once, unless there is much of it."""
+        if self.snapshot is not None:
+            # What it says may be from before.
+            self.snapshot_due = True
+            self.journal_due = self.journal_due or records_wait
+            return 0
+        self.begin_journal(records_wait)
+        self.go_on_with_journal(self.shard.snapshot_budget)
+        if self.snapshot is not None:
+            self.shard.journalling.append(self)
+        return 0
+
+    cdef int begin_journal(self, bint records_wait) except -1:
         cdef Channel channel
         cdef uint64_t entries = self.delayed_count
+        cdef list channels = []
         for channel in self.channels.values():
             entries += channel.deferred_count + channel.in_flight_count + channel.queued
-        self.journal_stale = self.journal_due = False
+            if not channel.ephemeral:
+                channels.append(channel)
+        self.journal_stale = self.journal_due = self.snapshot_due = False
         self.journalled = self.activity()
         # A big one is written less often.
         self.next_journal = self.agenda.now + self.log.sync_timeout * <int64_t>(
             1 + entries // 100000)
-        self.log.write_snapshot(journal.encode_snapshot(self.state()), NULL, NULL)
+        self.snapshot = Snapshot(
+            self.log, journal.encode_snapshot(self.state()), channels, records_wait)
+        for channel in channels:
+            for seq in channel.cancelled or ():
+                self.snapshot.deltas.append(journal.encode_delta(
+                    journal.Delta(journal.Kind.ENTRY_FINISHED, channel.name, seq)))
         return 0
+
+    cdef int go_on_with_journal(self, int budget) except -1:
+        """Pack so many entries for the snapshot that is under way; returns what is left of the
+        budget."""
+        cdef Snapshot snapshot = self.snapshot
+        budget = snapshot.step(budget)
+        if not snapshot.is_complete():
+            return 0
+        self.snapshot = None
+        snapshot.end()
+        if self.snapshot_due:
+            # At once: as long as one is under way, files that the journal names stay.
+            self.begin_journal(self.journal_due)
+        elif snapshot.records_wait:
+            self.touch_dirty()
+        return budget
+
+    cdef int finish_journal(self) except -1:
+        """Have what is under way written."""
+        while self.snapshot is not None:
+            self.go_on_with_journal(INT_MAX)
+        return 0
+
+    cdef int give_up_journal(self) except -1:
+        if self.snapshot is not None:
+            self.snapshot.give_up()
+            self.snapshot = None
+            self.journal_stale = True
+        return 0
+
+    cdef bint waits_for_journal(self) noexcept:
+        """Whether no record may be written before a snapshot that is under way."""
+        return self.snapshot is not None and (self.snapshot.records_wait or self.journal_due)
 
     cdef object state(self):
         cdef Channel channel
@@ -1017,63 +1078,23 @@ cdef class Topic(Window):
         )
 
     cdef object channel_state(self, Channel channel):
-        cdef bytes entries = room_for_packed(
-            channel.in_flight_count + channel.queued + channel.deferred_count)
-        cdef PackedEntry *into = <PackedEntry *>PyBytes_AS_STRING(entries)
-        cdef Entry *entry
-        cdef Holding *holding = channel.holdings
-        cdef HeapNode *node
         cdef uint32_t i
-        while holding != NULL:
-            entry = holding.first
-            while entry != NULL:
-                into = self.pack(into, entry, 0)
-                entry = entry.next
-            holding = holding.next
-        entry = channel.queue_first
-        while entry != NULL:
-            into = self.pack(into, entry, 0)
-            entry = entry.next
-        for i in range(channel.timers.size):
-            node = channel.timers.slots[i].node
-            if node.tag != HOLDING_TIMER:
-                entry = <Entry *>node
-                into = self.pack(into, entry, self.agenda.wall + node.due - self.agenda.now)
         return journal.ChannelState(
             name=channel.name, paused=bool(channel.paused), cursor=channel.cursor.seq,
             skipped=channel.skipped, replay_end=channel.replay_end,
-            entries=packed_so_far(entries, into),
             finished=tuple((channel.finished[i].start, channel.finished[i].end)
                            for i in range(channel.finished_count)))
 
     cdef bytes pack_delayed(self):
-        cdef bytes entries = room_for_packed(self.delayed_count)
-        cdef PackedEntry *into = <PackedEntry *>PyBytes_AS_STRING(entries)
+        cdef Packing packing = Packing()
         cdef Entry *entry = self.delayed_first
-        while entry != NULL and entry.seq < self.visible.seq:
-            into = self.pack(into, entry, entry.node.due)
+        while entry != NULL and entry.seq < self.visible.seq and (
+                self.is_last or packing.count < DELAYED_PACKED):
+            packing.add(<Deferred *>entry, entry.due)
             entry = entry.next
-        return packed_so_far(entries, into)
-
-    cdef PackedEntry *pack(self, PackedEntry *into, Entry *entry, int64_t due) noexcept:
-        """One entry of a journal: where its record lies on disk. One that is in memory only is left
-        out. Returns where the next one goes."""
-        cdef Block *block = entry.block
-        cdef Extent *extent = &block.extent
-        cdef uint32_t offset = entry.offset
-        if offset >= block.written or extent.bytes == 0:
-            return into
-        while offset >= extent.bytes:
-            offset -= extent.bytes
-            extent = extent.next
-        into.seq = entry.seq
-        into.segment = extent.segment.number
-        into.offset = extent.offset + offset
-        into.due = due
-        into.attempts = entry.attempts
-        into.state = DEFERRED if entry.state == DEFERRED else QUEUED
-        memset(into.padding, 0, sizeof(into.padding))
-        return into + 1
+        if packing.failed:
+            raise MemoryError()
+        return packing.take()[0]
 
     def save_records(self):
         """Give the log every record that somebody still needs and that is in memory only."""
@@ -1081,6 +1102,7 @@ cdef class Topic(Window):
         cdef Block *block
         if self.log is None or self.gone:
             return
+        self.finish_journal()
         for channel in list(self.channels.values()):
             if channel.ephemeral:
                 channel.close()
@@ -1130,8 +1152,10 @@ cdef class Topic(Window):
             if self.log._first != NULL or self.log.journal_bytes or self.was_restored:
                 self.close(True)
             return
+        self.finish_journal()
         self.is_last = True
-        self.write_journal()
+        self.write_journal(False)
+        self.finish_journal()
 
     cdef bint needs_nothing(self) noexcept:
         cdef Channel channel
@@ -1199,8 +1223,9 @@ cdef class Topic(Window):
                 channel.replay_end = saved.replay_end
                 for start, end in saved.finished:
                     channel.add_finished(start, end)
-                self.restore_entries(channel, saved.entries)
-        self.restore_new_delays(state.fanout_seq if state is not None else 1, bool(names))
+                self.restore_entries(channel, saved)
+        self.restore_new_delays(state.fanout_seq if state is not None else 1,
+                                bool(names) and not (state is not None and state.paused))
         if state is None:
             self.restore_survivors()
         self.release_unneeded()
@@ -1317,56 +1342,75 @@ cdef class Topic(Window):
             to.seq = to.block.first_seq
         self.move_cursor(cursor, &to)
 
-    cdef Entry *restored_entry(self, const PackedEntry *packed) except? NULL:
+    cdef Block *restored_block(self, const PackedEntry *packed, uint32_t *within) noexcept:
         """NULL: the record is not there any more."""
-        cdef uint32_t within = 0
-        cdef Block *block = self.block_at(packed.segment, packed.offset, &within)
-        cdef Entry *entry
         # That number must never stand for another file: a journal may be older than what it names.
         self.log.last_number = max(self.log.last_number, packed.segment)
-        if block == NULL:
-            return NULL
-        entry = self.store.new_entry()
-        entry.seq = packed.seq
-        entry.id = 0
-        entry.block = block
-        entry.offset = within
-        entry.attempts = packed.attempts
-        entry.flags = 0
-        self.ref(block)
-        return entry
+        return self.block_at(packed.segment, packed.offset, within)
 
-    cdef int restore_entries(self, Channel channel, bytes entries) except -1:
+    cdef int restore_entries(self, Channel channel, saved) except -1:
+        cdef bytes entries = saved.entries
+        cdef bytes ids = saved.ids
         cdef const PackedEntry *packed = <const PackedEntry *><const char *>entries
-        cdef Entry *entry
+        cdef const uint64_t *id = <const uint64_t *><const char *>ids
+        cdef size_t known = len(ids) // sizeof(uint64_t)
+        cdef Block *block
+        cdef uint32_t within = 0
         cdef size_t i
         cdef size_t missing = 0
         for i in range(len(entries) // sizeof(PackedEntry)):
-            entry = self.restored_entry(&packed[i])
-            if entry == NULL:
+            block = self.restored_block(&packed[i], &within)
+            if block == NULL:
                 missing += 1
-                continue
-            if packed[i].state == DEFERRED:
-                channel.defer_entry(entry, self.agenda.now + max(
-                    <int64_t>0, packed[i].due - self.agenda.wall))
             else:
-                channel.queue_entry(entry)
-                entry.holding = NULL
+                self.restore_entry(channel, &packed[i], id[i] if i < known else 0, block, within)
+        if saved.cancelled:
+            channel.cancelled = set(saved.cancelled)
         if missing:
             self.shard.report_missing(
                 self.name, f"{missing} messages that channel {channel.name} had handed out")
         return 0
 
+    cdef int restore_entry(self, Channel channel, const PackedEntry *packed, uint64_t id,
+                           Block *block, uint32_t within) except -1:
+        cdef Deferred *deferred
+        cdef Entry *entry = NULL
+        if packed.state == DEFERRED:
+            deferred = channel.defer(id, self.agenda.now + max(
+                <int64_t>0, packed.due - self.agenda.wall))
+            deferred.node.tag = size_tag(packed.size)
+        else:
+            entry = self.store.new_entry()
+            entry.id = id
+            deferred = <Deferred *>entry
+        deferred.seq = packed.seq
+        deferred.block = block
+        deferred.offset = within
+        deferred.attempts = packed.attempts
+        deferred.round = channel.round
+        self.ref(block)
+        if entry != NULL:
+            channel.queue_entry(entry)
+            entry.holding = NULL
+        return 0
+
     cdef int restore_delayed(self, bytes entries) except -1:
         cdef const PackedEntry *packed = <const PackedEntry *><const char *>entries
+        cdef Block *block
         cdef Entry *entry
+        cdef uint32_t within = 0
         cdef size_t i
         for i in range(len(entries) // sizeof(PackedEntry)):
-            entry = self.restored_entry(&packed[i])
-            if entry == NULL:
+            block = self.restored_block(&packed[i], &within)
+            if block == NULL:
                 continue
-            entry.node.due = packed[i].due
-            entry.block.refs -= 1
+            entry = self.store.new_entry()
+            entry.node.tag = size_tag(packed[i].size)
+            entry.seq = packed[i].seq
+            entry.id = 0
+            entry.block = block
+            entry.offset = within
+            entry.due = packed[i].due
             self.add_delayed(entry)
         return 0
 
@@ -1399,10 +1443,11 @@ cdef class Topic(Window):
                     entry.id = record.id
                     entry.block = block
                     entry.offset = at
-                    entry.node.due = record_delay(record)
+                    entry.node.tag = size_tag(record.body_length)
+                    entry.due = record_delay(record)
                     if fanned_out:
-                        entry.node.due = min(entry.node.due, max(
-                            <int64_t>0, record.timestamp + entry.node.due - self.agenda.wall))
+                        entry.due = min(entry.due, max(
+                            <int64_t>0, record.timestamp + entry.due - self.agenda.wall))
                     self.add_delayed(entry)
                 at += record.length
         return 0
@@ -1452,7 +1497,7 @@ cdef class Topic(Window):
                 entry.block = block
                 entry.offset = at
                 entry.attempts = 0
-                entry.flags = 0
+                entry.round = channel.round
                 self.ref(block)
                 channel.queue_entry(entry)
             at += record.length
@@ -1494,6 +1539,8 @@ cdef class Shard:
         self.dirty_topics = []
         self.ticking = []
         self.compacting = []
+        self.journalling = []
+        self.snapshot_budget = SNAPSHOT_BUDGET
         self.health = "OK"
         self.boot = boot_id()
 
@@ -1575,12 +1622,10 @@ cdef class Shard:
         """Do what is to be done at the end of a turn. Returns when it wants to be called again, on
         the monotonic clock (ns): `agenda.now` if work is left."""
         cdef int64_t now = self.agenda.now
-        cdef HeapNode *node
         cdef Topic topic
         cdef list work
         cdef bint left
-        node = heap_peek(&self.agenda.channel_timers)
-        if node != NULL and node.due <= now:
+        if heap_first_due(&self.agenda.channel_timers) <= now:
             self.expire()
         if now >= self.next_tick and not self.ticking:
             self.tick()
@@ -1597,23 +1642,25 @@ cdef class Shard:
         left = self.dispatch()
         if self.compacting:
             self.compact()
+        if self.journalling:
+            self.go_on_with_journals()
+        if self.agenda.discarded:
+            self.free_discarded()
         if self.io is not None:
             self.io.kick()
-        if left or self.dirty_topics or self.ticking or self.compacting:
+        if left or self.dirty_topics or self.ticking or self.compacting or self.journalling \
+                or self.agenda.discarded:
             return now
-        node = heap_peek(&self.agenda.channel_timers)
-        if node != NULL and node.due < self.next_tick:
-            return node.due
-        return self.next_tick
+        return min(self.next_tick, heap_first_due(&self.agenda.channel_timers))
 
     cdef int expire(self) except -1:
         """Messages that are due; what exceeds the budget is still due in the next turn."""
         cdef int budget = EXPIRE_BUDGET
         cdef HeapNode *node
         while budget > 0:
-            node = heap_peek(&self.agenda.channel_timers)
-            if node == NULL or node.due > self.agenda.now:
+            if heap_first_due(&self.agenda.channel_timers) > self.agenda.now:
                 break
+            node = heap_peek(&self.agenda.channel_timers)
             budget -= max(1, (<Channel>(<Timer *>node).owner).expire(budget))
         return 0
 
@@ -1660,6 +1707,33 @@ cdef class Shard:
                 topic.compaction.stop()
             if topic.compaction is None or topic.compaction.waits():
                 self.compacting.pop(0)
+        return 0
+
+    cdef int go_on_with_journals(self) except -1:
+        """Go on with the snapshots of topics' journals, one after the other."""
+        cdef int budget = self.snapshot_budget
+        cdef Topic topic
+        while self.journalling and budget > 0:
+            topic = self.journalling[0]
+            try:
+                if topic.snapshot is not None:
+                    budget = topic.go_on_with_journal(budget)
+            except Exception as error:
+                self.report(topic.name, error)
+                topic.give_up_journal()
+            if topic.snapshot is None:
+                self.journalling.pop(0)
+        return 0
+
+    cdef int free_discarded(self) except -1:
+        """Free some more of what channels have dropped."""
+        cdef int budget = DISCARD_BUDGET
+        cdef Discarded discarded
+        while self.agenda.discarded and budget > 0:
+            discarded = self.agenda.discarded[0]
+            budget = discarded.free_some(budget)
+            if budget > 0:
+                self.agenda.discarded.pop(0)
         return 0
 
     cdef int report(self, str name, error) except -1:
@@ -1714,6 +1788,8 @@ cdef class Shard:
         and deferred messages, and who is where. Blocks until it is on disk."""
         cdef Topic topic
         self.closing = True
+        while self.agenda.discarded:
+            self.free_discarded()
         if self.io is not None:
             self.io.drain()         # a compaction that is under way ends
         for topic in list(self.topics.values()):

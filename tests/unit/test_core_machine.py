@@ -150,6 +150,7 @@ class CoreMachine(RuleBasedStateMachine):
             "in_flight": len(channel.in_flight),
             "deferred": len(channel.deferred),
             "dropped": {
+                "cancelled": 0,
                 "damaged": channel.missing_count,
                 "emptied": channel.lost_count,
                 "overflow": channel.dropped_count,
