@@ -46,6 +46,7 @@ def options(**other: Any) -> SimpleNamespace:
         "max_body_size": 5 << 20,
         "max_rdy_count": 2500,
         "max_req_timeout": 3600 * SECOND,
+        "max_defer_timeout": 0,
         "max_channel_consumers": 0,
         "msg_timeout": 60 * SECOND,
         "output_buffer_timeout": 250 * MILLISECOND,
@@ -197,8 +198,10 @@ class Core:
         on_event: Callable[[str, str, str | None], None] | None = None,
         auth: Any = None,
         hold_new: int = 0,
+        snapshot_budget: int = 4096,
         io: IoThread | None = None,
         max_msg_size: int = 1 << 20,
+        max_defer_timeout: int = 0,
         mesh: Mesh | None = None,
         index: int = 0,
         move: Callable[[Session, int], None] | None = None,
@@ -234,11 +237,16 @@ class Core:
             log=self.log,
         )
         self.shard.hold_new = hold_new
+        self.shard.snapshot_budget = snapshot_budget
         self.home = Home(
             shard=self.shard,
             mesh=mesh,
             index=index,
-            options=options(max_msg_timeout=max_msg_timeout, max_msg_size=max_msg_size),
+            options=options(
+                max_msg_timeout=max_msg_timeout,
+                max_msg_size=max_msg_size,
+                max_defer_timeout=max_defer_timeout,
+            ),
             negotiate=negotiate,
             ask_placement=None,
             move=move,

@@ -220,6 +220,8 @@ cdef class Log:
     cdef int add_to_snapshot(self, bytes piece) except -1
     cdef int end_snapshot(self, deltas, log_done done, void *arg) except -1
     cdef int give_up_snapshot(self) except -1
+    # Whether there is a sound journal, and no snapshot of it is being written.
+    cdef bint has_journal(self) noexcept
     # 1 when appended; 0 when there is no sound journal to append to: write a snapshot first.
     cdef int append_delta(self, bytes delta) except -1
     cdef int close(self, log_done done, void *arg) except -1

@@ -893,6 +893,9 @@ cdef class Log:
         self._journal_pending -= 1
         return 0
 
+    cdef bint has_journal(self) noexcept:
+        return self._journal is not NULL and self._journal_pending == 0
+
     cdef int append_delta(self, bytes delta) except -1:
         cdef size_t n = sizeof(JournalEntry) + len(delta)
         cdef Task *task

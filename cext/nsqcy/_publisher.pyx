@@ -107,7 +107,7 @@ cdef class Publisher:
     def publish(self, bytes key not None, bodies, delay_ms, str durability not None, done):
         """Publish all of `bodies` to a topic, which is made; calls done(None) or done(reason) once,
         at once or later, and not before they are as durable as this, and as the topic promises. The
-        name must be valid, each body 1 to max-msg-size bytes, the delay within max-req-timeout."""
+        name must be valid, each body 1 to max-msg-size bytes, the delay within max-defer-timeout."""
         cdef int owner = self.home.owner_of(key)
         cdef Durability least = durability_of(durability)
         if owner < 0:

@@ -305,6 +305,7 @@ cdef class Home:
     cdef int64_t max_body_size
     cdef uint32_t max_rdy_count
     cdef int64_t max_req_timeout            # ns
+    cdef int64_t max_defer_timeout          # ns
     cdef uint32_t max_channel_consumers
     cdef bint tls_required
     cdef int64_t heartbeat_default

@@ -662,7 +662,7 @@ cdef class Session(Consumer):
     cdef Parsed dpub(self, Word *words, int count, const uint8_t *line, size_t *used,
                      const uint8_t *rest, size_t left) except RAISED:
         cdef uint64_t milliseconds
-        cdef uint64_t most = <uint64_t>(self.home.max_req_timeout // MILLISECOND)
+        cdef uint64_t most = <uint64_t>(self.home.max_defer_timeout // MILLISECOND)
         if count < 3:
             return self.fatal(b"E_INVALID DPUB insufficient number of parameters")
         if not self.take_topic(&words[1]):
@@ -1830,6 +1830,7 @@ cdef class Home:
         self.max_body_size = options.max_body_size
         self.max_rdy_count = options.max_rdy_count
         self.max_req_timeout = options.max_req_timeout
+        self.max_defer_timeout = options.max_defer_timeout or options.max_req_timeout
         self.max_channel_consumers = options.max_channel_consumers
         self.tls_required = options.tls_required != 0
         self.heartbeat_default = 30 * SECOND

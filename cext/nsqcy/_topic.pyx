@@ -824,6 +824,28 @@ cdef class Topic(Window):
         self.journal_due = True
         self.touch_dirty()
 
+    def cancel(self, str name, uint64_t id):
+        """Drop a deferred message of a channel. None: it has none of this id; else whether that is
+        written down is told by `is_written_down` of what this returns."""
+        cdef Channel channel = self.channels[name]
+        cdef uint64_t seq = channel.cancel(id)
+        if seq == 0:
+            return None
+        if self.log is None or channel.ephemeral or not self.is_kept():
+            return 0
+        if self.append_delta(journal.Delta(journal.Kind.ENTRY_FINISHED, name, seq)):
+            return self.log.deltas
+        self.journal_due = True
+        self.touch_dirty()
+        return -1
+
+    def is_written_down(self, int64_t told):
+        """What `cancel` has told may be the number of a delta, or say that it is in a snapshot."""
+        if told < 0:
+            return not self.journal_due and self.snapshot is None and self.log.has_journal()
+        return told == 0 or (self.log.deltas_done >= <uint64_t>told
+                             and not self.log.journal_lost)
+
     def empty(self):
         """Drop what the topic itself holds; channels keep theirs."""
         cdef Channel channel

@@ -31,7 +31,7 @@ from nsqcy._transport import Loop, accept_move, accept_socket, accept_stream
 from nsqcy.log import Log
 from nsqcy.nsqd import gathering, stats
 from nsqcy.nsqd.api import Api, tls_required
-from nsqcy.nsqd.backend import Message, Outcome, Sought
+from nsqcy.nsqd.backend import Cancelled, Message, Outcome, Sought, Upcoming
 from nsqcy.nsqd.census import Census
 from nsqcy.nsqd.negotiate import negotiate
 from nsqcy.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from nsqcy.nsqd import tls
 
 READING = 0.002  # seconds between two looks whether a block of a log was read
+WRITING_MOST = 4.0  # seconds until it is said that a write has not come to an end
 ASK_TIMEOUT = 5.0  # seconds another worker may take to answer
 NO_ANSWER = "the master does not answer"
 GATHER_TIMEOUT = 15.0  # and the master, for a round under way and the next one
@@ -456,6 +457,44 @@ class Engine:
             found.channel(channel)
         return found.seek(channel, seq)
 
+    def on_deferred(self, topic: str, channel: str, limit: int, after: list[int] | None) -> Upcoming:
+        found = self._topic(topic)
+        if found is None:
+            return "TOPIC_NOT_FOUND"
+        if channel not in found.channels:
+            return "CHANNEL_NOT_FOUND"
+        upcoming = found.channels[channel].upcoming(limit, None if after is None else tuple(after))
+        last = upcoming[-1][0] if len(upcoming) == limit else None
+        return {
+            "deferred": [
+                {
+                    "id": f"{id:016x}" if id else None,
+                    "seq": seq,
+                    "due": due,
+                    "attempts": attempts,
+                    "size": size or None,
+                }
+                for _, seq, due, id, attempts, size in upcoming
+            ],
+            "next": f"{last[0]}.{last[1]}" if last else None,
+        }
+
+    def on_cancel_message(self, topic: str, channel: str, id: int) -> Cancelled:
+        found = self._topic(topic)
+        if found is None:
+            return "TOPIC_NOT_FOUND"
+        if channel not in found.channels:
+            return "CHANNEL_NOT_FOUND"
+        told = found.cancel(channel, id)
+        if told is None:
+            return "MESSAGE_NOT_FOUND"
+        until = time.monotonic() + WRITING_MOST
+        while not found.is_written_down(told):
+            if found.gone or time.monotonic() > until:
+                return "NOT_WRITTEN"
+            gevent.sleep(READING)
+        return "ok"
+
     def on_topic_log(self, topic: str) -> dict[str, Any] | None:
         found = self._topic(topic)
         return None if found is None else found.log_facts()
@@ -533,6 +572,18 @@ class Engine:
         )
         return "TOPIC_NOT_FOUND" if found is None else found
 
+    def deferred(
+        self, topic: str, channel: str, limit: int, after: tuple[int, int] | None
+    ) -> Upcoming:
+        found: Upcoming | None = self._at_owner(
+            topic, "deferred", channel=channel, limit=limit, after=after
+        )
+        return "TOPIC_NOT_FOUND" if found is None else found
+
+    def cancel_message(self, topic: str, channel: str, id: int) -> Cancelled:
+        found: Cancelled | None = self._at_owner(topic, "cancel_message", channel=channel, id=id)
+        return found or "TOPIC_NOT_FOUND"
+
     def topic_log(self, topic: str) -> dict[str, Any] | None:
         found: dict[str, Any] | None = self._at_owner(topic, "topic_log")
         return found
@@ -602,6 +653,7 @@ class Engine:
             "arenas": store.arenas,
             "blocks": store.blocks,
             "entries": store.entries,
+            "deferred messages": store.deferred,
             "topics": len(self._shard.topics),
             "TCP connections": self._home.connections(),
             "HTTP connections": self._http.connections,
