@@ -184,13 +184,18 @@ cdef class Listing:
         return (<const Deferred *>one.node).seq > (<const Deferred *>other.node).seq
 
     cdef inline bint is_wanted(self, const HeapSlot *slot) noexcept:
-        if slot.due != self.border.due:
-            return slot.due > self.border.due
-        return (<const Deferred *>slot.node).seq > self.border_seq
+        """The node is looked at only if its due time does not say enough: there may be a million,
+        and each lies elsewhere."""
+        cdef const HeapSlot *last = &self.slots[0]
+        if slot.due < self.border.due or (self.count == self.limit and slot.due > last.due):
+            return False
+        if slot.node.tag & HOLDING_TIMER:
+            return False
+        if slot.due == self.border.due and (<const Deferred *>slot.node).seq <= self.border_seq:
+            return False
+        return self.count < self.limit or self.is_later(last, slot)
 
     cdef void offer(self, const HeapSlot *slot) noexcept:
-        if self.count == self.limit and not self.is_later(&self.slots[0], slot):
-            return
         if not self.is_wanted(slot):
             return
         if self.count < self.limit:
@@ -1031,8 +1036,7 @@ cdef class Channel:
         cdef const Deferred *deferred
         cdef uint32_t i
         for i in range(self.timers.size):
-            if not self.timers.slots[i].node.tag & HOLDING_TIMER:
-                listing.offer(&self.timers.slots[i])
+            listing.offer(&self.timers.slots[i])
         found = []
         for slot in listing.sorted_indices():
             i = slot
