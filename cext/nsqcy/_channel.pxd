@@ -160,6 +160,8 @@ cdef class Channel:
     cdef OnFull on_full
     cdef int64_t prune_after                # ns; 0: never
     cdef bint prune_messages                # also if it has some
+    cdef uint64_t most_messages             # that wait; the oldest beyond them go. 0: any number
+    cdef uint64_t most_bytes
     cdef dict unusual                       # of its policy: what /stats shows
     cdef readonly list consumers
     cdef bint bridged                       # of `skipped`, some were found missing by a start
@@ -170,6 +172,7 @@ cdef class Channel:
     cdef readonly uint64_t requeue_count
     cdef readonly uint64_t timeout_count
     cdef readonly uint64_t dropped_count    # an ephemeral channel's overflow
+    cdef uint64_t full_count       # the oldest, because there were too many
     cdef readonly uint64_t sampled_count    # consumed without delivery
     cdef readonly uint64_t finish_count
     cdef uint64_t taken[3]                  # deliveries by locality
@@ -188,6 +191,9 @@ cdef class Channel:
     cdef int defer_record(self, const Entry *delayed, int64_t due) except -1
     cdef int collect(self) except -1
     cdef int dispatch(self, int budget) except -1
+    cdef void keep_at_most(self, uint64_t messages, uint64_t bytes) noexcept
+    cdef bint is_over(self) noexcept
+    cdef int drop_oldest(self, int budget) except -1
     cdef void begin_walk(self) noexcept
     cdef bint walk(self, Entry **entry) noexcept
     cdef int expire(self, int budget) except -1

@@ -253,7 +253,7 @@ cdef class Channel:
         more is what is missing in the sum."""
         cdef uint64_t received = self.message_count + self.carried
         cdef uint64_t known = (self.held() + self.finish_count + self.sampled_count
-                               + self.dropped_count + self.emptied_count)
+                               + self.dropped_count + self.full_count + self.emptied_count)
         return {
             "received": received,
             "finished": self.finish_count,
@@ -263,6 +263,7 @@ cdef class Channel:
             "dropped": {
                 "damaged": <int64_t>(received - known),
                 "emptied": self.emptied_count,
+                "full": self.full_count,
                 "overflow": self.dropped_count,
             },
             "sampled": self.sampled_count,
@@ -500,10 +501,10 @@ cdef class Channel:
         budget: 0 if something may be left that could go now."""
         cdef Consumer consumer
         cdef Entry *entry
-        if self.paused or self.gone:
+        if self.gone:
             return budget
         self.stepped = 0
-        while budget > self.stepped:
+        while budget > self.stepped and not self.paused:
             consumer = self.next_consumer()
             if consumer is None:
                 break
@@ -515,7 +516,33 @@ cdef class Channel:
                 break
             budget -= 1
             self.deliver(consumer, entry)
+        if self.most_messages or self.most_bytes:
+            budget = self.drop_oldest(budget)
         return max(0, budget - self.stepped)
+
+    cdef void keep_at_most(self, uint64_t messages, uint64_t bytes) noexcept:
+        """The oldest messages go when more wait than this; 0: any number."""
+        if messages != self.most_messages or bytes != self.most_bytes:
+            self.most_messages = messages
+            self.most_bytes = bytes
+            self.touch_dirty()
+
+    cdef bint is_over(self) noexcept:
+        return (self.most_messages and self.depth() > self.most_messages
+                or self.most_bytes and self.window.bytes_from(&self.cursor) > self.most_bytes)
+
+    cdef int drop_oldest(self, int budget) except -1:
+        """Drop what waits longest until no more is there than may be, with what is left of a
+        budget; returns what is left then."""
+        cdef Entry *entry
+        while budget > self.stepped and self.is_over():
+            entry = self.take(budget)
+            if entry == NULL:
+                break
+            budget -= 1
+            self.full_count += 1
+            self.drop_entry(entry)
+        return budget
 
     cdef inline int deliver(self, Consumer consumer, Entry *entry) except -1:
         cdef Block *block = entry.block

@@ -143,9 +143,9 @@ cdef class Publisher:
         cdef Topic topic = self.home.shard.find_or_create(key)
         cdef Record *record
         cdef const unsigned char[::1] body
-        cdef uint64_t total = 0
+        cdef uint64_t total = sum(map(len, bodies))
         cdef Callback callback
-        refusal = topic.refusal(least)
+        refusal = topic.refusal(least, len(bodies), total)
         if refusal is not None:
             done(refusal)
             return 0
@@ -156,7 +156,6 @@ cdef class Publisher:
             record = topic.new_record(<unsigned int>body.shape[0], delay)
             if record != NULL:
                 memcpy(record_body(record), &body[0], body.shape[0])
-            total += body.shape[0]
         if bodies and topic.published(<unsigned int>len(bodies), total):
             callback = Callback.__new__(Callback)
             callback.done = done

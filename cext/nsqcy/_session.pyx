@@ -706,7 +706,7 @@ cdef class Session(Consumer):
         if owner != self.home.index:
             return self.forward_publish(owner, command, line, used[0], 1)
         topic = self.topic
-        refusal = topic.refusal(self.durability)
+        refusal = topic.refusal(self.durability, 1, size)
         if refusal is not None:
             return self.publish_failed(command, refusal)
         if self.durability != MEMORY:
@@ -791,7 +791,7 @@ cdef class Session(Consumer):
         if owner != self.home.index:
             return self.forward_publish(owner, MPUB, line, used[0], messages)
         topic = self.topic
-        refusal = topic.refusal(self.durability)
+        refusal = topic.refusal(self.durability, messages, size)
         if refusal is not None:
             return self.publish_failed(MPUB, refusal)
         if self.durability != MEMORY:
@@ -938,7 +938,7 @@ cdef class Session(Consumer):
     cdef Parsed subscribe(self, Topic topic, str name) except RAISED:
         cdef Channel channel
         cdef uint32_t limit = self.home.max_channel_consumers
-        if topic.refusal(MEMORY) == "exiting":
+        if topic.refusal(MEMORY, 0, 0) == "exiting":
             return self.fatal(b"E_SUB_FAILED SUB failed exiting")
         channel = topic.channel(name)
         if limit and <uint32_t>len(channel.consumers) >= limit:

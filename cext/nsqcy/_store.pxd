@@ -81,6 +81,7 @@ ctypedef struct Block:
     uint64_t first_seq
     uint64_t last_seq
     int64_t last_time       # its records are not younger (wall clock, ns); 0: not known yet
+    uint64_t position       # bytes of the window before it, since the first block there was
     Extent extent           # where it lies on disk; extent.bytes == 0: nowhere
     Arena *arena            # NULL: a block of its own, from malloc
     void *moves             # while it is compacted: struct Moves, what is copied of it
@@ -255,6 +256,7 @@ cdef class Window:
     cdef void rest(self) noexcept
     cdef void discard(self) noexcept
     cdef uint64_t least_seq(self) noexcept
+    cdef uint64_t bytes_from(self, const Cursor *cursor) noexcept
     cdef const Cursor *last_reader(self) noexcept
     cdef Block *open_block(self, uint64_t size) except NULL
     cdef void leave_window(self, Block *block) noexcept

@@ -82,6 +82,8 @@ cdef class Topic(Window):
     cdef OnFull on_full
     cdef int64_t prune_after            # ns; 0: never
     cdef bint prune_messages            # also if it has some
+    cdef bint bounded                   # it or a channel has a limit of depth or bytes
+    cdef uint64_t full_count   # messages dropped by the topic because of that
     cdef dict unusual                   # of its policy: what /stats shows
     cdef bint retains                   # the log keeps what every channel is done with
     cdef Durability promised            # to every publisher
@@ -125,7 +127,14 @@ cdef class Topic(Window):
     cdef int set_delay(self, Record *record, int64_t delay) except -1
     cdef int published(self, uint32_t count, uint64_t body_bytes) except -1
     cdef int promise(self, Waiter waiter, uint64_t ticket) except -1
-    cdef str refusal(self, Durability least)
+    cdef str refusal(self, Durability least, uint64_t count, uint64_t body_bytes)
+    cdef str fullness(self, uint64_t count, uint64_t body_bytes)
+    cdef int set_bounds(self) except -1
+    cdef bint exceeds_bytes(self, uint64_t count, uint64_t body_bytes) noexcept
+    cdef bint exceeds_depth(self, uint64_t count) noexcept
+    cdef bint drops_newest(self, uint32_t body_bytes) noexcept
+    cdef int keep_bounds(self) except -1
+    cdef int drop_front(self, uint64_t seq) except -1
     cdef int fan_out(self) except -1
     cdef int settle_turn(self) except -1
     cdef uint64_t depth(self) noexcept
@@ -153,7 +162,7 @@ cdef class Topic(Window):
     cdef int finish_compaction(self) except -1
     cdef void end_compaction(self) noexcept
     cdef void forget_counts(self) noexcept
-    cdef void drop_delayed(self) noexcept
+    cdef void drop_delayed(self, uint64_t seq) noexcept
     cdef int tick(self) except -1
     cdef int journal_channel(self, kind, Channel channel) except -1
     cdef bint is_kept(self) noexcept

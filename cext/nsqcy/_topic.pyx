@@ -17,7 +17,15 @@ from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcpy, memset
 
 from nsqcy._bytes cimport load_be32
-from nsqcy._channel cimport HOLDING_TIMER, Holding, Timer, on_full_of
+from nsqcy._channel cimport (
+    DROP_NEWEST,
+    DROP_OLDEST,
+    HOLDING_TIMER,
+    Holding,
+    REJECT,
+    Timer,
+    on_full_of,
+)
 from nsqcy._compaction cimport IDLE, Compaction, is_worthwhile
 from nsqcy._heap cimport HeapNode, heap_peek
 from nsqcy._log cimport Log, Recovered, RecoveredRun, RUN_HAS_DELAYED, RUN_SURVIVORS
@@ -254,6 +262,10 @@ cdef class Topic(Window):
             shown["policy"] = self.unusual
         return shown
 
+    def ledger(self):
+        """Messages that it took and dropped itself: no channel ever received them."""
+        return {"dropped": {"full": self.full_count, "overflow": self.dropped_count}}
+
     # -- publishing --
 
     cdef Record *new_record(self, uint32_t body_length, int64_t delay) except? NULL:
@@ -284,6 +296,8 @@ cdef class Topic(Window):
     cdef Record *add_record(self, uint32_t body_length, uint32_t ext_length) except? NULL:
         """A record with everything but its extensions and its body; NULL: dropped."""
         cdef Record *record
+        if self.bounded and self.drops_newest(body_length):
+            return NULL
         if self.log is None:
             if self.ephemeral and self.drops():
                 return NULL
@@ -401,18 +415,22 @@ cdef class Topic(Window):
             waiter.publish_done(promise.ticket, error)
         return 0
 
-    cdef str refusal(self, Durability least):
-        """Why a publish that is to be as durable as this cannot be taken right now; None if it
-        can."""
+    cdef str refusal(self, Durability least, uint64_t count, uint64_t body_bytes):
+        """Why a publish of so much that is to be as durable as this cannot be taken right now; None
+        if it can."""
         if self.gone or self.shard.closing:
             return "exiting"
         if self.shard.refused is not None and self.needs_disk(least):
             return self.shard.refused
+        if self.bounded:
+            reason = self.fullness(count, body_bytes)
+            if reason is not None:
+                return reason
         return self.error if self.failing else None
 
     cdef bint takes_at_once(self) except -1:
         """Whether a publish is neither refused nor has to wait for the log."""
-        if self.overflowing or self.refusal(MEMORY) is not None:
+        if self.overflowing or self.bounded or self.refusal(MEMORY, 1, 0) is not None:
             return False
         return self.log is None or not self.must_overflow()
 
@@ -423,6 +441,89 @@ cdef class Topic(Window):
             return False
         self.touch_dirty()      # what consumers have finished may have ended an overflow
         return least != MEMORY or self.overflowing or self.must_overflow()
+
+    # -- limits --
+
+    cdef str fullness(self, uint64_t count, uint64_t body_bytes):
+        """Why a publish of so much is too much for the topic, or for a channel, that refuses it;
+        None if it is not."""
+        cdef Channel channel
+        cdef uint64_t coming = self.next_seq - self.fanout.seq + count
+        if self.on_full == REJECT:
+            if self.exceeds_depth(count):
+                return f"topic {self.name} is full (max-depth {self.max_depth})"
+            if self.exceeds_bytes(count, body_bytes):
+                return f"topic {self.name} is full (max-bytes {self.max_bytes})"
+        if not self.flowing():
+            return None
+        for channel in self.channels.values():
+            if channel.max_depth and channel.on_full == REJECT \
+                    and channel.depth() + coming > channel.max_depth:
+                return f"channel {self.name}/{channel.name} is full (max-depth {channel.max_depth})"
+        return None
+
+    cdef bint exceeds_bytes(self, uint64_t count, uint64_t body_bytes) noexcept:
+        """Whether so much more would be more bytes than the topic may hold."""
+        if self.max_bytes == 0:
+            return False
+        return (self.bytes_from(self.last_reader()) + count * sizeof(Record) + body_bytes
+                > self.max_bytes)
+
+    cdef bint exceeds_depth(self, uint64_t count) noexcept:
+        """Whether so many more would be more than may wait in the topic or in a channel."""
+        cdef Channel channel
+        cdef uint64_t coming = self.next_seq - self.fanout.seq + count
+        if self.max_depth == 0:
+            return False
+        if not self.flowing():
+            return coming > self.max_depth
+        for channel in self.channels.values():
+            if channel.depth() + coming > self.max_depth:
+                return True
+        return False
+
+    cdef bint drops_newest(self, uint32_t body_bytes) noexcept:
+        """Whether the topic is full and drops a message that comes, which it counts."""
+        if self.on_full != DROP_NEWEST:
+            return False
+        if not self.exceeds_depth(1) and not self.exceeds_bytes(1, body_bytes):
+            return False
+        self.full_count += 1
+        return True
+
+    cdef int set_bounds(self) except -1:
+        """Limits of the topic or of a channel have changed, or a channel has come."""
+        cdef Channel channel
+        cdef uint64_t messages
+        self.bounded = self.max_depth != 0 or self.max_bytes != 0
+        for channel in self.channels.values():
+            messages = channel.max_depth
+            if messages and channel.on_full == REJECT:
+                self.bounded = True
+                messages = 0
+            if self.on_full != DROP_OLDEST:
+                channel.keep_at_most(messages, 0)
+                continue
+            if self.max_depth and (messages == 0 or messages > self.max_depth):
+                messages = self.max_depth
+            channel.keep_at_most(messages, self.max_bytes)
+        if self.bounded:
+            self.touch_dirty()
+        return 0
+
+    cdef int keep_bounds(self) except -1:
+        """Drop the oldest of what no channel has been given, where there is too much of it."""
+        cdef uint64_t depth = self.depth()
+        cdef Cursor *front = &self.fanout
+        if self.max_depth and depth > self.max_depth:
+            self.full_count += depth - self.max_depth
+            self.drop_front(self.visible.seq - self.max_depth)
+        while self.max_bytes and front.seq < self.visible.seq \
+                and self.bytes_from(front) > self.max_bytes:
+            depth = self.depth()
+            self.drop_front(min(self.visible.seq, front.block.last_seq + 1))
+            self.full_count += depth - self.depth()
+        return 0
 
     # -- fan-out --
 
@@ -477,6 +578,8 @@ cdef class Topic(Window):
             return 0
         if self.fanout.seq < self.visible.seq:
             self.fan_out()
+            if self.bounded and self.on_full == DROP_OLDEST and not self.flowing():
+                self.keep_bounds()
         for channel in self.channels.values():
             if channel.ephemeral:
                 channel.collect()
@@ -762,6 +865,7 @@ cdef class Topic(Window):
             channel = Channel(self.agenda, self, name)
             self.shard.give_channel_policy(self, channel)
             self.channels[name] = channel
+            self.set_bounds()
             self.journal_channel(journal.Kind.CHANNEL_CREATED, channel)
             self.fan_out()
             self.touch_dirty()
@@ -773,6 +877,7 @@ cdef class Topic(Window):
         cdef Channel channel = self.channels.pop(name, None)
         if channel is None:
             return False
+        self.set_bounds()
         self.journal_channel(journal.Kind.CHANNEL_DELETED, channel)
         channel.close()
         self.touch_dirty()
@@ -889,24 +994,34 @@ cdef class Topic(Window):
 
     def empty(self):
         """Drop what the topic itself holds; channels keep theirs."""
+        if self.visible.seq > self.fanout.seq:
+            self.drop_front(self.visible.seq)
+            self.journal_due = True
+
+    cdef int drop_front(self, uint64_t seq) except -1:
+        """Drop what the topic itself holds before record `seq`."""
         cdef Channel channel
-        cdef uint64_t dropped = self.visible.seq - self.fanout.seq
-        if dropped == 0:
-            return
-        self.drop_delayed()
+        cdef uint64_t dropped = seq - self.fanout.seq
+        cdef Cursor to = self.fanout
+        self.drop_delayed(seq)
         if self.channels:
-            self.add_hole(self.fanout.seq, self.visible.seq)
+            self.add_hole(self.fanout.seq, seq)
             for channel in self.channels.values():
                 channel.skipped += dropped
                 channel.born_seq += dropped
-        self.move_cursor(&self.fanout, &self.visible)
+        while to.block.next != NULL and to.block.last_seq < seq:
+            to.block = to.block.next
+            to.offset = 0
+        to.seq = seq
+        self.move_cursor(&self.fanout, &self.visible if seq == self.visible.seq else &to)
         self.trim()
-        self.journal_due = True
         self.touch_dirty()
+        return 0
 
-    cdef void drop_delayed(self) noexcept:
+    cdef void drop_delayed(self, uint64_t seq) noexcept:
+        """Forget the delays of records before this one."""
         cdef Entry *entry
-        while self.delayed_first != NULL and self.delayed_first.seq < self.visible.seq:
+        while self.delayed_first != NULL and self.delayed_first.seq < seq:
             entry = self.delayed_first
             self.delayed_first = entry.next
             self.unref(entry.block)
@@ -927,9 +1042,7 @@ cdef class Topic(Window):
             channel.close()
         self.channels.clear()
         self.gone = True
-        while self.delayed_first != NULL:
-            self.delayed_first.seq = 0
-            self.drop_delayed()
+        self.drop_delayed(<uint64_t>-1)
         self.end_compaction()
         self.let_go_of_kept()
         self.discard()
@@ -1595,6 +1708,7 @@ cdef class Shard:
         if self.policies is not None:
             topic.set_policy(self.policies.topic(topic.name))
             topic.unusual = self.policies.unusual_of_topic(topic.name)
+            topic.set_bounds()
         return 0
 
     cdef int give_channel_policy(self, Topic topic, Channel channel) except -1:
@@ -1612,6 +1726,7 @@ cdef class Shard:
         self.give_policy(topic)
         for channel in topic.channels.values():
             self.give_channel_policy(topic, channel)
+        topic.set_bounds()
 
     def load_topic(self, bytes key not None, bint paused, channels):
         """Take up a topic at start: what its log holds, and what metadata say of it."""

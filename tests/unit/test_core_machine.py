@@ -152,6 +152,7 @@ class CoreMachine(RuleBasedStateMachine):
             "dropped": {
                 "damaged": channel.missing_count,
                 "emptied": channel.lost_count,
+                "full": 0,
                 "overflow": channel.dropped_count,
             },
             "sampled": 0,
