@@ -1,4 +1,4 @@
-"""Topics and channels that are full: what is refused, what is dropped, and where that is counted."""
+"""Topics and channels that are full: what is refused, what is dropped, where it is counted."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -120,7 +120,7 @@ def test_a_channel_can_refuse_for_its_topic(make: Make) -> None:
     core.create("t").channel("c")
     core.create("t").channel("other")
     publish(core, 0, 5)
-    kind, text = core.client().publish("t", b"refused") or (0, b"")
+    _, text = core.client().publish("t", b"refused") or (0, b"")
     assert text == b"E_PUB_FAILED PUB failed channel t/c is full (max-depth 5)"
     core.topic("t").delete_channel("c")
     publish(core, 5, 50)
