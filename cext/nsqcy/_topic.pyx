@@ -16,9 +16,10 @@ cimport cython
 from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcpy, memset
 
-from nsqcy._bytes cimport load_be32
+from nsqcy._bytes cimport load_be16, load_be32
 from nsqcy._channel cimport HOLDING_TIMER, Holding, Timer
 from nsqcy._compaction cimport IDLE, Compaction, is_worthwhile
+from nsqcy._headers cimport HEADERS_SIZE
 from nsqcy._heap cimport HeapNode, heap_peek
 from nsqcy._log cimport Log, Recovered, RecoveredRun, RUN_HAS_DELAYED, RUN_SURVIVORS
 from nsqcy._store cimport (
@@ -30,11 +31,16 @@ from nsqcy._store cimport (
     RECORD_DELAYED,
     RECORD_EXT_DELAY,
     RECORD_EXT_DELAY_SIZE,
+    RECORD_EXT_HEADERS,
+    RECORD_HEADERS,
     SEALED,
     SURVIVORS,
     UNREADABLE,
     append_record,
+    record_body,
     record_delay,
+    record_extend,
+    record_extension_size,
 )
 
 from nsqcy import journal
@@ -202,6 +208,23 @@ cdef class Topic(Window):
             self.set_delay(record, delay)
         return record
 
+    cdef Record *new_headered(self, uint32_t body_length, int64_t delay, const uint8_t *headers,
+                              uint16_t length) except? NULL:
+        """The same with headers, which were checked and are `length` bytes."""
+        cdef uint32_t before = RECORD_EXT_DELAY_SIZE if delay else 0
+        cdef Record *record
+        if length == 0:
+            return self.new_record(body_length, delay)
+        record = self.add_record(body_length, before + record_extension_size(length))
+        if record == NULL:
+            return NULL
+        if delay:
+            self.set_delay(record, delay)
+        record_extend(<uint8_t *>record + sizeof(Record) + before, RECORD_EXT_HEADERS, headers,
+                      length)
+        record.attributes |= RECORD_HEADERS
+        return record
+
     cdef int new_batch(self, const uint8_t *batch, uint32_t count) except -1:
         """The same for `count` messages without a delay, with their bodies: each lies behind its
         length, as in an MPUB, and these are checked."""
@@ -216,6 +239,27 @@ cdef class Topic(Window):
                 memcpy(<uint8_t *>record + sizeof(Record), batch, length)
             batch += length
         return 0
+
+    cdef uint64_t new_headered_batch(self, const uint8_t *batch, uint32_t count) except? 0:
+        """The same for messages that begin with their headers, which were checked as well. Returns
+        the bytes of their bodies."""
+        cdef Record *record
+        cdef uint64_t total = 0
+        cdef size_t length
+        cdef uint16_t headers
+        cdef uint32_t _i
+        for _i in range(count):
+            length = load_be32(batch)
+            headers = load_be16(batch + 4)
+            batch += 4 + HEADERS_SIZE
+            length -= HEADERS_SIZE + headers
+            record = self.new_headered(<uint32_t>length, 0, batch, headers)
+            batch += headers
+            if record != NULL:
+                memcpy(record_body(record), batch, length)
+            batch += length
+            total += length
+        return total
 
     @cython.final
     cdef Record *add_record(self, uint32_t body_length, uint32_t ext_length) except? NULL:
