@@ -18,7 +18,7 @@ cdef class Codec:
     cdef bytearray partial          # received and not yet a whole frame
     cdef size_t wanted              # bytes of `partial` before another look is worth it
     cdef uint32_t longest           # bytes a message's frame may announce
-    cdef public bint headers        # negotiated: a message begins with its headers
+    cdef bint headers               # negotiated: a message begins with its headers
     cdef bint closed
     cdef readonly Py_ssize_t in_flight
     cdef public object wake         # called when output waits and none did before

@@ -65,6 +65,12 @@ cdef class Codec:
         self.output = Output()
         self.partial = bytearray()
 
+    def expect_headers(self):
+        """From here on messages begin with their headers."""
+        self.headers = True
+        if self.longest != LONGEST_FRAME:
+            self.longest += HEADERS_ROOM
+
     # -- received
 
     def feed(self, bytes data not None, Py_ssize_t most=-1):
@@ -131,11 +137,7 @@ cdef class Codec:
             raise ProtocolError(f"unexpected HTTP response from {self.address},"
                                 " a nsqd TCP endpoint is required")
         if left >= FRAME_HEADER:
-            most = LONGEST_ANSWER
-            if load_be32(at + 4) == <uint32_t>MESSAGE:
-                most = self.longest
-                if self.headers and most != LONGEST_FRAME:
-                    most += HEADERS_ROOM
+            most = self.longest if load_be32(at + 4) == <uint32_t>MESSAGE else LONGEST_ANSWER
         if size < 4 or size > most:
             raise ProtocolError(f"{self.address} announces a frame of {size} bytes,"
                                 f" 4 to {most} are allowed")

@@ -37,6 +37,6 @@ cdef class TopicSink(Sink):
     """Publishes to one topic, as long as it is here and takes messages at once."""
     cdef Home home
     cdef bytes key
-    cdef bytes headers          # of every message
+    cdef bytes headers          # of every message; None: it has none
     cdef object enter           # called before topics are touched
     cdef bint take(self, const uint8_t *body, Py_ssize_t length) except -1

@@ -77,8 +77,11 @@ cdef class TopicSink(Sink):
         topic = home.shard.find_or_create(self.key)
         if not topic.takes_at_once():
             return False
-        record = topic.new_headered(
-            <unsigned int>length, 0, self.headers, <uint16_t>len(self.headers))
+        if self.headers is None:
+            record = topic.new_record(<unsigned int>length, 0)
+        else:
+            record = topic.new_headered(
+                <unsigned int>length, 0, self.headers, <uint16_t>len(self.headers))
         if record != NULL:
             memcpy(record_body(record), body, length)
         topic.published(1, length)
@@ -134,7 +137,7 @@ cdef class Publisher:
         cdef TopicSink sink = TopicSink.__new__(TopicSink)
         sink.home = self.home
         sink.key = key
-        sink.headers = headers
+        sink.headers = headers or None
         sink.enter = enter
         return sink
 

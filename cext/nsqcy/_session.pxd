@@ -218,8 +218,8 @@ cdef class Session(Consumer):
                             size_t *used, const uint8_t *rest, size_t left) except RAISED
     cdef Parsed mpub(self, Word *words, int count, const uint8_t *line, size_t *used,
                      const uint8_t *rest, size_t left) except RAISED
-    cdef Parsed headers_size(self, const char *command, const uint8_t *message, size_t n,
-                             size_t *size) except RAISED
+    cdef Parsed check_message(self, const char *command, const uint8_t *message,
+                              size_t n) except RAISED
     cdef Parsed check_batch(self, const uint8_t *batch, uint32_t count) except RAISED
     cdef Parsed body_missing(self, size_t missing, bytes error) except RAISED
     cdef Parsed short_body(self, size_t have, int32_t size, bytes error) except RAISED

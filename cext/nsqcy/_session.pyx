@@ -684,7 +684,6 @@ cdef class Session(Consumer):
         """PUB and DPUB, to the topic that was taken."""
         cdef int32_t size
         cdef int64_t most = self.home.max_msg_size
-        cdef size_t headers = 0         # bytes before the body, their length included
         cdef int owner
         cdef Record *record
         cdef Topic topic
@@ -703,7 +702,7 @@ cdef class Session(Consumer):
             return self.body_missing(
                 4 + size - left, b"E_BAD_MESSAGE %s failed to read message body" % command)
         if self.headers:
-            parsed = self.headers_size(command, rest + 4, size, &headers)
+            parsed = self.check_message(command, rest + 4, size)
             if parsed != NEXT:
                 return parsed
         if self.guarded and not self.may_publish():
@@ -724,14 +723,13 @@ cdef class Session(Consumer):
             return self.publish_failed(command, refusal)
         if self.durability != MEMORY:
             topic.demand(self.durability)
-        if headers:
-            record = topic.new_headered(<uint32_t>(size - headers), delay, rest + 4 + HEADERS_SIZE,
-                                        <uint16_t>(headers - HEADERS_SIZE))
+        if self.headers:
+            size = <int32_t>topic.add_headered(rest + 4, size, delay)
         else:
             record = topic.new_record(size, delay)
-        if record != NULL:
-            memcpy(record_body(record), rest + 4 + headers, size - headers)
-        return self.publish_accepted(command, topic, 1, size - headers)
+            if record != NULL:
+                memcpy(record_body(record), rest + 4, size)
+        return self.publish_accepted(command, topic, 1, size)
 
     cdef Parsed mpub(self, Word *words, int count, const uint8_t *line, size_t *used,
                      const uint8_t *rest, size_t left) except RAISED:
@@ -819,15 +817,15 @@ cdef class Session(Consumer):
         if self.durability != MEMORY:
             topic.demand(self.durability)
         if self.headers:
-            bodies = topic.new_headered_batch(rest + 4, messages)
+            bodies = topic.add_headered_batch(rest + 4, messages)
         else:
             topic.new_batch(rest + 4, messages)
             bodies = size - 4 - 4 * <uint64_t>messages
         return self.publish_accepted(MPUB, topic, messages, bodies)
 
-    cdef Parsed headers_size(self, const char *command, const uint8_t *message, size_t n,
-                             size_t *size) except RAISED:
-        """The bytes in front of a message's body, if its headers and its body are as they may be."""
+    cdef Parsed check_message(self, const char *command, const uint8_t *message,
+                              size_t n) except RAISED:
+        """Whether a body with headers before it is as it may be: NEXT."""
         cdef size_t headers
         cdef int64_t body
         if n < HEADERS_SIZE:
@@ -851,18 +849,16 @@ cdef class Session(Consumer):
         if not headers_are_valid(message + HEADERS_SIZE, headers):
             return self.fatal(b"E_BAD_MESSAGE %s %s" % (
                 <bytes>command, headers_fault(message + HEADERS_SIZE, headers).encode()))
-        size[0] = HEADERS_SIZE + headers
         return NEXT
 
     cdef Parsed check_batch(self, const uint8_t *batch, uint32_t count) except RAISED:
         """The same for each message of an MPUB, whose lengths were checked."""
-        cdef size_t headers
         cdef size_t length
         cdef Parsed parsed
         cdef uint32_t _i
         for _i in range(count):
             length = load_be32(batch)
-            parsed = self.headers_size(MPUB, batch + 4, length, &headers)
+            parsed = self.check_message(MPUB, batch + 4, length)
             if parsed != NEXT:
                 return parsed
             batch += 4 + length

@@ -106,7 +106,9 @@ cdef class Topic(Window):
     cdef Record *new_headered(self, uint32_t body_length, int64_t delay, const uint8_t *headers,
                               uint16_t length) except? NULL
     cdef int new_batch(self, const uint8_t *batch, uint32_t count) except -1
-    cdef uint64_t new_headered_batch(self, const uint8_t *batch, uint32_t count) except? 0
+    cdef uint32_t add_headered(self, const uint8_t *message, uint32_t length,
+                               int64_t delay) except? 0
+    cdef uint64_t add_headered_batch(self, const uint8_t *batch, uint32_t count) except? 0
     cdef Record *add_record(self, uint32_t body_length, uint32_t ext_length) except? NULL
     cdef bint drops(self) noexcept
     cdef int set_delay(self, Record *record, int64_t delay) except -1

@@ -240,25 +240,26 @@ cdef class Topic(Window):
             batch += length
         return 0
 
-    cdef uint64_t new_headered_batch(self, const uint8_t *batch, uint32_t count) except? 0:
-        """The same for messages that begin with their headers, which were checked as well. Returns
-        the bytes of their bodies."""
-        cdef Record *record
+    cdef uint32_t add_headered(self, const uint8_t *message, uint32_t length,
+                               int64_t delay) except? 0:
+        """A whole message as a client sends it that has negotiated headers, checked: their length,
+        they, the body. Returns the bytes of that."""
+        cdef uint16_t headers = load_be16(message)
+        cdef uint32_t body = length - HEADERS_SIZE - headers
+        cdef Record *record = self.new_headered(body, delay, message + HEADERS_SIZE, headers)
+        if record != NULL:
+            memcpy(record_body(record), message + HEADERS_SIZE + headers, body)
+        return body
+
+    cdef uint64_t add_headered_batch(self, const uint8_t *batch, uint32_t count) except? 0:
+        """The same for `count` messages, each behind its length. Returns the bytes of all bodies."""
         cdef uint64_t total = 0
-        cdef size_t length
-        cdef uint16_t headers
+        cdef uint32_t length
         cdef uint32_t _i
         for _i in range(count):
             length = load_be32(batch)
-            headers = load_be16(batch + 4)
-            batch += 4 + HEADERS_SIZE
-            length -= HEADERS_SIZE + headers
-            record = self.new_headered(<uint32_t>length, 0, batch, headers)
-            batch += headers
-            if record != NULL:
-                memcpy(record_body(record), batch, length)
-            batch += length
-            total += length
+            total += self.add_headered(batch + 4, length, 0)
+            batch += 4 + length
         return total
 
     @cython.final

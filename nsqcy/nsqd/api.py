@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nsqcy import _headers as headers
+from nsqcy import _headers as message_headers
 from nsqcy import names
 from nsqcy._http import Sink
 from nsqcy.errors import HttpError
@@ -133,10 +133,8 @@ def _durability(params: dict[str, str]) -> str:
 
 def _headers(head: Head) -> bytes:
     """The headers of the message, or of all messages."""
-    if not head.nsq_headers:
-        return b""
     try:
-        return headers.encode(head.nsq_headers)
+        return message_headers.encode(head.nsq_headers)
     except ValueError as error:
         raise HttpError(400, f"INVALID_HEADERS ({error})") from None
 
@@ -163,7 +161,8 @@ def pub(api: "Api", request: Request) -> Publish:
     durability = _durability(params)
     try:
         delay_ms = _delay_ms(params, api.options.max_req_timeout)
-        return Publish(api, topic, (body.data,), delay_ms, durability, _headers(request.head))
+        headers = _headers(request.head) if request.head.nsq_headers else b""
+        return Publish(api, topic, (body.data,), delay_ms, durability, headers)
     except HttpError as error:
         return Publish(api, topic, error=error)
 
@@ -203,7 +202,8 @@ def mpub(api: "Api", request: Request) -> Publish:
         api.log.warn(f"deprecated value '{value}' used for /mpub binary param")
     try:
         messages = _messages(api.options, _is_binary(params), request.body)
-        return Publish(api, topic, messages, 0, durability, _headers(request.head))
+        headers = _headers(request.head) if request.head.nsq_headers else b""
+        return Publish(api, topic, messages, 0, durability, headers)
     except bodies.BadBody as bad:
         return Publish(api, topic, error=HttpError(413, bad.code))
     except HttpError as error:
