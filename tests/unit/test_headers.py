@@ -1,6 +1,5 @@
 """Headers of messages: their form, who gets them, and that they outlive whatever bodies do."""
 
-import json
 import shutil
 import struct
 from collections import Counter
@@ -9,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core import ERROR, MESSAGE, RESPONSE, SECOND, Client, Core, Delivery
+from core import ERROR, RESPONSE, SECOND, Core
+from header_client import HeaderClient, whole
 from hypothesis import example, given
 from hypothesis import strategies as st
+from talk import sized
 
 from nsqcy import _headers
 from nsqcy.policies import Policies, TopicPolicy
@@ -132,51 +133,6 @@ def test_nonsense(wanted: dict[str, str], error: type[Exception]) -> None:
 
 
 # -- on a connection
-
-
-def sized(data: bytes) -> bytes:
-    return struct.pack(">i", len(data)) + data
-
-
-def whole(body: bytes, encoded: bytes = b"") -> bytes:
-    """A message as who has negotiated headers sends it."""
-    return struct.pack(">H", len(encoded)) + encoded + body
-
-
-class Headered(Delivery):
-    def __init__(self, data: bytes) -> None:
-        super().__init__(data)
-        (size,) = struct.unpack_from(">H", self.body)
-        self.headers = _headers.decode(self.body[2 : 2 + size])
-        self.body = self.body[2 + size :]
-
-
-class HeaderClient(Client):
-    """A client that has negotiated headers."""
-
-    def __init__(self, core: Core, **identity: Any) -> None:
-        super().__init__(core, len(core.clients) + 1)
-        wanted = {"feature_negotiation": True, "headers": True, **identity}
-        answer = self.ask(b"IDENTIFY\n", sized(json.dumps(wanted).encode()))
-        assert answer is not None
-        assert json.loads(answer[1])["headers"] is True
-
-    def publish_with(self, body: bytes, wanted: dict[str, str], delay: int = 0) -> Any:
-        return self.publish("t", whole(body, _headers.from_text(wanted)), delay)
-
-    def delivered(self) -> list[Headered]:
-        """What was delivered since the last call."""
-        self.look()
-        found = [Headered(data) for kind, data in self.heard if kind == MESSAGE]
-        self.heard = [frame for frame in self.heard if frame[0] != MESSAGE]
-        return found
-
-    def received(self) -> list[tuple[bytes, dict[str, str]]]:
-        """Bodies and headers of the same; it is finished."""
-        found = self.delivered()
-        for message in found:
-            self.finish(message.id)
-        return [(message.body, message.headers) for message in found]
 
 
 def body_of(received: tuple[bytes, dict[str, str]]) -> bytes:
