@@ -32,12 +32,17 @@ cdef extern from "record.h" nogil:
     const uint32_t RECORD_SMALLEST
     const uint16_t RECORD_DELAYED
     const uint16_t RECORD_COPY
+    const uint16_t RECORD_HEADERS
     const uint16_t RECORD_DAMAGED
     const uint16_t RECORD_EXT_DELAY
     const uint16_t RECORD_EXT_DELAY_SIZE
+    const uint16_t RECORD_EXT_HEADERS
     uint64_t record_size(uint64_t body, uint32_t ext)
     uint8_t *record_body(const Record *r)
+    uint32_t record_extension_size(uint32_t length)
+    uint8_t *record_extend(uint8_t *at, uint16_t type, const void *value, uint16_t length)
     int64_t record_delay(const Record *r)
+    const uint8_t *record_headers(const Record *r, uint16_t *length)
 
 
 cdef enum:

@@ -121,7 +121,12 @@ cdef class Topic(Window):
     cdef void class_written(self) noexcept
     cdef int set_retention(self, int64_t time, uint64_t size) except -1
     cdef Record *new_record(self, uint32_t body_length, int64_t delay) except? NULL
+    cdef Record *new_headered(self, uint32_t body_length, int64_t delay, const uint8_t *headers,
+                              uint16_t length) except? NULL
     cdef int new_batch(self, const uint8_t *batch, uint32_t count) except -1
+    cdef uint32_t add_headered(self, const uint8_t *message, uint32_t length,
+                               int64_t delay) except? 0
+    cdef uint64_t add_headered_batch(self, const uint8_t *batch, uint32_t count) except? 0
     cdef Record *add_record(self, uint32_t body_length, uint32_t ext_length) except? NULL
     cdef bint drops(self) noexcept
     cdef int set_delay(self, Record *record, int64_t delay) except -1

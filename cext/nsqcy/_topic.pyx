@@ -16,7 +16,7 @@ cimport cython
 from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcpy, memset
 
-from nsqcy._bytes cimport load_be32
+from nsqcy._bytes cimport load_be16, load_be32
 from nsqcy._channel cimport (
     DROP_NEWEST,
     DROP_OLDEST,
@@ -27,6 +27,7 @@ from nsqcy._channel cimport (
     on_full_of,
 )
 from nsqcy._compaction cimport IDLE, Compaction, is_worthwhile
+from nsqcy._headers cimport HEADERS_SIZE
 from nsqcy._heap cimport HeapNode, heap_peek
 from nsqcy._log cimport Log, Recovered, RecoveredRun, RUN_HAS_DELAYED, RUN_SURVIVORS
 from nsqcy._store cimport (
@@ -38,11 +39,16 @@ from nsqcy._store cimport (
     RECORD_DELAYED,
     RECORD_EXT_DELAY,
     RECORD_EXT_DELAY_SIZE,
+    RECORD_EXT_HEADERS,
+    RECORD_HEADERS,
     SEALED,
     SURVIVORS,
     UNREADABLE,
     append_record,
+    record_body,
     record_delay,
+    record_extend,
+    record_extension_size,
 )
 
 from nsqcy import journal
@@ -277,6 +283,23 @@ cdef class Topic(Window):
             self.set_delay(record, delay)
         return record
 
+    cdef Record *new_headered(self, uint32_t body_length, int64_t delay, const uint8_t *headers,
+                              uint16_t length) except? NULL:
+        """The same with headers, which were checked and are `length` bytes."""
+        cdef uint32_t before = RECORD_EXT_DELAY_SIZE if delay else 0
+        cdef Record *record
+        if length == 0:
+            return self.new_record(body_length, delay)
+        record = self.add_record(body_length, before + record_extension_size(length))
+        if record == NULL:
+            return NULL
+        if delay:
+            self.set_delay(record, delay)
+        record_extend(<uint8_t *>record + sizeof(Record) + before, RECORD_EXT_HEADERS, headers,
+                      length)
+        record.attributes |= RECORD_HEADERS
+        return record
+
     cdef int new_batch(self, const uint8_t *batch, uint32_t count) except -1:
         """The same for `count` messages without a delay, with their bodies: each lies behind its
         length, as in an MPUB, and these are checked."""
@@ -291,6 +314,28 @@ cdef class Topic(Window):
                 memcpy(<uint8_t *>record + sizeof(Record), batch, length)
             batch += length
         return 0
+
+    cdef uint32_t add_headered(self, const uint8_t *message, uint32_t length,
+                               int64_t delay) except? 0:
+        """A whole message as a client sends it that has negotiated headers, checked: their length,
+        they, the body. Returns the bytes of that."""
+        cdef uint16_t headers = load_be16(message)
+        cdef uint32_t body = length - HEADERS_SIZE - headers
+        cdef Record *record = self.new_headered(body, delay, message + HEADERS_SIZE, headers)
+        if record != NULL:
+            memcpy(record_body(record), message + HEADERS_SIZE + headers, body)
+        return body
+
+    cdef uint64_t add_headered_batch(self, const uint8_t *batch, uint32_t count) except? 0:
+        """The same for `count` messages, each behind its length. Returns the bytes of all bodies."""
+        cdef uint64_t total = 0
+        cdef uint32_t length
+        cdef uint32_t _i
+        for _i in range(count):
+            length = load_be32(batch)
+            total += self.add_headered(batch + 4, length, 0)
+            batch += 4 + length
+        return total
 
     @cython.final
     cdef Record *add_record(self, uint32_t body_length, uint32_t ext_length) except? NULL:

@@ -33,6 +33,7 @@ class Identity:
     sample_rate: int
     msg_timeout: int
     durability: str
+    headers: bool
     tls: bool
     snappy: bool
     deflate: bool
@@ -78,6 +79,7 @@ def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
         sample_rate=sample_rate,
         msg_timeout=msg_timeout * MILLISECOND,
         durability=durability,
+        headers=negotiated and wanted["headers"],
         tls=upgrades and wanted["tls_v1"] and bool(options.tls_cert),
         snappy=upgrades and wanted["snappy"] and options.snappy,
         deflate=upgrades and wanted["deflate"] and options.deflate,
@@ -169,6 +171,8 @@ def _answer(identity: Identity, options: NsqdOptions) -> bytes:
     }
     if identity.durability:
         agreed["durability"] = identity.durability
+    if identity.headers:
+        agreed["headers"] = True
     return gojson.encode(agreed)
 
 
@@ -191,6 +195,7 @@ FIELDS: gojson.Fields = {
     "topology_region": (gojson.text, ""),
     "topology_zone": (gojson.text, ""),
     "durability": (gojson.text, ""),
+    "headers": (gojson.flag, False),
 }
 
 
