@@ -30,6 +30,7 @@ from nsqcy._store cimport (
     RECORD_DAMAGED,
     RECORD_DELAYED,
     UNREADABLE,
+    record_expiry,
 )
 
 
@@ -253,7 +254,8 @@ cdef class Channel:
         more is what is missing in the sum."""
         cdef uint64_t received = self.message_count + self.carried
         cdef uint64_t known = (self.held() + self.finish_count + self.sampled_count
-                               + self.dropped_count + self.full_count + self.emptied_count)
+                               + self.dropped_count + self.full_count + self.emptied_count
+                               + self.expired_count)
         return {
             "received": received,
             "finished": self.finish_count,
@@ -266,6 +268,7 @@ cdef class Channel:
                 "full": self.full_count,
                 "overflow": self.dropped_count,
             },
+            "expired": self.expired_count,
             "sampled": self.sampled_count,
         }
 
@@ -455,16 +458,17 @@ cdef class Channel:
             entry = self.queue_first
             if entry != NULL and (<size_t>entry.holding <= self.cursor.seq
                                   or self.cursor.seq >= self.window.fanout.seq):
-                return self.take_queued()
-            record = self.record_at_cursor()
-            if record == NULL:
-                if entry != NULL and self.cursor.seq >= self.window.fanout.seq:
-                    # It has just stepped over the last records before the queued one.
-                    continue
-                return NULL
-            if not record.attributes or not self.passes(record):
-                break
-            self.step_over(record)
+                if not self.expire_queued():
+                    return self.take_queued()
+            else:
+                record = self.record_at_cursor()
+                if record == NULL:
+                    if entry != NULL and self.cursor.seq >= self.window.fanout.seq:
+                        # It has just stepped over the last records before the queued one.
+                        continue
+                    return NULL
+                if not self.leaves_out(record):
+                    break
             self.stepped += 1
             if self.stepped >= most:
                 return NULL
@@ -516,6 +520,8 @@ cdef class Channel:
                 break
             budget -= 1
             self.deliver(consumer, entry)
+        if self.ttl or self.window.perishable:
+            self.drop_expired(budget)
         if self.most_messages or self.most_bytes:
             budget = self.drop_oldest(budget)
         return max(0, budget - self.stepped)
@@ -530,6 +536,54 @@ cdef class Channel:
     cdef bint is_over(self) noexcept:
         return (self.most_messages and self.depth() > self.most_messages
                 or self.most_bytes and self.window.bytes_from(&self.cursor) > self.most_bytes)
+
+    cdef bint is_expired(self, const Record *record) noexcept:
+        """Whether a message is too old to be delivered."""
+        return (self.ttl and record.timestamp + self.ttl <= self.agenda.wall
+                or record_expiry(record) <= self.agenda.wall)
+
+    cdef bint expire_queued(self) except -1:
+        """Drop the first message of the queue if it is too old."""
+        cdef Entry *entry = self.queue_first
+        cdef Record *record
+        if entry.block.data == NULL or entry.block.flags & LOADING:
+            return False
+        record = <Record *>(entry.block.data + entry.offset)
+        if record.attributes & RECORD_DAMAGED or not self.is_expired(record):
+            return False
+        self.expired_count += 1
+        self.drop_entry(self.take_queued())
+        return True
+
+    cdef inline bint leaves_out(self, Record *record) except -1:
+        """Step over the record at the cursor if it is not to be delivered from there."""
+        if not record.attributes and not self.ttl:
+            return False
+        if record.attributes and self.passes(record):
+            self.step_over(record)
+            return True
+        if self.is_expired(record):
+            self.expired_count += 1
+            self.window_step(record)
+            return True
+        return False
+
+    cdef int drop_expired(self, int budget) except -1:
+        """Drop what is too old where the next message would be taken, also without consumers."""
+        cdef Entry *entry
+        cdef Record *record
+        while budget > self.stepped:
+            entry = self.queue_first
+            if entry != NULL and (<size_t>entry.holding <= self.cursor.seq
+                                  or self.cursor.seq >= self.window.fanout.seq):
+                if not self.expire_queued():
+                    break
+            else:
+                record = self.record_at_cursor()
+                if record == NULL or not self.leaves_out(record):
+                    break
+            self.stepped += 1
+        return 0
 
     cdef int drop_oldest(self, int budget) except -1:
         """Drop what waits longest until no more is there than may be, with what is left of a

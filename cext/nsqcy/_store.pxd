@@ -33,15 +33,19 @@ cdef extern from "record.h" nogil:
     const uint16_t RECORD_DELAYED
     const uint16_t RECORD_COPY
     const uint16_t RECORD_HEADERS
+    const uint16_t RECORD_EXPIRES
     const uint16_t RECORD_DAMAGED
     const uint16_t RECORD_EXT_DELAY
     const uint16_t RECORD_EXT_DELAY_SIZE
     const uint16_t RECORD_EXT_HEADERS
+    const uint16_t RECORD_EXT_EXPIRES
+    const uint16_t RECORD_EXT_EXPIRES_SIZE
     uint64_t record_size(uint64_t body, uint32_t ext)
     uint8_t *record_body(const Record *r)
     uint32_t record_extension_size(uint32_t length)
     uint8_t *record_extend(uint8_t *at, uint16_t type, const void *value, uint16_t length)
     int64_t record_delay(const Record *r)
+    int64_t record_expiry(const Record *r)
     const uint8_t *record_headers(const Record *r, uint16_t *length)
 
 
@@ -223,6 +227,7 @@ cdef class Window:
     cdef uint32_t hole_count
     cdef readonly uint64_t next_seq     # of the next record
     cdef uint32_t next_capacity
+    cdef bint perishable            # some record was published with a time to live
     cdef bint stalled               # a read failed that may succeed yet: none before the next tick
 
     cdef void seal(self) noexcept

@@ -83,7 +83,8 @@ cdef class Topic(Window):
     cdef int64_t prune_after            # ns; 0: never
     cdef bint prune_messages            # also if it has some
     cdef bint bounded                   # it or a channel has a limit of depth or bytes
-    cdef uint64_t full_count   # messages dropped by the topic because of that
+    cdef uint64_t full_count            # messages dropped by the topic because of that
+    cdef uint64_t expired_count         # by the topic, as they were too old
     cdef dict unusual                   # of its policy: what /stats shows
     cdef bint retains                   # the log keeps what every channel is done with
     cdef Durability promised            # to every publisher
@@ -140,6 +141,8 @@ cdef class Topic(Window):
     cdef bint drops_newest(self, uint32_t body_bytes) noexcept
     cdef int keep_bounds(self) except -1
     cdef int drop_front(self, uint64_t seq) except -1
+    cdef int drop_expired(self) except -1
+    cdef uint64_t first_fresh(self, int *budget) noexcept
     cdef int fan_out(self) except -1
     cdef int settle_turn(self) except -1
     cdef uint64_t depth(self) noexcept

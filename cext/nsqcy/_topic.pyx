@@ -27,7 +27,7 @@ from nsqcy._channel cimport (
     on_full_of,
 )
 from nsqcy._compaction cimport IDLE, Compaction, is_worthwhile
-from nsqcy._headers cimport HEADERS_SIZE
+from nsqcy._headers cimport HEADERS_SIZE, headers_ttl
 from nsqcy._heap cimport HeapNode, heap_peek
 from nsqcy._log cimport Log, Recovered, RecoveredRun, RUN_HAS_DELAYED, RUN_SURVIVORS
 from nsqcy._store cimport (
@@ -39,6 +39,9 @@ from nsqcy._store cimport (
     RECORD_DELAYED,
     RECORD_EXT_DELAY,
     RECORD_EXT_DELAY_SIZE,
+    RECORD_EXPIRES,
+    RECORD_EXT_EXPIRES,
+    RECORD_EXT_EXPIRES_SIZE,
     RECORD_EXT_HEADERS,
     RECORD_HEADERS,
     SEALED,
@@ -71,9 +74,11 @@ cdef enum:
     TICK_BUDGET = 256               # topics of whom the second is over
     JOURNAL_TICKS = 16              # a journal that is due costs as much as so many of them
     FAN_OUT_BUDGET = 4096           # delayed records fanned out in one step
+    TICK_EXPIRES = 4096             # records of a topic's own that a tick finds too old
     KEPT = 128                      # block flag: survivors that nobody is known to need, or not to
     SEGMENT_ROOM = 64               # bytes of a segment that are not records
 
+cdef int64_t MILLISECOND = 1000000
 cdef int32_t NO_LIMIT = 0x7fffffff  # of the bytes of a message: the wire has no larger ones
 
 cdef int compare_runs(const void *a, const void *b) noexcept nogil:
@@ -270,7 +275,10 @@ cdef class Topic(Window):
 
     def ledger(self):
         """Messages that it took and dropped itself: no channel ever received them."""
-        return {"dropped": {"full": self.full_count, "overflow": self.dropped_count}}
+        return {
+            "dropped": {"full": self.full_count, "overflow": self.dropped_count},
+            "expired": self.expired_count,
+        }
 
     # -- publishing --
 
@@ -287,17 +295,25 @@ cdef class Topic(Window):
                               uint16_t length) except? NULL:
         """The same with headers, which were checked and are `length` bytes."""
         cdef uint32_t before = RECORD_EXT_DELAY_SIZE if delay else 0
+        cdef int64_t ttl = headers_ttl(headers, length)
         cdef Record *record
+        cdef uint8_t *behind
         if length == 0:
             return self.new_record(body_length, delay)
-        record = self.add_record(body_length, before + record_extension_size(length))
+        record = self.add_record(body_length, before + record_extension_size(length)
+                                 + (RECORD_EXT_EXPIRES_SIZE if ttl else 0))
         if record == NULL:
             return NULL
         if delay:
             self.set_delay(record, delay)
-        record_extend(<uint8_t *>record + sizeof(Record) + before, RECORD_EXT_HEADERS, headers,
-                      length)
+        behind = record_extend(<uint8_t *>record + sizeof(Record) + before, RECORD_EXT_HEADERS,
+                               headers, length)
         record.attributes |= RECORD_HEADERS
+        if ttl:
+            ttl = self.agenda.wall + ttl * MILLISECOND
+            record_extend(behind, RECORD_EXT_EXPIRES, &ttl, sizeof(ttl))
+            record.attributes |= RECORD_EXPIRES
+            self.perishable = True
         return record
 
     cdef int new_batch(self, const uint8_t *batch, uint32_t count) except -1:
@@ -542,6 +558,7 @@ cdef class Topic(Window):
         cdef uint64_t messages
         self.bounded = self.max_depth != 0 or self.max_bytes != 0
         for channel in self.channels.values():
+            channel.ttl = self.ttl
             messages = channel.max_depth
             if messages and channel.on_full == REJECT:
                 self.bounded = True
@@ -1110,6 +1127,8 @@ cdef class Topic(Window):
         if self.agenda.percentiles.quantiles:
             for channel in self.channels.values():
                 channel.latency.rotate(self.agenda.now)
+        if self.ttl or self.perishable:
+            self.drop_expired()
         self.date_blocks()
         self.compact()
         if self.retains:
@@ -1121,6 +1140,51 @@ cdef class Topic(Window):
                 self.write_journal()
                 return JOURNAL_TICKS
         return 1
+
+    # -- messages that expire --
+
+    cdef int drop_expired(self) except -1:
+        """Once a second: what is too old goes, also where nobody wants it. Channels do so when
+        they dispatch."""
+        cdef Channel channel
+        cdef uint64_t seq
+        cdef int budget = TICK_EXPIRES
+        for channel in self.channels.values():
+            channel.touch_dirty()
+        while self.ttl and budget > 0 and self.fanout.seq < self.visible.seq:
+            seq = self.first_fresh(&budget)
+            if seq == self.fanout.seq:
+                break
+            self.expired_count += seq - self.fanout.seq
+            self.drop_front(seq)
+        return 0
+
+    cdef uint64_t first_fresh(self, int *budget) noexcept:
+        """The first record of the topic's own that is not too old, as far as the block goes that
+        the first of all is in."""
+        cdef int64_t born = self.agenda.wall - self.ttl
+        cdef uint64_t seq = self.fanout.seq
+        cdef uint32_t at
+        cdef Block *block
+        cdef Record *record
+        if not self.settle(&self.fanout):
+            return seq
+        block = self.fanout.block
+        if block.data == NULL or block.flags & LOADING:
+            budget[0] -= 1
+            if block.last_time == 0 or block.last_time > born:
+                return seq
+            return min(block.last_seq + 1, self.visible.seq)
+        at = self.fanout.offset
+        while at < block.size and seq < self.visible.seq and budget[0] > 0:
+            record = <Record *>(block.data + at)
+            if record.seq >= seq:
+                if record.timestamp > born:
+                    break
+                seq = record.seq + 1
+                budget[0] -= 1
+            at += record.length
+        return seq
 
     # -- retention --
 

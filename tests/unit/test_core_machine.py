@@ -155,6 +155,7 @@ class CoreMachine(RuleBasedStateMachine):
                 "full": 0,
                 "overflow": channel.dropped_count,
             },
+            "expired": 0,
             "sampled": 0,
         }
 
