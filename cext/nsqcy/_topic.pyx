@@ -252,7 +252,7 @@ cdef class Topic(Window):
         return body
 
     cdef uint64_t add_headered_batch(self, const uint8_t *batch, uint32_t count) except? 0:
-        """The same for `count` messages, each behind its length. Returns the bytes of all bodies."""
+        """The same for `count` messages, each behind its length. Returns the bytes of bodies."""
         cdef uint64_t total = 0
         cdef uint32_t length
         cdef uint32_t _i
