@@ -136,6 +136,10 @@ cdef class Channel:
     cdef readonly uint64_t queued
     cdef Heap timers                        # deferred entries and holdings
     cdef Timer alarm                        # this channel in the agenda
+    cdef readonly double rate               # messages a second that may be sent; 0: any number
+    cdef double next_send                   # when the rate lets the next one go; monotonic, ns
+    cdef bint held_back                     # the last dispatch has sent all that it let go
+    cdef Timer pacer                        # in the agenda, until it lets one go again
     cdef readonly uint64_t deferred_count
     cdef readonly uint64_t in_flight_count
     cdef Entry **table                      # in flight, by id: open addressing
@@ -169,6 +173,8 @@ cdef class Channel:
     cdef int defer_record(self, const Entry *delayed, int64_t due) except -1
     cdef int collect(self) except -1
     cdef int dispatch(self, int budget) except -1
+    cdef int hand_out(self, int budget) except -1
+    cdef int dispatch_at_rate(self, int budget) except -1
     cdef void begin_walk(self) noexcept
     cdef bint walk(self, Entry **entry) noexcept
     cdef int expire(self, int budget) except -1
