@@ -7,8 +7,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nsqcy import names
+from nsqcy import durations, names
 from nsqcy._http import Sink
+from nsqcy._topic import DRAINING as DRAINS
 from nsqcy.errors import HttpError
 from nsqcy.gotext import json_bytes
 from nsqcy.lines import Lines
@@ -69,7 +70,10 @@ class Publish(Later):
         )
 
     def _published(self, reason: str | None) -> None:
-        self._answer(self._reply if reason is None else EXITING)
+        if reason is None:
+            self._answer(self._reply)
+        else:
+            self._answer(DRAINING if reason == DRAINS else EXITING)
 
 
 def tls_required(https_port: int) -> Reply:
@@ -79,6 +83,7 @@ def tls_required(https_port: int) -> Reply:
 
 
 OK = Reply(200, b"OK", PLAIN, logged=False)
+DRAINING = json_error(503, "DRAINING", logged=False)
 
 
 # Parameters
@@ -353,6 +358,36 @@ def put_option(api: "Api", request: Request) -> Result:
     return _show(api, option)
 
 
+def get_drain(api: "Api", request: Request) -> dict[str, Any]:
+    return api.backend.drain_state()
+
+
+def put_drain(api: "Api", request: Request) -> dict[str, Any]:
+    """Refuse publishes, and exit when consumers have emptied what is here; or no more."""
+    params = whole(request)
+    on = _SWITCH.get(bytes(request.body.data).strip())
+    if on is None:
+        raise HttpError(400, "INVALID_VALUE: allowed are true and false")
+    return api.backend.drain(on, _limit(params))
+
+
+_SWITCH = {b"true": True, b"false": False}
+
+
+def _limit(params: dict[str, str]) -> float | None:
+    """Seconds."""
+    text = params.get("timeout")
+    if text is None:
+        return None
+    try:
+        limit = durations.parse_duration(text)
+    except ValueError:
+        limit = 0
+    if limit <= 0:
+        raise HttpError(400, f"INVALID_TIMEOUT: allowed is {durations.ALLOWED}, and more than 0")
+    return limit / durations.SECOND
+
+
 def stats(api: "Api", request: Request) -> Reply:
     params = whole(request)
     query = Query(
@@ -409,6 +444,8 @@ ROUTES = (
     Route("POST", "/channel/empty", empty_channel, body=ignored),
     Route("POST", "/channel/pause", pause_channel, body=ignored),
     Route("POST", "/channel/unpause", unpause_channel, body=ignored),
+    Route("GET", "/config/drain", get_drain),
+    Route("PUT", "/config/drain", put_drain, body=_value_limit),
     Route("GET", "/config/:opt", get_option),
     Route("PUT", "/config/:opt", put_option, body=_value_limit),
     *pprof.routes("/debug/pprof/", lambda api: api.backend),
