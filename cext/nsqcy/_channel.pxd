@@ -30,6 +30,15 @@ cdef enum Outcome:
     NOT_OWNER = 2
 
 
+# What happens when something is full.
+cdef enum OnFull:
+    REJECT = 0                  # publishes are refused
+    DROP_OLDEST = 1             # what waits longest goes
+    DROP_NEWEST = 2             # what comes goes
+
+cdef OnFull on_full_of(str name) except *
+
+
 cdef enum TimerKind:
     ENTRY_TIMER = 0
     HOLDING_TIMER = 1
@@ -146,6 +155,16 @@ cdef class Channel:
     cdef uint32_t table_mask
     cdef Holding *holdings
     cdef Turnstile ready[3]                 # rings by locality
+    cdef uint64_t mem_queue_size            # messages: its policy, from here on
+    cdef int64_t msg_timeout                # ns, for consumers that did not ask; 0: as they came
+    cdef uint16_t max_attempts              # 0: any number
+    cdef str dead_letter_topic              # "": none
+    cdef uint64_t rate                      # deliveries a second; 0: any number
+    cdef uint64_t max_depth                 # messages; 0: any number
+    cdef OnFull on_full
+    cdef int64_t prune_after                # ns; 0: never
+    cdef bint prune_messages                # also if it has some
+    cdef dict unusual                       # of its policy: what /stats shows
     cdef readonly list consumers
     cdef bint bridged                       # of `skipped`, some were found missing by a start
     cdef uint64_t replay_end                # before it, records with a delay are not deferred again

@@ -33,6 +33,8 @@ from nsqcy._store cimport (
 )
 
 
+from nsqcy.policies import ON_FULL as _ON_FULL
+
 cdef enum:
     SMALLEST_TABLE = 16
 
@@ -54,6 +56,10 @@ cdef Py_ssize_t live_holdings = 0
 def live():
     """How many channels exist, and holdings of their consumers; zeros in a release build."""
     return {"channels": live_channels, "holdings": live_holdings}
+
+
+cdef OnFull on_full_of(str name) except *:
+    return <OnFull><int>_ON_FULL.index(name)
 
 
 cdef inline int heap_check(int status) except -1:
@@ -142,6 +148,8 @@ cdef class Channel:
         self.name = name
         self.ephemeral = name.endswith("#ephemeral")
         self.consumers = []
+        self.mem_queue_size = agenda.mem_queue_size
+        self.dead_letter_topic = ""
         for i in range(3):
             link_alone(&self.ready[i])
         heap_init(&self.timers)
@@ -170,6 +178,19 @@ cdef class Channel:
         heap_free(&self.timers)
         free(self.table)
         free(self.finished)
+
+    def set_policy(self, policy):
+        """What its operator asks of the channel (nsqcy.policies), from now on."""
+        self.mem_queue_size = (
+            self.agenda.mem_queue_size if policy.mem_queue_size is None else policy.mem_queue_size)
+        self.msg_timeout = policy.msg_timeout or 0
+        self.max_attempts = policy.max_attempts
+        self.dead_letter_topic = policy.dead_letter_topic
+        self.rate = policy.rate
+        self.max_depth = policy.max_depth
+        self.on_full = on_full_of(policy.on_full)
+        self.prune_after = policy.prune_after
+        self.prune_messages = policy.prune_messages
 
     # -- numbers --
 
@@ -213,8 +234,8 @@ cdef class Channel:
     def counters(self):
         """What /stats shows of the channel, as a dict."""
         cdef uint64_t depth = self.depth()
-        cdef uint64_t memory = self.agenda.mem_queue_size
-        return {
+        cdef uint64_t memory = self.mem_queue_size
+        shown = {
             "channel_name": self.name,
             "depth": depth,
             "backend_depth": 0 if self.ephemeral or depth < memory else depth - memory,
@@ -231,6 +252,9 @@ cdef class Channel:
             "e2e_processing_latency":
                 self.agenda.percentiles.summary([self.latency], self.agenda.now),
         }
+        if self.unusual:
+            shown["policy"] = self.unusual
+        return shown
 
     def ledger(self):
         """What became of every message that it received from the topic, or back from a restart.
@@ -307,7 +331,7 @@ cdef class Channel:
     cdef void queue_entry(self, Entry *entry) noexcept:
         """To the tail: behind everything that has been fanned out so far. An ephemeral channel that
         is full drops it."""
-        if self.ephemeral and self.queued >= self.agenda.mem_queue_size:
+        if self.ephemeral and self.queued >= self.mem_queue_size:
             self.dropped_count += 1
             self.drop_entry(entry)
             return
@@ -334,12 +358,12 @@ cdef class Channel:
             if record.attributes and self.passes(record):
                 self.step_over(record)
                 continue
-            if self.queued >= self.agenda.mem_queue_size:
+            if self.queued >= self.mem_queue_size:
                 seq = self.cursor.seq
                 self.dispatch(1)
                 if self.cursor.seq != seq:
                     continue
-            if self.queued >= self.agenda.mem_queue_size:
+            if self.queued >= self.mem_queue_size:
                 self.dropped_count += 1
             else:
                 self.queue_entry(self.entry_at_cursor(record))

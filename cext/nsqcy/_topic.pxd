@@ -1,8 +1,8 @@
 # Topics: publishing, the fan-out position, overflow to the log; and the topics of one worker.
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from nsqcy._channel cimport Agenda, Channel, Waiter
+from nsqcy._channel cimport Agenda, Channel, OnFull, Waiter
 from nsqcy._compaction cimport Compaction
 from nsqcy._ids cimport IdSource
 from nsqcy._io cimport IoThread
@@ -72,9 +72,22 @@ cdef class Topic(Window):
     cdef bint journal_due               # and it must say so before it is followed by records
     cdef int64_t retention_time         # ns; 0: no limit of time
     cdef uint64_t retention_bytes       # 0: no limit of size
+    cdef uint64_t mem_queue_size        # messages
+    cdef bint limited                   # what is published has to be looked at, as it may be refused
+    cdef int32_t min_msg_size           # bytes
+    cdef int32_t max_msg_size           # bytes
+    cdef int64_t ttl                    # ns from the publish; 0: for ever
+    cdef uint64_t max_bytes             # 0: any number
+    cdef uint64_t max_depth             # messages; 0: any number
+    cdef OnFull on_full
+    cdef int64_t prune_after            # ns; 0: never
+    cdef bint prune_messages            # also if it has some
+    cdef dict unusual                   # of its policy: what /stats shows
     cdef bint retains                   # the log keeps what every channel is done with
     cdef Durability promised            # to every publisher
     cdef Durability gate                # what records wait for now: more, if some publisher asked
+    cdef Durability floor               # and this at least, until the journal says what is promised
+    cdef uint32_t class_writes          # journals under way that say so
     cdef uint64_t journalled            # activity() when it was written
     cdef str error
     cdef Shard shard
@@ -102,6 +115,9 @@ cdef class Topic(Window):
     cdef Place *places                  # while restoring: blocks in the order of their places
     cdef size_t place_count
 
+    cdef int set_durability(self, str name) except -1
+    cdef void class_written(self) noexcept
+    cdef int set_retention(self, int64_t time, uint64_t size) except -1
     cdef Record *new_record(self, uint32_t body_length, int64_t delay) except? NULL
     cdef int new_batch(self, const uint8_t *batch, uint32_t count) except -1
     cdef Record *add_record(self, uint32_t body_length, uint32_t ext_length) except? NULL
@@ -180,7 +196,8 @@ cdef class Shard:
     cdef readonly IoThread io
     cdef readonly str data_path
     cdef dict log_options
-    cdef object policies                    # nsqcy.policies.Policies, or None
+    cdef uint64_t sync_every                # as the options say
+    cdef readonly object policies           # nsqcy.policies.Policies, or None
     cdef object on_event                    # called as on_event(kind, topic name, channel name)
     cdef object log                         # for operators
     cdef list dirty_topics
@@ -199,6 +216,8 @@ cdef class Shard:
     cdef Topic find_or_create(self, bytes key)
     cdef int64_t turn(self) except? -1
     cdef Topic make_topic(self, bytes key)
+    cdef int give_policy(self, Topic topic) except -1
+    cdef int give_channel_policy(self, Topic topic, Channel channel) except -1
     cdef int expire(self) except -1
     cdef bint dispatch(self) except -1
     cdef int compact(self) except -1

@@ -17,7 +17,7 @@ from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcpy, memset
 
 from nsqcy._bytes cimport load_be32
-from nsqcy._channel cimport HOLDING_TIMER, Holding, Timer
+from nsqcy._channel cimport HOLDING_TIMER, Holding, Timer, on_full_of
 from nsqcy._compaction cimport IDLE, Compaction, is_worthwhile
 from nsqcy._heap cimport HeapNode, heap_peek
 from nsqcy._log cimport Log, Recovered, RecoveredRun, RUN_HAS_DELAYED, RUN_SURVIVORS
@@ -59,6 +59,8 @@ cdef enum:
     FAN_OUT_BUDGET = 4096           # delayed records fanned out in one step
     KEPT = 128                      # block flag: survivors that nobody is known to need, or not to
     SEGMENT_ROOM = 64               # bytes of a segment that are not records
+
+cdef int32_t NO_LIMIT = 0x7fffffff  # of the bytes of a message: the wire has no larger ones
 
 cdef int compare_runs(const void *a, const void *b) noexcept nogil:
     cdef uint64_t one = (<const RecoveredRun *>a).first_seq
@@ -108,6 +110,17 @@ def boot_id():
         return bytes(16)
 
 
+cdef int class_done(void *arg, int error) except -1:
+    cdef Topic topic = <Topic>arg
+    topic.class_writes -= 1
+    if error:
+        topic.journal_stale = True
+    elif topic.class_writes == 0 and not topic.journal_due:
+        topic.class_written()
+    Py_DECREF(topic)
+    return 0
+
+
 cdef int write_done(void *arg, int error) except -1:
     cdef Write *write = <Write *>arg
     cdef Topic topic = <Topic>write.topic
@@ -132,6 +145,8 @@ cdef class Topic(Window):
         self.durability = "memory"
         self.started = True
         self.least = 1
+        self.mem_queue_size = self.agenda.mem_queue_size
+        self.max_msg_size = NO_LIMIT
         self.last_publish = self.agenda.now
         self.watch(&self.visible)
         self.watch(&self.fanout)
@@ -139,19 +154,65 @@ cdef class Topic(Window):
     def __dealloc__(self):
         free(self.promises)
 
+    # -- policy --
+
     def set_policy(self, policy):
-        """What its operator asks of the topic (nsqcy.policies). Before its first record; an
-        ephemeral topic is never on disk."""
+        """What its operator asks of the topic (nsqcy.policies), from now on. An ephemeral topic is
+        never on disk."""
+        self.mem_queue_size = (
+            self.agenda.mem_queue_size if policy.mem_queue_size is None else policy.mem_queue_size)
+        self.min_msg_size = min(policy.min_msg_size, NO_LIMIT)
+        self.max_msg_size = NO_LIMIT if policy.max_msg_size is None else policy.max_msg_size
+        self.limited = self.min_msg_size > 1 or self.max_msg_size != NO_LIMIT
+        self.ttl = policy.ttl
+        self.max_bytes = policy.max_bytes
+        self.max_depth = policy.max_depth
+        self.on_full = on_full_of(policy.on_full)
+        self.prune_after = policy.prune_after
+        self.prune_messages = policy.prune_messages
         if self.log is not None:
-            self.durability = policy.durability
-            self.promised = self.gate = durability_of(policy.durability)
-            if self.promised == OS:
-                self.log.sync_every = 0    # or every write would wait for a sync that nobody asked
-            self.retention_time = policy.retention_time
-            self.retention_bytes = policy.retention_bytes
-            self.retains = bool(policy.retention_time or policy.retention_bytes)
-            if self.retains:
-                self.watch(&self.kept)
+            self.set_durability(policy.durability)
+            self.set_retention(policy.retention_time, policy.retention_bytes)
+
+    cdef int set_durability(self, str name) except -1:
+        """For what is published from now on; what was published before is as durable as it was."""
+        cdef Durability wanted = durability_of(name)
+        if wanted == self.promised:
+            return 0
+        if self.next_seq > 1 or self.channels:
+            # The log_id is kept after a crash if the journal says that nothing was lost. So it says
+            # so before more is promised, and no longer says so before less is.
+            self.journal_due = True
+            self.gate = max(self.gate, wanted)
+            self.floor = self.gate if wanted < self.gate else MEMORY
+        else:
+            self.gate = wanted
+        self.durability = name
+        self.promised = wanted
+        # A write of class OS would wait for a sync that nobody asked for.
+        self.log.sync_every = 0 if wanted == OS else self.shard.sync_every
+        self.touch_dirty()
+        return 0
+
+    cdef void class_written(self) noexcept:
+        """The journal says what is promised now."""
+        self.floor = MEMORY
+        if not self.overflowing:
+            self.gate = self.promised
+
+    cdef int set_retention(self, int64_t time, uint64_t size) except -1:
+        """What every channel is done with is kept from now on, or let go at once."""
+        cdef bint retains = time != 0 or size != 0
+        self.retention_time = time
+        self.retention_bytes = size
+        if retains and not self.retains:
+            self.watch(&self.kept)
+            if self.oldest != NULL:
+                self.place_cursor(&self.kept, self.oldest.first_seq)
+        elif self.retains and not retains:
+            self.unwatch(&self.kept)
+        self.retains = retains
+        return 0
 
     # -- numbers --
 
@@ -194,7 +255,7 @@ cdef class Topic(Window):
         """What /stats shows of the topic itself, as a dict."""
         cdef Channel channel
         cdef uint64_t depth = self.depth()
-        cdef uint64_t memory = self.agenda.mem_queue_size
+        cdef uint64_t memory = self.mem_queue_size
         shown = {
             "topic_name": self.name,
             "depth": depth,
@@ -207,6 +268,8 @@ cdef class Topic(Window):
         }
         if self.durability != "memory":
             shown["durability"] = self.durability
+        if self.unusual:
+            shown["policy"] = self.unusual
         return shown
 
     # -- publishing --
@@ -252,7 +315,7 @@ cdef class Topic(Window):
 
     cdef bint drops(self) noexcept:
         """Whether the topic, which is ephemeral, is full and drops a message, which it counts."""
-        if self.flowing() or self.next_seq - self.fanout.seq < self.agenda.mem_queue_size:
+        if self.flowing() or self.next_seq - self.fanout.seq < self.mem_queue_size:
             return False
         self.dropped_count += 1
         return True
@@ -299,7 +362,7 @@ cdef class Topic(Window):
     @cython.final
     cdef bint must_overflow(self) noexcept:
         return (self.gate != MEMORY
-                or self.next_seq - self.least >= self.agenda.mem_queue_size
+                or self.next_seq - self.least >= self.mem_queue_size
                 or self.store.resident_bytes > self.store.budget)
 
     @cython.final
@@ -463,7 +526,7 @@ cdef class Topic(Window):
         if self.failing:
             return 0
         if self.pending_messages == 0:
-            self.gate = self.promised
+            self.gate = max(self.promised, self.floor)
             self.least = self.least_seq()
             if not self.must_overflow():
                 self.overflowing = False
@@ -715,6 +778,7 @@ cdef class Topic(Window):
         channel = self.channels.get(name)
         if channel is None:
             channel = Channel(self.agenda, self, name)
+            self.shard.give_channel_policy(self, channel)
             self.channels[name] = channel
             self.journal_channel(journal.Kind.CHANNEL_CREATED, channel)
             self.fan_out()
@@ -1014,7 +1078,13 @@ cdef class Topic(Window):
         # A big one is written less often.
         self.next_journal = self.agenda.now + self.log.sync_timeout * <int64_t>(
             1 + entries // 100000)
-        self.log.write_snapshot(journal.encode_snapshot(self.state()), NULL, NULL)
+        snapshot = journal.encode_snapshot(self.state())
+        if self.floor == MEMORY:
+            self.log.write_snapshot(snapshot, NULL, NULL)
+            return 0
+        self.class_writes += 1
+        Py_INCREF(self)
+        self.log.write_snapshot(snapshot, class_done, <void *>self)
         return 0
 
     cdef object state(self):
@@ -1505,6 +1575,7 @@ cdef class Shard:
         self.io = io
         self.data_path = data_path
         self.log_options = log_options or {}
+        self.sync_every = self.log_options.get("sync_every", 0)
         self.policies = policies
         self.on_event = on_event
         self.log = log
@@ -1534,10 +1605,31 @@ cdef class Shard:
         if self.io is not None and not topic.ephemeral:
             topic.log = Log(self.io, self.data_path, topic.name, on_damage=self.report_damage,
                             **self.log_options)
-        if self.policies is not None:
-            topic.set_policy(self.policies.topic(topic.name))
+        self.give_policy(topic)
         self.topics[key] = topic
         return topic
+
+    cdef int give_policy(self, Topic topic) except -1:
+        if self.policies is not None:
+            topic.set_policy(self.policies.topic(topic.name))
+            topic.unusual = self.policies.unusual_of_topic(topic.name)
+        return 0
+
+    cdef int give_channel_policy(self, Topic topic, Channel channel) except -1:
+        if self.policies is not None:
+            channel.set_policy(self.policies.channel(topic.name, channel.name))
+            channel.unusual = self.policies.unusual_of_channel(topic.name, channel.name)
+        return 0
+
+    def policies_changed(self, str name not None):
+        """Something else is said of a topic, or of `topic/channel`; both need not exist."""
+        cdef Topic topic = self.find(name.partition("/")[0].encode())
+        cdef Channel channel
+        if topic is None:
+            return
+        self.give_policy(topic)
+        for channel in topic.channels.values():
+            self.give_channel_policy(topic, channel)
 
     def load_topic(self, bytes key not None, bint paused, channels):
         """Take up a topic at start: what its log holds, and what metadata say of it."""
