@@ -159,7 +159,6 @@ cdef class Channel:
     cdef int64_t msg_timeout                # ns, for consumers that did not ask; 0: as they came
     cdef uint16_t max_attempts              # 0: any number
     cdef str dead_letter_topic              # "": none
-    cdef uint64_t rate                      # deliveries a second; 0: any number
     cdef uint64_t max_depth                 # messages; 0: any number
     cdef OnFull on_full
     cdef int64_t prune_after                # ns; 0: never

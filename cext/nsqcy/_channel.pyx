@@ -186,7 +186,7 @@ cdef class Channel:
         self.msg_timeout = policy.msg_timeout or 0
         self.max_attempts = policy.max_attempts
         self.dead_letter_topic = policy.dead_letter_topic
-        self.rate = policy.rate
+        self.set_rate(policy.rate)
         self.max_depth = policy.max_depth
         self.on_full = on_full_of(policy.on_full)
         self.prune_after = policy.prune_after
