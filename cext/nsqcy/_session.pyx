@@ -50,7 +50,6 @@ from nsqcy._wire cimport (
     parse_number,
     split_line,
 )
-from nsqcy._topic import EXITING
 from nsqcy.errors import ClientError
 from nsqcy.names import quote
 
@@ -939,7 +938,7 @@ cdef class Session(Consumer):
     cdef Parsed subscribe(self, Topic topic, str name) except RAISED:
         cdef Channel channel
         cdef uint32_t limit = self.home.max_channel_consumers
-        if topic.refusal(MEMORY) == EXITING:
+        if topic.gone or topic.shard.closing:
             return self.fatal(b"E_SUB_FAILED SUB failed exiting")
         channel = topic.channel(name)
         if limit and <uint32_t>len(channel.consumers) >= limit:
