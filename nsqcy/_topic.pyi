@@ -75,6 +75,7 @@ class Shard:
         data_path: str | None,
         log_options: Mapping[str, Any] | None = None,
         policies: Policies | None = None,
+        has_room: Callable[[], bool] | None = None,
         on_event: Callable[[str, str, str | None], object] | None = None,
         log: Lines | None = None,
     ) -> None: ...

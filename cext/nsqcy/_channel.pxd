@@ -113,6 +113,7 @@ cdef class Consumer(Waiter):
     cdef readonly uint32_t ready_count
     cdef readonly int64_t in_flight
     cdef readonly int64_t msg_timeout       # ns
+    cdef readonly bint asked_timeout        # it is what the client asked for
     cdef readonly uint32_t sample_rate
     cdef readonly uint8_t locality
     cdef readonly uint64_t message_count
@@ -120,6 +121,7 @@ cdef class Consumer(Waiter):
     cdef readonly uint64_t requeue_count
 
     cdef bint has_room(self) noexcept
+    cdef int64_t usual_timeout(self) noexcept
     cdef int send_message(self, Window window, Block *block, Record *record,
                           uint16_t attempts) except -1
     cdef int on_channel_gone(self) except -1
@@ -164,6 +166,7 @@ cdef class Channel:
     cdef int64_t prune_after                # ns; 0: never
     cdef bint prune_messages                # also if it has some
     cdef dict unusual                       # of its policy: what /stats shows
+    cdef int64_t used_at                    # when it was last seen to be in use
     cdef readonly list consumers
     cdef bint bridged                       # of `skipped`, some were found missing by a start
     cdef uint64_t replay_end                # before it, records with a delay are not deferred again
@@ -180,6 +183,8 @@ cdef class Channel:
     cdef Walk place                         # of the compaction that is under way
 
     cdef void touch_dirty(self) noexcept
+    cdef void give_timeout(self, Consumer consumer) noexcept
+    cdef bint is_forlorn(self) noexcept
     cdef uint64_t depth(self) noexcept
     cdef uint64_t held(self) noexcept
     cdef void carry(self) noexcept

@@ -104,6 +104,10 @@ cdef class Consumer(Waiter):
         """Whether a message can be sent now without holding too much unsent output."""
         return True
 
+    cdef int64_t usual_timeout(self) noexcept:
+        """The message timeout of clients that did not ask for one."""
+        return self.msg_timeout
+
     cdef int send_message(self, Window window, Block *block, Record *record,
                           uint16_t attempts) except -1:
         """Put one message frame into the output."""
@@ -150,6 +154,7 @@ cdef class Channel:
         self.consumers = []
         self.mem_queue_size = agenda.mem_queue_size
         self.dead_letter_topic = ""
+        self.used_at = agenda.now
         for i in range(3):
             link_alone(&self.ready[i])
         heap_init(&self.timers)
@@ -180,7 +185,9 @@ cdef class Channel:
         free(self.finished)
 
     def set_policy(self, policy):
-        """What its operator asks of the channel (nsqcy.policies), from now on."""
+        """What its operator asks of the channel (nsqcy.policies), from now on; what is in flight
+        keeps its deadline."""
+        cdef Consumer consumer
         self.mem_queue_size = (
             self.agenda.mem_queue_size if policy.mem_queue_size is None else policy.mem_queue_size)
         self.msg_timeout = policy.msg_timeout or 0
@@ -191,6 +198,19 @@ cdef class Channel:
         self.on_full = on_full_of(policy.on_full)
         self.prune_after = policy.prune_after
         self.prune_messages = policy.prune_messages
+        for consumer in self.consumers:
+            self.give_timeout(consumer)
+
+    cdef void give_timeout(self, Consumer consumer) noexcept:
+        if not consumer.asked_timeout:
+            consumer.msg_timeout = self.msg_timeout or consumer.usual_timeout()
+
+    cdef bint is_forlorn(self) noexcept:
+        """Whether its time to be pruned has come. Looked at once a second."""
+        if self.consumers or self.held() and not self.prune_messages:
+            self.used_at = self.agenda.now
+            return False
+        return self.prune_after != 0 and self.agenda.now - self.used_at >= self.prune_after
 
     # -- numbers --
 
@@ -892,6 +912,7 @@ cdef class Channel:
     cdef int add_consumer(self, Consumer consumer) except -1:
         consumer.holding = self.new_holding(consumer)
         consumer.channel = self
+        self.give_timeout(consumer)
         consumer.turnstile.consumer = <void *>consumer
         link_alone(&consumer.turnstile)
         self.consumers.append(consumer)

@@ -88,6 +88,7 @@ cdef enum:
     WORDS = 4                   # of a line: the name and as many parameters as any command has
     PUB_NAME = 4                # bytes of "PUB" and its space
     LINE_STEP = 256             # bytes taken to go on with a line of unknown length
+    NO_ROOM = -2                # as an owner: the topic is not there and may not be made
 
 cdef const char *OK = b"\0\0\0\6\0\0\0\0OK"
 cdef const char *PUB = b"PUB"
@@ -174,7 +175,7 @@ cdef class Session(Consumer):
         self.auth_identity = self.auth_identity_url = ""
         self.guarded = home.auth is not None
         self.locality = ANYWHERE
-        self.msg_timeout = home.options.msg_timeout
+        self.msg_timeout = home.msg_timeout
         self.output_buffer_size = 16384
         self.output_buffer_timeout = home.options.output_buffer_timeout
         self.connected_at = home.agenda.wall
@@ -698,7 +699,9 @@ cdef class Session(Consumer):
             if parsed != NEXT:
                 return parsed
         owner = self.route()
-        if owner < 0 or not self.may_join(owner):
+        if owner < 0:
+            return self.not_routed(command, owner, used, 4 + size)
+        if not self.may_join(owner):
             return BLOCKED
         if owner != self.home.index and self.may_move(owner):
             return self.move_to(owner)
@@ -706,6 +709,10 @@ cdef class Session(Consumer):
         if owner != self.home.index:
             return self.forward_publish(owner, command, line, used[0], 1)
         topic = self.topic
+        if topic.limited:
+            objection = topic.objection(command, size)
+            if objection is not None:
+                return self.publish_refused(command, objection)
         refusal = topic.refusal(self.durability)
         if refusal is not None:
             return self.publish_failed(command, refusal)
@@ -782,7 +789,9 @@ cdef class Session(Consumer):
             return self.fatal(
                 b"E_BAD_BODY MPUB body of %d bytes holds messages for %d" % (size, at))
         owner = self.route()
-        if owner < 0 or not self.may_join(owner):
+        if owner < 0:
+            return self.not_routed(MPUB, owner, used, 4 + size)
+        if not self.may_join(owner):
             return BLOCKED
         self.scanned = 0
         if owner != self.home.index and self.may_move(owner):
@@ -791,6 +800,10 @@ cdef class Session(Consumer):
         if owner != self.home.index:
             return self.forward_publish(owner, MPUB, line, used[0], messages)
         topic = self.topic
+        if topic.limited:
+            objection = topic.batch_objection(MPUB, rest + 4, messages)
+            if objection is not None:
+                return self.publish_refused(MPUB, objection)
         refusal = topic.refusal(self.durability)
         if refusal is not None:
             return self.publish_failed(MPUB, refusal)
@@ -838,8 +851,8 @@ cdef class Session(Consumer):
         return True
 
     cdef int route(self) except? -1:
-        """Which worker owns the topic that was taken; -1: not known yet, or it is down. self.topic
-        is the topic when it is this one."""
+        """Which worker owns the topic that was taken; -1: not known yet, or it is down; NO_ROOM: it
+        would be this one. self.topic is the topic when it is this one."""
         cdef int owner
         if self.topic_owner < 0:
             self.topic_owner = self.home.owner_of(self.topic_key)
@@ -852,11 +865,30 @@ cdef class Session(Consumer):
                 return -1
         elif self.topic is None or self.topic.gone:
             self.topic = self.home.shard.find_or_create(self.topic_key)
+            if self.topic is None:
+                return NO_ROOM
         return owner
 
     cdef Parsed publish_failed(self, const char *command, str reason) except RAISED:
-        cdef bytes text = b"E_%s_FAILED %s failed %s" % (
-            <bytes>command, <bytes>command, reason.encode("utf-8", "surrogateescape"))
+        return self.publish_refused(command, b"E_%s_FAILED %s failed %s" % (
+            <bytes>command, <bytes>command, reason.encode("utf-8", "surrogateescape")))
+
+    cdef Parsed not_routed(self, const char *command, int why, size_t *used,
+                           size_t n) except RAISED:
+        """A publish whose body of `n` bytes is there, but no topic, as route() has said."""
+        if why != NO_ROOM or not self.may_join(self.home.index):
+            return BLOCKED
+        self.scanned = 0
+        used[0] += n
+        return self.publish_refused(command, self.no_room(command))
+
+    cdef bytes no_room(self, const char *command):
+        """Why the topic that was taken is not made."""
+        return b'E_BAD_TOPIC %s topic "%s" exceeds limit of %d topics' % (
+            <bytes>command, self.topic_key, self.home.options.max_topics)
+
+    cdef Parsed publish_refused(self, const char *command, bytes text) except RAISED:
+        """Nothing of it was published, and it has been read."""
         if not self.lenient:
             return self.fatal(text)
         self.answer(self.take_ticket(command, 0), FAILED, text)
@@ -922,7 +954,7 @@ cdef class Session(Consumer):
                 return parsed
         owner = self.route()
         if owner < 0:
-            return BLOCKED
+            return self.fatal(self.no_room(SUB)) if owner == NO_ROOM else BLOCKED
         self.subscribed_channel = word_bytes(&words[2]).decode()
         if owner == self.home.index:
             return self.subscribe(self.topic, self.subscribed_channel)
@@ -1117,6 +1149,7 @@ cdef class Session(Consumer):
         self.topology_region = identity.topology_region
         self.topology_zone = identity.topology_zone
         self.msg_timeout = identity.msg_timeout
+        self.asked_timeout = identity.asked_timeout
         self.sample_rate = identity.sample_rate
         self.output_buffer_size = identity.output_buffer_size
         self.output_buffer_timeout = identity.output_buffer_timeout
@@ -1251,6 +1284,9 @@ cdef class Session(Consumer):
     cdef bint has_room(self) noexcept:
         return not self.stopping and self.output.pending() < OUTPUT_ENOUGH
 
+    cdef int64_t usual_timeout(self) noexcept:
+        return self.home.msg_timeout
+
     cdef int send_message(self, Window window, Block *block, Record *record,
                           uint16_t attempts) except -1:
         self.output.put_message(window, block, record, attempts)
@@ -1307,7 +1343,7 @@ cdef class Session(Consumer):
         state = {
             name: getattr(self, name) for name in (
                 "remote_address", "client_id", "hostname", "user_agent", "topology_region",
-                "topology_zone", "msg_timeout", "sample_rate", "heartbeat_interval",
+                "topology_zone", "msg_timeout", "asked_timeout", "sample_rate", "heartbeat_interval",
                 "output_buffer_size", "output_buffer_timeout", "durability", "connected_at",
                 "pub_counts")}
         state["next_heartbeat"] = self.next_heartbeat
@@ -1390,6 +1426,7 @@ cdef class Session(Consumer):
             "topology_region": self.topology_region[:HELLO_TEXT],
             "topology_zone": self.topology_zone[:HELLO_TEXT],
             "msg_timeout": self.msg_timeout,
+            "asked_timeout": bool(self.asked_timeout),
             "sample_rate": self.sample_rate,
             "output_buffer_size": self.output_buffer_size,
             "output_buffer_timeout": self.output_buffer_timeout,
@@ -1427,6 +1464,7 @@ cdef class Session(Consumer):
         self.topology_region = state["topology_region"]
         self.topology_zone = state["topology_zone"]
         self.msg_timeout = state["msg_timeout"]
+        self.asked_timeout = state["asked_timeout"]
         self.sample_rate = state["sample_rate"]
         self.output_buffer_size = state["output_buffer_size"]
         self.output_buffer_timeout = state["output_buffer_timeout"]
@@ -1827,6 +1865,7 @@ cdef class Home:
         self.max_input_bytes = options.max_input_bytes // 4 * 3
         self.max_msg_size = options.max_msg_size
         self.max_body_size = options.max_body_size
+        self.msg_timeout = options.msg_timeout
         self.max_rdy_count = options.max_rdy_count
         self.max_req_timeout = options.max_req_timeout
         self.max_channel_consumers = options.max_channel_consumers

@@ -83,6 +83,8 @@ cdef class Topic(Window):
     cdef int64_t prune_after            # ns; 0: never
     cdef bint prune_messages            # also if it has some
     cdef dict unusual                   # of its policy: what /stats shows
+    cdef bint prunes                    # it, or a channel of it, is to be pruned one day
+    cdef int64_t used_at                # when it was last seen to have channels
     cdef bint retains                   # the log keeps what every channel is done with
     cdef Durability promised            # to every publisher
     cdef Durability gate                # what records wait for now: more, if some publisher asked
@@ -118,6 +120,8 @@ cdef class Topic(Window):
     cdef int set_durability(self, str name) except -1
     cdef void class_written(self) noexcept
     cdef int set_retention(self, int64_t time, uint64_t size) except -1
+    cdef bytes objection(self, const char *command, int64_t size)
+    cdef bytes batch_objection(self, const char *command, const uint8_t *batch, uint32_t count)
     cdef Record *new_record(self, uint32_t body_length, int64_t delay) except? NULL
     cdef int new_batch(self, const uint8_t *batch, uint32_t count) except -1
     cdef Record *add_record(self, uint32_t body_length, uint32_t ext_length) except? NULL
@@ -155,6 +159,8 @@ cdef class Topic(Window):
     cdef void forget_counts(self) noexcept
     cdef void drop_delayed(self) noexcept
     cdef int tick(self) except -1
+    cdef bint prune(self) except -1
+    cdef bint is_forlorn(self) noexcept
     cdef int journal_channel(self, kind, Channel channel) except -1
     cdef bint is_kept(self) noexcept
     cdef int retain(self) except -1
@@ -198,6 +204,7 @@ cdef class Shard:
     cdef dict log_options
     cdef uint64_t sync_every                # as the options say
     cdef readonly object policies           # nsqcy.policies.Policies, or None
+    cdef object has_room                    # whether there may be one more topic, or None
     cdef object on_event                    # called as on_event(kind, topic name, channel name)
     cdef object log                         # for operators
     cdef list dirty_topics
@@ -216,6 +223,7 @@ cdef class Shard:
     cdef Topic find_or_create(self, bytes key)
     cdef int64_t turn(self) except? -1
     cdef Topic make_topic(self, bytes key)
+    cdef int tell(self, str text) except -1
     cdef int give_policy(self, Topic topic) except -1
     cdef int give_channel_policy(self, Topic topic, Channel channel) except -1
     cdef int expire(self) except -1

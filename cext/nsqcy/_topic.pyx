@@ -38,6 +38,7 @@ from nsqcy._store cimport (
 )
 
 from nsqcy import journal
+from nsqcy.durations import short_duration
 from nsqcy.names import is_ephemeral
 from nsqcy.policies import DURABILITIES as _DURABILITIES
 
@@ -213,6 +214,27 @@ cdef class Topic(Window):
             self.unwatch(&self.kept)
         self.retains = retains
         return 0
+
+    cdef bytes objection(self, const char *command, int64_t size):
+        """Why a message of this size is not taken by a topic that is `limited`; None if it is."""
+        if size > self.max_msg_size:
+            return b"E_BAD_MESSAGE %s message too big %d > %d" % (
+                <bytes>command, size, self.max_msg_size)
+        if size < self.min_msg_size:
+            return b"E_BAD_MESSAGE %s message too small %d < %d" % (
+                <bytes>command, size, self.min_msg_size)
+        return None
+
+    cdef bytes batch_objection(self, const char *command, const uint8_t *batch, uint32_t count):
+        """The same for the messages of an MPUB, as new_batch gets them."""
+        cdef uint32_t length
+        cdef uint32_t _i
+        for _i in range(count):
+            length = load_be32(batch)
+            if not self.min_msg_size <= <int64_t>length <= self.max_msg_size:
+                return self.objection(command, length)
+            batch += 4 + length
+        return None
 
     # -- numbers --
 
@@ -965,6 +987,8 @@ cdef class Topic(Window):
             self.wake_channels()
         if self.held_until and self.agenda.now >= self.held_until:
             self.end_hold()
+        if self.prunes and self.prune():
+            return 1
         if self.agenda.now - self.last_publish > REST:
             self.rest()
         if self.agenda.percentiles.quantiles:
@@ -981,6 +1005,33 @@ cdef class Topic(Window):
                 self.write_journal()
                 return JOURNAL_TICKS
         return 1
+
+    cdef bint prune(self) except -1:
+        """Delete what nobody has used for as long as its policy says; whether that is the topic."""
+        cdef Channel channel
+        for channel in list(self.channels.values()):
+            if channel.is_forlorn():
+                self.shard.tell(f"TOPIC({self.name}): pruning channel({channel.name}), nobody has "
+                                f"used it for {short_duration(channel.prune_after)}")
+                self.delete_channel(channel.name)
+        if self.channels:
+            self.used_at = self.agenda.now
+        if self.gone or not self.is_forlorn():
+            return self.gone
+        self.shard.tell(f"TOPIC({self.name}): pruning, nobody has used it for "
+                        f"{short_duration(self.prune_after)}")
+        self.shard.delete_topic(self.key)
+        return True
+
+    cdef bint is_forlorn(self) noexcept:
+        """Whether its time to be pruned has come."""
+        cdef bint has_messages = (self.fanout.seq != self.next_seq
+                                  or self.retains and self.oldest != NULL)
+        if not self.prune_after or self.channels or self.pending_messages:
+            return False
+        if has_messages and not self.prune_messages:
+            return False
+        return self.agenda.now - max(self.used_at, self.last_publish) >= self.prune_after
 
     # -- retention --
 
@@ -1560,12 +1611,14 @@ cdef class Topic(Window):
 
 cdef class Shard:
     def __init__(self, *, Agenda agenda not None, IdSource ids not None, IoThread io,
-                 str data_path, log_options=None, policies=None, on_event=None, log=None):
+                 str data_path, log_options=None, policies=None, has_room=None, on_event=None,
+                 log=None):
         """
         agenda: the worker's agenda; its store is the shard's
         io, data_path: where topics keep their logs; None: nothing ever goes to disk
         log_options: keyword arguments for each Log
         policies: what topic(name) gives a policy for each topic; None: every topic has the default
+        has_room: called as has_room(), whether there may be one more topic; None: always
         on_event: called as on_event(kind, topic, channel) for created and deleted things
         log: something with info(), warn() and error(), for operators
         """
@@ -1577,6 +1630,7 @@ cdef class Shard:
         self.log_options = log_options or {}
         self.sync_every = self.log_options.get("sync_every", 0)
         self.policies = policies
+        self.has_room = has_room
         self.on_event = on_event
         self.log = log
         self.topics = {}
@@ -1594,6 +1648,8 @@ cdef class Shard:
     cdef Topic find_or_create(self, bytes key):
         cdef Topic topic = <Topic>self.topics.get(key)
         if topic is None:
+            if self.has_room is not None and not self.has_room():
+                return None
             topic = self.make_topic(key)
             if self.hold_new:
                 topic.held_until = self.agenda.now + self.hold_new
@@ -1613,12 +1669,14 @@ cdef class Shard:
         if self.policies is not None:
             topic.set_policy(self.policies.topic(topic.name))
             topic.unusual = self.policies.unusual_of_topic(topic.name)
+            topic.prunes = topic.prunes or topic.prune_after != 0
         return 0
 
     cdef int give_channel_policy(self, Topic topic, Channel channel) except -1:
         if self.policies is not None:
             channel.set_policy(self.policies.channel(topic.name, channel.name))
             channel.unusual = self.policies.unusual_of_channel(topic.name, channel.name)
+            topic.prunes = topic.prunes or channel.prune_after != 0
         return 0
 
     def policies_changed(self, str name not None):
@@ -1627,6 +1685,7 @@ cdef class Shard:
         cdef Channel channel
         if topic is None:
             return
+        topic.prunes = False
         self.give_policy(topic)
         for channel in topic.channels.values():
             self.give_channel_policy(topic, channel)
@@ -1654,7 +1713,8 @@ cdef class Shard:
                           "written, in memory only, or lost")
 
     def topic(self, bytes key not None, *, create=False):
-        """The topic of that name; None if it does not exist and is not to be created."""
+        """The topic of that name; None if it does not exist and is not to be created, or has no
+        room."""
         return self.find_or_create(key) if create else self.find(key)
 
     def delete_topic(self, bytes key not None):
@@ -1665,6 +1725,11 @@ cdef class Shard:
         topic.close(True)
         self.event("topic_deleted", topic.name, None)
         return True
+
+    cdef int tell(self, str text) except -1:
+        if self.log is not None:
+            self.log.info(text)
+        return 0
 
     def event(self, kind, topic, channel):
         if self.on_event is not None and not self.closing:

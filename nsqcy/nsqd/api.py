@@ -9,11 +9,11 @@ from typing import Any
 
 from nsqcy import durations, names
 from nsqcy._http import Sink
-from nsqcy._topic import DRAINING as DRAINS
+from nsqcy._topic import DRAINING
 from nsqcy.errors import HttpError
 from nsqcy.gotext import json_bytes
 from nsqcy.lines import Lines
-from nsqcy.nsqd import config_api, places
+from nsqcy.nsqd import config_api, places, policy_values
 from nsqcy.nsqd import mpub as bodies
 from nsqcy.nsqd.backend import Backend, Message, Options, Outcome
 from nsqcy.nsqd.stats import Query
@@ -30,6 +30,7 @@ from nsqcy.web.router import (
     Router,
     ignored,
     json_error,
+    names_of_channel,
     required,
     topic_and_channel,
     valid_topic,
@@ -73,7 +74,7 @@ class Publish(Later):
         if reason is None:
             self._answer(self._reply)
         else:
-            self._answer(DRAINING if reason == DRAINS else EXITING)
+            self._answer(_refusal(reason))
 
 
 def tls_required(https_port: int) -> Reply:
@@ -83,8 +84,27 @@ def tls_required(https_port: int) -> Reply:
 
 
 OK = Reply(200, b"OK", PLAIN, logged=False)
-DRAINING = json_error(503, "DRAINING", logged=False)
 
+
+TOO_MANY_TOPICS = "TOO_MANY_TOPICS"
+
+# What a publish is refused with, and the answer over HTTP.
+_REFUSALS = (
+    (re.compile("E_BAD_MESSAGE .* message too big (.*)"), 413, "MSG_TOO_BIG {}"),
+    (re.compile("E_BAD_MESSAGE .* message too small (.*)"), 400, "MSG_TOO_SMALL {}"),
+    (re.compile("E_BAD_TOPIC.*"), 400, TOO_MANY_TOPICS),
+    (re.compile(DRAINING), 503, "DRAINING"),
+)
+
+
+def _refusal(reason: str) -> Reply:
+    for pattern, status, message in _REFUSALS:
+        if found := pattern.fullmatch(reason):
+            return json_error(status, message.format(*found.groups()), logged=False)
+    return EXITING
+
+
+MOST_POLICY = 64 << 10  # bytes of the body that sets one
 
 # Parameters
 
@@ -199,7 +219,8 @@ def _messages(options: Options, binary: bool, body: Body) -> Sequence[Message]:
 
 
 def create_topic(api: "Api", request: Request) -> None:
-    api.backend.create_topic(_topic(request.params))
+    if not api.backend.create_topic(_topic(request.params)):
+        raise HttpError(400, TOO_MANY_TOPICS)
 
 
 def delete_topic(api: "Api", request: Request) -> None:
@@ -286,6 +307,60 @@ def unpause_channel(api: "Api", request: Request) -> None:
 def _found_channel(outcome: Outcome) -> None:
     if outcome != "ok":
         raise HttpError(404, outcome)
+
+
+# Policies
+
+
+def get_topic_policy(api: "Api", request: Request) -> Reply:
+    return _policy(api, _topic(whole(request)))
+
+
+def put_topic_policy(api: "Api", request: Request) -> Reply:
+    return _put_policy(api, request, _topic(request.params))
+
+
+def delete_topic_policy(api: "Api", request: Request) -> Reply:
+    topic = _topic(whole(request))
+    api.backend.set_policy(topic, "", None)
+    return _policy(api, topic)
+
+
+def get_channel_policy(api: "Api", request: Request) -> Reply:
+    return _policy(api, *topic_and_channel(request))
+
+
+def put_channel_policy(api: "Api", request: Request) -> Reply:
+    return _put_policy(api, request, *names_of_channel(request.params))
+
+
+def delete_channel_policy(api: "Api", request: Request) -> Reply:
+    topic, channel = topic_and_channel(request)
+    api.backend.set_policy(topic, channel, None)
+    return _policy(api, topic, channel)
+
+
+def _policy(api: "Api", topic: str, channel: str = "") -> Reply:
+    return Reply(200, json_bytes(api.backend.policy(topic, channel)), JSON)
+
+
+def _policy_limit(api: "Api", head: Head) -> int:
+    if head.length > MOST_POLICY:
+        raise HttpError(413, "BODY_TOO_BIG")
+    return MOST_POLICY
+
+
+def _put_policy(api: "Api", request: Request, topic: str, channel: str = "") -> Reply:
+    body = request.body
+    if body.fault is Fault.CUT:
+        raise HttpError(500, "INTERNAL_ERROR")
+    if body.fault is Fault.TOO_BIG:
+        raise HttpError(413, "BODY_TOO_BIG")
+    try:
+        api.backend.set_policy(topic, channel, policy_values.parse(bytes(body.data)))
+    except policy_values.BadPolicy as bad:
+        raise HttpError(400, f"INVALID_CONFIG {bad}") from None
+    return _policy(api, topic, channel)
 
 
 # The whole
@@ -438,6 +513,9 @@ ROUTES = (
     Route("POST", "/topic/pause", pause_topic, body=ignored),
     Route("POST", "/topic/unpause", unpause_topic, body=ignored),
     Route("GET", "/topic/log", topic_log),
+    Route("GET", "/topic/config", get_topic_policy),
+    Route("PUT", "/topic/config", put_topic_policy, body=_policy_limit),
+    Route("DELETE", "/topic/config", delete_topic_policy, body=ignored),
     Route("POST", "/channel/create", create_channel, body=ignored),
     Route("POST", "/channel/seek", seek_channel, body=ignored),
     Route("POST", "/channel/delete", delete_channel, body=ignored),
@@ -446,6 +524,9 @@ ROUTES = (
     Route("POST", "/channel/unpause", unpause_channel, body=ignored),
     Route("GET", "/config/drain", get_drain),
     Route("PUT", "/config/drain", put_drain, body=_value_limit),
+    Route("GET", "/channel/config", get_channel_policy),
+    Route("PUT", "/channel/config", put_channel_policy, body=_policy_limit),
+    Route("DELETE", "/channel/config", delete_channel_policy, body=ignored),
     Route("GET", "/config/:opt", get_option),
     Route("PUT", "/config/:opt", put_option, body=_value_limit),
     *pprof.routes("/debug/pprof/", lambda api: api.backend),

@@ -30,15 +30,17 @@ class Backend(Inspected, Protocol):
         """Publish all of `bodies`, creating the topic; no bodies only create it.
 
         `done` is called exactly once, at once or later, from the hub or from a greenlet: with None
-        when accepted, as durable as this and as the topic promises, with the reason when not.  The
-        bodies never change after the call.
+        when accepted, as durable as this and as the topic promises, with the reason when not (an
+        error of TCP with its code, if it is not E_PUB_FAILED).  The bodies never change after the
+        call.
         """
 
     def sink(self, topic: str) -> Sink | None:
         """Where bodies can be published to the topic as `publish` does it, when that needs neither
         a wait nor a delay; None if there is no such thing."""
 
-    def create_topic(self, name: str) -> None: ...
+    def create_topic(self, name: str) -> bool:
+        """Whether it is there now: there may be too many."""
 
     # The next three answer whether there is such a topic.
     def delete_topic(self, name: str) -> bool: ...
@@ -57,6 +59,14 @@ class Backend(Inspected, Protocol):
 
     def topic_log(self, topic: str) -> dict[str, Any] | None:
         """What is known of a topic's log; None if there is no such topic."""
+
+    def policy(self, topic: str, channel: str) -> dict[str, Any]:
+        """What holds for a topic, or for one of its channels, and who has said so; both need not
+        exist. No channel: ""."""
+
+    def set_policy(self, topic: str, channel: str, values: dict[str, Any] | None) -> None:
+        """Set keys, or take them back (a key's None, or None for all); it holds everywhere, and
+        outlives nsqd, when this returns. Raises BadPolicy."""
 
     def stats(self, query: Query) -> bytes:
         """The page of /stats in the form asked for."""

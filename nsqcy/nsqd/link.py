@@ -3,7 +3,7 @@
 Owns no state but the channel; the other half is `master.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nsqcy.process.control import Answer, Channel
@@ -70,6 +70,15 @@ class MasterLink:
         """Whether it drains, and what is left."""
         found: dict[str, Any] = self._channel.call("drain_state", DRAIN_TIMEOUT).value
         return found
+
+    def set_policy(self, name: str, values: Mapping[str, object] | None) -> None:
+        """Set something for a topic, or for `topic/channel`, or take all back; returns when it is
+        on the disk and every worker has it, ours too."""
+        self._channel.call("set_policy", SAVE_TIMEOUT, name=name, values=values)
+
+    def forget_policies(self, topic: str, channel: str = "") -> None:
+        """Take back what was set for a topic and its channels, or for one of its channels."""
+        self._channel.call("forget_policies", SAVE_TIMEOUT, topic=topic, channel=channel)
 
     def inspect(self, what: str) -> str:
         """What every process tells of itself, the master's and ours with them."""

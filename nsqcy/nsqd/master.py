@@ -23,13 +23,14 @@ from typing import Any, NamedTuple
 
 import gevent
 from gevent.event import AsyncResult, Event
+from gevent.lock import BoundedSemaphore
 
 from nsqcy import debug, log
 from nsqcy.acceptor import Acceptor
 from nsqcy.errors import StartError
 from nsqcy.listeners import Listener
 from nsqcy.names import is_ephemeral
-from nsqcy.nsqd import lookup_protocol, metadata, readiness, statsd
+from nsqcy.nsqd import lookup_protocol, metadata, policy_file, readiness, statsd
 from nsqcy.nsqd.diskguard import DiskGuard
 from nsqcy.nsqd.drain import Drain, Remains, merged
 from nsqcy.nsqd.gathering import Gathering
@@ -122,7 +123,8 @@ class Crewman:
 class Master:
     """One nsqd. `run` lives until the end and gives the exit code.
 
-    `reread` reads the configuration again; None if it is wrong now.
+    `reread` reads the configuration again; None if it is wrong now. `kept` is what was set for
+    topics and channels over HTTP.
     """
 
     def __init__(
@@ -133,6 +135,7 @@ class Master:
         lines: log.Log,
         reread: Callable[[], Reread | None] = lambda: None,
         notifier: Notifier | None = None,
+        kept: policy_file.Kept | None = None,
     ) -> None:
         self._launcher = launcher
         self._slots = launcher.shared
@@ -166,6 +169,8 @@ class Master:
         self._configured_lookupds: list[str] = []
         self._guard: DiskGuard | None = None
         self._drain = Drain(self, lines)
+        self._kept = kept or policy_file.Kept(data_path)
+        self._keeping = BoundedSemaphore()
         if launcher.context.get("options"):  # toys have none
             options = NsqdOptions.restore(launcher.context["options"])
             self._prepare_lookup(options)
@@ -464,6 +469,12 @@ class Master:
             case "change_option":
                 self.change_option(args["name"], args["value"])
                 return None
+            case "set_policy":
+                self.set_policy(args["name"], args["values"])
+                return None
+            case "forget_policies":
+                self.forget_policies(args["topic"], args["channel"])
+                return None
             case _:
                 ancillary.close_all(request.fds)
                 raise ValueError(f"the master has no method {request.method}")
@@ -644,6 +655,37 @@ class Master:
         if changed is not None:
             changed(value)
         self.gather("option_changed", CHANGE_LIMIT, name=name, value=value)
+
+    # -- policies
+
+    def set_policy(self, name: str, values: dict[str, Any] | None) -> None:
+        """Set something for a topic, or for `topic/channel`, or take all of it back (None).
+
+        Returns when it is on the disk and all workers have it. Raises OSError, and then nothing
+        has changed.
+        """
+        with self._keeping:
+            self._keep(self._kept.change(name, values), [name])
+
+    def forget_policies(self, topic: str, channel: str) -> None:
+        """Somebody has deleted a topic, or a channel of it: what was set for it goes too."""
+        with self._keeping:
+            name = f"{topic}/{channel}"
+            names = [each for each in self._kept.names(topic) if not channel or each == name]
+            kept = self._kept
+            for each in names:
+                kept = kept.change(each, None)
+            if names:
+                self._keep(kept, names)
+
+    def _keep(self, kept: policy_file.Kept, names: list[str]) -> None:
+        gevent.get_hub().threadpool.apply(kept.write)
+        self._kept = kept
+        context = self._launcher.context
+        values = kept.values(NsqdOptions.restore(context["options"]))
+        context["policies"]["set"] = values
+        changed = {name: values.get(name, {}) for name in names}
+        self.gather("policies_changed", CHANGE_LIMIT, changed=changed)
 
     def _log_level_changed(self, level: int) -> None:
         self._log.level = level

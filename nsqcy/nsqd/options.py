@@ -303,6 +303,13 @@ CLIENTS = (
         rule=POSITIVE,
     ),
     Option("max-channel-consumers", INT, 0, "consumers a channel may have on this node; 0 for any"),
+    Option(
+        "max-topics",
+        INT,
+        0,
+        "topics this node may have; those it had at its start are always loaded; 0 for any",
+        rule=NOT_NEGATIVE,
+    ),
 )
 
 STATISTICS = (
@@ -432,6 +439,7 @@ class NsqdOptions(Options):
     min_output_buffer_timeout: int
     output_buffer_timeout: int
     max_channel_consumers: int
+    max_topics: int
     statsd_address: str
     statsd_prefix: str
     statsd_interval: int
