@@ -18,7 +18,7 @@ from nsqcy.nsqd import mpub as bodies
 from nsqcy.nsqd.backend import Backend, Message, Options, Outcome
 from nsqcy.nsqd.stats import Query
 from nsqcy.options import Option
-from nsqcy.policies import DURABILITIES
+from nsqcy.policies import DURABILITIES, RATE
 from nsqcy.web import pprof, router
 from nsqcy.web.http_protocol import JSON, PLAIN, Body, Fault, Head, Reply, parse_query
 from nsqcy.web.router import (
@@ -304,6 +304,21 @@ def unpause_channel(api: "Api", request: Request) -> None:
     _found_channel(api.backend.pause_channel(*topic_and_channel(request), False))
 
 
+def set_rate(api: "Api", request: Request) -> None:
+    """A short form of PUT /channel/config."""
+    topic, channel = topic_and_channel(request)
+    text = required(request.params, "rate")
+    _found_channel(api.backend.find_channel(topic, channel))
+    try:
+        rate = RATE.kind.parse(text)
+        api.backend.set_policy(topic, channel, {RATE.name: rate})
+    except (ValueError, policy_values.BadPolicy):
+        raise HttpError(400, f"INVALID_RATE {names.quote(text)} (allowed: {_RATES})") from None
+
+
+_RATES = f"{RATE.kind.allowed}: {RATE.rule.text if RATE.rule else 'any'}"
+
+
 def _found_channel(outcome: Outcome) -> None:
     if outcome != "ok":
         raise HttpError(404, outcome)
@@ -522,6 +537,7 @@ ROUTES = (
     Route("POST", "/channel/empty", empty_channel, body=ignored),
     Route("POST", "/channel/pause", pause_channel, body=ignored),
     Route("POST", "/channel/unpause", unpause_channel, body=ignored),
+    Route("POST", "/channel/rate", set_rate, body=ignored),
     Route("GET", "/config/drain", get_drain),
     Route("PUT", "/config/drain", put_drain, body=_value_limit),
     Route("GET", "/channel/config", get_channel_policy),

@@ -478,6 +478,9 @@ class Engine:
         found = self._topic(topic)
         return None if found is None else found.log_facts()
 
+    def on_find_channel(self, topic: str, channel: str) -> Outcome:
+        return self._on_channel(topic, channel, lambda found: None)
+
     def on_delete_channel(self, topic: str, channel: str) -> Outcome:
         return self._on_channel(topic, channel, lambda found: found.delete_channel(channel))
 
@@ -547,6 +550,9 @@ class Engine:
 
     def create_channel(self, topic: str, channel: str) -> Outcome:
         return self._at_owner(topic, "create_channel", channel=channel) or "TOPIC_NOT_FOUND"
+
+    def find_channel(self, topic: str, channel: str) -> Outcome:
+        return self._at_owner(topic, "find_channel", channel=channel) or "TOPIC_NOT_FOUND"
 
     def seek_channel(self, topic: str, channel: str, place: Place, *, create: bool) -> Sought:
         found = self._at_owner(
