@@ -147,6 +147,10 @@ cdef class Channel:
     cdef readonly uint64_t queued
     cdef Heap timers                        # deferred entries and holdings
     cdef Timer alarm                        # this channel in the agenda
+    cdef readonly double rate               # messages a second that may be sent; 0: any number
+    cdef double next_send                   # when the rate lets the next one go; monotonic, ns
+    cdef bint held_back                     # the last dispatch has sent all that it let go
+    cdef Timer pacer                        # in the agenda, until it lets one go again
     cdef readonly uint64_t deferred_count
     cdef readonly uint64_t in_flight_count
     cdef Entry **table                      # in flight, by id: open addressing
@@ -157,7 +161,6 @@ cdef class Channel:
     cdef int64_t msg_timeout                # ns, for consumers that did not ask; 0: as they came
     cdef uint16_t max_attempts              # 0: any number
     cdef str dead_letter_topic              # "": none
-    cdef uint64_t rate                      # deliveries a second; 0: any number
     cdef uint64_t max_depth                 # messages; 0: any number
     cdef OnFull on_full
     cdef int64_t prune_after                # ns; 0: never
@@ -198,6 +201,9 @@ cdef class Channel:
     cdef int defer_record(self, const Entry *delayed, int64_t due) except -1
     cdef int collect(self) except -1
     cdef int dispatch(self, int budget) except -1
+    cdef int hand_out(self, int budget) except -1
+    cdef int dispatch_at_rate(self, int budget) except -1
+    cdef int clear_out(self, int budget) except -1
     cdef void keep_at_most(self, uint64_t messages, uint64_t bytes) noexcept
     cdef bint is_over(self) noexcept
     cdef int drop_oldest(self, int budget) except -1

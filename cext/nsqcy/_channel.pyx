@@ -39,6 +39,15 @@ from nsqcy.policies import ON_FULL as _ON_FULL
 cdef enum:
     SMALLEST_TABLE = 16
 
+    # Of a rate, in ns. What nobody wanted to have is let go later, but no more than this time's;
+    # of what a late turn could not send, more, so that the rate is kept on a busy machine too.
+    BURST = 10000000
+    MAKE_UP = 100000000
+    PACE = 1000000              # between two wake-ups: a high rate lets several go at each
+
+
+cdef double SECOND = 1e9
+cdef double MOST_RATE = 1e9
 
 # Objects alive, counted in the debug build.
 cdef Py_ssize_t live_channels = 0
@@ -150,8 +159,8 @@ cdef class Channel:
         for i in range(3):
             link_alone(&self.ready[i])
         heap_init(&self.timers)
-        self.alarm.node.index = HEAP_NOWHERE
-        self.alarm.owner = <void *>self
+        self.alarm.node.index = self.pacer.node.index = HEAP_NOWHERE
+        self.alarm.owner = self.pacer.owner = <void *>self
         self.table = <Entry **>calloc(SMALLEST_TABLE, sizeof(Entry *))
         if self.table == NULL:
             raise MemoryError()
@@ -185,7 +194,7 @@ cdef class Channel:
         self.msg_timeout = policy.msg_timeout or 0
         self.max_attempts = policy.max_attempts
         self.dead_letter_topic = policy.dead_letter_topic
-        self.rate = policy.rate
+        self.set_rate(policy.rate)
         self.max_depth = policy.max_depth
         self.on_full = on_full_of(policy.on_full)
         self.prune_after = policy.prune_after
@@ -523,12 +532,40 @@ cdef class Channel:
     cdef int dispatch(self, int budget) except -1:
         """Deliver messages, or step over records, so many of both; returns what is left of the
         budget: 0 if something may be left that could go now."""
+        if not self.paused:
+            budget = self.dispatch_at_rate(budget) if self.rate else self.hand_out(budget)
+        if self.ttl or self.window.perishable or self.most_messages or self.most_bytes:
+            budget = self.clear_out(budget)
+        return budget
+
+    cdef int dispatch_at_rate(self, int budget) except -1:
+        """The same, as far as the rate lets messages go."""
+        cdef double now = self.agenda.now
+        cdef double gap = SECOND / self.rate
+        cdef uint64_t before = self.in_flight_count
+        cdef int most = 0
+        cdef int left
+        self.next_send = max(self.next_send, now - (MAKE_UP if self.held_back else BURST))
+        if self.next_send <= now:
+            most = <int>min(<double>budget, (now - self.next_send) / gap + 1)
+        left = self.hand_out(most)
+        # Not what was sampled out or found damaged, which nobody was sent.
+        self.next_send += gap * (self.in_flight_count - before)
+        self.held_back = self.next_send > now
+        if self.held_back:
+            if self.pacer.node.index == HEAP_NOWHERE:
+                heap_check(heap_push(&self.agenda.channel_timers, &self.pacer.node,
+                                     <int64_t>max(self.next_send + 1, now + PACE)))
+        elif left == 0:
+            return 0
+        return budget - most + left
+
+    cdef int hand_out(self, int budget) except -1:
+        """The same, if nothing forbids it."""
         cdef Consumer consumer
         cdef Entry *entry
-        if self.gone:
-            return budget
         self.stepped = 0
-        while budget > self.stepped and not self.paused:
+        while budget > self.stepped:
             consumer = self.next_consumer()
             if consumer is None:
                 break
@@ -540,6 +577,11 @@ cdef class Channel:
                 break
             budget -= 1
             self.deliver(consumer, entry)
+        return max(0, budget - self.stepped)
+
+    cdef int clear_out(self, int budget) except -1:
+        """Drop what is too old, then what is too much; returns what is left of the budget."""
+        self.stepped = 0
         if self.ttl or self.window.perishable:
             self.drop_expired(budget)
         if self.most_messages or self.most_bytes:
@@ -912,6 +954,9 @@ cdef class Channel:
         cdef Entry *entry
         if self.ephemeral:
             self.collect()
+        if self.pacer.node.index != HEAP_NOWHERE and self.pacer.node.due <= self.agenda.now:
+            heap_remove(&self.agenda.channel_timers, &self.pacer.node)
+            self.touch_dirty()
         while left > 0:
             node = heap_peek(&self.timers)
             if node == NULL or node.due > self.agenda.now:
@@ -997,6 +1042,18 @@ cdef class Channel:
         self.paused = paused
         self.touch_dirty()
 
+    def set_rate(self, double rate):
+        """Send consumers at most so many messages a second from now on; 0: as many as they take."""
+        if not 0 <= rate <= MOST_RATE:
+            raise ValueError(f"a rate of {rate}")
+        if rate == self.rate:
+            return
+        self.rate = rate
+        self.next_send = self.agenda.now
+        self.held_back = False
+        heap_remove(&self.agenda.channel_timers, &self.pacer.node)
+        self.touch_dirty()
+
     def empty(self):
         """Drop everything: waiting, in flight and deferred."""
         cdef Consumer consumer
@@ -1052,4 +1109,5 @@ cdef class Channel:
         self.drop_everything()
         self.window.unwatch(&self.cursor)
         self.leave_agenda()
+        heap_remove(&self.agenda.channel_timers, &self.pacer.node)
         return 0

@@ -1036,7 +1036,7 @@ cdef class Session(Consumer):
     cdef Parsed subscribe(self, Topic topic, str name) except RAISED:
         cdef Channel channel
         cdef uint32_t limit = self.home.max_channel_consumers
-        if topic.refusal(MEMORY, 0, 0) == "exiting":
+        if topic.gone or topic.shard.closing:
             return self.fatal(b"E_SUB_FAILED SUB failed exiting")
         channel = topic.channel(name)
         if limit and <uint32_t>len(channel.consumers) >= limit:

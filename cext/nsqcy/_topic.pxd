@@ -235,6 +235,7 @@ cdef class Shard:
     cdef readonly str health                # "OK" or "NOK - reason"
     cdef readonly int64_t health_at         # wall clock, ns
     cdef readonly str refused               # why nothing may be written; None: it may
+    cdef readonly str shut                  # why nothing may be published; None: it may
 
     cdef Topic find(self, bytes key)
     cdef Topic find_or_create(self, bytes key)

@@ -108,6 +108,9 @@ cdef bytes packed_so_far(bytes room, PackedEntry *end):
     return room[:<char *>end - PyBytes_AS_STRING(room)]
 
 
+EXITING = "exiting"
+DRAINING = "draining"
+
 cdef int64_t SECOND = 1000000000
 cdef int64_t REST = 10 * SECOND     # idle time after which an open block is given back
 
@@ -261,6 +264,21 @@ cdef class Topic(Window):
     cdef uint64_t depth(self) noexcept:
         """Messages of the topic that no channel has been given yet."""
         return self.visible.seq - self.fanout.seq
+
+    def remains(self):
+        """What consumers are not done with, as (channel, waiting, in flight, deferred); what no
+        channel has been given yet, or is not written yet, is the topic's: its channel is "".
+        Nothing that is ephemeral, as that is never kept."""
+        cdef Channel channel
+        cdef uint64_t waiting = self.depth() + self.pending_messages
+        if self.ephemeral:
+            return []
+        found = [("", waiting, 0, 0)] if waiting else []
+        for channel in self.channels.values():
+            if not channel.ephemeral and channel.held():
+                found.append((channel.name, channel.depth(), channel.in_flight_count,
+                              channel.deferred_count))
+        return found
 
     @property
     def memory_bytes(self):
@@ -505,8 +523,10 @@ cdef class Topic(Window):
     cdef str refusal(self, Durability least, uint64_t count, uint64_t body_bytes):
         """Why a publish of so much that is to be as durable as this cannot be taken right now; None
         if it can."""
-        if self.gone or self.shard.closing:
-            return "exiting"
+        if self.gone:
+            return EXITING
+        if self.shard.shut is not None:
+            return self.shard.shut
         if self.shard.refused is not None and self.needs_disk(least):
             return self.shard.refused
         if self.bounded:
@@ -1956,6 +1976,11 @@ cdef class Shard:
         """From now on refuse, for this reason, publishes that have to be written; None: no more."""
         self.refused = reason
 
+    def set_draining(self, bint draining):
+        """Refuse every publish, so that what there is can be consumed; or refuse none any more."""
+        if not self.closing:
+            self.shut = DRAINING if draining else None
+
     # -- turns --
 
     cdef int64_t turn(self) except? -1:
@@ -2101,6 +2126,7 @@ cdef class Shard:
         and deferred messages, and who is where. Blocks until it is on disk."""
         cdef Topic topic
         self.closing = True
+        self.shut = EXITING
         if self.io is not None:
             self.io.drain()         # a compaction that is under way ends
         for topic in list(self.topics.values()):

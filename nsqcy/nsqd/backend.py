@@ -56,6 +56,9 @@ class Backend(Inspected, Protocol):
         """The new state is in `nsqd.dat` when this returns."""
 
     def create_channel(self, topic: str, channel: str) -> Outcome: ...
+    def find_channel(self, topic: str, channel: str) -> Outcome:
+        """Whether there is such a channel."""
+
     def delete_channel(self, topic: str, channel: str) -> Outcome: ...
     def empty_channel(self, topic: str, channel: str) -> Outcome: ...
     def pause_channel(self, topic: str, channel: str, paused: bool) -> Outcome: ...
@@ -80,6 +83,13 @@ class Backend(Inspected, Protocol):
 
     def change_option(self, name: str, value: Value) -> None:
         """Change an option in every process; `Api.options` has the new value when this returns."""
+
+    def drain(self, on: bool, limit: float | None) -> dict[str, Any]:
+        """Begin to drain, with a limit in seconds, or end it; its state. No publish is accepted
+        any more when this returns, or all are again."""
+
+    def drain_state(self) -> dict[str, Any]:
+        """The object of /config/drain."""
 
     def health(self) -> str:
         """`OK`, or `NOK - ` and the reason."""
