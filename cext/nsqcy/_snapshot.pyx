@@ -7,7 +7,7 @@ channels see to it that none is left out (`Channel.pack`).
 
 from nsqcy import journal
 from nsqcy._channel cimport Channel
-from nsqcy._log cimport Log
+from nsqcy._log cimport Log, log_done
 from nsqcy._packing cimport Packing
 
 
@@ -47,7 +47,7 @@ cdef class Snapshot:
             self.log.add_to_snapshot(journal.encode_entries(channel.name, packed[0], packed[1]))
         return 0
 
-    cdef int end(self) except -1:
+    cdef int end(self, log_done done, void *arg) except -1:
         """All of them are packed: have it take the place of the journal."""
         cdef Channel channel
         for channel in self.channels:
@@ -56,7 +56,7 @@ cdef class Snapshot:
                 raise MemoryError("a snapshot of the journal")
             self.write_entries(channel)
             channel.packing = None
-        return self.log.end_snapshot(self.deltas, NULL, NULL)
+        return self.log.end_snapshot(self.deltas, done, arg)
 
     cdef int give_up(self) except -1:
         """The journal stays as it was."""

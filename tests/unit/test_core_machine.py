@@ -161,8 +161,10 @@ class CoreMachine(RuleBasedStateMachine):
                 "cancelled": 0,
                 "damaged": channel.missing_count,
                 "emptied": channel.lost_count,
+                "full": 0,
                 "overflow": channel.dropped_count,
             },
+            "expired": 0,
             "sampled": 0,
         }
 
