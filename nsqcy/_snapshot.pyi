@@ -1,1 +1,9 @@
-# Everything in this module is for other compiled modules.
+from nsqcy._channel import Channel
+from nsqcy._log import Log
+
+class Snapshot:
+    @property
+    def records_wait(self) -> bool: ...
+    def __init__(
+        self, log: Log, head: bytes, channels: list[Channel], records_wait: bool
+    ) -> None: ...

@@ -36,7 +36,6 @@ from nsqcy._store cimport (
     DEFERRED,
     IN_WINDOW,
     LOADING,
-    QUEUED,
     RECORD_DAMAGED,
     RECORD_DELAYED,
     RECORD_EXT_DELAY,

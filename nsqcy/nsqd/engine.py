@@ -475,7 +475,9 @@ class Engine:
             found.channel(channel)
         return found.seek(channel, seq)
 
-    def on_deferred(self, topic: str, channel: str, limit: int, after: list[int] | None) -> Upcoming:
+    def on_deferred(
+        self, topic: str, channel: str, limit: int, after: list[int] | None
+    ) -> Upcoming:
         found = self._topic(topic)
         if found is None:
             return "TOPIC_NOT_FOUND"
