@@ -647,6 +647,8 @@ cdef class Topic(Window):
             self.shard.set_health(self.log.last_error_text)
             self.log.retract(&block.extent, write.end - write.start, write.first_seq, write.count)
             block.written = min(block.written, write.start)
+            if self.log.journal_lost:
+                self.journal_due = True
         if not self.gone and write.gated:
             self.pending_writes -= 1
             if error:
@@ -1096,7 +1098,7 @@ cdef class Topic(Window):
 
     cdef bint is_kept(self) noexcept:
         """Whether a start would find anything of the topic but its name."""
-        return self.gate != MEMORY or self.log.disk_bytes != 0
+        return self.gate != MEMORY or self.log.disk_bytes != 0 or self.log.journal_lost
 
     cdef int journal_channel(self, kind, Channel channel) except -1:
         """A channel came or goes: write it down before any record that is fanned out after that."""
