@@ -223,6 +223,7 @@ cdef class Session(Consumer):
     cdef bint same_topic(self, Word *name) noexcept
     cdef bint take_topic(self, Word *name) except -1
     cdef int route(self) except? -1
+    cdef int find_topic(self) except? -1
     cdef Parsed publish_failed(self, const char *command, str reason) except RAISED
     cdef Parsed publish_refused(self, const char *command, bytes text) except RAISED
     cdef Parsed not_routed(self, const char *command, int why, size_t *used, size_t n) except RAISED

@@ -212,26 +212,28 @@ cdef class Topic(Window):
         self.retains = retains
         return 0
 
-    cdef bytes objection(self, const char *command, int64_t size):
-        """Why a message of this size is not taken by a topic that is `limited`; None if it is."""
-        if size > self.max_msg_size:
-            return b"E_BAD_MESSAGE %s message too big %d > %d" % (
-                <bytes>command, size, self.max_msg_size)
-        if size < self.min_msg_size:
-            return b"E_BAD_MESSAGE %s message too small %d < %d" % (
-                <bytes>command, size, self.min_msg_size)
-        return None
+    cdef bint fits(self, int64_t size) noexcept:
+        """Whether a message of this size is taken by a topic that is `limited`."""
+        return self.min_msg_size <= size <= self.max_msg_size
 
-    cdef bytes batch_objection(self, const char *command, const uint8_t *batch, uint32_t count):
-        """The same for the messages of an MPUB, as new_batch gets them."""
+    cdef int32_t misfit(self, const uint8_t *batch, uint32_t count) noexcept:
+        """The size of the first message of an MPUB that is not, as new_batch gets them; or 0."""
         cdef uint32_t length
         cdef uint32_t _i
         for _i in range(count):
             length = load_be32(batch)
-            if not self.min_msg_size <= <int64_t>length <= self.max_msg_size:
-                return self.objection(command, length)
+            if not self.fits(length):
+                return <int32_t>length
             batch += 4 + length
-        return None
+        return 0
+
+    cdef bytes objection(self, const char *command, int64_t size):
+        """Why it is not."""
+        if size > self.max_msg_size:
+            return b"E_BAD_MESSAGE %s message too big %d > %d" % (
+                <bytes>command, size, self.max_msg_size)
+        return b"E_BAD_MESSAGE %s message too small %d < %d" % (
+            <bytes>command, size, self.min_msg_size)
 
     # -- numbers --
 
