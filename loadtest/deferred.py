@@ -2,8 +2,8 @@
 
     PYTHONPATH=. python -m loadtest.deferred [--count 1000000] [--size 100] [--memory 67108864]
 
-Prints what each costs in memory, what a start after a kill finds and how long it takes, and how late
-those are that come due over a minute while snapshots of the journal are written.
+Prints what each costs in memory, what a start after a kill finds and how long it takes, and how
+late those are that come due over a minute while snapshots of the journal are written.
 """
 
 import argparse

@@ -476,14 +476,14 @@ class Engine:
         return found.seek(channel, seq)
 
     def on_deferred(
-        self, topic: str, channel: str, limit: int, after: list[int] | None
+        self, topic: str, channel: str, limit: int, after: Sequence[int] | None
     ) -> Upcoming:
         found = self._topic(topic)
         if found is None:
             return "TOPIC_NOT_FOUND"
         if channel not in found.channels:
             return "CHANNEL_NOT_FOUND"
-        upcoming = found.channels[channel].upcoming(limit, None if after is None else tuple(after))
+        upcoming = found.channels[channel].upcoming(limit, (after[0], after[1]) if after else None)
         last = upcoming[-1][0] if len(upcoming) == limit else None
         return {
             "deferred": [

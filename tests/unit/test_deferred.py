@@ -270,7 +270,7 @@ def test_thirty_days_over_a_crash(make: Make) -> None:
 
 
 class History:
-    """Messages of one channel that are deferred, due, taken, handed back, finished and cancelled."""
+    """Messages of one channel: deferred, due, taken, handed back, finished and cancelled."""
 
     def __init__(self, core: Core, seed: int) -> None:
         self.core = core
