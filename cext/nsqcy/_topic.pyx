@@ -480,7 +480,7 @@ cdef class Topic(Window):
         self.message_bytes += body_bytes
         self.last_publish = self.agenda.now
         self.touch_dirty()
-        if self.overflowing:
+        if self.overflowing and self.next_seq > self.visible.seq:
             self.pending_messages += count
             return 1
         self.cursor_to_end(&self.visible)

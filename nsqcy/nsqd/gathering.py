@@ -43,6 +43,7 @@ class Channel(Counted, Protocol):
 
 
 class Topic(Counted, Protocol):
+    def ledger(self) -> dict[str, Any]: ...
     @property
     def name(self) -> str: ...
     @property
@@ -96,15 +97,18 @@ class Walk:
             return None
         names = [wanted] if wanted else sorted(channels)
         pieces = [self._channel(channels[name]) for name in names if name in channels]
-        return self._form.topic(topic.counters(), pieces)
+        return self._form.topic(self._counters(topic), pieces)
 
     def _channel(self, channel: Channel) -> str:
         self._slices.step()
         clients = self._clients(list(channel.consumers)) if self._query.include_clients else None
-        counters = channel.counters()
+        return self._form.channel(self._counters(channel), clients)
+
+    def _counters(self, counted: Topic | Channel) -> dict[str, Any]:
+        counters = counted.counters()
         if self._query.ledger and self._query.json:
-            counters["ledger"] = channel.ledger()
-        return self._form.channel(counters, clients)
+            counters["ledger"] = counted.ledger()
+        return counters
 
     def _clients(self, clients: Iterable[Client]) -> list[str]:
         form, topic, now, step = self._form, self._query.topic, self._now, self._slices.step

@@ -29,7 +29,7 @@ LATENCY = "e2e_processing_latency"
 
 class Query(NamedTuple):
     """What was asked for.  `topic` and `channel` keep only those of that name; "" keeps all.
-    `ledger`: what became of every message of a channel; JSON only."""
+    `ledger`: what became of every message of a channel, and what its topic dropped; JSON only."""
 
     json: bool = False
     topic: str = ""
