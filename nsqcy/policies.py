@@ -114,6 +114,15 @@ FULL = Option(
     example="drop-oldest",
     rule=Rule("reject, drop-oldest or drop-newest", lambda value: value in ON_FULL),
 )
+CHANNEL_FULL = Option(
+    "on-full",
+    STRING,
+    "reject",
+    "what happens when more than max_depth would wait in the channel: reject has its topic refuse "
+    "publishes, drop-oldest drops what waits longest in the channel",
+    example="drop-oldest",
+    rule=Rule("reject or drop-oldest", lambda value: value in ON_FULL[:2]),
+)
 MAX_ATTEMPTS = Option(
     "max-attempts",
     INT,
@@ -185,7 +194,7 @@ CHANNEL_KEYS = _by_name(
     DEAD_LETTER_TOPIC,
     RATE,
     MAX_DEPTH,
-    FULL,
+    CHANNEL_FULL,
     PRUNE_AFTER,
     PRUNE_MESSAGES,
 )

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from nsqcy import _headers as message_headers
 from nsqcy import durations, names
 from nsqcy._http import Sink
 from nsqcy._topic import DRAINING
@@ -44,7 +45,16 @@ class Publish(Later):
     With `error` there is nothing to publish: the topic is created, then the request refused.
     """
 
-    __slots__ = ("_answer", "_backend", "_reply", "bodies", "delay_ms", "durability", "topic")
+    __slots__ = (
+        "_answer",
+        "_backend",
+        "_reply",
+        "bodies",
+        "delay_ms",
+        "durability",
+        "headers",
+        "topic",
+    )
 
     def __init__(
         self,
@@ -53,6 +63,7 @@ class Publish(Later):
         bodies: Sequence[Message] = (),
         delay_ms: int = 0,
         durability: str = "memory",
+        headers: bytes = b"",
         error: HttpError | None = None,
     ) -> None:
         self._backend = api.backend
@@ -63,11 +74,17 @@ class Publish(Later):
         self.bodies = bodies
         self.delay_ms = delay_ms
         self.durability = durability
+        self.headers = headers
 
     def begin(self, answer: Callable[[Reply], None]) -> None:
         self._answer = answer
         self._backend.publish(
-            self.topic, self.bodies, self.delay_ms, self.durability, self._published
+            self.topic,
+            self.bodies,
+            self.delay_ms,
+            self.durability,
+            self._published,
+            self.headers,
         )
 
     def _published(self, reason: str | None) -> None:
@@ -139,6 +156,14 @@ def _durability(params: dict[str, str]) -> str:
     return value
 
 
+def _headers(head: Head) -> bytes:
+    """The headers of the message, or of all messages."""
+    try:
+        return message_headers.encode(head.nsq_headers)
+    except ValueError as error:
+        raise HttpError(400, f"INVALID_HEADERS ({error})") from None
+
+
 # Publishing
 
 
@@ -161,7 +186,8 @@ def pub(api: "Api", request: Request) -> Publish:
     durability = _durability(params)
     try:
         delay_ms = _delay_ms(params, api.options.max_req_timeout)
-        return Publish(api, topic, (body.data,), delay_ms, durability)
+        headers = _headers(request.head) if request.head.nsq_headers else b""
+        return Publish(api, topic, (body.data,), delay_ms, durability, headers)
     except HttpError as error:
         return Publish(api, topic, error=error)
 
@@ -170,7 +196,10 @@ def _pub_short(api: "Api", head: Head) -> tuple[Sink, Reply] | None:
     params = head.params
     if params is None or params.keys() != {"topic"} or not names.is_valid_name(params["topic"]):
         return None
-    sink = api.backend.sink(params["topic"])
+    try:
+        sink = api.backend.sink(params["topic"], _headers(head))
+    except HttpError:
+        return None
     return None if sink is None else (sink, OK)
 
 
@@ -198,7 +227,8 @@ def mpub(api: "Api", request: Request) -> Publish:
         api.log.warn(f"deprecated value '{value}' used for /mpub binary param")
     try:
         messages = _messages(api.options, _is_binary(params), request.body)
-        return Publish(api, topic, messages, 0, durability)
+        headers = _headers(request.head) if request.head.nsq_headers else b""
+        return Publish(api, topic, messages, 0, durability, headers)
     except bodies.BadBody as bad:
         return Publish(api, topic, error=HttpError(413, bad.code))
     except HttpError as error:

@@ -25,9 +25,16 @@ class Backend(Inspected, Protocol):
     """
 
     def publish(
-        self, topic: str, bodies: Sequence[Message], delay_ms: int, durability: str, done: Done
+        self,
+        topic: str,
+        bodies: Sequence[Message],
+        delay_ms: int,
+        durability: str,
+        done: Done,
+        headers: bytes = b"",
     ) -> None:
-        """Publish all of `bodies`, creating the topic; no bodies only create it.
+        """Publish all of `bodies`, each with these headers, creating the topic; no bodies only
+        create it.
 
         `done` is called exactly once, at once or later, from the hub or from a greenlet: with None
         when accepted, as durable as this and as the topic promises, with the reason when not (an
@@ -35,7 +42,7 @@ class Backend(Inspected, Protocol):
         call.
         """
 
-    def sink(self, topic: str) -> Sink | None:
+    def sink(self, topic: str, headers: bytes = b"") -> Sink | None:
         """Where bodies can be published to the topic as `publish` does it, when that needs neither
         a wait nor a delay; None if there is no such thing."""
 

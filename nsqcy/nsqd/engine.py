@@ -512,15 +512,16 @@ class Engine:
         delay_ms: int,
         durability: str,
         done: Callable[[str | None], None],
+        headers: bytes = b"",
     ) -> None:
         if not bodies:
             gevent.spawn(self._publish_nothing, topic, done)
             return
         self._loop.enter()
-        self._publisher.publish(topic.encode(), bodies, delay_ms, durability, done)
+        self._publisher.publish(topic.encode(), bodies, delay_ms, durability, done, headers)
 
-    def sink(self, topic: str) -> TopicSink:
-        return self._publisher.sink(topic.encode(), self._loop.enter)
+    def sink(self, topic: str, headers: bytes = b"") -> TopicSink:
+        return self._publisher.sink(topic.encode(), self._loop.enter, headers)
 
     def _publish_nothing(self, topic: str, done: Callable[[str | None], None]) -> None:
         """Only create the topic, wherever it is to live: there is no command to send its owner."""
