@@ -14,7 +14,7 @@ from nsqcy.gotext import json_bytes
 from nsqcy.lines import Lines
 from nsqcy.nsqd import config_api, places
 from nsqcy.nsqd import mpub as bodies
-from nsqcy.nsqd.backend import Backend, Message, Options, Outcome
+from nsqcy.nsqd.backend import UNKNOWN, Backend, Message, Options, Outcome
 from nsqcy.nsqd.stats import Query
 from nsqcy.options import Option
 from nsqcy.policies import DURABILITIES
@@ -62,14 +62,17 @@ class Publish(Later):
         self.delay_ms = delay_ms
         self.durability = durability
 
-    def begin(self, answer: Callable[[Reply], None]) -> None:
+    def begin(self, answer: Callable[[Reply | None], None]) -> None:
         self._answer = answer
         self._backend.publish(
             self.topic, self.bodies, self.delay_ms, self.durability, self._published
         )
 
     def _published(self, reason: str | None) -> None:
-        self._answer(self._reply if reason is None else EXITING)
+        if reason is None:
+            self._answer(self._reply)
+        else:
+            self._answer(None if reason == UNKNOWN else EXITING)
 
 
 def tls_required(https_port: int) -> Reply:
