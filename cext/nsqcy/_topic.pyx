@@ -999,6 +999,10 @@ cdef class Topic(Window):
         self.log.write_snapshot(journal.encode_snapshot(self.state()), NULL, NULL)
         return 0
 
+    def saved_state(self):
+        """What its next journal says, as a TopicState."""
+        return self.state()
+
     cdef object state(self):
         cdef Channel channel
         cdef uint32_t i
