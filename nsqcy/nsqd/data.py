@@ -20,23 +20,23 @@ from nsqcy._io import IoThread
 from nsqcy.errors import StartError, Stop
 from nsqcy.log import write
 from nsqcy.names import is_valid_name
-from nsqcy.nsqd import metadata, told
+from nsqcy.nsqd import metadata, policy_file, told
 from nsqcy.nsqd.audit import Audit, TopicFound
 from nsqcy.nsqd.diskqueue import MARK, Damage, Queue, QueueReader, find_queues
 from nsqcy.nsqd.exporter import Export
 from nsqcy.nsqd.importer import ASIDE, DONE, TMP, Importer, is_needed
 from nsqcy.nsqd.options import NSQD, policies, resolve
-from nsqcy.policies import Policies
 from nsqcy.process import datapath
 
 PROGRESS = 0.2  # seconds between signs of it
 
 # Names in a data path: what belongs there, and what a start makes of what was left behind.
-OURS = {metadata.FILE}
+OURS = {metadata.FILE, policy_file.FILE}
 LEFTOVERS = {
     TMP: "an import that is not complete; a start begins it anew",
     DONE: "an import is complete but for its last renames; a start does them",
-    f"{metadata.FILE}.tmp": "was never finished; a start writes over it",
+    f"{metadata.FILE}.tmp": "was never finished; nsqd writes over it",
+    f"{policy_file.FILE}.tmp": "was never finished; nsqd writes over it",
 }
 
 
@@ -146,7 +146,7 @@ def _check(arguments: argparse.Namespace, terminal: Terminal) -> int:
     check = Check(
         arguments.data_path,
         _Silence() if arguments.json else terminal,
-        policies=_policies(arguments.config),
+        settings=_settings(arguments.config),
         quick=arguments.quick,
         progress=_Percent() if sys.stderr.isatty() else None,
     )
@@ -156,12 +156,10 @@ def _check(arguments: argparse.Namespace, terminal: Terminal) -> int:
     return found.exit_code
 
 
-def _policies(config_file: str) -> Policies | None:
-    """Of a configuration file, as nsqd would read it."""
-    if not config_file:
-        return None
-    settings = config.Settings(NSQD, {}, config.read_file(NSQD, config_file))
-    return policies(settings, resolve(settings))
+def _settings(config_file: str) -> config.Settings:
+    """Of a configuration file, as nsqd would read it; the defaults without one."""
+    file = config.read_file(NSQD, config_file) if config_file else None
+    return config.Settings(NSQD, {}, file)
 
 
 class _Silence(Terminal):
@@ -225,13 +223,14 @@ class Check:
         data_path: str,
         lines: Terminal,
         *,
-        policies: Policies | None = None,
+        settings: config.Settings,
         quick: bool = False,
         progress: _Percent | None = None,
     ) -> None:
         self._data_path = data_path or "."
         self._lines = lines
-        self._policies = policies
+        self._options = resolve(settings)
+        self._policies = policies(settings, self._options)
         self._quick = quick
         self._progress = progress
         self._found = Found(self._data_path)
@@ -245,6 +244,7 @@ class Check:
             found.refused = str(error)
             self._lines.error(found.refused)
         self._look_around()
+        self._read_policies()
         for queue in find_queues(self._data_path):
             self._check_queue(queue, bad)
         io = IoThread(read_only=True)
@@ -269,6 +269,21 @@ class Check:
             elif not (name in OURS or name.startswith(ASIDE) or MARK in name or _is_topic(name)):
                 found.unknown.append(name)
                 self._lines.info(f"{name}: not nsqd's, and left alone")
+
+    def _read_policies(self) -> None:
+        """What was set over HTTP, which says what is retained."""
+        try:
+            kept = policy_file.look(self._data_path)
+        except ValueError as error:
+            path = os.path.join(self._data_path, policy_file.FILE)
+            self._damage(f"{path} is damaged, and a start sets it aside: {error}")
+            return
+        except StartError as error:
+            self._found.refused = str(error)
+            self._lines.error(self._found.refused)
+            return
+        for name, values in kept.values(self._options, self._lines).items():
+            self._policies.set(name, values)
 
     def _check_queue(self, queue: Queue, bad: bool) -> None:
         reader = QueueReader(queue, self._on_damage, self._lines.warn)

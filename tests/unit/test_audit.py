@@ -305,6 +305,21 @@ def test_quick_takes_a_footer_at_its_word(saved: Path, capfd) -> None:
     capfd.readouterr()
 
 
+def test_policies_that_were_set_over_http(saved: Path, capfd) -> None:
+    path = saved / "policies.json"
+    path.write_text('{"version": 1, "set": {"t": {"retention_time": "1h"}}}')
+    assert data.main(["check", str(saved)]) == 0
+    path.write_text('{"version": 1, "set":')
+    before = tree(saved)
+    assert data.main(["check", str(saved)]) == 1
+    assert tree(saved) == before
+    path.write_text('{"version": 99, "set": {}}')
+    assert data.main(["check", str(saved)]) == 2
+    err = capfd.readouterr().err
+    assert "is damaged, and a start sets it aside" in err
+    assert "it was written by a later one" in err
+
+
 def test_the_configuration_says_what_is_retained(saved: Path, tmp_path: Path, capfd) -> None:
     ini = tmp_path / "nsqd.ini"
     ini.write_text("[nsqd]\nretention_time = 1h\n")
