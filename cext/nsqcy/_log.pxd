@@ -132,6 +132,9 @@ cdef class Recovered:
     cdef readonly uint64_t next_seq
     cdef readonly uint64_t max_id
     cdef readonly bint clean          # every segment had its footer
+    cdef readonly list segments       # (number, bytes of the file, log_id or None, footer or None)
+    cdef readonly list overlaps       # dense runs of which a newer segment has a part, as they were
+                                      # found: (segment number, offset, bytes, first_seq, last_seq)
     cdef RecoveredRun *run_array      # extents are the caller's to copy and release
     cdef size_t run_count
     cdef size_t run_capacity
@@ -250,7 +253,7 @@ cdef class Log:
     cdef int _recover_segment(self, str name, Recovered into) except -1
     cdef int _recover_runs(self, int fd, uint64_t size, Segment *segment,
                            Recovered into) except -1
-    cdef int _recover_header(self, int fd, Segment *segment, Recovered into) except -1
+    cdef bytes _recover_header(self, int fd, Segment *segment, Recovered into)
     cdef bint _recover_footer(self, int fd, uint64_t size, Segment *segment,
                               Recovered into) except -1
     cdef int _recover_scan(self, int fd, uint64_t size, Segment *segment,

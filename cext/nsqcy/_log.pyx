@@ -13,6 +13,7 @@ import os
 import re
 import time
 from bisect import bisect_left
+from collections import namedtuple
 from operator import itemgetter
 
 cimport cython
@@ -109,6 +110,9 @@ _TOPIC = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
 _SEGMENT = re.compile(r"\d{20}\.seg")
 
 end_of = itemgetter(1)
+
+Footer = namedtuple(
+    "Footer", "records first_seq last_seq first_time last_time max_id data_end")
 
 DAMAGE_TEXTS = {
     DAMAGE_RECORD: "damaged record of {} bytes",
@@ -1022,28 +1026,33 @@ cdef class Log:
         """A segment that turns out to hold nothing that is not elsewhere is doomed: it goes with
         the next snapshot. One that holds something unreadable stays."""
         cdef Py_ssize_t damages = len(into.damages)
-        self._recover_header(fd, segment, into)
-        if not self._recover_footer(fd, size, segment, into):
+        cdef bytes log_id = self._recover_header(fd, segment, into)
+        cdef bint closed = self._recover_footer(fd, size, segment, into)
+        if not closed:
             into.clean = False
             self._recover_scan(fd, size, segment, into)
+        into.segments.append((segment.number, size, log_id,
+                              footer_facts(&segment.facts) if closed else None))
         if segment.live == 0 and len(into.damages) == damages:
             segment.state = SEGMENT_DOOMED
         return 0
 
-    cdef int _recover_header(self, int fd, Segment *segment, Recovered into) except -1:
+    cdef bytes _recover_header(self, int fd, Segment *segment, Recovered into):
+        """The log_id that it names; None if it names none."""
         cdef bytes data = self._read_now(fd, 0, sizeof(SegmentHeader))
         cdef const SegmentHeader *header = <const SegmentHeader *>PyBytes_AS_STRING(data)
         path = os.fsdecode(segment.path)
         if len(data) == 0:
-            return 0              # made, and then the machine stopped
+            return None           # made, and then the machine stopped
         if (len(data) < <Py_ssize_t>sizeof(SegmentHeader) or header.magic != SEGMENT_MAGIC
                 or header.crc != segment_header_crc(header)):
             into.damages.append((path, 0, "damaged segment header"))
-            return 0
+            return None
         check_version(path, header.version)
+        log_id = <bytes>header.log_id[:16]
         if into.log_id is None:
-            into.log_id = header.log_id[:16]
-        return 0
+            into.log_id = log_id
+        return log_id
 
     cdef bint _recover_footer(self, int fd, uint64_t size, Segment *segment,
                               Recovered into) except -1:
@@ -1071,6 +1080,7 @@ cdef class Log:
             return False
         into.max_id = max(into.max_id, footer.max_id)
         segment.end = segment.good = footer.data_end
+        segment.facts = footer[0]
         for i in range(footer.runs):
             into.add(&runs[i], segment, fd)
         return True
@@ -1127,6 +1137,11 @@ cdef class Log:
 
 
 # ---- pure helpers ----
+
+cdef object footer_facts(const SegmentFooter *footer):
+    return Footer(footer.records, footer.first_seq, footer.last_seq, footer.first_time,
+                  footer.last_time, footer.max_id, footer.data_end)
+
 
 cdef str damage_text(const Damage *damage):
     return DAMAGE_TEXTS[damage.kind].format(damage.bytes)
@@ -1209,6 +1224,8 @@ cdef class Recovered:
         self.log = log
         self.journal = []
         self.damages = []
+        self.segments = []
+        self.overlaps = []
         self._covered = []
         self.next_seq = 1
         self.clean = True
@@ -1223,8 +1240,11 @@ cdef class Recovered:
         wanted = self._uncovered(run.first_seq, run.last_seq)
         if wanted == [(run.first_seq, run.last_seq)]:
             self._add_whole(run, segment)
-        elif wanted:
-            self._add_rest(run, segment, fd, wanted)
+        else:
+            self.overlaps.append((segment.number, run.offset, run.bytes, run.first_seq,
+                                  run.last_seq))
+            if wanted:
+                self._add_rest(run, segment, fd, wanted)
         return self._cover(run.first_seq, run.last_seq)
 
     cdef list _uncovered(self, uint64_t first, uint64_t last):

@@ -134,6 +134,7 @@ cdef class Session(Consumer):
     cdef uint32_t ticket_count
     cdef uint32_t ticket_room
     cdef uint64_t ticket_base       # number of the first one
+    cdef uint32_t unanswered        # tickets that were dropped: what they wait for may have been done
     cdef size_t forwarded
     cdef int line_owner             # of the topics that the outstanding answers are about; -1: none
     cdef bytes line_key             # the topic, if it is owned here

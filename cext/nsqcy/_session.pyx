@@ -623,6 +623,7 @@ cdef class Session(Consumer):
         for i in range(self.ticket_count):
             drop_answer(&self.tickets[(self.ticket_first + i) % self.ticket_room])
         self.ticket_base += self.ticket_count
+        self.unanswered += self.ticket_count
         self.ticket_count = 0
 
     cdef bint can_pipeline(self) noexcept:

@@ -1371,6 +1371,10 @@ cdef class Topic(Window):
         self.log.write_snapshot(snapshot, class_done, <void *>self)
         return 0
 
+    def saved_state(self):
+        """What its next journal says, as a TopicState."""
+        return self.state()
+
     cdef object state(self):
         cdef Channel channel
         cdef uint32_t i

@@ -374,6 +374,22 @@ def test_nothing_is_sent_on_a_closed_connection(wakes: Wakes) -> None:
         messages[1].finish()
 
 
+# -- made by hand
+
+
+@pytest.mark.parametrize("call", ["finish", "requeue", "touch"])
+def test_a_message_that_no_connection_has_delivered(call: str) -> None:
+    with pytest.raises(TypeError, match="made by the connection"):
+        Message()
+    message = Message.__new__(Message)
+    with pytest.raises(TypeError, match="no Message that a connection has delivered"):
+        getattr(message, call)()
+    with pytest.raises(TypeError, match="no Message that a connection has delivered"):
+        finish([message])
+    with pytest.raises(TypeError, match="no Message that a connection has delivered"):
+        _ = message.nsqd_address
+
+
 # -- bodies
 
 
