@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 from typing import Any, final
 
+from nsqcy._events import Events
 from nsqcy._quantile import Latency, Percentiles
 from nsqcy._store import Store, Window
 
@@ -14,6 +15,8 @@ class Agenda:
     topology_aware: bool
     @property
     def percentiles(self) -> Percentiles: ...
+    @property
+    def events(self) -> Events | None: ...
     def __init__(
         self,
         store: Store,
@@ -22,6 +25,7 @@ class Agenda:
         max_msg_timeout: int,
         topology_aware: bool = False,
         percentiles: Percentiles | None = None,
+        events: Events | None = None,
         seed: int = 1,
     ) -> None: ...
 
