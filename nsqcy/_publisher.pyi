@@ -4,6 +4,8 @@ from nsqcy._channel import Waiter
 from nsqcy._http import Sink
 from nsqcy._session import Home, Transport
 
+NO_ROOM: str
+
 class Callback(Waiter): ...
 
 class AnswerTransport(Transport):

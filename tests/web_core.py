@@ -42,8 +42,8 @@ class Backend:
     def sink(self, topic: str, headers: bytes) -> TopicSink | None:
         return self.publisher.sink(topic.encode(), nothing, headers) if self._short else None
 
-    def create_topic(self, name: str) -> None:
-        self._core.create(name)
+    def create_topic(self, name: str) -> bool:
+        return self._core.create(name) is not None
 
     def delete_topic(self, name: str) -> bool:
         return bool(self._core.topic(name)) and self._core.shard.delete_topic(name.encode())

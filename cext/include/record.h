@@ -30,11 +30,14 @@
 #define RECORD_DELAYED 1
 #define RECORD_COPY 2            /* of a record of an old run: it is in a survivor run */
 #define RECORD_HEADERS 4
+#define RECORD_EXPIRES 16
 #define RECORD_DAMAGED 0x8000   /* only ever in memory: set by a read that could not verify it */
 
 #define RECORD_EXT_DELAY 1      /* value: i64 nanoseconds */
 #define RECORD_EXT_DELAY_SIZE 16
 #define RECORD_EXT_HEADERS 2    /* value: headers as on the wire, see _headers.pxd */
+#define RECORD_EXT_EXPIRES 4    /* value: i64, wall clock, ns: from then on nobody gets it */
+#define RECORD_EXT_EXPIRES_SIZE 16
 
 struct __attribute__((packed, aligned(8))) Record {
     uint32_t length;
@@ -127,6 +130,19 @@ static inline const uint8_t *record_headers(const struct Record *r, uint16_t *le
     if (!(r->attributes & RECORD_HEADERS))
         return NULL;
     return record_extension(r, RECORD_EXT_HEADERS, length);
+}
+
+/* The wall clock from which on nobody gets the message; INT64_MAX if the record does not say. */
+static inline int64_t record_expiry(const struct Record *r) {
+    uint16_t length;
+    const uint8_t *value;
+    int64_t expiry = INT64_MAX;
+    if (r->attributes & RECORD_EXPIRES) {
+        value = record_extension(r, RECORD_EXT_EXPIRES, &length);
+        if (value && length == 8)
+            memcpy(&expiry, value, 8);
+    }
+    return expiry;
 }
 
 /* Whether `ptr` can be the start of a record that ends within `available` bytes: the header only,

@@ -3,7 +3,7 @@
 Owns their form, which is the same on the wire and in a record. Knows no message and no connection.
 """
 
-from libc.stdint cimport uint8_t, uint16_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t
 from libc.string cimport memcmp
 
 from nsqcy._bytes cimport load_be16, store_be16
@@ -20,6 +20,10 @@ cdef enum Fault:
     CUT = 3             # one ends beyond the last byte
     BAD_NAME = 4
     TWICE = 5           # a name that was there before
+    BAD_TTL = 6
+
+cdef enum:
+    TTL_DIGITS = 12     # of milliseconds: 31 years
 
 VALUE_MOST = 65535
 ALLOWED_NAMES = "allowed are 1 to 255 of a-z, 0-9 and -"
@@ -31,6 +35,33 @@ cdef inline bint is_name(const uint8_t *name, size_t length) noexcept nogil:
         if not (97 <= name[i] <= 122 or 48 <= name[i] <= 57 or name[i] == 45):
             return False
     return length > 0
+
+
+cdef inline bint is_ttl(const uint8_t *header) noexcept nogil:
+    """Whether a header, which begins with the length of its name, is the one of that name."""
+    return memcmp(header, b"\3ttl", 4) == 0
+
+
+cdef int64_t ttl_of(const uint8_t *text, size_t n) noexcept nogil:
+    """Its value; -1 if that is none."""
+    cdef int64_t ttl = 0
+    cdef size_t i
+    if n == 0 or n > TTL_DIGITS:
+        return -1
+    for i in range(n):
+        if not 48 <= text[i] <= 57:
+            return -1
+        ttl = 10 * ttl + text[i] - 48
+    return ttl or -1
+
+
+cdef int64_t headers_ttl(const uint8_t *at, size_t n) noexcept nogil:
+    cdef const uint8_t *end = at + n
+    while at < end:
+        if is_ttl(at):
+            return ttl_of(at + 6, load_be16(at + 4))
+        at += 3 + at[0] + load_be16(at + 1 + at[0])
+    return 0
 
 
 cdef Fault find_fault(const uint8_t *at, size_t n, size_t *place, size_t *number) noexcept nogil:
@@ -55,6 +86,8 @@ cdef Fault find_fault(const uint8_t *at, size_t n, size_t *place, size_t *number
             # The byte of the length is compared with the name.
             if memcmp(at + starts[i], at + place[0], name_end - place[0]) == 0:
                 return TWICE
+        if is_ttl(at + place[0]) and ttl_of(at + name_end + 2, load_be16(at + name_end)) < 0:
+            return BAD_TTL
         starts[count] = place[0]
         count += 1
         place[0] = name_end + 2 + load_be16(at + name_end)
@@ -82,6 +115,8 @@ cdef str headers_fault(const uint8_t *at, size_t n):
     name = at[place + 1:place + 1 + at[place]].decode("ascii", "backslashreplace")
     if fault == BAD_NAME:
         return f'header name "{name}" ({ALLOWED_NAMES})'
+    if fault == BAD_TTL:
+        return f'header "ttl" is not a number of milliseconds (1 to {TTL_DIGITS} digits, not 0)'
     return f'header "{name}" twice'
 
 

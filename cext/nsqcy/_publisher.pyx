@@ -23,6 +23,8 @@ cdef enum:
 
 cdef int64_t MILLISECOND = 1000000
 
+NO_ROOM = "E_BAD_TOPIC"             # what a topic that there is no room for is answered, at least
+
 
 cdef class Callback(Waiter):
     cdef int publish_done(self, uint64_t ticket, str error) except -1:
@@ -51,7 +53,7 @@ cdef class AnswerTransport(Transport):
         output.sent(at)
         for answer in answers:
             if self.waiting:
-                self.waiting.popleft()(answer and answer.partition(" failed ")[2])
+                self.waiting.popleft()(answer and (answer.partition(" failed ")[2] or answer))
         return session.after_flush()
 
     cdef int watch_input(self, bint on) except -1:
@@ -75,7 +77,7 @@ cdef class TopicSink(Sink):
             return False
         self.enter()
         topic = home.shard.find_or_create(self.key)
-        if not topic.takes_at_once():
+        if topic is None or topic.limited or not topic.takes_at_once():
             return False
         if self.headers is None:
             record = topic.new_record(<unsigned int>length, 0)
@@ -112,8 +114,9 @@ cdef class Publisher:
                 bytes headers not None=b""):
         """Publish all of `bodies`, each with these headers, to a topic, which is made; calls
         done(None) or done(reason) once, at once or later, and not before they are as durable as
-        this, and as the topic promises. The name and the headers must be valid, each body 1 to
-        max-msg-size bytes, the delay within max-req-timeout."""
+        this, and as the topic promises. The reason is that of E_PUB_FAILED, or another error
+        whole, with its code. The name and the headers must be valid, each body 1 to max-msg-size
+        bytes, the delay within max-req-timeout."""
         cdef int owner = self.home.owner_of(key)
         cdef Durability least = durability_of(durability)
         if owner < 0:
@@ -151,12 +154,21 @@ cdef class Publisher:
         cdef Topic topic = self.home.shard.find_or_create(key)
         cdef Record *record
         cdef const unsigned char[::1] body
-        cdef uint64_t total = 0
+        cdef uint64_t total = sum(map(len, bodies))
         cdef Callback callback
-        refusal = topic.refusal(least)
+        if topic is None:
+            done(NO_ROOM)
+            return 0
+        refusal = topic.refusal(least, len(bodies), total)
         if refusal is not None:
             done(refusal)
             return 0
+        if topic.limited:
+            for each in bodies:
+                objection = topic.objection(b"PUB", len(each))
+                if objection is not None:
+                    done(objection.decode())
+                    return 0
         if least != MEMORY and bodies:
             topic.demand(least)
         for each in bodies:
@@ -165,7 +177,6 @@ cdef class Publisher:
                 <unsigned int>body.shape[0], delay, headers, <uint16_t>len(headers))
             if record != NULL:
                 memcpy(record_body(record), &body[0], body.shape[0])
-            total += body.shape[0]
         if bodies and topic.published(<unsigned int>len(bodies), total):
             callback = Callback.__new__(Callback)
             callback.done = done

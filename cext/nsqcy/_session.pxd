@@ -227,6 +227,9 @@ cdef class Session(Consumer):
     cdef bint take_topic(self, Word *name) except -1
     cdef int route(self) except? -1
     cdef Parsed publish_failed(self, const char *command, str reason) except RAISED
+    cdef Parsed publish_refused(self, const char *command, bytes text) except RAISED
+    cdef Parsed not_routed(self, const char *command, int why, size_t *used, size_t n) except RAISED
+    cdef bytes no_room(self, const char *command)
     cdef Parsed publish_accepted(self, const char *command, Topic topic, uint32_t count,
                                  uint64_t body_bytes) except RAISED
     cdef Parsed forward_publish(self, int owner, const char *command, const uint8_t *line,
@@ -306,6 +309,7 @@ cdef class Home:
     cdef object log
     cdef int64_t max_msg_size
     cdef int64_t max_body_size
+    cdef int64_t msg_timeout                # of clients that do not ask
     cdef uint32_t max_rdy_count
     cdef int64_t max_req_timeout            # ns
     cdef uint32_t max_channel_consumers

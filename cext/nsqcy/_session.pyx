@@ -95,6 +95,7 @@ cdef enum:
     WORDS = 4                   # of a line: the name and as many parameters as any command has
     PUB_NAME = 4                # bytes of "PUB" and its space
     LINE_STEP = 256             # bytes taken to go on with a line of unknown length
+    NO_ROOM = -2                # as an owner: the topic is not there and may not be made
 
 cdef const char *OK = b"\0\0\0\6\0\0\0\0OK"
 cdef const char *PUB = b"PUB"
@@ -181,7 +182,7 @@ cdef class Session(Consumer):
         self.auth_identity = self.auth_identity_url = ""
         self.guarded = home.auth is not None
         self.locality = ANYWHERE
-        self.msg_timeout = home.options.msg_timeout
+        self.msg_timeout = home.msg_timeout
         self.output_buffer_size = 16384
         self.output_buffer_timeout = home.options.output_buffer_timeout
         self.connected_at = home.agenda.wall
@@ -710,7 +711,9 @@ cdef class Session(Consumer):
             if parsed != NEXT:
                 return parsed
         owner = self.route()
-        if owner < 0 or not self.may_join(owner):
+        if owner < 0:
+            return self.not_routed(command, owner, used, 4 + size)
+        if not self.may_join(owner):
             return BLOCKED
         if owner != self.home.index and self.may_move(owner):
             return self.move_to(owner)
@@ -718,7 +721,12 @@ cdef class Session(Consumer):
         if owner != self.home.index:
             return self.forward_publish(owner, command, line, used[0], 1)
         topic = self.topic
-        refusal = topic.refusal(self.durability)
+        if topic.limited:
+            body = size - HEADERS_SIZE - load_be16(rest + 4) if self.headers else size
+            objection = topic.objection(command, body)
+            if objection is not None:
+                return self.publish_refused(command, objection)
+        refusal = topic.refusal(self.durability, 1, size)
         if refusal is not None:
             return self.publish_failed(command, refusal)
         if self.durability != MEMORY:
@@ -802,7 +810,9 @@ cdef class Session(Consumer):
             if parsed != NEXT:
                 return parsed
         owner = self.route()
-        if owner < 0 or not self.may_join(owner):
+        if owner < 0:
+            return self.not_routed(MPUB, owner, used, 4 + size)
+        if not self.may_join(owner):
             return BLOCKED
         self.scanned = 0
         if owner != self.home.index and self.may_move(owner):
@@ -811,7 +821,11 @@ cdef class Session(Consumer):
         if owner != self.home.index:
             return self.forward_publish(owner, MPUB, line, used[0], messages)
         topic = self.topic
-        refusal = topic.refusal(self.durability)
+        if topic.limited:
+            objection = topic.batch_objection(MPUB, rest + 4, messages, self.headers)
+            if objection is not None:
+                return self.publish_refused(MPUB, objection)
+        refusal = topic.refusal(self.durability, messages, size)
         if refusal is not None:
             return self.publish_failed(MPUB, refusal)
         if self.durability != MEMORY:
@@ -903,8 +917,8 @@ cdef class Session(Consumer):
         return True
 
     cdef int route(self) except? -1:
-        """Which worker owns the topic that was taken; -1: not known yet, or it is down. self.topic
-        is the topic when it is this one."""
+        """Which worker owns the topic that was taken; -1: not known yet, or it is down; NO_ROOM: it
+        would be this one. self.topic is the topic when it is this one."""
         cdef int owner
         if self.topic_owner < 0:
             self.topic_owner = self.home.owner_of(self.topic_key)
@@ -917,11 +931,30 @@ cdef class Session(Consumer):
                 return -1
         elif self.topic is None or self.topic.gone:
             self.topic = self.home.shard.find_or_create(self.topic_key)
+            if self.topic is None:
+                return NO_ROOM
         return owner
 
     cdef Parsed publish_failed(self, const char *command, str reason) except RAISED:
-        cdef bytes text = b"E_%s_FAILED %s failed %s" % (
-            <bytes>command, <bytes>command, reason.encode("utf-8", "surrogateescape"))
+        return self.publish_refused(command, b"E_%s_FAILED %s failed %s" % (
+            <bytes>command, <bytes>command, reason.encode("utf-8", "surrogateescape")))
+
+    cdef Parsed not_routed(self, const char *command, int why, size_t *used,
+                           size_t n) except RAISED:
+        """A publish whose body of `n` bytes is there, but no topic, as route() has said."""
+        if why != NO_ROOM or not self.may_join(self.home.index):
+            return BLOCKED
+        self.scanned = 0
+        used[0] += n
+        return self.publish_refused(command, self.no_room(command))
+
+    cdef bytes no_room(self, const char *command):
+        """Why the topic that was taken is not made."""
+        return b'E_BAD_TOPIC %s topic "%s" exceeds limit of %d topics' % (
+            <bytes>command, self.topic_key, self.home.options.max_topics)
+
+    cdef Parsed publish_refused(self, const char *command, bytes text) except RAISED:
+        """Nothing of it was published, and it has been read."""
         if not self.lenient:
             return self.fatal(text)
         self.answer(self.take_ticket(command, 0), FAILED, text)
@@ -987,7 +1020,7 @@ cdef class Session(Consumer):
                 return parsed
         owner = self.route()
         if owner < 0:
-            return BLOCKED
+            return self.fatal(self.no_room(SUB)) if owner == NO_ROOM else BLOCKED
         self.subscribed_channel = word_bytes(&words[2]).decode()
         if owner == self.home.index:
             return self.subscribe(self.topic, self.subscribed_channel)
@@ -1003,7 +1036,7 @@ cdef class Session(Consumer):
     cdef Parsed subscribe(self, Topic topic, str name) except RAISED:
         cdef Channel channel
         cdef uint32_t limit = self.home.max_channel_consumers
-        if topic.refusal(MEMORY) == "exiting":
+        if topic.gone or topic.shard.closing:
             return self.fatal(b"E_SUB_FAILED SUB failed exiting")
         channel = topic.channel(name)
         if limit and <uint32_t>len(channel.consumers) >= limit:
@@ -1182,6 +1215,7 @@ cdef class Session(Consumer):
         self.topology_region = identity.topology_region
         self.topology_zone = identity.topology_zone
         self.msg_timeout = identity.msg_timeout
+        self.asked_timeout = identity.asked_timeout
         self.sample_rate = identity.sample_rate
         self.output_buffer_size = identity.output_buffer_size
         self.output_buffer_timeout = identity.output_buffer_timeout
@@ -1317,6 +1351,9 @@ cdef class Session(Consumer):
     cdef bint has_room(self) noexcept:
         return not self.stopping and self.output.pending() < OUTPUT_ENOUGH
 
+    cdef int64_t usual_timeout(self) noexcept:
+        return self.home.msg_timeout
+
     cdef int send_message(self, Window window, Block *block, Record *record,
                           uint16_t attempts) except -1:
         if self.headers:
@@ -1376,7 +1413,7 @@ cdef class Session(Consumer):
         state = {
             name: getattr(self, name) for name in (
                 "remote_address", "client_id", "hostname", "user_agent", "topology_region",
-                "topology_zone", "msg_timeout", "sample_rate", "heartbeat_interval",
+                "topology_zone", "msg_timeout", "asked_timeout", "sample_rate", "heartbeat_interval",
                 "output_buffer_size", "output_buffer_timeout", "durability", "headers",
                 "connected_at", "pub_counts")}
         state["next_heartbeat"] = self.next_heartbeat
@@ -1459,6 +1496,7 @@ cdef class Session(Consumer):
             "topology_region": self.topology_region[:HELLO_TEXT],
             "topology_zone": self.topology_zone[:HELLO_TEXT],
             "msg_timeout": self.msg_timeout,
+            "asked_timeout": bool(self.asked_timeout),
             "sample_rate": self.sample_rate,
             "output_buffer_size": self.output_buffer_size,
             "output_buffer_timeout": self.output_buffer_timeout,
@@ -1497,6 +1535,7 @@ cdef class Session(Consumer):
         self.topology_region = state["topology_region"]
         self.topology_zone = state["topology_zone"]
         self.msg_timeout = state["msg_timeout"]
+        self.asked_timeout = state["asked_timeout"]
         self.sample_rate = state["sample_rate"]
         self.output_buffer_size = state["output_buffer_size"]
         self.output_buffer_timeout = state["output_buffer_timeout"]
@@ -1900,6 +1939,7 @@ cdef class Home:
         self.max_input_bytes = options.max_input_bytes // 4 * 3
         self.max_msg_size = options.max_msg_size
         self.max_body_size = options.max_body_size
+        self.msg_timeout = options.msg_timeout
         self.max_rdy_count = options.max_rdy_count
         self.max_req_timeout = options.max_req_timeout
         self.max_channel_consumers = options.max_channel_consumers

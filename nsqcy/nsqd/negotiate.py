@@ -20,7 +20,8 @@ DEFLATE_LEVEL = 6
 @dataclass(frozen=True, slots=True)
 class Identity:
     """What was agreed. Durations in ns; a heartbeat_interval of 0 means none; without a durability
-    that of the connection stays as it is."""
+    that of the connection stays as it is; asked_timeout: the client has said its msg_timeout, and a
+    channel's does not count."""
 
     client_id: str
     hostname: str
@@ -32,6 +33,7 @@ class Identity:
     output_buffer_timeout: int
     sample_rate: int
     msg_timeout: int
+    asked_timeout: bool
     durability: str
     headers: bool
     tls: bool
@@ -48,6 +50,7 @@ class Current(Protocol):
     output_buffer_size: int
     output_buffer_timeout: int
     msg_timeout: int
+    asked_timeout: bool
     upgraded: bool
 
 
@@ -78,6 +81,7 @@ def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
         output_buffer_timeout=timeout * MILLISECOND,
         sample_rate=sample_rate,
         msg_timeout=msg_timeout * MILLISECOND,
+        asked_timeout=current.asked_timeout or wanted["msg_timeout"] != 0,
         durability=durability,
         headers=negotiated and wanted["headers"],
         tls=upgrades and wanted["tls_v1"] and bool(options.tls_cert),

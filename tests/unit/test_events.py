@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from core import EPOCH, MILLISECOND, SECOND, Client, Core, Delivery, mpub
+from core import EPOCH, MILLISECOND, RESPONSE, SECOND, Client, Core, Delivery, mpub
+from header_client import HeaderClient
 
 from nsqcy import _events
 from nsqcy._events import Events
 from nsqcy._publisher import Publisher
 
+OK = (RESPONSE, b"OK")
 RING, BATCH = 16384, 1024
 Done = Callable[[str | None], None]
 
@@ -113,6 +115,27 @@ def test_what_a_client_calls_itself_has_an_end(core: Watched) -> None:
     core.client().publish("t", b"x")
     client.finish(take(core, client, 1)[0].id)
     assert core.told()[0]["client"] == "x" * 512
+
+
+def test_what_is_too_old(core: Watched) -> None:
+    """One that was delivered before, and one that never was."""
+    publisher = HeaderClient(core)
+    for body in (b"held", b"waits"):
+        assert publisher.publish_with(body, {"ttl": "1000"}) == OK
+    client = core.client().subscribe("t", "c", 1)
+    (message,) = take(core, client, 1)
+    client.ready(0)
+    client.requeue(message.id)
+    assert [each["kind"] for each in core.told()] == ["requeue"]
+    core.advance(2 * SECOND)
+    found = core.told()
+    assert [each["kind"] for each in found] == ["expired"] * 2
+    assert {(each["attempts"], each["in_flight"], each["client"]) for each in found} == {
+        (0, 0, ""),
+        (1, 0, ""),
+    }
+    assert {each["age"] >= SECOND for each in found} == {True}
+    assert message.id.decode() in {each["id"] for each in found}
 
 
 def test_clock_set_back(core: Watched) -> None:
