@@ -107,7 +107,7 @@ class MemoryBackend:
     def sink(self, topic: str, headers: bytes = b"") -> None:
         """Every publish goes the general way."""
 
-    def create_topic(self, name: str) -> None:
+    def create_topic(self, name: str) -> bool:
         self.topics.setdefault(
             name,
             {
@@ -122,6 +122,7 @@ class MemoryBackend:
                 "delay_ms": 0,
             },
         )
+        return True
 
     def delete_topic(self, name: str) -> bool:
         return self.topics.pop(name, None) is not None

@@ -165,9 +165,8 @@ cdef class Publisher:
             return 0
         if topic.limited:
             for each in bodies:
-                objection = topic.objection(b"PUB", len(each))
-                if objection is not None:
-                    done(objection.decode())
+                if not topic.fits(len(each)):
+                    done(topic.objection(b"PUB", len(each)).decode())
                     return 0
         if least != MEMORY and bodies:
             topic.demand(least)

@@ -215,6 +215,7 @@ cdef class Session(Consumer):
                      const uint8_t *rest, size_t left) except RAISED
     cdef Parsed publish_one(self, const char *command, int64_t delay, const uint8_t *line,
                             size_t *used, const uint8_t *rest, size_t left) except RAISED
+    cdef inline int32_t body_size(self, const uint8_t *message, int32_t size) noexcept
     cdef Parsed mpub(self, Word *words, int count, const uint8_t *line, size_t *used,
                      const uint8_t *rest, size_t left) except RAISED
     cdef Parsed check_message(self, const char *command, const uint8_t *message,
@@ -226,6 +227,7 @@ cdef class Session(Consumer):
     cdef bint same_topic(self, Word *name) noexcept
     cdef bint take_topic(self, Word *name) except -1
     cdef int route(self) except? -1
+    cdef int find_topic(self) except? -1
     cdef Parsed publish_failed(self, const char *command, str reason) except RAISED
     cdef Parsed publish_refused(self, const char *command, bytes text) except RAISED
     cdef Parsed not_routed(self, const char *command, int why, size_t *used, size_t n) except RAISED

@@ -711,21 +711,17 @@ cdef class Session(Consumer):
             if parsed != NEXT:
                 return parsed
         owner = self.route()
-        if owner < 0:
+        if owner < 0 or not self.may_join(owner):
             return self.not_routed(command, owner, used, 4 + size)
-        if not self.may_join(owner):
-            return BLOCKED
         if owner != self.home.index and self.may_move(owner):
             return self.move_to(owner)
         used[0] += 4 + size
         if owner != self.home.index:
             return self.forward_publish(owner, command, line, used[0], 1)
         topic = self.topic
-        if topic.limited:
-            body = size - HEADERS_SIZE - load_be16(rest + 4) if self.headers else size
-            objection = topic.objection(command, body)
-            if objection is not None:
-                return self.publish_refused(command, objection)
+        if topic.limited and not topic.fits(self.body_size(rest + 4, size)):
+            return self.publish_refused(
+                command, topic.objection(command, self.body_size(rest + 4, size)))
         refusal = topic.refusal(self.durability, 1, size)
         if refusal is not None:
             return self.publish_failed(command, refusal)
@@ -738,6 +734,10 @@ cdef class Session(Consumer):
             if record != NULL:
                 memcpy(record_body(record), rest + 4, size)
         return self.publish_accepted(command, topic, 1, size)
+
+    cdef inline int32_t body_size(self, const uint8_t *message, int32_t size) noexcept:
+        """Of a whole message, as the client sends it."""
+        return size - HEADERS_SIZE - load_be16(message) if self.headers else size
 
     cdef Parsed mpub(self, Word *words, int count, const uint8_t *line, size_t *used,
                      const uint8_t *rest, size_t left) except RAISED:
@@ -810,10 +810,8 @@ cdef class Session(Consumer):
             if parsed != NEXT:
                 return parsed
         owner = self.route()
-        if owner < 0:
+        if owner < 0 or not self.may_join(owner):
             return self.not_routed(MPUB, owner, used, 4 + size)
-        if not self.may_join(owner):
-            return BLOCKED
         self.scanned = 0
         if owner != self.home.index and self.may_move(owner):
             return self.move_to(owner)
@@ -822,9 +820,9 @@ cdef class Session(Consumer):
             return self.forward_publish(owner, MPUB, line, used[0], messages)
         topic = self.topic
         if topic.limited:
-            objection = topic.batch_objection(MPUB, rest + 4, messages, self.headers)
-            if objection is not None:
-                return self.publish_refused(MPUB, objection)
+            length = topic.misfit(rest + 4, messages, self.headers)
+            if length:
+                return self.publish_refused(MPUB, topic.objection(MPUB, length))
         refusal = topic.refusal(self.durability, messages, size)
         if refusal is not None:
             return self.publish_failed(MPUB, refusal)
@@ -930,10 +928,12 @@ cdef class Session(Consumer):
                 self.home.wait_for_peer(self)
                 return -1
         elif self.topic is None or self.topic.gone:
-            self.topic = self.home.shard.find_or_create(self.topic_key)
-            if self.topic is None:
-                return NO_ROOM
+            return self.find_topic()
         return owner
+
+    cdef int find_topic(self) except? -1:
+        self.topic = self.home.shard.find_or_create(self.topic_key)
+        return NO_ROOM if self.topic is None else self.home.index
 
     cdef Parsed publish_failed(self, const char *command, str reason) except RAISED:
         return self.publish_refused(command, b"E_%s_FAILED %s failed %s" % (
@@ -941,7 +941,7 @@ cdef class Session(Consumer):
 
     cdef Parsed not_routed(self, const char *command, int why, size_t *used,
                            size_t n) except RAISED:
-        """A publish whose body of `n` bytes is there, but no topic, as route() has said."""
+        """A publish whose body of `n` bytes is there waits, unless its topic can never be."""
         if why != NO_ROOM or not self.may_join(self.home.index):
             return BLOCKED
         self.scanned = 0

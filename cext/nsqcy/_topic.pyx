@@ -234,19 +234,14 @@ cdef class Topic(Window):
         self.retains = retains
         return 0
 
-    cdef bytes objection(self, const char *command, int64_t size):
-        """Why a message of this size is not taken by a topic that is `limited`; None if it is."""
-        if size > self.max_msg_size:
-            return b"E_BAD_MESSAGE %s message too big %d > %d" % (
-                <bytes>command, size, self.max_msg_size)
-        if size < self.min_msg_size:
-            return b"E_BAD_MESSAGE %s message too small %d < %d" % (
-                <bytes>command, size, self.min_msg_size)
-        return None
+    cdef bint fits(self, int64_t size) noexcept:
+        """Whether a message of this size is taken by a topic that is `limited`."""
+        return self.min_msg_size <= size <= self.max_msg_size
 
-    cdef bytes batch_objection(self, const char *command, const uint8_t *batch, uint32_t count,
-                               bint headers):
-        """The same for the messages of an MPUB, with headers before their bodies or without."""
+    cdef int32_t misfit(self, const uint8_t *batch, uint32_t count,
+                        bint headers) noexcept:
+        """The size of the first message of an MPUB that is not, with headers before their bodies or
+        without; or 0."""
         cdef uint32_t length
         cdef int64_t body
         cdef uint32_t _i
@@ -254,10 +249,18 @@ cdef class Topic(Window):
             body = length = load_be32(batch)
             if headers:
                 body -= HEADERS_SIZE + load_be16(batch + 4)
-            if not self.min_msg_size <= body <= self.max_msg_size:
-                return self.objection(command, body)
+            if not self.fits(body):
+                return <int32_t>body
             batch += 4 + length
-        return None
+        return 0
+
+    cdef bytes objection(self, const char *command, int64_t size):
+        """Why it is not."""
+        if size > self.max_msg_size:
+            return b"E_BAD_MESSAGE %s message too big %d > %d" % (
+                <bytes>command, size, self.max_msg_size)
+        return b"E_BAD_MESSAGE %s message too small %d < %d" % (
+            <bytes>command, size, self.min_msg_size)
 
     # -- numbers --
 

@@ -60,7 +60,7 @@ class Kept:
     def write(self) -> None:
         """Put it on the disk; a crash leaves the old or the new file. Raises OSError."""
         content = {"version": VERSION, "set": self._said}
-        text = json.dumps(content, indent=1, sort_keys=True) + "\n"
+        text = json.dumps(content, indent=1) + "\n"
         files.replace(self._data_path or ".", FILE, text.encode())
 
 

@@ -620,7 +620,15 @@ TOML_VALUES = st.one_of(
 TOML_LINES = st.builds("{} = {}".format, st.sampled_from(sorted(NSQD.by_toml_key)), TOML_VALUES)
 
 
-def read_or_refuse(directory: Path, data: bytes) -> None:
+PATTERN_LINES = st.builds(
+    "{} = {}".format,
+    st.sampled_from(sorted(NSQD.by_pattern["topic"] | NSQD.by_pattern["channel"])) | KEYS,
+    st.sampled_from(["os", "5", "-1", "5s", "1h", "true", "reject", "dead", "99999999999999999999"])
+    | st.text(max_size=12),
+)
+
+
+def read_or_refuse(directory: Path, data: bytes) -> config.FileSettings | None:
     path = directory / "any"
     path.write_bytes(data)
     try:
@@ -628,12 +636,13 @@ def read_or_refuse(directory: Path, data: bytes) -> None:
     except ConfigError as error:
         assert error.file == str(path)
         assert str(path) in str(error)
-        return
+        return None
     assert file.values.keys() <= NSQD.by_name.keys()
     try:
         resolve(config.Settings(NSQD, {}, file))
     except StartError:
-        pass
+        return None
+    return file
 
 
 @pytest.fixture(scope="module")
@@ -650,6 +659,20 @@ def test_any_bytes_are_a_file_or_an_error(scratch: Path, data: bytes) -> None:
 def test_any_ini_is_read_or_an_error(scratch: Path, lines: list[str]) -> None:
     text = "\n".join(["[nsqd]", *lines])
     read_or_refuse(scratch, text.encode("utf-8", "surrogatepass"))
+
+
+@given(
+    header=st.sampled_from(["topic a*", "channel a/b", "topic x#ephemeral", "channel */*"])
+    | st.builds("{} {}".format, st.sampled_from(["topic", "channel"]), st.text(max_size=9)),
+    lines=st.lists(PATTERN_LINES, max_size=6),
+)
+def test_any_section_of_names_is_read_or_an_error(
+    scratch: Path, header: str, lines: list[str]
+) -> None:
+    text = "\n".join(["[nsqd]", f"[{header}]", *lines])
+    file = read_or_refuse(scratch, text.encode("utf-8", "surrogatepass"))
+    for section in file.patterns if file is not None else ():
+        assert section.values.keys() <= NSQD.by_pattern[section.kind].keys()
 
 
 @given(lines=st.lists(TOML_LINES, max_size=3))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core import RESPONSE, SECOND, Core
+from core import ERROR, RESPONSE, SECOND, Core, mpub
 
 from nsqcy.policies import Policies, TopicPolicy
 
@@ -187,3 +187,123 @@ def test_what_is_said_of_nobody_yet_is_for_later(make: Make) -> None:
     core.create("t").channel("c")
     assert core.counters("t")["policy"] == {"ttl": "1s"}
     assert core.counters("t", "c")["policy"] == {"rate": 7}
+
+
+def test_sizes_are_those_of_this_moment(make: Make) -> None:
+    core = make()
+    change(core, min_msg_size=2, max_msg_size=4)
+    client = core.client()
+    assert client.publish("t", b"1234") == OK
+    assert core.client().publish("t", b"12345") == (
+        ERROR,
+        b"E_BAD_MESSAGE PUB message too big 5 > 4",
+    )
+    assert core.client().ask(mpub("t", [b"12", b"123", b"1"])) == (
+        ERROR,
+        b"E_BAD_MESSAGE MPUB message too small 1 < 2",
+    )
+    assert core.counters("t")["message_count"] == 1
+    change(core, max_msg_size=5, min_msg_size=1)
+    assert client.publish("t", b"12345") == OK
+    assert core.client().publish("t", b"123456") == (
+        ERROR,
+        b"E_BAD_MESSAGE PUB message too big 6 > 5",
+    )
+    change(core)
+    assert client.publish("t", b"123456") == OK
+
+
+def test_a_refused_topic_takes_nothing_of_what_comes_before_it(make: Make) -> None:
+    core = make(TopicPolicy("os"), max_topics=1)
+    core.create("t")
+    client = core.client()
+    client.send(b"PUB t\n\0\0\0\3one", b"PUB more\n\0\0\0\3two", b"PUB t\n\0\0\0\5three")
+    core.settle()
+    assert client.answer() == OK
+    assert client.answer() == (ERROR, b'E_BAD_TOPIC PUB topic "more" exceeds limit of 1 topics')
+    assert core.counters("t")["message_count"] == 1
+    assert core.topic("more") is None
+    core.shard.delete_topic(b"t")
+    assert core.client().publish("more", b"x") == OK
+
+
+def test_a_channel_is_pruned_when_its_time_has_come(make: Make) -> None:
+    core = make()
+    topic = core.create("t")
+    core.create("used")
+    for name in ("a", "b", "c"):
+        topic.channel(name)
+    change(core, "t/a", prune_after=10 * SECOND)
+    change(core, "t/b", prune_after=10 * SECOND, prune_messages=True)
+    core.advance(9 * SECOND)
+    assert set(topic.channels) == {"a", "b", "c"}
+    publish(core, b"x")
+    consumer = core.client().subscribe("t", "b")
+    for _ in range(20):
+        core.advance(SECOND)
+    assert set(topic.channels) == {"a", "b", "c"}, "the one has a message, the other a consumer"
+    consumer.transport.end()
+    core.settle()
+    topic.empty_channel("a")
+    for _ in range(9):
+        core.advance(SECOND)
+    assert set(topic.channels) == {"a", "b", "c"}
+    for _ in range(2):
+        core.advance(SECOND)
+    assert set(topic.channels) == {"c"}
+
+
+def test_a_topic_is_pruned_when_it_is_the_last_to_go(make: Make) -> None:
+    core = make(TopicPolicy(prune_after=10 * SECOND))
+    events = []
+    for name in ("channel", "messages", "published", "idle"):
+        core.create(name)
+    core.topic("channel").channel("c")
+    client = core.client()
+    assert client.publish("messages", b"x") == OK
+    for _ in range(12):
+        core.advance(SECOND)
+        assert client.publish("published", b"x") == OK
+        core.topic("published").empty()
+        events.append(sorted(key.decode() for key in core.shard.topics))
+    assert events[8] == ["channel", "idle", "messages", "published"]
+    assert events[-1] == ["channel", "messages", "published"]
+    core.topic("channel").delete_channel("c")
+    for _ in range(9):
+        core.advance(SECOND)
+    assert core.topic("channel") is not None
+    for _ in range(3):
+        core.advance(SECOND)
+    assert sorted(core.shard.topics) == [b"messages"]
+    change(core, "messages", prune_messages=True)
+    core.advance(SECOND)
+    assert not core.shard.topics
+
+
+def test_what_retention_keeps_is_not_pruned(make: Make) -> None:
+    core = make(TopicPolicy(retention_bytes=1 << 20, prune_after=SECOND))
+    core.create("t").channel("c")
+    publish(core, b"x")
+    assert bodies(core) == [b"x"]
+    core.clients[-1].transport.end()
+    core.settle()
+    topic = core.topic("t")
+    topic.empty_channel("c")
+    topic.delete_channel("c")
+    for _ in range(5):
+        core.advance(SECOND)
+    assert core.topic("t") is not None
+
+
+def test_a_timeout_is_the_channels_unless_the_client_asked(make: Make) -> None:
+    core = make()
+    change(core, msg_timeout=5 * SECOND)
+    plain = core.client().subscribe("t", "c")
+    asked = core.client(msg_timeout=7000).subscribe("t", "c")
+    assert plain.session.msg_timeout == 5 * SECOND
+    change(core, "t/c", msg_timeout=3 * SECOND)
+    assert plain.session.msg_timeout == 3 * SECOND
+    change(core, "t/c")
+    change(core)
+    assert plain.session.msg_timeout == 60 * SECOND
+    assert asked.session.msg_timeout == 7 * SECOND
