@@ -13,6 +13,7 @@ from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
 from nsqcy._debug cimport NSQCY_DEBUG
+from nsqcy._events cimport EXPIRED, FINISH, REQUEUE, TIMEOUT
 from nsqcy._heap cimport (
     HEAP_NOWHERE,
     heap_free,
@@ -71,9 +72,11 @@ cdef inline int heap_check(int status) except -1:
 
 cdef class Agenda:
     def __init__(self, Store store not None, *, mem_queue_size, max_msg_timeout,
-                 topology_aware=False, Percentiles percentiles=None, seed=1):
+                 topology_aware=False, Percentiles percentiles=None, Events events=None,
+                 seed=1):
         self.store = store
         self.percentiles = percentiles or Percentiles((), 0)
+        self.events = events
         self.mem_queue_size = mem_queue_size
         self.max_msg_timeout = max_msg_timeout
         self.topology_aware = topology_aware
@@ -170,6 +173,7 @@ cdef class Channel:
         self.born_seq = window.fanout.seq
         if agenda.percentiles.quantiles:
             self.latency = Latency(agenda.percentiles, agenda.now)
+            self.watched = True
 
     def __dealloc__(self):
         # A channel that was not closed is garbage together with its topic, some of which may be
@@ -604,6 +608,13 @@ cdef class Channel:
         return (self.ttl and record.timestamp + self.ttl <= self.agenda.wall
                 or record_expiry(record) <= self.agenda.wall)
 
+    cdef void note_expired(self, const Record *record, uint16_t attempts) noexcept:
+        """A message leaves, as it is too old."""
+        self.expired_count += 1
+        if self.events is not None:
+            self.events.add(EXPIRED, record.id, attempts, self.agenda.wall, 0,
+                            self.agenda.wall - record.timestamp, self.event_names, "")
+
     cdef bint expire_queued(self) except -1:
         """Drop the first message of the queue if it is too old."""
         cdef Entry *entry = self.queue_first
@@ -613,7 +624,7 @@ cdef class Channel:
         record = <Record *>(entry.block.data + entry.offset)
         if record.attributes & RECORD_DAMAGED or not self.is_expired(record):
             return False
-        self.expired_count += 1
+        self.note_expired(record, entry.attempts)
         self.drop_entry(self.take_queued())
         return True
 
@@ -625,7 +636,7 @@ cdef class Channel:
             self.step_over(record)
             return True
         if self.is_expired(record):
-            self.expired_count += 1
+            self.note_expired(record, 0)
             self.window_step(record)
             return True
         return False
@@ -849,17 +860,42 @@ cdef class Channel:
         self.let_go(entry)
         self.in_flight_count -= 1
 
+    cdef void tell(self, Events events, bytes names) noexcept:
+        """From here on tell of what happens to messages."""
+        self.events = events
+        self.event_names = names
+        self.watched = True
+
+    cdef void note(self, EventKind kind, const Entry *entry) noexcept:
+        """Something happens to a message that is in flight still. For channels that are watched."""
+        cdef Holding *holding = <Holding *>entry.holding
+        # Milliseconds modulo 2^32, as touch() has it.
+        cdef int64_t held = <int32_t>(
+            <uint32_t>(self.agenda.now // 1000000) - <uint32_t>entry.node.tag)
+        cdef str client = ""
+        if self.events is None:
+            return
+        if holding.consumer != NULL:
+            client = (<Consumer>holding.consumer).client_id
+        self.events.add(kind, entry.id, entry.attempts, self.agenda.wall, held * 1000000,
+                        self.agenda.wall - entry.timestamp, self.event_names, client)
+
+    cdef void note_finish(self, const Entry *entry) noexcept:
+        if self.latency is not None:
+            # The clock may have been set back since the publish.
+            self.latency.add(max(<int64_t>0, self.agenda.wall - entry.timestamp), self.agenda.now)
+        self.note(FINISH, entry)
+
     cdef Outcome finish(self, Consumer consumer, uint64_t id) noexcept:
         cdef Outcome outcome
         cdef Entry *entry = self.held_by(consumer, id, &outcome)
         if entry == NULL:
             return outcome
+        if self.watched:
+            self.note_finish(entry)
         self.no_longer_in_flight(entry)
         self.finish_count += 1
         consumer.finish_count += 1
-        if self.latency is not None:
-            # The clock may have been set back since the publish.
-            self.latency.add(max(<int64_t>0, self.agenda.wall - entry.timestamp), self.agenda.now)
         self.drop_entry(entry)
         return DONE
 
@@ -869,6 +905,8 @@ cdef class Channel:
         cdef Entry *entry = self.held_by(consumer, id, &outcome)
         if entry == NULL:
             return outcome
+        if self.watched:
+            self.note(REQUEUE, entry)
         self.no_longer_in_flight(entry)
         self.requeue_count += 1
         consumer.requeue_count += 1
@@ -981,6 +1019,8 @@ cdef class Channel:
             expired += 1
             self.table_clear(self.table_find(entry.id))
             self.timeout_count += 1
+            if self.watched:
+                self.note(TIMEOUT, entry)
             if holding.count == 1 and holding.consumer == NULL:
                 # The last message of a client that left: the holding goes with it.
                 self.no_longer_in_flight(entry)

@@ -162,7 +162,6 @@ cdef class Session(Consumer):
     cdef Topic subscribed           # topic of the channel
     cdef str subscribed_channel
     cdef readonly str remote_address
-    cdef readonly str client_id
     cdef readonly str hostname
     cdef readonly str user_agent
     cdef readonly str topology_region
@@ -321,6 +320,7 @@ cdef class Home:
     cdef int64_t heartbeat_default
 
     cdef int64_t turn(self) except? -1
+    cdef int tell_events(self) except -1
     cdef int decode(self) except -1
     cdef int owner_of(self, bytes key) noexcept
     cdef bint may_lose_more(self) noexcept

@@ -152,6 +152,7 @@ cdef class Topic(Window):
     cdef int settle_turn(self) except -1
     cdef uint64_t depth(self) noexcept
     cdef Channel find_channel(self, str name)
+    cdef Channel new_channel(self, str name)
     cdef int consumer_left(self, Channel channel) except -1
     cdef void add_delayed(self, Entry *entry) noexcept
     cdef void demand(self, Durability least) noexcept

@@ -54,7 +54,7 @@ from nsqcy._store cimport (
     record_extension_size,
 )
 
-from nsqcy import journal
+from nsqcy import _events, journal
 from nsqcy.durations import short_duration
 from nsqcy.names import is_ephemeral
 from nsqcy.policies import DURABILITIES as _DURABILITIES
@@ -973,7 +973,7 @@ cdef class Topic(Window):
         """The channel of that name, made at the fan-out position if it does not exist."""
         channel = self.channels.get(name)
         if channel is None:
-            channel = Channel(self.agenda, self, name)
+            channel = self.new_channel(name)
             self.shard.give_channel_policy(self, channel)
             self.channels[name] = channel
             self.set_bounds()
@@ -981,6 +981,12 @@ cdef class Topic(Window):
             self.fan_out()
             self.touch_dirty()
             self.shard.event("channel_created", self.name, name)
+        return channel
+
+    cdef Channel new_channel(self, str name):
+        cdef Channel channel = Channel(self.agenda, self, name)
+        if self.agenda.events is not None and self.name != _events.TOPIC:
+            channel.tell(self.agenda.events, _events.names_of(self.name, name))
         return channel
 
     def delete_channel(self, str name not None):
