@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from nsqcy.durations import HOUR, MINUTE, SECOND
 from nsqcy.names import EPHEMERAL, MAX_NAME_LENGTH, is_ephemeral, is_valid_name
-from nsqcy.options import BOOL, DURATION, INT, STRING, Option, Rule
+from nsqcy.options import BOOL, DURATION, FLOAT, INT, STRING, Option, Rule
 
 DURABILITIES = ("memory", "os", "fsync")
 ON_FULL = ("reject", "drop-oldest", "drop-newest")
@@ -114,6 +114,15 @@ FULL = Option(
     example="drop-oldest",
     rule=Rule("reject, drop-oldest or drop-newest", lambda value: value in ON_FULL),
 )
+CHANNEL_FULL = Option(
+    "on-full",
+    STRING,
+    "reject",
+    "what happens when more than max_depth would wait in the channel: reject has its topic refuse "
+    "publishes, drop-oldest drops what waits longest in the channel",
+    example="drop-oldest",
+    rule=Rule("reject or drop-oldest", lambda value: value in ON_FULL[:2]),
+)
 MAX_ATTEMPTS = Option(
     "max-attempts",
     INT,
@@ -135,11 +144,11 @@ DEAD_LETTER_TOPIC = Option(
 )
 RATE = Option(
     "rate",
-    INT,
-    0,
+    FLOAT,
+    0.0,
     "deliveries a second at most, to all consumers together; 0 for any number",
-    example=500,
-    rule=Rule("[0,1000000000]", lambda value: 0 <= value <= 1_000_000_000),
+    example=500.0,
+    rule=Rule("0 or [0.001,1000000000]", lambda value: value == 0 or 0.001 <= value <= 1e9),
 )
 PRUNE_AFTER = Option(
     "prune-after",
@@ -185,7 +194,7 @@ CHANNEL_KEYS = _by_name(
     DEAD_LETTER_TOPIC,
     RATE,
     MAX_DEPTH,
-    FULL,
+    CHANNEL_FULL,
     PRUNE_AFTER,
     PRUNE_MESSAGES,
 )
@@ -217,7 +226,7 @@ class ChannelPolicy(NamedTuple):
     msg_timeout: int | None = None
     max_attempts: int = 0
     dead_letter_topic: str = ""
-    rate: int = 0
+    rate: float = 0.0
     max_depth: int = 0
     on_full: str = "reject"
     prune_after: int = 0
@@ -354,6 +363,8 @@ def _unusual(keys: Mapping[str, Option], policy: object, usual: object) -> dict[
 
 def shown(option: Option, value: Any) -> Any:
     """A value as JSON has it: a duration with its unit, everything else as it is."""
+    if option.kind is FLOAT and value == int(value):
+        return int(value)
     return option.show(value) if option.kind is DURATION else value
 
 

@@ -76,7 +76,13 @@ class MemoryBackend:
         self.unhealthy = ""
 
     def publish(
-        self, topic: str, bodies: Sequence[Message], delay_ms: int, durability: str, done: Done
+        self,
+        topic: str,
+        bodies: Sequence[Message],
+        delay_ms: int,
+        durability: str,
+        done: Done,
+        headers: bytes = b"",
     ) -> None:
         if topic == "late-boom":
             done(None)
@@ -98,7 +104,7 @@ class MemoryBackend:
         else:
             done(failed)
 
-    def sink(self, topic: str) -> None:
+    def sink(self, topic: str, headers: bytes = b"") -> None:
         """Every publish goes the general way."""
 
     def create_topic(self, name: str) -> bool:

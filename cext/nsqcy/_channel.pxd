@@ -147,6 +147,10 @@ cdef class Channel:
     cdef readonly uint64_t queued
     cdef Heap timers                        # deferred entries and holdings
     cdef Timer alarm                        # this channel in the agenda
+    cdef readonly double rate               # messages a second that may be sent; 0: any number
+    cdef double next_send                   # when the rate lets the next one go; monotonic, ns
+    cdef bint held_back                     # the last dispatch has sent all that it let go
+    cdef Timer pacer                        # in the agenda, until it lets one go again
     cdef readonly uint64_t deferred_count
     cdef readonly uint64_t in_flight_count
     cdef Entry **table                      # in flight, by id: open addressing
@@ -157,11 +161,13 @@ cdef class Channel:
     cdef int64_t msg_timeout                # ns, for consumers that did not ask; 0: as they came
     cdef uint16_t max_attempts              # 0: any number
     cdef str dead_letter_topic              # "": none
-    cdef uint64_t rate                      # deliveries a second; 0: any number
     cdef uint64_t max_depth                 # messages; 0: any number
     cdef OnFull on_full
     cdef int64_t prune_after                # ns; 0: never
     cdef bint prune_messages                # also if it has some
+    cdef int64_t ttl                        # ns from the publish; 0: for ever
+    cdef uint64_t most_messages             # that wait; the oldest beyond them go. 0: any number
+    cdef uint64_t most_bytes
     cdef dict unusual                       # of its policy: what /stats shows
     cdef int64_t used_at                    # when it was last seen to be in use
     cdef readonly list consumers
@@ -173,6 +179,8 @@ cdef class Channel:
     cdef readonly uint64_t requeue_count
     cdef readonly uint64_t timeout_count
     cdef readonly uint64_t dropped_count    # an ephemeral channel's overflow
+    cdef uint64_t full_count                # the oldest, because there were too many
+    cdef uint64_t expired_count             # too old to be delivered
     cdef readonly uint64_t sampled_count    # consumed without delivery
     cdef readonly uint64_t finish_count
     cdef uint64_t taken[3]                  # deliveries by locality
@@ -193,6 +201,16 @@ cdef class Channel:
     cdef int defer_record(self, const Entry *delayed, int64_t due) except -1
     cdef int collect(self) except -1
     cdef int dispatch(self, int budget) except -1
+    cdef int hand_out(self, int budget) except -1
+    cdef int dispatch_at_rate(self, int budget) except -1
+    cdef int clear_out(self, int budget) except -1
+    cdef void keep_at_most(self, uint64_t messages, uint64_t bytes) noexcept
+    cdef bint is_over(self) noexcept
+    cdef int drop_oldest(self, int budget) except -1
+    cdef bint is_expired(self, const Record *record) noexcept
+    cdef bint expire_queued(self) except -1
+    cdef inline bint leaves_out(self, Record *record) except -1
+    cdef int drop_expired(self, int budget) except -1
     cdef void begin_walk(self) noexcept
     cdef bint walk(self, Entry **entry) noexcept
     cdef int expire(self, int budget) except -1

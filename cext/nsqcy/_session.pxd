@@ -142,6 +142,7 @@ cdef class Session(Consumer):
     cdef Leg relaying               # a message frame of it is half written
     cdef bytearray aside            # frames that wait for the end of that one
     cdef readonly Durability durability     # of its publishes, at least
+    cdef readonly bint headers      # negotiated: bodies come and go behind the message's headers
     cdef Topic topic                # the one published to last
     cdef bytes topic_key
     cdef int topic_owner            # -1: not known yet
@@ -217,6 +218,9 @@ cdef class Session(Consumer):
                             size_t *used, const uint8_t *rest, size_t left) except RAISED
     cdef Parsed mpub(self, Word *words, int count, const uint8_t *line, size_t *used,
                      const uint8_t *rest, size_t left) except RAISED
+    cdef Parsed check_message(self, const char *command, const uint8_t *message,
+                              size_t n) except RAISED
+    cdef Parsed check_batch(self, const uint8_t *batch, uint32_t count) except RAISED
     cdef Parsed body_missing(self, size_t missing, bytes error) except RAISED
     cdef Parsed short_body(self, size_t have, int32_t size, bytes error) except RAISED
     cdef Parsed bad_name(self, bytes prefix, Word *name) except RAISED

@@ -17,7 +17,7 @@ cimport cython
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
-from nsqcy._bytes cimport hex16_parse, load_be32
+from nsqcy._bytes cimport hex16_parse, load_be16, load_be32
 from nsqcy._channel cimport (
     ANYWHERE,
     DONE,
@@ -27,6 +27,13 @@ from nsqcy._channel cimport (
     ZONE_LOCAL,
 )
 from nsqcy._debug cimport NSQCY_DEBUG
+from nsqcy._headers cimport (
+    HEADERS_MOST,
+    HEADERS_ROOM,
+    HEADERS_SIZE,
+    headers_are_valid,
+    headers_fault,
+)
 from nsqcy._heap cimport (
     HEAP_NOWHERE,
     heap_free,
@@ -677,6 +684,8 @@ cdef class Session(Consumer):
                             size_t *used, const uint8_t *rest, size_t left) except RAISED:
         """PUB and DPUB, to the topic that was taken."""
         cdef int32_t size
+        cdef int32_t body
+        cdef int64_t most = self.home.max_msg_size
         cdef int owner
         cdef Record *record
         cdef Topic topic
@@ -688,12 +697,16 @@ cdef class Session(Consumer):
         if size <= 0:
             return self.fatal(
                 b"E_BAD_MESSAGE %s invalid message body size %d" % (<bytes>command, size))
-        if size > self.home.max_msg_size:
+        if size > most and not (self.headers and size <= most + HEADERS_ROOM):
             return self.fatal(b"E_BAD_MESSAGE %s message too big %d > %d" % (
-                <bytes>command, size, self.home.max_msg_size))
+                <bytes>command, size, most + HEADERS_ROOM if self.headers else most))
         if left - 4 < <size_t>size:
             return self.body_missing(
                 4 + size - left, b"E_BAD_MESSAGE %s failed to read message body" % command)
+        if self.headers:
+            parsed = self.check_message(command, rest + 4, size)
+            if parsed != NEXT:
+                return parsed
         if self.guarded and not self.may_publish():
             parsed = self.authorize(command, self.topic_key, b"")
             if parsed != NEXT:
@@ -707,16 +720,21 @@ cdef class Session(Consumer):
         if owner != self.home.index:
             return self.forward_publish(owner, command, line, used[0], 1)
         topic = self.topic
-        if topic.limited and not topic.fits(size):
-            return self.publish_refused(command, topic.objection(command, size))
-        refusal = topic.refusal(self.durability)
+        if topic.limited:
+            body = size - HEADERS_SIZE - load_be16(rest + 4) if self.headers else size
+            if not topic.fits(body):
+                return self.publish_refused(command, topic.objection(command, body))
+        refusal = topic.refusal(self.durability, 1, size)
         if refusal is not None:
             return self.publish_failed(command, refusal)
         if self.durability != MEMORY:
             topic.demand(self.durability)
-        record = topic.new_record(size, delay)
-        if record != NULL:
-            memcpy(record_body(record), rest + 4, size)
+        if self.headers:
+            size = <int32_t>topic.add_headered(rest + 4, size, delay)
+        else:
+            record = topic.new_record(size, delay)
+            if record != NULL:
+                memcpy(record_body(record), rest + 4, size)
         return self.publish_accepted(command, topic, 1, size)
 
     cdef Parsed mpub(self, Word *words, int count, const uint8_t *line, size_t *used,
@@ -725,7 +743,8 @@ cdef class Session(Consumer):
         cdef int32_t messages
         cdef int32_t length
         cdef int64_t most = (self.home.max_body_size - 4) // 5
-        cdef int64_t longest = self.home.max_msg_size
+        cdef int64_t longest = self.home.max_msg_size + (HEADERS_ROOM if self.headers else 0)
+        cdef uint64_t bodies
         cdef size_t at
         cdef size_t end
         cdef size_t have
@@ -784,6 +803,10 @@ cdef class Session(Consumer):
         if at != <size_t>size:
             return self.fatal(
                 b"E_BAD_BODY MPUB body of %d bytes holds messages for %d" % (size, at))
+        if self.headers:
+            parsed = self.check_batch(rest + 4, messages)
+            if parsed != NEXT:
+                return parsed
         owner = self.route()
         if owner < 0 or not self.may_join(owner):
             return self.not_routed(MPUB, owner, used, 4 + size)
@@ -795,16 +818,61 @@ cdef class Session(Consumer):
             return self.forward_publish(owner, MPUB, line, used[0], messages)
         topic = self.topic
         if topic.limited:
-            length = topic.misfit(rest + 4, messages)
-            if length:
+            length = <int32_t>topic.misfit(rest + 4, messages, self.headers)
+            if length >= 0:
                 return self.publish_refused(MPUB, topic.objection(MPUB, length))
-        refusal = topic.refusal(self.durability)
+        refusal = topic.refusal(self.durability, messages, size)
         if refusal is not None:
             return self.publish_failed(MPUB, refusal)
         if self.durability != MEMORY:
             topic.demand(self.durability)
-        topic.new_batch(rest + 4, messages)
-        return self.publish_accepted(MPUB, topic, messages, size - 4 - 4 * <uint64_t>messages)
+        if self.headers:
+            bodies = topic.add_headered_batch(rest + 4, messages)
+        else:
+            topic.new_batch(rest + 4, messages)
+            bodies = size - 4 - 4 * <uint64_t>messages
+        return self.publish_accepted(MPUB, topic, messages, bodies)
+
+    cdef Parsed check_message(self, const char *command, const uint8_t *message,
+                              size_t n) except RAISED:
+        """Whether a body with headers before it is as it may be: NEXT."""
+        cdef size_t headers
+        cdef int64_t body
+        if n < HEADERS_SIZE:
+            return self.fatal(
+                b"E_BAD_MESSAGE %s message of %d bytes has no room for the length of its headers"
+                % (<bytes>command, n))
+        headers = load_be16(message)
+        if headers > HEADERS_MOST:
+            return self.fatal(b"E_BAD_MESSAGE %s headers of %d bytes (at most %d)" % (
+                <bytes>command, headers, <int>HEADERS_MOST))
+        body = <int64_t>n - HEADERS_SIZE - <int64_t>headers
+        if body < 0:
+            return self.fatal(
+                b"E_BAD_MESSAGE %s headers of %d bytes end behind a message of %d" % (
+                    <bytes>command, headers, n))
+        if body == 0:
+            return self.fatal(b"E_BAD_MESSAGE %s invalid message body size 0" % command)
+        if body > self.home.max_msg_size:
+            return self.fatal(b"E_BAD_MESSAGE %s message too big %d > %d" % (
+                <bytes>command, body, self.home.max_msg_size))
+        if not headers_are_valid(message + HEADERS_SIZE, headers):
+            return self.fatal(b"E_BAD_MESSAGE %s %s" % (
+                <bytes>command, headers_fault(message + HEADERS_SIZE, headers).encode()))
+        return NEXT
+
+    cdef Parsed check_batch(self, const uint8_t *batch, uint32_t count) except RAISED:
+        """The same for each message of an MPUB, whose lengths were checked."""
+        cdef size_t length
+        cdef Parsed parsed
+        cdef uint32_t _i
+        for _i in range(count):
+            length = load_be32(batch)
+            parsed = self.check_message(MPUB, batch + 4, length)
+            if parsed != NEXT:
+                return parsed
+            batch += 4 + length
+        return NEXT
 
     cdef Parsed body_missing(self, size_t missing, bytes error) except RAISED:
         """At least `missing` bytes of a body have not arrived; `error` is what it means if they
@@ -966,7 +1034,7 @@ cdef class Session(Consumer):
     cdef Parsed subscribe(self, Topic topic, str name) except RAISED:
         cdef Channel channel
         cdef uint32_t limit = self.home.max_channel_consumers
-        if topic.refusal(MEMORY) == "exiting":
+        if topic.gone or topic.shard.closing:
             return self.fatal(b"E_SUB_FAILED SUB failed exiting")
         channel = topic.channel(name)
         if limit and <uint32_t>len(channel.consumers) >= limit:
@@ -1153,6 +1221,7 @@ cdef class Session(Consumer):
         self.next_heartbeat = self.home.agenda.now + self.heartbeat_interval
         if identity.durability:
             self.durability = durability_of(identity.durability)
+        self.headers = identity.headers
         # Owners that it has published to are told with its next command: nothing is outstanding.
         self.leave_legs()
         self.find_locality()
@@ -1285,7 +1354,10 @@ cdef class Session(Consumer):
 
     cdef int send_message(self, Window window, Block *block, Record *record,
                           uint16_t attempts) except -1:
-        self.output.put_message(window, block, record, attempts)
+        if self.headers:
+            self.output.put_headered(window, block, record, attempts)
+        else:
+            self.output.put_message(window, block, record, attempts)
         self.touch_dirty()
         return 0
 
@@ -1340,8 +1412,8 @@ cdef class Session(Consumer):
             name: getattr(self, name) for name in (
                 "remote_address", "client_id", "hostname", "user_agent", "topology_region",
                 "topology_zone", "msg_timeout", "asked_timeout", "sample_rate", "heartbeat_interval",
-                "output_buffer_size", "output_buffer_timeout", "durability", "connected_at",
-                "pub_counts")}
+                "output_buffer_size", "output_buffer_timeout", "durability", "headers",
+                "connected_at", "pub_counts")}
         state["next_heartbeat"] = self.next_heartbeat
         state["last_command"] = self.last_command
         if self.authorization is not None:
@@ -1427,6 +1499,7 @@ cdef class Session(Consumer):
             "output_buffer_size": self.output_buffer_size,
             "output_buffer_timeout": self.output_buffer_timeout,
             "durability": self.durability,
+            "headers": bool(self.headers),
             "connected_at": self.connected_at,
             "authed": bool(self.authed),
             "auth_identity": self.auth_identity[:HELLO_TEXT],
@@ -1465,12 +1538,15 @@ cdef class Session(Consumer):
         self.output_buffer_size = state["output_buffer_size"]
         self.output_buffer_timeout = state["output_buffer_timeout"]
         self.durability = state["durability"]
+        self.headers = state["headers"]
         self.connected_at = state["connected_at"]
         return self.find_locality()
 
-    def be_lenient(self):
-        """Be a session without a client: one that publishes for others of this worker."""
+    def be_lenient(self, *, bint headers=False):
+        """Be a session without a client: one that publishes for others of this worker, with
+        headers or without."""
         self.lenient = True
+        self.headers = headers
         self.barred = False
         self.guarded = False
         self.magic_seen = True

@@ -82,6 +82,9 @@ cdef class Topic(Window):
     cdef OnFull on_full
     cdef int64_t prune_after            # ns; 0: never
     cdef bint prune_messages            # also if it has some
+    cdef bint bounded                   # it or a channel has a limit of depth or bytes
+    cdef uint64_t full_count            # messages dropped by the topic because of that
+    cdef uint64_t expired_count         # by the topic, as they were too old
     cdef dict unusual                   # of its policy: what /stats shows
     cdef bint prunes                    # it, or a channel of it, is to be pruned one day
     cdef int64_t used_at                # when it was last seen to have channels
@@ -121,16 +124,30 @@ cdef class Topic(Window):
     cdef void class_written(self) noexcept
     cdef int set_retention(self, int64_t time, uint64_t size) except -1
     cdef bint fits(self, int64_t size) noexcept
-    cdef int32_t misfit(self, const uint8_t *batch, uint32_t count) noexcept
+    cdef int64_t misfit(self, const uint8_t *batch, uint32_t count, bint headers) noexcept
     cdef bytes objection(self, const char *command, int64_t size)
     cdef Record *new_record(self, uint32_t body_length, int64_t delay) except? NULL
+    cdef Record *new_headered(self, uint32_t body_length, int64_t delay, const uint8_t *headers,
+                              uint16_t length) except? NULL
     cdef int new_batch(self, const uint8_t *batch, uint32_t count) except -1
+    cdef uint32_t add_headered(self, const uint8_t *message, uint32_t length,
+                               int64_t delay) except? 0
+    cdef uint64_t add_headered_batch(self, const uint8_t *batch, uint32_t count) except? 0
     cdef Record *add_record(self, uint32_t body_length, uint32_t ext_length) except? NULL
     cdef bint drops(self) noexcept
     cdef int set_delay(self, Record *record, int64_t delay) except -1
     cdef int published(self, uint32_t count, uint64_t body_bytes) except -1
     cdef int promise(self, Waiter waiter, uint64_t ticket) except -1
-    cdef str refusal(self, Durability least)
+    cdef str refusal(self, Durability least, uint64_t count, uint64_t body_bytes)
+    cdef str fullness(self, uint64_t count, uint64_t body_bytes)
+    cdef int set_bounds(self) except -1
+    cdef bint exceeds_bytes(self, uint64_t count, uint64_t body_bytes) noexcept
+    cdef bint exceeds_depth(self, uint64_t count) noexcept
+    cdef bint drops_newest(self, uint32_t body_bytes) noexcept
+    cdef int keep_bounds(self) except -1
+    cdef int drop_front(self, uint64_t seq) except -1
+    cdef int drop_expired(self) except -1
+    cdef uint64_t first_fresh(self, int *budget) noexcept
     cdef int fan_out(self) except -1
     cdef int settle_turn(self) except -1
     cdef uint64_t depth(self) noexcept
@@ -158,7 +175,7 @@ cdef class Topic(Window):
     cdef int finish_compaction(self) except -1
     cdef void end_compaction(self) noexcept
     cdef void forget_counts(self) noexcept
-    cdef void drop_delayed(self) noexcept
+    cdef void drop_delayed(self, uint64_t seq) noexcept
     cdef int tick(self) except -1
     cdef bint prune(self) except -1
     cdef bint is_forlorn(self) noexcept
@@ -218,6 +235,7 @@ cdef class Shard:
     cdef readonly str health                # "OK" or "NOK - reason"
     cdef readonly int64_t health_at         # wall clock, ns
     cdef readonly str refused               # why nothing may be written; None: it may
+    cdef readonly str shut                  # why nothing may be published; None: it may
 
     cdef Topic find(self, bytes key)
     cdef Topic find_or_create(self, bytes key)

@@ -16,9 +16,18 @@ cimport cython
 from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcpy, memset
 
-from nsqcy._bytes cimport load_be32
-from nsqcy._channel cimport HOLDING_TIMER, Holding, Timer, on_full_of
+from nsqcy._bytes cimport load_be16, load_be32
+from nsqcy._channel cimport (
+    DROP_NEWEST,
+    DROP_OLDEST,
+    HOLDING_TIMER,
+    Holding,
+    REJECT,
+    Timer,
+    on_full_of,
+)
 from nsqcy._compaction cimport IDLE, Compaction, is_worthwhile
+from nsqcy._headers cimport HEADERS_SIZE, headers_ttl
 from nsqcy._heap cimport HeapNode, heap_peek
 from nsqcy._log cimport Log, Recovered, RecoveredRun, RUN_HAS_DELAYED, RUN_SURVIVORS
 from nsqcy._store cimport (
@@ -30,11 +39,19 @@ from nsqcy._store cimport (
     RECORD_DELAYED,
     RECORD_EXT_DELAY,
     RECORD_EXT_DELAY_SIZE,
+    RECORD_EXPIRES,
+    RECORD_EXT_EXPIRES,
+    RECORD_EXT_EXPIRES_SIZE,
+    RECORD_EXT_HEADERS,
+    RECORD_HEADERS,
     SEALED,
     SURVIVORS,
     UNREADABLE,
     append_record,
+    record_body,
     record_delay,
+    record_extend,
+    record_extension_size,
 )
 
 from nsqcy import journal
@@ -58,9 +75,11 @@ cdef enum:
     TICK_BUDGET = 256               # topics of whom the second is over
     JOURNAL_TICKS = 16              # a journal that is due costs as much as so many of them
     FAN_OUT_BUDGET = 4096           # delayed records fanned out in one step
+    TICK_EXPIRES = 4096             # records of a topic's own that a tick finds too old
     KEPT = 128                      # block flag: survivors that nobody is known to need, or not to
     SEGMENT_ROOM = 64               # bytes of a segment that are not records
 
+cdef int64_t MILLISECOND = 1000000
 cdef int32_t NO_LIMIT = 0x7fffffff  # of the bytes of a message: the wire has no larger ones
 
 cdef int compare_runs(const void *a, const void *b) noexcept nogil:
@@ -88,6 +107,9 @@ cdef bytes packed_so_far(bytes room, PackedEntry *end):
     """What of it has been filled."""
     return room[:<char *>end - PyBytes_AS_STRING(room)]
 
+
+EXITING = "exiting"
+DRAINING = "draining"
 
 cdef int64_t SECOND = 1000000000
 cdef int64_t REST = 10 * SECOND     # idle time after which an open block is given back
@@ -216,16 +238,20 @@ cdef class Topic(Window):
         """Whether a message of this size is taken by a topic that is `limited`."""
         return self.min_msg_size <= size <= self.max_msg_size
 
-    cdef int32_t misfit(self, const uint8_t *batch, uint32_t count) noexcept:
-        """The size of the first message of an MPUB that is not, as new_batch gets them; or 0."""
+    cdef int64_t misfit(self, const uint8_t *batch, uint32_t count, bint headers) noexcept:
+        """The size of the first message of an MPUB that is not, with headers before their bodies or
+        without; or -1."""
         cdef uint32_t length
+        cdef int64_t body
         cdef uint32_t _i
         for _i in range(count):
-            length = load_be32(batch)
-            if not self.fits(length):
-                return <int32_t>length
+            body = length = load_be32(batch)
+            if headers:
+                body -= HEADERS_SIZE + load_be16(batch + 4)
+            if not self.fits(body):
+                return body
             batch += 4 + length
-        return 0
+        return -1
 
     cdef bytes objection(self, const char *command, int64_t size):
         """Why it is not."""
@@ -240,6 +266,21 @@ cdef class Topic(Window):
     cdef uint64_t depth(self) noexcept:
         """Messages of the topic that no channel has been given yet."""
         return self.visible.seq - self.fanout.seq
+
+    def remains(self):
+        """What consumers are not done with, as (channel, waiting, in flight, deferred); what no
+        channel has been given yet, or is not written yet, is the topic's: its channel is "".
+        Nothing that is ephemeral, as that is never kept."""
+        cdef Channel channel
+        cdef uint64_t waiting = self.depth() + self.pending_messages
+        if self.ephemeral:
+            return []
+        found = [("", waiting, 0, 0)] if waiting else []
+        for channel in self.channels.values():
+            if not channel.ephemeral and channel.held():
+                found.append((channel.name, channel.depth(), channel.in_flight_count,
+                              channel.deferred_count))
+        return found
 
     @property
     def memory_bytes(self):
@@ -278,6 +319,13 @@ cdef class Topic(Window):
             shown["policy"] = self.unusual
         return shown
 
+    def ledger(self):
+        """Messages that it took and dropped itself: no channel ever received them."""
+        return {
+            "dropped": {"full": self.full_count, "overflow": self.dropped_count},
+            "expired": self.expired_count,
+        }
+
     # -- publishing --
 
     cdef Record *new_record(self, uint32_t body_length, int64_t delay) except? NULL:
@@ -287,6 +335,31 @@ cdef class Topic(Window):
         cdef Record *record = self.add_record(body_length, RECORD_EXT_DELAY_SIZE if delay else 0)
         if delay and record != NULL:
             self.set_delay(record, delay)
+        return record
+
+    cdef Record *new_headered(self, uint32_t body_length, int64_t delay, const uint8_t *headers,
+                              uint16_t length) except? NULL:
+        """The same with headers, which were checked and are `length` bytes."""
+        cdef uint32_t before = RECORD_EXT_DELAY_SIZE if delay else 0
+        cdef int64_t ttl = headers_ttl(headers, length)
+        cdef Record *record
+        cdef uint8_t *behind
+        if length == 0:
+            return self.new_record(body_length, delay)
+        record = self.add_record(body_length, before + record_extension_size(length)
+                                 + (RECORD_EXT_EXPIRES_SIZE if ttl else 0))
+        if record == NULL:
+            return NULL
+        if delay:
+            self.set_delay(record, delay)
+        behind = record_extend(<uint8_t *>record + sizeof(Record) + before, RECORD_EXT_HEADERS,
+                               headers, length)
+        record.attributes |= RECORD_HEADERS
+        if ttl:
+            ttl = self.agenda.wall + ttl * MILLISECOND
+            record_extend(behind, RECORD_EXT_EXPIRES, &ttl, sizeof(ttl))
+            record.attributes |= RECORD_EXPIRES
+            self.perishable = True
         return record
 
     cdef int new_batch(self, const uint8_t *batch, uint32_t count) except -1:
@@ -304,10 +377,34 @@ cdef class Topic(Window):
             batch += length
         return 0
 
+    cdef uint32_t add_headered(self, const uint8_t *message, uint32_t length,
+                               int64_t delay) except? 0:
+        """A whole message as a client sends it that has negotiated headers, checked: their length,
+        they, the body. Returns the bytes of that."""
+        cdef uint16_t headers = load_be16(message)
+        cdef uint32_t body = length - HEADERS_SIZE - headers
+        cdef Record *record = self.new_headered(body, delay, message + HEADERS_SIZE, headers)
+        if record != NULL:
+            memcpy(record_body(record), message + HEADERS_SIZE + headers, body)
+        return body
+
+    cdef uint64_t add_headered_batch(self, const uint8_t *batch, uint32_t count) except? 0:
+        """The same for `count` messages, each behind its length. Returns the bytes of bodies."""
+        cdef uint64_t total = 0
+        cdef uint32_t length
+        cdef uint32_t _i
+        for _i in range(count):
+            length = load_be32(batch)
+            total += self.add_headered(batch + 4, length, 0)
+            batch += 4 + length
+        return total
+
     @cython.final
     cdef Record *add_record(self, uint32_t body_length, uint32_t ext_length) except? NULL:
         """A record with everything but its extensions and its body; NULL: dropped."""
         cdef Record *record
+        if self.bounded and self.drops_newest(body_length):
+            return NULL
         if self.log is None:
             if self.ephemeral and self.drops():
                 return NULL
@@ -425,18 +522,24 @@ cdef class Topic(Window):
             waiter.publish_done(promise.ticket, error)
         return 0
 
-    cdef str refusal(self, Durability least):
-        """Why a publish that is to be as durable as this cannot be taken right now; None if it
-        can."""
-        if self.gone or self.shard.closing:
-            return "exiting"
+    cdef str refusal(self, Durability least, uint64_t count, uint64_t body_bytes):
+        """Why a publish of so much that is to be as durable as this cannot be taken right now; None
+        if it can."""
+        if self.gone:
+            return EXITING
+        if self.shard.shut is not None:
+            return self.shard.shut
         if self.shard.refused is not None and self.needs_disk(least):
             return self.shard.refused
+        if self.bounded:
+            reason = self.fullness(count, body_bytes)
+            if reason is not None:
+                return reason
         return self.error if self.failing else None
 
     cdef bint takes_at_once(self) except -1:
         """Whether a publish is neither refused nor has to wait for the log."""
-        if self.overflowing or self.refusal(MEMORY) is not None:
+        if self.overflowing or self.bounded or self.refusal(MEMORY, 1, 0) is not None:
             return False
         return self.log is None or not self.must_overflow()
 
@@ -447,6 +550,90 @@ cdef class Topic(Window):
             return False
         self.touch_dirty()      # what consumers have finished may have ended an overflow
         return least != MEMORY or self.overflowing or self.must_overflow()
+
+    # -- limits --
+
+    cdef str fullness(self, uint64_t count, uint64_t body_bytes):
+        """Why a publish of so much is too much for the topic, or for a channel, that refuses it;
+        None if it is not."""
+        cdef Channel channel
+        cdef uint64_t coming = self.next_seq - self.fanout.seq + count
+        if self.on_full == REJECT:
+            if self.exceeds_depth(count):
+                return f"topic {self.name} is full (max-depth {self.max_depth})"
+            if self.exceeds_bytes(count, body_bytes):
+                return f"topic {self.name} is full (max-bytes {self.max_bytes})"
+        if not self.flowing():
+            return None
+        for channel in self.channels.values():
+            if channel.max_depth and channel.on_full == REJECT \
+                    and channel.depth() + coming > channel.max_depth:
+                return f"channel {self.name}/{channel.name} is full (max-depth {channel.max_depth})"
+        return None
+
+    cdef bint exceeds_bytes(self, uint64_t count, uint64_t body_bytes) noexcept:
+        """Whether so much more would be more bytes than the topic may hold."""
+        if self.max_bytes == 0:
+            return False
+        return (self.bytes_from(self.last_reader()) + count * sizeof(Record) + body_bytes
+                > self.max_bytes)
+
+    cdef bint exceeds_depth(self, uint64_t count) noexcept:
+        """Whether so many more would be more than may wait in the topic or in a channel."""
+        cdef Channel channel
+        cdef uint64_t coming = self.next_seq - self.fanout.seq + count
+        if self.max_depth == 0:
+            return False
+        if not self.flowing():
+            return coming > self.max_depth
+        for channel in self.channels.values():
+            if channel.depth() + coming > self.max_depth:
+                return True
+        return False
+
+    cdef bint drops_newest(self, uint32_t body_bytes) noexcept:
+        """Whether the topic is full and drops a message that comes, which it counts."""
+        if self.on_full != DROP_NEWEST:
+            return False
+        if not self.exceeds_depth(1) and not self.exceeds_bytes(1, body_bytes):
+            return False
+        self.full_count += 1
+        return True
+
+    cdef int set_bounds(self) except -1:
+        """Limits of the topic or of a channel have changed, or a channel has come."""
+        cdef Channel channel
+        cdef uint64_t messages
+        self.bounded = self.max_depth != 0 or self.max_bytes != 0
+        for channel in self.channels.values():
+            channel.ttl = self.ttl
+            messages = channel.max_depth
+            if messages and channel.on_full == REJECT:
+                self.bounded = True
+                messages = 0
+            if self.on_full != DROP_OLDEST:
+                channel.keep_at_most(messages, 0)
+                continue
+            if self.max_depth and (messages == 0 or messages > self.max_depth):
+                messages = self.max_depth
+            channel.keep_at_most(messages, self.max_bytes)
+        if self.bounded:
+            self.touch_dirty()
+        return 0
+
+    cdef int keep_bounds(self) except -1:
+        """Drop the oldest of what no channel has been given, where there is too much of it."""
+        cdef uint64_t depth = self.depth()
+        cdef Cursor *front = &self.fanout
+        if self.max_depth and depth > self.max_depth:
+            self.full_count += depth - self.max_depth
+            self.drop_front(self.visible.seq - self.max_depth)
+        while self.max_bytes and front.seq < self.visible.seq \
+                and self.bytes_from(front) > self.max_bytes:
+            depth = self.depth()
+            self.drop_front(min(self.visible.seq, front.block.last_seq + 1))
+            self.full_count += depth - self.depth()
+        return 0
 
     # -- fan-out --
 
@@ -501,6 +688,8 @@ cdef class Topic(Window):
             return 0
         if self.fanout.seq < self.visible.seq:
             self.fan_out()
+            if self.bounded and self.on_full == DROP_OLDEST and not self.flowing():
+                self.keep_bounds()
         for channel in self.channels.values():
             if channel.ephemeral:
                 channel.collect()
@@ -629,6 +818,8 @@ cdef class Topic(Window):
             self.shard.set_health(self.log.last_error_text)
             self.log.retract(&block.extent, write.end - write.start, write.first_seq, write.count)
             block.written = min(block.written, write.start)
+            if self.log.journal_lost:
+                self.journal_due = True
         if not self.gone and write.gated:
             self.pending_writes -= 1
             if error:
@@ -784,6 +975,7 @@ cdef class Topic(Window):
             channel = Channel(self.agenda, self, name)
             self.shard.give_channel_policy(self, channel)
             self.channels[name] = channel
+            self.set_bounds()
             self.journal_channel(journal.Kind.CHANNEL_CREATED, channel)
             self.fan_out()
             self.touch_dirty()
@@ -795,6 +987,7 @@ cdef class Topic(Window):
         cdef Channel channel = self.channels.pop(name, None)
         if channel is None:
             return False
+        self.set_bounds()
         self.journal_channel(journal.Kind.CHANNEL_DELETED, channel)
         channel.close()
         self.touch_dirty()
@@ -911,24 +1104,34 @@ cdef class Topic(Window):
 
     def empty(self):
         """Drop what the topic itself holds; channels keep theirs."""
+        if self.visible.seq > self.fanout.seq:
+            self.drop_front(self.visible.seq)
+            self.journal_due = True
+
+    cdef int drop_front(self, uint64_t seq) except -1:
+        """Drop what the topic itself holds before record `seq`."""
         cdef Channel channel
-        cdef uint64_t dropped = self.visible.seq - self.fanout.seq
-        if dropped == 0:
-            return
-        self.drop_delayed()
+        cdef uint64_t dropped = seq - self.fanout.seq
+        cdef Cursor to = self.fanout
+        self.drop_delayed(seq)
         if self.channels:
-            self.add_hole(self.fanout.seq, self.visible.seq)
+            self.add_hole(self.fanout.seq, seq)
             for channel in self.channels.values():
                 channel.skipped += dropped
                 channel.born_seq += dropped
-        self.move_cursor(&self.fanout, &self.visible)
+        while to.block.next != NULL and to.block.last_seq < seq:
+            to.block = to.block.next
+            to.offset = 0
+        to.seq = seq
+        self.move_cursor(&self.fanout, &self.visible if seq == self.visible.seq else &to)
         self.trim()
-        self.journal_due = True
         self.touch_dirty()
+        return 0
 
-    cdef void drop_delayed(self) noexcept:
+    cdef void drop_delayed(self, uint64_t seq) noexcept:
+        """Forget the delays of records before this one."""
         cdef Entry *entry
-        while self.delayed_first != NULL and self.delayed_first.seq < self.visible.seq:
+        while self.delayed_first != NULL and self.delayed_first.seq < seq:
             entry = self.delayed_first
             self.delayed_first = entry.next
             self.unref(entry.block)
@@ -949,9 +1152,7 @@ cdef class Topic(Window):
             channel.close()
         self.channels.clear()
         self.gone = True
-        while self.delayed_first != NULL:
-            self.delayed_first.seq = 0
-            self.drop_delayed()
+        self.drop_delayed(<uint64_t>-1)
         self.end_compaction()
         self.let_go_of_kept()
         self.discard()
@@ -976,6 +1177,8 @@ cdef class Topic(Window):
         if self.agenda.percentiles.quantiles:
             for channel in self.channels.values():
                 channel.latency.rotate(self.agenda.now)
+        if self.ttl or self.perishable:
+            self.drop_expired()
         self.date_blocks()
         self.compact()
         if self.retains:
@@ -987,6 +1190,53 @@ cdef class Topic(Window):
                 self.write_journal()
                 return JOURNAL_TICKS
         return 1
+
+    # -- messages that expire --
+
+    cdef int drop_expired(self) except -1:
+        """Once a second: what is too old goes, also where nobody wants it. Channels do so when
+        they dispatch."""
+        cdef Channel channel
+        cdef uint64_t seq
+        cdef int budget = TICK_EXPIRES
+        for channel in self.channels.values():
+            channel.touch_dirty()
+        while self.ttl and budget > 0 and self.fanout.seq < self.visible.seq:
+            seq = self.first_fresh(&budget)
+            if seq == self.fanout.seq:
+                break
+            self.expired_count += seq - self.fanout.seq
+            self.drop_front(seq)
+        return 0
+
+    cdef uint64_t first_fresh(self, int *budget) noexcept:
+        """The first record of the topic's own that is not too old, as far as the block goes that
+        the first of all is in."""
+        cdef int64_t born = self.agenda.wall - self.ttl
+        cdef uint64_t seq = self.fanout.seq
+        cdef uint32_t at
+        cdef Block *block
+        cdef Record *record
+        if not self.settle(&self.fanout):
+            return seq
+        block = self.fanout.block
+        if block.data == NULL or block.flags & LOADING:
+            budget[0] -= 1
+            if block.last_time == 0 or block.last_time > born:
+                return seq
+            return min(block.last_seq + 1, self.visible.seq)
+        at = self.fanout.offset
+        while at < block.size and seq < self.visible.seq and budget[0] > 0:
+            record = <Record *>(block.data + at)
+            if record.seq >= seq:
+                if record.timestamp > born:
+                    break
+                seq = record.seq + 1
+                budget[0] -= 1
+            at += record.length
+        return seq
+
+    # -- pruning --
 
     cdef bint prune(self) except -1:
         """Delete what nobody has used for as long as its policy says; whether that is the topic."""
@@ -1078,7 +1328,7 @@ cdef class Topic(Window):
 
     cdef bint is_kept(self) noexcept:
         """Whether a start would find anything of the topic but its name."""
-        return self.gate != MEMORY or self.log.disk_bytes != 0
+        return self.gate != MEMORY or self.log.disk_bytes != 0 or self.log.journal_lost
 
     cdef int journal_channel(self, kind, Channel channel) except -1:
         """A channel came or goes: write it down before any record that is fanned out after that."""
@@ -1652,6 +1902,7 @@ cdef class Shard:
             topic.set_policy(self.policies.topic(topic.name))
             topic.unusual = self.policies.unusual_of_topic(topic.name)
             topic.prunes = topic.prunes or topic.prune_after != 0
+            topic.set_bounds()
         return 0
 
     cdef int give_channel_policy(self, Topic topic, Channel channel) except -1:
@@ -1671,6 +1922,7 @@ cdef class Shard:
         self.give_policy(topic)
         for channel in topic.channels.values():
             self.give_channel_policy(topic, channel)
+        topic.set_bounds()
 
     def load_topic(self, bytes key not None, bint paused, channels):
         """Take up a topic at start: what its log holds, and what metadata say of it."""
@@ -1725,6 +1977,11 @@ cdef class Shard:
     def set_refusal(self, reason):
         """From now on refuse, for this reason, publishes that have to be written; None: no more."""
         self.refused = reason
+
+    def set_draining(self, bint draining):
+        """Refuse every publish, so that what there is can be consumed; or refuse none any more."""
+        if not self.closing:
+            self.shut = DRAINING if draining else None
 
     # -- turns --
 
@@ -1871,6 +2128,7 @@ cdef class Shard:
         and deferred messages, and who is where. Blocks until it is on disk."""
         cdef Topic topic
         self.closing = True
+        self.shut = EXITING
         if self.io is not None:
             self.io.drain()         # a compaction that is under way ends
         for topic in list(self.topics.values()):

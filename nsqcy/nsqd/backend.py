@@ -25,9 +25,16 @@ class Backend(Inspected, Protocol):
     """
 
     def publish(
-        self, topic: str, bodies: Sequence[Message], delay_ms: int, durability: str, done: Done
+        self,
+        topic: str,
+        bodies: Sequence[Message],
+        delay_ms: int,
+        durability: str,
+        done: Done,
+        headers: bytes = b"",
     ) -> None:
-        """Publish all of `bodies`, creating the topic; no bodies only create it.
+        """Publish all of `bodies`, each with these headers, creating the topic; no bodies only
+        create it.
 
         `done` is called exactly once, at once or later, from the hub or from a greenlet: with None
         when accepted, as durable as this and as the topic promises, with the reason when not (an
@@ -35,7 +42,7 @@ class Backend(Inspected, Protocol):
         call.
         """
 
-    def sink(self, topic: str) -> Sink | None:
+    def sink(self, topic: str, headers: bytes = b"") -> Sink | None:
         """Where bodies can be published to the topic as `publish` does it, when that needs neither
         a wait nor a delay; None if there is no such thing."""
 
@@ -49,6 +56,9 @@ class Backend(Inspected, Protocol):
         """The new state is in `nsqd.dat` when this returns."""
 
     def create_channel(self, topic: str, channel: str) -> Outcome: ...
+    def find_channel(self, topic: str, channel: str) -> Outcome:
+        """Whether there is such a channel."""
+
     def delete_channel(self, topic: str, channel: str) -> Outcome: ...
     def empty_channel(self, topic: str, channel: str) -> Outcome: ...
     def pause_channel(self, topic: str, channel: str, paused: bool) -> Outcome: ...
@@ -73,6 +83,13 @@ class Backend(Inspected, Protocol):
 
     def change_option(self, name: str, value: Value) -> None:
         """Change an option in every process; `Api.options` has the new value when this returns."""
+
+    def drain(self, on: bool, limit: float | None) -> dict[str, Any]:
+        """Begin to drain, with a limit in seconds, or end it; its state. No publish is accepted
+        any more when this returns, or all are again."""
+
+    def drain_state(self) -> dict[str, Any]:
+        """The object of /config/drain."""
 
     def health(self) -> str:
         """`OK`, or `NOK - ` and the reason."""

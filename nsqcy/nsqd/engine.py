@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gevent
@@ -33,6 +33,7 @@ from nsqcy.nsqd import gathering, policy_values, stats
 from nsqcy.nsqd.api import Api, tls_required
 from nsqcy.nsqd.backend import Message, Outcome, Sought
 from nsqcy.nsqd.census import Census
+from nsqcy.nsqd.drain import Remains, Rest, summed
 from nsqcy.nsqd.negotiate import negotiate
 from nsqcy.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
 from nsqcy.nsqd.places import Place
@@ -169,6 +170,7 @@ class Engine:
             log=boot.log,
         )
         self._shard.set_refusal(boot.context["refusal"])
+        self._shard.set_draining(boot.context["draining"])
         self._hold_new_topics()
         mesh = Streams(shared, boot.worker, boot.wake_fds) if boot.workers > 1 else None
         self._home = Home(
@@ -476,6 +478,9 @@ class Engine:
         found = self._topic(topic)
         return None if found is None else found.log_facts()
 
+    def on_find_channel(self, topic: str, channel: str) -> Outcome:
+        return self._on_channel(topic, channel, lambda found: None)
+
     def on_delete_channel(self, topic: str, channel: str) -> Outcome:
         return self._on_channel(topic, channel, lambda found: found.delete_channel(channel))
 
@@ -507,15 +512,16 @@ class Engine:
         delay_ms: int,
         durability: str,
         done: Callable[[str | None], None],
+        headers: bytes = b"",
     ) -> None:
         if not bodies:
             gevent.spawn(self._publish_nothing, topic, done)
             return
         self._loop.enter()
-        self._publisher.publish(topic.encode(), bodies, delay_ms, durability, done)
+        self._publisher.publish(topic.encode(), bodies, delay_ms, durability, done, headers)
 
-    def sink(self, topic: str) -> TopicSink:
-        return self._publisher.sink(topic.encode(), self._loop.enter)
+    def sink(self, topic: str, headers: bytes = b"") -> TopicSink:
+        return self._publisher.sink(topic.encode(), self._loop.enter, headers)
 
     def _publish_nothing(self, topic: str, done: Callable[[str | None], None]) -> None:
         """Only create the topic, wherever it is to live: there is no command to send its owner."""
@@ -545,6 +551,9 @@ class Engine:
 
     def create_channel(self, topic: str, channel: str) -> Outcome:
         return self._at_owner(topic, "create_channel", channel=channel) or "TOPIC_NOT_FOUND"
+
+    def find_channel(self, topic: str, channel: str) -> Outcome:
+        return self._at_owner(topic, "find_channel", channel=channel) or "TOPIC_NOT_FOUND"
 
     def seek_channel(self, topic: str, channel: str, place: Place, *, create: bool) -> Sought:
         found = self._at_owner(
@@ -694,6 +703,29 @@ class Engine:
     def on_refuse(self, reason: str | None) -> None:
         """What would have to be written may not be, or may be again (None)."""
         self._shard.set_refusal(reason)
+
+    def drain(self, on: bool, limit: float | None) -> dict[str, Any]:
+        return self._master.drain(on, limit)
+
+    def drain_state(self) -> dict[str, Any]:
+        return self._master.drain_state()
+
+    def on_draining(self, draining: bool) -> None:
+        """No publish is accepted from now on, or all are again."""
+        self._loop.enter()
+        self._shard.set_draining(draining)
+
+    def on_remains(self) -> Remains:
+        """What consumers of this worker's topics are not done with."""
+        self._give_way()
+        return summed(self._rests())
+
+    def _rests(self) -> Iterator[Rest]:
+        slices = gathering.Slices(self._give_way)
+        for topic in list(self._shard.topics.values()):
+            slices.step()
+            if not topic.gone:
+                yield from (Rest(topic.name, *each) for each in topic.remains())
 
     def info(self) -> dict[str, Any]:
         options = self._options

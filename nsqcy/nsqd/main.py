@@ -10,6 +10,7 @@ Exit codes:
        which are then as they were; --version; --help
     1  could not start (the last line says why); a listening socket failed; not everything was saved
     2  the command line could not be read
+    3  its time to drain was over before consumers had emptied it; everything is saved
 """
 
 import os
@@ -184,6 +185,7 @@ def _context(
         "started": time.time_ns(),
         "tls": tls,
         "refusal": None,
+        "draining": False,
     }
 
 

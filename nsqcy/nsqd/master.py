@@ -32,6 +32,7 @@ from nsqcy.listeners import Listener
 from nsqcy.names import is_ephemeral
 from nsqcy.nsqd import lookup_protocol, metadata, policy_file, readiness, statsd
 from nsqcy.nsqd.diskguard import DiskGuard
+from nsqcy.nsqd.drain import Drain, Remains, merged
 from nsqcy.nsqd.gathering import Gathering
 from nsqcy.nsqd.launcher import Born, Launcher
 from nsqcy.nsqd.lookup import Lookup
@@ -53,6 +54,8 @@ FORWARD_LIMIT = 60.0  # seconds a worker may take to answer another; callers set
 SHARE_LIMIT = 5.0  # seconds a worker may take to make its share of /stats
 CHANGE_LIMIT = 5.0  # seconds workers may take to say that they know of a changed option
 HEALTH_LIMIT = 2.0  # seconds they may take to say how they are; who asks does not wait for long
+REMAINS_LIMIT = 5.0  # seconds they may take to count what is left
+LOOKUPS_LIMIT = 5.0  # seconds lookupds may take to hear that nobody is to be sent here
 INSPECT_LIMIT = 20.0  # seconds they may take to tell of themselves
 HUNG_UP_LIMIT = 5.0  # seconds a worker may live without its control channel
 NAG = 5.0  # seconds between complaints about a worker that does not answer
@@ -149,7 +152,10 @@ class Master:
         self._notifier = notifier or Notifier()
         self._watchdog = Watchdog(self._notifier, self._arbiter.unheard)
         self._gathering = Gathering(
-            self._ask_shares, launcher.workers, launcher.context.get("started", 0)
+            self._ask_shares,
+            launcher.workers,
+            launcher.context.get("started", 0),
+            self._is_draining,
         )
         self._statsd: statsd.Pusher | None = None
         self._started = False
@@ -162,6 +168,7 @@ class Master:
         self._seeding: Seeding | None = None
         self._configured_lookupds: list[str] = []
         self._guard: DiskGuard | None = None
+        self._drain = Drain(self, lines)
         self._kept = kept or policy_file.Kept(data_path)
         self._keeping = BoundedSemaphore()
         if launcher.context.get("options"):  # toys have none
@@ -256,7 +263,8 @@ class Master:
 
     def _serving(self) -> str:
         where = ", ".join(f"{each.title} {each.text}" for each in self._listeners)
-        return f"serving {where} with {self._launcher.workers} workers"
+        what = "draining" if self._is_draining() else "serving"
+        return f"{what} {where} with {self._launcher.workers} workers"
 
     def _load_metadata(self) -> None:
         loaded = metadata.load(self._data_path, self._log)
@@ -452,6 +460,10 @@ class Master:
                 return self.reasons()
             case "stats":
                 return Answer(blob=self._gathering.page(Query(**args)))
+            case "drain":
+                return self._set_drain(args["on"], args["limit"])
+            case "drain_state":
+                return self._drain.state()
             case "inspect":
                 return Answer(blob=self._inspect(args["what"]).encode(errors="replace"))
             case "change_option":
@@ -569,13 +581,56 @@ class Master:
             for index, each in asked.items()
         }
         disk = self._guard.refusal if self._guard is not None else None
-        return readiness.reasons(self._launcher.workers, answers, disk, time.time_ns())
+        found = readiness.reasons(self._launcher.workers, answers, disk, time.time_ns())
+        return [self._drain.reason(), *found] if self._is_draining() else found
 
     def _refuse(self, reason: str | None) -> None:
         """Have every worker, and those that will be started, refuse what would be written."""
         self._launcher.context["refusal"] = reason
         for man in self._crew.values():
             man.channel.notify("refuse", reason=reason)
+
+    # -- draining (drain.Surroundings)
+
+    def _is_draining(self) -> bool:
+        return self._drain.under_way
+
+    def _set_drain(self, on: bool, limit: float | None) -> dict[str, Any]:
+        if on and not self._ending:
+            self._drain.begin(limit)
+        elif not on:
+            self._drain.cancel()
+        if self._started and not self._ending:
+            self._watchdog.serve(self._serving())
+        return self._drain.state()
+
+    def withdraw(self) -> None:
+        """Have lookupds forget what is here."""
+        if self._lookup is not None:
+            self._lookup.withdraw(LOOKUPS_LIMIT)
+
+    def restore(self) -> None:
+        """Have them know it again."""
+        if self._lookup is not None:
+            self._lookup.restore(LOOKUPS_LIMIT)
+
+    def refuse_publishes(self, refuse: bool) -> None:
+        """Have every worker, and those that will be started, refuse all publishes."""
+        self._launcher.context["draining"] = refuse
+        self.gather("draining", CHANGE_LIMIT, draining=refuse)
+
+    def remains(self) -> Remains | None:
+        """What consumers are not done with; None while a worker has not loaded its topics."""
+        crew = list(self._crew.values())
+        if len(crew) < self._launcher.workers or not all(man.ready for man in crew):
+            return None
+        answers = self.gather("remains", REMAINS_LIMIT).values()
+        parts = [each.value for each in answers if isinstance(each, Answer)]
+        return merged(parts) if len(parts) == len(answers) else None
+
+    def end(self, code: int) -> None:
+        """Save and exit."""
+        gevent.spawn(self._stop, code)
 
     # -- looking into it
 
@@ -693,6 +748,7 @@ class Master:
         if self._ending:
             return
         self._ending = True
+        self._drain.stop()
         self._notifier.stopping("saving")
         self._watchdog.prolong()
         if self._booting is not None:

@@ -35,6 +35,7 @@ class Identity:
     msg_timeout: int
     asked_timeout: bool
     durability: str
+    headers: bool
     tls: bool
     snappy: bool
     deflate: bool
@@ -82,6 +83,7 @@ def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
         msg_timeout=msg_timeout * MILLISECOND,
         asked_timeout=current.asked_timeout or wanted["msg_timeout"] != 0,
         durability=durability,
+        headers=negotiated and wanted["headers"],
         tls=upgrades and wanted["tls_v1"] and bool(options.tls_cert),
         snappy=upgrades and wanted["snappy"] and options.snappy,
         deflate=upgrades and wanted["deflate"] and options.deflate,
@@ -173,6 +175,8 @@ def _answer(identity: Identity, options: NsqdOptions) -> bytes:
     }
     if identity.durability:
         agreed["durability"] = identity.durability
+    if identity.headers:
+        agreed["headers"] = True
     return gojson.encode(agreed)
 
 
@@ -195,6 +199,7 @@ FIELDS: gojson.Fields = {
     "topology_region": (gojson.text, ""),
     "topology_zone": (gojson.text, ""),
     "durability": (gojson.text, ""),
+    "headers": (gojson.flag, False),
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from nsqcy.config import unknown_key
 from nsqcy.names import quote
 from nsqcy.nsqd.options import NsqdOptions, policy_rule
-from nsqcy.options import BOOL, DURATION, INT, Option, Value, int64
+from nsqcy.options import BOOL, DURATION, FLOAT, INT, Option, Value, int64
 from nsqcy.policies import CHANNEL_KEYS, TOPIC_KEYS, Policies, shown
 
 
@@ -77,7 +77,9 @@ def _value(option: Option, value: Any) -> Value:
         return value
     if kind is INT and isinstance(value, int) and not isinstance(value, bool):
         return int64(value)
-    if kind not in (BOOL, INT) and isinstance(value, str):
+    if kind is FLOAT and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if kind not in (BOOL, INT, FLOAT) and isinstance(value, str):
         return kind.parse(value)
     raise ValueError("invalid value type")
 

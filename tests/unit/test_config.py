@@ -567,7 +567,7 @@ NAMES_OF_CHANNELS = "TOPIC/CHANNEL, names"
         ("[topic x]", "max_attempts = 5", 5, 'unknown key "max_attempts"', "durability, max_b"),
         ("[channel x]", "", 4, 'no channel is meant by "x"', NAMES_OF_CHANNELS),
         ("[channel x/]", "", 4, 'no channel is meant by "x/"', NAMES_OF_CHANNELS),
-        ("[channel x/y]", "rate = -1", 5, 'invalid value "-1"', "[0,1000000000]"),
+        ("[channel x/y]", "rate = -1", 5, 'invalid value "-1"', "0 or [0.001,1000000000]"),
         ("[channel x/y]", "max_attempts = 65536", 5, 'value "65536"', "[0,65535]"),
         ("[channel x/y]", "dead_letter_topic = a b", 5, 'value "a b"', "the name of a topic"),
         ("[channel x/y]", "dead_letter_topic = a#ephemeral", 5, "invalid", "not ephemeral"),
