@@ -216,6 +216,7 @@ cdef class Session(Consumer):
                      const uint8_t *rest, size_t left) except RAISED
     cdef Parsed publish_one(self, const char *command, int64_t delay, const uint8_t *line,
                             size_t *used, const uint8_t *rest, size_t left) except RAISED
+    cdef inline int32_t body_size(self, const uint8_t *message, int32_t size) noexcept
     cdef Parsed mpub(self, Word *words, int count, const uint8_t *line, size_t *used,
                      const uint8_t *rest, size_t left) except RAISED
     cdef Parsed check_message(self, const char *command, const uint8_t *message,

@@ -684,7 +684,6 @@ cdef class Session(Consumer):
                             size_t *used, const uint8_t *rest, size_t left) except RAISED:
         """PUB and DPUB, to the topic that was taken."""
         cdef int32_t size
-        cdef int32_t body
         cdef int64_t most = self.home.max_msg_size
         cdef int owner
         cdef Record *record
@@ -720,10 +719,9 @@ cdef class Session(Consumer):
         if owner != self.home.index:
             return self.forward_publish(owner, command, line, used[0], 1)
         topic = self.topic
-        if topic.limited:
-            body = size - HEADERS_SIZE - load_be16(rest + 4) if self.headers else size
-            if not topic.fits(body):
-                return self.publish_refused(command, topic.objection(command, body))
+        if topic.limited and not topic.fits(self.body_size(rest + 4, size)):
+            return self.publish_refused(
+                command, topic.objection(command, self.body_size(rest + 4, size)))
         refusal = topic.refusal(self.durability, 1, size)
         if refusal is not None:
             return self.publish_failed(command, refusal)
@@ -736,6 +734,10 @@ cdef class Session(Consumer):
             if record != NULL:
                 memcpy(record_body(record), rest + 4, size)
         return self.publish_accepted(command, topic, 1, size)
+
+    cdef inline int32_t body_size(self, const uint8_t *message, int32_t size) noexcept:
+        """Of a whole message, as the client sends it."""
+        return size - HEADERS_SIZE - load_be16(message) if self.headers else size
 
     cdef Parsed mpub(self, Word *words, int count, const uint8_t *line, size_t *used,
                      const uint8_t *rest, size_t left) except RAISED:
@@ -818,8 +820,8 @@ cdef class Session(Consumer):
             return self.forward_publish(owner, MPUB, line, used[0], messages)
         topic = self.topic
         if topic.limited:
-            length = <int32_t>topic.misfit(rest + 4, messages, self.headers)
-            if length >= 0:
+            length = topic.misfit(rest + 4, messages, self.headers)
+            if length:
                 return self.publish_refused(MPUB, topic.objection(MPUB, length))
         refusal = topic.refusal(self.durability, messages, size)
         if refusal is not None:

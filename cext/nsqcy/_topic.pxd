@@ -124,7 +124,7 @@ cdef class Topic(Window):
     cdef void class_written(self) noexcept
     cdef int set_retention(self, int64_t time, uint64_t size) except -1
     cdef bint fits(self, int64_t size) noexcept
-    cdef int64_t misfit(self, const uint8_t *batch, uint32_t count, bint headers) noexcept
+    cdef int32_t misfit(self, const uint8_t *batch, uint32_t count, bint headers) noexcept
     cdef bytes objection(self, const char *command, int64_t size)
     cdef Record *new_record(self, uint32_t body_length, int64_t delay) except? NULL
     cdef Record *new_headered(self, uint32_t body_length, int64_t delay, const uint8_t *headers,

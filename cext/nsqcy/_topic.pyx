@@ -238,9 +238,10 @@ cdef class Topic(Window):
         """Whether a message of this size is taken by a topic that is `limited`."""
         return self.min_msg_size <= size <= self.max_msg_size
 
-    cdef int64_t misfit(self, const uint8_t *batch, uint32_t count, bint headers) noexcept:
+    cdef int32_t misfit(self, const uint8_t *batch, uint32_t count,
+                        bint headers) noexcept:
         """The size of the first message of an MPUB that is not, with headers before their bodies or
-        without; or -1."""
+        without; or 0."""
         cdef uint32_t length
         cdef int64_t body
         cdef uint32_t _i
@@ -249,9 +250,9 @@ cdef class Topic(Window):
             if headers:
                 body -= HEADERS_SIZE + load_be16(batch + 4)
             if not self.fits(body):
-                return body
+                return <int32_t>body
             batch += 4 + length
-        return -1
+        return 0
 
     cdef bytes objection(self, const char *command, int64_t size):
         """Why it is not."""
