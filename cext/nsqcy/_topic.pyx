@@ -892,7 +892,7 @@ cdef class Topic(Window):
             self.retain()
         if self.log is not None:
             self.log.tick(self.agenda.now)
-            if self.is_kept() and self.agenda.now >= self.next_journal \
+            if self.is_kept() and self.agenda.now >= self.next_journal and not self.log.is_telling() \
                     and (self.journal_stale or self.activity() != self.journalled):
                 self.write_journal()
                 return JOURNAL_TICKS
@@ -987,6 +987,7 @@ cdef class Topic(Window):
         """Write down who is where, as far as records on disk are concerned."""
         cdef Channel channel
         cdef uint64_t entries = self.delayed_count
+        cdef bint leads = self.journal_due    # it tells of what this turn has done to channels
         for channel in self.channels.values():
             entries += channel.deferred_count + channel.in_flight_count + channel.queued
         self.journal_stale = self.journal_due = False
@@ -994,7 +995,7 @@ cdef class Topic(Window):
         # A big one is written less often.
         self.next_journal = self.agenda.now + self.log.sync_timeout * <int64_t>(
             1 + entries // 100000)
-        self.log.write_snapshot(journal.encode_snapshot(self.state()), NULL, NULL)
+        self.log.write_snapshot(journal.encode_snapshot(self.state()), leads, NULL, NULL)
         return 0
 
     cdef object state(self):
