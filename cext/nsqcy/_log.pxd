@@ -59,6 +59,7 @@ cdef struct Segment:
     uint64_t live        # bytes of extents not released
     uint32_t pending     # ops that refer to it
     SegmentState state
+    int error            # of the first run that failed: those behind it fail as well
     SegmentRun *runs     # the index to be, while open
     uint32_t run_count
     uint32_t run_capacity
@@ -110,6 +111,7 @@ cdef struct Task:
     Task *whole
     TaskKind kind
     int error
+    int refused          # of a run that was written: why it counts as if it was not
     uint32_t parts
     uint32_t count
     uint32_t flags
@@ -189,7 +191,9 @@ cdef class Log:
     cdef uint32_t _journal_pending
     cdef uint64_t _journal_writes     # those that follow, and how many of them have ended
     cdef uint64_t _journal_done
-    cdef uint64_t _told               # those that the runs to come have to wait for
+    cdef uint64_t _told               # the one that the runs to come have to wait for
+    cdef uint64_t _untold             # the latest one that failed
+    cdef int _untold_error
     cdef bint _frozen                 # close() was called: files stay whatever is released
     cdef log_done _end_done
     cdef void *_end_arg
@@ -198,7 +202,8 @@ cdef class Log:
 
     # The run stays valid and unchanged (but for its crc fields) until done. A failed run's place
     # is still in `into`: retract() it. A durable run is done when a sync covers it: see commit().
-    # No run is done before the deltas, and the snapshots that lead, that were asked for before it.
+    # No run is done before the deltas, and the snapshots that lead, that were asked for before it;
+    # if one of these fails, so does the run.
     cdef int append(self, const uint8_t *run, size_t n, uint64_t first_seq, uint64_t last_seq,
                     uint32_t count, int flags, bint durable, Extent *into, log_done done,
                     void *arg) except -1
@@ -258,7 +263,7 @@ cdef class Log:
     cdef int _sync_directory(self, Task *whole) except -1
     cdef void _names_synced(self, uint32_t which) noexcept
     cdef Task *_journal_task(self, TaskKind kind, Task *whole) except NULL
-    cdef int _journal_written(self) except -1
+    cdef int _journal_written(self, int error) except -1
     cdef int _journal_failed(self, Task *task, int error) except -1
     cdef int _path_task(self, IoKind kind, bytes path) except -1
     cdef int _end_check(self) except -1

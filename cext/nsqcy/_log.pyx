@@ -245,13 +245,17 @@ cdef class Log:
 
     cdef int _ended(self, Task *task, int error) except -1:
         """An op is done. That does not make every run done."""
-        if task.kind == TASK_RUN and (task.durable or task.told > self._journal_done):
+        if task.kind != TASK_RUN:
+            return self._finish(task, error)
+        task.error = error
+        if task.told and task.told == self._untold:
+            task.refused = self._untold_error
+        if task.durable or task.told > self._journal_done:
             return self._wait(task, error)
-        return self._finish(task, error)
+        return self._finish(task, error or task.refused)
 
     cdef int _wait(self, Task *task, int error) except -1:
         """A run that failed waits as well: they are answered in their order."""
-        task.error = error
         if error:
             self._segment_fail(task.segment)
         if self._written_last is NULL:
@@ -270,7 +274,7 @@ cdef class Log:
             keep._written_first = task.next
             if task.next is NULL:
                 keep._written_last = NULL
-            keep._finish(task, task.error)
+            keep._finish(task, task.error or task.refused)
             task = keep._written_first
         return 0
 
@@ -282,6 +286,8 @@ cdef class Log:
         cdef TaskKind kind = task.kind
         cdef log_done done = task.done
         cdef void *arg = task.arg
+        if kind == TASK_RUN and not error:
+            error = segment.error
         try:
             if kind == TASK_RUN:
                 keep._run_done(task, error)
@@ -304,7 +310,7 @@ cdef class Log:
                 keep._note_error(os.fsdecode(segment.path) if segment is not NULL
                                  else keep.directory, task.result.call, error)
             if kind == TASK_DELTA and task.tells:
-                keep._journal_written()
+                keep._journal_written(error)
             if error and kind != TASK_READ and not keep._end_error:
                 keep._end_error = error
         finally:
@@ -337,7 +343,7 @@ cdef class Log:
             self._journal_pending -= 1
             if not error and not self._journal_pending:
                 self._unlink_doomed()
-            self._journal_written()
+            self._journal_written(error)
         self._task_end(whole)
         if done is not NULL:
             done(arg, error)
@@ -427,7 +433,8 @@ cdef class Log:
     cdef int _run_done(self, Task *task, int error) except -1:
         cdef Segment *segment = task.segment
         if error:
-            if task.error or not task.durable:
+            segment.error = error
+            if task.error:
                 self._note_error(os.fsdecode(segment.path), task.result.call, error)
             segment.good = min(segment.good, task.offset)
             return self._segment_fail(segment)
@@ -782,10 +789,10 @@ cdef class Log:
         cdef Task *task = self._written_first
         self._commits_done = self._commits
         while task is not NULL and task.commit <= self._commits_done:
-            if task.durable and not task.error:
-                task.error = error
+            if task.durable and not task.refused:
+                task.refused = error
                 if not error and task.segment.synced < task.offset + task.bytes:
-                    task.error = EIO      # the file failed between the write and the sync
+                    task.refused = EIO    # the file failed between the write and the sync
             task = task.next
         self._release_written()
         return self.commit()
@@ -924,8 +931,20 @@ cdef class Log:
         task.file = self._journal
         return task
 
-    cdef int _journal_written(self) except -1:
+    cdef int _journal_written(self, int error) except -1:
+        """The oldest one under way is done. One that failed fails the runs that waited for it, and
+        holds up no others."""
+        cdef Task *task = self._written_first
         self._journal_done += 1
+        if error:
+            self._untold = self._journal_done
+            self._untold_error = error
+            if self._told == self._untold:
+                self._told = 0
+        while error and task is not NULL:
+            if task.told == self._untold and not task.refused:
+                task.refused = error
+            task = task.next
         return self._release_written()
 
     cdef int _journal_failed(self, Task *task, int error) except -1:

@@ -390,6 +390,8 @@ class Program:
             self.settle()
             if self.core.shard.health == "OK" and not self.faults:
                 self.checkpoint()
+        else:
+            self.core.home.run_turn(self.core.now, self.core.wall)  # what comes is of this time
 
     def checkpoint(self) -> None:
         """Journals are on disk, and say what is so."""
