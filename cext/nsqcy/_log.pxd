@@ -188,12 +188,12 @@ cdef class Log:
     cdef bint _directory_dirty
     cdef File *_journal
     cdef bint _journal_dirty
+    cdef bint journal_lost            # a write of it failed: no run counts until a snapshot is there
     cdef uint32_t _journal_pending
     cdef uint64_t _journal_writes     # those that follow, and how many of them have ended
     cdef uint64_t _journal_done
     cdef uint64_t _told               # the one that the runs to come have to wait for
-    cdef uint64_t _untold             # the latest one that failed
-    cdef int _untold_error
+    cdef uint64_t _told_done          # the latest one that has not failed
     cdef bint _frozen                 # close() was called: files stay whatever is released
     cdef log_done _end_done
     cdef void *_end_arg
@@ -202,8 +202,7 @@ cdef class Log:
 
     # The run stays valid and unchanged (but for its crc fields) until done. A failed run's place
     # is still in `into`: retract() it. A durable run is done when a sync covers it: see commit().
-    # No run is done before the deltas, and the snapshots that lead, that were asked for before it;
-    # if one of these fails, so does the run.
+    # No run is done before the deltas, and the snapshots that lead, that were asked for before it.
     cdef int append(self, const uint8_t *run, size_t n, uint64_t first_seq, uint64_t last_seq,
                     uint32_t count, int flags, bint durable, Extent *into, log_done done,
                     void *arg) except -1
@@ -237,6 +236,7 @@ cdef class Log:
     cdef Task *_follower(self, TaskKind kind, Segment *segment, Task *whole) except NULL
     cdef int _task_end(self, Task *task) except -1
     cdef int _ended(self, Task *task, int error) except -1
+    cdef bint _is_told(self, const Task *task) noexcept
     cdef int _wait(self, Task *task, int error) except -1
     cdef int _release_written(self) except -1
     cdef int _commit_done(self, int error) except -1
@@ -265,6 +265,7 @@ cdef class Log:
     cdef Task *_journal_task(self, TaskKind kind, Task *whole) except NULL
     cdef int _journal_written(self, int error) except -1
     cdef int _journal_failed(self, Task *task, int error) except -1
+    cdef int _lose_journal(self, File *file) except -1
     cdef int _path_task(self, IoKind kind, bytes path) except -1
     cdef int _end_check(self) except -1
     cdef int _note_error(self, str path, int call, int error) except -1

@@ -248,11 +248,16 @@ cdef class Log:
         if task.kind != TASK_RUN:
             return self._finish(task, error)
         task.error = error
-        if task.told and task.told == self._untold:
-            task.refused = self._untold_error
-        if task.durable or task.told > self._journal_done:
+        if self.journal_lost and task.told <= self._journal_done:
+            task.refused = EIO    # a start would read it as if what the journal lost had not been
+        if task.durable or not self._is_told(task):
             return self._wait(task, error)
         return self._finish(task, error or task.refused)
+
+    cdef bint _is_told(self, const Task *task) noexcept:
+        """Whether the journal has told what it had to before this run, or never will."""
+        return task.told <= self._told_done or (self.journal_lost
+                                                and task.told <= self._journal_done)
 
     cdef int _wait(self, Task *task, int error) except -1:
         """A run that failed waits as well: they are answered in their order."""
@@ -269,8 +274,9 @@ cdef class Log:
         """Finishes the runs that have waited for long enough."""
         cdef Log keep = self      # the last task's end may drop the last reference
         cdef Task *task = keep._written_first
-        while (task is not NULL and task.told <= keep._journal_done
-               and task.commit <= keep._commits_done):
+        while task is not NULL and keep._is_told(task) and task.commit <= keep._commits_done:
+            if task.told > keep._told_done and not task.refused:
+                task.refused = EIO
             keep._written_first = task.next
             if task.next is NULL:
                 keep._written_last = NULL
@@ -341,6 +347,10 @@ cdef class Log:
         error = whole.error
         if snapshot:
             self._journal_pending -= 1
+            if error:
+                self._lose_journal(whole.file)
+            elif self._journal is not NULL:
+                self.journal_lost = False
             if not error and not self._journal_pending:
                 self._unlink_doomed()
             self._journal_written(error)
@@ -878,10 +888,11 @@ cdef class Log:
         self._journal_dirty = False
         self._journal_pending += 1
         self._journal_writes += 1
-        if leads:
+        if leads or self.journal_lost:
             self._told = self._journal_writes
         self._directory_dirty = True
         whole = self._task(TASK_JOURNAL, NULL, NULL)
+        whole.file = self._journal
         whole.done = done
         whole.arg = arg
         whole.parts = 1
@@ -932,28 +943,24 @@ cdef class Log:
         return task
 
     cdef int _journal_written(self, int error) except -1:
-        """The oldest one under way is done. One that failed fails the runs that waited for it, and
-        holds up no others."""
-        cdef Task *task = self._written_first
+        """The oldest one under way is done. Where it failed, a later one tells of the same."""
         self._journal_done += 1
-        if error:
-            self._untold = self._journal_done
-            self._untold_error = error
-            if self._told == self._untold:
-                self._told = 0
-        while error and task is not NULL:
-            if task.told == self._untold and not task.refused:
-                task.refused = error
-            task = task.next
+        if not error:
+            self._told_done = self._journal_done
         return self._release_written()
 
     cdef int _journal_failed(self, Task *task, int error) except -1:
-        """Nothing more is appended to it; the next snapshot makes a new one."""
         self._note_error(os.path.join(self.directory, "journal"), task.result.call, error)
-        if self._journal is not NULL and self._journal is task.file:
-            self.io.drop(self._journal)
+        self._lose_journal(task.file)
+        return 0
+
+    cdef int _lose_journal(self, File *file) except -1:
+        """Nothing more is appended to it, and no run counts until the next snapshot is there."""
+        if self._journal is not NULL and self._journal is file:
+            self.io.drop(file)
             self._journal = NULL
             self._journal_dirty = False
+            self.journal_lost = True
         return 0
 
     # ---- the end ----

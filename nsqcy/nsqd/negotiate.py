@@ -20,7 +20,8 @@ DEFLATE_LEVEL = 6
 @dataclass(frozen=True, slots=True)
 class Identity:
     """What was agreed. Durations in ns; a heartbeat_interval of 0 means none; without a durability
-    that of the connection stays as it is."""
+    that of the connection stays as it is; asked_timeout: the client has said its msg_timeout, and a
+    channel's does not count."""
 
     client_id: str
     hostname: str
@@ -32,7 +33,9 @@ class Identity:
     output_buffer_timeout: int
     sample_rate: int
     msg_timeout: int
+    asked_timeout: bool
     durability: str
+    headers: bool
     tls: bool
     snappy: bool
     deflate: bool
@@ -47,6 +50,7 @@ class Current(Protocol):
     output_buffer_size: int
     output_buffer_timeout: int
     msg_timeout: int
+    asked_timeout: bool
     upgraded: bool
 
 
@@ -77,7 +81,9 @@ def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
         output_buffer_timeout=timeout * MILLISECOND,
         sample_rate=sample_rate,
         msg_timeout=msg_timeout * MILLISECOND,
+        asked_timeout=current.asked_timeout or wanted["msg_timeout"] != 0,
         durability=durability,
+        headers=negotiated and wanted["headers"],
         tls=upgrades and wanted["tls_v1"] and bool(options.tls_cert),
         snappy=upgrades and wanted["snappy"] and options.snappy,
         deflate=upgrades and wanted["deflate"] and options.deflate,
@@ -169,6 +175,8 @@ def _answer(identity: Identity, options: NsqdOptions) -> bytes:
     }
     if identity.durability:
         agreed["durability"] = identity.durability
+    if identity.headers:
+        agreed["headers"] = True
     return gojson.encode(agreed)
 
 
@@ -191,6 +199,7 @@ FIELDS: gojson.Fields = {
     "topology_region": (gojson.text, ""),
     "topology_zone": (gojson.text, ""),
     "durability": (gojson.text, ""),
+    "headers": (gojson.flag, False),
 }
 
 

@@ -648,6 +648,7 @@ def test_what_waits_for_a_snapshot_that_fails_fails_as_well(disk, durable):
     disk.io.drain_now()
     assert sorted(done, key=str) == [("snapshot", errno.EIO), (2, errno.EIO), (3, errno.EIO)]
     assert disk.log.last_error_text == f"rename {disk.directory / 'journal'}: input/output error"
+    disk.probe.write_snapshot(b"again")
     kept.append(disk.wrote(messages(4, 1)))
     assert disk.errors == [0, 0] and len(disk.segments()) == 2
     assert disk.segments()[0].stat().st_size == 64 + len(run(messages(1, 1)))
@@ -884,9 +885,10 @@ def test_disk_full_at_every_call_in_turn(tmp_path, times):
         if made < nth:
             disk.io.fault("any", nth - made, errno.ENOSPC, times)
         handle = disk.wrote(messages(100, 2))
-        if disk.errors[-1]:  # the fault met this one
+        if disk.errors[-1]:  # the fault met this one, or a journal that was not written since
             disk.probe.retract(handle, handle.bytes, 100, 2)
             disk.io.clear_faults()
+            disk.probe.write_snapshot(b"snapshot again")
             handle = disk.wrote(messages(100, 2))
         assert disk.errors[-1] == 0, nth  # and service goes on
         disk.close()
