@@ -214,9 +214,9 @@ cdef class LogProbe:
         """When the next sync is due."""
         return self.log.tick(now)
 
-    def write_snapshot(self, bytes snapshot, done=None):
+    def write_snapshot(self, bytes snapshot, done=None, bint leads=False):
         """Replace the journal."""
-        self.log.write_snapshot(snapshot, waiting_done, waiting(done, None, False))
+        self.log.write_snapshot(snapshot, leads, waiting_done, waiting(done, None, False))
 
     def append_delta(self, bytes delta):
         """Whether there was a sound journal to append to."""

@@ -1192,7 +1192,7 @@ cdef class Topic(Window):
             self.retain()
         if self.log is not None:
             self.log.tick(self.agenda.now)
-            if self.is_kept() and self.agenda.now >= self.next_journal \
+            if self.is_kept() and self.agenda.now >= self.next_journal and not self.log.is_telling() \
                     and (self.journal_stale or self.activity() != self.journalled):
                 self.write_journal()
                 return JOURNAL_TICKS
@@ -1361,6 +1361,7 @@ cdef class Topic(Window):
         """Write down who is where, as far as records on disk are concerned."""
         cdef Channel channel
         cdef uint64_t entries = self.delayed_count
+        cdef bint leads = self.journal_due    # it tells of what this turn has done to channels
         for channel in self.channels.values():
             entries += channel.deferred_count + channel.in_flight_count + channel.queued
         self.journal_stale = self.journal_due = False
@@ -1370,11 +1371,11 @@ cdef class Topic(Window):
             1 + entries // 100000)
         snapshot = journal.encode_snapshot(self.state())
         if self.floor == MEMORY:
-            self.log.write_snapshot(snapshot, NULL, NULL)
+            self.log.write_snapshot(snapshot, leads, NULL, NULL)
             return 0
         self.class_writes += 1
         Py_INCREF(self)
-        self.log.write_snapshot(snapshot, class_done, <void *>self)
+        self.log.write_snapshot(snapshot, leads, class_done, <void *>self)
         return 0
 
     def saved_state(self):
