@@ -216,6 +216,7 @@ cdef class Channel:
     cdef bint is_expired(self, const Record *record) noexcept
     cdef void note_expired(self, const Record *record, uint16_t attempts) noexcept
     cdef bint expire_queued(self) except -1
+    cdef bint is_spoiled(self, Entry *entry) except -1
     cdef inline bint leaves_out(self, Record *record) except -1
     cdef int drop_expired(self, int budget) except -1
     cdef void begin_walk(self) noexcept

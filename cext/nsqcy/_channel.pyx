@@ -30,6 +30,7 @@ from nsqcy._store cimport (
     QUEUED,
     RECORD_DAMAGED,
     RECORD_DELAYED,
+    RECORD_EXPIRES,
     UNREADABLE,
     record_expiry,
 )
@@ -491,7 +492,7 @@ cdef class Channel:
             entry = self.queue_first
             if entry != NULL and (<size_t>entry.holding <= self.cursor.seq
                                   or self.cursor.seq >= self.window.fanout.seq):
-                if not self.expire_queued():
+                if self.ttl == 0 or not self.expire_queued():
                     return self.take_queued()
             else:
                 record = self.record_at_cursor()
@@ -628,6 +629,16 @@ cdef class Channel:
         self.drop_entry(self.take_queued())
         return True
 
+    cdef bint is_spoiled(self, Entry *entry) except -1:
+        """Whether a message cannot be delivered: it is damaged, or too old, which is counted."""
+        cdef Record *record = <Record *>(entry.block.data + entry.offset)
+        if entry.block.data == NULL or record.attributes & RECORD_DAMAGED:
+            return True
+        if not self.is_expired(record):
+            return False
+        self.note_expired(record, entry.attempts)
+        return True
+
     cdef inline bint leaves_out(self, Record *record) except -1:
         """Step over the record at the cursor if it is not to be delivered from there."""
         if not record.attributes and not self.ttl:
@@ -675,7 +686,8 @@ cdef class Channel:
         cdef Block *block = entry.block
         cdef Record *record = <Record *>(block.data + entry.offset)
         cdef Turnstile *place = &consumer.turnstile
-        if block.data == NULL or record.attributes & RECORD_DAMAGED:
+        if ((block.data == NULL or record.attributes & (RECORD_DAMAGED | RECORD_EXPIRES))
+                and self.is_spoiled(entry)):
             self.drop_entry(entry)
             return 0
         self.taken[consumer.locality] += 1
