@@ -624,6 +624,7 @@ cdef class Session(Consumer):
         for i in range(self.ticket_count):
             drop_answer(&self.tickets[(self.ticket_first + i) % self.ticket_room])
         self.ticket_base += self.ticket_count
+        self.unanswered += self.ticket_count
         self.ticket_count = 0
 
     cdef bint can_pipeline(self) noexcept:
@@ -1414,9 +1415,9 @@ cdef class Session(Consumer):
         state = {
             name: getattr(self, name) for name in (
                 "remote_address", "client_id", "hostname", "user_agent", "topology_region",
-                "topology_zone", "msg_timeout", "asked_timeout", "sample_rate", "heartbeat_interval",
-                "output_buffer_size", "output_buffer_timeout", "durability", "headers",
-                "connected_at", "pub_counts")}
+                "topology_zone", "msg_timeout", "asked_timeout", "sample_rate",
+                "heartbeat_interval", "output_buffer_size", "output_buffer_timeout", "durability",
+                "headers", "connected_at", "pub_counts")}
         state["next_heartbeat"] = self.next_heartbeat
         state["last_command"] = self.last_command
         if self.authorization is not None:
@@ -2102,6 +2103,8 @@ cdef class Home:
                 session.transport.flush()
             except Exception as error:
                 self.report(session, error)
+        if self.agenda.events is not None:
+            self.tell_events()
         if self.mesh is not None:
             left = self.mesh.drain(DRAIN_BYTES)
             self.mesh.flush()
@@ -2109,6 +2112,15 @@ cdef class Home:
             return self.agenda.now
         due = min(due, heap_first_due(&self.timers))
         return due
+
+    cdef int tell_events(self) except -1:
+        """Publish what has happened to messages; that is work for the next turn, or an answer of
+        their topic's owner brings it."""
+        try:
+            self.agenda.events.flush()
+        except Exception as error:
+            self.log.error(f"events: {type(error).__name__}: {error}")
+        return 0
 
     cdef int decode(self) except -1:
         """Input that has been received, and was more than a turn's work or not wanted then."""

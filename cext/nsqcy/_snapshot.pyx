@@ -56,7 +56,7 @@ cdef class Snapshot:
                 raise MemoryError("a snapshot of the journal")
             self.write_entries(channel)
             channel.packing = None
-        return self.log.end_snapshot(self.deltas, done, arg)
+        return self.log.end_snapshot(self.deltas, self.records_wait, done, arg)
 
     cdef int give_up(self) except -1:
         """The journal stays as it was."""

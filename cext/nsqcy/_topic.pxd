@@ -66,7 +66,7 @@ cdef class Topic(Window):
     cdef int64_t retention_time         # ns; 0: no limit of time
     cdef uint64_t retention_bytes       # 0: no limit of size
     cdef uint64_t mem_queue_size        # messages
-    cdef bint limited                   # what is published has to be looked at, as it may be refused
+    cdef bint limited                   # not every size of a message is taken
     cdef int32_t min_msg_size           # bytes
     cdef int32_t max_msg_size           # bytes
     cdef int64_t ttl                    # ns from the publish; 0: for ever
@@ -145,6 +145,7 @@ cdef class Topic(Window):
     cdef int settle_turn(self) except -1
     cdef uint64_t depth(self) noexcept
     cdef Channel find_channel(self, str name)
+    cdef Channel new_channel(self, str name)
     cdef int consumer_left(self, Channel channel) except -1
     cdef void add_delayed(self, Entry *entry) noexcept
     cdef void demand(self, Durability least) noexcept

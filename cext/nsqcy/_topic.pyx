@@ -11,6 +11,7 @@ nor clocks nor the event loop. The life of a record:
 """
 
 import os
+from dataclasses import replace
 
 cimport cython
 from libc.limits cimport INT_MAX
@@ -57,7 +58,7 @@ from nsqcy._store cimport (
     size_tag,
 )
 
-from nsqcy import journal
+from nsqcy import _events, journal
 from nsqcy.durations import short_duration
 from nsqcy.names import is_ephemeral
 from nsqcy.policies import DURABILITIES as _DURABILITIES
@@ -476,7 +477,7 @@ cdef class Topic(Window):
         self.message_bytes += body_bytes
         self.last_publish = self.agenda.now
         self.touch_dirty()
-        if self.overflowing:
+        if self.overflowing and self.next_seq > self.visible.seq:
             self.pending_messages += count
             return 1
         self.cursor_to_end(&self.visible)
@@ -970,7 +971,7 @@ cdef class Topic(Window):
         """The channel of that name, made at the fan-out position if it does not exist."""
         channel = self.channels.get(name)
         if channel is None:
-            channel = Channel(self.agenda, self, name)
+            channel = self.new_channel(name)
             self.shard.give_channel_policy(self, channel)
             self.channels[name] = channel
             self.set_bounds()
@@ -978,6 +979,12 @@ cdef class Topic(Window):
             self.fan_out()
             self.touch_dirty()
             self.shard.event("channel_created", self.name, name)
+        return channel
+
+    cdef Channel new_channel(self, str name):
+        cdef Channel channel = Channel(self.agenda, self, name)
+        if self.agenda.events is not None and self.name != _events.TOPIC:
+            channel.tell(self.agenda.events, _events.names_of(self.name, name))
         return channel
 
     def delete_channel(self, str name not None):
@@ -1207,6 +1214,7 @@ cdef class Topic(Window):
         if self.log is not None:
             self.log.tick(self.agenda.now)
             if self.is_kept() and self.agenda.now >= self.next_journal and self.snapshot is None \
+                    and not self.log.is_telling() \
                     and (self.journal_stale or self.activity() != self.journalled):
                 self.write_journal(False)
                 return JOURNAL_TICKS
@@ -1458,6 +1466,21 @@ cdef class Topic(Window):
     cdef bint waits_for_journal(self) noexcept:
         """Whether no record may be written before a snapshot that is under way."""
         return self.snapshot is not None and (self.snapshot.records_wait or self.journal_due)
+
+    def saved_state(self):
+        """What its next journal says, as a TopicState."""
+        cdef Channel channel
+        self.finish_journal()
+        state = self.state()
+        saved = []
+        for each in state.channels:
+            channel = self.channels[each.name]
+            channel.begin_packing(Packing())
+            channel.pack_more(INT_MAX)
+            entries, ids = channel.packing.take()
+            channel.packing = None
+            saved.append(replace(each, entries=entries, ids=ids))
+        return replace(state, channels=tuple(saved))
 
     cdef object state(self):
         cdef Channel channel

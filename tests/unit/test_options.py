@@ -48,7 +48,7 @@ NSQ_FLAGS = [
 # fmt: on
 OUR_FLAGS = ["log-format", "workers", "move-sessions", "max-input-bytes", "memory-bytes"]
 OUR_FLAGS += ["debug-remote", "durability", "retention-time", "retention-bytes"]
-OUR_FLAGS += ["min-free-disk", "max-topics", "max-defer-timeout"]
+OUR_FLAGS += ["min-free-disk", "events", "events-sample", "max-topics", "max-defer-timeout"]
 
 
 def start(*argv: str) -> NsqdOptions:
@@ -189,7 +189,7 @@ def test_a_value_may_hold_an_equals_sign_or_look_like_a_flag() -> None:
         (["--=1"], "bad flag syntax: --=1"),
         (["--Deflate"], "flag provided but not defined: -Deflate"),
         (["--max_rdy_count=1"], "flag provided but not defined: -max_rdy_count"),
-        (["--max-defer-timeout=1s"], "flag provided but not defined: -max-defer-timeout"),
+        (["--max-later-timeout=1s"], "flag provided but not defined: -max-later-timeout"),
     ],
 )
 def test_bad_syntax(argv: list[str], line: str) -> None:
