@@ -58,6 +58,7 @@ cdef struct Segment:
     uint64_t synced      # runs are known to survive a power loss up to here
     uint64_t live        # bytes of extents not released
     uint32_t pending     # ops that refer to it
+    uint8_t log_id[16]   # as its header has it; zeros: nobody can tell
     SegmentState state
     SegmentRun *runs     # the index to be, while open
     uint32_t run_count
@@ -132,6 +133,7 @@ cdef class Recovered:
     cdef readonly uint64_t next_seq
     cdef readonly uint64_t max_id
     cdef readonly bint clean          # every segment had its footer
+    cdef readonly bint open_end       # the newest one had none: it was being written
     cdef RecoveredRun *run_array      # extents are the caller's to copy and release
     cdef size_t run_count
     cdef size_t run_capacity
@@ -205,6 +207,8 @@ cdef class Log:
     # Frees an extent's further pieces and zeroes it; the runs stay.
     cdef int forget(self, Extent *extent) except -1
     cdef int sync(self, log_done done, void *arg) except -1
+    # The same for what recover() has found, which a process that was killed need not have synced.
+    cdef int sync_found(self, log_done done, void *arg) except -1
     # The monotonic time of the next sync, or 0 when nothing waits for one.
     cdef int64_t tick(self, int64_t now) except -1
     cdef int write_snapshot(self, bytes snapshot, log_done done, void *arg) except -1
