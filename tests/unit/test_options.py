@@ -48,7 +48,7 @@ NSQ_FLAGS = [
 # fmt: on
 OUR_FLAGS = ["log-format", "workers", "move-sessions", "max-input-bytes", "memory-bytes"]
 OUR_FLAGS += ["debug-remote", "durability", "retention-time", "retention-bytes"]
-OUR_FLAGS += ["min-free-disk"]
+OUR_FLAGS += ["min-free-disk", "max-topics"]
 
 
 def start(*argv: str) -> NsqdOptions:
