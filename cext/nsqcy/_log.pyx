@@ -594,6 +594,7 @@ cdef class Log:
         header.first_seq = first_seq
         header.created = time.time_ns()
         memcpy(header.log_id, PyBytes_AS_STRING(self.log_id), 16)
+        memcpy(segment.log_id, header.log_id, 16)
         header.crc = segment_header_crc(header)
         self._current = segment
         self._directory_dirty = True
@@ -788,6 +789,19 @@ cdef class Log:
                 self._sync_file(segment, whole)
             segment = segment.previous
         return 0
+
+    cdef int sync_found(self, log_done done, void *arg) except -1:
+        cdef Task *whole = self._task(TASK_WHOLE, NULL, NULL)
+        cdef Segment *segment = self._first
+        whole.done = done
+        whole.arg = arg
+        whole.parts = 1           # held until all parts are submitted
+        while segment is not NULL:
+            if segment.state == SEGMENT_CLOSED and segment.synced < segment.end:
+                self._sync_file(segment, whole)
+            segment = segment.next
+        self._sync_directory(whole)
+        return self._part_end(whole, 0)
 
     cdef int commit(self) except -1:
         if self._commits > self._commits_done or self._durable == 0:
@@ -1039,6 +1053,8 @@ cdef class Log:
         # last.
         for name in sorted((n for n in names if _SEGMENT.fullmatch(n)), reverse=True):
             self._recover_segment(name, into)
+            if int(name[:20]) == self.last_number:
+                into.open_end = not into.clean
         into.damages.sort()
         if "journal" in names:
             self._recover_journal(into)
@@ -1124,6 +1140,7 @@ cdef class Log:
             return None
         check_version(path, header.version)
         log_id = <bytes>header.log_id[:16]
+        memcpy(segment.log_id, header.log_id, 16)
         if into.log_id is None:
             into.log_id = log_id
         return log_id
@@ -1153,7 +1170,7 @@ cdef class Log:
         if footer is NULL:
             return False
         into.max_id = max(into.max_id, footer.max_id)
-        segment.end = segment.good = footer.data_end
+        segment.end = segment.good = segment.synced = footer.data_end
         segment.facts = footer[0]
         for i in range(footer.runs):
             into.add(&runs[i], segment, fd)

@@ -43,9 +43,11 @@ from nsqcy._heap cimport (
     heap_remove,
     heap_update,
 )
+from nsqcy._reads cimport ENDED, LARGEST_ANSWER, LogRead
 from nsqcy._store cimport record_body
 from nsqcy._topic cimport MEMORY, durability_of
 from nsqcy._wire cimport (
+    BY_REFERENCE,
     ERROR,
     FIN_LINE,
     FRAME_HEADER,
@@ -57,6 +59,7 @@ from nsqcy._wire cimport (
     parse_number,
     split_line,
 )
+from nsqcy._reads import COLUMN_NAMES as _COLUMN_NAMES
 from nsqcy.errors import ClientError
 from nsqcy.names import quote
 
@@ -84,6 +87,7 @@ cdef enum:
 
 cdef int64_t FAVOUR = 2 * SECOND                # of silence, for who is read beyond the budget
 cdef int64_t PEER_TIMEOUT = 5 * SECOND          # how long a publish waits for a dead worker
+cdef int64_t PLACED_HEARD = 100 * MILLISECOND   # until all know who owns a new topic, amply
 
 cdef enum:
     KEPT_FREELY = 65536         # unfinished input of one session that the worker's budget allows
@@ -92,7 +96,10 @@ cdef enum:
     SECRET_MOST = 65536         # bytes of a secret that a server is asked about
     HELLO_TEXT = 512            # characters of a text about a client that its far end is told
     OK_FRAME = 10               # bytes of it
-    WORDS = 4                   # of a line: the name and as many parameters as any command has
+    WORDS = 4                   # of a line: the name and as many parameters as NSQ's commands have
+    LOG_WORDS = 7               # the same of the LOG_ commands
+    LOG_WAIT_MOST = 60000       # ms
+    RELAYED_LEAST = 65536       # bytes of an answer from which on it is not put together first
     PUB_NAME = 4                # bytes of "PUB" and its space
     LINE_STEP = 256             # bytes taken to go on with a line of unknown length
     NO_ROOM = -2                # as an owner: the topic is not there and may not be made
@@ -103,6 +110,9 @@ cdef const char *MPUB = b"MPUB"
 cdef const char *DPUB = b"DPUB"
 cdef const char *SUB = b"SUB"
 cdef const char *AUTH = b"AUTH"
+cdef const char *LOG_META = b"LOG_META"
+cdef const char *LOG_SEEK = b"LOG_SEEK"
+cdef const char *LOG_FETCH = b"LOG_FETCH"
 cdef const char *SILENT = b""           # of a ticket whose answer the client does not see
 
 
@@ -163,6 +173,11 @@ cdef inline bint word_is(const Word *word, const char *text, size_t length) noex
 
 cdef inline bytes word_bytes(const Word *word):
     return PyBytes_FromStringAndSize(<const char *>word.at, word.length)
+
+
+cdef inline bint is_refusal(bytes error):
+    """Whether a client goes on after it."""
+    return error.startswith(b"E_LOG_")
 
 
 @cython.no_gc_clear      # __dealloc__ needs the home
@@ -481,6 +496,8 @@ cdef class Session(Consumer):
             return self.identify(used, rest, left)
         if word_is(name, b"AUTH", 4):
             return self.auth(count, used, rest, left)
+        if self.topic_log and name.length > 4 and memcmp(name.at, b"LOG_", 4) == 0:
+            return self.log_command(line, used[0])
         return self.fatal(b"E_INVALID invalid command " + word_bytes(name))
 
     # -- answers --
@@ -599,17 +616,20 @@ cdef class Session(Consumer):
             if ticket.text != NULL:
                 text = <bytes>ticket.text
                 drop_answer(&ticket)
-            if ticket.state == FAILED:
+            if ticket.state == FAILED or ticket.state == REFUSED:
                 self.put_frame(ERROR, text, len(text))
-                if self.lenient:
+                if self.lenient or ticket.state == REFUSED:
                     continue
                 self.drop_tickets()
                 self.stop()
                 return 0
-            if ticket.command == SILENT:
+            if ticket.command == SILENT or ticket.state == RELAYED:
                 continue
             if text is None:
                 self.put_frame(RESPONSE, b"OK", 2)
+            elif len(text) >= BY_REFERENCE and self.relaying is None:
+                self.output.put_whole(RESPONSE, text)
+                self.touch_dirty()
             else:
                 self.put_frame(RESPONSE, text, len(text))
         if self.blocked and (self.ticket_count == 0 or self.can_pipeline()):
@@ -1220,6 +1240,7 @@ cdef class Session(Consumer):
         self.sample_rate = identity.sample_rate
         self.output_buffer_size = identity.output_buffer_size
         self.output_buffer_timeout = identity.output_buffer_timeout
+        self.topic_log = identity.topic_log
         self.heartbeat_interval = 0 if self.remote else identity.heartbeat_interval
         self.next_heartbeat = self.home.agenda.now + self.heartbeat_interval
         if identity.durability:
@@ -1331,8 +1352,8 @@ cdef class Session(Consumer):
         return self.home.agenda.now < self.may_publish_until
 
     cdef Parsed authorize(self, const char *command, bytes topic, bytes channel) except RAISED:
-        """Whether the client may do this: NEXT. The names are valid; no channel: a publish to the
-        topic that was taken."""
+        """Whether the client may do this: NEXT. The names are valid; an empty channel: a publish to
+        the topic that was taken; None: reading its log."""
         if self.auth_asked:
             return BLOCKED
         if self.authorization is None:
@@ -1340,12 +1361,207 @@ cdef class Session(Consumer):
         if self.home.agenda.now >= self.auth_expires:
             self.ask_auth()
             return BLOCKED
-        if not self.authorization.permits(topic.decode(), channel.decode()):
+        if channel is None:
+            permitted = self.authorization.permits_log(topic.decode())
+        else:
+            permitted = self.authorization.permits(topic.decode(), channel.decode())
+        if not permitted:
             return self.fatal(b'E_UNAUTHORIZED AUTH failed for %s on "%s" "%s"' % (
-                <bytes>command, topic, channel))
-        if not channel:
+                <bytes>command, topic, channel or b""))
+        if channel == b"":
             self.may_publish_until = self.auth_expires
         return NEXT
+
+    # -- logs of topics --
+
+    cdef Parsed log_command(self, const uint8_t *line, size_t n) except RAISED:
+        """A command about the log of a topic (docs/PROTOCOL.md). It is answered before the next one
+        is looked at."""
+        cdef Word words[LOG_WORDS]
+        cdef const char *command
+        cdef int count
+        cdef int needed
+        cdef int owner = -1
+        cdef size_t length = n - 1
+        cdef bytes key
+        cdef Topic topic
+        cdef Parsed parsed
+        if length and line[length - 1] == 13:
+            length -= 1
+        count = split_line(line, length, words, LOG_WORDS)
+        if word_is(words, LOG_META, 8):
+            command = LOG_META
+            needed = 2
+        elif word_is(words, LOG_SEEK, 8):
+            command = LOG_SEEK
+            needed = 4
+        elif word_is(words, LOG_FETCH, 9):
+            command = LOG_FETCH
+            needed = 7
+        else:
+            return self.fatal(b"E_INVALID invalid command " + word_bytes(words))
+        if count < needed:
+            return self.fatal(b"E_INVALID %s insufficient number of parameters" % command)
+        if not name_is_valid(words[1].at, words[1].length):
+            return self.bad_name(b"E_BAD_TOPIC %s topic name" % command, &words[1])
+        key = word_bytes(&words[1])
+        if self.guarded:
+            parsed = self.authorize(command, key, None)
+            if parsed != NEXT:
+                return parsed
+        parsed = self.find_log_owner(command, key, &owner)
+        if owner < 0:
+            return parsed
+        if owner != self.home.index:
+            if command == LOG_FETCH and self.movable and self.is_light(owner):
+                return self.move_to(owner)
+            return self.forward_log(owner, command, line, n)
+        if self.log_unsent:
+            # The client has not taken the answer to the one before yet.
+            return BLOCKED
+        topic = self.home.shard.find(key)
+        if topic is None or topic.log is None:
+            return self.refuse_log(b"E_LOG_NO_TOPIC")
+        if command == LOG_META:
+            return self.log_meta(topic, words, count)
+        if command == LOG_SEEK:
+            return self.log_seek(topic, words)
+        return self.log_fetch(topic, words)
+
+    cdef Parsed find_log_owner(self, const char *command, bytes key, int *owner) except RAISED:
+        """Which worker owns a topic, which is not made. Without one: what is to be done."""
+        owner[0] = self.home.owner_of(key)
+        if owner[0] >= 0:
+            self.log_due = 0
+            self.log_waited = False
+            if owner[0] != self.home.index and not self.home.is_up(owner[0]):
+                owner[0] = -1
+                self.home.wait_for_peer(self)
+                return BLOCKED
+            return NEXT
+        # That it was just placed may not have been heard of here.
+        if not self.log_waited:
+            if self.log_due == 0:
+                self.log_due = self.home.agenda.now + PLACED_HEARD
+                self.set_timer()
+            return BLOCKED
+        self.log_waited = False
+        return self.refuse_log(b"E_LOG_NO_TOPIC")
+
+    cdef Parsed forward_log(self, int owner, const char *command, const uint8_t *line,
+                            size_t n) except RAISED:
+        """Have the owner of the topic execute it."""
+        cdef Leg leg = self.leg_to(owner)
+        self.line_owner = -1
+        leg.expected.append(self.take_ticket(command, n))
+        leg.send(line, n)
+        return NEXT
+
+    cdef Parsed refuse_log(self, bytes text) except RAISED:
+        """An error after which the session goes on. Nothing is outstanding."""
+        self.put_frame(ERROR, text, len(text))
+        return NEXT
+
+    cdef Parsed bad_number(self, const char *command, const char *what,
+                           const Word *word) except RAISED:
+        return self.fatal(b"E_INVALID %s could not parse %s %s" % (
+            <bytes>command, <bytes>what, word_bytes(word)))
+
+    cdef Parsed log_meta(self, Topic topic, Word *words, int count) except RAISED:
+        cdef uint64_t wait = 0
+        cdef uint64_t after = 0
+        cdef bytes answer
+        if count == 3:
+            return self.fatal(b"E_INVALID LOG_META insufficient number of parameters")
+        if count > 3:
+            if not parse_number(words[2].at, words[2].length, &wait):
+                return self.bad_number(LOG_META, b"wait", &words[2])
+            if not parse_number(words[3].at, words[3].length, &after):
+                return self.bad_number(LOG_META, b"sequence number", &words[3])
+        if wait > LOG_WAIT_MOST:
+            return self.fatal(
+                b"E_INVALID LOG_META wait %d out of range 0-%d" % (wait, LOG_WAIT_MOST))
+        if wait == 0 or topic.stable_seq() > after:
+            answer = topic.log_meta()
+            self.respond(answer, len(answer))
+            return NEXT
+        self.log_due = self.home.agenda.now + <int64_t>wait * MILLISECOND
+        self.set_timer()
+        return self.wait_for_log(topic.poll_log(self, self.take_ticket(LOG_META, 0), after))
+
+    cdef Parsed log_seek(self, Topic topic, Word *words) except RAISED:
+        cdef uint64_t time = 0
+        if not parse_number(words[3].at, words[3].length, &time):
+            return self.bad_number(LOG_SEEK, b"time", &words[3])
+        return self.wait_for_log(topic.seek_log(
+            self, self.take_ticket(LOG_SEEK, 0), word_bytes(&words[2]),
+            <int64_t>min(time, <uint64_t>NEVER)))
+
+    cdef Parsed log_fetch(self, Topic topic, Word *words) except RAISED:
+        cdef uint64_t start = 0
+        cdef uint64_t stop = 0
+        cdef uint64_t most = 0
+        cdef uint32_t columns = 0
+        if not parse_number(words[3].at, words[3].length, &start):
+            return self.bad_number(LOG_FETCH, b"sequence number", &words[3])
+        if not parse_number(words[4].at, words[4].length, &stop):
+            return self.bad_number(LOG_FETCH, b"sequence number", &words[4])
+        if not parse_number(words[5].at, words[5].length, &most):
+            return self.bad_number(LOG_FETCH, b"size", &words[5])
+        for name in word_bytes(&words[6]).split(b","):
+            if name not in _COLUMN_NAMES:
+                return self.fatal(b"E_INVALID LOG_FETCH unknown column " + name)
+            columns |= <uint32_t>_COLUMN_NAMES[name]
+        return self.wait_for_log(topic.fetch_log(
+            self, self.take_ticket(LOG_FETCH, 0), word_bytes(&words[2]), start, stop,
+            min(most, <uint64_t>LARGEST_ANSWER), columns))
+
+    cdef Parsed wait_for_log(self, found) except RAISED:
+        """What a topic says to the command whose ticket is the last one: a read, or an error."""
+        cdef LogRead read
+        self.line_owner = -1
+        if isinstance(found, LogRead):
+            read = found
+            if read.stage != ENDED:
+                self.log_read = read
+        else:
+            self.log_answered(self.ticket_base + self.ticket_count - 1, None, found)
+        return NEXT
+
+    cdef int log_answered(self, uint64_t ticket, bytes answer, bytes error) except -1:
+        self.log_read = None
+        self.log_due = 0
+        if error is not None:
+            return self.answer(ticket, REFUSED, error)
+        self.answer(ticket, ANSWERED, answer)
+        if not self.closed:
+            self.hold_answer(len(answer))
+        return 0
+
+    cdef int hold_answer(self, uint64_t n) except -1:
+        """The answer counts among those of the worker until it has left."""
+        self.log_unsent = n
+        self.log_sent_at = self.output.total_sent + self.output.pending()
+        self.home.shard.reserved += n
+        return 0
+
+    cdef int answer_left(self) except -1:
+        self.home.shard.reserved -= self.log_unsent
+        self.log_unsent = 0
+        if self.blocked:
+            self.wake()
+        return 0
+
+    cdef int log_wait_over(self) except -1:
+        """A command about a log has waited as long as it may."""
+        cdef Topic topic
+        self.log_due = 0
+        if self.log_read is not None:
+            topic = <Topic>self.log_read.window
+            return self.log_read.answer(topic.log_meta(), None)
+        self.log_waited = True
+        self.wake()
+        return 0
 
     # -- as a consumer --
 
@@ -1416,7 +1632,7 @@ cdef class Session(Consumer):
                 "remote_address", "client_id", "hostname", "user_agent", "topology_region",
                 "topology_zone", "msg_timeout", "asked_timeout", "sample_rate",
                 "heartbeat_interval", "output_buffer_size", "output_buffer_timeout", "durability",
-                "headers", "connected_at", "pub_counts")}
+                "headers", "topic_log", "connected_at", "pub_counts")}
         state["next_heartbeat"] = self.next_heartbeat
         state["last_command"] = self.last_command
         if self.authorization is not None:
@@ -1502,6 +1718,7 @@ cdef class Session(Consumer):
             "output_buffer_size": self.output_buffer_size,
             "output_buffer_timeout": self.output_buffer_timeout,
             "durability": self.durability,
+            "topic_log": self.topic_log,
             "headers": bool(self.headers),
             "connected_at": self.connected_at,
             "authed": bool(self.authed),
@@ -1541,6 +1758,7 @@ cdef class Session(Consumer):
         self.output_buffer_size = state["output_buffer_size"]
         self.output_buffer_timeout = state["output_buffer_timeout"]
         self.durability = state["durability"]
+        self.topic_log = state["topic_log"]
         self.headers = state["headers"]
         self.connected_at = state["connected_at"]
         return self.find_locality()
@@ -1576,6 +1794,8 @@ cdef class Session(Consumer):
                 due = min(due, self.stuck_since + self.heartbeat_interval)
         if self.waiting_since:
             due = min(due, self.waiting_since + PEER_TIMEOUT)
+        if self.log_due:
+            due = min(due, self.log_due)
         if self.home.favoured is self:
             due = min(due, self.home.favoured_at + FAVOUR)
         if due == NEVER:
@@ -1596,6 +1816,8 @@ cdef class Session(Consumer):
                 return self.close()
         if self.waiting_since and now >= self.waiting_since + PEER_TIMEOUT:
             self.peer_timed_out()
+        if self.log_due and now >= self.log_due:
+            self.log_wait_over()
         if self.home.favoured is self and now >= self.home.favoured_at + FAVOUR:
             # Others wait for what it holds.
             self.home.favoured_at = now
@@ -1664,14 +1886,16 @@ cdef class Session(Consumer):
             self.stuck_since = 0
             if self.stopping and self.ticket_count == 0:
                 return self.close()
-        if self.leg is not None and self.leg.unconsumed \
-                and self.output.pending() < OUTPUT_ENOUGH:
-            leg = self.leg
-            leg.stream.consumed(leg.unconsumed)
-            leg.unconsumed = 0
+        if self.leg is not None or self.relaying is not None:
+            leg = self.relaying if self.leg is None else self.leg
+            if leg.unconsumed and self.output.pending() < OUTPUT_ENOUGH:
+                leg.stream.consumed(leg.unconsumed)
+                leg.unconsumed = 0
         if self.crammed and not self.is_crammed():
             self.crammed = False
             self.wake()
+        if self.log_unsent and self.output.total_sent >= self.log_sent_at:
+            self.answer_left()
         if self.channel is not None:
             self.channel.check_ready(self)
         return 0
@@ -1712,6 +1936,11 @@ cdef class Session(Consumer):
             self.drop_kept()
         self.drop_tickets()
         self.output.clear()
+        if self.log_read is not None:
+            self.log_read.abandon(None)
+            self.log_read = None
+        if self.log_unsent:
+            self.answer_left()
         self.leave_legs()
         self.leg = self.relaying = None
         self.topic = None
@@ -1809,11 +2038,11 @@ cdef class Leg(StreamEnd):
                     break
                 self.frame_left = load_be32(self.header) - 4
                 self.frame_type = <int32_t>load_be32(self.header + 4)
-                if self.frame_type == MESSAGE:
+                if self.frame_type == MESSAGE or self.may_relay():
                     session.output.put(self.header, FRAME_HEADER)
                     session.relaying = self
             step = min(n, <size_t>self.frame_left)
-            if self.frame_type == MESSAGE:
+            if session.relaying is self:
                 session.output.put(data, step)
             else:
                 self.answer += data[:step]
@@ -1824,7 +2053,8 @@ cdef class Leg(StreamEnd):
                 self.header_have = 0
                 self.end_frame()
         session.touch_dirty()
-        if session.leg is not self:
+        if session.leg is not self and (
+                session.relaying is not self or session.output.pending() < OUTPUT_ENOUGH):
             self.stream.consumed(self.unconsumed)
             self.unconsumed = 0
         return 0
@@ -1848,6 +2078,15 @@ cdef class Leg(StreamEnd):
             at += OK_FRAME
         return at
 
+    cdef bint may_relay(self) noexcept:
+        """Whether the frame that begins is a large answer that can go straight on to the client: it
+        is its turn, and nothing else comes in between."""
+        cdef Session session = self.session
+        return (self.frame_type == RESPONSE and self.frame_left >= RELAYED_LEAST
+                and session.state == INIT and session.relaying is None
+                and self.expected_first < <size_t>len(self.expected)
+                and <uint64_t>self.expected[self.expected_first] == session.ticket_base)
+
     cdef uint64_t next_ticket(self) except? 0:
         """The ticket that the next answer is for."""
         cdef uint64_t ticket = self.expected[self.expected_first]
@@ -1861,12 +2100,15 @@ cdef class Leg(StreamEnd):
         cdef Session session = self.session
         cdef bytes answer
         cdef uint64_t ticket
-        if self.frame_type == MESSAGE:
-            session.message_count += 1
+        if session.relaying is self:
             session.relaying = None
             if session.aside is not None:
                 session.output.put(session.aside, len(session.aside))
                 session.aside = None
+            if self.frame_type == MESSAGE:
+                session.message_count += 1
+            else:
+                session.answer(self.next_ticket(), RELAYED, None)
             return 0
         answer = bytes(self.answer)
         self.answer = bytearray()
@@ -1876,7 +2118,7 @@ cdef class Leg(StreamEnd):
         elif self.expected_first < <size_t>len(self.expected):
             ticket = self.next_ticket()
             if self.frame_type == ERROR:
-                session.answer(ticket, FAILED, answer)
+                session.answer(ticket, REFUSED if is_refusal(answer) else FAILED, answer)
             else:
                 session.answer(ticket, ANSWERED, None if answer == b"OK" else answer)
         elif self.frame_type == ERROR:
