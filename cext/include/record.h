@@ -7,7 +7,7 @@
  *  24  i64 timestamp     wall clock, ns
  *  32  u32 body_length
  *  36  u16 ext_length    bytes of extensions, multiple of 8
- *  38  u16 attributes    RECORD_DELAYED, RECORD_COPY, RECORD_DAMAGED
+ *  38  u16 attributes    RECORD_DELAYED, RECORD_COPY, RECORD_PRODUCED, RECORD_DAMAGED
  *  40  extensions        each: u16 type, u16 length, u32 0, value padded to 8
  *      body
  *      zero padding to 8
@@ -29,10 +29,13 @@
 #define RECORD_SMALLEST 48
 #define RECORD_DELAYED 1
 #define RECORD_COPY 2            /* of a record of an old run: it is in a survivor run */
+#define RECORD_PRODUCED 8       /* it belongs to a chunk of a producer */
 #define RECORD_DAMAGED 0x8000   /* only ever in memory: set by a read that could not verify it */
 
 #define RECORD_EXT_DELAY 1      /* value: i64 nanoseconds */
 #define RECORD_EXT_DELAY_SIZE 16
+#define RECORD_EXT_PRODUCED 3   /* value: struct Produced */
+#define RECORD_EXT_PRODUCED_SIZE 48
 
 struct __attribute__((packed, aligned(8))) Record {
     uint32_t length;
@@ -65,29 +68,60 @@ static inline uint8_t *record_body(const struct Record *r) {
     return (uint8_t *)r + RECORD_HEADER + r->ext_length;
 }
 
-/* The delay in nanoseconds; 0 if the record carries none. */
-static inline int64_t record_delay(const struct Record *r) {
+/* Which message of which chunk of which producer a record is. */
+struct __attribute__((packed, aligned(8))) Produced {
+    uint64_t producer;       /* of its name: the first 8 bytes of the BLAKE2b digest */
+    uint64_t epoch;
+    uint64_t chunk;
+    uint32_t part;
+    uint32_t index;          /* of the message in the chunk */
+    uint32_t count;          /* messages of the chunk */
+    uint32_t reserved;
+};
+typedef struct Produced Produced;
+
+_Static_assert(8 + sizeof(struct Produced) == RECORD_EXT_PRODUCED_SIZE, "produced");
+
+/* The value of the extension of that type, if its length is `length`; NULL if there is none. */
+static inline const uint8_t *record_extension(const struct Record *r, uint16_t wanted,
+                                              uint16_t length) {
     const uint8_t *at = (const uint8_t *)r + RECORD_HEADER;
     uint32_t left = r->ext_length;
-    if (!(r->attributes & RECORD_DELAYED))
-        return 0;
     while (left >= 8) {
-        uint16_t type, length;
+        uint16_t type, has;
         uint32_t size;
         memcpy(&type, at, 2);
-        memcpy(&length, at + 2, 2);
-        size = (8 + (uint32_t)length + 7) & ~7u;
+        memcpy(&has, at + 2, 2);
+        size = (8 + (uint32_t)has + 7) & ~7u;
         if (size > left)
-            return 0;
-        if (type == RECORD_EXT_DELAY && length == 8) {
-            int64_t delay;
-            memcpy(&delay, at + 8, 8);
-            return delay;
-        }
+            return NULL;
+        if (type == wanted && has == length)
+            return at + 8;
         at += size;
         left -= size;
     }
-    return 0;
+    return NULL;
+}
+
+/* The delay in nanoseconds; 0 if the record carries none. */
+static inline int64_t record_delay(const struct Record *r) {
+    const uint8_t *at;
+    int64_t delay;
+    if (!(r->attributes & RECORD_DELAYED)
+            || !(at = record_extension(r, RECORD_EXT_DELAY, sizeof delay)))
+        return 0;
+    memcpy(&delay, at, sizeof delay);
+    return delay;
+}
+
+/* Whether the record belongs to a chunk, and to which. */
+static inline int record_produced(const struct Record *r, struct Produced *into) {
+    const uint8_t *at;
+    if (!(r->attributes & RECORD_PRODUCED)
+            || !(at = record_extension(r, RECORD_EXT_PRODUCED, sizeof *into)))
+        return 0;
+    memcpy(into, at, sizeof *into);
+    return into->index < into->count;
 }
 
 /* Whether `ptr` can be the start of a record that ends within `available` bytes: the header only,

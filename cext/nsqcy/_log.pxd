@@ -16,6 +16,7 @@ cdef extern from "segment.h" nogil:
     enum:
         RUN_SURVIVORS
         RUN_HAS_DELAYED
+        RUN_HAS_PRODUCED
 
     struct SegmentRun:
         uint64_t first_seq
@@ -208,8 +209,11 @@ cdef class Log:
     # The monotonic time of the next sync, or 0 when nothing waits for one.
     cdef int64_t tick(self, int64_t now) except -1
     cdef int write_snapshot(self, bytes snapshot, log_done done, void *arg) except -1
-    # 1 when appended; 0 when there is no sound journal to append to: write a snapshot first.
-    cdef int append_delta(self, bytes delta) except -1
+    # 1 when appended; 0 when there is no sound journal to append to: write a snapshot first. done is
+    # called when it is written.
+    cdef int append_delta(self, bytes delta, log_done done, void *arg) except -1
+    # Have what recover() has found in segments without a footer survive a power loss.
+    cdef int sync_recovered(self) except -1
     cdef int close(self, log_done done, void *arg) except -1
     cdef int delete(self, log_done done, void *arg) except -1
 

@@ -847,7 +847,7 @@ cdef class Log:
         whole.parts -= 1
         return 0
 
-    cdef int append_delta(self, bytes delta) except -1:
+    cdef int append_delta(self, bytes delta, log_done done, void *arg) except -1:
         cdef size_t n = sizeof(JournalEntry) + len(delta)
         cdef Task *task
         if self.closed:
@@ -855,6 +855,8 @@ cdef class Log:
         if self._journal is NULL:
             return 0
         task = self._journal_task(TASK_DELTA, NULL)
+        task.done = done
+        task.arg = arg
         task.owned = <uint8_t *>malloc(n)
         if task.owned is NULL:
             self._task_end(task)
@@ -955,6 +957,14 @@ cdef class Log:
         if into.log_id is not None:
             self.log_id = into.log_id
         return into
+
+    cdef int sync_recovered(self) except -1:
+        cdef Segment *segment = self._last
+        while segment is not NULL:
+            if segment.synced < segment.end:
+                self._sync_file(segment, NULL)
+            segment = segment.previous
+        return self._sync_directory(NULL)
 
     cdef int _open_now(self, bytes path) except -1:
         cdef IoCalls *calls = self.io.calls
@@ -1058,7 +1068,7 @@ cdef class Log:
         if footer is NULL:
             return False
         into.max_id = max(into.max_id, footer.max_id)
-        segment.end = segment.good = footer.data_end
+        segment.end = segment.good = segment.synced = footer.data_end
         for i in range(footer.runs):
             into.add(&runs[i], segment, fd)
         return True

@@ -54,6 +54,7 @@ ctypedef struct Place:
     uint64_t offset
     Block *block
     bint has_delayed
+    bint has_produced
 
 
 cdef class Topic(Window):
@@ -73,6 +74,10 @@ cdef class Topic(Window):
     cdef int64_t retention_time         # ns; 0: no limit of time
     cdef uint64_t retention_bytes       # 0: no limit of size
     cdef bint retains                   # the log keeps what every channel is done with
+    cdef object named                   # nsqcy.named_cursors.NamedCursors
+    cdef uint64_t held_bytes            # kept for named cursors alone: between `kept` and `outdated`
+    cdef object producers               # nsqcy.producers.Producers; None: nobody sends chunks
+    cdef bint has_untold                # chunks that the journal does not know: `untold` is watched
     cdef Durability promised            # to every publisher
     cdef Durability gate                # what records wait for now: more, if some publisher asked
     cdef uint64_t journalled            # activity() when it was written
@@ -108,6 +113,12 @@ cdef class Topic(Window):
     cdef bint drops(self) noexcept
     cdef int set_delay(self, Record *record, int64_t delay) except -1
     cdef int published(self, uint32_t count, uint64_t body_bytes) except -1
+    cdef bint publish_once(self, object name, const uint8_t *batch, uint32_t count,
+                           Durability least, uint32_t *added) except -1
+    cdef int new_chunk(self, object name, const uint8_t *batch, uint32_t count,
+                       tuple wanted) except -1
+    cdef int keep_untold(self) except -1
+    cdef int journal_told(self) except -1
     cdef int promise(self, Waiter waiter, uint64_t ticket) except -1
     cdef str refusal(self, Durability least)
     cdef int fan_out(self) except -1
@@ -142,6 +153,14 @@ cdef class Topic(Window):
     cdef int journal_channel(self, kind, Channel channel) except -1
     cdef bint is_kept(self) noexcept
     cdef int retain(self) except -1
+    cdef int update_retains(self) except -1
+    cdef void keep_all(self) noexcept
+    cdef uint64_t held_seq(self) except? 0
+    cdef int let_go(self) except -1
+    cdef void move_past(self, Cursor *keeper, Block *block) noexcept
+    cdef int expire_cursors(self) except -1
+    cdef int journal_cursor(self, cursor, bint deleted, done) except -1
+    cdef int write_snapshot(self, done) except -1
     cdef void date_blocks(self) noexcept
     cdef int write_down(self) except -1
     cdef bint is_outdated(self, Block *block, uint64_t held) noexcept
@@ -162,6 +181,10 @@ cdef class Topic(Window):
     cdef int restore_entries(self, Channel channel, bytes entries) except -1
     cdef bint is_whole(self, found, state) except -1
     cdef int restore_delayed(self, bytes entries) except -1
+    cdef bint load_now(self, Block *block) except -1
+    cdef uint64_t first_untold(self, Recovered found, uint64_t seq) noexcept
+    cdef int restore_produced(self, state, uint64_t seq) except -1
+    cdef int find_produced(self, Block *block, uint64_t seq) except -1
     cdef int restore_new_delays(self, uint64_t seq, bint fanned_out) except -1
     cdef int release_unneeded(self) except -1
     cdef int write_part(self, Block *block, uint32_t start, uint32_t end, uint64_t first_seq,
@@ -193,6 +216,8 @@ cdef class Shard:
     cdef readonly str health                # "OK" or "NOK - reason"
     cdef readonly int64_t health_at         # wall clock, ns
     cdef readonly str refused               # why nothing may be written; None: it may
+    cdef public uint64_t log_hold_max_bytes # that named cursors keep of a topic
+    cdef public int64_t log_cursor_expiry   # ns without use after which one is gone
 
     cdef Topic find(self, bytes key)
     cdef Topic find_or_create(self, bytes key)

@@ -1,0 +1,284 @@
+"""What producers have published to a topic, so that a chunk that is sent again is published once.
+
+A chunk is a batch of messages named by producer, epoch, part and number; in a part numbers ascend.
+Owns what is remembered of chunks, and for how long. Knows no record and no disk: a topic tells it of
+attempts, and what became of them.
+
+    attempted ──► published (waits) ──► accepted, when all its records are visible
+                        │
+                        └──► undone: what was visible by then is accepted, the rest is missing
+
+A chunk with missing messages, which a crash may leave as well, is completed by being sent again.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import NamedTuple
+
+from nsqcy.errors import NsqError
+from nsqcy.journal import EpochState, pack_part, unpack_parts
+
+HOUR = 3600 * 1_000_000_000
+
+PRODUCERS_MOST = 1000  # of a topic; the one that was used longest ago is forgotten first
+EPOCHS_MOST = 64  # of a producer; likewise
+PARTS_MOST = 10_000  # of an epoch; more are refused
+PARTS_OF_TOPIC = 100_000  # beyond them whole epochs are forgotten, those used longest ago first
+EXPIRY = 24 * HOUR  # since the last use of an epoch
+
+Ranges = tuple[tuple[int, int], ...]  # [first, end) of a chunk's messages, by their place in it
+
+
+class ChunkError(NsqError):
+    """A chunk cannot be taken; the text says why."""
+
+
+class ChunkName(NamedTuple):
+    """What a chunk is known by."""
+
+    producer: int  # producer_id() of its name
+    epoch: int
+    part: int
+    chunk: int
+
+
+class Attempt(NamedTuple):
+    """A chunk, or what was missing of it, is among the records of the topic, from `first_seq` on."""
+
+    name: ChunkName
+    first_seq: int
+    wanted: Ranges
+    end_seq: int
+
+
+@dataclass(slots=True)
+class Epoch:
+    """The parts of an epoch: each with its highest chunk, and what is missing of that."""
+
+    used: int  # wall clock, ns
+    chunks: dict[int, int] = field(default_factory=dict)
+    missing: dict[int, Ranges] = field(default_factory=dict)
+    packed: bytes | None = None  # the parts, as the journal has them; None: they have changed
+
+    def pack(self) -> bytes:
+        if self.packed is None:
+            self.packed = b"".join(
+                pack_part(part, chunk, self.missing.get(part, ()))
+                for part, chunk in self.chunks.items()
+            )
+        return self.packed
+
+
+def producer_id(name: bytes) -> int:
+    """What stands for a producer's name in records and in the journal."""
+    return int.from_bytes(blake2b(name, digest_size=8).digest(), "little")
+
+
+def length(ranges: Ranges) -> int:
+    """How many messages that is."""
+    return sum(end - first for first, end in ranges)
+
+
+def without_first(ranges: Ranges, count: int) -> Ranges:
+    """The ranges without their first `count` messages."""
+    left = []
+    for first, end in ranges:
+        gone = min(count, end - first)
+        count -= gone
+        if first + gone < end:
+            left.append((first + gone, end))
+    return tuple(left)
+
+
+def complement(found: Iterable[tuple[int, int]], count: int) -> Ranges:
+    """What of [0, count) is in none of the ranges."""
+    left = []
+    at = 0
+    for first, end in sorted(found):
+        if first > at:
+            left.append((at, first))
+        at = max(at, end)
+    if at < count:
+        left.append((at, count))
+    return tuple(left)
+
+
+class Producers:
+    """The chunks of one topic."""
+
+    def __init__(self) -> None:
+        # Both in the order of last use.
+        self._producers: OrderedDict[int, OrderedDict[int, Epoch]] = OrderedDict()
+        self._parts = 0
+        self._waiting: deque[Attempt] = deque()  # in the order of seqs
+        self._highest: dict[tuple[int, int, int], tuple[int, int]] = {}  # of those: chunk, attempts
+        self._found: dict[tuple[int, int, int], tuple[int, int, list[tuple[int, int]]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._producers or self._waiting)
+
+    # ---- publishing ----
+
+    def wanted(self, name: ChunkName, count: int, visible_seq: int, now: int) -> Ranges | None:
+        """What of a chunk of `count` messages is to be published now; () if all of it is accepted.
+        None: an attempt is under way, whose outcome is the chunk's. Records before `visible_seq`
+        are visible; `now` is the wall clock, ns."""
+        self.settle(visible_seq)
+        self._expire(now)
+        waiting = self._highest.get(name[:3])
+        if waiting is not None and name.chunk <= waiting[0]:
+            return None
+        epoch = self._use(name, now)
+        highest = epoch.chunks.get(name.part)
+        if highest is None or name.chunk > highest:
+            if highest is None:
+                self._make_room(name, epoch)
+            return ((0, count),)
+        if name.chunk < highest:
+            return ()
+        missing = epoch.missing.get(name.part, ())
+        if missing and missing[-1][1] > count:
+            raise ChunkError(
+                f"chunk {name.chunk} had at least {missing[-1][1]} messages, not {count}"
+            )
+        return missing
+
+    def published(self, name: ChunkName, first_seq: int, wanted: Ranges) -> None:
+        """What was wanted was appended, from `first_seq` on."""
+        end = first_seq + length(wanted)
+        self._waiting.append(Attempt(name, first_seq, wanted, end))
+        _, attempts = self._highest.get(name[:3], (0, 0))
+        self._highest[name[:3]] = (name.chunk, attempts + 1)
+
+    def settle(self, visible_seq: int) -> None:
+        """Attempts whose records are all visible are accepted."""
+        while self._waiting and self._waiting[0].end_seq <= visible_seq:
+            attempt = self._waiting.popleft()
+            self._ended(attempt.name)
+            self._accept(attempt.name, ())
+
+    def undo(self, visible_seq: int) -> None:
+        """The records from `visible_seq` on are taken back."""
+        self.settle(visible_seq)
+        for attempt in self._waiting:
+            self._ended(attempt.name)
+            if attempt.first_seq < visible_seq:
+                visible = visible_seq - attempt.first_seq
+                self._accept(attempt.name, without_first(attempt.wanted, visible))
+        self._waiting.clear()
+
+    def _ended(self, name: ChunkName) -> None:
+        chunk, attempts = self._highest[name[:3]]
+        if attempts == 1:
+            del self._highest[name[:3]]
+        else:
+            self._highest[name[:3]] = (chunk, attempts - 1)
+
+    def _accept(self, name: ChunkName, missing: Ranges) -> None:
+        # It is as old as its use: wanted() has made it the youngest.
+        epoch = self._epoch(name, 0)
+        if name.part not in epoch.chunks:
+            self._parts += 1
+        epoch.chunks[name.part] = name.chunk
+        epoch.packed = None
+        if missing:
+            epoch.missing[name.part] = missing
+        else:
+            epoch.missing.pop(name.part, None)
+
+    # ---- how much is remembered, and how long ----
+
+    def _epoch(self, name: ChunkName, used: int) -> Epoch:
+        epochs = self._producers.setdefault(name.producer, OrderedDict())
+        epoch = epochs.get(name.epoch)
+        if epoch is None:
+            epoch = epochs[name.epoch] = Epoch(used)
+        return epoch
+
+    def _use(self, name: ChunkName, now: int) -> Epoch:
+        epoch = self._epoch(name, now)
+        epoch.used = now
+        self._producers.move_to_end(name.producer)
+        epochs = self._producers[name.producer]
+        epochs.move_to_end(name.epoch)
+        while len(epochs) > EPOCHS_MOST:
+            self._forget_epoch(name.producer)
+        while len(self._producers) > PRODUCERS_MOST:
+            self._forget_epoch(next(iter(self._producers)))
+        return epoch
+
+    def _make_room(self, name: ChunkName, epoch: Epoch) -> None:
+        """For a part that is not known yet."""
+        if len(epoch.chunks) >= PARTS_MOST:
+            raise ChunkError(f"epoch {name.epoch} has more than {PARTS_MOST} parts")
+        while self._parts >= PARTS_OF_TOPIC:
+            self._forget_epoch(next(iter(self._producers)))
+
+    def _expire(self, now: int) -> None:
+        while self._producers:
+            producer, epochs = next(iter(self._producers.items()))
+            if next(iter(epochs.values())).used > now - EXPIRY:
+                break
+            self._forget_epoch(producer)
+
+    def expire(self, now: int) -> bool:
+        """Forget what has not been used for long; whether there was something."""
+        parts, producers = self._parts, len(self._producers)
+        self._expire(now)
+        return (parts, producers) != (self._parts, len(self._producers))
+
+    def _forget_epoch(self, producer: int) -> None:
+        """The one of a producer that was used longest ago."""
+        epochs = self._producers[producer]
+        _, epoch = epochs.popitem(last=False)
+        self._parts -= len(epoch.chunks)
+        if not epochs:
+            del self._producers[producer]
+
+    # ---- over a restart ----
+
+    def unspoken(self, visible_seq: int) -> int:
+        """The seq up to which state() speaks, where what is before `visible_seq` is visible: the
+        chunks that it does not know lie behind."""
+        self.settle(visible_seq)
+        return min(visible_seq, self._waiting[0].first_seq) if self._waiting else visible_seq
+
+    def state(self) -> tuple[EpochState, ...]:
+        """What is accepted, those used longest ago first."""
+        return tuple(
+            EpochState(producer, number, epoch.used, epoch.pack())
+            for producer, epochs in self._producers.items()
+            for number, epoch in epochs.items()
+            if epoch.chunks
+        )
+
+    def restore(self, epochs: Iterable[EpochState]) -> None:
+        for each in epochs:
+            for part, chunk, missing in unpack_parts(each.parts):
+                name = ChunkName(each.producer, each.epoch, part, chunk)
+                self._epoch(name, each.used)
+                self._accept(name, missing)
+
+    def found(self, name: ChunkName, first: int, end: int, count: int) -> None:
+        """Records of messages [first, end) of a chunk of `count` are in the log, behind what the
+        state speaks of. Call found_all() when there are no more."""
+        before = self._found.get(name[:3])
+        if before is None or before[0] < name.chunk:
+            self._found[name[:3]] = (name.chunk, count, [(first, end)])
+        elif before[0] == name.chunk:
+            before[2].append((first, end))
+
+    def found_all(self, now: int) -> None:
+        for (producer, number, part), (chunk, count, ranges) in self._found.items():
+            name = ChunkName(producer, number, part, chunk)
+            epoch = self._use(name, now)
+            known = epoch.chunks.get(part, -1)
+            if chunk < known:
+                continue
+            if chunk == known:
+                # A part of it was there before.
+                ranges = [*ranges, *complement(epoch.missing.get(part, ()), count)]
+            self._accept(name, complement(ranges, count))
+        self._found.clear()
