@@ -1,5 +1,6 @@
 """The core of one worker in this process: a fake clock, no sockets, real files."""
 
+import json
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -100,7 +101,7 @@ class Client:
         self.heard: list[tuple[int, bytes]] = []
         core.clients.append(self)
         wanted = {"heartbeat_interval": 10**9, **identity}
-        text = repr(wanted).replace("'", '"').encode()
+        text = json.dumps(wanted).encode()
         self.send(b"  V2IDENTIFY\n", struct.pack(">i", len(text)), text)
         assert self.answer() == (RESPONSE, b"OK")
 

@@ -49,6 +49,7 @@ cdef enum TicketState:
     WAITING = 0
     ANSWERED = 1                # text NULL: OK
     FAILED = 2                  # text: the error; the session ends with it
+    REFUSED = 3                 # text: the error; the session goes on
 
 
 cdef class Transport:
@@ -142,6 +143,9 @@ cdef class Session(Consumer):
     cdef Leg relaying               # a message frame of it is half written
     cdef bytearray aside            # frames that wait for the end of that one
     cdef readonly Durability durability     # of its publishes, at least
+    cdef readonly bint topic_log    # its client knows the LOG_ commands
+    cdef int64_t log_due            # when one of them that waits is to be looked at again; 0: none
+    cdef bint log_waited            # it was
     cdef Topic topic                # the one published to last
     cdef bytes topic_key
     cdef int topic_owner            # -1: not known yet
@@ -209,6 +213,12 @@ cdef class Session(Consumer):
     cdef bint can_pipeline(self) noexcept
     cdef bint may_join(self, int owner) noexcept
     cdef int publish_done(self, uint64_t number, str error) except -1
+    cdef Parsed log_command(self, const uint8_t *line, size_t n) except RAISED
+    cdef Parsed find_log_owner(self, const char *command, bytes key, int *owner) except RAISED
+    cdef Parsed forward_log(self, int owner, const char *command, const uint8_t *line,
+                            size_t n) except RAISED
+    cdef Parsed refuse_log(self, bytes text) except RAISED
+    cdef Parsed log_meta(self, Topic topic, Word *words, int count) except RAISED
     cdef Parsed pub(self, Word *words, int count, const uint8_t *line, size_t *used,
                     const uint8_t *rest, size_t left) except RAISED
     cdef Parsed dpub(self, Word *words, int count, const uint8_t *line, size_t *used,

@@ -77,6 +77,7 @@ cdef enum:
 
 cdef int64_t FAVOUR = 2 * SECOND                # of silence, for who is read beyond the budget
 cdef int64_t PEER_TIMEOUT = 5 * SECOND          # how long a publish waits for a dead worker
+cdef int64_t PLACED_HEARD = 100 * MILLISECOND   # until all know who owns a new topic, amply
 
 cdef enum:
     KEPT_FREELY = 65536         # unfinished input of one session that the worker's budget allows
@@ -85,7 +86,8 @@ cdef enum:
     SECRET_MOST = 65536         # bytes of a secret that a server is asked about
     HELLO_TEXT = 512            # characters of a text about a client that its far end is told
     OK_FRAME = 10               # bytes of it
-    WORDS = 4                   # of a line: the name and as many parameters as any command has
+    WORDS = 4                   # of a line: the name and as many parameters as NSQ's commands have
+    LOG_WORDS = 7               # the same of the LOG_ commands
     PUB_NAME = 4                # bytes of "PUB" and its space
     LINE_STEP = 256             # bytes taken to go on with a line of unknown length
 
@@ -95,6 +97,7 @@ cdef const char *MPUB = b"MPUB"
 cdef const char *DPUB = b"DPUB"
 cdef const char *SUB = b"SUB"
 cdef const char *AUTH = b"AUTH"
+cdef const char *LOG_META = b"LOG_META"
 cdef const char *SILENT = b""           # of a ticket whose answer the client does not see
 
 
@@ -155,6 +158,11 @@ cdef inline bint word_is(const Word *word, const char *text, size_t length) noex
 
 cdef inline bytes word_bytes(const Word *word):
     return PyBytes_FromStringAndSize(<const char *>word.at, word.length)
+
+
+cdef inline bint is_refusal(bytes error):
+    """Whether a client goes on after it."""
+    return error.startswith(b"E_LOG_")
 
 
 @cython.no_gc_clear      # __dealloc__ needs the home
@@ -473,6 +481,8 @@ cdef class Session(Consumer):
             return self.identify(used, rest, left)
         if word_is(name, b"AUTH", 4):
             return self.auth(count, used, rest, left)
+        if self.topic_log and name.length > 4 and memcmp(name.at, b"LOG_", 4) == 0:
+            return self.log_command(line, used[0])
         return self.fatal(b"E_INVALID invalid command " + word_bytes(name))
 
     # -- answers --
@@ -591,9 +601,9 @@ cdef class Session(Consumer):
             if ticket.text != NULL:
                 text = <bytes>ticket.text
                 drop_answer(&ticket)
-            if ticket.state == FAILED:
+            if ticket.state == FAILED or ticket.state == REFUSED:
                 self.put_frame(ERROR, text, len(text))
-                if self.lenient:
+                if self.lenient or ticket.state == REFUSED:
                     continue
                 self.drop_tickets()
                 self.stop()
@@ -1120,6 +1130,7 @@ cdef class Session(Consumer):
         self.sample_rate = identity.sample_rate
         self.output_buffer_size = identity.output_buffer_size
         self.output_buffer_timeout = identity.output_buffer_timeout
+        self.topic_log = identity.topic_log
         self.heartbeat_interval = 0 if self.remote else identity.heartbeat_interval
         self.next_heartbeat = self.home.agenda.now + self.heartbeat_interval
         if identity.durability:
@@ -1230,8 +1241,8 @@ cdef class Session(Consumer):
         return self.home.agenda.now < self.may_publish_until
 
     cdef Parsed authorize(self, const char *command, bytes topic, bytes channel) except RAISED:
-        """Whether the client may do this: NEXT. The names are valid; no channel: a publish to the
-        topic that was taken."""
+        """Whether the client may do this: NEXT. The names are valid; an empty channel: a publish to
+        the topic that was taken; None: reading its log."""
         if self.auth_asked:
             return BLOCKED
         if self.authorization is None:
@@ -1239,11 +1250,95 @@ cdef class Session(Consumer):
         if self.home.agenda.now >= self.auth_expires:
             self.ask_auth()
             return BLOCKED
-        if not self.authorization.permits(topic.decode(), channel.decode()):
+        if channel is None:
+            permitted = self.authorization.permits_log(topic.decode())
+        else:
+            permitted = self.authorization.permits(topic.decode(), channel.decode())
+        if not permitted:
             return self.fatal(b'E_UNAUTHORIZED AUTH failed for %s on "%s" "%s"' % (
-                <bytes>command, topic, channel))
-        if not channel:
+                <bytes>command, topic, channel or b""))
+        if channel == b"":
             self.may_publish_until = self.auth_expires
+        return NEXT
+
+    # -- logs of topics --
+
+    cdef Parsed log_command(self, const uint8_t *line, size_t n) except RAISED:
+        """A command about the log of a topic (docs/PROTOCOL.md). It is answered before the next one
+        is looked at."""
+        cdef Word words[LOG_WORDS]
+        cdef const char *command
+        cdef int count
+        cdef int needed
+        cdef int owner = -1
+        cdef size_t length = n - 1
+        cdef bytes key
+        cdef Topic topic
+        cdef Parsed parsed
+        if length and line[length - 1] == 13:
+            length -= 1
+        count = split_line(line, length, words, LOG_WORDS)
+        if word_is(words, LOG_META, 8):
+            command = LOG_META
+            needed = 2
+        else:
+            return self.fatal(b"E_INVALID invalid command " + word_bytes(words))
+        if count < needed:
+            return self.fatal(b"E_INVALID %s insufficient number of parameters" % command)
+        if not name_is_valid(words[1].at, words[1].length):
+            return self.bad_name(b"E_BAD_TOPIC %s topic name" % command, &words[1])
+        key = word_bytes(&words[1])
+        if self.guarded:
+            parsed = self.authorize(command, key, None)
+            if parsed != NEXT:
+                return parsed
+        parsed = self.find_log_owner(command, key, &owner)
+        if owner < 0:
+            return parsed
+        if owner != self.home.index:
+            return self.forward_log(owner, command, line, n)
+        topic = self.home.shard.find(key)
+        if topic is None or topic.log is None:
+            return self.refuse_log(b"E_LOG_NO_TOPIC")
+        return self.log_meta(topic, words, count)
+
+    cdef Parsed find_log_owner(self, const char *command, bytes key, int *owner) except RAISED:
+        """Which worker owns a topic, which is not made. Without one: what is to be done."""
+        owner[0] = self.home.owner_of(key)
+        if owner[0] >= 0:
+            self.log_due = 0
+            self.log_waited = False
+            if owner[0] != self.home.index and not self.home.is_up(owner[0]):
+                owner[0] = -1
+                self.home.wait_for_peer(self)
+                return BLOCKED
+            return NEXT
+        # That it was just placed may not have been heard of here.
+        if not self.log_waited:
+            if self.log_due == 0:
+                self.log_due = self.home.agenda.now + PLACED_HEARD
+                self.set_timer()
+            return BLOCKED
+        self.log_waited = False
+        return self.refuse_log(b"E_LOG_NO_TOPIC")
+
+    cdef Parsed forward_log(self, int owner, const char *command, const uint8_t *line,
+                            size_t n) except RAISED:
+        """Have the owner of the topic execute it."""
+        cdef Leg leg = self.leg_to(owner)
+        self.line_owner = -1
+        leg.expected.append(self.take_ticket(command, n))
+        leg.send(line, n)
+        return NEXT
+
+    cdef Parsed refuse_log(self, bytes text) except RAISED:
+        """An error after which the session goes on. Nothing is outstanding."""
+        self.put_frame(ERROR, text, len(text))
+        return NEXT
+
+    cdef Parsed log_meta(self, Topic topic, Word *words, int count) except RAISED:
+        answer = json.dumps(topic.log_meta(), separators=(",", ":")).encode()
+        self.respond(answer, len(answer))
         return NEXT
 
     # -- as a consumer --
@@ -1308,8 +1403,8 @@ cdef class Session(Consumer):
             name: getattr(self, name) for name in (
                 "remote_address", "client_id", "hostname", "user_agent", "topology_region",
                 "topology_zone", "msg_timeout", "sample_rate", "heartbeat_interval",
-                "output_buffer_size", "output_buffer_timeout", "durability", "connected_at",
-                "pub_counts")}
+                "output_buffer_size", "output_buffer_timeout", "durability", "topic_log",
+                "connected_at", "pub_counts")}
         state["next_heartbeat"] = self.next_heartbeat
         state["last_command"] = self.last_command
         if self.authorization is not None:
@@ -1394,6 +1489,7 @@ cdef class Session(Consumer):
             "output_buffer_size": self.output_buffer_size,
             "output_buffer_timeout": self.output_buffer_timeout,
             "durability": self.durability,
+            "topic_log": self.topic_log,
             "connected_at": self.connected_at,
             "authed": bool(self.authed),
             "auth_identity": self.auth_identity[:HELLO_TEXT],
@@ -1431,6 +1527,7 @@ cdef class Session(Consumer):
         self.output_buffer_size = state["output_buffer_size"]
         self.output_buffer_timeout = state["output_buffer_timeout"]
         self.durability = state["durability"]
+        self.topic_log = state["topic_log"]
         self.connected_at = state["connected_at"]
         return self.find_locality()
 
@@ -1463,6 +1560,8 @@ cdef class Session(Consumer):
                 due = min(due, self.stuck_since + self.heartbeat_interval)
         if self.waiting_since:
             due = min(due, self.waiting_since + PEER_TIMEOUT)
+        if self.log_due:
+            due = min(due, self.log_due)
         if self.home.favoured is self:
             due = min(due, self.home.favoured_at + FAVOUR)
         if due == NEVER:
@@ -1483,6 +1582,10 @@ cdef class Session(Consumer):
                 return self.close()
         if self.waiting_since and now >= self.waiting_since + PEER_TIMEOUT:
             self.peer_timed_out()
+        if self.log_due and now >= self.log_due:
+            self.log_due = 0
+            self.log_waited = True
+            self.wake()
         if self.home.favoured is self and now >= self.home.favoured_at + FAVOUR:
             # Others wait for what it holds.
             self.home.favoured_at = now
@@ -1763,7 +1866,7 @@ cdef class Leg(StreamEnd):
         elif self.expected_first < <size_t>len(self.expected):
             ticket = self.next_ticket()
             if self.frame_type == ERROR:
-                session.answer(ticket, FAILED, answer)
+                session.answer(ticket, REFUSED if is_refusal(answer) else FAILED, answer)
             else:
                 session.answer(ticket, ANSWERED, None if answer == b"OK" else answer)
         elif self.frame_type == ERROR:

@@ -853,6 +853,19 @@ cdef class Topic(Window):
             "cursors": self.cursor_facts(),
         }
 
+    def log_meta(self):
+        """What a reader of the log has to know."""
+        return {
+            "topic": self.name,
+            "log_id": self.log.log_id.hex(),
+            "first_seq": self.first_seq,
+            "next_seq": self.visible.seq,
+            "bytes": self.log_bytes,
+            "durability": self.durability,
+            "retention": {"time": self.retention_time, "bytes": self.retention_bytes}
+            if self.retains else None,
+        }
+
     @property
     def log_bytes(self):
         """Bytes of records on disk."""

@@ -15,6 +15,7 @@ from nsqcy.policies import DURABILITIES
 
 MILLISECOND = 1_000_000
 DEFLATE_LEVEL = 6
+TOPIC_LOG = 1  # version of the LOG_ commands
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Identity:
     sample_rate: int
     msg_timeout: int
     durability: str
+    topic_log: bool
     tls: bool
     snappy: bool
     deflate: bool
@@ -78,6 +80,7 @@ def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
         sample_rate=sample_rate,
         msg_timeout=msg_timeout * MILLISECOND,
         durability=durability,
+        topic_log=wanted["topic_log"],
         tls=upgrades and wanted["tls_v1"] and bool(options.tls_cert),
         snappy=upgrades and wanted["snappy"] and options.snappy,
         deflate=upgrades and wanted["deflate"] and options.deflate,
@@ -169,6 +172,8 @@ def _answer(identity: Identity, options: NsqdOptions) -> bytes:
     }
     if identity.durability:
         agreed["durability"] = identity.durability
+    if identity.topic_log:
+        agreed["topic_log"] = TOPIC_LOG
     return gojson.encode(agreed)
 
 
@@ -191,6 +196,7 @@ FIELDS: gojson.Fields = {
     "topology_region": (gojson.text, ""),
     "topology_zone": (gojson.text, ""),
     "durability": (gojson.text, ""),
+    "topic_log": (gojson.flag, False),
 }
 
 
