@@ -223,8 +223,9 @@ class Producers:
                 break
             self._forget_epoch(producer)
 
-    def expire(self, now: int) -> bool:
+    def expire(self, visible_seq: int, now: int) -> bool:
         """Forget what has not been used for long; whether there was something."""
+        self.settle(visible_seq)
         parts, producers = self._parts, len(self._producers)
         self._expire(now)
         return (parts, producers) != (self._parts, len(self._producers))
@@ -245,8 +246,9 @@ class Producers:
         self.settle(visible_seq)
         return min(visible_seq, self._waiting[0].first_seq) if self._waiting else visible_seq
 
-    def state(self) -> tuple[EpochState, ...]:
+    def state(self, visible_seq: int) -> tuple[EpochState, ...]:
         """What is accepted, those used longest ago first."""
+        self.settle(visible_seq)
         return tuple(
             EpochState(producer, number, epoch.used, epoch.pack())
             for producer, epochs in self._producers.items()

@@ -853,6 +853,10 @@ cdef class Topic(Window):
             "cursors": self.cursor_facts(),
         }
 
+    def log_ids(self):
+        """The incarnations of the log, as clients name them; the current one last."""
+        return [self.log.log_id.hex()]
+
     def log_meta(self):
         """What a reader of the log has to know."""
         return {
@@ -1012,7 +1016,8 @@ cdef class Topic(Window):
                 channel.latency.rotate(self.agenda.now)
         self.date_blocks()
         self.compact()
-        if self.producers is not None and self.producers.expire(self.agenda.wall):
+        if self.producers is not None \
+                and self.producers.expire(self.visible.seq, self.agenda.wall):
             self.journal_stale = True
         if self.named:
             self.expire_cursors()
@@ -1279,7 +1284,7 @@ cdef class Topic(Window):
             boot=self.shard.boot,
             durability=self.promised,
             cursors=self.named.state(),
-            epochs=self.producers.state() if self.producers else (),
+            epochs=self.producers.state(self.visible.seq) if self.producers else (),
             produced_seq=self.producers.unspoken(self.visible.seq) if self.producers else 0,
         )
 

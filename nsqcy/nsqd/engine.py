@@ -165,6 +165,8 @@ class Engine:
             on_event=Herald(self._report),
             log=boot.log,
         )
+        self._shard.log_hold_max_bytes = options.log_hold_max_bytes
+        self._shard.log_cursor_expiry = options.log_cursor_expiry
         self._shard.set_refusal(boot.context["refusal"])
         self._hold_new_topics()
         mesh = Streams(shared, boot.worker, boot.wake_fds) if boot.workers > 1 else None
