@@ -4,6 +4,7 @@ Pure functions. Owns the encoding of snapshots and deltas (docs/DISKFORMAT.md, "
 says"); framing and checksums are the log's. Knows no file and no live channel.
 """
 
+import os
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -80,6 +81,15 @@ class ChannelState:
     replay_end: int = 0
 
 
+class Incarnation(NamedTuple):
+    """Records [first_seq, end) of a topic as readers of its log know them. The records of one
+    log_id have no gap, and no record of another log ever has the same log_id and seq."""
+
+    log_id: bytes
+    first_seq: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True)
 class NamedCursor:
     """Where some reader of the log is: the next record it reads, of that incarnation, and when it
@@ -109,7 +119,8 @@ class TopicState:
 
     Nothing was published after it if `clean`. `boot` names the boot of the machine that it was
     written in and `durability` is the class of the topic then, by its number: they tell whether
-    something may have been lost since.
+    something may have been lost since. `past` are the logs that were ended by an earlier start, the
+    oldest first; `log_id` names the one that goes on.
 
     `epochs` speak of the chunks of producers before record `produced_seq`, those used longest ago
     first.
@@ -128,6 +139,7 @@ class TopicState:
     cursors: tuple[NamedCursor, ...] = ()
     epochs: tuple[EpochState, ...] = ()
     produced_seq: int = 0
+    past: tuple[Incarnation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +166,7 @@ _HOLE = struct.Struct("<QQ")  # first, end
 _ORIGIN = struct.Struct("<16sHHI")  # boot, durability, 0, 0
 _FINISHED = struct.Struct("<HHI")  # bytes of name, 0, 0
 _REPLAY = struct.Struct("<HHIQ")  # bytes of name, 0, 0, end
+_PAST = struct.Struct("<16sQQ")  # log_id, first_seq, end
 _DELTA = struct.Struct("<HHHHQ")  # kind, version, flags, bytes of name, value
 _CURSOR = struct.Struct("<HHIQ16sq")  # bytes of name, 0, 0, seq, log_id, used
 _PLACE = struct.Struct("<16sq")  # of a delta of a named cursor, after its name: log_id, used
@@ -163,7 +176,7 @@ _PART = struct.Struct("<IIQ")  # part, ranges that follow, chunk
 _MISSING = struct.Struct("<II")  # first, end
 
 _SECTION_TOPIC, _SECTION_DELAYED, _SECTION_CHANNEL, _SECTION_HOLES = 1, 2, 3, 4
-_SECTION_FINISHED, _SECTION_REPLAY, _SECTION_ORIGIN = 5, 6, 7
+_SECTION_FINISHED, _SECTION_REPLAY, _SECTION_ORIGIN, _SECTION_PAST = 5, 6, 7, 8
 _SECTION_CURSOR, _SECTION_PRODUCERS = 9, 10
 _SECTION_OPTIONAL = 0x8000  # a reader that does not know it may skip it
 _PAUSED, _CLEAN = 1, 2
@@ -222,6 +235,8 @@ def encode_snapshot(state: TopicState) -> bytes:
     if state.boot != bytes(16):
         origin = _ORIGIN.pack(state.boot, state.durability, 0, 0)
         parts.extend(_section(_SECTION_ORIGIN, origin))
+    if state.past:
+        parts.extend(_section(_SECTION_PAST, *(_PAST.pack(*one) for one in state.past)))
     if state.delayed:
         parts.extend(_section(_SECTION_DELAYED, state.delayed))
     if state.holes:
@@ -304,6 +319,12 @@ def _sections(data: bytes) -> Iterator[tuple[int, bytes]]:
         at += length
 
 
+def _past(raw: bytes) -> tuple[Incarnation, ...]:
+    if len(raw) % _PAST.size:
+        raise JournalError("a list of logs is cut off")
+    return tuple(Incarnation(*one) for one in _PAST.iter_unpack(raw))
+
+
 def _decode_channel(raw: bytes) -> ChannelState:
     if len(raw) < _CHANNEL.size:
         raise JournalError("a channel is cut off")
@@ -373,6 +394,7 @@ def decode_snapshot(data: bytes) -> TopicState:
     cursors: dict[str, NamedCursor] = {}
     produced_seq: int = 0
     epochs: tuple[EpochState, ...] = ()
+    past: tuple[Incarnation, ...] = ()
     for kind, raw in _sections(data):
         if kind == _SECTION_TOPIC:
             if len(raw) != _TOPIC.size:
@@ -389,6 +411,8 @@ def decode_snapshot(data: bytes) -> TopicState:
             if len(raw) != _ORIGIN.size:
                 raise JournalError("the origin has a wrong size")
             boot, durability, _, _ = _ORIGIN.unpack(raw)
+        elif kind == _SECTION_PAST:
+            past = _past(raw)
         elif kind == _SECTION_DELAYED:
             delayed = _entries(raw)
         elif kind == _SECTION_HOLES:
@@ -425,6 +449,7 @@ def decode_snapshot(data: bytes) -> TopicState:
         cursors=tuple(cursors.values()),
         epochs=epochs,
         produced_seq=produced_seq,
+        past=past,
     )
 
 
@@ -450,6 +475,46 @@ def decode_delta(data: bytes) -> Delta:
         return Delta(Kind.CURSOR_NAMED, "", cursor=cursor, deleted=bool(flags & _DELETED))
     entry = Entry(*ENTRY.unpack_from(data, end)) if expected else None
     return Delta(Kind(number), name, value, bool(flags & _PAUSED), entry)
+
+
+# ---- logs and their names ----
+
+
+def name_logs(
+    stretches: Iterable[tuple[int, int, bytes]], past: Iterable[Incarnation]
+) -> tuple[Incarnation, ...]:
+    """Which log the records belong to that a start has found.
+
+    stretches: (first_seq, end, log_id of their segments), ascending, without a gap inside
+    past: what the journal says of logs that had ended when it was written
+
+    A record of such a log keeps its name; any other belongs to the log of its segment, which was
+    written under that name. What follows a gap gets a name of its own: a log has none.
+    """
+    past = tuple(past)
+    named: list[Incarnation] = []
+    for first, end, log_id in stretches:
+        for one in past:
+            if one.first_seq < end and one.end > first:
+                _add(named, log_id, first, one.first_seq)
+                _add(named, one.log_id, max(first, one.first_seq), min(end, one.end))
+                first = max(first, min(end, one.end))
+        _add(named, log_id, first, end)
+    known: set[bytes] = {bytes(16)}
+    for i, one in enumerate(named):
+        if one.log_id in known:
+            named[i] = one._replace(log_id=os.urandom(16))
+        known.add(one.log_id)
+    return tuple(named)
+
+
+def _add(logs: list[Incarnation], log_id: bytes, first: int, end: int) -> None:
+    if first >= end:
+        return
+    if logs and logs[-1].log_id == log_id and logs[-1].end == first:
+        logs[-1] = logs[-1]._replace(end=end)
+    else:
+        logs.append(Incarnation(log_id, first, end))
 
 
 # ---- applying ----

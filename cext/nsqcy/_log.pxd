@@ -59,6 +59,7 @@ cdef struct Segment:
     uint64_t synced      # runs are known to survive a power loss up to here
     uint64_t live        # bytes of extents not released
     uint32_t pending     # ops that refer to it
+    uint8_t log_id[16]   # as its header has it; zeros: nobody can tell
     SegmentState state
     SegmentRun *runs     # the index to be, while open
     uint32_t run_count
@@ -133,6 +134,7 @@ cdef class Recovered:
     cdef readonly uint64_t next_seq
     cdef readonly uint64_t max_id
     cdef readonly bint clean          # every segment had its footer
+    cdef readonly bint open_end       # the newest one had none: it was being written
     cdef RecoveredRun *run_array      # extents are the caller's to copy and release
     cdef size_t run_count
     cdef size_t run_capacity
@@ -206,14 +208,14 @@ cdef class Log:
     # Frees an extent's further pieces and zeroes it; the runs stay.
     cdef int forget(self, Extent *extent) except -1
     cdef int sync(self, log_done done, void *arg) except -1
+    # The same for what recover() has found, which a process that was killed need not have synced.
+    cdef int sync_found(self, log_done done, void *arg) except -1
     # The monotonic time of the next sync, or 0 when nothing waits for one.
     cdef int64_t tick(self, int64_t now) except -1
     cdef int write_snapshot(self, bytes snapshot, log_done done, void *arg) except -1
     # 1 when appended; 0 when there is no sound journal to append to: write a snapshot first. done is
     # called when it is written.
     cdef int append_delta(self, bytes delta, log_done done, void *arg) except -1
-    # Have what recover() has found in segments without a footer survive a power loss.
-    cdef int sync_recovered(self) except -1
     cdef int close(self, log_done done, void *arg) except -1
     cdef int delete(self, log_done done, void *arg) except -1
 

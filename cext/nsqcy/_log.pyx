@@ -536,6 +536,7 @@ cdef class Log:
         header.first_seq = first_seq
         header.created = time.time_ns()
         memcpy(header.log_id, PyBytes_AS_STRING(self.log_id), 16)
+        memcpy(segment.log_id, header.log_id, 16)
         header.crc = segment_header_crc(header)
         self._current = segment
         self._directory_dirty = True
@@ -728,6 +729,19 @@ cdef class Log:
                 self._sync_file(segment, whole)
             segment = segment.previous
         return 0
+
+    cdef int sync_found(self, log_done done, void *arg) except -1:
+        cdef Task *whole = self._task(TASK_WHOLE, NULL, NULL)
+        cdef Segment *segment = self._first
+        whole.done = done
+        whole.arg = arg
+        whole.parts = 1           # held until all parts are submitted
+        while segment is not NULL:
+            if segment.state == SEGMENT_CLOSED and segment.synced < segment.end:
+                self._sync_file(segment, whole)
+            segment = segment.next
+        self._sync_directory(whole)
+        return self._part_end(whole, 0)
 
     cdef int commit(self) except -1:
         if self._committing or self._durable == 0:
@@ -951,20 +965,14 @@ cdef class Log:
         # last.
         for name in sorted((n for n in names if _SEGMENT.fullmatch(n)), reverse=True):
             self._recover_segment(name, into)
+            if int(name[:20]) == self.last_number:
+                into.open_end = not into.clean
         into.damages.sort()
         if "journal" in names:
             self._recover_journal(into)
         if into.log_id is not None:
             self.log_id = into.log_id
         return into
-
-    cdef int sync_recovered(self) except -1:
-        cdef Segment *segment = self._last
-        while segment is not NULL:
-            if segment.synced < segment.end:
-                self._sync_file(segment, NULL)
-            segment = segment.previous
-        return self._sync_directory(NULL)
 
     cdef int _open_now(self, bytes path) except -1:
         cdef IoCalls *calls = self.io.calls
@@ -1039,6 +1047,7 @@ cdef class Log:
             into.damages.append((path, 0, "damaged segment header"))
             return 0
         check_version(path, header.version)
+        memcpy(segment.log_id, header.log_id, 16)
         if into.log_id is None:
             into.log_id = header.log_id[:16]
         return 0

@@ -36,9 +36,11 @@ from nsqcy._heap cimport (
     heap_remove,
     heap_update,
 )
+from nsqcy._reads cimport ENDED, LARGEST_ANSWER, LogRead
 from nsqcy._store cimport record_body
 from nsqcy._topic cimport MEMORY, durability_of
 from nsqcy._wire cimport (
+    BY_REFERENCE,
     ERROR,
     FIN_LINE,
     FRAME_HEADER,
@@ -50,6 +52,7 @@ from nsqcy._wire cimport (
     parse_number,
     split_line,
 )
+from nsqcy._reads import COLUMN_NAMES
 from nsqcy.errors import ClientError
 from nsqcy.named_cursors import CURSORS_MOST, TooManyCursors
 from nsqcy.names import quote
@@ -90,6 +93,8 @@ cdef enum:
     OK_FRAME = 10               # bytes of it
     WORDS = 4                   # of a line: the name and as many parameters as NSQ's commands have
     LOG_WORDS = 7               # the same of the LOG_ commands
+    LOG_WAIT_MOST = 60000       # ms
+    RELAYED_LEAST = 65536       # bytes of an answer from which on it is not put together first
     PUB_NAME = 4                # bytes of "PUB" and its space
     LINE_STEP = 256             # bytes taken to go on with a line of unknown length
 
@@ -102,6 +107,8 @@ cdef const char *AUTH = b"AUTH"
 cdef const char *LOG_PUB = b"LOG_PUB"
 cdef const char *LOG_META = b"LOG_META"
 cdef const char *LOG_CURSOR = b"LOG_CURSOR"
+cdef const char *LOG_SEEK = b"LOG_SEEK"
+cdef const char *LOG_FETCH = b"LOG_FETCH"
 cdef const char *SILENT = b""           # of a ticket whose answer the client does not see
 
 
@@ -638,10 +645,13 @@ cdef class Session(Consumer):
                 self.drop_tickets()
                 self.stop()
                 return 0
-            if ticket.command == SILENT:
+            if ticket.command == SILENT or ticket.state == RELAYED:
                 continue
             if text is None:
                 self.put_frame(RESPONSE, b"OK", 2)
+            elif len(text) >= BY_REFERENCE and self.relaying is None:
+                self.output.put_whole(RESPONSE, text)
+                self.touch_dirty()
             else:
                 self.put_frame(RESPONSE, text, len(text))
         if self.blocked and (self.ticket_count == 0 or self.can_pipeline()):
@@ -1383,6 +1393,12 @@ cdef class Session(Consumer):
         elif word_is(words, LOG_CURSOR, 10):
             command = LOG_CURSOR
             needed = 5
+        elif word_is(words, LOG_SEEK, 8):
+            command = LOG_SEEK
+            needed = 4
+        elif word_is(words, LOG_FETCH, 9):
+            command = LOG_FETCH
+            needed = 7
         else:
             return self.fatal(b"E_INVALID invalid command " + word_bytes(words))
         if count < needed:
@@ -1398,13 +1414,22 @@ cdef class Session(Consumer):
         if owner < 0:
             return parsed
         if owner != self.home.index:
+            if command == LOG_FETCH and self.movable and self.is_light(owner):
+                return self.move_to(owner)
             return self.forward_log(owner, command, line, n)
+        if self.log_unsent:
+            # The client has not taken the answer to the one before yet.
+            return BLOCKED
         topic = self.home.shard.find(key)
         if topic is None or topic.log is None:
             return self.refuse_log(b"E_LOG_NO_TOPIC")
+        if command == LOG_META:
+            return self.log_meta(topic, words, count)
+        if command == LOG_SEEK:
+            return self.log_seek(topic, words)
         if command == LOG_CURSOR:
             return self.log_cursor(topic, words)
-        return self.log_meta(topic, words, count)
+        return self.log_fetch(topic, words)
 
     cdef Parsed find_log_owner(self, const char *command, bytes key, int *owner) except RAISED:
         """Which worker owns a topic, which is not made. Without one: what is to be done."""
@@ -1440,9 +1465,70 @@ cdef class Session(Consumer):
         self.put_frame(ERROR, text, len(text))
         return NEXT
 
+    cdef Parsed bad_number(self, const char *command, const char *what,
+                           const Word *word) except RAISED:
+        return self.fatal(b"E_INVALID %s could not parse %s %s" % (
+            <bytes>command, <bytes>what, word_bytes(word)))
+
     cdef Parsed log_meta(self, Topic topic, Word *words, int count) except RAISED:
-        answer = json.dumps(topic.log_meta(), separators=(",", ":")).encode()
-        self.respond(answer, len(answer))
+        cdef uint64_t wait = 0
+        cdef uint64_t after = 0
+        cdef bytes answer
+        if count == 3:
+            return self.fatal(b"E_INVALID LOG_META insufficient number of parameters")
+        if count > 3:
+            if not parse_number(words[2].at, words[2].length, &wait):
+                return self.bad_number(LOG_META, b"wait", &words[2])
+            if not parse_number(words[3].at, words[3].length, &after):
+                return self.bad_number(LOG_META, b"sequence number", &words[3])
+        if wait > LOG_WAIT_MOST:
+            return self.fatal(
+                b"E_INVALID LOG_META wait %d out of range 0-%d" % (wait, LOG_WAIT_MOST))
+        if wait == 0 or topic.stable_seq() > after:
+            answer = topic.log_meta()
+            self.respond(answer, len(answer))
+            return NEXT
+        self.log_due = self.home.agenda.now + <int64_t>wait * MILLISECOND
+        self.set_timer()
+        return self.wait_for_log(topic.poll_log(self, self.take_ticket(LOG_META, 0), after))
+
+    cdef Parsed log_seek(self, Topic topic, Word *words) except RAISED:
+        cdef uint64_t time = 0
+        if not parse_number(words[3].at, words[3].length, &time):
+            return self.bad_number(LOG_SEEK, b"time", &words[3])
+        return self.wait_for_log(topic.seek_log(
+            self, self.take_ticket(LOG_SEEK, 0), word_bytes(&words[2]),
+            <int64_t>min(time, <uint64_t>NEVER)))
+
+    cdef Parsed log_fetch(self, Topic topic, Word *words) except RAISED:
+        cdef uint64_t start = 0
+        cdef uint64_t stop = 0
+        cdef uint64_t most = 0
+        cdef uint32_t columns = 0
+        if not parse_number(words[3].at, words[3].length, &start):
+            return self.bad_number(LOG_FETCH, b"sequence number", &words[3])
+        if not parse_number(words[4].at, words[4].length, &stop):
+            return self.bad_number(LOG_FETCH, b"sequence number", &words[4])
+        if not parse_number(words[5].at, words[5].length, &most):
+            return self.bad_number(LOG_FETCH, b"size", &words[5])
+        for name in word_bytes(&words[6]).split(b","):
+            if name not in COLUMN_NAMES:
+                return self.fatal(b"E_INVALID LOG_FETCH unknown column " + name)
+            columns |= <uint32_t>COLUMN_NAMES[name]
+        return self.wait_for_log(topic.fetch_log(
+            self, self.take_ticket(LOG_FETCH, 0), word_bytes(&words[2]), start, stop,
+            min(most, <uint64_t>LARGEST_ANSWER), columns))
+
+    cdef Parsed wait_for_log(self, found) except RAISED:
+        """What a topic says to the command whose ticket is the last one: a read, or an error."""
+        cdef LogRead read
+        self.line_owner = -1
+        if isinstance(found, LogRead):
+            read = found
+            if read.stage != ENDED:
+                self.log_read = read
+        else:
+            self.log_answered(self.ticket_base + self.ticket_count - 1, None, found)
         return NEXT
 
     cdef Parsed log_cursor(self, Topic topic, Word *words) except RAISED:
@@ -1455,7 +1541,7 @@ cdef class Session(Consumer):
         if log_id != b"-":
             seq = number_of(&words[4], 2**64 - 1)
             if seq is None:
-                return self.fatal(b"E_INVALID LOG_CURSOR could not parse seq " + place)
+                return self.bad_number(LOG_CURSOR, b"sequence number", &words[4])
             return self.set_log_cursor(topic, log_id, name, seq)
         if place == b"delete":
             return self.delete_log_cursor(topic, name)
@@ -1472,13 +1558,15 @@ cdef class Session(Consumer):
 
     cdef Parsed set_log_cursor(self, Topic topic, bytes log_id, str name, seq) except RAISED:
         cdef CursorAnswer answer
-        known = [each.encode() for each in topic.log_ids()]
-        if log_id not in known:
-            return self.refuse_log(b"E_LOG_ID " + b" ".join(known))
-        if seq < topic.first_seq:
-            return self.refuse_log(b"E_LOG_GONE %d" % topic.first_seq)
-        if seq > topic.visible.seq:
-            return self.refuse_log(b"E_LOG_RANGE %d" % topic.visible.seq)
+        cdef uint64_t first = 0
+        cdef uint64_t end = 0
+        cdef bytes error = topic.log_bounds(log_id, &first, &end)
+        if error is not None:
+            return self.refuse_log(error)
+        if seq < first:
+            return self.refuse_log(b"E_LOG_GONE %d" % first)
+        if seq > end:
+            return self.refuse_log(b"E_LOG_RANGE %d" % end)
         place = bytes.fromhex(log_id.decode())
         answer = self.promise_cursor(name, place, seq)
         try:
@@ -1501,6 +1589,40 @@ cdef class Session(Consumer):
         answer.ticket = self.take_ticket(LOG_CURSOR, 0)
         answer.text = cursor_text(name, log_id, seq)
         return answer
+    cdef int log_answered(self, uint64_t ticket, bytes answer, bytes error) except -1:
+        self.log_read = None
+        self.log_due = 0
+        if error is not None:
+            return self.answer(ticket, REFUSED, error)
+        self.answer(ticket, ANSWERED, answer)
+        if not self.closed:
+            self.hold_answer(len(answer))
+        return 0
+
+    cdef int hold_answer(self, uint64_t n) except -1:
+        """The answer counts among those of the worker until it has left."""
+        self.log_unsent = n
+        self.log_sent_at = self.output.total_sent + self.output.pending()
+        self.home.shard.reserved += n
+        return 0
+
+    cdef int answer_left(self) except -1:
+        self.home.shard.reserved -= self.log_unsent
+        self.log_unsent = 0
+        if self.blocked:
+            self.wake()
+        return 0
+
+    cdef int log_wait_over(self) except -1:
+        """A command about a log has waited as long as it may."""
+        cdef Topic topic
+        self.log_due = 0
+        if self.log_read is not None:
+            topic = <Topic>self.log_read.window
+            return self.log_read.answer(topic.log_meta(), None)
+        self.log_waited = True
+        self.wake()
+        return 0
 
     # -- as a consumer --
 
@@ -1744,9 +1866,7 @@ cdef class Session(Consumer):
         if self.waiting_since and now >= self.waiting_since + PEER_TIMEOUT:
             self.peer_timed_out()
         if self.log_due and now >= self.log_due:
-            self.log_due = 0
-            self.log_waited = True
-            self.wake()
+            self.log_wait_over()
         if self.home.favoured is self and now >= self.home.favoured_at + FAVOUR:
             # Others wait for what it holds.
             self.home.favoured_at = now
@@ -1815,14 +1935,15 @@ cdef class Session(Consumer):
             self.stuck_since = 0
             if self.stopping and self.ticket_count == 0:
                 return self.close()
-        if self.leg is not None and self.leg.unconsumed \
-                and self.output.pending() < OUTPUT_ENOUGH:
-            leg = self.leg
+        leg = self.relaying if self.leg is None else self.leg
+        if leg is not None and leg.unconsumed and self.output.pending() < OUTPUT_ENOUGH:
             leg.stream.consumed(leg.unconsumed)
             leg.unconsumed = 0
         if self.crammed and not self.is_crammed():
             self.crammed = False
             self.wake()
+        if self.log_unsent and self.output.total_sent >= self.log_sent_at:
+            self.answer_left()
         if self.channel is not None:
             self.channel.check_ready(self)
         return 0
@@ -1863,6 +1984,11 @@ cdef class Session(Consumer):
             self.drop_kept()
         self.drop_tickets()
         self.output.clear()
+        if self.log_read is not None:
+            self.log_read.abandon(None)
+            self.log_read = None
+        if self.log_unsent:
+            self.answer_left()
         self.leave_legs()
         self.leg = self.relaying = None
         self.topic = None
@@ -1960,11 +2086,11 @@ cdef class Leg(StreamEnd):
                     break
                 self.frame_left = load_be32(self.header) - 4
                 self.frame_type = <int32_t>load_be32(self.header + 4)
-                if self.frame_type == MESSAGE:
+                if self.frame_type == MESSAGE or self.may_relay():
                     session.output.put(self.header, FRAME_HEADER)
                     session.relaying = self
             step = min(n, <size_t>self.frame_left)
-            if self.frame_type == MESSAGE:
+            if session.relaying is self:
                 session.output.put(data, step)
             else:
                 self.answer += data[:step]
@@ -1975,7 +2101,8 @@ cdef class Leg(StreamEnd):
                 self.header_have = 0
                 self.end_frame()
         session.touch_dirty()
-        if session.leg is not self:
+        if session.leg is not self and (
+                session.relaying is not self or session.output.pending() < OUTPUT_ENOUGH):
             self.stream.consumed(self.unconsumed)
             self.unconsumed = 0
         return 0
@@ -1999,6 +2126,15 @@ cdef class Leg(StreamEnd):
             at += OK_FRAME
         return at
 
+    cdef bint may_relay(self) noexcept:
+        """Whether the frame that begins is a large answer that can go straight on to the client: it
+        is its turn, and nothing else comes in between."""
+        cdef Session session = self.session
+        return (self.frame_type == RESPONSE and self.frame_left >= RELAYED_LEAST
+                and session.state == INIT and session.relaying is None
+                and self.expected_first < <size_t>len(self.expected)
+                and <uint64_t>self.expected[self.expected_first] == session.ticket_base)
+
     cdef uint64_t next_ticket(self) except? 0:
         """The ticket that the next answer is for."""
         cdef uint64_t ticket = self.expected[self.expected_first]
@@ -2012,12 +2148,15 @@ cdef class Leg(StreamEnd):
         cdef Session session = self.session
         cdef bytes answer
         cdef uint64_t ticket
-        if self.frame_type == MESSAGE:
-            session.message_count += 1
+        if session.relaying is self:
             session.relaying = None
             if session.aside is not None:
                 session.output.put(session.aside, len(session.aside))
                 session.aside = None
+            if self.frame_type == MESSAGE:
+                session.message_count += 1
+            else:
+                session.answer(self.next_ticket(), RELAYED, None)
             return 0
         answer = bytes(self.answer)
         self.answer = bytearray()

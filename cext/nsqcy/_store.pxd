@@ -92,7 +92,8 @@ ctypedef struct Block:
     uint32_t flags
     uint64_t first_seq
     uint64_t last_seq
-    int64_t last_time       # its records are not younger (wall clock, ns); 0: not known yet
+    int64_t first_time      # of its first record (wall clock, ns); 0: not known yet
+    int64_t last_time       # its records are not younger; 0: not known yet
     Extent extent           # where it lies on disk; extent.bytes == 0: nowhere
     Arena *arena            # NULL: a block of its own, from malloc
     void *moves             # while it is compacted: struct Moves, what is copied of it
@@ -233,6 +234,10 @@ cdef class Window:
     cdef readonly uint64_t next_seq     # of the next record
     cdef uint32_t next_capacity
     cdef bint stalled               # a read failed that may succeed yet: none before the next tick
+    cdef Block **index              # the blocks in the window; NULL: nobody has looked for one
+    cdef size_t index_first
+    cdef size_t index_count
+    cdef size_t index_room
 
     cdef void seal(self) noexcept
     cdef int watch(self, Cursor *cursor) except -1
@@ -264,6 +269,11 @@ cdef class Window:
     cdef int on_loaded(self, Block *block) except -1
     cdef int write_copies(self, Block *block) except -1
     cdef int copies_written(self) except -1
+    cdef int on_read(self, read) except -1
+    cdef Block *block_of(self, uint64_t seq) except? NULL
+    cdef int make_index(self) except -1
+    cdef void index_newest(self) noexcept
+    cdef void drop_index(self) noexcept
     cdef void push_block(self, Block *block) noexcept
     cdef void release(self, Block *block) noexcept
     cdef void truncate(self, uint64_t seq) noexcept

@@ -7,6 +7,7 @@ from nsqcy._compaction cimport Compaction
 from nsqcy._ids cimport IdSource
 from nsqcy._io cimport IoThread
 from nsqcy._log cimport Extent, Log, Recovered
+from nsqcy._reads cimport LogRead
 from nsqcy._store cimport Block, Cursor, Entry, Record, Store, Window
 
 
@@ -104,6 +105,12 @@ cdef class Topic(Window):
     cdef int64_t next_journal           # not before this
     cdef bint is_last                   # the journal that is written now is the last word
     cdef bint was_restored              # there is something on disk from before
+    cdef uint64_t stable                # records before it, from the first one there is, are on disk
+    cdef tuple past                     # logs of earlier processes (nsqcy.journal.Incarnation)
+    cdef uint64_t log_first             # the first record of the log of this one
+    cdef list reads                     # of its logs, that are under way; None: there was none
+    cdef uint32_t polls                 # of which wait for more
+    cdef bint hurried                   # what is in memory only is written before the next second
     cdef Place *places                  # while restoring: blocks in the order of their places
     cdef size_t place_count
 
@@ -163,6 +170,22 @@ cdef class Topic(Window):
     cdef int write_snapshot(self, done) except -1
     cdef void date_blocks(self) noexcept
     cdef int write_down(self) except -1
+    cdef uint64_t first_kept(self) noexcept
+    cdef uint64_t stable_seq(self) except? 0
+    cdef void pass_written(self, Block *block) noexcept
+    cdef int stable_moved(self, Block *block) except -1
+    cdef object poll_log(self, Waiter waiter, uint64_t ticket, uint64_t after)
+    cdef int answer_polls(self) except -1
+    cdef object seek_log(self, Waiter waiter, uint64_t ticket, bytes log_id, int64_t time)
+    cdef object fetch_log(self, Waiter waiter, uint64_t ticket, bytes log_id, uint64_t start,
+                          uint64_t stop, uint64_t most, uint32_t columns)
+    cdef int64_t time_of(self, uint64_t seq) except? 0
+    cdef list logs(self)
+    cdef bytes log_bounds(self, bytes log_id, uint64_t *first, uint64_t *end)
+    cdef LogRead begin_read(self, LogRead read)
+    cdef int name_logs(self, Recovered found, state) except -1
+    cdef list stretches(self)
+    cdef bint sync_found(self) except -1
     cdef bint is_outdated(self, Block *block, uint64_t held) noexcept
     cdef void cool(self) noexcept
     cdef uint64_t activity(self) noexcept
@@ -209,6 +232,10 @@ cdef class Shard:
     cdef list dirty_topics
     cdef list ticking                       # topics that are still to be told of the second
     cdef list compacting                    # topics whose compaction can go on
+    cdef object reads                       # deque of reads of logs that can go on
+    cdef list hurried                       # topics whose readers wait for what is in memory only
+    cdef int64_t next_hurry                 # not before this
+    cdef uint64_t reserved                  # bytes of answers to reads, made and to be made
     cdef int64_t next_tick
     cdef readonly bint closing
     cdef public int64_t hold_new            # ns a new topic is held at most; 0: not at all
@@ -226,6 +253,9 @@ cdef class Shard:
     cdef int expire(self) except -1
     cdef bint dispatch(self) except -1
     cdef int compact(self) except -1
+    cdef int read_on(self) except -1
+    cdef int write_hurried(self) except -1
+    cdef uint64_t answer_room(self, uint64_t wanted) noexcept
     cdef int tick(self) except -1
     cdef int tick_on(self) except -1
     cdef bint has_work(self) noexcept

@@ -10,14 +10,16 @@ nor clocks nor the event loop. The life of a record:
                written it, or synced it, and the publisher is answered then
 """
 
+import json
 import os
+from collections import deque
 
 cimport cython
 from libc.stdlib cimport free, malloc, qsort
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from nsqcy._bytes cimport load_be32
-from nsqcy._channel cimport HOLDING_TIMER, Holding, Timer
+from nsqcy._channel cimport HOLDING_TIMER, Holding, Timer, Waiter
 from nsqcy._compaction cimport IDLE, Compaction, is_worthwhile
 from nsqcy._heap cimport HeapNode, heap_peek
 from nsqcy._log cimport (
@@ -27,7 +29,9 @@ from nsqcy._log cimport (
     Log,
     Recovered,
     RecoveredRun,
+    Segment,
 )
+from nsqcy._reads cimport ENDED, Fetch, LogRead, Poll, Seek, WAITING
 from nsqcy._store cimport (
     DEFERRED,
     IN_WINDOW,
@@ -74,6 +78,10 @@ cdef enum:
     FAN_OUT_BUDGET = 4096           # delayed records fanned out in one step
     KEPT = 128                      # block flag: survivors that nobody is known to need, or not to
     SEGMENT_ROOM = 64               # bytes of a segment that are not records
+    READ_BUDGET = 8192              # records that reads of logs look at, or what costs as much
+    READ_SLICE = 2048               # of which one, before the next has its turn
+    ANSWERS_MOST = 67108864         # bytes of their answers; above it they become short
+    SHORT_ANSWER = 262144
 
 cdef int compare_runs(const void *a, const void *b) noexcept nogil:
     cdef uint64_t one = (<const RecoveredRun *>a).first_seq
@@ -111,6 +119,7 @@ cdef bytes packed_so_far(bytes room, PackedEntry *end):
 cdef int64_t SECOND = 1000000000
 cdef uint64_t NOTHING_HELD = <uint64_t>-1
 cdef int64_t REST = 10 * SECOND     # idle time after which an open block is given back
+cdef int64_t HURRY = SECOND // 10   # between two writes for whom waits for more of a log
 
 
 cdef Durability durability_of(str name) except *:
@@ -137,6 +146,9 @@ cdef bint is_next(const Produced *stretch, uint32_t end, const Produced *produce
     return (produced.index == end and produced.chunk == stretch.chunk
             and produced.part == stretch.part and produced.epoch == stretch.epoch
             and produced.producer == stretch.producer and produced.count == stretch.count)
+cdef int note_error(void *arg, int error) except -1:
+    (<int *>arg)[0] = error
+    return 0
 
 
 cdef int write_done(void *arg, int error) except -1:
@@ -171,6 +183,8 @@ cdef class Topic(Window):
         self.durability = "memory"
         self.started = True
         self.least = 1
+        self.stable = self.log_first = 1
+        self.past = ()
         self.last_publish = self.agenda.now
         self.watch(&self.visible)
         self.watch(&self.fanout)
@@ -536,6 +550,9 @@ cdef class Topic(Window):
         self.least = self.least_seq()
         if self.hole_count:
             self.drop_holes(self.least)
+        if self.polls and not self.hurried and self.retains and self.stable < self.visible.seq:
+            self.hurried = True
+            self.shard.hurried.append(self)
         return 0
 
     # -- overflow --
@@ -635,6 +652,8 @@ cdef class Topic(Window):
             self.pending_writes += 1
         if block.flags & SURVIVORS:
             flags |= RUN_SURVIVORS
+        if self.journal_due:
+            self.write_journal()
         self.log.append(block.data + start, end - start, first_seq, last_seq, count, flags,
                         self.gate == FSYNC, &block.extent, write_done, write)
         return 0
@@ -646,6 +665,9 @@ cdef class Topic(Window):
         if error == 0:
             block.stored = write.end
             self.shard.set_health(None)
+            if write.first_seq <= self.stable <= write.last_seq:
+                self.stable = write.last_seq + 1
+                self.stable_moved(block)
         else:
             self.shard.set_health(self.log.last_error_text)
             self.log.retract(&block.extent, write.end - write.start, write.first_seq, write.count)
@@ -853,23 +875,6 @@ cdef class Topic(Window):
             "cursors": self.cursor_facts(),
         }
 
-    def log_ids(self):
-        """The incarnations of the log, as clients name them; the current one last."""
-        return [self.log.log_id.hex()]
-
-    def log_meta(self):
-        """What a reader of the log has to know."""
-        return {
-            "topic": self.name,
-            "log_id": self.log.log_id.hex(),
-            "first_seq": self.first_seq,
-            "next_seq": self.visible.seq,
-            "bytes": self.log_bytes,
-            "durability": self.durability,
-            "retention": {"time": self.retention_time, "bytes": self.retention_bytes}
-            if self.retains else None,
-        }
-
     @property
     def log_bytes(self):
         """Bytes of records on disk."""
@@ -878,8 +883,12 @@ cdef class Topic(Window):
     @property
     def first_seq(self):
         """The oldest record that a channel could be made to begin with."""
-        return self.next_seq if self.oldest == NULL else max(
-            self.oldest.first_seq, self.kept.seq if self.retains else 0)
+        return self.first_kept()
+
+    cdef uint64_t first_kept(self) noexcept:
+        if self.oldest == NULL:
+            return self.next_seq
+        return max(self.oldest.first_seq, self.kept.seq if self.retains else <uint64_t>0)
 
     def seq_at(self, int64_t time):
         """The first record that was published at `time` (wall clock, ns) or later. None: a block
@@ -977,6 +986,163 @@ cdef class Topic(Window):
         if self.delayed_first == NULL:
             self.delayed_last = NULL
 
+    # -- reading the log --
+
+    cdef uint64_t stable_seq(self) except? 0:
+        """Where readers of the log stop: what is before it is on disk, as surely as the topic
+        promises."""
+        cdef uint64_t first = self.first_kept()
+        if self.stable < first:
+            # What came before was let go of without having been written.
+            self.stable = first
+            self.pass_written(self.block_of(first))
+        return min(self.stable, self.visible.seq)
+
+    cdef void pass_written(self, Block *block) noexcept:
+        """The stable position has come to this block: go on over what was written before what came
+        before it."""
+        cdef Record *record
+        cdef uint32_t at = 0
+        while block != NULL and block.stored == block.size and block.flags & IN_WINDOW:
+            self.stable = max(self.stable, block.last_seq + 1)
+            block = block.next
+        if block == NULL or not block.flags & IN_WINDOW:
+            return
+        while at < block.stored:
+            record = <Record *>(block.data + at)
+            self.stable = max(self.stable, record.seq + 1)
+            at += record.length
+
+    cdef int stable_moved(self, Block *block) except -1:
+        """What comes first of what was not on disk is, up to a place in this block."""
+        if block.stored == block.size and block.flags & IN_WINDOW:
+            self.pass_written(block.next)
+        if self.polls:
+            self.answer_polls()
+        return 0
+
+    cdef list logs(self):
+        """The logs of which something is kept, as (log_id, first, end) and the oldest first: those
+        that a start has ended, and the one that goes on, up to the stable position."""
+        cdef uint64_t first = self.first_kept()
+        cdef uint64_t stable = self.stable_seq()
+        found = [(one.log_id, max(one.first_seq, first), one.end)
+                 for one in self.past if one.end > first]
+        found.append((self.log.log_id, min(max(self.log_first, first), stable), stable))
+        return found
+
+    cdef bytes log_bounds(self, bytes log_id, uint64_t *first, uint64_t *end):
+        """What there is of a log; or an error."""
+        names = []
+        for known, begin, stop in self.logs():
+            if known.hex().encode() == log_id:
+                first[0] = begin
+                end[0] = stop
+                return None
+            names.append(known.hex())
+        return f"E_LOG_ID {' '.join(names)}".encode()
+
+    def log_meta(self):
+        """What a reader of the log has to know, as JSON."""
+        logs = self.logs()
+        log_id, first, end = logs[len(logs) - 1]
+        return json.dumps({
+            "topic": self.name,
+            "log_id": log_id.hex(),
+            "first_seq": first,
+            "next_seq": end,
+            "first_time": self.time_of(first) if first < end else 0,
+            "last_time": self.time_of(end - 1) if first < end else 0,
+            "bytes": self.log_bytes,
+            "durability": self.durability,
+            "retention": {"time": self.retention_time, "bytes": self.retention_bytes}
+            if self.retention_time or self.retention_bytes else None,
+            "incarnations": [
+                {"log_id": one[0].hex(), "first_seq": one[1], "next_seq": one[2]} for one in logs],
+            "cursors": self.cursor_facts(),
+        }, separators=(",", ":")).encode()
+
+    cdef int64_t time_of(self, uint64_t seq) except? 0:
+        """When a record was published; of one that is not in memory, as far as its block tells."""
+        cdef Block *block = self.block_of(seq)
+        cdef Record *record
+        cdef uint32_t at = 0
+        if block == NULL:
+            return 0
+        if block.data == NULL or block.flags & LOADING:
+            return block.first_time if seq == block.first_seq else block.last_time
+        while at < block.size:
+            record = <Record *>(block.data + at)
+            if record.seq >= seq:
+                return record.timestamp
+            at += record.length
+        return 0
+
+    cdef object poll_log(self, Waiter waiter, uint64_t ticket, uint64_t after):
+        """Have the waiter told what log_meta() says as soon as the log reaches beyond `after`."""
+        self.polls += 1
+        self.touch_dirty()
+        return self.begin_read(Poll(self, waiter, ticket, after))
+
+    cdef int answer_polls(self) except -1:
+        cdef uint64_t stable = self.stable_seq()
+        cdef LogRead read
+        cdef bytes answer = None
+        for read in list(self.reads):
+            if isinstance(read, Poll) and (<Poll>read).after < stable:
+                answer = answer or self.log_meta()
+                read.answer(answer, None)
+        return 0
+
+    cdef object seek_log(self, Waiter waiter, uint64_t ticket, bytes log_id, int64_t time):
+        """Have the waiter told which record of a log is the first that is not older. Returns the
+        read, or an error."""
+        cdef uint64_t first = 0
+        cdef uint64_t end = 0
+        cdef bytes error = self.log_bounds(log_id, &first, &end)
+        return error or self.begin_read(Seek(self, waiter, ticket, first, end, time))
+
+    cdef object fetch_log(self, Waiter waiter, uint64_t ticket, bytes log_id, uint64_t start,
+                          uint64_t stop, uint64_t most, uint32_t columns):
+        """Have the waiter told records of a log, as a block. Returns the read, or an error."""
+        cdef uint64_t first = 0
+        cdef uint64_t end = 0
+        cdef uint64_t room
+        cdef bytes error = self.log_bounds(log_id, &first, &end)
+        if error is not None:
+            return error
+        if start < first:
+            return b"E_LOG_GONE %d" % first
+        if start >= end or stop <= start:
+            return b"E_LOG_RANGE %d" % end
+        room = self.shard.answer_room(most)
+        self.shard.reserved += room
+        return self.begin_read(Fetch(
+            self, waiter, ticket, bytes.fromhex(log_id.decode()), start, min(stop, end), room,
+            columns))
+
+    cdef LogRead begin_read(self, LogRead read):
+        if self.reads is None:
+            self.reads = []
+        self.reads.append(read)
+        # At once, so that what comes first cannot be let go of.
+        read.step(1)
+        if read.stage != ENDED and not read.reading:
+            self.on_read(read)
+        return read
+
+    cdef int on_read(self, read) except -1:
+        cdef LogRead one = read
+        if one.stage == WAITING:
+            return 0
+        if one.stage != ENDED:
+            self.shard.reads.append(one)
+            return 0
+        self.reads.remove(one)
+        self.shard.reserved -= one.held
+        self.polls -= isinstance(one, Poll)
+        return 0
+
     def close(self, bint delete):
         """The end of the topic: its channels are closed, its files deleted or closed."""
         cdef Channel channel
@@ -996,6 +1162,8 @@ cdef class Topic(Window):
         self.let_go_of_kept()
         self.discard()
         self.keep_promises(<uint64_t>-1, "exiting")
+        for read in list(self.reads or ()):
+            (<LogRead>read).abandon(b"E_LOG_NO_TOPIC")
         if self.log is not None and delete:
             self.log.delete(NULL, NULL)
 
@@ -1039,6 +1207,8 @@ cdef class Topic(Window):
         while block != NULL and block.last_time == 0:
             if block.flags & SEALED:
                 block.last_time = self.agenda.wall
+                if block.data != NULL and block.size:
+                    block.first_time = (<Record *>block.data).timestamp
             block = block.prev
 
     cdef int update_retains(self) except -1:
@@ -1072,8 +1242,7 @@ cdef class Topic(Window):
     cdef int retain(self) except -1:
         """Write down what is in memory only, let go of what is too old or too much, a block at a
         time, and keep the rest out of memory."""
-        if not self.overflowing:
-            self.write_down()
+        self.write_down()
         self.let_go()
         self.trim()
         self.cool()
@@ -1124,11 +1293,16 @@ cdef class Topic(Window):
                 or self.retention_bytes and held > self.retention_bytes)
 
     cdef int write_down(self) except -1:
+        """Write what is visible and in memory only."""
         cdef Block *block = self.newest
-        while block != NULL and block.prev != NULL and block.prev.written < block.prev.size:
+        if self.failing:
+            return 0
+        while block != NULL and block.prev != NULL and block.first_seq > self.stable:
             block = block.prev
-        while block != NULL:
-            if block.written < block.size and self.write_run(block, False):
+        while block != NULL and block.first_seq < self.visible.seq:
+            if block.written < block.size and not (
+                    self.overflowing and block.last_seq >= self.visible.seq) \
+                    and self.write_run(block, False):
                 break
             block = block.next
         return 0
@@ -1286,6 +1460,7 @@ cdef class Topic(Window):
             cursors=self.named.state(),
             epochs=self.producers.state(self.visible.seq) if self.producers else (),
             produced_seq=self.producers.unspoken(self.visible.seq) if self.producers else 0,
+            past=tuple(one for one in self.past if one.end > self.first_kept()),
         )
 
     cdef object channel_state(self, Channel channel):
@@ -1430,9 +1605,6 @@ cdef class Topic(Window):
         state = journal.replay(found.journal)
         names = dict(channels)
         self.was_restored = True
-        if not self.is_whole(found, state):
-            # What readers were told of may be lost, and its seqs will be used again.
-            self.log.log_id = os.urandom(16)
         self.shard.ids.lift(found.max_id)
         for path, offset, text in found.damages:
             self.shard.report_damage(path, offset, text)
@@ -1442,7 +1614,6 @@ cdef class Topic(Window):
             for saved in state.channels:
                 names.setdefault(saved.name, saved.paused)
             self.named = NamedCursors(state.cursors)
-            self.named.end_at(self.log.log_id, self.next_seq)
         cursors = {saved.name: saved for saved in state.channels} if state is not None else {}
         # A channel is made at the fan-out position, which may have moved since the snapshot.
         fanout = max(state.fanout_seq, *(saved.cursor for saved in state.channels), 1) \
@@ -1458,6 +1629,8 @@ cdef class Topic(Window):
         if self.oldest != NULL and (self.retains or state is None):
             least = self.oldest.first_seq       # who needed what was before it nobody knows
         self.report_gaps(least)
+        self.name_logs(found, state)
+        self.named.end_at(self.log.log_id, self.next_seq)
         self.started = False
         self.cursor_to_end(&self.visible)
         if self.retains:
@@ -1501,8 +1674,59 @@ cdef class Topic(Window):
         """Whether everything that was visible is still there."""
         if state is None or found.damages:
             return False
+        if not state.clean and not found.open_end:
+            # The segment that was being written is missing.
+            return False
         return (state.clean or state.durability == FSYNC
                 or state.durability == OS and state.boot == self.shard.boot)
+
+    cdef int name_logs(self, Recovered found, state) except -1:
+        """Which logs the records belong to that were found; and whether the last one goes on. It
+        does not when something of it may be lost that readers were told of: its seqs would be used
+        again."""
+        cdef bytes log_id = self.log.log_id
+        self.stable = self.log_first = self.next_seq
+        self.past = ()
+        # In class fsync it is what readers are told of.
+        if self.promised != FSYNC or self.oldest == NULL or self.sync_found():
+            self.past = journal.name_logs(self.stretches(), () if state is None else state.past)
+        named = [one.log_id for one in self.past]
+        if not self.is_whole(found, state) or log_id in named and (
+                self.past[len(named) - 1].log_id != log_id
+                or self.past[len(named) - 1].end != self.next_seq):
+            self.log.log_id = os.urandom(16)
+        elif log_id in named:
+            self.log_first = self.past[len(named) - 1].first_seq
+            self.past = self.past[:len(named) - 1]
+        return 0
+
+    cdef list stretches(self):
+        """The records in the window, as (first, end, log_id of their segments) without a gap."""
+        cdef Block *block = self.oldest
+        cdef Segment *segment = NULL
+        cdef uint64_t first = 0
+        cdef uint64_t end = 0
+        found = []
+        while block != NULL:
+            if segment == NULL or block.first_seq != end \
+                    or memcmp(segment.log_id, block.extent.segment.log_id, 16) != 0:
+                if segment != NULL:
+                    found.append((first, end, <bytes>segment.log_id[:16]))
+                first = block.first_seq
+                segment = block.extent.segment
+            end = block.last_seq + 1
+            block = block.next
+        if segment != NULL:
+            found.append((first, end, <bytes>segment.log_id[:16]))
+        return found
+
+    cdef bint sync_found(self) except -1:
+        """What was written by a process that was killed must survive a power loss from now on;
+        whether it does."""
+        cdef int error = 0
+        self.log.sync_found(note_error, &error)
+        self.shard.io.drain()
+        return error == 0
 
     cdef int restore_blocks(self, Recovered found, uint64_t least) except -1:
         """Runs on disk become blocks without memory: in the window, or stragglers before it."""
@@ -1522,6 +1746,7 @@ cdef class Topic(Window):
             block.count = max(1, run.count)
             block.first_seq = run.first_seq
             block.last_seq = run.last_seq
+            block.first_time = run.first_time
             block.last_time = max(<int64_t>1, run.last_time)
             block.extent = run.extent
             block.flags = SEALED
@@ -1726,9 +1951,8 @@ cdef class Topic(Window):
             self.find_produced(block, seq)
         if self.has_untold:
             self.producers.found_all(self.agenda.wall)
-            # Whoever sends such a chunk again is answered at once.
-            self.log.sync_recovered()
-            self.shard.io.drain()
+            # Whoever sends such a chunk again is answered at once, and may have asked for a sync.
+            self.sync_found()
         return 0
 
     cdef int find_produced(self, Block *block, uint64_t seq) except -1:
@@ -1841,6 +2065,8 @@ cdef class Shard:
         self.dirty_topics = []
         self.ticking = []
         self.compacting = []
+        self.reads = deque()
+        self.hurried = []
         self.health = "OK"
         self.boot = boot_id()
         self.log_hold_max_bytes = 10 << 30
@@ -1929,6 +2155,7 @@ cdef class Shard:
         """Do what is to be done at the end of a turn. Returns when it wants to be called again, on
         the monotonic clock (ns): `agenda.now` if work is left."""
         cdef int64_t now = self.agenda.now
+        cdef int64_t due
         cdef HeapNode *node
         cdef Topic topic
         cdef list work
@@ -1951,14 +2178,21 @@ cdef class Shard:
         left = self.dispatch()
         if self.compacting:
             self.compact()
+        if self.hurried and now >= self.next_hurry:
+            self.write_hurried()
+        if self.reads:
+            self.read_on()
         if self.io is not None:
             self.io.kick()
-        if left or self.dirty_topics or self.ticking or self.compacting:
+        if left or self.dirty_topics or self.ticking or self.compacting or self.reads:
             return now
+        due = self.next_tick
+        if self.hurried:
+            due = min(due, self.next_hurry)
         node = heap_peek(&self.agenda.channel_timers)
-        if node != NULL and node.due < self.next_tick:
+        if node != NULL and node.due < due:
             return node.due
-        return self.next_tick
+        return due
 
     cdef int expire(self) except -1:
         """Messages that are due; what exceeds the budget is still due in the next turn."""
@@ -2015,6 +2249,48 @@ cdef class Shard:
             if topic.compaction is None or topic.compaction.waits():
                 self.compacting.pop(0)
         return 0
+
+    cdef int read_on(self) except -1:
+        """Go on with reads of logs, one after the other."""
+        cdef int budget = READ_BUDGET
+        cdef int given
+        cdef LogRead read
+        while self.reads and budget > 0:
+            read = self.reads.popleft()
+            if read.stage == ENDED:
+                continue
+            given = min(budget, <int>READ_SLICE)
+            try:
+                budget -= given - read.step(given)
+            except Exception as error:
+                self.report((<Topic>read.window).name, error)
+                read.abandon(b"E_LOG_FAILED " + type(error).__name__.encode())
+            if read.stage != ENDED and not read.reading:
+                self.reads.append(read)
+        return 0
+
+    cdef int write_hurried(self) except -1:
+        """Somebody waits for what would be written with the end of the second."""
+        cdef Topic topic
+        work = self.hurried
+        self.hurried = []
+        self.next_hurry = self.agenda.now + HURRY
+        for topic in work:
+            topic.hurried = False
+            if not topic.gone:
+                try:
+                    topic.write_down()
+                except Exception as error:
+                    self.report(topic.name, error)
+        return 0
+
+    cdef uint64_t answer_room(self, uint64_t wanted) noexcept:
+        """How large an answer to a read may be: many, and those that nobody takes, make each other
+        short."""
+        cdef uint64_t room = 0
+        if self.reserved < ANSWERS_MOST:
+            room = (ANSWERS_MOST - self.reserved) // 2
+        return min(wanted, max(room, <uint64_t>SHORT_ANSWER))
 
     cdef int report(self, str name, error) except -1:
         """Something that should not happen: it must not take the others' turn with it."""

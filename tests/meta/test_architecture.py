@@ -20,7 +20,7 @@ ROWS = [
     "_log _mesh config layers acceptor web. cluster.",
     "_store _log_probe daemon_options",
     "_wire _channel",
-    "_client _compaction",
+    "_client _compaction _reads",
     "_topic",
     "_session",
     "_transport _publisher",
@@ -34,7 +34,7 @@ RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
 
 # Driven by a test with bytes and a clock of its own; they may not reach for the real ones.
 CORE = ["_channel", "_compaction", "_heap", "_ids", "_io", "_log", "_mesh"]
-CORE += ["_publisher", "_quantile", "_ring", "_session", "_store", "_topic", "_wire"]
+CORE += ["_publisher", "_quantile", "_reads", "_ring", "_session", "_store", "_topic", "_wire"]
 WORLD = {"gevent", "socket", "select", "selectors", "asyncio", "ssl", "sys/socket.h"}
 PURE = [*CORE, "_client"]
 PURE += [f"client.{part}" for part in ("connection", "consumer", "core", "flow", "producer")]

@@ -29,7 +29,8 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
     def make(path: Path = tmp_path, hold: int = 10 << 30, **more: Any) -> Core:
         clock = {key: more.pop(key) for key in ("now", "wall", "log_options") if key in more}
-        core = Core(path, policies=Policies(TopicPolicy(**more)), **clock)
+        policy = TopicPolicy(**{"durability": "os", **more})
+        core = Core(path, policies=Policies(policy), **clock)
         core.shard.log_hold_max_bytes = hold
         made.append(core)
         for folder in sorted(path.glob("*.topic")):
@@ -152,8 +153,8 @@ def test_what_cannot_be_done_ends_nothing(make: Make, rest: str, error: str) -> 
     [
         ("LOG_CURSOR t - c", "E_INVALID LOG_CURSOR insufficient number of parameters"),
         ("LOG_CURSOR t - c 5", "E_INVALID LOG_CURSOR without a log_id is followed by - or delete"),
-        ("LOG_CURSOR t 00 c x", "E_INVALID LOG_CURSOR could not parse seq x"),
-        (f"LOG_CURSOR t 00 c {2**64}", f"E_INVALID LOG_CURSOR could not parse seq {2**64}"),
+        ("LOG_CURSOR t 00 c x", "E_INVALID LOG_CURSOR could not parse sequence number x"),
+        (f"LOG_CURSOR t 00 c {2**64}", f"E_INVALID LOG_CURSOR could not parse sequence number {2**64}"),
         ("LOG_CURSOR t 00 c/ 1", 'E_INVALID LOG_CURSOR name "c/" is not valid'),
     ],
 )
@@ -195,6 +196,7 @@ def test_it_holds_what_is_behind_it(make: Make, durability: str, retention: dict
     core.create("t").channel("c")
     fill(core, 10)
     assert put(core, "a", 1) == 1
+    core.advance(SECOND)
     assert put(core, "b", 5) == 5
     consume(core)
     core.advance(HOUR)
@@ -258,11 +260,16 @@ def test_it_is_there_after_a_restart(
 
 
 def test_a_cursor_of_a_topic_that_was_never_on_disk(make: Make) -> None:
-    core = make()
+    """It is told of no record of it, and from then on the log is written."""
+    core = make(durability="memory")
+    core.create("t").channel("c")
     fill(core, 3, 10)
-    assert put(core, "a", 4) == 4
-    core = restarted(make, core)
-    assert ask(core, "a") == 4
+    assert put(core, "a", 4) == "E_LOG_RANGE 1"
+    assert put(core, "a", 1) == 1
+    consume(core)
+    core = killed(make, core, durability="memory")
+    assert ask(core, "a") == 1
+    assert first_seq(core) == 1 and core.topic("t").next_seq == 4
 
 
 def test_it_is_answered_when_the_journal_has_it(make: Make) -> None:
@@ -362,20 +369,24 @@ def test_what_is_shown(make: Make) -> None:
     assert core.counters("t")["cursors"] == core.topic("t").log_facts()["cursors"] == shown
 
 
-def test_a_crash_of_memory_takes_a_cursor_back_to_what_is_there(make: Make) -> None:
-    core = make()
+def test_it_stays_with_the_log_that_a_crash_has_ended(make: Make) -> None:
+    core = make(durability="memory")
     core.create("t").channel("c")
     fill(core, 4)
     put(core, "a", 1)
     core.advance(SECOND)
+    assert put(core, "a", 5) == 5
     fill(core, 6)
-    assert put(core, "a", 11) == 11
     before = log_id(core)
-    core = killed(make, core)
+    core = killed(make, core, durability="memory")
     assert log_id(core) != before
-    end = core.topic("t").log_facts()["next_seq"]
-    assert end < 11
-    assert ask(core, "a") == end
+    assert core.topic("t").next_seq == 5
+    client = reader(core)
+    said = f'{{"name":"a","log_id":"{before}","seq":5}}'.encode()
+    assert client.ask(b"LOG_CURSOR t - a -\n") == (RESPONSE, said)
+    assert client.ask(f"LOG_CURSOR t {before} a 6\n".encode()) == (ERROR, b"E_LOG_RANGE 5")
+    assert client.ask(f"LOG_CURSOR t {before} b 2\n".encode())[0] == RESPONSE
+    assert put(core, "a", 5) == 5
 
 
 @pytest.mark.parametrize("seed", range(12))
