@@ -25,6 +25,7 @@ class Recovered:
     next_seq: int
     max_id: int
     clean: bool
+    open_end: bool
 
 class Log:
     io: IoThread

@@ -52,7 +52,7 @@ from nsqcy._wire cimport (
     parse_number,
     split_line,
 )
-from nsqcy._reads import COLUMN_NAMES
+from nsqcy._reads import COLUMN_NAMES as _COLUMN_NAMES
 from nsqcy.errors import ClientError
 from nsqcy.named_cursors import CURSORS_MOST, TooManyCursors
 from nsqcy.names import quote
@@ -1512,9 +1512,9 @@ cdef class Session(Consumer):
         if not parse_number(words[5].at, words[5].length, &most):
             return self.bad_number(LOG_FETCH, b"size", &words[5])
         for name in word_bytes(&words[6]).split(b","):
-            if name not in COLUMN_NAMES:
+            if name not in _COLUMN_NAMES:
                 return self.fatal(b"E_INVALID LOG_FETCH unknown column " + name)
-            columns |= <uint32_t>COLUMN_NAMES[name]
+            columns |= <uint32_t>_COLUMN_NAMES[name]
         return self.wait_for_log(topic.fetch_log(
             self, self.take_ticket(LOG_FETCH, 0), word_bytes(&words[2]), start, stop,
             min(most, <uint64_t>LARGEST_ANSWER), columns))

@@ -652,7 +652,8 @@ cdef class Topic(Window):
             self.pending_writes += 1
         if block.flags & SURVIVORS:
             flags |= RUN_SURVIVORS
-        if self.journal_due:
+        if self.journal_due and self.was_restored:
+            # The journal of an earlier process must not speak of these records.
             self.write_journal()
         self.log.append(block.data + start, end - start, first_seq, last_seq, count, flags,
                         self.gate == FSYNC, &block.extent, write_done, write)
