@@ -24,6 +24,7 @@ class NamedCursors:
 
     def __init__(self, cursors: Iterable[NamedCursor] = ()) -> None:
         self._cursors = OrderedDict((one.name, one) for one in cursors)
+        self._overrun: set[str] = set()  # they hold nothing any more
 
     def __len__(self) -> int:
         return len(self._cursors)
@@ -36,16 +37,18 @@ class NamedCursors:
             raise TooManyCursors(f"a topic has at most {CURSORS_MOST} named cursors")
         self._cursors[cursor.name] = cursor
         self._cursors.move_to_end(cursor.name)
+        self._overrun.discard(cursor.name)
 
     def use(self, name: str, now: int) -> NamedCursor | None:
         """The cursor, whose owner has just asked for it; None if there is none."""
         cursor = self._cursors.get(name)
         if cursor is not None:
-            cursor = NamedCursor(name, cursor.log_id, cursor.seq, now)
-            self.set(cursor)
+            cursor = self._cursors[name] = NamedCursor(name, cursor.log_id, cursor.seq, now)
+            self._cursors.move_to_end(name)
         return cursor
 
     def delete(self, name: str) -> NamedCursor | None:
+        self._overrun.discard(name)
         return self._cursors.pop(name, None)
 
     def expire(self, before: int) -> list[NamedCursor]:
@@ -53,6 +56,7 @@ class NamedCursors:
         gone = []
         while self._cursors and next(iter(self._cursors.values())).used < before:
             gone.append(self._cursors.popitem(last=False)[1])
+            self._overrun.discard(gone[-1].name)
         return gone
 
     def end_at(self, log_id: bytes, seq: int) -> None:
@@ -62,15 +66,31 @@ class NamedCursors:
                 self._cursors[name] = NamedCursor(name, one.log_id, seq, one.used)
 
     def held(self, first_seq: int) -> int | None:
-        """The first record that some cursor has still to read, out of those from `first_seq` on;
-        None: of these none is needed."""
-        return min((one.seq for one in self._cursors.values() if one.seq >= first_seq), default=None)
+        """The first record that some cursor holds, out of those from `first_seq` on; None: of these
+        none is held."""
+        held = (
+            one.seq
+            for one in self._cursors.values()
+            if one.seq >= first_seq and one.name not in self._overrun
+        )
+        return min(held, default=None)
+
+    def overrun(self, seq: int) -> list[str]:
+        """Too much is held: none of the records before `seq` is from now on. Returns the names of
+        the cursors behind which that is so from now on."""
+        names = [
+            one.name
+            for one in self._cursors.values()
+            if one.seq < seq and one.name not in self._overrun
+        ]
+        self._overrun.update(names)
+        return names
 
     def state(self) -> tuple[NamedCursor, ...]:
         return tuple(self._cursors.values())
 
     def facts(self, first_seq: int, next_seq: int, now: int) -> list[dict[str, Any]]:
-        """What an operator sees of them, by name. Overrun is one whose records are gone."""
+        """What an operator sees of them, by name."""
         return [
             {
                 "name": one.name,
@@ -78,7 +98,7 @@ class NamedCursors:
                 "seq": one.seq,
                 "lag": max(0, next_seq - max(one.seq, first_seq)),
                 "age": max(0, now - one.used) // SECOND,
-                "overrun": one.seq < first_seq,
+                "overrun": one.seq < first_seq or one.name in self._overrun,
             }
             for one in sorted(self._cursors.values(), key=lambda one: one.name)
         ]

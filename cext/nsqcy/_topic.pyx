@@ -889,7 +889,9 @@ cdef class Topic(Window):
     cdef uint64_t first_kept(self) noexcept:
         if self.oldest == NULL:
             return self.next_seq
-        return max(self.oldest.first_seq, self.kept.seq if self.retains else <uint64_t>0)
+        if self.retention_time or self.retention_bytes:
+            return max(self.oldest.first_seq, self.kept.seq)
+        return self.oldest.first_seq
 
     def seq_at(self, int64_t time):
         """The first record that was published at `time` (wall clock, ns) or later. None: a block
@@ -1267,7 +1269,7 @@ cdef class Topic(Window):
                 if self.held_bytes <= self.shard.log_hold_max_bytes:
                     break
                 self.move_past(&self.kept, block)
-                self.shard.report_overrun(self.name, self.kept.seq)
+                self.shard.report_overrun(self.name, self.named.overrun(self.kept.seq))
                 held_seq = self.held_seq()
             else:
                 self.move_past(&self.kept, block)
@@ -1332,6 +1334,8 @@ cdef class Topic(Window):
         cursor = journal.NamedCursor(name, log_id, seq, self.agenda.wall)
         self.named.set(cursor)
         self.update_retains()
+        if self.retains and seq < self.kept.seq:
+            self.keep_all()     # it is still there for some channel only
         self.journal_cursor(cursor, False, done)
 
     def find_cursor(self, str name not None):
@@ -2119,10 +2123,11 @@ cdef class Shard:
             self.log.warn(f"TOPIC({name}): {what} are in no file: finished since the journal was "
                           "written, in memory only, or lost")
 
-    def report_overrun(self, str name, uint64_t seq):
+    def report_overrun(self, str name, cursors):
+        """Named cursors hold nothing any more."""
         if self.log is not None:
-            self.log.warn(f"TOPIC({name}): a named cursor is overrun: records before {seq} are let "
-                          f"go, as more than {self.log_hold_max_bytes} bytes were held")
+            self.log.warn(f"TOPIC({name}): named cursors are overrun, as more than "
+                          f"{self.log_hold_max_bytes} bytes were held: {', '.join(cursors)}")
 
     def topic(self, bytes key not None, *, create=False):
         """The topic of that name; None if it does not exist and is not to be created."""
