@@ -172,7 +172,7 @@ _CURSOR = struct.Struct("<HHIQ16sq")  # bytes of name, 0, 0, seq, log_id, used
 _PLACE = struct.Struct("<16sq")  # of a delta of a named cursor, after its name: log_id, used
 _PRODUCED = struct.Struct("<Q")  # the seq that the epochs speak up to
 _EPOCH = struct.Struct("<QQqII")  # producer, epoch, used, bytes of parts, 0
-_PART = struct.Struct("<IIQ")  # part, ranges that follow, chunk
+_PART = struct.Struct("<IIQ")  # part, ranges that follow and flags, chunk
 _MISSING = struct.Struct("<II")  # first, end
 
 _SECTION_TOPIC, _SECTION_DELAYED, _SECTION_CHANNEL, _SECTION_HOLES = 1, 2, 3, 4
@@ -181,6 +181,7 @@ _SECTION_CURSOR, _SECTION_PRODUCERS = 9, 10
 _SECTION_OPTIONAL = 0x8000  # a reader that does not know it may skip it
 _PAUSED, _CLEAN = 1, 2
 _DELETED = 2  # of a delta
+_ALONE = 0x80000000  # of a part
 
 
 def _pack_ranges(ranges: Iterable[tuple[int, int]]) -> bytes:
@@ -192,24 +193,35 @@ def _section(kind: int, *payload: bytes) -> tuple[bytes, ...]:
     return (_SECTION.pack(kind, 0, sum(map(len, payload))), *payload)
 
 
-def pack_part(part: int, chunk: int, missing: Iterable[tuple[int, int]]) -> bytes:
-    """A part of an epoch: its highest chunk, and the ranges of its messages that are missing."""
-    ranges = [_MISSING.pack(*each) for each in missing]
-    return _PART.pack(part, len(ranges), chunk) + b"".join(ranges)
+class PartState(NamedTuple):
+    """A chunk of a part, and the ranges of its messages that are missing. It is the highest that was
+    accepted, or, if `alone`, one above that: what is between them is not known to be there."""
+
+    part: int
+    chunk: int
+    missing: tuple[tuple[int, int], ...] = ()
+    alone: bool = False
 
 
-def unpack_parts(parts: bytes) -> Iterator[tuple[int, int, tuple[tuple[int, int], ...]]]:
-    """The parts of an epoch, as they were given to pack_part; JournalError if they are not."""
+def pack_part(state: PartState) -> bytes:
+    ranges = [_MISSING.pack(*each) for each in state.missing]
+    flags = _ALONE if state.alone else 0
+    return _PART.pack(state.part, len(ranges) | flags, state.chunk) + b"".join(ranges)
+
+
+def unpack_parts(parts: bytes) -> Iterator[PartState]:
+    """What was packed; JournalError if these bytes are something else."""
     at = 0
     while at < len(parts):
         if len(parts) - at < _PART.size:
             raise JournalError("a part of a producer is cut off")
         part, count, chunk = _PART.unpack_from(parts, at)
         at += _PART.size
-        end = at + count * _MISSING.size
+        end = at + (count & ~_ALONE) * _MISSING.size
         if end > len(parts):
             raise JournalError("a part of a producer is cut off")
-        yield part, chunk, tuple(_MISSING.iter_unpack(parts[at:end]))
+        missing = tuple(_MISSING.iter_unpack(parts[at:end]))
+        yield PartState(part, chunk, missing, bool(count & _ALONE))
         at = end
 
 

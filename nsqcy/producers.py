@@ -18,7 +18,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from nsqcy.errors import NsqError
-from nsqcy.journal import EpochState, pack_part, unpack_parts
+from nsqcy.journal import EpochState, PartState, pack_part, unpack_parts
 
 HOUR = 3600 * 1_000_000_000
 
@@ -55,19 +55,45 @@ class Attempt(NamedTuple):
 
 @dataclass(slots=True)
 class Epoch:
-    """The parts of an epoch: each with its highest chunk, and what is missing of that."""
+    """The parts of an epoch: each with its highest chunk, and what is missing of that. Above it there
+    may be chunks that a crash has left, with what is missing of them, and others that it has not.
+    """
 
     used: int  # wall clock, ns
     chunks: dict[int, int] = field(default_factory=dict)
     missing: dict[int, Ranges] = field(default_factory=dict)
+    left: dict[int, dict[int, Ranges]] = field(default_factory=dict)
     packed: bytes | None = None  # the parts, as the journal has them; None: they have changed
+
+    def accept(self, part: int, chunk: int, missing: Ranges) -> None:
+        """It is the highest now. What is below it is over, as chunks ascend."""
+        self.packed = None
+        self.chunks[part] = chunk
+        self.missing.pop(part, None)
+        if missing:
+            self.missing[part] = missing
+        if part in self.left:
+            above = {each: lack for each, lack in self.left.pop(part).items() if each > chunk}
+            if above:
+                self.left[part] = above
+
+    def leave(self, part: int, chunk: int, missing: Ranges) -> None:
+        """A crash has left this of a chunk above the highest."""
+        self.packed = None
+        self.left.setdefault(part, {})[chunk] = missing
 
     def pack(self) -> bytes:
         if self.packed is None:
-            self.packed = b"".join(
-                pack_part(part, chunk, self.missing.get(part, ()))
+            known = [
+                PartState(part, chunk, self.missing.get(part, ()))
                 for part, chunk in self.chunks.items()
-            )
+            ]
+            known += [
+                PartState(part, chunk, missing, alone=True)
+                for part, chunks in self.left.items()
+                for chunk, missing in chunks.items()
+            ]
+            self.packed = b"".join(map(pack_part, known))
         return self.packed
 
 
@@ -114,7 +140,7 @@ class Producers:
         self._parts = 0
         self._waiting: deque[Attempt] = deque()  # in the order of seqs
         self._highest: dict[tuple[int, int, int], tuple[int, int]] = {}  # of those: chunk, attempts
-        self._found: dict[tuple[int, int, int], tuple[int, int, list[tuple[int, int]]]] = {}
+        self._found: dict[ChunkName, tuple[int, list[tuple[int, int]]]] = {}  # count, ranges
 
     def __bool__(self) -> bool:
         return bool(self._producers or self._waiting)
@@ -132,13 +158,17 @@ class Producers:
             return None
         epoch = self._use(name, now)
         highest = epoch.chunks.get(name.part)
-        if highest is None or name.chunk > highest:
+        left = epoch.left.get(name.part, {})
+        if name.chunk in left:
+            missing = left[name.chunk]
+        elif highest is None or name.chunk > highest:
             if highest is None:
                 self._make_room(name, epoch)
             return ((0, count),)
-        if name.chunk < highest:
+        elif name.chunk < highest:
             return ()
-        missing = epoch.missing.get(name.part, ())
+        else:
+            missing = epoch.missing.get(name.part, ())
         if missing and missing[-1][1] > count:
             raise ChunkError(
                 f"chunk {name.chunk} had at least {missing[-1][1]} messages, not {count}"
@@ -181,12 +211,7 @@ class Producers:
         epoch = self._epoch(name, 0)
         if name.part not in epoch.chunks:
             self._parts += 1
-        epoch.chunks[name.part] = name.chunk
-        epoch.packed = None
-        if missing:
-            epoch.missing[name.part] = missing
-        else:
-            epoch.missing.pop(name.part, None)
+        epoch.accept(name.part, name.chunk, missing)
 
     # ---- how much is remembered, and how long ----
 
@@ -253,34 +278,36 @@ class Producers:
             EpochState(producer, number, epoch.used, epoch.pack())
             for producer, epochs in self._producers.items()
             for number, epoch in epochs.items()
-            if epoch.chunks
+            if epoch.chunks or epoch.left
         )
 
     def restore(self, epochs: Iterable[EpochState]) -> None:
         for each in epochs:
-            for part, chunk, missing in unpack_parts(each.parts):
-                name = ChunkName(each.producer, each.epoch, part, chunk)
-                self._epoch(name, each.used)
-                self._accept(name, missing)
+            for state in unpack_parts(each.parts):
+                name = ChunkName(each.producer, each.epoch, state.part, state.chunk)
+                epoch = self._epoch(name, each.used)
+                if state.alone:
+                    epoch.leave(state.part, state.chunk, state.missing)
+                else:
+                    self._accept(name, state.missing)
 
     def found(self, name: ChunkName, first: int, end: int, count: int) -> None:
         """Records of messages [first, end) of a chunk of `count` are in the log, behind what the
         state speaks of. Call found_all() when there are no more."""
-        before = self._found.get(name[:3])
-        if before is None or before[0] < name.chunk:
-            self._found[name[:3]] = (name.chunk, count, [(first, end)])
-        elif before[0] == name.chunk:
-            before[2].append((first, end))
+        self._found.setdefault(name, (count, []))[1].append((first, end))
 
     def found_all(self, now: int) -> None:
-        for (producer, number, part), (chunk, count, ranges) in self._found.items():
-            name = ChunkName(producer, number, part, chunk)
+        """A crash may have left a chunk, and nothing of one before it: the disk writes in any order.
+        So each is known for itself."""
+        for name, (count, ranges) in self._found.items():
             epoch = self._use(name, now)
-            known = epoch.chunks.get(part, -1)
-            if chunk < known:
-                continue
-            if chunk == known:
-                # A part of it was there before.
-                ranges = [*ranges, *complement(epoch.missing.get(part, ()), count)]
-            self._accept(name, complement(ranges, count))
+            highest = epoch.chunks.get(name.part, -1)
+            if name.chunk == highest:
+                ranges += complement(epoch.missing.get(name.part, ()), count)
+                self._accept(name, complement(ranges, count))
+            elif name.chunk > highest:
+                before = epoch.left.get(name.part, {})
+                if name.chunk in before:
+                    ranges += complement(before[name.chunk], count)
+                epoch.leave(name.part, name.chunk, complement(ranges, count))
         self._found.clear()

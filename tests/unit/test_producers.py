@@ -233,6 +233,23 @@ def test_ranges() -> None:
     assert complement([(0, 1), (0, 4)], 4) == ()
 
 
+def test_a_crash_may_leave_a_chunk_and_not_the_one_before() -> None:
+    log = Log()
+    log.publish(name(1), 2)
+    after = log.again()
+    after.table.found(name(3), 0, 2, 2)
+    after.table.found(name(5), 0, 1, 2)
+    after.table.found_all(NOW)
+    after = after.again()
+    assert after.wanted(name(1), 2) == after.wanted(name(3), 2) == ()
+    assert after.publish(name(2), 2) == ((0, 2),)
+    assert after.publish(name(3), 2) == ()
+    after = after.again()
+    assert after.publish(name(4), 2) == ((0, 2),)
+    assert after.publish(name(5), 2) == ((1, 2),)
+    assert after.wanted(name(5), 2) == after.wanted(name(3), 2) == after.wanted(name(4), 2) == ()
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_random_programs(seed: int) -> None:
     """Every message of every chunk that was answered is there once; of the others at most once."""
