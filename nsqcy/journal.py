@@ -144,8 +144,8 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """One change since the snapshot. `value` is a cursor or a seq, as the kind needs. One of a named
-    cursor is about `cursor`, which is gone if `deleted`."""
+    """One change since the snapshot. `value` is a cursor or a seq, as the kind needs. One of a
+    named cursor is about `cursor`, which is gone if `deleted`."""
 
     kind: Kind
     channel: str
@@ -194,8 +194,8 @@ def _section(kind: int, *payload: bytes) -> tuple[bytes, ...]:
 
 
 class PartState(NamedTuple):
-    """A chunk of a part, and the ranges of its messages that are missing. It is the highest that was
-    accepted, or, if `alone`, one above that: what is between them is not known to be there."""
+    """A chunk of a part, and the ranges of its messages that are missing. It is the highest that
+    was accepted, or, if `alone`, one above that: what is between them may not be there."""
 
     part: int
     chunk: int
@@ -477,7 +477,7 @@ def decode_delta(data: bytes) -> Delta:
         raise JournalError("a delta is cut off")
     _, _, flags, length, value = _DELTA.unpack_from(data)
     end = _DELTA.size + length
-    expected = _AFTER_NAME.get(number, 0)
+    expected = _AFTER_NAME.get(Kind(number), 0)
     if len(data) - end != expected:
         raise JournalError("a delta has a wrong size")
     name = _name(data[_DELTA.size : end])

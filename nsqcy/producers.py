@@ -1,8 +1,8 @@
 """What producers have published to a topic, so that a chunk that is sent again is published once.
 
-A chunk is a batch of messages named by producer, epoch, part and number; in a part numbers ascend.
-Owns what is remembered of chunks, and for how long. Knows no record and no disk: a topic tells it of
-attempts, and what became of them.
+A chunk is a batch of messages named by producer, epoch, part and number; in a part numbers
+ascend. Owns what is remembered of chunks, and for how long. Knows no record and no disk: a topic
+tells it of attempts, and what became of them.
 
     attempted ──► published (waits) ──► accepted, when all its records are visible
                         │
@@ -45,7 +45,7 @@ class ChunkName(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """A chunk, or what was missing of it, is among the records of the topic, from `first_seq` on."""
+    """A chunk, or what was missing of it, is among a topic's records, from `first_seq` on."""
 
     name: ChunkName
     first_seq: int
@@ -55,8 +55,9 @@ class Attempt(NamedTuple):
 
 @dataclass(slots=True)
 class Epoch:
-    """The parts of an epoch: each with its highest chunk, and what is missing of that. Above it there
-    may be chunks that a crash has left, with what is missing of them, and others that it has not.
+    """The parts of an epoch: each with its highest chunk, and what is missing of that. Above it
+    there may be chunks that a crash has left, with what is missing of them, and others that it has
+    not.
     """
 
     used: int  # wall clock, ns
@@ -102,7 +103,7 @@ def producer_id(name: bytes) -> int:
     return int.from_bytes(blake2b(name, digest_size=8).digest(), "little")
 
 
-def length(ranges: Ranges) -> int:
+def messages_in(ranges: Ranges) -> int:
     """How many messages that is."""
     return sum(end - first for first, end in ranges)
 
@@ -177,7 +178,7 @@ class Producers:
 
     def published(self, name: ChunkName, first_seq: int, wanted: Ranges) -> None:
         """What was wanted was appended, from `first_seq` on."""
-        end = first_seq + length(wanted)
+        end = first_seq + messages_in(wanted)
         self._waiting.append(Attempt(name, first_seq, wanted, end))
         _, attempts = self._highest.get(name[:3], (0, 0))
         self._highest[name[:3]] = (name.chunk, attempts + 1)
@@ -297,7 +298,7 @@ class Producers:
         self._found.setdefault(name, (count, []))[1].append((first, end))
 
     def found_all(self, now: int) -> None:
-        """A crash may have left a chunk, and nothing of one before it: the disk writes in any order.
+        """A crash may have left a chunk, and nothing of one before it: a disk writes in any order.
         So each is known for itself."""
         for name, (count, ranges) in self._found.items():
             epoch = self._use(name, now)

@@ -181,7 +181,13 @@ def mpub(topic: str, bodies: list[bytes]) -> bytes:
 
 
 def log_pub(
-    topic: str, chunk: int, bodies: list[bytes], *, producer: str = "p", epoch: int = 1, part: int = 0
+    topic: str,
+    chunk: int,
+    bodies: list[bytes],
+    *,
+    producer: str = "p",
+    epoch: int = 1,
+    part: int = 0,
 ) -> bytes:
     """A LOG_PUB command."""
     _, body = mpub(topic, bodies).split(b"\n", 1)

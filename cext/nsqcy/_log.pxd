@@ -213,8 +213,8 @@ cdef class Log:
     # The monotonic time of the next sync, or 0 when nothing waits for one.
     cdef int64_t tick(self, int64_t now) except -1
     cdef int write_snapshot(self, bytes snapshot, log_done done, void *arg) except -1
-    # 1 when appended; 0 when there is no sound journal to append to: write a snapshot first. done is
-    # called when it is written.
+    # 1 when appended; 0 when there is no sound journal to append to: write a snapshot first. done
+    # is called when it is written.
     cdef int append_delta(self, bytes delta, log_done done, void *arg) except -1
     cdef int close(self, log_done done, void *arg) except -1
     cdef int delete(self, log_done done, void *arg) except -1

@@ -54,7 +54,8 @@ from nsqcy._wire cimport (
 )
 from nsqcy._reads import COLUMN_NAMES as _COLUMN_NAMES
 from nsqcy.errors import ClientError
-from nsqcy.named_cursors import CURSORS_MOST, TooManyCursors
+from nsqcy.named_cursors import CURSORS_MOST as _CURSORS_MOST
+from nsqcy.named_cursors import TooManyCursors
 from nsqcy.names import quote
 from nsqcy.producers import ChunkError, ChunkName, producer_id
 
@@ -172,8 +173,8 @@ cdef inline bytes word_bytes(const Word *word):
 
 
 cdef inline bint is_refusal(bytes error):
-    """Whether a client goes on after it. Not after a publish that failed: what it has sent behind it
-    must not be published."""
+    """Whether a client goes on after it. Not after a publish that failed: what it has sent behind
+    it must not be published."""
     return error.startswith(b"E_LOG_") and not error.startswith(b"E_LOG_PUB_")
 
 
@@ -1572,7 +1573,7 @@ cdef class Session(Consumer):
         try:
             topic.set_cursor(name, place, seq, answer)
         except TooManyCursors:
-            self.answer(answer.ticket, REFUSED, b"E_LOG_CURSORS %d" % CURSORS_MOST)
+            self.answer(answer.ticket, REFUSED, b"E_LOG_CURSORS %d" % _CURSORS_MOST)
         return NEXT
 
     cdef Parsed delete_log_cursor(self, Topic topic, str name) except RAISED:

@@ -76,7 +76,7 @@ cdef class Topic(Window):
     cdef uint64_t retention_bytes       # 0: no limit of size
     cdef bint retains                   # the log keeps what every channel is done with
     cdef object named                   # nsqcy.named_cursors.NamedCursors
-    cdef uint64_t held_bytes            # kept for named cursors alone: between `kept` and `outdated`
+    cdef uint64_t held_bytes            # between `kept` and `outdated`: for named cursors alone
     cdef object producers               # nsqcy.producers.Producers; None: nobody sends chunks
     cdef bint has_untold                # chunks that the journal does not know: `untold` is watched
     cdef Durability promised            # to every publisher
@@ -243,8 +243,8 @@ cdef class Shard:
     cdef readonly str health                # "OK" or "NOK - reason"
     cdef readonly int64_t health_at         # wall clock, ns
     cdef readonly str refused               # why nothing may be written; None: it may
-    cdef public uint64_t log_hold_max_bytes # that named cursors keep of a topic
-    cdef public int64_t log_cursor_expiry   # ns without use after which one is gone
+    cdef public uint64_t log_hold_max_bytes     # that named cursors keep of a topic
+    cdef public int64_t log_cursor_expiry       # ns without use after which one is gone
 
     cdef Topic find(self, bytes key)
     cdef Topic find_or_create(self, bytes key)

@@ -58,7 +58,7 @@ from nsqcy import journal
 from nsqcy.named_cursors import NamedCursors
 from nsqcy.names import is_ephemeral
 from nsqcy.policies import DURABILITIES as _DURABILITIES
-from nsqcy.producers import ChunkError, ChunkName, Producers, length
+from nsqcy.producers import ChunkError, ChunkName, Producers, messages_in
 
 
 cdef extern from "Python.h":
@@ -100,8 +100,8 @@ cdef int compare_places(const void *a, const void *b) noexcept nogil:
 
 
 cdef Block *block_behind(const Cursor *keeper) noexcept:
-    """The first block that a cursor that keeps has not passed: it stands at the start of a block, or
-    at the end of the last one."""
+    """The first block that a cursor that keeps has not passed: it stands at the start of a block,
+    or at the end of the last one."""
     cdef Block *block = keeper.block
     return block if block == NULL or keeper.offset == 0 else block.next
 
@@ -378,7 +378,7 @@ cdef class Topic(Window):
         if least != MEMORY:
             self.demand(least)
         self.keep_untold()
-        added[0] = length(wanted)
+        added[0] = messages_in(wanted)
         return self.published(added[0], self.new_chunk(name, batch, count, wanted))
 
     cdef int new_chunk(self, object name, const uint8_t *batch, uint32_t count,
@@ -1628,8 +1628,8 @@ cdef class Topic(Window):
             cursors[name].cursor if name in cursors else (fanout if state is not None else 1)
             for name in names])
         untold = 1 if state is None else state.produced_seq or state.next_seq
-        self.restore_blocks(found, min(
-            least, self.first_untold(found, untold), NOTHING_HELD if not self.named else self.named.held(0)))
+        held = self.named.held(0) if self.named else NOTHING_HELD
+        self.restore_blocks(found, min(least, self.first_untold(found, untold), held))
         self.update_retains()
         if self.oldest != NULL and (self.retains or state is None):
             least = self.oldest.first_seq       # who needed what was before it nobody knows

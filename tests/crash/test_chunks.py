@@ -51,13 +51,11 @@ class Program:
         self.consumer = self.core.client().subscribe("t", "c", 100)
 
     def run(self) -> None:
+        actions = [self.publish] * 3 + [self.step] * 2
+        actions += [self.settle, self.plain, self.consume, self.wait, self.repeat]
         for _ in range(LIVES):
             for _ in range(ACTIONS):
-                action = self.chance.choice(
-                    [self.publish, self.publish, self.publish, self.step, self.step]
-                    + [self.settle, self.plain, self.consume, self.wait, self.repeat]
-                )
-                action()
+                self.chance.choice(actions)()
             self.crash()
         self.finish()
 

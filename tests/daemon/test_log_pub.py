@@ -1,4 +1,4 @@
-"""LOG_PUB and LOG_CURSOR of a whole daemon: exactly once, whatever is killed, and cursors that stay."""
+"""LOG_PUB and LOG_CURSOR of a whole daemon: exactly once whatever is killed, cursors that stay."""
 
 import os
 import random

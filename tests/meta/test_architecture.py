@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[2]
 # import each other, in no circle.
 ROWS = [
     "nsqcy _debug _bytes _atomics _http errors names durations lines log files journal",
-    "_crc _heap _quantile _ids _ring _io options policies process. listeners gotext gojson debug",
+    "_crc _heap _quantile _ids _ring _io options policies process. listeners gotext gojson debug"
+    " named_cursors producers",
     "_log _mesh config layers acceptor web. cluster.",
     "_store _log_probe daemon_options",
     "_wire _channel",

@@ -15,7 +15,7 @@ import pytest
 from nsqcy._io import IoThread
 from nsqcy.policies import Policies, TopicPolicy
 from nsqcy.producers import EXPIRY
-from tests.core import EPOCH, ERROR, RESPONSE, SECOND, Client, Core, log_pub
+from tests.core import ERROR, RESPONSE, SECOND, Core, log_pub
 from tests.recorded_disk import RecordedDisk
 
 OK = (RESPONSE, b"OK")
@@ -346,8 +346,10 @@ def test_a_kill_of_memory_forgets_no_chunk_that_it_keeps(make: Make) -> None:
 
 def test_compaction_confuses_nobody(make: Make) -> None:
     """Copies of some records of old chunks, and their originals gone."""
-    core = make("os", log_options={
-        "max_bytes_per_file": 1 << 20, "sync_every": 2500, "sync_timeout": 2 * SECOND})
+    core = make(
+        "os",
+        log_options={"max_bytes_per_file": 1 << 20, "sync_every": 2500, "sync_timeout": 2 * SECOND},
+    )
     core.create("t").channel("c")
     core.settle()
     for chunk in range(40):

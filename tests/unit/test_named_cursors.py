@@ -154,7 +154,10 @@ def test_what_cannot_be_done_ends_nothing(make: Make, rest: str, error: str) -> 
         ("LOG_CURSOR t - c", "E_INVALID LOG_CURSOR insufficient number of parameters"),
         ("LOG_CURSOR t - c 5", "E_INVALID LOG_CURSOR without a log_id is followed by - or delete"),
         ("LOG_CURSOR t 00 c x", "E_INVALID LOG_CURSOR could not parse sequence number x"),
-        (f"LOG_CURSOR t 00 c {2**64}", f"E_INVALID LOG_CURSOR could not parse sequence number {2**64}"),
+        (
+            "LOG_CURSOR t 00 c 18446744073709551616",
+            "E_INVALID LOG_CURSOR could not parse sequence number 18446744073709551616",
+        ),
         ("LOG_CURSOR t 00 c/ 1", 'E_INVALID LOG_CURSOR name "c/" is not valid'),
     ],
 )
@@ -325,7 +328,9 @@ def test_it_holds_so_many_bytes(make: Make, retention: dict) -> None:
     shown = {each["name"]: each for each in core.counters("t")["cursors"]}
     assert shown["slow"]["overrun"] and not shown["fast"]["overrun"]
     told = [line for line in core.log.lines if "named cursors are overrun" in line]
-    assert sorted(line.rsplit(": ", 1)[1] for line in told) in (["slow", "slower"], ["slow, slower"])
+    assert {"slow", "slower"} == {
+        name for line in told for name in line.rsplit(": ", 1)[1].split(", ")
+    }
     assert put(core, "slow", 60) == 60
     core = restarted(make, core, hold=10 * BIG, **retention)
     assert ask(core, "slower").startswith("E_LOG_GONE ")
@@ -467,4 +472,3 @@ def test_the_order_of_use() -> None:
     with pytest.raises(TooManyCursors):
         for n in range(named_cursors.CURSORS_MOST + 1):
             table.set(cursor(str(n)))
-

@@ -12,7 +12,7 @@ from nsqcy.producers import (
     Producers,
     Ranges,
     complement,
-    length,
+    messages_in,
     producer_id,
     without_first,
 )
@@ -39,7 +39,7 @@ class Log:
         wanted = self.wanted(what, count)
         if wanted:
             self.table.published(what, self.next_seq, wanted)
-            self.next_seq += length(wanted)
+            self.next_seq += messages_in(wanted)
         if visible:
             self.visible = self.next_seq
         return wanted
@@ -224,7 +224,7 @@ def test_parts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ranges() -> None:
-    assert length(((1, 3), (5, 6))) == 3
+    assert messages_in(((1, 3), (5, 6))) == 3
     assert without_first(((1, 3), (5, 8)), 3) == ((6, 8),)
     assert without_first(((1, 3),), 0) == ((1, 3),)
     assert without_first(((1, 3),), 2) == ()
