@@ -232,7 +232,7 @@ cdef class Shard:
     cdef list dirty_topics
     cdef list ticking                       # topics that are still to be told of the second
     cdef list compacting                    # topics whose compaction can go on
-    cdef object reads                       # deque of reads of logs that can go on
+    cdef list reads                         # reads of logs that can go on
     cdef list hurried                       # topics whose readers wait for what is in memory only
     cdef int64_t next_hurry                 # not before this
     cdef uint64_t reserved                  # bytes of answers to reads, made and to be made

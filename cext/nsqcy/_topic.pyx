@@ -12,7 +12,6 @@ nor clocks nor the event loop. The life of a record:
 
 import json
 import os
-from collections import deque
 
 cimport cython
 from libc.stdlib cimport free, malloc, qsort
@@ -2070,7 +2069,7 @@ cdef class Shard:
         self.dirty_topics = []
         self.ticking = []
         self.compacting = []
-        self.reads = deque()
+        self.reads = []
         self.hurried = []
         self.health = "OK"
         self.boot = boot_id()
@@ -2262,7 +2261,7 @@ cdef class Shard:
         cdef int given
         cdef LogRead read
         while self.reads and budget > 0:
-            read = self.reads.popleft()
+            read = self.reads.pop(0)
             if read.stage == ENDED:
                 continue
             given = min(budget, <int>READ_SLICE)
