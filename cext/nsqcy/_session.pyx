@@ -197,7 +197,7 @@ cdef class CursorAnswer:
         if error is None:
             self.session.answer(self.ticket, ANSWERED, self.text)
         else:
-            self.session.answer(self.ticket, REFUSED, b"E_LOG_CURSOR_FAILED LOG_CURSOR failed "
+            self.session.answer(self.ticket, REFUSED, b"E_LOG_FAILED "
                                 + error.encode("utf-8", "surrogateescape"))
 
 

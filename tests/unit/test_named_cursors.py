@@ -300,7 +300,7 @@ def test_a_journal_that_cannot_be_written(make: Make) -> None:
     said = client.ask(f"LOG_CURSOR t {log_id(core)} a 1\n".encode())
     assert said == (
         ERROR,
-        b"E_LOG_CURSOR_FAILED LOG_CURSOR failed no space left on device",
+        b"E_LOG_FAILED no space left on device",
     )
     assert not client.closed
     assert put(core, "a", 1) == 1
