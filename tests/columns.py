@@ -50,9 +50,7 @@ def read_columns(block: bytes) -> Columns:
             offsets = struct.unpack_from(f"<{count + 1}I", block, at)
             start = at + 4 * (count + 1)
             assert offsets[0] == 0
-            found[name] = [
-                block[start + offsets[i] : start + offsets[i + 1]] for i in range(count)
-            ]
+            found[name] = [block[start + offsets[i] : start + offsets[i + 1]] for i in range(count)]
             end = start + offsets[count]
             at = end + -end % 8
             assert not any(block[end:at])

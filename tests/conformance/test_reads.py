@@ -250,7 +250,9 @@ def test_after_a_kill(durability: str, nsqd: Starter, topic: str) -> None:
     before = daemon.workers()
     for pid in before:
         os.kill(pid, signal.SIGKILL)
-    eventually(lambda: daemon.web.get("/ping").body == b"OK" and not set(before) & set(daemon.workers()))
+    eventually(
+        lambda: daemon.web.get("/ping").body == b"OK" and not set(before) & set(daemon.workers())
+    )
     conn = reader(daemon)
     daemon.connect().pub(topic, b"100")
     facts = reach(conn, topic, 102)
