@@ -4,6 +4,8 @@ from nsqcy._channel import Waiter
 from nsqcy._http import Sink
 from nsqcy._session import Home, Transport
 
+NO_ROOM: str
+
 class Callback(Waiter): ...
 
 class AnswerTransport(Transport):
@@ -22,6 +24,7 @@ class Publisher:
         delay_ms: int,
         durability: str,
         done: Callable[[str | None], None],
+        headers: bytes = b"",
     ) -> None: ...
-    def sink(self, key: bytes, enter: Callable[[], object]) -> TopicSink: ...
+    def sink(self, key: bytes, enter: Callable[[], object], headers: bytes = b"") -> TopicSink: ...
     def placed(self, key: bytes) -> None: ...

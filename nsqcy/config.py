@@ -7,7 +7,7 @@ kind: what a daemon demands of its values it checks itself.
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nsqcy import NSQ_VERSION, __version__
 from nsqcy.durations import format_duration
@@ -62,33 +62,35 @@ class Section:
         return _place(self.path, self.lines[name])
 
 
-class TopicSection(Section):
-    """What one says of the topics whose names match `pattern`; its header is in line `line`."""
+class PatternSection(Section):
+    """What one says of the topics, or of the channels (`kind`), whose names match `pattern`; its
+    header is in line `line`."""
 
-    __slots__ = ("line", "pattern")
+    __slots__ = ("kind", "line", "pattern")
 
-    def __init__(self, path: str, line: int, pattern: str) -> None:
+    def __init__(self, path: str, line: int, kind: str, pattern: str) -> None:
         super().__init__(path)
         self.line = line
+        self.kind = kind
         self.pattern = pattern
 
 
 class FileSettings(Section):
-    """What one file says: of the daemon, and of topics; and what was ignored."""
+    """What one file says: of the daemon, of topics and of channels; and what was ignored."""
 
-    __slots__ = ("topics", "warnings")
+    __slots__ = ("patterns", "warnings")
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        self.topics: list[TopicSection] = []
+        self.patterns: list[PatternSection] = []
         self.warnings: list[str] = []
 
 
 class Settings:
-    """A value for every option of a table, where each came from, what is said of topics, and what
-    to warn about."""
+    """A value for every option of a table, where each came from, what is said of topics and of
+    channels, and what to warn about."""
 
-    __slots__ = ("_places", "given", "table", "topics", "values", "warnings")
+    __slots__ = ("_places", "given", "patterns", "table", "values", "warnings")
 
     def __init__(
         self, table: OptionTable, flags: Mapping[str, Value], file: FileSettings | None = None
@@ -97,7 +99,7 @@ class Settings:
         self.table = table
         self.values = {**table.defaults(), **in_file, **flags}
         self.given = frozenset(in_file) | frozenset(flags)
-        self.topics = [] if file is None else file.topics
+        self.patterns = [] if file is None else file.patterns
         self.warnings = [] if file is None else list(file.warnings)
         self._places = {
             name: file.place(name) for name in in_file if file is not None and name not in flags
@@ -186,8 +188,9 @@ def _first_header(text: str) -> re.Match[str] | None:
     return None
 
 
-# INI: `key = value` lines in the daemon's section, and in `[topic PATTERN]` where it has options by
-# topic. Nothing is escaped or interpolated; `#` starts a comment at the start of a line only.
+# INI: `key = value` lines in the daemon's section, and in `[topic PATTERN]` and `[channel PATTERN]`
+# where it has options by name. Nothing is escaped or interpolated; `#` starts a comment at
+# the start of a line only.
 
 
 def _read_ini(table: OptionTable, path: str, text: str) -> FileSettings:
@@ -208,26 +211,27 @@ def _read_ini(table: OptionTable, path: str, text: str) -> FileSettings:
             if name == table.daemon:
                 section, keys = found, table.by_ini_key
             else:
-                pattern = name.partition(" ")[2]
-                section, keys = TopicSection(path, number, pattern), table.by_topic_key
-                found.topics.append(section)
+                kind, _, pattern = name.partition(" ")
+                section = PatternSection(path, number, kind, pattern)
+                keys = table.by_pattern[kind]
+                found.patterns.append(section)
         else:
             _read_ini_line(keys, section, number, line)
     return found
 
 
 def _section_name(table: OptionTable, path: str, number: int, line: str) -> str:
-    """`nsqd`, or `topic PATTERN`."""
+    """`nsqd`, `topic PATTERN` or `channel PATTERN`."""
     allowed = f"[{table.daemon}]"
-    if table.by_topic_key:
-        allowed += " or [topic PATTERN]"
+    if table.by_pattern:
+        allowed += ", [topic PATTERN] or [channel TOPICPATTERN/CHANNELPATTERN]"
     if not line.endswith("]"):
         raise ConfigError(path, number, f"not a section header: {line}", allowed)
     words = line[1:-1].split(None, 1)
     if words == [table.daemon]:
         return table.daemon
-    if table.by_topic_key and len(words) == 2 and words[0] == "topic":
-        return f"topic {words[1].strip()}"
+    if len(words) == 2 and words[0] in table.by_pattern:
+        return f"{words[0]} {words[1].strip()}"
     raise ConfigError(path, number, f"unknown section {line}", allowed)
 
 
@@ -238,7 +242,7 @@ def _read_ini_line(keys: Mapping[str, Option], found: Section, number: int, line
         raise ConfigError(found.path, number, f"not a setting: {line}", allowed)
     option = keys.get(key)
     if option is None:
-        raise ConfigError(found.path, number, *_unknown_key(key, keys))
+        raise ConfigError(found.path, number, *unknown_key(key, keys))
     if option.name in found.values:
         problem = f"{key} is already set at line {found.lines[option.name]}"
         raise ConfigError(found.path, number, problem, "each option once")
@@ -250,7 +254,8 @@ def _read_ini_line(keys: Mapping[str, Option], found: Section, number: int, line
     found.lines[option.name] = number
 
 
-def _unknown_key(key: str, allowed: Iterable[str]) -> tuple[str, str]:
+def unknown_key(key: str, allowed: Iterable[str]) -> tuple[str, str]:
+    """What is wrong with it, and the keys there are."""
     import difflib
 
     names = sorted(allowed)
@@ -357,14 +362,14 @@ _SAMPLE_HEAD = """\
 """
 
 
-_TOPIC_SAMPLE_HEAD = """\
-# --- Topics by name ---
+_PATTERN_SAMPLE_HEAD = """\
+# --- Topics and channels by name ---
 #
-# A section of its own sets these for the topics that a pattern matches: * for anything, ? for one
-# character, [abc] and [!abc] for one of them and for another one. Of several sections that match,
-# the last one counts for each key; what none of them says is as it is above. Ephemeral topics have
-# none of it.
+# A section of its own sets these for the topics, or for the channels, that a pattern matches: * for
+# anything, ? for one character, [abc] and [!abc] for one of them and for another one. Of several
+# sections that match, the last one counts for each key; what none of them says is as it is above.
 #"""
+_PATTERN_EXAMPLES = {"topic": "orders.*", "channel": "orders.*/billing"}
 
 
 def sample(table: OptionTable) -> str:
@@ -380,20 +385,16 @@ def sample(table: OptionTable) -> str:
         for option in options:
             if option.in_file:
                 lines += [f"# {_comment(option)}", f"#{_setting(option)}", ""]
-    if table.by_topic_key:
-        lines.append(_topic_sample(table.by_topic_key.values()))
+    if table.by_pattern:
+        lines += [_PATTERN_SAMPLE_HEAD, *_pattern_sample(table), ""]
     return "\n".join(lines)
 
 
-def _topic_sample(options: Iterable[Option]) -> str:
-    return "\n".join(
-        [
-            _TOPIC_SAMPLE_HEAD,
-            "#   [topic orders.*]",
-            *(f"#   {option.name} = {option.show(option.example)}" for option in options),
-            "",
-        ]
-    )
+def _pattern_sample(table: OptionTable) -> Iterator[str]:
+    for kind, options in table.by_pattern.items():
+        yield f"#   [{kind} {_PATTERN_EXAMPLES[kind]}]"
+        for option in options.values():
+            yield f"#   {option.name} = {option.show(option.example)}"
 
 
 def _comment(option: Option) -> str:
@@ -426,11 +427,12 @@ default. A list on the command line replaces the list of the file.
   `#` starts a comment at the start of a line only; `%` and `;` are ordinary characters; quotes
   around a value keep the blanks at its ends; commas separate the elements of a list. An unknown
   key, a key set twice, a bad value or a bad unit is an error that names the line and what is
-  allowed. A section `[topic PATTERN]` sets what may be set by topic for the topics it matches: `*`
-  stands for anything, `?` for one character, `[abc]` and `[!abc]` for one of them and for another
-  one, and case counts. All sections that match apply, a later one overrides an earlier one key by
-  key, and what none of them says is as in the section of the daemon. Ephemeral topics have none of
-  it. [DURABILITY.md](DURABILITY.md) says what the classes of durability are worth.
+  allowed. Sections `[topic PATTERN]` and `[channel TOPICPATTERN/CHANNELPATTERN]` set what may be
+  set by name for the topics, or channels, they match: `*` stands for anything, `?` for one
+  character, `[abc]` and `[!abc]` for one of them and for another one, and case counts. All sections
+  that match apply, a later one overrides an earlier one key by key, and what none of them says is
+  as in the section of the daemon. [POLICIES.md](POLICIES.md) says more of it, and
+  [DURABILITY.md](DURABILITY.md) what the classes of durability are worth.
 - **TOML file**: any file that does not start with such a section is read as NSQ's own. Unknown
   keys and tables are ignored with a warning; an integer given for a duration is in milliseconds.
 
@@ -449,26 +451,44 @@ def docs(tables: Iterable[OptionTable]) -> str:
         lines += [f"## {table.daemon}", ""]
         for title, options in table.sections.items():
             lines += [f"### {title}", "", "| flag | key | default | meaning |", "|---|---|---|---|"]
-            lines += [_docs_row(option) for option in options]
+            lines += [_docs_row(table, option) for option in options]
+            lines.append("")
+        for kind, keys in table.by_pattern.items():
+            lines += [f"### Sections `[{kind} {_PATTERN_EXAMPLES[kind]}]`", ""]
+            lines += ["| key | default | meaning |", "|---|---|---|"]
+            lines += [_pattern_row(table, option) for option in keys.values()]
             lines.append("")
     return "\n".join(lines)
 
 
-def _docs_row(option: Option) -> str:
+def _pattern_row(table: OptionTable, option: Option) -> str:
+    """A key that is also a flag has its default from there."""
+    is_flag = option.name in table.by_name
+    default = _code(f"--{option.flag}") if is_flag else _code(option.show(option.default))
+    return _row(_code(option.name), default, _rule_of(option))
+
+
+def _rule_of(option: Option) -> str:
+    return f"{option.help}; must be {option.rule.text}" if option.rule else option.help
+
+
+def _docs_row(table: OptionTable, option: Option) -> str:
     keys = [option.name] if option.in_file else []
     if option.in_file and option.toml_key != option.name:
         keys.append(f"TOML: {option.toml_key}")
     default = option.default_text or _code(option.show(option.default))
-    meaning = option.help
-    if option.rule:
-        meaning += f"; must be {option.rule.text}"
+    meaning = _rule_of(option)
     if option.runtime:
         meaning += "; may change at run time"
-    if option.per_topic:
-        meaning += "; may be set by topic"
+    kinds = [kind for kind, keys in table.by_pattern.items() if keys.get(option.name) is option]
+    if kinds:
+        meaning += f"; may be set by {' and '.join(kinds)}"
     if option.kind.many:
         meaning += "; may be given many times"
-    cells = (_code(f"--{option.flag}"), ", ".join(map(_code, keys)) or "–", default, meaning)
+    return _row(_code(f"--{option.flag}"), ", ".join(map(_code, keys)) or "–", default, meaning)
+
+
+def _row(*cells: str) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 

@@ -357,7 +357,6 @@ class Option:
     toml_key      its key in NSQ's own file, where that is not its name
     in_file       whether a file may set it
     runtime       whether it may change while the daemon runs
-    per_topic     whether a file may set it for topics whose names match a pattern
     notice        a warning for whoever sets it, as it has no effect
     """
 
@@ -371,7 +370,6 @@ class Option:
         "kind",
         "name",
         "notice",
-        "per_topic",
         "rule",
         "runtime",
         "toml_key",
@@ -390,7 +388,6 @@ class Option:
         rule: Rule | None = None,
         in_file: bool = True,
         runtime: bool = False,
-        per_topic: bool = False,
         notice: str = "",
     ) -> None:
         self.flag = flag
@@ -404,7 +401,6 @@ class Option:
         self.rule = rule
         self.in_file = in_file
         self.runtime = runtime
-        self.per_topic = per_topic
         self.notice = notice
 
     @property
@@ -417,9 +413,15 @@ class Option:
 
 
 class OptionTable:
-    """The options of one daemon, by section."""
+    """The options of one daemon, by section; and `by_pattern`, those that an INI file may set for
+    things of a kind ("topic") whose names match a pattern."""
 
-    def __init__(self, daemon: str, sections: Mapping[str, Sequence[Option]]) -> None:
+    def __init__(
+        self,
+        daemon: str,
+        sections: Mapping[str, Sequence[Option]],
+        by_pattern: Mapping[str, Mapping[str, Option]] | None = None,
+    ) -> None:
         self.daemon = daemon
         self.sections = sections
         self.by_flag = {option.flag: option for option in self}
@@ -428,7 +430,7 @@ class OptionTable:
         # An INI file may use either name.
         named = {option.name: option for option in self if option.in_file}
         self.by_ini_key = {**self.by_toml_key, **named}
-        self.by_topic_key = {option.name: option for option in self if option.per_topic}
+        self.by_pattern = by_pattern or {}
 
     def __iter__(self) -> Iterator[Option]:
         for options in self.sections.values():

@@ -76,7 +76,13 @@ class MemoryBackend:
         self.unhealthy = ""
 
     def publish(
-        self, topic: str, bodies: Sequence[Message], delay_ms: int, durability: str, done: Done
+        self,
+        topic: str,
+        bodies: Sequence[Message],
+        delay_ms: int,
+        durability: str,
+        done: Done,
+        headers: bytes = b"",
     ) -> None:
         if topic == "late-boom":
             done(None)
@@ -98,10 +104,10 @@ class MemoryBackend:
         else:
             done(failed)
 
-    def sink(self, topic: str) -> None:
+    def sink(self, topic: str, headers: bytes = b"") -> None:
         """Every publish goes the general way."""
 
-    def create_topic(self, name: str) -> None:
+    def create_topic(self, name: str) -> bool:
         self.topics.setdefault(
             name,
             {
@@ -116,6 +122,7 @@ class MemoryBackend:
                 "delay_ms": 0,
             },
         )
+        return True
 
     def delete_topic(self, name: str) -> bool:
         return self.topics.pop(name, None) is not None

@@ -30,18 +30,20 @@ class Backend:
         self._short = short
         self.publisher = Publisher(core.home)
 
-    def publish(self, topic: str, bodies: Any, delay_ms: int, durability: str, done: Any) -> None:
+    def publish(
+        self, topic: str, bodies: Any, delay_ms: int, durability: str, done: Any, headers: bytes
+    ) -> None:
         if bodies:
-            self.publisher.publish(topic.encode(), bodies, delay_ms, durability, done)
+            self.publisher.publish(topic.encode(), bodies, delay_ms, durability, done, headers)
         else:
             self._core.create(topic)
             done(None)
 
-    def sink(self, topic: str) -> TopicSink | None:
-        return self.publisher.sink(topic.encode(), nothing) if self._short else None
+    def sink(self, topic: str, headers: bytes) -> TopicSink | None:
+        return self.publisher.sink(topic.encode(), nothing, headers) if self._short else None
 
-    def create_topic(self, name: str) -> None:
-        self._core.create(name)
+    def create_topic(self, name: str) -> bool:
+        return self._core.create(name) is not None
 
     def delete_topic(self, name: str) -> bool:
         return bool(self._core.topic(name)) and self._core.shard.delete_topic(name.encode())

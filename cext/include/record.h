@@ -7,7 +7,8 @@
  *  24  i64 timestamp     wall clock, ns
  *  32  u32 body_length
  *  36  u16 ext_length    bytes of extensions, multiple of 8
- *  38  u16 attributes    RECORD_DELAYED, RECORD_COPY, RECORD_PRODUCED, RECORD_DAMAGED
+ *  38  u16 attributes    RECORD_DELAYED, RECORD_COPY, RECORD_HEADERS, RECORD_PRODUCED, RECORD_EXPIRES,
+ *                        RECORD_DAMAGED
  *  40  extensions        each: u16 type, u16 length, u32 0, value padded to 8
  *      body
  *      zero padding to 8
@@ -29,13 +30,18 @@
 #define RECORD_SMALLEST 48
 #define RECORD_DELAYED 1
 #define RECORD_COPY 2            /* of a record of an old run: it is in a survivor run */
-#define RECORD_PRODUCED 8       /* it belongs to a chunk of a producer */
+#define RECORD_HEADERS 4
+#define RECORD_PRODUCED 8        /* it belongs to a chunk of a producer */
+#define RECORD_EXPIRES 16
 #define RECORD_DAMAGED 0x8000   /* only ever in memory: set by a read that could not verify it */
 
 #define RECORD_EXT_DELAY 1      /* value: i64 nanoseconds */
 #define RECORD_EXT_DELAY_SIZE 16
+#define RECORD_EXT_HEADERS 2    /* value: headers as on the wire, see _headers.pxd */
 #define RECORD_EXT_PRODUCED 3   /* value: struct Produced */
 #define RECORD_EXT_PRODUCED_SIZE 48
+#define RECORD_EXT_EXPIRES 4    /* value: i64, wall clock, ns: from then on nobody gets it */
+#define RECORD_EXT_EXPIRES_SIZE 16
 
 struct __attribute__((packed, aligned(8))) Record {
     uint32_t length;
@@ -82,46 +88,92 @@ typedef struct Produced Produced;
 
 _Static_assert(8 + sizeof(struct Produced) == RECORD_EXT_PRODUCED_SIZE, "produced");
 
-/* The value of the extension of that type, if its length is `length`; NULL if there is none. */
+/* Bytes an extension takes with `length` bytes of value. */
+static inline uint32_t record_extension_size(uint32_t length) {
+    return (8 + length + 7) & ~7u;
+}
+
+/* Write an extension; returns where the next one goes. */
+static inline uint8_t *record_extend(uint8_t *at, uint16_t type, const void *value,
+                                     uint16_t length) {
+    uint32_t size = record_extension_size(length);
+    uint64_t zero = 0;
+    memcpy(at + size - 8, &zero, 8);
+    memcpy(at, &type, 2);
+    memcpy(at + 2, &length, 2);
+    memset(at + 4, 0, 4);
+    memcpy(at + 8, value, length);
+    return at + size;
+}
+
+/* The value of the first extension of a type, and its length; NULL if the record carries none. */
 static inline const uint8_t *record_extension(const struct Record *r, uint16_t wanted,
-                                              uint16_t length) {
+                                              uint16_t *length) {
     const uint8_t *at = (const uint8_t *)r + RECORD_HEADER;
     uint32_t left = r->ext_length;
     while (left >= 8) {
-        uint16_t type, has;
+        uint16_t type;
         uint32_t size;
         memcpy(&type, at, 2);
-        memcpy(&has, at + 2, 2);
-        size = (8 + (uint32_t)has + 7) & ~7u;
+        memcpy(length, at + 2, 2);
+        size = record_extension_size(*length);
         if (size > left)
-            return NULL;
-        if (type == wanted && has == length)
+            break;
+        if (type == wanted)
             return at + 8;
         at += size;
         left -= size;
     }
+    *length = 0;
     return NULL;
 }
 
 /* The delay in nanoseconds; 0 if the record carries none. */
 static inline int64_t record_delay(const struct Record *r) {
-    const uint8_t *at;
+    const uint8_t *value;
+    uint16_t length;
     int64_t delay;
-    if (!(r->attributes & RECORD_DELAYED)
-            || !(at = record_extension(r, RECORD_EXT_DELAY, sizeof delay)))
+    if (!(r->attributes & RECORD_DELAYED))
         return 0;
-    memcpy(&delay, at, sizeof delay);
+    value = record_extension(r, RECORD_EXT_DELAY, &length);
+    if (value == NULL || length != 8)
+        return 0;
+    memcpy(&delay, value, 8);
     return delay;
+}
+
+/* The message's headers, as on the wire; none: NULL, and a length of 0. */
+static inline const uint8_t *record_headers(const struct Record *r, uint16_t *length) {
+    *length = 0;
+    if (!(r->attributes & RECORD_HEADERS))
+        return NULL;
+    return record_extension(r, RECORD_EXT_HEADERS, length);
 }
 
 /* Whether the record belongs to a chunk, and to which. */
 static inline int record_produced(const struct Record *r, struct Produced *into) {
-    const uint8_t *at;
-    if (!(r->attributes & RECORD_PRODUCED)
-            || !(at = record_extension(r, RECORD_EXT_PRODUCED, sizeof *into)))
+    const uint8_t *value;
+    uint16_t length;
+    if (!(r->attributes & RECORD_PRODUCED))
         return 0;
-    memcpy(into, at, sizeof *into);
+    value = record_extension(r, RECORD_EXT_PRODUCED, &length);
+    if (value == NULL || length != sizeof *into)
+        return 0;
+    memcpy(into, value, sizeof *into);
     return into->index < into->count;
+}
+
+/* The wall clock from which on nobody gets the message; INT64_MAX if the record does not say. */
+static inline int64_t record_expiry(const struct Record *r) {
+    uint16_t length;
+    const uint8_t *value;
+    int64_t expiry = INT64_MAX;
+    if (r->attributes & RECORD_EXPIRES) {
+        value = record_extension(r, RECORD_EXT_EXPIRES, &length);
+        if (value && length == 8)
+            memcpy(&expiry, value, 8);
+    }
+    return expiry;
 }
 
 /* Whether `ptr` can be the start of a record that ends within `available` bytes: the header only,

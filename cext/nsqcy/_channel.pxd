@@ -30,6 +30,15 @@ cdef enum Outcome:
     NOT_OWNER = 2
 
 
+# What happens when something is full.
+cdef enum OnFull:
+    REJECT = 0                  # publishes are refused
+    DROP_OLDEST = 1             # what waits longest goes
+    DROP_NEWEST = 2             # what comes goes
+
+cdef OnFull on_full_of(str name) except *
+
+
 cdef enum TimerKind:
     ENTRY_TIMER = 0
     HOLDING_TIMER = 1
@@ -105,6 +114,7 @@ cdef class Consumer(Waiter):
     cdef readonly uint32_t ready_count
     cdef readonly int64_t in_flight
     cdef readonly int64_t msg_timeout       # ns
+    cdef readonly bint asked_timeout        # it is what the client asked for
     cdef readonly uint32_t sample_rate
     cdef readonly uint8_t locality
     cdef readonly uint64_t message_count
@@ -112,6 +122,7 @@ cdef class Consumer(Waiter):
     cdef readonly uint64_t requeue_count
 
     cdef bint has_room(self) noexcept
+    cdef int64_t usual_timeout(self) noexcept
     cdef int send_message(self, Window window, Block *block, Record *record,
                           uint16_t attempts) except -1
     cdef int on_channel_gone(self) except -1
@@ -137,12 +148,29 @@ cdef class Channel:
     cdef readonly uint64_t queued
     cdef Heap timers                        # deferred entries and holdings
     cdef Timer alarm                        # this channel in the agenda
+    cdef readonly double rate               # messages a second that may be sent; 0: any number
+    cdef double next_send                   # when the rate lets the next one go; monotonic, ns
+    cdef bint held_back                     # the last dispatch has sent all that it let go
+    cdef Timer pacer                        # in the agenda, until it lets one go again
     cdef readonly uint64_t deferred_count
     cdef readonly uint64_t in_flight_count
     cdef Entry **table                      # in flight, by id: open addressing
     cdef uint32_t table_mask
     cdef Holding *holdings
     cdef Turnstile ready[3]                 # rings by locality
+    cdef uint64_t mem_queue_size            # messages: its policy, from here on
+    cdef int64_t msg_timeout                # ns, for consumers that did not ask; 0: as they came
+    cdef uint16_t max_attempts              # 0: any number
+    cdef str dead_letter_topic              # "": none
+    cdef uint64_t max_depth                 # messages; 0: any number
+    cdef OnFull on_full
+    cdef int64_t prune_after                # ns; 0: never
+    cdef bint prune_messages                # also if it has some
+    cdef int64_t ttl                        # ns from the publish; 0: for ever
+    cdef uint64_t most_messages             # that wait; the oldest beyond them go. 0: any number
+    cdef uint64_t most_bytes
+    cdef dict unusual                       # of its policy: what /stats shows
+    cdef int64_t used_at                    # when it was last seen to be in use
     cdef readonly list consumers
     cdef bint bridged                       # of `skipped`, some were found missing by a start
     cdef uint64_t replay_end                # before it, records with a delay are not deferred again
@@ -152,6 +180,8 @@ cdef class Channel:
     cdef readonly uint64_t requeue_count
     cdef readonly uint64_t timeout_count
     cdef readonly uint64_t dropped_count    # an ephemeral channel's overflow
+    cdef uint64_t full_count                # the oldest, because there were too many
+    cdef uint64_t expired_count             # too old to be delivered
     cdef readonly uint64_t sampled_count    # consumed without delivery
     cdef readonly uint64_t finish_count
     cdef uint64_t taken[3]                  # deliveries by locality
@@ -159,6 +189,8 @@ cdef class Channel:
     cdef Walk place                         # of the compaction that is under way
 
     cdef void touch_dirty(self) noexcept
+    cdef void give_timeout(self, Consumer consumer) noexcept
+    cdef bint is_forlorn(self) noexcept
     cdef uint64_t depth(self) noexcept
     cdef uint64_t held(self) noexcept
     cdef void carry(self) noexcept
@@ -170,6 +202,16 @@ cdef class Channel:
     cdef int defer_record(self, const Entry *delayed, int64_t due) except -1
     cdef int collect(self) except -1
     cdef int dispatch(self, int budget) except -1
+    cdef int hand_out(self, int budget) except -1
+    cdef int dispatch_at_rate(self, int budget) except -1
+    cdef int clear_out(self, int budget) except -1
+    cdef void keep_at_most(self, uint64_t messages, uint64_t bytes) noexcept
+    cdef bint is_over(self) noexcept
+    cdef int drop_oldest(self, int budget) except -1
+    cdef bint is_expired(self, const Record *record) noexcept
+    cdef bint expire_queued(self) except -1
+    cdef inline bint leaves_out(self, Record *record) except -1
+    cdef int drop_expired(self, int budget) except -1
     cdef void begin_walk(self) noexcept
     cdef bint walk(self, Entry **entry) noexcept
     cdef int expire(self, int budget) except -1

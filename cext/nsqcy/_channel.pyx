@@ -30,12 +30,24 @@ from nsqcy._store cimport (
     RECORD_DAMAGED,
     RECORD_DELAYED,
     UNREADABLE,
+    record_expiry,
 )
 
+
+from nsqcy.policies import ON_FULL as _ON_FULL
 
 cdef enum:
     SMALLEST_TABLE = 16
 
+    # Of a rate, in ns. What nobody wanted to have is let go later, but no more than this time's;
+    # of what a late turn could not send, more, so that the rate is kept on a busy machine too.
+    BURST = 10000000
+    MAKE_UP = 100000000
+    PACE = 1000000              # between two wake-ups: a high rate lets several go at each
+
+
+cdef double SECOND = 1e9
+cdef double MOST_RATE = 1e9
 
 # Objects alive, counted in the debug build.
 cdef Py_ssize_t live_channels = 0
@@ -45,6 +57,10 @@ cdef Py_ssize_t live_holdings = 0
 def live():
     """How many channels exist, and holdings of their consumers; zeros in a release build."""
     return {"channels": live_channels, "holdings": live_holdings}
+
+
+cdef OnFull on_full_of(str name) except *:
+    return <OnFull><int>_ON_FULL.index(name)
 
 
 cdef inline int heap_check(int status) except -1:
@@ -93,6 +109,10 @@ cdef class Consumer(Waiter):
         """Whether a message can be sent now without holding too much unsent output."""
         return True
 
+    cdef int64_t usual_timeout(self) noexcept:
+        """The message timeout of clients that did not ask for one."""
+        return self.msg_timeout
+
     cdef int send_message(self, Window window, Block *block, Record *record,
                           uint16_t attempts) except -1:
         """Put one message frame into the output."""
@@ -137,11 +157,14 @@ cdef class Channel:
         self.name = name
         self.ephemeral = name.endswith("#ephemeral")
         self.consumers = []
+        self.mem_queue_size = agenda.mem_queue_size
+        self.dead_letter_topic = ""
+        self.used_at = agenda.now
         for i in range(3):
             link_alone(&self.ready[i])
         heap_init(&self.timers)
-        self.alarm.node.index = HEAP_NOWHERE
-        self.alarm.owner = <void *>self
+        self.alarm.node.index = self.pacer.node.index = HEAP_NOWHERE
+        self.alarm.owner = self.pacer.owner = <void *>self
         self.table = <Entry **>calloc(SMALLEST_TABLE, sizeof(Entry *))
         if self.table == NULL:
             raise MemoryError()
@@ -165,6 +188,34 @@ cdef class Channel:
         heap_free(&self.timers)
         free(self.table)
         free(self.finished)
+
+    def set_policy(self, policy):
+        """What its operator asks of the channel (nsqcy.policies), from now on; what is in flight
+        keeps its deadline."""
+        cdef Consumer consumer
+        self.mem_queue_size = (
+            self.agenda.mem_queue_size if policy.mem_queue_size is None else policy.mem_queue_size)
+        self.msg_timeout = policy.msg_timeout or 0
+        self.max_attempts = policy.max_attempts
+        self.dead_letter_topic = policy.dead_letter_topic
+        self.set_rate(policy.rate)
+        self.max_depth = policy.max_depth
+        self.on_full = on_full_of(policy.on_full)
+        self.prune_after = policy.prune_after
+        self.prune_messages = policy.prune_messages
+        for consumer in self.consumers:
+            self.give_timeout(consumer)
+
+    cdef void give_timeout(self, Consumer consumer) noexcept:
+        if not consumer.asked_timeout:
+            consumer.msg_timeout = self.msg_timeout or consumer.usual_timeout()
+
+    cdef bint is_forlorn(self) noexcept:
+        """Whether its time to be pruned has come. Looked at once a second."""
+        if self.consumers or self.held() and not self.prune_messages:
+            self.used_at = self.agenda.now
+            return False
+        return self.prune_after != 0 and self.agenda.now - self.used_at >= self.prune_after
 
     # -- numbers --
 
@@ -208,8 +259,8 @@ cdef class Channel:
     def counters(self):
         """What /stats shows of the channel, as a dict."""
         cdef uint64_t depth = self.depth()
-        cdef uint64_t memory = self.agenda.mem_queue_size
-        return {
+        cdef uint64_t memory = self.mem_queue_size
+        shown = {
             "channel_name": self.name,
             "depth": depth,
             "backend_depth": 0 if self.ephemeral or depth < memory else depth - memory,
@@ -226,6 +277,9 @@ cdef class Channel:
             "e2e_processing_latency":
                 self.agenda.percentiles.summary([self.latency], self.agenda.now),
         }
+        if self.unusual:
+            shown["policy"] = self.unusual
+        return shown
 
     def ledger(self):
         """What became of every message that it received from the topic, or back from a restart.
@@ -233,7 +287,8 @@ cdef class Channel:
         more is what is missing in the sum."""
         cdef uint64_t received = self.message_count + self.carried
         cdef uint64_t known = (self.held() + self.finish_count + self.sampled_count
-                               + self.dropped_count + self.emptied_count)
+                               + self.dropped_count + self.full_count + self.emptied_count
+                               + self.expired_count)
         return {
             "received": received,
             "finished": self.finish_count,
@@ -243,8 +298,10 @@ cdef class Channel:
             "dropped": {
                 "damaged": <int64_t>(received - known),
                 "emptied": self.emptied_count,
+                "full": self.full_count,
                 "overflow": self.dropped_count,
             },
+            "expired": self.expired_count,
             "sampled": self.sampled_count,
         }
 
@@ -302,7 +359,7 @@ cdef class Channel:
     cdef void queue_entry(self, Entry *entry) noexcept:
         """To the tail: behind everything that has been fanned out so far. An ephemeral channel that
         is full drops it."""
-        if self.ephemeral and self.queued >= self.agenda.mem_queue_size:
+        if self.ephemeral and self.queued >= self.mem_queue_size:
             self.dropped_count += 1
             self.drop_entry(entry)
             return
@@ -329,12 +386,12 @@ cdef class Channel:
             if record.attributes and self.passes(record):
                 self.step_over(record)
                 continue
-            if self.queued >= self.agenda.mem_queue_size:
+            if self.queued >= self.mem_queue_size:
                 seq = self.cursor.seq
                 self.dispatch(1)
                 if self.cursor.seq != seq:
                     continue
-            if self.queued >= self.agenda.mem_queue_size:
+            if self.queued >= self.mem_queue_size:
                 self.dropped_count += 1
             else:
                 self.queue_entry(self.entry_at_cursor(record))
@@ -434,16 +491,17 @@ cdef class Channel:
             entry = self.queue_first
             if entry != NULL and (<size_t>entry.holding <= self.cursor.seq
                                   or self.cursor.seq >= self.window.fanout.seq):
-                return self.take_queued()
-            record = self.record_at_cursor()
-            if record == NULL:
-                if entry != NULL and self.cursor.seq >= self.window.fanout.seq:
-                    # It has just stepped over the last records before the queued one.
-                    continue
-                return NULL
-            if not record.attributes or not self.passes(record):
-                break
-            self.step_over(record)
+                if not self.expire_queued():
+                    return self.take_queued()
+            else:
+                record = self.record_at_cursor()
+                if record == NULL:
+                    if entry != NULL and self.cursor.seq >= self.window.fanout.seq:
+                        # It has just stepped over the last records before the queued one.
+                        continue
+                    return NULL
+                if not self.leaves_out(record):
+                    break
             self.stepped += 1
             if self.stepped >= most:
                 return NULL
@@ -478,10 +536,38 @@ cdef class Channel:
     cdef int dispatch(self, int budget) except -1:
         """Deliver messages, or step over records, so many of both; returns what is left of the
         budget: 0 if something may be left that could go now."""
+        if not self.paused:
+            budget = self.dispatch_at_rate(budget) if self.rate else self.hand_out(budget)
+        if self.ttl or self.window.perishable or self.most_messages or self.most_bytes:
+            budget = self.clear_out(budget)
+        return budget
+
+    cdef int dispatch_at_rate(self, int budget) except -1:
+        """The same, as far as the rate lets messages go."""
+        cdef double now = self.agenda.now
+        cdef double gap = SECOND / self.rate
+        cdef uint64_t before = self.in_flight_count
+        cdef int most = 0
+        cdef int left
+        self.next_send = max(self.next_send, now - (MAKE_UP if self.held_back else BURST))
+        if self.next_send <= now:
+            most = <int>min(<double>budget, (now - self.next_send) / gap + 1)
+        left = self.hand_out(most)
+        # Not what was sampled out or found damaged, which nobody was sent.
+        self.next_send += gap * (self.in_flight_count - before)
+        self.held_back = self.next_send > now
+        if self.held_back:
+            if self.pacer.node.index == HEAP_NOWHERE:
+                heap_check(heap_push(&self.agenda.channel_timers, &self.pacer.node,
+                                     <int64_t>max(self.next_send + 1, now + PACE)))
+        elif left == 0:
+            return 0
+        return budget - most + left
+
+    cdef int hand_out(self, int budget) except -1:
+        """The same, if nothing forbids it."""
         cdef Consumer consumer
         cdef Entry *entry
-        if self.paused or self.gone:
-            return budget
         self.stepped = 0
         while budget > self.stepped:
             consumer = self.next_consumer()
@@ -496,6 +582,87 @@ cdef class Channel:
             budget -= 1
             self.deliver(consumer, entry)
         return max(0, budget - self.stepped)
+
+    cdef int clear_out(self, int budget) except -1:
+        """Drop what is too old, then what is too much; returns what is left of the budget."""
+        self.stepped = 0
+        if self.ttl or self.window.perishable:
+            self.drop_expired(budget)
+        if self.most_messages or self.most_bytes:
+            budget = self.drop_oldest(budget)
+        return max(0, budget - self.stepped)
+
+    cdef void keep_at_most(self, uint64_t messages, uint64_t bytes) noexcept:
+        """The oldest messages go when more wait than this; 0: any number."""
+        if messages != self.most_messages or bytes != self.most_bytes:
+            self.most_messages = messages
+            self.most_bytes = bytes
+            self.touch_dirty()
+
+    cdef bint is_over(self) noexcept:
+        return (self.most_messages and self.depth() > self.most_messages
+                or self.most_bytes and self.window.bytes_from(&self.cursor) > self.most_bytes)
+
+    cdef bint is_expired(self, const Record *record) noexcept:
+        """Whether a message is too old to be delivered."""
+        return (self.ttl and record.timestamp + self.ttl <= self.agenda.wall
+                or record_expiry(record) <= self.agenda.wall)
+
+    cdef bint expire_queued(self) except -1:
+        """Drop the first message of the queue if it is too old."""
+        cdef Entry *entry = self.queue_first
+        cdef Record *record
+        if entry.block.data == NULL or entry.block.flags & LOADING:
+            return False
+        record = <Record *>(entry.block.data + entry.offset)
+        if record.attributes & RECORD_DAMAGED or not self.is_expired(record):
+            return False
+        self.expired_count += 1
+        self.drop_entry(self.take_queued())
+        return True
+
+    cdef inline bint leaves_out(self, Record *record) except -1:
+        """Step over the record at the cursor if it is not to be delivered from there."""
+        if not record.attributes and not self.ttl:
+            return False
+        if record.attributes and self.passes(record):
+            self.step_over(record)
+            return True
+        if self.is_expired(record):
+            self.expired_count += 1
+            self.window_step(record)
+            return True
+        return False
+
+    cdef int drop_expired(self, int budget) except -1:
+        """Drop what is too old where the next message would be taken, also without consumers."""
+        cdef Entry *entry
+        cdef Record *record
+        while budget > self.stepped:
+            entry = self.queue_first
+            if entry != NULL and (<size_t>entry.holding <= self.cursor.seq
+                                  or self.cursor.seq >= self.window.fanout.seq):
+                if not self.expire_queued():
+                    break
+            else:
+                record = self.record_at_cursor()
+                if record == NULL or not self.leaves_out(record):
+                    break
+            self.stepped += 1
+        return 0
+
+    cdef int drop_oldest(self, int budget) except -1:
+        """Drop what waits longest until no more is there than may be, with what is left of a
+        budget; returns what is left then."""
+        cdef Entry *entry
+        while budget > self.stepped and self.is_over():
+            entry = self.take(budget)
+            if entry == NULL:
+                break
+            budget -= 1
+            self.full_count += 1
+            self.drop_entry(entry)
+        return budget
 
     cdef inline int deliver(self, Consumer consumer, Entry *entry) except -1:
         cdef Block *block = entry.block
@@ -791,6 +958,9 @@ cdef class Channel:
         cdef Entry *entry
         if self.ephemeral:
             self.collect()
+        if self.pacer.node.index != HEAP_NOWHERE and self.pacer.node.due <= self.agenda.now:
+            heap_remove(&self.agenda.channel_timers, &self.pacer.node)
+            self.touch_dirty()
         while left > 0:
             node = heap_peek(&self.timers)
             if node == NULL or node.due > self.agenda.now:
@@ -832,6 +1002,7 @@ cdef class Channel:
     cdef int add_consumer(self, Consumer consumer) except -1:
         consumer.holding = self.new_holding(consumer)
         consumer.channel = self
+        self.give_timeout(consumer)
         consumer.turnstile.consumer = <void *>consumer
         link_alone(&consumer.turnstile)
         self.consumers.append(consumer)
@@ -873,6 +1044,18 @@ cdef class Channel:
 
     def pause(self, bint paused):
         self.paused = paused
+        self.touch_dirty()
+
+    def set_rate(self, double rate):
+        """Send consumers at most so many messages a second from now on; 0: as many as they take."""
+        if not 0 <= rate <= MOST_RATE:
+            raise ValueError(f"a rate of {rate}")
+        if rate == self.rate:
+            return
+        self.rate = rate
+        self.next_send = self.agenda.now
+        self.held_back = False
+        heap_remove(&self.agenda.channel_timers, &self.pacer.node)
         self.touch_dirty()
 
     def empty(self):
@@ -930,4 +1113,5 @@ cdef class Channel:
         self.drop_everything()
         self.window.unwatch(&self.cursor)
         self.leave_agenda()
+        heap_remove(&self.agenda.channel_timers, &self.pacer.node)
         return 0

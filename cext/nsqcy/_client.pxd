@@ -18,6 +18,7 @@ cdef class Codec:
     cdef bytearray partial          # received and not yet a whole frame
     cdef size_t wanted              # bytes of `partial` before another look is worth it
     cdef uint32_t longest           # bytes a message's frame may announce
+    cdef bint headers               # negotiated: a message begins with its headers
     cdef bint closed
     cdef readonly Py_ssize_t in_flight
     cdef public object wake         # called when output waits and none did before
@@ -39,6 +40,12 @@ cdef class Message:
     cdef bint answered
     cdef bint manual                # nobody answers for its handler
     cdef Codec codec
+
+
+# A message of a connection that has negotiated headers. (The others' are not to know of any.)
+cdef class Headered(Message):
+    cdef bytes encoded              # the headers, as on the wire
+    cdef dict decoded               # and once somebody has asked for them
 
 
 cdef class Publish:

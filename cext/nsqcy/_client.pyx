@@ -15,9 +15,10 @@ from libc.stdio cimport snprintf
 from libc.string cimport memcpy
 
 from nsqcy._bytes cimport load_be16, load_be32, load_be64, store_be32
+from nsqcy._headers cimport HEADERS_MOST, HEADERS_ROOM, HEADERS_SIZE
 from nsqcy._wire cimport FRAME_HEADER, MESSAGE, MESSAGE_HEADER, Output
 
-from nsqcy import _wire
+from nsqcy import _headers, _wire
 from nsqcy.errors import NsqError
 
 
@@ -59,10 +60,16 @@ cdef class Codec:
     def __init__(self, str address not None, uint32_t longest=0):
         self.address = address
         self.longest = LONGEST_FRAME
-        if 0 < longest < <uint32_t>LONGEST_FRAME - FRAME_HEADER - MESSAGE_HEADER:
+        if 0 < longest < <uint32_t>LONGEST_FRAME - FRAME_HEADER - MESSAGE_HEADER - HEADERS_ROOM:
             self.longest = longest + 4 + MESSAGE_HEADER
         self.output = Output()
         self.partial = bytearray()
+
+    def expect_headers(self):
+        """From here on messages begin with their headers."""
+        self.headers = True
+        if self.longest != LONGEST_FRAME:
+            self.longest += HEADERS_ROOM
 
     # -- received
 
@@ -106,7 +113,10 @@ cdef class Codec:
                 break
             type = load_be32(at + 4)
             if type == <uint32_t>MESSAGE:
-                messages.append(new_message(self, at + FRAME_HEADER, size - 4))
+                if self.headers:
+                    messages.append(new_headered(self, at + FRAME_HEADER, size - 4))
+                else:
+                    messages.append(new_message(self, at + FRAME_HEADER, size - 4))
             elif size == 6 and load_be64(at) == OK_HEAD and load_be16(at + 8) == OK_TEXT:
                 frames.append(OK_FRAME)
             else:
@@ -234,7 +244,8 @@ cdef class Message:
     """A message nsqd has delivered, to be finished or requeued once.
 
     `id`: 16 hex digits; `timestamp`: when it was published, ns since 1970 by its nsqd's clock;
-    `attempts`: how many times it has been delivered, this time included.
+    `attempts`: how many times it has been delivered, this time included; `headers`: a dict of str,
+    empty on a connection without the option `headers`.
 
     An answer after the connection was lost is dropped: nsqd delivers the message again.
     """
@@ -243,6 +254,11 @@ cdef class Message:
     def nsqd_address(self):
         """host:port of the nsqd that has delivered it."""
         return self.codec.address
+
+    @property
+    def headers(self):
+        """Its headers."""
+        return {}
 
     def finish(self):
         """It is done with. Raises AlreadyAnswered."""
@@ -286,6 +302,17 @@ cdef class Message:
         return f"<Message {shown(self)} attempts={self.attempts} {len(self.body)} bytes>"
 
 
+cdef class Headered(Message):
+    """A message of a connection that has negotiated headers."""
+
+    @property
+    def headers(self):
+        """Its headers."""
+        if self.decoded is None:
+            self.decoded = _headers.decode(self.encoded)
+        return self.decoded
+
+
 cdef str shown(Message message):
     """Its id; whatever an nsqd may have sent as one."""
     return message.id.decode("ascii", "backslashreplace")
@@ -301,6 +328,26 @@ cdef Message new_message(Codec codec, const uint8_t *at, size_t length):
     message.id = PyBytes_FromStringAndSize(<const char *>at + 10, ID)
     message.body = PyBytes_FromStringAndSize(<const char *>at + MESSAGE_HEADER,
                                              length - MESSAGE_HEADER)
+    message.codec = codec
+    return message
+
+
+cdef Headered new_headered(Codec codec, const uint8_t *at, size_t length):
+    cdef Headered message
+    cdef const uint8_t *body = at + MESSAGE_HEADER + HEADERS_SIZE
+    cdef size_t headers = 0
+    if length >= MESSAGE_HEADER + HEADERS_SIZE:
+        headers = load_be16(at + MESSAGE_HEADER)
+    if length < MESSAGE_HEADER + HEADERS_SIZE + headers or headers > HEADERS_MOST:
+        raise ProtocolError(f"{codec.address} sent a message of {length} bytes"
+                            f" with {headers} bytes of headers")
+    message = Headered.__new__(Headered)
+    message.timestamp = <int64_t>load_be64(at)
+    message.attempts = load_be16(at + 8)
+    message.id = PyBytes_FromStringAndSize(<const char *>at + 10, ID)
+    message.encoded = PyBytes_FromStringAndSize(<const char *>body, headers)
+    message.body = PyBytes_FromStringAndSize(
+        <const char *>body + headers, length - MESSAGE_HEADER - HEADERS_SIZE - headers)
     message.codec = codec
     return message
 
@@ -343,10 +390,30 @@ def message_body(data):
     return body
 
 
+def headered_body(data, headers):
+    """The same behind the headers, as a connection that has negotiated them sends it."""
+    return _before(headers) + message_body(data)
+
+
+cdef bytes _before(headers):
+    """What stands before a body with these headers. Raises ValueError and TypeError."""
+    cdef bytes encoded = _headers.from_text(headers) if headers else b""
+    return len(encoded).to_bytes(HEADERS_SIZE, "big") + encoded
+
+
+def headered_mpub_body(messages not None, headers):
+    """The body of an MPUB of such a connection; all of its messages have these headers."""
+    cdef bytes before = _before(headers)
+    return join([before + message_body(each) for each in messages])
+
+
 def mpub_body(messages not None):
     """The body of an MPUB: a count, then each message behind its length. Raises as message_body
     does, and ValueError for no message or for more bytes than a command can have."""
-    cdef list bodies = [message_body(each) for each in messages]
+    return join([message_body(each) for each in messages])
+
+
+cdef bytes join(list bodies):
     cdef bytes body
     cdef uint64_t size = 4
     for body in bodies:

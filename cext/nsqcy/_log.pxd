@@ -181,6 +181,7 @@ cdef class Log:
     cdef bint _directory_dirty
     cdef File *_journal
     cdef bint _journal_dirty
+    cdef bint journal_lost            # a write of it failed: no run counts until a snapshot is there
     cdef uint32_t _journal_pending
     cdef bint _frozen                 # close() was called: files stay whatever is released
     cdef log_done _end_done
@@ -247,6 +248,7 @@ cdef class Log:
     cdef void _names_synced(self, uint32_t which) noexcept
     cdef Task *_journal_task(self, TaskKind kind, Task *whole) except NULL
     cdef int _journal_failed(self, Task *task, int error) except -1
+    cdef int _lose_journal(self, File *file) except -1
     cdef int _path_task(self, IoKind kind, bytes path) except -1
     cdef int _end_check(self) except -1
     cdef int _note_error(self, str path, int call, int error) except -1

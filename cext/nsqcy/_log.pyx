@@ -232,6 +232,8 @@ cdef class Log:
     cdef int _ended(self, Task *task, int error) except -1:
         """An op is done. A durable run waits for its sync, also when it failed: they are answered
         in their order."""
+        if task.kind == TASK_RUN and self.journal_lost and not error:
+            error = EIO       # a start would read it as if what the journal lost had not been
         if not task.durable:
             return self._finish(task, error)
         task.error = error
@@ -303,6 +305,10 @@ cdef class Log:
         error = whole.error
         if snapshot:
             self._journal_pending -= 1
+            if error:
+                self._lose_journal(whole.file)
+            elif self._journal is not NULL:
+                self.journal_lost = False
             if not error and not self._journal_pending:
                 self._unlink_doomed()
         self._task_end(whole)
@@ -390,7 +396,7 @@ cdef class Log:
     cdef int _run_done(self, Task *task, int error) except -1:
         cdef Segment *segment = task.segment
         if error:
-            if task.error or not task.durable:
+            if (task.error or not task.durable) and not self.journal_lost:
                 self._note_error(os.fsdecode(segment.path), task.result.call, error)
             segment.good = min(segment.good, task.offset)
             return self._segment_fail(segment)
@@ -844,6 +850,7 @@ cdef class Log:
         self._journal_pending += 1
         self._directory_dirty = True
         whole = self._task(TASK_JOURNAL, NULL, NULL)
+        whole.file = self._journal
         whole.done = done
         whole.arg = arg
         whole.parts = 1
@@ -888,12 +895,17 @@ cdef class Log:
         return task
 
     cdef int _journal_failed(self, Task *task, int error) except -1:
-        """Nothing more is appended to it; the next snapshot makes a new one."""
         self._note_error(os.path.join(self.directory, "journal"), task.result.call, error)
-        if self._journal is not NULL and self._journal is task.file:
-            self.io.drop(self._journal)
+        self._lose_journal(task.file)
+        return 0
+
+    cdef int _lose_journal(self, File *file) except -1:
+        """Nothing more is appended to it, and no run counts until the next snapshot is there."""
+        if self._journal is not NULL and self._journal is file:
+            self.io.drop(file)
             self._journal = NULL
             self._journal_dirty = False
+            self.journal_lost = True
         return 0
 
     # ---- the end ----

@@ -22,19 +22,21 @@ cdef class AnswerTransport(Transport):
 
 cdef class Publisher:
     cdef readonly Home home
-    cdef dict sessions          # (owner, Durability) -> Session that forwards to it
+    # (owner, Durability, whether with headers) -> Session that forwards to it
+    cdef dict sessions
     cdef dict unplaced          # topic -> publishes that wait for its placement
 
-    cdef int publish_here(self, bytes key, bodies, int64_t delay, Durability least,
-                          done) except -1
-    cdef int publish_there(self, int owner, bytes key, bodies, int64_t delay, Durability least,
-                           done) except -1
-    cdef Session session_to(self, int owner, Durability least)
+    cdef int publish_here(self, bytes key, bodies, bytes headers, int64_t delay,
+                          Durability least, done) except -1
+    cdef int publish_there(self, int owner, bytes key, bodies, bytes headers, int64_t delay,
+                           Durability least, done) except -1
+    cdef Session session_to(self, int owner, Durability least, bint headers)
 
 
 cdef class TopicSink(Sink):
     """Publishes to one topic, as long as it is here and takes messages at once."""
     cdef Home home
     cdef bytes key
+    cdef bytes headers          # of every message; None: it has none
     cdef object enter           # called before topics are touched
     cdef bint take(self, const uint8_t *body, Py_ssize_t length) except -1

@@ -8,7 +8,7 @@ callbacks.
 from collections import deque
 from struct import pack
 
-from libc.stdint cimport uint8_t
+from libc.stdint cimport uint8_t, uint16_t
 from libc.string cimport memcpy
 
 from nsqcy._bytes cimport load_be32
@@ -22,6 +22,8 @@ cdef enum:
     MPUB_BYTES = 1048576        # a longer batch goes to another worker in several commands
 
 cdef int64_t MILLISECOND = 1000000
+
+NO_ROOM = "E_BAD_TOPIC"             # what a topic that there is no room for is answered, at least
 
 
 cdef class Callback(Waiter):
@@ -51,7 +53,7 @@ cdef class AnswerTransport(Transport):
         output.sent(at)
         for answer in answers:
             if self.waiting:
-                self.waiting.popleft()(answer and answer.partition(" failed ")[2])
+                self.waiting.popleft()(answer and (answer.partition(" failed ")[2] or answer))
         return session.after_flush()
 
     cdef int watch_input(self, bint on) except -1:
@@ -75,9 +77,13 @@ cdef class TopicSink(Sink):
             return False
         self.enter()
         topic = home.shard.find_or_create(self.key)
-        if not topic.takes_at_once():
+        if topic is None or topic.limited or not topic.takes_at_once():
             return False
-        record = topic.new_record(<unsigned int>length, 0)
+        if self.headers is None:
+            record = topic.new_record(<unsigned int>length, 0)
+        else:
+            record = topic.new_headered(
+                <unsigned int>length, 0, self.headers, <uint16_t>len(self.headers))
         if record != NULL:
             memcpy(record_body(record), body, length)
         topic.published(1, length)
@@ -104,59 +110,72 @@ cdef class Publisher:
         self.sessions = {}
         self.unplaced = {}
 
-    def publish(self, bytes key not None, bodies, delay_ms, str durability not None, done):
-        """Publish all of `bodies` to a topic, which is made; calls done(None) or done(reason) once,
-        at once or later, and not before they are as durable as this, and as the topic promises. The
-        name must be valid, each body 1 to max-msg-size bytes, the delay within max-req-timeout."""
+    def publish(self, bytes key not None, bodies, delay_ms, str durability not None, done,
+                bytes headers not None=b""):
+        """Publish all of `bodies`, each with these headers, to a topic, which is made; calls
+        done(None) or done(reason) once, at once or later, and not before they are as durable as
+        this, and as the topic promises. The reason is that of E_PUB_FAILED, or another error
+        whole, with its code. The name and the headers must be valid, each body 1 to max-msg-size
+        bytes, the delay within max-req-timeout."""
         cdef int owner = self.home.owner_of(key)
         cdef Durability least = durability_of(durability)
         if owner < 0:
             waiting = self.unplaced.get(key)
             if waiting is not None:
-                waiting.append((bodies, delay_ms, durability, done))
+                waiting.append((bodies, delay_ms, durability, done, headers))
                 return
-            self.unplaced[key] = [(bodies, delay_ms, durability, done)]
+            self.unplaced[key] = [(bodies, delay_ms, durability, done, headers)]
             self.home.ask_placement(key)
         elif owner == self.home.index:
-            self.publish_here(key, bodies, delay_ms * MILLISECOND, least, done)
+            self.publish_here(key, bodies, headers, delay_ms * MILLISECOND, least, done)
         else:
-            self.publish_there(owner, key, bodies, delay_ms, least, done)
+            self.publish_there(owner, key, bodies, headers, delay_ms, least, done)
 
-    def sink(self, bytes key not None, enter not None):
+    def sink(self, bytes key not None, enter not None, bytes headers not None=b""):
         """A way to publish to a topic, body by body, that takes those which need not wait.
 
         enter: called whenever topics are about to be touched
+        headers: of every message
         """
         cdef TopicSink sink = TopicSink.__new__(TopicSink)
         sink.home = self.home
         sink.key = key
+        sink.headers = headers or None
         sink.enter = enter
         return sink
 
     def placed(self, bytes key not None):
         """The owner of a topic is known."""
-        for bodies, delay_ms, durability, done in self.unplaced.pop(key, ()):
-            self.publish(key, bodies, delay_ms, durability, done)
+        for publish in self.unplaced.pop(key, ()):
+            self.publish(key, *publish)
 
-    cdef int publish_here(self, bytes key, bodies, int64_t delay, Durability least,
-                          done) except -1:
+    cdef int publish_here(self, bytes key, bodies, bytes headers, int64_t delay,
+                          Durability least, done) except -1:
         cdef Topic topic = self.home.shard.find_or_create(key)
         cdef Record *record
         cdef const unsigned char[::1] body
-        cdef uint64_t total = 0
+        cdef uint64_t total = sum(map(len, bodies))
         cdef Callback callback
-        refusal = topic.refusal(least)
+        if topic is None:
+            done(NO_ROOM)
+            return 0
+        refusal = topic.refusal(least, len(bodies), total)
         if refusal is not None:
             done(refusal)
             return 0
+        if topic.limited:
+            for each in bodies:
+                if not topic.fits(len(each)):
+                    done(topic.objection(b"PUB", len(each)).decode())
+                    return 0
         if least != MEMORY and bodies:
             topic.demand(least)
         for each in bodies:
             body = each
-            record = topic.new_record(<unsigned int>body.shape[0], delay)
+            record = topic.new_headered(
+                <unsigned int>body.shape[0], delay, headers, <uint16_t>len(headers))
             if record != NULL:
                 memcpy(record_body(record), &body[0], body.shape[0])
-            total += body.shape[0]
         if bodies and topic.published(<unsigned int>len(bodies), total):
             callback = Callback.__new__(Callback)
             callback.done = done
@@ -165,11 +184,14 @@ cdef class Publisher:
             done(None)
         return 0
 
-    cdef int publish_there(self, int owner, bytes key, bodies, int64_t delay_ms, Durability least,
-                           done) except -1:
-        cdef Session session = self.session_to(owner, least)
+    cdef int publish_there(self, int owner, bytes key, bodies, bytes headers, int64_t delay_ms,
+                           Durability least, done) except -1:
+        cdef Session session = self.session_to(owner, least, bool(headers))
         cdef _Batch batch
         cdef bytes command
+        if headers:
+            before = pack(">H", len(headers)) + headers
+            bodies = [b"".join((before, body)) for body in bodies]
         # Its owner takes no MPUB above max-body-size, though what came by HTTP may be larger.
         most = min(MPUB_BYTES, self.home.max_body_size)
         commands = [
@@ -184,12 +206,12 @@ cdef class Publisher:
             session.feed(command, len(command))
         return 0
 
-    cdef Session session_to(self, int owner, Durability least):
-        key = (owner, <int>least)
+    cdef Session session_to(self, int owner, Durability least, bint headers):
+        key = (owner, <int>least, headers)
         cdef Session session = self.sessions.get(key)
         if session is None or session.stopping:
             session = Session(self.home, AnswerTransport.__new__(AnswerTransport), "")
-            session.be_lenient()
+            session.be_lenient(headers=headers)
             session.durability = least
             self.sessions[key] = session
         return session

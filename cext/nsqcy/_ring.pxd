@@ -48,7 +48,8 @@ cdef struct Slot:
     uint32_t state                # what the number means is the user's
     uint32_t busy                 # permille of the last second
     uint32_t connections
-    uint32_t pad[9]
+    uint32_t topics               # it has, or had when it died
+    uint32_t pad[8]
     # Written by all.
     uint32_t sleeping
     uint32_t sleeping_pad

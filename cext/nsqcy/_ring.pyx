@@ -135,6 +135,14 @@ cdef class Shared:
         store_relaxed_u32(&slot.connections, connections)
         store_relaxed_u64(&slot.beat, now)
 
+    def set_topics(self, int worker, uint32_t topics):
+        """The worker says how many topics it has."""
+        store_relaxed_u32(&self.slot(self._checked(worker)).topics, topics)
+
+    def topics(self):
+        """How many topics all workers have. Those of one that died are still there."""
+        return sum([load_relaxed_u32(&self.slot(worker).topics) for worker in range(self.workers)])
+
     cpdef int busy(self, int worker) noexcept:
         """Permille of the last second; 1000 for a worker that is not there."""
         if not 0 <= worker < self.workers:
@@ -149,9 +157,11 @@ cdef class Shared:
         cdef:
             Slot *slot = self.slot(self._checked(worker))
             uint32_t generation = load_relaxed_u32(&slot.generation) + 1
+            uint32_t topics = load_relaxed_u32(&slot.topics)
             uint64_t others = ~(<uint64_t> 1 << worker)
             int peer
         memset(slot, 0, sizeof(Slot))
+        store_relaxed_u32(&slot.topics, topics)
         for peer in range(self.workers):
             _reset_ring(self.ring(worker, peer))
             _reset_ring(self.ring(peer, worker))

@@ -159,6 +159,7 @@ cdef class Session(Consumer):
     cdef LogRead log_read           # that it waits for
     cdef uint64_t log_unsent        # bytes of the answer to one that has not all left
     cdef uint64_t log_sent_at       # it has when the output has sent so much
+    cdef readonly bint headers      # negotiated: bodies come and go behind the message's headers
     cdef Topic topic                # the one published to last
     cdef bytes topic_key
     cdef int topic_owner            # -1: not known yet
@@ -255,15 +256,24 @@ cdef class Session(Consumer):
                      const uint8_t *rest, size_t left) except RAISED
     cdef Parsed publish_one(self, const char *command, int64_t delay, const uint8_t *line,
                             size_t *used, const uint8_t *rest, size_t left) except RAISED
+    cdef inline int32_t body_size(self, const uint8_t *message, int32_t size) noexcept
     cdef Parsed mpub(self, Word *words, int count, const uint8_t *line, size_t *used,
                      const uint8_t *rest, size_t left) except RAISED
+    cdef Parsed check_message(self, const char *command, const uint8_t *message,
+                              size_t n) except RAISED
+    cdef Parsed check_batch(self, const char *command, const uint8_t *batch,
+                            uint32_t count) except RAISED
     cdef Parsed body_missing(self, size_t missing, bytes error) except RAISED
     cdef Parsed short_body(self, size_t have, int32_t size, bytes error) except RAISED
     cdef Parsed bad_name(self, bytes prefix, Word *name) except RAISED
     cdef bint same_topic(self, Word *name) noexcept
     cdef bint take_topic(self, Word *name) except -1
     cdef int route(self) except? -1
+    cdef int find_topic(self) except? -1
     cdef Parsed publish_failed(self, const char *command, str reason) except RAISED
+    cdef Parsed publish_refused(self, const char *command, bytes text) except RAISED
+    cdef Parsed not_routed(self, const char *command, int why, size_t *used, size_t n) except RAISED
+    cdef bytes no_room(self, const char *command)
     cdef Parsed publish_accepted(self, const char *command, Topic topic, uint32_t count,
                                  uint64_t body_bytes) except RAISED
     cdef Parsed forward_publish(self, int owner, const char *command, const uint8_t *line,
@@ -343,6 +353,7 @@ cdef class Home:
     cdef object log
     cdef int64_t max_msg_size
     cdef int64_t max_body_size
+    cdef int64_t msg_timeout                # of clients that do not ask
     cdef uint32_t max_rdy_count
     cdef int64_t max_req_timeout            # ns
     cdef uint32_t max_channel_consumers

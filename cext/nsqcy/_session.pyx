@@ -17,7 +17,7 @@ cimport cython
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
-from nsqcy._bytes cimport hex16_parse, load_be32
+from nsqcy._bytes cimport hex16_parse, load_be16, load_be32
 from nsqcy._channel cimport (
     ANYWHERE,
     DONE,
@@ -27,6 +27,13 @@ from nsqcy._channel cimport (
     ZONE_LOCAL,
 )
 from nsqcy._debug cimport NSQCY_DEBUG
+from nsqcy._headers cimport (
+    HEADERS_MOST,
+    HEADERS_ROOM,
+    HEADERS_SIZE,
+    headers_are_valid,
+    headers_fault,
+)
 from nsqcy._heap cimport (
     HEAP_NOWHERE,
     heap_free,
@@ -98,6 +105,7 @@ cdef enum:
     RELAYED_LEAST = 65536       # bytes of an answer from which on it is not put together first
     PUB_NAME = 4                # bytes of "PUB" and its space
     LINE_STEP = 256             # bytes taken to go on with a line of unknown length
+    NO_ROOM = -2                # as an owner: the topic is not there and may not be made
 
 cdef const char *OK = b"\0\0\0\6\0\0\0\0OK"
 cdef const char *PUB = b"PUB"
@@ -218,7 +226,7 @@ cdef class Session(Consumer):
         self.auth_identity = self.auth_identity_url = ""
         self.guarded = home.auth is not None
         self.locality = ANYWHERE
-        self.msg_timeout = home.options.msg_timeout
+        self.msg_timeout = home.msg_timeout
         self.output_buffer_size = 16384
         self.output_buffer_timeout = home.options.output_buffer_timeout
         self.connected_at = home.agenda.wall
@@ -727,6 +735,7 @@ cdef class Session(Consumer):
                             size_t *used, const uint8_t *rest, size_t left) except RAISED:
         """PUB and DPUB, to the topic that was taken."""
         cdef int32_t size
+        cdef int64_t most = self.home.max_msg_size
         cdef int owner
         cdef Record *record
         cdef Topic topic
@@ -738,39 +747,55 @@ cdef class Session(Consumer):
         if size <= 0:
             return self.fatal(
                 b"E_BAD_MESSAGE %s invalid message body size %d" % (<bytes>command, size))
-        if size > self.home.max_msg_size:
+        if size > most and not (self.headers and size <= most + HEADERS_ROOM):
             return self.fatal(b"E_BAD_MESSAGE %s message too big %d > %d" % (
-                <bytes>command, size, self.home.max_msg_size))
+                <bytes>command, size, most + HEADERS_ROOM if self.headers else most))
         if left - 4 < <size_t>size:
             return self.body_missing(
                 4 + size - left, b"E_BAD_MESSAGE %s failed to read message body" % command)
+        if self.headers:
+            parsed = self.check_message(command, rest + 4, size)
+            if parsed != NEXT:
+                return parsed
         if self.guarded and not self.may_publish():
             parsed = self.authorize(command, self.topic_key, b"")
             if parsed != NEXT:
                 return parsed
         owner = self.route()
         if owner < 0 or not self.may_join(owner):
-            return BLOCKED
+            return self.not_routed(command, owner, used, 4 + size)
         if owner != self.home.index and self.may_move(owner):
             return self.move_to(owner)
         used[0] += 4 + size
         if owner != self.home.index:
             return self.forward_publish(owner, command, line, used[0], 1)
         topic = self.topic
-        refusal = topic.refusal(self.durability)
+        if topic.limited and not topic.fits(self.body_size(rest + 4, size)):
+            return self.publish_refused(
+                command, topic.objection(command, self.body_size(rest + 4, size)))
+        refusal = topic.refusal(self.durability, 1, size)
         if refusal is not None:
             return self.publish_failed(command, refusal)
         if self.durability != MEMORY:
             topic.demand(self.durability)
-        record = topic.new_record(size, delay)
-        if record != NULL:
-            memcpy(record_body(record), rest + 4, size)
+        if self.headers:
+            size = <int32_t>topic.add_headered(rest + 4, size, delay)
+        else:
+            record = topic.new_record(size, delay)
+            if record != NULL:
+                memcpy(record_body(record), rest + 4, size)
         return self.publish_accepted(command, topic, 1, size)
+
+    cdef inline int32_t body_size(self, const uint8_t *message, int32_t size) noexcept:
+        """Of a whole message, as the client sends it."""
+        return size - HEADERS_SIZE - load_be16(message) if self.headers else size
 
     cdef Parsed mpub(self, Word *words, int count, const uint8_t *line, size_t *used,
                      const uint8_t *rest, size_t left) except RAISED:
         cdef uint32_t size
         cdef uint32_t messages
+        cdef int32_t length
+        cdef uint64_t bodies
         cdef int owner
         cdef Topic topic
         cdef Parsed parsed
@@ -783,7 +808,7 @@ cdef class Session(Consumer):
             return parsed
         owner = self.route()
         if owner < 0 or not self.may_join(owner):
-            return BLOCKED
+            return self.not_routed(MPUB, owner, used, 4 + size)
         self.scanned = 0
         if owner != self.home.index and self.may_move(owner):
             return self.move_to(owner)
@@ -791,13 +816,63 @@ cdef class Session(Consumer):
         if owner != self.home.index:
             return self.forward_publish(owner, MPUB, line, used[0], messages)
         topic = self.topic
-        refusal = topic.refusal(self.durability)
+        if topic.limited:
+            length = topic.misfit(rest + 8, messages, self.headers)
+            if length:
+                return self.publish_refused(MPUB, topic.objection(MPUB, length))
+        refusal = topic.refusal(self.durability, messages, size)
         if refusal is not None:
             return self.publish_failed(MPUB, refusal)
         if self.durability != MEMORY:
             topic.demand(self.durability)
-        topic.new_batch(rest + 8, messages)
-        return self.publish_accepted(MPUB, topic, messages, size - 4 - 4 * <uint64_t>messages)
+        if self.headers:
+            bodies = topic.add_headered_batch(rest + 8, messages)
+        else:
+            topic.new_batch(rest + 8, messages)
+            bodies = size - 4 - 4 * <uint64_t>messages
+        return self.publish_accepted(MPUB, topic, messages, bodies)
+
+    cdef Parsed check_message(self, const char *command, const uint8_t *message,
+                              size_t n) except RAISED:
+        """Whether a body with headers before it is as it may be: NEXT."""
+        cdef size_t headers
+        cdef int64_t body
+        if n < HEADERS_SIZE:
+            return self.fatal(
+                b"E_BAD_MESSAGE %s message of %d bytes has no room for the length of its headers"
+                % (<bytes>command, n))
+        headers = load_be16(message)
+        if headers > HEADERS_MOST:
+            return self.fatal(b"E_BAD_MESSAGE %s headers of %d bytes (at most %d)" % (
+                <bytes>command, headers, <int>HEADERS_MOST))
+        body = <int64_t>n - HEADERS_SIZE - <int64_t>headers
+        if body < 0:
+            return self.fatal(
+                b"E_BAD_MESSAGE %s headers of %d bytes end behind a message of %d" % (
+                    <bytes>command, headers, n))
+        if body == 0:
+            return self.fatal(b"E_BAD_MESSAGE %s invalid message body size 0" % command)
+        if body > self.home.max_msg_size:
+            return self.fatal(b"E_BAD_MESSAGE %s message too big %d > %d" % (
+                <bytes>command, body, self.home.max_msg_size))
+        if not headers_are_valid(message + HEADERS_SIZE, headers):
+            return self.fatal(b"E_BAD_MESSAGE %s %s" % (
+                <bytes>command, headers_fault(message + HEADERS_SIZE, headers).encode()))
+        return NEXT
+
+    cdef Parsed check_batch(self, const char *command, const uint8_t *batch,
+                            uint32_t count) except RAISED:
+        """The same for each message of a batch, whose lengths were checked."""
+        cdef size_t length
+        cdef Parsed parsed
+        cdef uint32_t _i
+        for _i in range(count):
+            length = load_be32(batch)
+            parsed = self.check_message(command, batch + 4, length)
+            if parsed != NEXT:
+                return parsed
+            batch += 4 + length
+        return NEXT
 
     cdef Parsed take_batch(self, const char *command, const uint8_t *rest, size_t left,
                            uint32_t *body_size, uint32_t *count) except RAISED:
@@ -807,7 +882,7 @@ cdef class Session(Consumer):
         cdef int32_t messages
         cdef int32_t length
         cdef int64_t most = (self.home.max_body_size - 4) // 5
-        cdef int64_t longest = self.home.max_msg_size
+        cdef int64_t longest = self.home.max_msg_size + (HEADERS_ROOM if self.headers else 0)
         cdef size_t at
         cdef size_t end
         cdef size_t have
@@ -865,6 +940,10 @@ cdef class Session(Consumer):
         if at != <size_t>size:
             return self.fatal(b"E_BAD_BODY %s body of %d bytes holds messages for %d" % (
                 <bytes>command, size, at))
+        if self.headers:
+            parsed = self.check_batch(command, rest + 4, messages)
+            if parsed != NEXT:
+                return parsed
         body_size[0] = size
         count[0] = messages
         return NEXT
@@ -876,9 +955,11 @@ cdef class Session(Consumer):
         cdef uint32_t size
         cdef uint32_t messages
         cdef uint32_t added
+        cdef int32_t misfit
         cdef int owner
         cdef size_t length = used[0] - 1
         cdef bint waits
+        cdef Topic topic
         cdef Parsed parsed
         if length and line[length - 1] == 13:
             length -= 1
@@ -899,20 +980,26 @@ cdef class Session(Consumer):
             return parsed
         owner = self.route()
         if owner < 0 or not self.may_join(owner):
-            return BLOCKED
+            return self.not_routed(LOG_PUB, owner, used, 4 + size)
         self.scanned = 0
         if owner != self.home.index and self.may_move(owner):
             return self.move_to(owner)
         used[0] += 4 + size
         if owner != self.home.index:
             return self.forward_publish(owner, LOG_PUB, line, used[0], messages)
+        topic = self.topic
+        if topic.limited:
+            misfit = topic.misfit(rest + 8, messages, self.headers)
+            if misfit:
+                return self.publish_refused(LOG_PUB, topic.objection(LOG_PUB, misfit))
         name = ChunkName(producer_id(word_bytes(&words[2])), epoch, part, chunk)
         try:
-            waits = self.topic.publish_once(name, rest + 8, messages, self.durability, &added)
+            waits = topic.publish_once(
+                name, rest + 8, size, messages, self.headers, self.durability, &added)
         except ChunkError as error:
             return self.publish_failed(LOG_PUB, str(error))
         self.topic_count += added
-        return self.answer_publish(LOG_PUB, self.topic, waits)
+        return self.answer_publish(LOG_PUB, topic, waits)
 
     cdef Parsed body_missing(self, size_t missing, bytes error) except RAISED:
         """At least `missing` bytes of a body have not arrived; `error` is what it means if they
@@ -953,8 +1040,8 @@ cdef class Session(Consumer):
         return True
 
     cdef int route(self) except? -1:
-        """Which worker owns the topic that was taken; -1: not known yet, or it is down. self.topic
-        is the topic when it is this one."""
+        """Which worker owns the topic that was taken; -1: not known yet, or it is down; NO_ROOM: it
+        would be this one. self.topic is the topic when it is this one."""
         cdef int owner
         if self.topic_owner < 0:
             self.topic_owner = self.home.owner_of(self.topic_key)
@@ -966,12 +1053,33 @@ cdef class Session(Consumer):
                 self.home.wait_for_peer(self)
                 return -1
         elif self.topic is None or self.topic.gone:
-            self.topic = self.home.shard.find_or_create(self.topic_key)
+            return self.find_topic()
         return owner
 
+    cdef int find_topic(self) except? -1:
+        self.topic = self.home.shard.find_or_create(self.topic_key)
+        return NO_ROOM if self.topic is None else self.home.index
+
     cdef Parsed publish_failed(self, const char *command, str reason) except RAISED:
-        cdef bytes text = b"E_%s_FAILED %s failed %s" % (
-            <bytes>command, <bytes>command, reason.encode("utf-8", "surrogateescape"))
+        return self.publish_refused(command, b"E_%s_FAILED %s failed %s" % (
+            <bytes>command, <bytes>command, reason.encode("utf-8", "surrogateescape")))
+
+    cdef Parsed not_routed(self, const char *command, int why, size_t *used,
+                           size_t n) except RAISED:
+        """A publish whose body of `n` bytes is there waits, unless its topic can never be."""
+        if why != NO_ROOM or not self.may_join(self.home.index):
+            return BLOCKED
+        self.scanned = 0
+        used[0] += n
+        return self.publish_refused(command, self.no_room(command))
+
+    cdef bytes no_room(self, const char *command):
+        """Why the topic that was taken is not made."""
+        return b'E_BAD_TOPIC %s topic "%s" exceeds limit of %d topics' % (
+            <bytes>command, self.topic_key, self.home.options.max_topics)
+
+    cdef Parsed publish_refused(self, const char *command, bytes text) except RAISED:
+        """Nothing of it was published, and it has been read."""
         if not self.lenient:
             return self.fatal(text)
         self.answer(self.take_ticket(command, 0), FAILED, text)
@@ -1042,7 +1150,7 @@ cdef class Session(Consumer):
                 return parsed
         owner = self.route()
         if owner < 0:
-            return BLOCKED
+            return self.fatal(self.no_room(SUB)) if owner == NO_ROOM else BLOCKED
         self.subscribed_channel = word_bytes(&words[2]).decode()
         if owner == self.home.index:
             return self.subscribe(self.topic, self.subscribed_channel)
@@ -1058,7 +1166,7 @@ cdef class Session(Consumer):
     cdef Parsed subscribe(self, Topic topic, str name) except RAISED:
         cdef Channel channel
         cdef uint32_t limit = self.home.max_channel_consumers
-        if topic.refusal(MEMORY) == "exiting":
+        if topic.gone or topic.shard.closing:
             return self.fatal(b"E_SUB_FAILED SUB failed exiting")
         channel = topic.channel(name)
         if limit and <uint32_t>len(channel.consumers) >= limit:
@@ -1237,6 +1345,7 @@ cdef class Session(Consumer):
         self.topology_region = identity.topology_region
         self.topology_zone = identity.topology_zone
         self.msg_timeout = identity.msg_timeout
+        self.asked_timeout = identity.asked_timeout
         self.sample_rate = identity.sample_rate
         self.output_buffer_size = identity.output_buffer_size
         self.output_buffer_timeout = identity.output_buffer_timeout
@@ -1245,6 +1354,7 @@ cdef class Session(Consumer):
         self.next_heartbeat = self.home.agenda.now + self.heartbeat_interval
         if identity.durability:
             self.durability = durability_of(identity.durability)
+        self.headers = identity.headers
         # Owners that it has published to are told with its next command: nothing is outstanding.
         self.leave_legs()
         self.find_locality()
@@ -1630,9 +1740,15 @@ cdef class Session(Consumer):
     cdef bint has_room(self) noexcept:
         return not self.stopping and self.output.pending() < OUTPUT_ENOUGH
 
+    cdef int64_t usual_timeout(self) noexcept:
+        return self.home.msg_timeout
+
     cdef int send_message(self, Window window, Block *block, Record *record,
                           uint16_t attempts) except -1:
-        self.output.put_message(window, block, record, attempts)
+        if self.headers:
+            self.output.put_headered(window, block, record, attempts)
+        else:
+            self.output.put_message(window, block, record, attempts)
         self.touch_dirty()
         return 0
 
@@ -1686,8 +1802,8 @@ cdef class Session(Consumer):
         state = {
             name: getattr(self, name) for name in (
                 "remote_address", "client_id", "hostname", "user_agent", "topology_region",
-                "topology_zone", "msg_timeout", "sample_rate", "heartbeat_interval",
-                "output_buffer_size", "output_buffer_timeout", "durability", "topic_log",
+                "topology_zone", "msg_timeout", "asked_timeout", "sample_rate", "heartbeat_interval",
+                "output_buffer_size", "output_buffer_timeout", "durability", "topic_log", "headers",
                 "connected_at", "pub_counts")}
         state["next_heartbeat"] = self.next_heartbeat
         state["last_command"] = self.last_command
@@ -1769,11 +1885,13 @@ cdef class Session(Consumer):
             "topology_region": self.topology_region[:HELLO_TEXT],
             "topology_zone": self.topology_zone[:HELLO_TEXT],
             "msg_timeout": self.msg_timeout,
+            "asked_timeout": bool(self.asked_timeout),
             "sample_rate": self.sample_rate,
             "output_buffer_size": self.output_buffer_size,
             "output_buffer_timeout": self.output_buffer_timeout,
             "durability": self.durability,
             "topic_log": self.topic_log,
+            "headers": bool(self.headers),
             "connected_at": self.connected_at,
             "authed": bool(self.authed),
             "auth_identity": self.auth_identity[:HELLO_TEXT],
@@ -1807,17 +1925,21 @@ cdef class Session(Consumer):
         self.topology_region = state["topology_region"]
         self.topology_zone = state["topology_zone"]
         self.msg_timeout = state["msg_timeout"]
+        self.asked_timeout = state["asked_timeout"]
         self.sample_rate = state["sample_rate"]
         self.output_buffer_size = state["output_buffer_size"]
         self.output_buffer_timeout = state["output_buffer_timeout"]
         self.durability = state["durability"]
         self.topic_log = state["topic_log"]
+        self.headers = state["headers"]
         self.connected_at = state["connected_at"]
         return self.find_locality()
 
-    def be_lenient(self):
-        """Be a session without a client: one that publishes for others of this worker."""
+    def be_lenient(self, *, bint headers=False):
+        """Be a session without a client: one that publishes for others of this worker, with
+        headers or without."""
         self.lenient = True
+        self.headers = headers
         self.barred = False
         self.guarded = False
         self.magic_seen = True
@@ -2231,6 +2353,7 @@ cdef class Home:
         self.max_input_bytes = options.max_input_bytes // 4 * 3
         self.max_msg_size = options.max_msg_size
         self.max_body_size = options.max_body_size
+        self.msg_timeout = options.msg_timeout
         self.max_rdy_count = options.max_rdy_count
         self.max_req_timeout = options.max_req_timeout
         self.max_channel_consumers = options.max_channel_consumers

@@ -40,16 +40,25 @@ cdef extern from "record.h" nogil:
         uint32_t index
         uint32_t count
         uint32_t reserved
+    const uint16_t RECORD_HEADERS
     const uint16_t RECORD_PRODUCED
+    const uint16_t RECORD_EXPIRES
     const uint16_t RECORD_DAMAGED
     const uint16_t RECORD_EXT_DELAY
     const uint16_t RECORD_EXT_DELAY_SIZE
+    const uint16_t RECORD_EXT_HEADERS
     const uint16_t RECORD_EXT_PRODUCED
     const uint16_t RECORD_EXT_PRODUCED_SIZE
+    const uint16_t RECORD_EXT_EXPIRES
+    const uint16_t RECORD_EXT_EXPIRES_SIZE
     uint64_t record_size(uint64_t body, uint32_t ext)
     uint8_t *record_body(const Record *r)
+    uint32_t record_extension_size(uint32_t length)
+    uint8_t *record_extend(uint8_t *at, uint16_t type, const void *value, uint16_t length)
     int64_t record_delay(const Record *r)
     bint record_produced(const Record *r, Produced *into)
+    int64_t record_expiry(const Record *r)
+    const uint8_t *record_headers(const Record *r, uint16_t *length)
 
 
 cdef enum:
@@ -94,6 +103,7 @@ ctypedef struct Block:
     uint64_t last_seq
     int64_t first_time      # of its first record (wall clock, ns); 0: not known yet
     int64_t last_time       # its records are not younger; 0: not known yet
+    uint64_t position       # bytes of the window before it, since the first block there was
     Extent extent           # where it lies on disk; extent.bytes == 0: nowhere
     Arena *arena            # NULL: a block of its own, from malloc
     void *moves             # while it is compacted: struct Moves, what is copied of it
@@ -233,6 +243,7 @@ cdef class Window:
     cdef uint32_t hole_count
     cdef readonly uint64_t next_seq     # of the next record
     cdef uint32_t next_capacity
+    cdef bint perishable            # some record was published with a time to live
     cdef bint stalled               # a read failed that may succeed yet: none before the next tick
     cdef Block **index              # the blocks in the window; NULL: nobody has looked for one
     cdef size_t index_first
@@ -280,6 +291,7 @@ cdef class Window:
     cdef void rest(self) noexcept
     cdef void discard(self) noexcept
     cdef uint64_t least_seq(self) noexcept
+    cdef uint64_t bytes_from(self, const Cursor *cursor) noexcept
     cdef const Cursor *last_reader(self) noexcept
     cdef bint only_keeps(self, const Cursor *cursor) noexcept
     cdef Block *open_block(self, uint64_t size) except NULL

@@ -413,6 +413,7 @@ cdef class Window:
         block.prev = self.newest
         block.next = NULL
         if self.newest != NULL:
+            block.position = self.newest.position + self.newest.size
             self.newest.next = block
             self.newest = block
             if self.index != NULL:
@@ -573,7 +574,11 @@ cdef class Window:
 
     cdef int add_hole(self, uint64_t start, uint64_t end) except -1:
         """Records start .. end - 1 are for nobody."""
-        cdef Hole *grown = <Hole *>realloc(self.holes, (self.hole_count + 1) * sizeof(Hole))
+        cdef Hole *grown
+        if self.hole_count and self.holes[self.hole_count - 1].end == start:
+            self.holes[self.hole_count - 1].end = end
+            return 0
+        grown = <Hole *>realloc(self.holes, (self.hole_count + 1) * sizeof(Hole))
         if grown == NULL:
             raise MemoryError()
         self.holes = grown
@@ -591,6 +596,13 @@ cdef class Window:
                 self.holes[kept] = self.holes[i]
                 kept += 1
         self.hole_count = kept
+
+    cdef uint64_t bytes_from(self, const Cursor *cursor) noexcept:
+        """Bytes of the records from a cursor on, wherever they are."""
+        if cursor.block == NULL:
+            return 0
+        return (self.newest.position + self.newest.size
+                - cursor.block.position - cursor.offset)
 
     cdef uint64_t least_seq(self) noexcept:
         """The sequence number of the reader that is furthest behind."""

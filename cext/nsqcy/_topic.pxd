@@ -1,14 +1,14 @@
 # Topics: publishing, the fan-out position, overflow to the log; and the topics of one worker.
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from nsqcy._channel cimport Agenda, Channel, Waiter
+from nsqcy._channel cimport Agenda, Channel, OnFull, Waiter
 from nsqcy._compaction cimport Compaction
 from nsqcy._ids cimport IdSource
 from nsqcy._io cimport IoThread
 from nsqcy._log cimport Extent, Log, Recovered
 from nsqcy._reads cimport LogRead
-from nsqcy._store cimport Block, Cursor, Entry, Record, Store, Window
+from nsqcy._store cimport Block, Cursor, Entry, Produced, Record, Store, Window
 
 
 # What a record must have gone through before it is visible and its publisher is answered.
@@ -74,6 +74,22 @@ cdef class Topic(Window):
     cdef bint journal_due               # and it must say so before it is followed by records
     cdef int64_t retention_time         # ns; 0: no limit of time
     cdef uint64_t retention_bytes       # 0: no limit of size
+    cdef uint64_t mem_queue_size        # messages
+    cdef bint limited                   # what is published has to be looked at, as it may be refused
+    cdef int32_t min_msg_size           # bytes
+    cdef int32_t max_msg_size           # bytes
+    cdef int64_t ttl                    # ns from the publish; 0: for ever
+    cdef uint64_t max_bytes             # 0: any number
+    cdef uint64_t max_depth             # messages; 0: any number
+    cdef OnFull on_full
+    cdef int64_t prune_after            # ns; 0: never
+    cdef bint prune_messages            # also if it has some
+    cdef bint bounded                   # it or a channel has a limit of depth or bytes
+    cdef uint64_t full_count            # messages dropped by the topic because of that
+    cdef uint64_t expired_count         # by the topic, as they were too old
+    cdef dict unusual                   # of its policy: what /stats shows
+    cdef bint prunes                    # it, or a channel of it, is to be pruned one day
+    cdef int64_t used_at                # when it was last seen to have channels
     cdef bint retains                   # the log keeps what every channel is done with
     cdef object named                   # nsqcy.named_cursors.NamedCursors
     cdef uint64_t held_bytes            # between `kept` and `outdated`: for named cursors alone
@@ -81,6 +97,8 @@ cdef class Topic(Window):
     cdef bint has_untold                # chunks that the journal does not know: `untold` is watched
     cdef Durability promised            # to every publisher
     cdef Durability gate                # what records wait for now: more, if some publisher asked
+    cdef Durability floor               # and this at least, until the journal says what is promised
+    cdef uint32_t class_writes          # journals under way that say so
     cdef uint64_t journalled            # activity() when it was written
     cdef str error
     cdef Shard shard
@@ -114,20 +132,46 @@ cdef class Topic(Window):
     cdef Place *places                  # while restoring: blocks in the order of their places
     cdef size_t place_count
 
+    cdef int set_durability(self, str name) except -1
+    cdef void class_written(self) noexcept
+    cdef int set_retention(self, int64_t time, uint64_t size) except -1
+    cdef bint fits(self, int64_t size) noexcept
+    cdef int32_t misfit(self, const uint8_t *batch, uint32_t count, bint headers) noexcept
+    cdef bytes objection(self, const char *command, int64_t size)
     cdef Record *new_record(self, uint32_t body_length, int64_t delay) except? NULL
+    cdef Record *new_headered(self, uint32_t body_length, int64_t delay, const uint8_t *headers,
+                              uint16_t length) except? NULL
     cdef int new_batch(self, const uint8_t *batch, uint32_t count) except -1
+    cdef uint32_t add_headered(self, const uint8_t *message, uint32_t length,
+                               int64_t delay) except? 0
+    cdef uint64_t add_headered_batch(self, const uint8_t *batch, uint32_t count) except? 0
     cdef Record *add_record(self, uint32_t body_length, uint32_t ext_length) except? NULL
     cdef bint drops(self) noexcept
     cdef int set_delay(self, Record *record, int64_t delay) except -1
     cdef int published(self, uint32_t count, uint64_t body_bytes) except -1
-    cdef bint publish_once(self, object name, const uint8_t *batch, uint32_t count,
-                           Durability least, uint32_t *added) except -1
-    cdef int new_chunk(self, object name, const uint8_t *batch, uint32_t count,
-                       tuple wanted) except -1
+    cdef bint publish_once(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
+                           bint headers, Durability least, uint32_t *added) except -1
+    cdef uint64_t new_chunk(self, object name, const uint8_t *batch, uint32_t count, bint headers,
+                            tuple wanted) except? 0
+    cdef bint add_produced(self, const Produced *produced, const uint8_t *message, bint headers,
+                           uint64_t *bodies) except -1
+    cdef uint32_t headers_room(self, uint16_t length, int64_t ttl) noexcept
+    cdef void put_headers(self, Record *record, uint8_t *at, const uint8_t *headers,
+                          uint16_t length, int64_t ttl) noexcept
+    cdef void class_journalled(self, int error) noexcept
     cdef int keep_untold(self) except -1
     cdef int journal_told(self) except -1
     cdef int promise(self, Waiter waiter, uint64_t ticket) except -1
-    cdef str refusal(self, Durability least)
+    cdef str refusal(self, Durability least, uint64_t count, uint64_t body_bytes)
+    cdef str fullness(self, uint64_t count, uint64_t body_bytes)
+    cdef int set_bounds(self) except -1
+    cdef bint exceeds_bytes(self, uint64_t count, uint64_t body_bytes) noexcept
+    cdef bint exceeds_depth(self, uint64_t count) noexcept
+    cdef bint drops_newest(self, uint32_t body_bytes) noexcept
+    cdef int keep_bounds(self) except -1
+    cdef int drop_front(self, uint64_t seq) except -1
+    cdef int drop_expired(self) except -1
+    cdef uint64_t first_fresh(self, int *budget) noexcept
     cdef int fan_out(self) except -1
     cdef int settle_turn(self) except -1
     cdef uint64_t depth(self) noexcept
@@ -155,8 +199,10 @@ cdef class Topic(Window):
     cdef int finish_compaction(self) except -1
     cdef void end_compaction(self) noexcept
     cdef void forget_counts(self) noexcept
-    cdef void drop_delayed(self) noexcept
+    cdef void drop_delayed(self, uint64_t seq) noexcept
     cdef int tick(self) except -1
+    cdef bint prune(self) except -1
+    cdef bint is_forlorn(self) noexcept
     cdef int journal_channel(self, kind, Channel channel) except -1
     cdef bint is_kept(self) noexcept
     cdef int retain(self) except -1
@@ -226,7 +272,9 @@ cdef class Shard:
     cdef readonly IoThread io
     cdef readonly str data_path
     cdef dict log_options
-    cdef object policies                    # nsqcy.policies.Policies, or None
+    cdef uint64_t sync_every                # as the options say
+    cdef readonly object policies           # nsqcy.policies.Policies, or None
+    cdef object has_room                    # whether there may be one more topic, or None
     cdef object on_event                    # called as on_event(kind, topic name, channel name)
     cdef object log                         # for operators
     cdef list dirty_topics
@@ -245,11 +293,15 @@ cdef class Shard:
     cdef readonly str refused               # why nothing may be written; None: it may
     cdef public uint64_t log_hold_max_bytes     # that named cursors keep of a topic
     cdef public int64_t log_cursor_expiry       # ns without use after which one is gone
+    cdef readonly str shut                  # why nothing may be published; None: it may
 
     cdef Topic find(self, bytes key)
     cdef Topic find_or_create(self, bytes key)
     cdef int64_t turn(self) except? -1
     cdef Topic make_topic(self, bytes key)
+    cdef int tell(self, str text) except -1
+    cdef int give_policy(self, Topic topic) except -1
+    cdef int give_channel_policy(self, Topic topic, Channel channel) except -1
     cdef int expire(self) except -1
     cdef bint dispatch(self) except -1
     cdef int compact(self) except -1

@@ -17,9 +17,19 @@ cimport cython
 from libc.stdlib cimport free, malloc, qsort
 from libc.string cimport memcmp, memcpy, memset
 
-from nsqcy._bytes cimport load_be32
-from nsqcy._channel cimport HOLDING_TIMER, Holding, Timer, Waiter
+from nsqcy._bytes cimport load_be16, load_be32
+from nsqcy._channel cimport (
+    DROP_NEWEST,
+    DROP_OLDEST,
+    HOLDING_TIMER,
+    Holding,
+    REJECT,
+    Timer,
+    Waiter,
+    on_full_of,
+)
 from nsqcy._compaction cimport IDLE, Compaction, is_worthwhile
+from nsqcy._headers cimport HEADERS_SIZE, headers_ttl
 from nsqcy._heap cimport HeapNode, heap_peek
 from nsqcy._log cimport (
     RUN_HAS_DELAYED,
@@ -40,8 +50,13 @@ from nsqcy._store cimport (
     RECORD_DELAYED,
     RECORD_EXT_DELAY,
     RECORD_EXT_DELAY_SIZE,
+    RECORD_EXPIRES,
+    RECORD_EXT_EXPIRES,
+    RECORD_EXT_EXPIRES_SIZE,
+    RECORD_EXT_HEADERS,
     RECORD_EXT_PRODUCED,
     RECORD_EXT_PRODUCED_SIZE,
+    RECORD_HEADERS,
     RECORD_PRODUCED,
     SEALED,
     SURVIVORS,
@@ -50,10 +65,13 @@ from nsqcy._store cimport (
     append_record,
     record_body,
     record_delay,
+    record_extend,
+    record_extension_size,
     record_produced,
 )
 
 from nsqcy import journal
+from nsqcy.durations import short_duration
 from nsqcy.named_cursors import NamedCursors
 from nsqcy.names import is_ephemeral
 from nsqcy.policies import DURABILITIES as _DURABILITIES
@@ -75,12 +93,16 @@ cdef enum:
     TICK_BUDGET = 256               # topics of whom the second is over
     JOURNAL_TICKS = 16              # a journal that is due costs as much as so many of them
     FAN_OUT_BUDGET = 4096           # delayed records fanned out in one step
+    TICK_EXPIRES = 4096             # records of a topic's own that a tick finds too old
     KEPT = 128                      # block flag: survivors that nobody is known to need, or not to
     SEGMENT_ROOM = 64               # bytes of a segment that are not records
     READ_BUDGET = 8192              # records that reads of logs look at, or what costs as much
     READ_SLICE = 2048               # of which one, before the next has its turn
     ANSWERS_MOST = 67108864         # bytes of their answers; above it they become short
     SHORT_ANSWER = 262144
+
+cdef int64_t MILLISECOND = 1000000
+cdef int32_t NO_LIMIT = 0x7fffffff  # of the bytes of a message: the wire has no larger ones
 
 cdef int compare_runs(const void *a, const void *b) noexcept nogil:
     cdef uint64_t one = (<const RecoveredRun *>a).first_seq
@@ -115,6 +137,9 @@ cdef bytes packed_so_far(bytes room, PackedEntry *end):
     return room[:<char *>end - PyBytes_AS_STRING(room)]
 
 
+EXITING = "exiting"
+DRAINING = "draining"
+
 cdef int64_t SECOND = 1000000000
 cdef uint64_t NOTHING_HELD = <uint64_t>-1
 cdef int64_t REST = 10 * SECOND     # idle time after which an open block is given back
@@ -145,8 +170,23 @@ cdef bint is_next(const Produced *stretch, uint32_t end, const Produced *produce
     return (produced.index == end and produced.chunk == stretch.chunk
             and produced.part == stretch.part and produced.epoch == stretch.epoch
             and produced.producer == stretch.producer and produced.count == stretch.count)
+
+
 cdef int note_error(void *arg, int error) except -1:
     (<int *>arg)[0] = error
+    return 0
+
+
+cdef int journal_done(void *arg, int error) except -1:
+    """The journal was written, or not. arg: an owned pair, a topic whose class it says, or None, and
+    who waits for it, or None."""
+    waiting = <object>arg
+    Py_DECREF(waiting)
+    topic, done = waiting
+    if topic is not None:
+        (<Topic>topic).class_journalled(error)
+    if done is not None:
+        done(os.strerror(error).lower() if error else None)
     return 0
 
 
@@ -158,13 +198,6 @@ cdef int write_done(void *arg, int error) except -1:
     finally:
         free(write)
         Py_DECREF(topic)
-    return 0
-
-
-cdef int journal_written(void *arg, int error) except -1:
-    done = <object>arg
-    Py_DECREF(done)
-    done(os.strerror(error).lower() if error else None)
     return 0
 
 
@@ -184,6 +217,8 @@ cdef class Topic(Window):
         self.least = 1
         self.stable = self.log_first = 1
         self.past = ()
+        self.mem_queue_size = self.agenda.mem_queue_size
+        self.max_msg_size = NO_LIMIT
         self.last_publish = self.agenda.now
         self.watch(&self.visible)
         self.watch(&self.fanout)
@@ -191,23 +226,114 @@ cdef class Topic(Window):
     def __dealloc__(self):
         free(self.promises)
 
+    # -- policy --
+
     def set_policy(self, policy):
-        """What its operator asks of the topic (nsqcy.policies). Before its first record; an
-        ephemeral topic is never on disk."""
+        """What its operator asks of the topic (nsqcy.policies), from now on. An ephemeral topic is
+        never on disk."""
+        self.mem_queue_size = (
+            self.agenda.mem_queue_size if policy.mem_queue_size is None else policy.mem_queue_size)
+        self.min_msg_size = min(policy.min_msg_size, NO_LIMIT)
+        self.max_msg_size = NO_LIMIT if policy.max_msg_size is None else policy.max_msg_size
+        self.limited = self.min_msg_size > 1 or self.max_msg_size != NO_LIMIT
+        self.ttl = policy.ttl
+        self.max_bytes = policy.max_bytes
+        self.max_depth = policy.max_depth
+        self.on_full = on_full_of(policy.on_full)
+        self.prune_after = policy.prune_after
+        self.prune_messages = policy.prune_messages
         if self.log is not None:
-            self.durability = policy.durability
-            self.promised = self.gate = durability_of(policy.durability)
-            if self.promised == OS:
-                self.log.sync_every = 0    # or every write would wait for a sync that nobody asked
-            self.retention_time = policy.retention_time
-            self.retention_bytes = policy.retention_bytes
-            self.update_retains()
+            self.set_durability(policy.durability)
+            self.set_retention(policy.retention_time, policy.retention_bytes)
+
+    cdef int set_durability(self, str name) except -1:
+        """For what is published from now on; what was published before is as durable as it was."""
+        cdef Durability wanted = durability_of(name)
+        if wanted == self.promised:
+            return 0
+        if self.next_seq > 1 or self.channels:
+            # The log_id is kept after a crash if the journal says that nothing was lost. So it says
+            # so before more is promised, and no longer says so before less is.
+            self.journal_due = True
+            self.gate = max(self.gate, wanted)
+            self.floor = self.gate if wanted < self.gate else MEMORY
+        else:
+            self.gate = wanted
+        self.durability = name
+        self.promised = wanted
+        # A write of class OS would wait for a sync that nobody asked for.
+        self.log.sync_every = 0 if wanted == OS else self.shard.sync_every
+        self.touch_dirty()
+        return 0
+
+    cdef void class_journalled(self, int error) noexcept:
+        """A journal that says of which class the topic is was written, or not."""
+        self.class_writes -= 1
+        if error:
+            self.journal_stale = True
+        elif self.class_writes == 0 and not self.journal_due:
+            self.class_written()
+
+    cdef void class_written(self) noexcept:
+        """The journal says what is promised now."""
+        self.floor = MEMORY
+        if not self.overflowing:
+            self.gate = self.promised
+
+    cdef int set_retention(self, int64_t time, uint64_t size) except -1:
+        """What every channel is done with is kept from now on, or let go at once."""
+        self.retention_time = time
+        self.retention_bytes = size
+        return self.update_retains()
+
+    cdef bint fits(self, int64_t size) noexcept:
+        """Whether a message of this size is taken by a topic that is `limited`."""
+        return self.min_msg_size <= size <= self.max_msg_size
+
+    cdef int32_t misfit(self, const uint8_t *batch, uint32_t count,
+                        bint headers) noexcept:
+        """The size of the first message of an MPUB that is not, with headers before their bodies or
+        without; or 0."""
+        cdef uint32_t length
+        cdef int64_t body
+        cdef uint32_t _i
+        for _i in range(count):
+            body = length = load_be32(batch)
+            if headers:
+                body -= HEADERS_SIZE + load_be16(batch + 4)
+            if not self.fits(body):
+                return <int32_t>body
+            batch += 4 + length
+        return 0
+
+    cdef bytes objection(self, const char *command, int64_t size):
+        """Why it is not."""
+        if size > self.max_msg_size:
+            return b"E_BAD_MESSAGE %s message too big %d > %d" % (
+                <bytes>command, size, self.max_msg_size)
+        return b"E_BAD_MESSAGE %s message too small %d < %d" % (
+            <bytes>command, size, self.min_msg_size)
 
     # -- numbers --
 
     cdef uint64_t depth(self) noexcept:
         """Messages of the topic that no channel has been given yet."""
         return self.visible.seq - self.fanout.seq
+
+    def remains(self):
+        """What consumers are not done with, as (channel, waiting, in flight, deferred); what no
+        channel has been given yet, or is not written yet, is the topic's: its channel is "".
+        Nothing that is ephemeral, as that is never kept."""
+        cdef Channel channel
+        cdef uint64_t waiting = self.depth() + self.pending_messages
+        if self.ephemeral:
+            return []
+        found = [("", waiting, 0, 0)] if waiting else []
+        for channel in self.channels.values():
+            if not channel.ephemeral and channel.held():
+                found.append((channel.name, channel.depth(), channel.in_flight_count,
+                              channel.deferred_count))
+        return found
 
     @property
     def memory_bytes(self):
@@ -229,7 +355,7 @@ cdef class Topic(Window):
         """What /stats shows of the topic itself, as a dict."""
         cdef Channel channel
         cdef uint64_t depth = self.depth()
-        cdef uint64_t memory = self.agenda.mem_queue_size
+        cdef uint64_t memory = self.mem_queue_size
         shown = {
             "topic_name": self.name,
             "depth": depth,
@@ -244,7 +370,16 @@ cdef class Topic(Window):
             shown["durability"] = self.durability
         if self.named:
             shown["cursors"] = self.cursor_facts()
+        if self.unusual:
+            shown["policy"] = self.unusual
         return shown
+
+    def ledger(self):
+        """Messages that it took and dropped itself: no channel ever received them."""
+        return {
+            "dropped": {"full": self.full_count, "overflow": self.dropped_count},
+            "expired": self.expired_count,
+        }
 
     # -- publishing --
 
@@ -256,6 +391,37 @@ cdef class Topic(Window):
         if delay and record != NULL:
             self.set_delay(record, delay)
         return record
+
+    cdef Record *new_headered(self, uint32_t body_length, int64_t delay, const uint8_t *headers,
+                              uint16_t length) except? NULL:
+        """The same with headers, which were checked and are `length` bytes."""
+        cdef uint32_t before = RECORD_EXT_DELAY_SIZE if delay else 0
+        cdef int64_t ttl = headers_ttl(headers, length)
+        cdef Record *record
+        if length == 0:
+            return self.new_record(body_length, delay)
+        record = self.add_record(body_length, before + self.headers_room(length, ttl))
+        if record == NULL:
+            return NULL
+        if delay:
+            self.set_delay(record, delay)
+        self.put_headers(record, <uint8_t *>record + sizeof(Record) + before, headers, length, ttl)
+        return record
+
+    cdef inline uint32_t headers_room(self, uint16_t length, int64_t ttl) noexcept:
+        """Bytes of extensions that put_headers() writes."""
+        return record_extension_size(length) + (RECORD_EXT_EXPIRES_SIZE if ttl else 0)
+
+    cdef inline void put_headers(self, Record *record, uint8_t *at, const uint8_t *headers,
+                                 uint16_t length, int64_t ttl) noexcept:
+        """Give the newest record its headers, and when it expires because of them."""
+        at = record_extend(at, RECORD_EXT_HEADERS, headers, length)
+        record.attributes |= RECORD_HEADERS
+        if ttl:
+            ttl = self.agenda.wall + ttl * MILLISECOND
+            record_extend(at, RECORD_EXT_EXPIRES, &ttl, sizeof(ttl))
+            record.attributes |= RECORD_EXPIRES
+            self.perishable = True
 
     cdef int new_batch(self, const uint8_t *batch, uint32_t count) except -1:
         """The same for `count` messages without a delay, with their bodies: each lies behind its
@@ -272,10 +438,34 @@ cdef class Topic(Window):
             batch += length
         return 0
 
+    cdef uint32_t add_headered(self, const uint8_t *message, uint32_t length,
+                               int64_t delay) except? 0:
+        """A whole message as a client sends it that has negotiated headers, checked: their length,
+        they, the body. Returns the bytes of that."""
+        cdef uint16_t headers = load_be16(message)
+        cdef uint32_t body = length - HEADERS_SIZE - headers
+        cdef Record *record = self.new_headered(body, delay, message + HEADERS_SIZE, headers)
+        if record != NULL:
+            memcpy(record_body(record), message + HEADERS_SIZE + headers, body)
+        return body
+
+    cdef uint64_t add_headered_batch(self, const uint8_t *batch, uint32_t count) except? 0:
+        """The same for `count` messages, each behind its length. Returns the bytes of bodies."""
+        cdef uint64_t total = 0
+        cdef uint32_t length
+        cdef uint32_t _i
+        for _i in range(count):
+            length = load_be32(batch)
+            total += self.add_headered(batch + 4, length, 0)
+            batch += 4 + length
+        return total
+
     @cython.final
     cdef Record *add_record(self, uint32_t body_length, uint32_t ext_length) except? NULL:
         """A record with everything but its extensions and its body; NULL: dropped."""
         cdef Record *record
+        if self.bounded and self.drops_newest(body_length):
+            return NULL
         if self.log is None:
             if self.ephemeral and self.drops():
                 return NULL
@@ -289,7 +479,7 @@ cdef class Topic(Window):
 
     cdef bint drops(self) noexcept:
         """Whether the topic, which is ephemeral, is full and drops a message, which it counts."""
-        if self.flowing() or self.next_seq - self.fanout.seq < self.agenda.mem_queue_size:
+        if self.flowing() or self.next_seq - self.fanout.seq < self.mem_queue_size:
             return False
         self.dropped_count += 1
         return True
@@ -336,7 +526,7 @@ cdef class Topic(Window):
     @cython.final
     cdef bint must_overflow(self) noexcept:
         return (self.gate != MEMORY
-                or self.next_seq - self.least >= self.agenda.mem_queue_size
+                or self.next_seq - self.least >= self.mem_queue_size
                 or self.store.resident_bytes > self.store.budget)
 
     @cython.final
@@ -357,13 +547,13 @@ cdef class Topic(Window):
         self.fan_out()
         return 0
 
-    cdef bint publish_once(self, object name, const uint8_t *batch, uint32_t count,
-                           Durability least, uint32_t *added) except -1:
+    cdef bint publish_once(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
+                           bint headers, Durability least, uint32_t *added) except -1:
         """Publish what is not there yet of a chunk (nsqcy.producers.ChunkName), whose messages lie
-        as for new_batch; `added` is how many that are. Returns whether its outcome has to be waited
-        for (promise). ChunkError: it cannot be taken, and nothing was published."""
-        cdef bint first = self.producers is None
-        if first:
+        as for new_batch, in `size` bytes, or with headers before their bodies; `added` is how many
+        that are. Returns whether its outcome has to be waited for (promise). ChunkError: it cannot
+        be taken, and nothing was published."""
+        if self.producers is None:
             self.producers = Producers()
         added[0] = 0
         wanted = self.producers.wanted(name, count, self.visible.seq, self.agenda.wall)
@@ -371,49 +561,76 @@ cdef class Topic(Window):
             return True
         if not wanted:
             return False
-        refusal = self.refusal(least)
+        refusal = self.refusal(least, count, size)
         if refusal is not None:
             raise ChunkError(refusal)
         if least != MEMORY:
             self.demand(least)
         self.keep_untold()
         added[0] = messages_in(wanted)
-        return self.published(added[0], self.new_chunk(name, batch, count, wanted))
+        return self.published(added[0], self.new_chunk(name, batch, count, headers, wanted))
 
-    cdef int new_chunk(self, object name, const uint8_t *batch, uint32_t count,
-                       tuple wanted) except -1:
+    cdef uint64_t new_chunk(self, object name, const uint8_t *batch, uint32_t count, bint headers,
+                            tuple wanted) except? 0:
         """Append the messages of a chunk that are wanted; returns the bytes of their bodies."""
         cdef uint64_t first_seq = self.next_seq
-        cdef uint32_t bytes_added = 0
+        cdef uint64_t bodies = 0
         cdef uint32_t index = 0
+        cdef uint32_t begun
         cdef uint32_t first
         cdef uint32_t end
-        cdef uint32_t body_length
-        cdef uint16_t *ext
-        cdef Record *record
         cdef Produced produced
         produced.producer, produced.epoch, produced.part, produced.chunk = name
         produced.count = count
         produced.reserved = 0
+        taken = []
         for first, end in wanted:
-            while index < end:
-                body_length = load_be32(batch)
-                batch += 4
-                if index >= first:
-                    record = self.add_record(body_length, RECORD_EXT_PRODUCED_SIZE)
-                    produced.index = index
-                    record.attributes = RECORD_PRODUCED
-                    ext = <uint16_t *>(<uint8_t *>record + sizeof(Record))
-                    ext[0] = RECORD_EXT_PRODUCED
-                    ext[1] = sizeof(Produced)
-                    ext[2] = ext[3] = 0
-                    memcpy(ext + 4, &produced, sizeof(Produced))
-                    memcpy(record_body(record), batch, body_length)
-                    bytes_added += body_length
-                batch += body_length
+            while index < first:
+                batch += 4 + load_be32(batch)
                 index += 1
-        self.producers.published(name, first_seq, wanted)
-        return bytes_added
+            begun = first
+            while index < end:
+                produced.index = index
+                if not self.add_produced(&produced, batch, headers, &bodies):
+                    # Dropped by a topic that is full: as good as published.
+                    if begun < index:
+                        taken.append((begun, index))
+                    begun = index + 1
+                batch += 4 + load_be32(batch)
+                index += 1
+            if begun < end:
+                taken.append((begun, end))
+        self.producers.published(name, first_seq, tuple(taken))
+        return bodies
+
+    cdef bint add_produced(self, const Produced *produced, const uint8_t *message, bint headers,
+                           uint64_t *bodies) except -1:
+        """One message of a chunk, behind its length; whether it was taken."""
+        cdef uint32_t body = load_be32(message)
+        cdef uint16_t length = 0
+        cdef uint32_t ext = RECORD_EXT_PRODUCED_SIZE
+        cdef int64_t ttl = 0
+        cdef Record *record
+        cdef uint8_t *at
+        message += 4
+        if headers:
+            length = load_be16(message)
+            message += HEADERS_SIZE
+            body -= HEADERS_SIZE + length
+        if length:
+            ttl = headers_ttl(message, length)
+            ext += self.headers_room(length, ttl)
+        bodies[0] += body
+        record = self.add_record(body, ext)
+        if record == NULL:
+            return False
+        record.attributes = RECORD_PRODUCED
+        at = record_extend(<uint8_t *>record + sizeof(Record), RECORD_EXT_PRODUCED, produced,
+                           sizeof(Produced))
+        if length:
+            self.put_headers(record, at, message, length, ttl)
+        memcpy(record_body(record), message + length, body)
+        return True
 
     cdef int keep_untold(self) except -1:
         """A chunk follows. Until the journal knows of it its records stay, or a crash might leave
@@ -459,18 +676,24 @@ cdef class Topic(Window):
             waiter.publish_done(promise.ticket, error)
         return 0
 
-    cdef str refusal(self, Durability least):
-        """Why a publish that is to be as durable as this cannot be taken right now; None if it
-        can."""
-        if self.gone or self.shard.closing:
-            return "exiting"
+    cdef str refusal(self, Durability least, uint64_t count, uint64_t body_bytes):
+        """Why a publish of so much that is to be as durable as this cannot be taken right now; None
+        if it can."""
+        if self.gone:
+            return EXITING
+        if self.shard.shut is not None:
+            return self.shard.shut
         if self.shard.refused is not None and self.needs_disk(least):
             return self.shard.refused
+        if self.bounded:
+            reason = self.fullness(count, body_bytes)
+            if reason is not None:
+                return reason
         return self.error if self.failing else None
 
     cdef bint takes_at_once(self) except -1:
         """Whether a publish is neither refused nor has to wait for the log."""
-        if self.overflowing or self.refusal(MEMORY) is not None:
+        if self.overflowing or self.bounded or self.refusal(MEMORY, 1, 0) is not None:
             return False
         return self.log is None or not self.must_overflow()
 
@@ -481,6 +704,90 @@ cdef class Topic(Window):
             return False
         self.touch_dirty()      # what consumers have finished may have ended an overflow
         return least != MEMORY or self.overflowing or self.must_overflow()
+
+    # -- limits --
+
+    cdef str fullness(self, uint64_t count, uint64_t body_bytes):
+        """Why a publish of so much is too much for the topic, or for a channel, that refuses it;
+        None if it is not."""
+        cdef Channel channel
+        cdef uint64_t coming = self.next_seq - self.fanout.seq + count
+        if self.on_full == REJECT:
+            if self.exceeds_depth(count):
+                return f"topic {self.name} is full (max-depth {self.max_depth})"
+            if self.exceeds_bytes(count, body_bytes):
+                return f"topic {self.name} is full (max-bytes {self.max_bytes})"
+        if not self.flowing():
+            return None
+        for channel in self.channels.values():
+            if channel.max_depth and channel.on_full == REJECT \
+                    and channel.depth() + coming > channel.max_depth:
+                return f"channel {self.name}/{channel.name} is full (max-depth {channel.max_depth})"
+        return None
+
+    cdef bint exceeds_bytes(self, uint64_t count, uint64_t body_bytes) noexcept:
+        """Whether so much more would be more bytes than the topic may hold."""
+        if self.max_bytes == 0:
+            return False
+        return (self.bytes_from(self.last_reader()) + count * sizeof(Record) + body_bytes
+                > self.max_bytes)
+
+    cdef bint exceeds_depth(self, uint64_t count) noexcept:
+        """Whether so many more would be more than may wait in the topic or in a channel."""
+        cdef Channel channel
+        cdef uint64_t coming = self.next_seq - self.fanout.seq + count
+        if self.max_depth == 0:
+            return False
+        if not self.flowing():
+            return coming > self.max_depth
+        for channel in self.channels.values():
+            if channel.depth() + coming > self.max_depth:
+                return True
+        return False
+
+    cdef bint drops_newest(self, uint32_t body_bytes) noexcept:
+        """Whether the topic is full and drops a message that comes, which it counts."""
+        if self.on_full != DROP_NEWEST:
+            return False
+        if not self.exceeds_depth(1) and not self.exceeds_bytes(1, body_bytes):
+            return False
+        self.full_count += 1
+        return True
+
+    cdef int set_bounds(self) except -1:
+        """Limits of the topic or of a channel have changed, or a channel has come."""
+        cdef Channel channel
+        cdef uint64_t messages
+        self.bounded = self.max_depth != 0 or self.max_bytes != 0
+        for channel in self.channels.values():
+            channel.ttl = self.ttl
+            messages = channel.max_depth
+            if messages and channel.on_full == REJECT:
+                self.bounded = True
+                messages = 0
+            if self.on_full != DROP_OLDEST:
+                channel.keep_at_most(messages, 0)
+                continue
+            if self.max_depth and (messages == 0 or messages > self.max_depth):
+                messages = self.max_depth
+            channel.keep_at_most(messages, self.max_bytes)
+        if self.bounded:
+            self.touch_dirty()
+        return 0
+
+    cdef int keep_bounds(self) except -1:
+        """Drop the oldest of what no channel has been given, where there is too much of it."""
+        cdef uint64_t depth = self.depth()
+        cdef Cursor *front = &self.fanout
+        if self.max_depth and depth > self.max_depth:
+            self.full_count += depth - self.max_depth
+            self.drop_front(self.visible.seq - self.max_depth)
+        while self.max_bytes and front.seq < self.visible.seq \
+                and self.bytes_from(front) > self.max_bytes:
+            depth = self.depth()
+            self.drop_front(min(self.visible.seq, front.block.last_seq + 1))
+            self.full_count += depth - self.depth()
+        return 0
 
     # -- fan-out --
 
@@ -535,6 +842,8 @@ cdef class Topic(Window):
             return 0
         if self.fanout.seq < self.visible.seq:
             self.fan_out()
+            if self.bounded and self.on_full == DROP_OLDEST and not self.flowing():
+                self.keep_bounds()
         for channel in self.channels.values():
             if channel.ephemeral:
                 channel.collect()
@@ -567,7 +876,7 @@ cdef class Topic(Window):
         if self.failing:
             return 0
         if self.pending_messages == 0:
-            self.gate = self.promised
+            self.gate = max(self.promised, self.floor)
             self.least = self.least_seq()
             if not self.must_overflow():
                 self.overflowing = False
@@ -672,6 +981,8 @@ cdef class Topic(Window):
             self.shard.set_health(self.log.last_error_text)
             self.log.retract(&block.extent, write.end - write.start, write.first_seq, write.count)
             block.written = min(block.written, write.start)
+            if self.log.journal_lost:
+                self.journal_due = True
         if not self.gone and write.gated:
             self.pending_writes -= 1
             if error:
@@ -827,7 +1138,9 @@ cdef class Topic(Window):
         channel = self.channels.get(name)
         if channel is None:
             channel = Channel(self.agenda, self, name)
+            self.shard.give_channel_policy(self, channel)
             self.channels[name] = channel
+            self.set_bounds()
             self.journal_channel(journal.Kind.CHANNEL_CREATED, channel)
             self.fan_out()
             self.touch_dirty()
@@ -839,6 +1152,7 @@ cdef class Topic(Window):
         cdef Channel channel = self.channels.pop(name, None)
         if channel is None:
             return False
+        self.set_bounds()
         self.journal_channel(journal.Kind.CHANNEL_DELETED, channel)
         channel.close()
         self.touch_dirty()
@@ -962,24 +1276,34 @@ cdef class Topic(Window):
 
     def empty(self):
         """Drop what the topic itself holds; channels keep theirs."""
+        if self.visible.seq > self.fanout.seq:
+            self.drop_front(self.visible.seq)
+            self.journal_due = True
+
+    cdef int drop_front(self, uint64_t seq) except -1:
+        """Drop what the topic itself holds before record `seq`."""
         cdef Channel channel
-        cdef uint64_t dropped = self.visible.seq - self.fanout.seq
-        if dropped == 0:
-            return
-        self.drop_delayed()
+        cdef uint64_t dropped = seq - self.fanout.seq
+        cdef Cursor to = self.fanout
+        self.drop_delayed(seq)
         if self.channels:
-            self.add_hole(self.fanout.seq, self.visible.seq)
+            self.add_hole(self.fanout.seq, seq)
             for channel in self.channels.values():
                 channel.skipped += dropped
                 channel.born_seq += dropped
-        self.move_cursor(&self.fanout, &self.visible)
+        while to.block.next != NULL and to.block.last_seq < seq:
+            to.block = to.block.next
+            to.offset = 0
+        to.seq = seq
+        self.move_cursor(&self.fanout, &self.visible if seq == self.visible.seq else &to)
         self.trim()
-        self.journal_due = True
         self.touch_dirty()
+        return 0
 
-    cdef void drop_delayed(self) noexcept:
+    cdef void drop_delayed(self, uint64_t seq) noexcept:
+        """Forget the delays of records before this one."""
         cdef Entry *entry
-        while self.delayed_first != NULL and self.delayed_first.seq < self.visible.seq:
+        while self.delayed_first != NULL and self.delayed_first.seq < seq:
             entry = self.delayed_first
             self.delayed_first = entry.next
             self.unref(entry.block)
@@ -1157,9 +1481,7 @@ cdef class Topic(Window):
             channel.close()
         self.channels.clear()
         self.gone = True
-        while self.delayed_first != NULL:
-            self.delayed_first.seq = 0
-            self.drop_delayed()
+        self.drop_delayed(<uint64_t>-1)
         self.end_compaction()
         self.let_go_of_kept()
         self.discard()
@@ -1179,11 +1501,15 @@ cdef class Topic(Window):
             self.wake_channels()
         if self.held_until and self.agenda.now >= self.held_until:
             self.end_hold()
+        if self.prunes and self.prune():
+            return 1
         if self.agenda.now - self.last_publish > REST:
             self.rest()
         if self.agenda.percentiles.quantiles:
             for channel in self.channels.values():
                 channel.latency.rotate(self.agenda.now)
+        if self.ttl or self.perishable:
+            self.drop_expired()
         self.date_blocks()
         self.compact()
         if self.producers is not None \
@@ -1200,6 +1526,80 @@ cdef class Topic(Window):
                 self.write_journal()
                 return JOURNAL_TICKS
         return 1
+
+    # -- messages that expire --
+
+    cdef int drop_expired(self) except -1:
+        """Once a second: what is too old goes, also where nobody wants it. Channels do so when
+        they dispatch."""
+        cdef Channel channel
+        cdef uint64_t seq
+        cdef int budget = TICK_EXPIRES
+        for channel in self.channels.values():
+            channel.touch_dirty()
+        while self.ttl and budget > 0 and self.fanout.seq < self.visible.seq:
+            seq = self.first_fresh(&budget)
+            if seq == self.fanout.seq:
+                break
+            self.expired_count += seq - self.fanout.seq
+            self.drop_front(seq)
+        return 0
+
+    cdef uint64_t first_fresh(self, int *budget) noexcept:
+        """The first record of the topic's own that is not too old, as far as the block goes that
+        the first of all is in."""
+        cdef int64_t born = self.agenda.wall - self.ttl
+        cdef uint64_t seq = self.fanout.seq
+        cdef uint32_t at
+        cdef Block *block
+        cdef Record *record
+        if not self.settle(&self.fanout):
+            return seq
+        block = self.fanout.block
+        if block.data == NULL or block.flags & LOADING:
+            budget[0] -= 1
+            if block.last_time == 0 or block.last_time > born:
+                return seq
+            return min(block.last_seq + 1, self.visible.seq)
+        at = self.fanout.offset
+        while at < block.size and seq < self.visible.seq and budget[0] > 0:
+            record = <Record *>(block.data + at)
+            if record.seq >= seq:
+                if record.timestamp > born:
+                    break
+                seq = record.seq + 1
+                budget[0] -= 1
+            at += record.length
+        return seq
+
+    # -- pruning --
+
+    cdef bint prune(self) except -1:
+        """Delete what nobody has used for as long as its policy says; whether that is the topic."""
+        cdef Channel channel
+        for channel in list(self.channels.values()):
+            if channel.is_forlorn():
+                self.shard.tell(f"TOPIC({self.name}): pruning channel({channel.name}), nobody has "
+                                f"used it for {short_duration(channel.prune_after)}")
+                self.delete_channel(channel.name)
+        if self.channels:
+            self.used_at = self.agenda.now
+        if self.gone or not self.is_forlorn():
+            return self.gone
+        self.shard.tell(f"TOPIC({self.name}): pruning, nobody has used it for "
+                        f"{short_duration(self.prune_after)}")
+        self.shard.delete_topic(self.key)
+        return True
+
+    cdef bint is_forlorn(self) noexcept:
+        """Whether its time to be pruned has come."""
+        cdef bint has_messages = (self.fanout.seq != self.next_seq
+                                  or self.retains and self.oldest != NULL)
+        if not self.prune_after or self.channels or self.pending_messages:
+            return False
+        if has_messages and not self.prune_messages:
+            return False
+        return self.agenda.now - max(self.used_at, self.last_publish) >= self.prune_after
 
     # -- retention --
 
@@ -1374,9 +1774,10 @@ cdef class Topic(Window):
             return 0
         delta = journal.encode_delta(journal.Delta(
             journal.Kind.CURSOR_NAMED, "", cursor=cursor, deleted=deleted))
-        Py_INCREF(done)
-        if not self.log.append_delta(delta, journal_written, <void *>done):
-            Py_DECREF(done)
+        waiting = (None, done)
+        Py_INCREF(waiting)
+        if not self.log.append_delta(delta, journal_done, <void *>waiting):
+            Py_DECREF(waiting)
             self.write_snapshot(done)
         return 0
 
@@ -1384,7 +1785,8 @@ cdef class Topic(Window):
 
     cdef bint is_kept(self) noexcept:
         """Whether a start would find anything of the topic but its name."""
-        return self.gate != MEMORY or self.log.disk_bytes != 0 or len(self.named) > 0
+        return (self.gate != MEMORY or self.log.disk_bytes != 0 or self.log.journal_lost
+                or len(self.named) > 0)
 
     cdef int journal_channel(self, kind, Channel channel) except -1:
         """A channel came or goes: write it down before any record that is fanned out after that."""
@@ -1422,11 +1824,13 @@ cdef class Topic(Window):
         self.next_journal = self.agenda.now + self.log.sync_timeout * <int64_t>(
             1 + entries // 100000)
         snapshot = journal.encode_snapshot(self.state())
-        if done is None:
+        if self.floor == MEMORY and done is None:
             self.log.write_snapshot(snapshot, NULL, NULL)
         else:
-            Py_INCREF(done)
-            self.log.write_snapshot(snapshot, journal_written, <void *>done)
+            self.class_writes += self.floor != MEMORY
+            waiting = (self if self.floor != MEMORY else None, done)
+            Py_INCREF(waiting)
+            self.log.write_snapshot(snapshot, journal_done, <void *>waiting)
         return self.journal_told()
 
     cdef int journal_told(self) except -1:
@@ -2047,12 +2451,14 @@ cdef class Topic(Window):
 
 cdef class Shard:
     def __init__(self, *, Agenda agenda not None, IdSource ids not None, IoThread io,
-                 str data_path, log_options=None, policies=None, on_event=None, log=None):
+                 str data_path, log_options=None, policies=None, has_room=None, on_event=None,
+                 log=None):
         """
         agenda: the worker's agenda; its store is the shard's
         io, data_path: where topics keep their logs; None: nothing ever goes to disk
         log_options: keyword arguments for each Log
         policies: what topic(name) gives a policy for each topic; None: every topic has the default
+        has_room: called as has_room(), whether there may be one more topic; None: always
         on_event: called as on_event(kind, topic, channel) for created and deleted things
         log: something with info(), warn() and error(), for operators
         """
@@ -2062,7 +2468,9 @@ cdef class Shard:
         self.io = io
         self.data_path = data_path
         self.log_options = log_options or {}
+        self.sync_every = self.log_options.get("sync_every", 0)
         self.policies = policies
+        self.has_room = has_room
         self.on_event = on_event
         self.log = log
         self.topics = {}
@@ -2084,6 +2492,8 @@ cdef class Shard:
     cdef Topic find_or_create(self, bytes key):
         cdef Topic topic = <Topic>self.topics.get(key)
         if topic is None:
+            if self.has_room is not None and not self.has_room():
+                return None
             topic = self.make_topic(key)
             if self.hold_new:
                 topic.held_until = self.agenda.now + self.hold_new
@@ -2095,10 +2505,36 @@ cdef class Shard:
         if self.io is not None and not topic.ephemeral:
             topic.log = Log(self.io, self.data_path, topic.name, on_damage=self.report_damage,
                             **self.log_options)
-        if self.policies is not None:
-            topic.set_policy(self.policies.topic(topic.name))
+        self.give_policy(topic)
         self.topics[key] = topic
         return topic
+
+    cdef int give_policy(self, Topic topic) except -1:
+        if self.policies is not None:
+            topic.set_policy(self.policies.topic(topic.name))
+            topic.unusual = self.policies.unusual_of_topic(topic.name)
+            topic.prunes = topic.prunes or topic.prune_after != 0
+            topic.set_bounds()
+        return 0
+
+    cdef int give_channel_policy(self, Topic topic, Channel channel) except -1:
+        if self.policies is not None:
+            channel.set_policy(self.policies.channel(topic.name, channel.name))
+            channel.unusual = self.policies.unusual_of_channel(topic.name, channel.name)
+            topic.prunes = topic.prunes or channel.prune_after != 0
+        return 0
+
+    def policies_changed(self, str name not None):
+        """Something else is said of a topic, or of `topic/channel`; both need not exist."""
+        cdef Topic topic = self.find(name.partition("/")[0].encode())
+        cdef Channel channel
+        if topic is None:
+            return
+        topic.prunes = False
+        self.give_policy(topic)
+        for channel in topic.channels.values():
+            self.give_channel_policy(topic, channel)
+        topic.set_bounds()
 
     def load_topic(self, bytes key not None, bint paused, channels):
         """Take up a topic at start: what its log holds, and what metadata say of it."""
@@ -2129,7 +2565,8 @@ cdef class Shard:
                           f"{self.log_hold_max_bytes} bytes were held: {', '.join(cursors)}")
 
     def topic(self, bytes key not None, *, create=False):
-        """The topic of that name; None if it does not exist and is not to be created."""
+        """The topic of that name; None if it does not exist and is not to be created, or has no
+        room."""
         return self.find_or_create(key) if create else self.find(key)
 
     def delete_topic(self, bytes key not None):
@@ -2140,6 +2577,11 @@ cdef class Shard:
         topic.close(True)
         self.event("topic_deleted", topic.name, None)
         return True
+
+    cdef int tell(self, str text) except -1:
+        if self.log is not None:
+            self.log.info(text)
+        return 0
 
     def event(self, kind, topic, channel):
         if self.on_event is not None and not self.closing:
@@ -2153,6 +2595,11 @@ cdef class Shard:
     def set_refusal(self, reason):
         """From now on refuse, for this reason, publishes that have to be written; None: no more."""
         self.refused = reason
+
+    def set_draining(self, bint draining):
+        """Refuse every publish, so that what there is can be consumed; or refuse none any more."""
+        if not self.closing:
+            self.shut = DRAINING if draining else None
 
     # -- turns --
 
@@ -2349,6 +2796,7 @@ cdef class Shard:
         and deferred messages, and who is where. Blocks until it is on disk."""
         cdef Topic topic
         self.closing = True
+        self.shut = EXITING
         if self.io is not None:
             self.io.drain()         # a compaction that is under way ends
         for topic in list(self.topics.values()):

@@ -5,6 +5,7 @@
 #              | size   | type   | data               size = 4 + len(data); big-endian
 #              +--------+--------+----------------
 #   message    data = timestamp i64 | attempts u16 | id, 16 hex digits | body
+#              where headers were negotiated: ... | u16 length | headers | body, see _headers.pxd
 #   command    NAME *(SP param) LF [ i32 length, body ]
 
 cimport cython
@@ -68,6 +69,8 @@ cdef class Output:
     cdef int put_whole(self, int32_t type, bytes data) except -1
     cdef int put_message(self, Window window, Block *block, Record *record,
                          uint16_t attempts) except -1
+    cdef int put_headered(self, Window window, Block *block, Record *record,
+                          uint16_t attempts) except -1
     cdef int pieces(self, const uint8_t **data, size_t *lengths, int most) noexcept
     cdef void sent(self, size_t n) noexcept
     cdef void clear(self) noexcept

@@ -11,7 +11,8 @@ from libc.string cimport memchr, memcpy, memmove
 
 from nsqcy._bytes cimport hex16_format, load_be32, store_be16, store_be32, store_be64
 from nsqcy._debug cimport NSQCY_DEBUG
-from nsqcy._store cimport record_body
+from nsqcy._headers cimport HEADERS_SIZE
+from nsqcy._store cimport record_body, record_headers
 from nsqcy.errors import NsqError
 
 import struct
@@ -136,6 +137,26 @@ cdef class Output:
         else:
             self.refer(window, block, record_body(record), length)
         return 0
+
+    cdef int put_headered(self, Window window, Block *block, Record *record,
+                          uint16_t attempts) except -1:
+        """The same for a peer that has negotiated headers."""
+        cdef uint16_t length
+        cdef const uint8_t *headers = record_headers(record, &length)
+        cdef uint32_t body = record.body_length
+        cdef size_t header = FRAME_HEADER + MESSAGE_HEADER + HEADERS_SIZE + length
+        cdef uint8_t *at = self.room(header)
+        store_be32(at, <uint32_t>(header - 4 + body))
+        store_be32(at + 4, <uint32_t>MESSAGE)
+        store_be64(at + 8, <uint64_t>record.timestamp)
+        store_be16(at + 16, attempts)
+        hex16_format(at + 18, record.id)
+        store_be16(at + 34, length)
+        if length:
+            memcpy(at + 36, headers, length)
+        if body < BY_REFERENCE:
+            return self.put(record_body(record), body)
+        return self.refer(window, block, record_body(record), body)
 
     cdef int refer(self, object owner, Block *block, const uint8_t *data,
                    uint32_t length) except -1:

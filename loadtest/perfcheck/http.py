@@ -61,11 +61,13 @@ class Backend:
     def __init__(self, home: Home) -> None:
         self._publisher = Publisher(home)
 
-    def publish(self, topic: str, bodies: Any, delay_ms: int, durability: str, done: Any) -> None:
-        self._publisher.publish(topic.encode(), bodies, delay_ms, durability, done)
+    def publish(
+        self, topic: str, bodies: Any, delay_ms: int, durability: str, done: Any, headers: bytes
+    ) -> None:
+        self._publisher.publish(topic.encode(), bodies, delay_ms, durability, done, headers)
 
-    def sink(self, topic: str) -> TopicSink:
-        return self._publisher.sink(topic.encode(), nothing)
+    def sink(self, topic: str, headers: bytes) -> TopicSink:
+        return self._publisher.sink(topic.encode(), nothing, headers)
 
 
 class Connection:

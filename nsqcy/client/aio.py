@@ -20,7 +20,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, Unpack, cast
 
-from nsqcy._client import Message, Publish, message_body, mpub_body
+from nsqcy._client import Message, Publish
 from nsqcy.client.connection import Connection, State
 from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.errors import Closed, ConnectionFailed, Error, PublishTimeout
@@ -31,6 +31,7 @@ from nsqcy.client.face import (
     OK,
     UNREACHABLE,
     ConsumerView,
+    Headers,
     ProducerView,
     asked,
     batched,
@@ -563,9 +564,16 @@ class Producer(ProducerView, _Face):
         await self.close()
 
     async def publish(
-        self, topic: str, data: bytes, defer: int | None = None, timeout: float | None = None
+        self,
+        topic: str,
+        data: bytes,
+        defer: int | None = None,
+        timeout: float | None = None,
+        *,
+        headers: Headers | None = None,
     ) -> bytes:
-        """Publish one message, deferred by `defer` milliseconds; gives b"OK".
+        """Publish one message, deferred by `defer` milliseconds; gives b"OK". With `headers` if the
+        producer has the option of that name.
 
         Raises NsqdError if nsqd refuses it; ConnectionFailed, NoConnection, or PublishTimeout
         after `timeout` seconds; ValueError and TypeError before anything is sent.
@@ -573,15 +581,23 @@ class Producer(ProducerView, _Face):
         if self.core.is_full:
             timeout = await self._have_room(timeout)
         head = self._pub[topic] if defer is None else dpub_head(topic, defer)
-        return await self._send(topic, head, message_body(data), timeout)
+        return await self._send(topic, head, self._body(data, headers), timeout)
 
     async def multipublish(
-        self, topic: str, messages: Iterable[bytes], timeout: float | None = None
+        self,
+        topic: str,
+        messages: Iterable[bytes],
+        timeout: float | None = None,
+        *,
+        headers: Headers | None = None,
     ) -> bytes:
-        """Publish several messages as one: all of them or none. Raises as publish() does."""
+        """Publish several messages as one, all of them or none, each with `headers`. Raises as
+        publish() does."""
         if self.core.is_full:
             timeout = await self._have_room(timeout)
-        return await self._send(topic, self._mpub[topic], mpub_body(messages), timeout)
+        return await self._send(
+            topic, self._mpub[topic], self._mpub_body(messages, headers), timeout
+        )
 
     async def publish_all(
         self,
@@ -590,6 +606,7 @@ class Producer(ProducerView, _Face):
         *,
         batch_messages: int = BATCH_MESSAGES,
         batch_bytes: int = BATCH_BYTES,
+        headers: Headers | None = None,
     ) -> int:
         """Publish any number of messages, as many at a time as fit; gives how many. Raises as
         publish() does, once what is under way has been answered; then some have been published."""
@@ -599,7 +616,9 @@ class Producer(ProducerView, _Face):
             for batch in batched(messages, batch_messages, batch_bytes):
                 await self._have_room()
                 sent = [each for each in sent if not each.done() or each.result() != OK]
-                sent.append(self._send(topic, self._mpub[topic], mpub_body(batch), None))
+                sent.append(
+                    self._send(topic, self._mpub[topic], self._mpub_body(batch, headers), None)
+                )
                 count += len(batch)
         finally:
             answers = await asyncio.gather(*sent, return_exceptions=True)
@@ -609,18 +628,29 @@ class Producer(ProducerView, _Face):
         return count
 
     def publish_nowait(
-        self, topic: str, data: bytes, defer: int | None = None, timeout: float | None = None
+        self,
+        topic: str,
+        data: bytes,
+        defer: int | None = None,
+        timeout: float | None = None,
+        *,
+        headers: Headers | None = None,
     ) -> asyncio.Future[bytes]:
         """As publish(), without waiting: the result comes by the future. Whoever never waits
         should look at `is_full`."""
         head = self._pub[topic] if defer is None else dpub_head(topic, defer)
-        return self._send(topic, head, message_body(data), timeout)
+        return self._send(topic, head, self._body(data, headers), timeout)
 
     def multipublish_nowait(
-        self, topic: str, messages: Iterable[bytes], timeout: float | None = None
+        self,
+        topic: str,
+        messages: Iterable[bytes],
+        timeout: float | None = None,
+        *,
+        headers: Headers | None = None,
     ) -> asyncio.Future[bytes]:
         """multipublish() as publish_nowait() does it."""
-        return self._send(topic, self._mpub[topic], mpub_body(messages), timeout)
+        return self._send(topic, self._mpub[topic], self._mpub_body(messages, headers), timeout)
 
     pub = publish
     mpub = multipublish

@@ -23,7 +23,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self, Unpack
 
-from nsqcy._client import Message, Publish, message_body, mpub_body
+from nsqcy._client import Message, Publish
 from nsqcy.client.connection import Connection
 from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.errors import Error, PublishTimeout
@@ -33,6 +33,7 @@ from nsqcy.client.face import (
     INFINITE,
     OK,
     ConsumerView,
+    Headers,
     ProducerView,
     batched,
 )
@@ -494,21 +495,34 @@ class Producer(ProducerView):
         self.close()
 
     def publish(
-        self, topic: str, data: bytes, defer: int | None = None, timeout: float | None = None
+        self,
+        topic: str,
+        data: bytes,
+        defer: int | None = None,
+        timeout: float | None = None,
+        *,
+        headers: Headers | None = None,
     ) -> bytes:
-        """Publish one message, deferred by `defer` milliseconds; gives b"OK".
+        """Publish one message, deferred by `defer` milliseconds; gives b"OK". With `headers` if the
+        producer has the option of that name.
 
         Raises NsqdError if nsqd refuses it; ConnectionFailed, NoConnection, or PublishTimeout
         after `timeout` seconds; ValueError and TypeError before anything is sent.
         """
         head = self._pub[topic] if defer is None else dpub_head(topic, defer)
-        return self._sent(topic, head, message_body(data), timeout)
+        return self._sent(topic, head, self._body(data, headers), timeout)
 
     def multipublish(
-        self, topic: str, messages: Iterable[bytes], timeout: float | None = None
+        self,
+        topic: str,
+        messages: Iterable[bytes],
+        timeout: float | None = None,
+        *,
+        headers: Headers | None = None,
     ) -> bytes:
-        """Publish several messages as one: all of them or none. Raises as publish() does."""
-        return self._sent(topic, self._mpub[topic], mpub_body(messages), timeout)
+        """Publish several messages as one, all of them or none, each with `headers`. Raises as
+        publish() does."""
+        return self._sent(topic, self._mpub[topic], self._mpub_body(messages, headers), timeout)
 
     def publish_all(
         self,
@@ -517,6 +531,7 @@ class Producer(ProducerView):
         *,
         batch_messages: int = BATCH_MESSAGES,
         batch_bytes: int = BATCH_BYTES,
+        headers: Headers | None = None,
     ) -> int:
         """Publish any number of messages, as many at a time as fit; gives how many. Raises as
         publish() does, once what is under way has been answered; then some have been published."""
@@ -528,7 +543,7 @@ class Producer(ProducerView):
                 self._have_room(INFINITE)
                 while sent and sent[0].done():
                     sent.popleft().result()
-                sent.append(self._send(topic, head, mpub_body(batch), INFINITE))
+                sent.append(self._send(topic, head, self._mpub_body(batch, headers), INFINITE))
                 count += len(batch)
         finally:
             error = _first_error(sent)
@@ -537,18 +552,31 @@ class Producer(ProducerView):
         return count
 
     def publish_nowait(
-        self, topic: str, data: bytes, defer: int | None = None, timeout: float | None = None
+        self,
+        topic: str,
+        data: bytes,
+        defer: int | None = None,
+        timeout: float | None = None,
+        *,
+        headers: Headers | None = None,
     ) -> Future:
         """As publish(), without waiting: the result comes by the future, a concurrent.futures.
         Future or a gevent AsyncResult. Whoever never waits should look at `is_full`."""
         head = self._pub[topic] if defer is None else dpub_head(topic, defer)
-        return self._send(topic, head, message_body(data), self._deadline(timeout))
+        return self._send(topic, head, self._body(data, headers), self._deadline(timeout))
 
     def multipublish_nowait(
-        self, topic: str, messages: Iterable[bytes], timeout: float | None = None
+        self,
+        topic: str,
+        messages: Iterable[bytes],
+        timeout: float | None = None,
+        *,
+        headers: Headers | None = None,
     ) -> Future:
         """multipublish() as publish_nowait() does it."""
-        return self._send(topic, self._mpub[topic], mpub_body(messages), self._deadline(timeout))
+        return self._send(
+            topic, self._mpub[topic], self._mpub_body(messages, headers), self._deadline(timeout)
+        )
 
     pub = publish
     mpub = multipublish

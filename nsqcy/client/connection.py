@@ -280,6 +280,10 @@ class Connection:
         durability = self.options.durability
         if durability not in (None, settings.get("durability")):
             raise ConnectionFailed(f"{self.address} does not promise durability {durability}")
+        if self.options.headers:
+            if settings.get("headers") is not True:
+                raise ConnectionFailed(f"{self.address} knows of no headers")
+            self.codec.expect_headers()
         if self._agreed("snappy", settings):
             self._upgrades.append(SnappyLayer)
         if self._agreed("deflate", settings):

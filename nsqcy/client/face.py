@@ -9,7 +9,13 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
-from nsqcy._client import Message
+from nsqcy._client import (
+    Message,
+    headered_body,
+    headered_mpub_body,
+    message_body,
+    mpub_body,
+)
 from nsqcy.client.connection import Connection
 from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.options import Address
@@ -18,6 +24,7 @@ from nsqcy.client.producer import ProducerCore
 OK = b"OK"
 INFINITE = float("inf")
 Answer = tuple[list[Address], list[str]]
+Headers = Mapping[str, str]
 BATCH_MESSAGES, BATCH_BYTES = 1000, 1 << 20  # of one MPUB, when many are published
 
 log = logging.getLogger("nsqcy.client")
@@ -76,6 +83,24 @@ class ProducerView:
     def is_full(self) -> bool:
         """Whether max_pending bytes are without an answer."""
         return self.core.is_full
+
+    def _body(self, data: object, headers: Headers | None) -> bytes:
+        """What a PUB or DPUB sends behind the length. Raises ValueError and TypeError."""
+        if self._has_headers(headers):
+            return headered_body(data, headers)
+        return message_body(data)
+
+    def _mpub_body(self, messages: Iterable[object], headers: Headers | None) -> bytes:
+        if self._has_headers(headers):
+            return headered_mpub_body(messages, headers)
+        return mpub_body(messages)
+
+    def _has_headers(self, headers: Headers | None) -> bool:
+        if self.core.connection_options.headers:
+            return True
+        if headers is not None:
+            raise ValueError("headers need a producer with the option headers=True")
+        return False
 
 
 # What connecting to an address raises: that it cannot be reached, or that it is none.

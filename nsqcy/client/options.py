@@ -46,6 +46,7 @@ class ConnectionKeywords(TypedDict, total=False):
     local_address: str | None
     max_msg_size: int
     durability: str | None
+    headers: bool
     topology_region: str
     topology_zone: str
 
@@ -108,6 +109,9 @@ class ConnectionOptions:
     durability               what a publish has to survive before it is answered: "memory", "os" or
                              "fsync", if its topic does not promise more; None: what that promises.
                              An nsqd that does not know of it is refused
+    headers                  whether messages have headers: those of delivered messages are there,
+                             and publishes may have some. An nsqd that does not know of them is
+                             refused
     """
 
     client_id: str = ""
@@ -128,6 +132,7 @@ class ConnectionOptions:
     local_address: str | None = None
     max_msg_size: int = 0
     durability: str | None = None
+    headers: bool = False
     topology_region: str = ""
     topology_zone: str = ""
     # Made once of tls_options: all connections have it.
@@ -198,6 +203,8 @@ class ConnectionOptions:
             identity["topology_zone"] = self.topology_zone
         if self.durability is not None:
             identity["durability"] = self.durability
+        if self.headers:
+            identity["headers"] = True
         return identity
 
 

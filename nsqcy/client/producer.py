@@ -266,12 +266,14 @@ class ProducerCore(Core[Nsqd]):
             log.warning("[%s] %s", self.name, connection.blames(error))
             return
         nsqd: Nsqd = connection.peer
-        nsqd.failures = 0
+        elsewhere = error.code in WORTH_ANOTHER
         if nsqd in self._open:
             self._open.remove(nsqd)
+        # One that takes nothing while others do is left alone for longer each time.
+        nsqd.failures = nsqd.failures + 1 if elsewhere and self._open else 0
         if nsqd.pending:
             publish = nsqd.pending.popleft()
-            self._failed(publish, error, elsewhere=error.code in WORTH_ANOTHER)
+            self._failed(publish, error, elsewhere=elsewhere)
 
     def heartbeat(self, connection: Connection) -> None:
         """Answered already; it works."""

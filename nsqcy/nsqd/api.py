@@ -7,17 +7,19 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nsqcy import names
+from nsqcy import _headers as message_headers
+from nsqcy import durations, names
 from nsqcy._http import Sink
+from nsqcy._topic import DRAINING
 from nsqcy.errors import HttpError
 from nsqcy.gotext import json_bytes
 from nsqcy.lines import Lines
-from nsqcy.nsqd import config_api, places
+from nsqcy.nsqd import config_api, places, policy_values
 from nsqcy.nsqd import mpub as bodies
 from nsqcy.nsqd.backend import Backend, Message, Options, Outcome
 from nsqcy.nsqd.stats import Query
 from nsqcy.options import Option
-from nsqcy.policies import DURABILITIES
+from nsqcy.policies import DURABILITIES, RATE
 from nsqcy.web import pprof, router
 from nsqcy.web.http_protocol import JSON, PLAIN, Body, Fault, Head, Reply, parse_query
 from nsqcy.web.router import (
@@ -29,6 +31,7 @@ from nsqcy.web.router import (
     Router,
     ignored,
     json_error,
+    names_of_channel,
     required,
     topic_and_channel,
     valid_topic,
@@ -42,7 +45,16 @@ class Publish(Later):
     With `error` there is nothing to publish: the topic is created, then the request refused.
     """
 
-    __slots__ = ("_answer", "_backend", "_reply", "bodies", "delay_ms", "durability", "topic")
+    __slots__ = (
+        "_answer",
+        "_backend",
+        "_reply",
+        "bodies",
+        "delay_ms",
+        "durability",
+        "headers",
+        "topic",
+    )
 
     def __init__(
         self,
@@ -51,6 +63,7 @@ class Publish(Later):
         bodies: Sequence[Message] = (),
         delay_ms: int = 0,
         durability: str = "memory",
+        headers: bytes = b"",
         error: HttpError | None = None,
     ) -> None:
         self._backend = api.backend
@@ -61,15 +74,24 @@ class Publish(Later):
         self.bodies = bodies
         self.delay_ms = delay_ms
         self.durability = durability
+        self.headers = headers
 
     def begin(self, answer: Callable[[Reply], None]) -> None:
         self._answer = answer
         self._backend.publish(
-            self.topic, self.bodies, self.delay_ms, self.durability, self._published
+            self.topic,
+            self.bodies,
+            self.delay_ms,
+            self.durability,
+            self._published,
+            self.headers,
         )
 
     def _published(self, reason: str | None) -> None:
-        self._answer(self._reply if reason is None else EXITING)
+        if reason is None:
+            self._answer(self._reply)
+        else:
+            self._answer(_refusal(reason))
 
 
 def tls_required(https_port: int) -> Reply:
@@ -80,6 +102,26 @@ def tls_required(https_port: int) -> Reply:
 
 OK = Reply(200, b"OK", PLAIN, logged=False)
 
+
+TOO_MANY_TOPICS = "TOO_MANY_TOPICS"
+
+# What a publish is refused with, and the answer over HTTP.
+_REFUSALS = (
+    (re.compile("E_BAD_MESSAGE .* message too big (.*)"), 413, "MSG_TOO_BIG {}"),
+    (re.compile("E_BAD_MESSAGE .* message too small (.*)"), 400, "MSG_TOO_SMALL {}"),
+    (re.compile("E_BAD_TOPIC.*"), 400, TOO_MANY_TOPICS),
+    (re.compile(DRAINING), 503, "DRAINING"),
+)
+
+
+def _refusal(reason: str) -> Reply:
+    for pattern, status, message in _REFUSALS:
+        if found := pattern.fullmatch(reason):
+            return json_error(status, message.format(*found.groups()), logged=False)
+    return EXITING
+
+
+MOST_POLICY = 64 << 10  # bytes of the body that sets one
 
 # Parameters
 
@@ -114,6 +156,14 @@ def _durability(params: dict[str, str]) -> str:
     return value
 
 
+def _headers(head: Head) -> bytes:
+    """The headers of the message, or of all messages."""
+    try:
+        return message_headers.encode(head.nsq_headers)
+    except ValueError as error:
+        raise HttpError(400, f"INVALID_HEADERS ({error})") from None
+
+
 # Publishing
 
 
@@ -136,7 +186,8 @@ def pub(api: "Api", request: Request) -> Publish:
     durability = _durability(params)
     try:
         delay_ms = _delay_ms(params, api.options.max_req_timeout)
-        return Publish(api, topic, (body.data,), delay_ms, durability)
+        headers = _headers(request.head) if request.head.nsq_headers else b""
+        return Publish(api, topic, (body.data,), delay_ms, durability, headers)
     except HttpError as error:
         return Publish(api, topic, error=error)
 
@@ -145,7 +196,10 @@ def _pub_short(api: "Api", head: Head) -> tuple[Sink, Reply] | None:
     params = head.params
     if params is None or params.keys() != {"topic"} or not names.is_valid_name(params["topic"]):
         return None
-    sink = api.backend.sink(params["topic"])
+    try:
+        sink = api.backend.sink(params["topic"], _headers(head))
+    except HttpError:
+        return None
     return None if sink is None else (sink, OK)
 
 
@@ -173,7 +227,8 @@ def mpub(api: "Api", request: Request) -> Publish:
         api.log.warn(f"deprecated value '{value}' used for /mpub binary param")
     try:
         messages = _messages(api.options, _is_binary(params), request.body)
-        return Publish(api, topic, messages, 0, durability)
+        headers = _headers(request.head) if request.head.nsq_headers else b""
+        return Publish(api, topic, messages, 0, durability, headers)
     except bodies.BadBody as bad:
         return Publish(api, topic, error=HttpError(413, bad.code))
     except HttpError as error:
@@ -194,7 +249,8 @@ def _messages(options: Options, binary: bool, body: Body) -> Sequence[Message]:
 
 
 def create_topic(api: "Api", request: Request) -> None:
-    api.backend.create_topic(_topic(request.params))
+    if not api.backend.create_topic(_topic(request.params)):
+        raise HttpError(400, TOO_MANY_TOPICS)
 
 
 def delete_topic(api: "Api", request: Request) -> None:
@@ -278,9 +334,78 @@ def unpause_channel(api: "Api", request: Request) -> None:
     _found_channel(api.backend.pause_channel(*topic_and_channel(request), False))
 
 
+def set_rate(api: "Api", request: Request) -> None:
+    """A short form of PUT /channel/config."""
+    topic, channel = topic_and_channel(request)
+    text = required(request.params, "rate")
+    _found_channel(api.backend.find_channel(topic, channel))
+    try:
+        rate = RATE.kind.parse(text)
+        api.backend.set_policy(topic, channel, {RATE.name: rate})
+    except (ValueError, policy_values.BadPolicy):
+        raise HttpError(400, f"INVALID_RATE {names.quote(text)} (allowed: {_RATES})") from None
+
+
+_RATES = f"{RATE.kind.allowed}: {RATE.rule.text if RATE.rule else 'any'}"
+
+
 def _found_channel(outcome: Outcome) -> None:
     if outcome != "ok":
         raise HttpError(404, outcome)
+
+
+# Policies
+
+
+def get_topic_policy(api: "Api", request: Request) -> Reply:
+    return _policy(api, _topic(whole(request)))
+
+
+def put_topic_policy(api: "Api", request: Request) -> Reply:
+    return _put_policy(api, request, _topic(request.params))
+
+
+def delete_topic_policy(api: "Api", request: Request) -> Reply:
+    topic = _topic(whole(request))
+    api.backend.set_policy(topic, "", None)
+    return _policy(api, topic)
+
+
+def get_channel_policy(api: "Api", request: Request) -> Reply:
+    return _policy(api, *topic_and_channel(request))
+
+
+def put_channel_policy(api: "Api", request: Request) -> Reply:
+    return _put_policy(api, request, *names_of_channel(request.params))
+
+
+def delete_channel_policy(api: "Api", request: Request) -> Reply:
+    topic, channel = topic_and_channel(request)
+    api.backend.set_policy(topic, channel, None)
+    return _policy(api, topic, channel)
+
+
+def _policy(api: "Api", topic: str, channel: str = "") -> Reply:
+    return Reply(200, json_bytes(api.backend.policy(topic, channel)), JSON)
+
+
+def _policy_limit(api: "Api", head: Head) -> int:
+    if head.length > MOST_POLICY:
+        raise HttpError(413, "BODY_TOO_BIG")
+    return MOST_POLICY
+
+
+def _put_policy(api: "Api", request: Request, topic: str, channel: str = "") -> Reply:
+    body = request.body
+    if body.fault is Fault.CUT:
+        raise HttpError(500, "INTERNAL_ERROR")
+    if body.fault is Fault.TOO_BIG:
+        raise HttpError(413, "BODY_TOO_BIG")
+    try:
+        api.backend.set_policy(topic, channel, policy_values.parse(bytes(body.data)))
+    except policy_values.BadPolicy as bad:
+        raise HttpError(400, f"INVALID_CONFIG {bad}") from None
+    return _policy(api, topic, channel)
 
 
 # The whole
@@ -353,6 +478,36 @@ def put_option(api: "Api", request: Request) -> Result:
     return _show(api, option)
 
 
+def get_drain(api: "Api", request: Request) -> dict[str, Any]:
+    return api.backend.drain_state()
+
+
+def put_drain(api: "Api", request: Request) -> dict[str, Any]:
+    """Refuse publishes, and exit when consumers have emptied what is here; or no more."""
+    params = whole(request)
+    on = _SWITCH.get(bytes(request.body.data).strip())
+    if on is None:
+        raise HttpError(400, "INVALID_VALUE: allowed are true and false")
+    return api.backend.drain(on, _limit(params))
+
+
+_SWITCH = {b"true": True, b"false": False}
+
+
+def _limit(params: dict[str, str]) -> float | None:
+    """Seconds."""
+    text = params.get("timeout")
+    if text is None:
+        return None
+    try:
+        limit = durations.parse_duration(text)
+    except ValueError:
+        limit = 0
+    if limit <= 0:
+        raise HttpError(400, f"INVALID_TIMEOUT: allowed is {durations.ALLOWED}, and more than 0")
+    return limit / durations.SECOND
+
+
 def stats(api: "Api", request: Request) -> Reply:
     params = whole(request)
     query = Query(
@@ -403,12 +558,21 @@ ROUTES = (
     Route("POST", "/topic/pause", pause_topic, body=ignored),
     Route("POST", "/topic/unpause", unpause_topic, body=ignored),
     Route("GET", "/topic/log", topic_log),
+    Route("GET", "/topic/config", get_topic_policy),
+    Route("PUT", "/topic/config", put_topic_policy, body=_policy_limit),
+    Route("DELETE", "/topic/config", delete_topic_policy, body=ignored),
     Route("POST", "/channel/create", create_channel, body=ignored),
     Route("POST", "/channel/seek", seek_channel, body=ignored),
     Route("POST", "/channel/delete", delete_channel, body=ignored),
     Route("POST", "/channel/empty", empty_channel, body=ignored),
     Route("POST", "/channel/pause", pause_channel, body=ignored),
     Route("POST", "/channel/unpause", unpause_channel, body=ignored),
+    Route("POST", "/channel/rate", set_rate, body=ignored),
+    Route("GET", "/config/drain", get_drain),
+    Route("PUT", "/config/drain", put_drain, body=_value_limit),
+    Route("GET", "/channel/config", get_channel_policy),
+    Route("PUT", "/channel/config", put_channel_policy, body=_policy_limit),
+    Route("DELETE", "/channel/config", delete_channel_policy, body=ignored),
     Route("GET", "/config/:opt", get_option),
     Route("PUT", "/config/:opt", put_option, body=_value_limit),
     *pprof.routes("/debug/pprof/", lambda api: api.backend),

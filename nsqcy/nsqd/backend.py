@@ -25,20 +25,29 @@ class Backend(Inspected, Protocol):
     """
 
     def publish(
-        self, topic: str, bodies: Sequence[Message], delay_ms: int, durability: str, done: Done
+        self,
+        topic: str,
+        bodies: Sequence[Message],
+        delay_ms: int,
+        durability: str,
+        done: Done,
+        headers: bytes = b"",
     ) -> None:
-        """Publish all of `bodies`, creating the topic; no bodies only create it.
+        """Publish all of `bodies`, each with these headers, creating the topic; no bodies only
+        create it.
 
         `done` is called exactly once, at once or later, from the hub or from a greenlet: with None
-        when accepted, as durable as this and as the topic promises, with the reason when not.  The
-        bodies never change after the call.
+        when accepted, as durable as this and as the topic promises, with the reason when not (an
+        error of TCP with its code, if it is not E_PUB_FAILED).  The bodies never change after the
+        call.
         """
 
-    def sink(self, topic: str) -> Sink | None:
+    def sink(self, topic: str, headers: bytes = b"") -> Sink | None:
         """Where bodies can be published to the topic as `publish` does it, when that needs neither
         a wait nor a delay; None if there is no such thing."""
 
-    def create_topic(self, name: str) -> None: ...
+    def create_topic(self, name: str) -> bool:
+        """Whether it is there now: there may be too many."""
 
     # The next three answer whether there is such a topic.
     def delete_topic(self, name: str) -> bool: ...
@@ -47,6 +56,9 @@ class Backend(Inspected, Protocol):
         """The new state is in `nsqd.dat` when this returns."""
 
     def create_channel(self, topic: str, channel: str) -> Outcome: ...
+    def find_channel(self, topic: str, channel: str) -> Outcome:
+        """Whether there is such a channel."""
+
     def delete_channel(self, topic: str, channel: str) -> Outcome: ...
     def empty_channel(self, topic: str, channel: str) -> Outcome: ...
     def pause_channel(self, topic: str, channel: str, paused: bool) -> Outcome: ...
@@ -58,11 +70,26 @@ class Backend(Inspected, Protocol):
     def topic_log(self, topic: str) -> dict[str, Any] | None:
         """What is known of a topic's log; None if there is no such topic."""
 
+    def policy(self, topic: str, channel: str) -> dict[str, Any]:
+        """What holds for a topic, or for one of its channels, and who has said so; both need not
+        exist. No channel: ""."""
+
+    def set_policy(self, topic: str, channel: str, values: dict[str, Any] | None) -> None:
+        """Set keys, or take them back (a key's None, or None for all); it holds everywhere, and
+        outlives nsqd, when this returns. Raises BadPolicy."""
+
     def stats(self, query: Query) -> bytes:
         """The page of /stats in the form asked for."""
 
     def change_option(self, name: str, value: Value) -> None:
         """Change an option in every process; `Api.options` has the new value when this returns."""
+
+    def drain(self, on: bool, limit: float | None) -> dict[str, Any]:
+        """Begin to drain, with a limit in seconds, or end it; its state. No publish is accepted
+        any more when this returns, or all are again."""
+
+    def drain_state(self) -> dict[str, Any]:
+        """The object of /config/drain."""
 
     def health(self) -> str:
         """`OK`, or `NOK - ` and the reason."""

@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gevent
@@ -21,7 +21,7 @@ from nsqcy._channel import Agenda
 from nsqcy._ids import IdSource
 from nsqcy._io import IoThread
 from nsqcy._mesh import Mesh, Stream, StreamEnd
-from nsqcy._publisher import Publisher, TopicSink
+from nsqcy._publisher import NO_ROOM, Publisher, TopicSink
 from nsqcy._quantile import Percentiles
 from nsqcy._ring import Shared
 from nsqcy._session import COUNTED, Home, Session
@@ -29,10 +29,11 @@ from nsqcy._store import Store
 from nsqcy._topic import Shard, Topic
 from nsqcy._transport import Loop, accept_move, accept_socket, accept_stream
 from nsqcy.log import Log
-from nsqcy.nsqd import gathering, stats
+from nsqcy.nsqd import gathering, policy_values, stats
 from nsqcy.nsqd.api import Api, tls_required
 from nsqcy.nsqd.backend import Message, Outcome, Sought
 from nsqcy.nsqd.census import Census
+from nsqcy.nsqd.drain import Remains, Rest, summed
 from nsqcy.nsqd.negotiate import negotiate
 from nsqcy.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
 from nsqcy.nsqd.places import Place
@@ -137,6 +138,8 @@ class Engine:
         self._peers: set[int] = set()
         shared = boot.shared
         assert isinstance(shared, Shared)  # toys have their own, but no engine of this kind
+        self._shared = shared
+        self._herald = Herald(self._report)
         hub = gevent.get_hub()
         self._store = store = Store(options.memory_bytes)
         agenda = Agenda(
@@ -162,12 +165,14 @@ class Engine:
                 "sync_timeout": options.sync_timeout,
             },
             policies=Policies.from_json(boot.context["policies"]),
-            on_event=Herald(self._report),
+            has_room=self._has_room if options.max_topics else None,
+            on_event=self._on_event,
             log=boot.log,
         )
         self._shard.log_hold_max_bytes = options.log_hold_max_bytes
         self._shard.log_cursor_expiry = options.log_cursor_expiry
         self._shard.set_refusal(boot.context["refusal"])
+        self._shard.set_draining(boot.context["draining"])
         self._hold_new_topics()
         mesh = Streams(shared, boot.worker, boot.wake_fds) if boot.workers > 1 else None
         self._home = Home(
@@ -218,6 +223,7 @@ class Engine:
             self._shard.load_topic(topic["name"].encode(), topic["paused"], channels)
             gevent.sleep(0)  # to beat: thousands of topics, or a log to scan, take their time
             self._loop.enter()
+        self._count_topics()
         for peer, generation in peers.items():
             self.peer_up(peer, generation)
 
@@ -257,6 +263,18 @@ class Engine:
     def _hold_new_topics(self) -> None:
         """Where there are lookupds, a topic waits for the channels that they know it to have."""
         self._shard.hold_new = HOLD_MOST if self._options.lookupd_tcp_address else 0
+
+    def _on_event(self, kind: str, topic: str, channel: str | None) -> None:
+        if channel is None:
+            self._count_topics()
+        self._herald(kind, topic, channel)
+
+    def _count_topics(self) -> None:
+        self._shared.set_topics(self._index, len(self._shard.topics))
+
+    def _has_room(self) -> bool:
+        """For one more topic. Workers that look at the same moment may each find the last room."""
+        return self._shared.topics() < self._options.max_topics
 
     def stop(self) -> None:
         self._loop.enter()
@@ -401,9 +419,9 @@ class Engine:
         self._loop.enter()
         return self._shard.topic(name.encode())
 
-    def on_create_topic(self, topic: str) -> None:
+    def on_create_topic(self, topic: str) -> bool:
         self._loop.enter()
-        self._shard.topic(topic.encode(), create=True)
+        return self._shard.topic(topic.encode(), create=True) is not None
 
     def on_seed(self, topic: str, channels: list[str]) -> None:
         """All lookupds there are have told which channels a new topic is to have."""
@@ -462,6 +480,9 @@ class Engine:
         found = self._topic(topic)
         return None if found is None else found.log_facts()
 
+    def on_find_channel(self, topic: str, channel: str) -> Outcome:
+        return self._on_channel(topic, channel, lambda found: None)
+
     def on_delete_channel(self, topic: str, channel: str) -> Outcome:
         return self._on_channel(topic, channel, lambda found: found.delete_channel(channel))
 
@@ -493,32 +514,36 @@ class Engine:
         delay_ms: int,
         durability: str,
         done: Callable[[str | None], None],
+        headers: bytes = b"",
     ) -> None:
         if not bodies:
             gevent.spawn(self._publish_nothing, topic, done)
             return
         self._loop.enter()
-        self._publisher.publish(topic.encode(), bodies, delay_ms, durability, done)
+        self._publisher.publish(topic.encode(), bodies, delay_ms, durability, done, headers)
 
-    def sink(self, topic: str) -> TopicSink:
-        return self._publisher.sink(topic.encode(), self._loop.enter)
+    def sink(self, topic: str, headers: bytes = b"") -> TopicSink:
+        return self._publisher.sink(topic.encode(), self._loop.enter, headers)
 
     def _publish_nothing(self, topic: str, done: Callable[[str | None], None]) -> None:
         """Only create the topic, wherever it is to live: there is no command to send its owner."""
         try:
-            self.create_topic(topic)
+            created = self.create_topic(topic)
         except (CallTimeout, ChannelClosed, RemoteError) as error:
             done(str(error))
             return
-        done(None)
+        done(None if created else NO_ROOM)
 
-    def create_topic(self, name: str) -> None:
+    def create_topic(self, name: str) -> bool:
         if self._home.owner(name.encode()) is None:
             self._place(name)
-        self._at_owner(name, "create_topic")
+        return bool(self._at_owner(name, "create_topic"))
 
     def delete_topic(self, name: str) -> bool:
-        return bool(self._at_owner(name, "delete_topic"))
+        if not self._at_owner(name, "delete_topic"):
+            return False
+        self._master.forget_policies(name)
+        return True
 
     def empty_topic(self, name: str) -> bool:
         return bool(self._at_owner(name, "empty_topic"))
@@ -528,6 +553,9 @@ class Engine:
 
     def create_channel(self, topic: str, channel: str) -> Outcome:
         return self._at_owner(topic, "create_channel", channel=channel) or "TOPIC_NOT_FOUND"
+
+    def find_channel(self, topic: str, channel: str) -> Outcome:
+        return self._at_owner(topic, "find_channel", channel=channel) or "TOPIC_NOT_FOUND"
 
     def seek_channel(self, topic: str, channel: str, place: Place, *, create: bool) -> Sought:
         found = self._at_owner(
@@ -540,7 +568,30 @@ class Engine:
         return found
 
     def delete_channel(self, topic: str, channel: str) -> Outcome:
-        return self._at_owner(topic, "delete_channel", channel=channel) or "TOPIC_NOT_FOUND"
+        outcome: Outcome | None = self._at_owner(topic, "delete_channel", channel=channel)
+        if outcome == "ok":
+            self._master.forget_policies(topic, channel)
+        return outcome or "TOPIC_NOT_FOUND"
+
+    def policy(self, topic: str, channel: str) -> dict[str, Any]:
+        policies = self._shard.policies
+        assert policies is not None
+        return policy_values.view(policies, self._options, topic, channel)
+
+    def set_policy(self, topic: str, channel: str, values: dict[str, Any] | None) -> None:
+        name = f"{topic}/{channel}" if channel else topic
+        if values is not None:
+            policy_values.read_all(name, values, self._options)
+        self._master.set_policy(name, values)
+
+    def on_policies_changed(self, changed: dict[str, dict[str, Any]]) -> None:
+        """What is set for these topics, and for these of `topic/channel`."""
+        self._loop.enter()
+        policies = self._shard.policies
+        assert policies is not None
+        for name, values in changed.items():
+            policies.set(name, values)
+            self._shard.policies_changed(name)
 
     def empty_channel(self, topic: str, channel: str) -> Outcome:
         return self._at_owner(topic, "empty_channel", channel=channel) or "TOPIC_NOT_FOUND"
@@ -654,6 +705,29 @@ class Engine:
     def on_refuse(self, reason: str | None) -> None:
         """What would have to be written may not be, or may be again (None)."""
         self._shard.set_refusal(reason)
+
+    def drain(self, on: bool, limit: float | None) -> dict[str, Any]:
+        return self._master.drain(on, limit)
+
+    def drain_state(self) -> dict[str, Any]:
+        return self._master.drain_state()
+
+    def on_draining(self, draining: bool) -> None:
+        """No publish is accepted from now on, or all are again."""
+        self._loop.enter()
+        self._shard.set_draining(draining)
+
+    def on_remains(self) -> Remains:
+        """What consumers of this worker's topics are not done with."""
+        self._give_way()
+        return summed(self._rests())
+
+    def _rests(self) -> Iterator[Rest]:
+        slices = gathering.Slices(self._give_way)
+        for topic in list(self._shard.topics.values()):
+            slices.step()
+            if not topic.gone:
+                yield from (Rest(topic.name, *each) for each in topic.remains())
 
     def info(self) -> dict[str, Any]:
         options = self._options

@@ -199,12 +199,12 @@ def _entries(blob: bytes, end: int) -> Iterator[tuple[bytes, bytes]]:
         yield blob[start : start + name_length], blob[start + name_length : at]
 
 
-def page(whole: Whole, query: Query, *, started: int, now: int) -> bytes:
+def page(whole: Whole, query: Query, *, started: int, now: int, draining: bool = False) -> bytes:
     """The body of the answer to /stats."""
     topics = [piece for _, piece in whole.topics]
     unknown = bool(query.topic) and not whole.known
     return stats.form(query).page(
-        Head(whole.health, started, now),
+        Head(whole.health, started, now, draining),
         None if unknown else topics,
         whole.memory if query.include_mem else None,
         [] if unknown else whole.producers,
@@ -214,13 +214,19 @@ def page(whole: Whole, query: Query, *, started: int, now: int) -> bytes:
 class Gathering:
     """The master's answers to those who ask for the whole.
 
-    `ask_all` asks every worker that is up for its share. `started` is nsqd's start, wall clock ns.
+    `ask_all` asks every worker that is up for its share. `started` is nsqd's start, wall clock ns;
+    `is_draining` tells whether it accepts no more publishes.
     """
 
     def __init__(
-        self, ask_all: Callable[[Query], Sequence[Answer]], workers: int, started: int
+        self,
+        ask_all: Callable[[Query], Sequence[Answer]],
+        workers: int,
+        started: int,
+        is_draining: Callable[[], bool],
     ) -> None:
         self._ask_all = ask_all
+        self._is_draining = is_draining
         self._workers = workers
         self._started = started
         self._pages = Rounds(self._page)
@@ -235,4 +241,5 @@ class Gathering:
 
     def _page(self, query: Query) -> bytes:
         whole = self.whole(query)
-        return page(whole, query, started=self._started, now=time.time_ns())
+        now, draining = time.time_ns(), self._is_draining()
+        return page(whole, query, started=self._started, now=now, draining=draining)

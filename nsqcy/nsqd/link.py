@@ -3,13 +3,15 @@
 Owns no state but the channel; the other half is `master.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from nsqcy.process.control import Answer, Channel
 
 PLACE_TIMEOUT = 5.0
 CHANGE_TIMEOUT = 10.0
 INSPECT_TIMEOUT = 30.0
+DRAIN_TIMEOUT = 30.0  # the master tells lookupds and all workers before it answers
 READY_TIMEOUT = 5.0
 LIVE_TIMEOUT = 2.0
 SAVE_TIMEOUT = 30.0  # the master writes and syncs nsqd.dat before it answers
@@ -58,6 +60,25 @@ class MasterLink:
     def change_option(self, name: str, value: object) -> None:
         """Change an option of the running nsqd; returns when every process has it, ours too."""
         self._channel.call("change_option", CHANGE_TIMEOUT, name=name, value=value)
+
+    def drain(self, on: bool, limit: float | None) -> dict[str, Any]:
+        """Begin to drain, with a limit in seconds, or end it; gives its state."""
+        found: dict[str, Any] = self._channel.call("drain", DRAIN_TIMEOUT, on=on, limit=limit).value
+        return found
+
+    def drain_state(self) -> dict[str, Any]:
+        """Whether it drains, and what is left."""
+        found: dict[str, Any] = self._channel.call("drain_state", DRAIN_TIMEOUT).value
+        return found
+
+    def set_policy(self, name: str, values: Mapping[str, object] | None) -> None:
+        """Set something for a topic, or for `topic/channel`, or take all back; returns when it is
+        on the disk and every worker has it, ours too."""
+        self._channel.call("set_policy", SAVE_TIMEOUT, name=name, values=values)
+
+    def forget_policies(self, topic: str, channel: str = "") -> None:
+        """Take back what was set for a topic and its channels, or for one of its channels."""
+        self._channel.call("forget_policies", SAVE_TIMEOUT, topic=topic, channel=channel)
 
     def inspect(self, what: str) -> str:
         """What every process tells of itself, the master's and ours with them."""

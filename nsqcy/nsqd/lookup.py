@@ -24,7 +24,14 @@ from gevent.threadpool import ThreadPool
 
 from nsqcy import log
 from nsqcy.nsqd import lookup_protocol as protocol
-from nsqcy.nsqd.lookup_protocol import REGISTER, Command, Info, PeerFailure, Where
+from nsqcy.nsqd.lookup_protocol import (
+    REGISTER,
+    UNREGISTER,
+    Command,
+    Info,
+    PeerFailure,
+    Where,
+)
 from nsqcy.nsqd.metadata import Picture
 
 STEP_LIMIT = 1.0  # seconds for a connect, a write and each answer
@@ -64,6 +71,8 @@ class Peer:
         self._sync: list[bytes] = []
         self._pending: deque[Command] = deque()
         self._wake = Event()
+        self.caught_up = Event()  # it knows all there is to tell, or is not connected
+        self.caught_up.set()
         self._greenlet = gevent.spawn(self._run)
 
     def change(self, command: Command) -> None:
@@ -74,6 +83,7 @@ class Peer:
             self._pending.append(command)
         else:
             self._behind = True
+        self.caught_up.clear()
         self._wake.set()
 
     def close(self) -> None:
@@ -102,6 +112,7 @@ class Peer:
         self._told = self._behind = False
         self._sync = []
         self._pending.clear()
+        self.caught_up.set()
         if self._sock is not None:
             self._sock.close()
             self._sock = None
@@ -137,6 +148,7 @@ class Peer:
         # Both at one moment: what changes from here on is a change.
         self._sync = self._lookup.everything()
         self._told = True
+        self.caught_up.clear()
         ping_due = time.monotonic() + PING_EVERY
         while True:
             left = ping_due - time.monotonic()
@@ -153,6 +165,7 @@ class Peer:
             elif self._pending:
                 self._tell_changes()
             else:
+                self.caught_up.set()
                 self._idle(left)
 
     def _ping(self) -> None:
@@ -309,6 +322,7 @@ class Lookup:
         self._addresses: dict[str, Address] = {}
         self._peers: dict[Where, Peer] = {}
         self._pool: ThreadPool | None = None
+        self._withdrawn = False
 
     @property
     def peers(self) -> list[Peer]:
@@ -367,14 +381,43 @@ class Lookup:
 
     def everything(self) -> list[bytes]:
         """The whole picture; a topic goes with its channels where it has any."""
-        commands: list[bytes] = []
-        for name in self._picture:
-            topic = self._picture.get(name)
-            for channel in (topic.channels if topic else None) or ("",):
-                commands.append(Command(REGISTER, name, channel).wire)
-        return commands
+        if self._withdrawn:
+            return []
+        return [command.wire for name in self._picture for command in self._registering(name)]
+
+    def _registering(self, name: str) -> list[Command]:
+        topic = self._picture.get(name)
+        channels = (topic.channels if topic else None) or ("",)
+        return [Command(REGISTER, name, channel) for channel in channels]
 
     def change(self, command: Command) -> None:
         """Something came or went."""
+        if not self._withdrawn:
+            self._tell(command)
+
+    def _tell(self, command: Command) -> None:
         for peer in self._peers.values():
             peer.change(command)
+
+    def withdraw(self, limit: float) -> None:
+        """Have nobody sent here any more, until restore(): nothing is registered. Returns when all
+        lookupds that are connected know, or after so many seconds."""
+        if not self._withdrawn:
+            self._withdrawn = True
+            for name in self._picture:
+                # Its channels first: with the topic, lookupds take away all that is left of it.
+                for pair in reversed(self._picture.pairs(name)):
+                    self._tell(Command(UNREGISTER, *pair))
+        self._await_all(limit)
+
+    def restore(self, limit: float) -> None:
+        """Register everything again."""
+        if self._withdrawn:
+            self._withdrawn = False
+            for name in self._picture:
+                for command in self._registering(name):
+                    self._tell(command)
+        self._await_all(limit)
+
+    def _await_all(self, limit: float) -> None:
+        gevent.wait([peer.caught_up for peer in self._peers.values()], timeout=limit)

@@ -10,6 +10,7 @@ Exit codes:
        which are then as they were; --version; --help
     1  could not start (the last line says why); a listening socket failed; not everything was saved
     2  the command line could not be read
+    3  its time to drain was over before consumers had emptied it; everything is saved
 """
 
 import os
@@ -21,7 +22,7 @@ from typing import Any
 
 from nsqcy import config, listeners, log
 from nsqcy.errors import StartError, Stop
-from nsqcy.nsqd import activation
+from nsqcy.nsqd import activation, policy_file
 from nsqcy.nsqd.launcher import Launcher
 from nsqcy.nsqd.options import NSQD, NsqdOptions, derive, policies, resolve
 from nsqcy.policies import Policies
@@ -59,8 +60,12 @@ def _run(argv: Sequence[str]) -> int:
         notifier = service.notifier(os.environ, lines)
         options = derive(options, {each.kind: each.port for each in bound})
         _import(options, lines, notifier)
-        context = _context(options, policies(settings, options), bound, tls)
-        return _serve(options, context, argv, lines, bound, lock_fd, notifier)
+        by_name = policies(settings, options)
+        kept = policy_file.load(data_path, lines)
+        for name, values in kept.values(options, lines).items():
+            by_name.set(name, values)
+        context = _context(options, by_name, bound, tls)
+        return _serve(options, context, argv, lines, bound, lock_fd, notifier, kept)
     except BaseException:
         for each in bound:
             each.close()
@@ -137,6 +142,7 @@ def _serve(
     bound: list[listeners.Listener],
     lock_fd: int,
     notifier: service.Notifier,
+    kept: policy_file.Kept,
 ) -> int:
     launcher = Launcher(options.workers, lock_fd, context, ENGINE)
     born = [launcher.launch(worker) for worker in range(options.workers)]
@@ -154,19 +160,19 @@ def _serve(
             lines.error(f"SIGHUP: {stop}; everything stays as it was")
             return None
 
-    return Master(launcher, bound, options.data_path, lines, reread, notifier).run(born)
+    return Master(launcher, bound, options.data_path, lines, reread, notifier, kept).run(born)
 
 
 def _context(
     options: NsqdOptions,
-    by_topic: Policies,
+    by_name: Policies,
     bound: list[listeners.Listener],
     tls: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """What every worker is told."""
     return {
         "options": options.dump(),
-        "policies": by_topic.to_json(),
+        "policies": by_name.to_json(),
         "log": {
             "prefix": options.log_prefix,
             "level": options.log_level,
@@ -179,6 +185,7 @@ def _context(
         "started": time.time_ns(),
         "tls": tls,
         "refusal": None,
+        "draining": False,
     }
 
 

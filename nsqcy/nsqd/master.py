@@ -23,14 +23,16 @@ from typing import Any, NamedTuple
 
 import gevent
 from gevent.event import AsyncResult, Event
+from gevent.lock import BoundedSemaphore
 
 from nsqcy import debug, log
 from nsqcy.acceptor import Acceptor
 from nsqcy.errors import StartError
 from nsqcy.listeners import Listener
 from nsqcy.names import is_ephemeral
-from nsqcy.nsqd import lookup_protocol, metadata, readiness, statsd
+from nsqcy.nsqd import lookup_protocol, metadata, policy_file, readiness, statsd
 from nsqcy.nsqd.diskguard import DiskGuard
+from nsqcy.nsqd.drain import Drain, Remains, merged
 from nsqcy.nsqd.gathering import Gathering
 from nsqcy.nsqd.launcher import Born, Launcher
 from nsqcy.nsqd.lookup import Lookup
@@ -52,6 +54,8 @@ FORWARD_LIMIT = 60.0  # seconds a worker may take to answer another; callers set
 SHARE_LIMIT = 5.0  # seconds a worker may take to make its share of /stats
 CHANGE_LIMIT = 5.0  # seconds workers may take to say that they know of a changed option
 HEALTH_LIMIT = 2.0  # seconds they may take to say how they are; who asks does not wait for long
+REMAINS_LIMIT = 5.0  # seconds they may take to count what is left
+LOOKUPS_LIMIT = 5.0  # seconds lookupds may take to hear that nobody is to be sent here
 INSPECT_LIMIT = 20.0  # seconds they may take to tell of themselves
 HUNG_UP_LIMIT = 5.0  # seconds a worker may live without its control channel
 NAG = 5.0  # seconds between complaints about a worker that does not answer
@@ -119,7 +123,8 @@ class Crewman:
 class Master:
     """One nsqd. `run` lives until the end and gives the exit code.
 
-    `reread` reads the configuration again; None if it is wrong now.
+    `reread` reads the configuration again; None if it is wrong now. `kept` is what was set for
+    topics and channels over HTTP.
     """
 
     def __init__(
@@ -130,6 +135,7 @@ class Master:
         lines: log.Log,
         reread: Callable[[], Reread | None] = lambda: None,
         notifier: Notifier | None = None,
+        kept: policy_file.Kept | None = None,
     ) -> None:
         self._launcher = launcher
         self._slots = launcher.shared
@@ -146,7 +152,10 @@ class Master:
         self._notifier = notifier or Notifier()
         self._watchdog = Watchdog(self._notifier, self._arbiter.unheard)
         self._gathering = Gathering(
-            self._ask_shares, launcher.workers, launcher.context.get("started", 0)
+            self._ask_shares,
+            launcher.workers,
+            launcher.context.get("started", 0),
+            self._is_draining,
         )
         self._statsd: statsd.Pusher | None = None
         self._started = False
@@ -159,6 +168,9 @@ class Master:
         self._seeding: Seeding | None = None
         self._configured_lookupds: list[str] = []
         self._guard: DiskGuard | None = None
+        self._drain = Drain(self, lines)
+        self._kept = kept or policy_file.Kept(data_path)
+        self._keeping = BoundedSemaphore()
         if launcher.context.get("options"):  # toys have none
             options = NsqdOptions.restore(launcher.context["options"])
             self._prepare_lookup(options)
@@ -251,7 +263,8 @@ class Master:
 
     def _serving(self) -> str:
         where = ", ".join(f"{each.title} {each.text}" for each in self._listeners)
-        return f"serving {where} with {self._launcher.workers} workers"
+        what = "draining" if self._is_draining() else "serving"
+        return f"{what} {where} with {self._launcher.workers} workers"
 
     def _load_metadata(self) -> None:
         loaded = metadata.load(self._data_path, self._log)
@@ -447,10 +460,20 @@ class Master:
                 return self.reasons()
             case "stats":
                 return Answer(blob=self._gathering.page(Query(**args)))
+            case "drain":
+                return self._set_drain(args["on"], args["limit"])
+            case "drain_state":
+                return self._drain.state()
             case "inspect":
                 return Answer(blob=self._inspect(args["what"]).encode(errors="replace"))
             case "change_option":
                 self.change_option(args["name"], args["value"])
+                return None
+            case "set_policy":
+                self.set_policy(args["name"], args["values"])
+                return None
+            case "forget_policies":
+                self.forget_policies(args["topic"], args["channel"])
                 return None
             case _:
                 ancillary.close_all(request.fds)
@@ -558,13 +581,56 @@ class Master:
             for index, each in asked.items()
         }
         disk = self._guard.refusal if self._guard is not None else None
-        return readiness.reasons(self._launcher.workers, answers, disk, time.time_ns())
+        found = readiness.reasons(self._launcher.workers, answers, disk, time.time_ns())
+        return [self._drain.reason(), *found] if self._is_draining() else found
 
     def _refuse(self, reason: str | None) -> None:
         """Have every worker, and those that will be started, refuse what would be written."""
         self._launcher.context["refusal"] = reason
         for man in self._crew.values():
             man.channel.notify("refuse", reason=reason)
+
+    # -- draining (drain.Surroundings)
+
+    def _is_draining(self) -> bool:
+        return self._drain.under_way
+
+    def _set_drain(self, on: bool, limit: float | None) -> dict[str, Any]:
+        if on and not self._ending:
+            self._drain.begin(limit)
+        elif not on:
+            self._drain.cancel()
+        if self._started and not self._ending:
+            self._watchdog.serve(self._serving())
+        return self._drain.state()
+
+    def withdraw(self) -> None:
+        """Have lookupds forget what is here."""
+        if self._lookup is not None:
+            self._lookup.withdraw(LOOKUPS_LIMIT)
+
+    def restore(self) -> None:
+        """Have them know it again."""
+        if self._lookup is not None:
+            self._lookup.restore(LOOKUPS_LIMIT)
+
+    def refuse_publishes(self, refuse: bool) -> None:
+        """Have every worker, and those that will be started, refuse all publishes."""
+        self._launcher.context["draining"] = refuse
+        self.gather("draining", CHANGE_LIMIT, draining=refuse)
+
+    def remains(self) -> Remains | None:
+        """What consumers are not done with; None while a worker has not loaded its topics."""
+        crew = list(self._crew.values())
+        if len(crew) < self._launcher.workers or not all(man.ready for man in crew):
+            return None
+        answers = self.gather("remains", REMAINS_LIMIT).values()
+        parts = [each.value for each in answers if isinstance(each, Answer)]
+        return merged(parts) if len(parts) == len(answers) else None
+
+    def end(self, code: int) -> None:
+        """Save and exit."""
+        gevent.spawn(self._stop, code)
 
     # -- looking into it
 
@@ -589,6 +655,37 @@ class Master:
         if changed is not None:
             changed(value)
         self.gather("option_changed", CHANGE_LIMIT, name=name, value=value)
+
+    # -- policies
+
+    def set_policy(self, name: str, values: dict[str, Any] | None) -> None:
+        """Set something for a topic, or for `topic/channel`, or take all of it back (None).
+
+        Returns when it is on the disk and all workers have it. Raises OSError, and then nothing
+        has changed.
+        """
+        with self._keeping:
+            self._keep(self._kept.change(name, values), [name])
+
+    def forget_policies(self, topic: str, channel: str) -> None:
+        """Somebody has deleted a topic, or a channel of it: what was set for it goes too."""
+        with self._keeping:
+            name = f"{topic}/{channel}"
+            names = [each for each in self._kept.names(topic) if not channel or each == name]
+            kept = self._kept
+            for each in names:
+                kept = kept.change(each, None)
+            if names:
+                self._keep(kept, names)
+
+    def _keep(self, kept: policy_file.Kept, names: list[str]) -> None:
+        gevent.get_hub().threadpool.apply(kept.write)
+        self._kept = kept
+        context = self._launcher.context
+        values = kept.values(NsqdOptions.restore(context["options"]))
+        context["policies"]["set"] = values
+        changed = {name: values.get(name, {}) for name in names}
+        self.gather("policies_changed", CHANGE_LIMIT, changed=changed)
 
     def _log_level_changed(self, level: int) -> None:
         self._log.level = level
@@ -651,6 +748,7 @@ class Master:
         if self._ending:
             return
         self._ending = True
+        self._drain.stop()
         self._notifier.stopping("saving")
         self._watchdog.prolong()
         if self._booting is not None:

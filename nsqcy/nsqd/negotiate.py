@@ -21,7 +21,8 @@ TOPIC_LOG = 1  # version of the LOG_ commands
 @dataclass(frozen=True, slots=True)
 class Identity:
     """What was agreed. Durations in ns; a heartbeat_interval of 0 means none; without a durability
-    that of the connection stays as it is."""
+    that of the connection stays as it is; asked_timeout: the client has said its msg_timeout, and a
+    channel's does not count."""
 
     client_id: str
     hostname: str
@@ -33,8 +34,10 @@ class Identity:
     output_buffer_timeout: int
     sample_rate: int
     msg_timeout: int
+    asked_timeout: bool
     durability: str
     topic_log: bool
+    headers: bool
     tls: bool
     snappy: bool
     deflate: bool
@@ -49,6 +52,7 @@ class Current(Protocol):
     output_buffer_size: int
     output_buffer_timeout: int
     msg_timeout: int
+    asked_timeout: bool
     upgraded: bool
 
 
@@ -79,8 +83,10 @@ def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
         output_buffer_timeout=timeout * MILLISECOND,
         sample_rate=sample_rate,
         msg_timeout=msg_timeout * MILLISECOND,
+        asked_timeout=current.asked_timeout or wanted["msg_timeout"] != 0,
         durability=durability,
         topic_log=wanted["topic_log"],
+        headers=negotiated and wanted["headers"],
         tls=upgrades and wanted["tls_v1"] and bool(options.tls_cert),
         snappy=upgrades and wanted["snappy"] and options.snappy,
         deflate=upgrades and wanted["deflate"] and options.deflate,
@@ -174,6 +180,8 @@ def _answer(identity: Identity, options: NsqdOptions) -> bytes:
         agreed["durability"] = identity.durability
     if identity.topic_log:
         agreed["topic_log"] = TOPIC_LOG
+    if identity.headers:
+        agreed["headers"] = True
     return gojson.encode(agreed)
 
 
@@ -197,6 +205,7 @@ FIELDS: gojson.Fields = {
     "topology_zone": (gojson.text, ""),
     "durability": (gojson.text, ""),
     "topic_log": (gojson.flag, False),
+    "headers": (gojson.flag, False),
 }
 
 

@@ -9,7 +9,7 @@ import re
 import zlib
 from collections.abc import Mapping
 
-from nsqcy.config import Settings, TopicSection
+from nsqcy.config import PatternSection, Settings
 from nsqcy.daemon_options import (
     CONFIG,
     DEBUG_REMOTE,
@@ -42,11 +42,22 @@ from nsqcy.options import (
     Rule,
 )
 from nsqcy.policies import (
-    DURABILITIES,
+    CHANNEL_KEYS,
+    CHANNEL_PATTERN_ALLOWED,
+    DURABILITY,
+    MAX_MSG_SIZE,
+    MEM_QUEUE_SIZE,
+    MSG_TIMEOUT,
+    NOT_NEGATIVE,
     PATTERN_ALLOWED,
+    POSITIVE,
+    RETENTION_BYTES,
+    RETENTION_TIME,
+    TOPIC_KEYS,
     Policies,
     TopicPolicy,
     can_match,
+    can_match_channels,
 )
 from nsqcy.process.limits import available_memory, usable_cpus
 
@@ -74,8 +85,6 @@ def default_workers() -> int:
     return min(usable_cpus(), DEFAULT_MAX_WORKERS)
 
 
-POSITIVE = Rule("> 0", lambda value: value > 0)
-NOT_NEGATIVE = Rule(">= 0", lambda value: value >= 0)
 NO_SCAN = "has no effect: timeouts are exact and nothing is scanned"
 
 BASIC = (
@@ -193,13 +202,7 @@ NETWORK = (
 
 STORAGE = (
     Option("data-path", STRING, "", "directory of all data; empty for the current one"),
-    Option(
-        "mem-queue-size",
-        INT,
-        10_000,
-        "messages of a topic or channel that are not counted as on disk",
-        rule=NOT_NEGATIVE,
-    ),
+    MEM_QUEUE_SIZE,
     Option("max-bytes-per-file", INT, 100 << 20, "bytes after which a file is rolled"),
     Option(
         "sync-every",
@@ -218,33 +221,9 @@ STORAGE = (
         "bytes of messages a worker keeps in memory; 0 for half of what is free over the workers",
         rule=NOT_NEGATIVE,
     ),
-    Option(
-        "durability",
-        STRING,
-        "memory",
-        "what a publish waits for: memory for nothing, os until it is written, fsync until synced",
-        example="fsync",
-        rule=Rule("memory, os or fsync", lambda value: value in DURABILITIES),
-        per_topic=True,
-    ),
-    Option(
-        "retention-time",
-        DURATION,
-        0,
-        "time for which messages are kept that every channel is done with; 0 for no such limit",
-        example=24 * HOUR,
-        rule=NOT_NEGATIVE,
-        per_topic=True,
-    ),
-    Option(
-        "retention-bytes",
-        INT,
-        0,
-        "bytes of messages to keep that every channel is done with; 0 for no such limit",
-        example=10 << 30,
-        rule=NOT_NEGATIVE,
-        per_topic=True,
-    ),
+    DURABILITY,
+    RETENTION_TIME,
+    RETENTION_BYTES,
     Option(
         "log-hold-max-bytes",
         INT,
@@ -283,14 +262,14 @@ STORAGE = (
 )
 
 MESSAGES = (
-    Option("msg-timeout", DURATION, MINUTE, "time to finish a message before it is requeued"),
+    MSG_TIMEOUT,
     Option(
         "max-msg-timeout",
         DURATION,
         15 * MINUTE,
         "longest such time a client may ask for, or reach by TOUCH",
     ),
-    Option("max-msg-size", INT, 1 << 20, "largest message, in bytes", rule=POSITIVE),
+    MAX_MSG_SIZE,
     Option(
         "max-req-timeout", DURATION, HOUR, "longest delay of a requeue or of a deferred publish"
     ),
@@ -338,6 +317,13 @@ CLIENTS = (
         rule=POSITIVE,
     ),
     Option("max-channel-consumers", INT, 0, "consumers a channel may have on this node; 0 for any"),
+    Option(
+        "max-topics",
+        INT,
+        0,
+        "topics this node may have; those it had at its start are always loaded; 0 for any",
+        rule=NOT_NEGATIVE,
+    ),
 )
 
 STATISTICS = (
@@ -410,6 +396,7 @@ NSQD = OptionTable(
         "Statistics": STATISTICS,
         "TLS and compression": ENCRYPTION,
     },
+    {"topic": TOPIC_KEYS, "channel": CHANNEL_KEYS},
 )
 
 
@@ -468,6 +455,7 @@ class NsqdOptions(Options):
     min_output_buffer_timeout: int
     output_buffer_timeout: int
     max_channel_consumers: int
+    max_topics: int
     statsd_address: str
     statsd_prefix: str
     statsd_interval: int
@@ -500,8 +488,8 @@ def resolve(settings: Settings) -> NsqdOptions:
     _check_percentiles(settings, options)
     obey_rules(settings, settings.values)
     _check_statsd(settings, options)
-    for section in settings.topics:
-        _check_topics(settings, section)
+    for section in settings.patterns:
+        _check_patterns(options, section)
     _warn(settings, options)
     return options.replace(
         max_input_bytes=_input_bytes(settings, options),
@@ -510,9 +498,31 @@ def resolve(settings: Settings) -> NsqdOptions:
 
 
 def policies(settings: Settings, options: NsqdOptions) -> Policies:
-    """What the options, and what was said of topics, come to for each topic."""
-    default = TopicPolicy(options.durability, options.retention_time, options.retention_bytes)
-    return Policies(default, [(each.pattern, each.values) for each in settings.topics])
+    """What the options, and what was said of topics and channels, come to for each of them."""
+    sections = settings.patterns
+    return Policies(
+        TopicPolicy(options.durability, options.retention_time, options.retention_bytes),
+        [(each.pattern, each.values) for each in sections if each.kind == "topic"],
+        [(each.pattern, each.values) for each in sections if each.kind == "channel"],
+    )
+
+
+def policy_rule(options: NsqdOptions, key: str) -> Rule | None:
+    """What a value has to be that is set for topics or channels by name: what its own rule says,
+    and what the daemon has room for."""
+    if key == "max_msg_size":
+        return _between(1, options.max_msg_size, "--max-msg-size")
+    if key == "min_msg_size":
+        return _between(0, options.max_msg_size, "--max-msg-size")
+    if key == "msg_timeout":
+        return _between(MILLISECOND, options.max_msg_timeout, "--max-msg-timeout")
+    return (TOPIC_KEYS.get(key) or CHANNEL_KEYS[key]).rule
+
+
+def _between(least: int, most: int, flag: str) -> Rule:
+    kind = NSQD.by_flag[flag[2:]].kind
+    text = f"[{kind.show(least)},{kind.show(most)}], as {flag} is {kind.show(most)}"
+    return Rule(text, lambda value: least <= value <= most)
 
 
 def derive(options: NsqdOptions, ports: Mapping[str, int]) -> NsqdOptions:
@@ -565,15 +575,18 @@ def _check_statsd(settings: Settings, options: NsqdOptions) -> None:
         raise refuse(settings, "--statsd-interval must be > 1s", "statsd_interval")
 
 
-def _check_topics(settings: Settings, section: TopicSection) -> None:
-    if not can_match(section.pattern):
-        problem = f"no topic is meant by {quote(section.pattern)}"
-        raise ConfigError(section.path, section.line, problem, PATTERN_ALLOWED)
+def _check_patterns(options: NsqdOptions, section: PatternSection) -> None:
+    of_topics = section.kind == "topic"
+    if not (can_match if of_topics else can_match_channels)(section.pattern):
+        problem = f"no {section.kind} is meant by {quote(section.pattern)}"
+        allowed = PATTERN_ALLOWED if of_topics else CHANNEL_PATTERN_ALLOWED
+        raise ConfigError(section.path, section.line, problem, allowed)
     for name, value in section.values.items():
-        option = settings.table.by_topic_key[name]
-        if option.rule and not option.rule.holds(value):
-            problem = f"{name}: invalid value {quote(option.show(value))}"
-            raise ConfigError(section.path, section.lines[name], problem, option.rule.text)
+        rule = policy_rule(options, name)
+        if rule and not rule.holds(value):
+            shown = NSQD.by_pattern[section.kind][name].show(value)
+            problem = f"{name}: invalid value {quote(shown)}"
+            raise ConfigError(section.path, section.lines[name], problem, rule.text)
 
 
 def _warn(settings: Settings, options: NsqdOptions) -> None:

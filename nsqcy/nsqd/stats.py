@@ -45,6 +45,7 @@ class Head(NamedTuple):
     health: str
     started: int
     now: int
+    draining: bool = False
 
 
 class Form(Protocol):
@@ -213,6 +214,8 @@ class JsonForm:
             "health": head.health,
             "start_time": head.started // 1_000_000_000,
         }
+        if head.draining:
+            start["draining"] = True
         # Typed clients tell null from []: no topic of that name is null, no topic at all is [].
         parts = [json_bytes(start)[:-1], b',"topics":']
         parts += [b"null"] if topics is None else [b"[", b",".join(topics), b"]"]
@@ -324,6 +327,8 @@ class TextForm:
             "",
             f"Health: {head.health}",
         ]
+        if head.draining:
+            lines += ["Draining: publishes are refused"]
         if memory is not None:
             lines += ["", "Memory:"]
             lines += [f"   {key:<25}\t{memory[key]}" for key in MEMORY_KEYS]

@@ -15,7 +15,7 @@ from nsqcy._client import Message
 from nsqcy.client.aio import Producer
 from nsqcy.config import Settings
 from nsqcy.names import is_valid_name
-from nsqcy.options import INT, STRING, STRINGS, Option, Options, OptionTable
+from nsqcy.options import BOOL, INT, STRING, STRINGS, Option, Options, OptionTable
 from nsqcy.tools import common
 from nsqcy.tools.client_options import (
     CONSUMER_OPT,
@@ -47,6 +47,12 @@ DESTINATION = (
     Option("destination-topic", STRING, "", "the topic to publish to; by default the same"),
     Option("destination-nsqd-tcp-address", STRINGS, (), "host:port of an nsqd to publish to"),
     Option("mode", STRING, HOSTPOOL, f"how a destination is chosen: {', '.join(ONE_OF_THEM)}"),
+    Option(
+        "headers",
+        BOOL,
+        False,
+        "pass on the headers of messages; both sides must be nsqcy",
+    ),
     Option("status-every", INT, 250, "publishes after which their times are told; 0 for never"),
     PRODUCER_OPT,
 )
@@ -80,6 +86,7 @@ class NsqOptions(Options):
     destination_topic: str
     destination_nsqd_tcp_address: tuple[str, ...]
     mode: str
+    headers: bool
     status_every: int
     producer_opt: tuple[str, ...]
     require_json_field: str
@@ -120,7 +127,11 @@ async def run(options: NsqOptions) -> None:
     """Publish messages until it is told to stop."""
     agent = common.user_agent(NAME)
     keywords = consumer_keywords(options.consumer_opt)
-    keywords |= {"max_in_flight": options.max_in_flight, "user_agent": agent}
+    keywords |= {
+        "max_in_flight": options.max_in_flight,
+        "user_agent": agent,
+        "headers": options.headers,
+    }
     async with Consuming(options) as consuming:
         pump = Pump(options, consuming, agent)
         try:
@@ -139,6 +150,7 @@ class Pump:
     def __init__(self, options: NsqOptions, consuming: Consuming, agent: str) -> None:
         addresses = options.destination_nsqd_tcp_address
         keywords = producer_keywords(options.producer_opt) | {"user_agent": agent} | AT_ONCE
+        keywords["headers"] = options.headers
         self._filter = JsonFilter(
             options.require_json_field, options.require_json_value, options.whitelist_json_field
         )
@@ -164,7 +176,9 @@ class Pump:
         message.enable_async()
         started = time.monotonic()
         (destination,) = self._chooser.choose(started)
-        answer = self._producers[destination].publish_nowait(topic, body)
+        answer = self._producers[destination].publish_nowait(
+            topic, body, headers=message.headers or None
+        )
         answer.add_done_callback(partial(self._answered, message, destination, started))
         return None
 

@@ -94,7 +94,10 @@ class Body:
 
 
 class Head:
-    """Event: request line and headers.  Immutable: equal heads share one object."""
+    """Event: request line and headers.  Immutable: equal heads share one object.
+
+    nsq_headers: those that begin with X-Nsq-, without that and in lower case, with their values
+    """
 
     __slots__ = (
         "chunked",
@@ -103,6 +106,7 @@ class Head:
         "length",
         "method",
         "minor",
+        "nsq_headers",
         "params",
         "path",
         "query",
@@ -119,6 +123,7 @@ class Head:
         length: int = 0,
         chunked: bool = False,
         expects_continue: bool = False,
+        nsq_headers: tuple[tuple[bytes, bytes], ...] = (),
     ) -> None:
         self.method = method
         self.target = target
@@ -127,6 +132,7 @@ class Head:
         self.length = length
         self.chunked = chunked
         self.expects_continue = expects_continue
+        self.nsq_headers = nsq_headers
         path, _, self.query = target.partition("?")
         if path[:1] != "/":
             path = _ORIGIN.sub("", path, count=1)
@@ -201,6 +207,7 @@ class _HeadParser:
         self._method = ""
         self._target = b""
         self._headers: dict[bytes, bytes] = {}
+        self._nsq_headers: list[tuple[bytes, bytes]] = []
         self._hosts = 0
         self._keep_alive = False
 
@@ -239,6 +246,8 @@ class _HeadParser:
             if name == b"host":
                 self._hosts += 1
             self._headers[name] = value.rstrip(b" \t")
+        elif name.startswith(_NSQ):
+            self._nsq_headers.append((name[len(_NSQ) :], value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None
@@ -269,9 +278,11 @@ class _HeadParser:
             length=length,
             chunked=coding is not None,
             expects_continue=bool(expect and minor and (length or coding)),
+            nsq_headers=tuple(self._nsq_headers),
         )
 
 
+_NSQ = b"x-nsq-"
 _OUR_HEADERS = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect"))
 
 

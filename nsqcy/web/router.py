@@ -123,7 +123,10 @@ def valid_topic(params: dict[str, str], code: str) -> str:
 
 
 def topic_and_channel(request: Request) -> tuple[str, str]:
-    params = whole(request)
+    return names_of_channel(whole(request))
+
+
+def names_of_channel(params: dict[str, str]) -> tuple[str, str]:
     topic = valid_topic(params, "INVALID_ARG_TOPIC")
     channel = required(params, "channel")
     if not names.is_valid_name(channel):

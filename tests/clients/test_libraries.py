@@ -43,6 +43,18 @@ def test_publish_batches(library: str, shared: Nsqd, topic: str, publish: Publis
 
 
 @every_library
+def test_headers_are_for_those_who_ask(
+    library: str, shared: Nsqd, topic: str, consume: Consume
+) -> None:
+    publisher = shared.connect()
+    publisher.negotiate(headers=True)
+    for body in bodies(5):
+        publisher.pub(topic, b"\0\5\1a\0\1v" + body)
+    consumer = consume(library, shared, topic, "c")
+    assert [message.body for message in consumer.messages(5)] == bodies(5)
+
+
+@every_library
 def test_publish_deferred(library: str, shared: Nsqd, topic: str, publish: Publish) -> None:
     conn = shared.connect().sub(topic, "c", rdy=10)
     producer = publish(library, shared, topic, defer=700)

@@ -64,7 +64,29 @@ commands = st.one_of(
     sized_bodies.map(lambda body: b"AUTH\n" + body),
     st.sampled_from([b"CLS\n", b"NOP\n", b"\n", b"\r\n", b"  V2", b"GET / HTTP/1.1\r\n\r\n"]),
 )
+# Of a client that has negotiated headers: what stands before its bodies is one header, or anything.
+one_header = st.builds(
+    lambda name, value: bytes([len(name)]) + name + len(value).to_bytes(2, "big") + value,
+    st.sampled_from([b"a", b"trace-id", b"", b"Up"]),
+    st.binary(max_size=30),
+)
+headered_bodies = st.builds(
+    lambda headers, body: sized(len(headers).to_bytes(2, "big") + headers + body),
+    st.lists(one_header, max_size=3).map(b"".join) | st.binary(max_size=40),
+    bodies,
+)
+headered_commands = st.one_of(
+    headered_bodies.map(lambda body: b"PUB a\n" + body),
+    headered_bodies.map(lambda body: b"DPUB a 10\n" + body),
+    st.lists(headered_bodies | sized_bodies, min_size=1, max_size=4).map(
+        lambda parts: b"MPUB a\n" + sized(len(parts).to_bytes(4, "big") + b"".join(parts))
+    ),
+    st.just(b"SUB a c\nRDY 9\n"),
+    commands,
+)
+WITH_HEADERS = MAGIC + b"IDENTIFY\n" + sized(b'{"feature_negotiation":true,"headers":true}')
 conversations = st.one_of(
+    st.lists(headered_commands, max_size=12).map(lambda parts: WITH_HEADERS + b"".join(parts)),
     st.lists(commands, max_size=12).map(lambda parts: MAGIC + b"".join(parts)),
     st.builds(
         lambda parts, seed: MAGIC + mutated(b"".join(parts), random.Random(seed)),

@@ -40,8 +40,8 @@ TESTED = [page for page in PAGES if blocks(page)]
 
 
 def command(block: Block, daemon: Nsqd) -> list[str]:
-    text = block.text.replace(":4150", f":{daemon.tcp_port}")
-    text = text.replace(":4151", f":{daemon.http_port}")
+    ports = {":4150": f":{daemon.tcp_port}", ":4151": f":{daemon.http_port}"}
+    text = re.sub(r":415[01]\b", lambda found: ports[found[0]], block.text)
     if block.language == "python":
         return [sys.executable, "-u", "-c", text]
     return ["bash", "-euo", "pipefail", "-c", text]

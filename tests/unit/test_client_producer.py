@@ -411,6 +411,28 @@ def test_what_one_cannot_do_another_can(code: str) -> None:
     assert pool.bodies(1) == [b"m"]
 
 
+def test_one_that_refuses_what_others_take_is_left_alone_for_longer_each_time() -> None:
+    def script(peer: Peer, line: str, body: bytes) -> bool:
+        draining = [each.peer for each in pool.net.wires if each.connection.address == A]
+        if line.startswith("PUB") and peer in draining:
+            peer.error("E_PUB_FAILED PUB failed draining")
+            return True
+        return False
+
+    pool = Pool(["a", "b"], script=script, reconnect_interval=1)
+    pool.accept()
+    pool.run()
+    told = []
+    for _ in range(1000):
+        told.append(pool.publish())
+        for _ in range(3):
+            pool.run()
+        pool.net.tick(0.1)
+        pool.accept()
+    assert [each.end for each in told] == [None] * 1000
+    assert 3 <= sum(wire.connection.address == A for wire in pool.net.wires) <= 12
+
+
 def test_what_all_would_refuse_is_tried_once() -> None:
     def script(peer: Peer, line: str, body: bytes) -> bool:
         if line.startswith("PUB"):

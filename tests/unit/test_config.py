@@ -27,7 +27,7 @@ from nsqcy.errors import (
 from nsqcy.nsqd import options
 from nsqcy.nsqd.options import NSQD, NsqdOptions, resolve
 from nsqcy.nsqlookupd.options import NSQLOOKUPD
-from nsqcy.policies import Policies, TopicPolicy
+from nsqcy.policies import ChannelPolicy, Policies, TopicPolicy
 
 Write = Callable[[str], str]
 
@@ -425,9 +425,9 @@ def test_our_own_options(write: Write) -> None:
         ("tls_min_version = ssl3.0", "ssl3.0", "tls1.0, tls1.1, tls1.2, tls1.3"),
         ("e2e_processing_latency_percentile = 1, x", "Could not parse: x", "numbers"),
         ('lookupd_tcp_address = ["a:1"]', "an array is TOML", "texts separated by commas"),
-        ("[channel events/*]", "unknown section [channel events/*]", "[nsqd] or [topic PATTERN]"),
-        ("[topic]", "unknown section [topic]", "[nsqd] or [topic PATTERN]"),
-        ("[topics x]", "unknown section [topics x]", "[nsqd] or [topic PATTERN]"),
+        ("[channel]", "unknown section [channel]", "[topic PATTERN] or [channel TOPICPATTERN/"),
+        ("[topic]", "unknown section [topic]", "[nsqd], [topic PATTERN] or [channel "),
+        ("[topics x]", "unknown section [topics x]", "[nsqd], [topic PATTERN] or [channel "),
         ("[nsqlookupd]", "unknown section [nsqlookupd]", "[nsqd]"),
         ("[nsqd", "not a section header: [nsqd", "[nsqd]"),
         ("[nsqd]", "section [nsqd] is already at line 3", "one section"),
@@ -453,7 +453,7 @@ def test_two_names_of_one_option_are_a_duplicate(write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    "first", ["[nsqlookupd]", "[nsqadmin]", "[ nsqlookupd ]", "[topic ]", "[channel a/b]"]
+    "first", ["[nsqlookupd]", "[nsqadmin]", "[ nsqlookupd ]", "[topic ]", "[channel  ]"]
 )
 def test_a_section_of_ours_makes_a_file_ini(write: Write, first: str) -> None:
     error = refusal(write(f"# x\n\n{first}\n"))
@@ -509,7 +509,29 @@ def test_toml_has_no_sections_of_topics(write: Write) -> None:
     ]
 
 
+def test_sections_of_channels(write: Write) -> None:
+    found = policies(
+        ini(
+            write,
+            "[channel orders*/*]",
+            "max_attempts = 5",
+            "dead_letter_topic = dead",
+            "[topic orders.eu]",
+            "msg_timeout = 2m",
+            "[channel  *.eu/billing ]",
+            "max_attempts = 0x9",
+            "prune_messages = true",
+        )
+    )
+    assert found.channel("clicks", "billing") == ChannelPolicy()
+    assert found.channel("orders", "mail").max_attempts == 5
+    assert found.channel("orders.eu", "billing") == ChannelPolicy(
+        msg_timeout=120 * 10**9, max_attempts=9, dead_letter_topic="dead", prune_messages=True
+    )
+
+
 NAMES_OF_TOPICS = "a topic's name"
+NAMES_OF_CHANNELS = "TOPIC/CHANNEL, names"
 
 
 @pytest.mark.parametrize(
@@ -520,8 +542,8 @@ NAMES_OF_TOPICS = "a topic's name"
         ("[topic x]", "retention_time = -5s", 5, 'invalid value "-5s"', ">= 0"),
         ("[topic x]", "retention_bytes = -1", 5, 'invalid value "-1"', ">= 0"),
         ("[topic x]", "retention_bytes = 1GB", 5, "parse error", "an integer such as"),
-        ("[topic x]", "durabilty = os", 5, "did you mean durability?", "durability, retention"),
-        ("[topic x]", "mem_queue_size = 5", 5, 'unknown key "mem_queue_size"', "durability,"),
+        ("[topic x]", "durabilty = os", 5, "did you mean durability?", "durability, max_bytes,"),
+        ("[topic x]", "max_rdy_count = 5", 5, 'unknown key "max_rdy_count"', "durability,"),
         ("[topic x]", "durability", 5, "not a setting", "key = value"),
         ("[topic x]", "durability = os\ndurability = os", 6, "at line 5", "each option once"),
         ("[topic x]", "[topic  x ]", 5, "section [topic x] is already at line 4", "one section"),
@@ -529,8 +551,28 @@ NAMES_OF_TOPICS = "a topic's name"
         ("[topic x[]", "", 4, 'no topic is meant by "x["', NAMES_OF_TOPICS),
         ("[topic x[]]", "", 4, 'no topic is meant by "x[]"', NAMES_OF_TOPICS),
         ("[topic x[z-a]]", "", 4, 'no topic is meant by "x[z-a]"', NAMES_OF_TOPICS),
-        ("[topic x#ephemeral]", "", 4, "no topic is meant by", NAMES_OF_TOPICS),
+        ("[topic x#short-lived]", "", 4, "no topic is meant by", NAMES_OF_TOPICS),
         ("[topic " + 65 * "x" + "]", "", 4, "no topic is meant by", NAMES_OF_TOPICS),
+        ("[topic x]", "max_msg_size = 0", 5, 'invalid value "0"', "[1,1048576], as --max-msg-size"),
+        ("[topic x]", "max_msg_size = 2097152", 5, 'value "2097152"', "[1,1048576], as --max-msg"),
+        ("[topic x]", "min_msg_size = -1", 5, 'invalid value "-1"', "[0,1048576], as --max-msg"),
+        ("[topic x]", "msg_timeout = 16m", 5, 'value "16m"', "[1ms,15m], as --max-msg-timeout is"),
+        ("[topic x]", "mem_queue_size = -1", 5, 'invalid value "-1"', ">= 0"),
+        ("[topic x]", "ttl = -1s", 5, 'invalid value "-1s"', ">= 0"),
+        ("[topic x]", "max_bytes = -1", 5, 'invalid value "-1"', ">= 0"),
+        ("[topic x]", "max_depth = 1.5", 5, "parse error", "an integer such as"),
+        ("[topic x]", "on_full = drop", 5, 'value "drop"', "reject, drop-oldest or drop-newest"),
+        ("[topic x]", "prune_after = 1ms", 5, 'invalid value "1ms"', "0 or >= 1s"),
+        ("[topic x]", "prune_messages = yes", 5, 'invalid value "yes"', "true or false"),
+        ("[topic x]", "max_attempts = 5", 5, 'unknown key "max_attempts"', "durability, max_b"),
+        ("[channel x]", "", 4, 'no channel is meant by "x"', NAMES_OF_CHANNELS),
+        ("[channel x/]", "", 4, 'no channel is meant by "x/"', NAMES_OF_CHANNELS),
+        ("[channel x/y]", "rate = -1", 5, 'invalid value "-1"', "0 or [0.001,1000000000]"),
+        ("[channel x/y]", "max_attempts = 65536", 5, 'value "65536"', "[0,65535]"),
+        ("[channel x/y]", "dead_letter_topic = a b", 5, 'value "a b"', "the name of a topic"),
+        ("[channel x/y]", "dead_letter_topic = a#ephemeral", 5, "invalid", "not ephemeral"),
+        ("[channel x/y]", "durability = os", 5, 'unknown key "durability"', "dead_letter_topic,"),
+        ("[channel x/y]", "max_atempts = 5", 5, "did you mean max_attempts?", "dead_letter_topic"),
     ],
 )
 def test_errors_in_a_section_of_topics(
@@ -578,7 +620,15 @@ TOML_VALUES = st.one_of(
 TOML_LINES = st.builds("{} = {}".format, st.sampled_from(sorted(NSQD.by_toml_key)), TOML_VALUES)
 
 
-def read_or_refuse(directory: Path, data: bytes) -> None:
+PATTERN_LINES = st.builds(
+    "{} = {}".format,
+    st.sampled_from(sorted(NSQD.by_pattern["topic"] | NSQD.by_pattern["channel"])) | KEYS,
+    st.sampled_from(["os", "5", "-1", "5s", "1h", "true", "reject", "dead", "99999999999999999999"])
+    | st.text(max_size=12),
+)
+
+
+def read_or_refuse(directory: Path, data: bytes) -> config.FileSettings | None:
     path = directory / "any"
     path.write_bytes(data)
     try:
@@ -586,12 +636,13 @@ def read_or_refuse(directory: Path, data: bytes) -> None:
     except ConfigError as error:
         assert error.file == str(path)
         assert str(path) in str(error)
-        return
+        return None
     assert file.values.keys() <= NSQD.by_name.keys()
     try:
         resolve(config.Settings(NSQD, {}, file))
     except StartError:
-        pass
+        return None
+    return file
 
 
 @pytest.fixture(scope="module")
@@ -608,6 +659,20 @@ def test_any_bytes_are_a_file_or_an_error(scratch: Path, data: bytes) -> None:
 def test_any_ini_is_read_or_an_error(scratch: Path, lines: list[str]) -> None:
     text = "\n".join(["[nsqd]", *lines])
     read_or_refuse(scratch, text.encode("utf-8", "surrogatepass"))
+
+
+@given(
+    header=st.sampled_from(["topic a*", "channel a/b", "topic x#ephemeral", "channel */*"])
+    | st.builds("{} {}".format, st.sampled_from(["topic", "channel"]), st.text(max_size=9)),
+    lines=st.lists(PATTERN_LINES, max_size=6),
+)
+def test_any_section_of_names_is_read_or_an_error(
+    scratch: Path, header: str, lines: list[str]
+) -> None:
+    text = "\n".join(["[nsqd]", f"[{header}]", *lines])
+    file = read_or_refuse(scratch, text.encode("utf-8", "surrogatepass"))
+    for section in file.patterns if file is not None else ():
+        assert section.values.keys() <= NSQD.by_pattern[section.kind].keys()
 
 
 @given(lines=st.lists(TOML_LINES, max_size=3))

@@ -152,8 +152,10 @@ class CoreMachine(RuleBasedStateMachine):
             "dropped": {
                 "damaged": channel.missing_count,
                 "emptied": channel.lost_count,
+                "full": 0,
                 "overflow": channel.dropped_count,
             },
+            "expired": 0,
             "sampled": 0,
         }
 

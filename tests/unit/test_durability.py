@@ -413,6 +413,25 @@ def test_a_failure_refuses_and_heals(make: Make, durability: str, call: str) -> 
 
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_what_follows_a_lost_word_of_the_journal_is_refused(make: Make, durability: str) -> None:
+    """A start would find it, and the channel that had been deleted before it."""
+    core = make(durability)
+    topic = core.create("t")
+    topic.channel("c")
+    topic.channel("d")
+    assert core.client().publish("t", b"before") == OK
+    core.io.fault("pwrite", 1, errno.EIO)
+    topic.delete_channel("d")
+    kind, text = core.client().publish("t", b"refused")
+    assert kind == ERROR and b"journal: input/output error" in text
+    assert core.client().publish("t", b"after") == OK
+    assert core.shard.health == "OK"
+    again = killed(make, core, durability)
+    assert list(again.topic("t").channels) == ["c"]
+    assert bodies(again) == bodies(core) == [b"before", b"after"]
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
 def test_a_full_disk_refuses_and_heals(make: Make, durability: str) -> None:
     """Whatever is called: journals, segments and their ends fail as well. Consuming goes on."""
     core = make(durability, log_options={"max_bytes_per_file": 300})

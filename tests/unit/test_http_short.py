@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from header_client import HeaderClient
 from http_client import CHUNKED, request
 from web_core import MAX_MSG_SIZE, Client, Web
 
@@ -58,6 +59,33 @@ def test_a_publish_takes_it_whatever_its_length(web: Web) -> None:
     assert general(client) == b""
     assert bodies(web) == [*sent, b"lower"]
     assert web.log.lines == []
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_headers_of_messages(make: Callable[..., Web], short: bool) -> None:
+    web = make(short=short)
+    web.core.create("t").channel("all")
+    client = web.client()
+    sent = [pub(b"a", X_Nsq_Key="v1"), pub(b"b"), pub(b"c", x_nsq_key="v2", X_NSQ_Other="")]
+    for data in sent:
+        assert client.ask(data) == OK
+    assert general(client) == (b"" if short else b"".join(sent))
+    encoded = [b"\3key\0\2v1", b"", b"\3key\0\2v2\5other\0\0"]
+    reader = HeaderClient(web.core)
+    reader.subscribe("t", "all", ready=9)
+    web.core.settle()
+    assert [message.body for message in reader.messages()] == [
+        bytes([0, len(headers)]) + headers + body
+        for headers, body in zip(encoded, (b"a", b"b", b"c"), strict=True)
+    ]
+
+
+def test_headers_that_cannot_be_are_refused(web: Web) -> None:
+    client = web.client()
+    for _ in range(2):  # it is not taken for a head that is known
+        answer = client.ask(pub(b"a", X_Nsq_Key="v1", X_Nsq_KEY="v2"))
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b'{"message":"INVALID_HEADERS (header \\"key\\" twice)"}' in answer
 
 
 def test_many_at_once_and_the_rest_goes_the_general_way(web: Web) -> None:

@@ -1,0 +1,27 @@
+# Headers of a message: names and values that travel beside its body.
+#
+#   headers    (u8 name length, name, u16 value length, value)*      integers are big-endian
+#   name       1 to 255 of a-z, 0-9 and -; each once
+#   value      any bytes; as text they are UTF-8. Of "ttl": milliseconds, a decimal number
+#
+#   a body of who has negotiated headers      u16 length of the headers | headers | body
+#
+# A record keeps them in this form (RECORD_EXT_HEADERS), so they are copied and not translated.
+
+from libc.stdint cimport int64_t, uint8_t
+
+
+cdef enum:
+    HEADERS_MOST = 4096         # bytes of all of a message
+    HEADERS_COUNT = 32
+    HEADERS_SIZE = 2            # bytes of the length before them
+    HEADERS_ROOM = 4098         # bytes that may come on top of a body
+
+# Whether n bytes are headers.
+cdef bint headers_are_valid(const uint8_t *at, size_t n) noexcept nogil
+
+# The time to live that valid headers give, in ms; 0: they give none.
+cdef int64_t headers_ttl(const uint8_t *at, size_t n) noexcept nogil
+
+# Why they are not, for people.
+cdef str headers_fault(const uint8_t *at, size_t n)

@@ -1,0 +1,441 @@
+"""Policies of topics and channels: set in a file and over HTTP, shown, kept, and what they do."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Starter
+from daemon import Nsqd
+from fake_lookupd import FakeLookupd
+from talk import batch
+from web import Answer, eventually
+
+pytestmark = pytest.mark.ours
+
+
+def put(daemon: Nsqd, topic: str, channel: str = "", /, **values: Any) -> Answer:
+    names = {"topic": topic} | ({"channel": channel} if channel else {})
+    path = "/channel/config" if channel else "/topic/config"
+    return daemon.web.put(path, json.dumps(values).encode(), **names)
+
+
+def config(answer: Answer) -> dict[str, tuple[Any, str]]:
+    """Each key's value, and who has said so."""
+    assert answer.status == 200, answer
+    return {key: (each["value"], each["from"]) for key, each in answer.json()["config"].items()}
+
+
+def shown(daemon: Nsqd, topic: str, channel: str = "") -> dict[str, tuple[Any, str]]:
+    if channel:
+        return config(daemon.web.get("/channel/config", topic=topic, channel=channel))
+    return config(daemon.web.get("/topic/config", topic=topic))
+
+
+def refusal(answer: Answer) -> tuple[int, str]:
+    return answer.status, answer.json()["message"]
+
+
+def kill_all(daemon: Nsqd) -> None:
+    os.killpg(daemon.process.pid, signal.SIGKILL)
+    daemon.wait()
+    daemon.hang_up()
+    daemon.start()
+
+
+def written(path: Path, text: str) -> Path:
+    file = path / "nsqd.ini"
+    file.write_text("[nsqd]\n" + text)
+    return file
+
+
+# --- set and shown ----------------------------------------------------------------------------
+
+
+def test_what_holds_when_nothing_is_said(shared: Nsqd, topic: str) -> None:
+    of_topic = shown(shared, topic)
+    assert {source for _, source in of_topic.values()} == {"default"}
+    assert {key: value for key, (value, _) in of_topic.items()} == {
+        "durability": "memory",
+        "retention_time": "0s",
+        "retention_bytes": 0,
+        "mem_queue_size": 10000,
+        "min_msg_size": 0,
+        "max_msg_size": 1048576,
+        "msg_timeout": "1m",
+        "ttl": "0s",
+        "max_bytes": 0,
+        "max_depth": 0,
+        "on_full": "reject",
+        "prune_after": "0s",
+        "prune_messages": False,
+    }
+    assert {key: value for key, (value, _) in shown(shared, topic, "c").items()} == {
+        "mem_queue_size": 10000,
+        "msg_timeout": "1m",
+        "max_attempts": 0,
+        "dead_letter_topic": "",
+        "rate": 0,
+        "max_depth": 0,
+        "on_full": "reject",
+        "prune_after": "0s",
+        "prune_messages": False,
+    }
+    assert shared.web.topic(topic) is None, "to ask does not create"
+
+
+def test_what_was_set_is_shown_and_taken_back(shared: Nsqd, topic: str) -> None:
+    answer = put(shared, topic, ttl="90s", max_depth=7, msg_timeout="2s")
+    assert config(answer) == shown(shared, topic)
+    found = shown(shared, topic)
+    assert found["ttl"] == ("1m30s", "http") and found["max_depth"] == (7, "http")
+    assert shown(shared, topic, "c")["msg_timeout"] == ("2s", "topic")
+    put(shared, topic, "c", msg_timeout="3s", max_attempts=5)
+    assert shown(shared, topic, "c")["msg_timeout"] == ("3s", "http")
+    assert config(put(shared, topic, ttl=None, on_full="drop-oldest"))["ttl"] == ("0s", "default")
+    assert shown(shared, topic)["max_depth"] == (7, "http")
+    answer = shared.web.request("DELETE", "/topic/config", topic=topic)
+    assert {source for _, source in config(answer).values()} == {"default"}
+    assert shown(shared, topic, "c")["max_attempts"] == (5, "http"), "it is the channel's own"
+    answer = shared.web.request("DELETE", "/channel/config", topic=topic, channel="c")
+    assert {source for _, source in config(answer).values()} == {"default"}
+
+
+def test_only_what_is_unusual_is_in_stats(shared: Nsqd, topic: str) -> None:
+    shared.web.create(topic, "c")
+    stats = shared.web.stats(topic=topic)["topics"][0]
+    assert "policy" not in stats and "policy" not in stats["channels"][0]
+    text = shared.web.get("/stats", topic=topic).body
+    put(shared, topic, ttl="1h", max_depth=0)
+    put(shared, topic, "c", rate=500)
+    stats = shared.web.stats(topic=topic)["topics"][0]
+    assert stats["policy"] == {"ttl": "1h"}
+    assert stats["channels"][0]["policy"] == {"rate": 500}
+    lines = [each.split(b"depth:")[0] for each in text.splitlines()[-4:]]
+    again = shared.web.get("/stats", topic=topic).body
+    assert lines == [each.split(b"depth:")[0] for each in again.splitlines()[-4:]]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"[]", "[] is no object (allowed: an object of keys and values)"),
+        (b"null", "null is no object"),
+        (b"\xff", "not JSON"),
+        (b"[" * 100_00, "nested too deeply"),
+        (b'{"ttl": NaN}', "not JSON"),
+        (b'{"ttl": "1s", "ttl": "2s"}', '"ttl" is set twice (allowed: each key once)'),
+        (b'{"tl": "1s"}', 'unknown key "tl", did you mean ttl? (allowed: durability, max_bytes,'),
+        (b'{"tl": null}', 'unknown key "tl"'),
+        (b'{"rate": 5}', 'unknown key "rate"'),
+        (b'{"ttl": 5}', "ttl: invalid value 5: invalid value type (allowed: a text: a number with"),
+        (b'{"ttl": "5"}', 'ttl: invalid value "5": missing unit (allowed: a text: a number with'),
+        (b'{"ttl": "-5s"}', 'ttl: invalid value "-5s" (allowed: >= 0)'),
+        (b'{"max_depth": "5"}', 'max_depth: invalid value "5": invalid value type (allowed: a who'),
+        (b'{"max_depth": 5.0}', "max_depth: invalid value 5.0: invalid value type"),
+        (b'{"max_depth": true}', "max_depth: invalid value true: invalid value type"),
+        (b'{"max_depth": 9223372036854775808}', "value out of range"),
+        (b'{"on_full": "drop"}', 'invalid value "drop" (allowed: reject, drop-oldest or drop-new'),
+        (b'{"durability": null, "max_msg_size": 2097152}', "(allowed: [1,1048576], as --max-msg-"),
+        (b'{"msg_timeout": "1h"}', "(allowed: [1ms,15m], as --max-msg-timeout is 15m)"),
+        (b'{"prune_messages": 1}', "invalid value type (allowed: true or false)"),
+    ],
+)
+def test_bad_values_are_refused_with_what_is_allowed(
+    shared: Nsqd, topic: str, body: bytes, said: str
+) -> None:
+    status, message = refusal(shared.web.put("/topic/config", body, topic=topic))
+    assert status == 400 and message.startswith("INVALID_CONFIG ") and said in message, message
+    assert {source for _, source in shown(shared, topic).values()} == {"default"}
+
+
+def test_bad_requests(shared: Nsqd, topic: str) -> None:
+    web = shared.web
+    assert refusal(web.get("/topic/config")) == (400, "MISSING_ARG_TOPIC")
+    assert refusal(web.get("/topic/config", topic="a*")) == (400, "INVALID_TOPIC")
+    assert refusal(web.put("/topic/config", b"{}", topic="a*")) == (400, "INVALID_TOPIC")
+    assert refusal(web.get("/channel/config", topic=topic)) == (400, "MISSING_ARG_CHANNEL")
+    assert refusal(web.get("/channel/config", topic=topic, channel="*")) == (
+        400,
+        "INVALID_ARG_CHANNEL",
+    )
+    assert refusal(web.put("/topic/config", b" " * 70_000, topic=topic)) == (413, "BODY_TOO_BIG")
+    own = put(shared, topic, "c", dead_letter_topic=topic)
+    assert refusal(own)[1].endswith("(allowed: another topic)")
+
+
+def test_a_file_says_it_by_pattern_and_http_beats_it(nsqd: Starter) -> None:
+    text = """
+        msg_timeout = 5s
+        [topic logs.*]
+        ttl = 1h
+        max_depth = 5
+        [topic *.eu]
+        ttl = 2h
+        [channel logs.*/c]
+        rate = 7
+    """
+    daemon = nsqd(config=written(nsqd.path, text))
+    found = shown(daemon, "logs.eu")
+    assert found["ttl"] == ("2h", "[topic *.eu]")
+    assert found["max_depth"] == (5, "[topic logs.*]")
+    assert found["msg_timeout"] == ("5s", "default")
+    assert shown(daemon, "logs.us", "c")["rate"] == (7, "[channel logs.*/c]")
+    assert shown(daemon, "other", "c")["rate"] == (0, "default")
+    assert config(put(daemon, "logs.eu", ttl="3h"))["ttl"] == ("3h", "http")
+    assert config(put(daemon, "logs.eu", ttl=None))["ttl"] == ("2h", "[topic *.eu]")
+    daemon.web.create("logs.eu", "c")
+    stats = daemon.web.topic("logs.eu")
+    assert stats is not None and stats["policy"] == {"ttl": "2h", "max_depth": 5}
+    assert stats["channels"][0]["policy"] == {"rate": 7}
+
+
+# --- kept -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
+def test_what_was_set_outlives_nsqd(nsqd: Starter, killed: bool) -> None:
+    daemon = nsqd()
+    for n in range(6):
+        put(daemon, f"t{n}", max_depth=n + 1)
+        put(daemon, f"t{n}", "c", rate=n + 1)
+    daemon.web.create("t5", "c")
+    daemon.web.do("pause", "t5")  # so that its name is on the disk
+    put(daemon, "t0", max_depth=None)
+    if killed:
+        kill_all(daemon)
+    else:
+        daemon.restart()
+    for n in range(1, 6):
+        assert shown(daemon, f"t{n}")["max_depth"] == (n + 1, "http")
+        assert shown(daemon, f"t{n}", "c")["rate"] == (n + 1, "http")
+    assert shown(daemon, "t0")["max_depth"] == (0, "default")
+    stats = daemon.web.topic("t5")
+    assert stats is not None and stats["policy"] == {"max_depth": 6}
+    assert stats["channels"][0]["policy"] == {"rate": 6}
+
+
+def test_a_worker_that_is_started_again_knows_it(nsqd: Starter) -> None:
+    daemon = nsqd()
+    for n in range(6):
+        daemon.web.create(f"t{n}", "c")
+        put(daemon, f"t{n}", max_msg_size=10)
+    daemon.kill_worker(0)
+
+    def refused() -> bool:
+        answers = [daemon.web.post("/pub", b"x" * 11, topic=f"t{n}") for n in range(6)]
+        return [each.status for each in answers] == [413] * 6
+
+    eventually(refused)
+
+
+def test_who_deletes_a_topic_deletes_what_was_set_for_it(nsqd: Starter) -> None:
+    daemon = nsqd()
+    for topic in ("a", "ab"):
+        daemon.web.create(topic, "c", "d")
+        put(daemon, topic, max_depth=5)
+        put(daemon, topic, "c", rate=5)
+        put(daemon, topic, "d", rate=5)
+    daemon.web.do("delete", "a", "c")
+    assert shown(daemon, "a", "c")["rate"] == (0, "default")
+    assert shown(daemon, "a", "d")["rate"] == (5, "http")
+    daemon.web.do("delete", "a")
+    daemon.restart()
+    assert shown(daemon, "a")["max_depth"] == (0, "default")
+    assert shown(daemon, "a", "d")["rate"] == (0, "default")
+    assert shown(daemon, "ab")["max_depth"] == (5, "http")
+    assert shown(daemon, "ab", "c")["rate"] == (5, "http")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b'{"version": 1}', b'{"version": 1, "set": {"a b": {}}}', b"\xff" * 99],
+)
+def test_a_damaged_file_is_set_aside_and_named(nsqd: Starter, content: bytes) -> None:
+    if nsqd.workers > 1:
+        pytest.skip("the master reads it before there are workers")
+    daemon = nsqd.prepare()
+    file = daemon.data / "policies.json"
+    file.with_name("policies.json.damaged").write_bytes(b"older")
+    file.write_bytes(content)
+    daemon.start()
+    aside = daemon.data / "policies.json.damaged-2"
+    assert aside.read_bytes() == content
+    assert f"ERROR: {file} is damaged" in daemon.log_text()
+    assert f"it was set aside as {aside}" in daemon.log_text()
+    put(daemon, "t", ttl="1s")
+    daemon.restart()
+    assert shown(daemon, "t")["ttl"] == ("1s", "http")
+    assert aside.read_bytes() == content
+
+
+def test_what_is_no_longer_allowed_stays_in_the_file(nsqd: Starter) -> None:
+    daemon = nsqd()
+    put(daemon, "t", msg_timeout="10m", ttl="1h")
+    daemon.restart(max_msg_timeout="5m")
+    assert "policies.json: t: msg_timeout: invalid value" in daemon.log_text()
+    assert shown(daemon, "t")["msg_timeout"] == ("1m", "default")
+    assert shown(daemon, "t")["ttl"] == ("1h", "http")
+    put(daemon, "t", max_depth=5)
+    daemon.restart(max_msg_timeout="15m")
+    assert shown(daemon, "t")["msg_timeout"] == ("10m", "http")
+
+
+def test_a_file_of_a_later_nsqcy_is_left_alone(nsqd: Starter) -> None:
+    daemon = nsqd.prepare()
+    file = daemon.data / "policies.json"
+    file.write_bytes(b'{"version": 2}')
+    daemon.launch()
+    assert daemon.wait() == 1
+    assert "it was written by a later one" in daemon.log_text()
+    assert file.read_bytes() == b'{"version": 2}'
+
+
+# --- what they do -----------------------------------------------------------------------------
+
+
+def test_sizes_of_messages(shared: Nsqd, topic: str) -> None:
+    put(shared, topic, min_msg_size=3, max_msg_size=5)
+    shared.web.create(topic, "c")
+    with shared.connect() as conn:
+        conn.pub(topic, b"123", b"12345")
+        conn.mpub(topic, [b"123", b"1234"])
+        conn.dpub(topic, 1, b"12345")
+    for body, said in ((b"12", b"message too small 2 < 3"), (b"123456", b"message too big 6 > 5")):
+        with shared.connect() as conn:
+            conn.command("PUB", topic, body=body)
+            conn.expect_error(b"E_BAD_MESSAGE PUB " + said)
+        with shared.connect() as conn:
+            conn.command("DPUB", topic, 5, body=body)
+            conn.expect_error(b"E_BAD_MESSAGE DPUB " + said)
+        with shared.connect() as conn:
+            conn.send(b"MPUB %s\n" % topic.encode(), batch([b"1234", body, b"1"]))
+            conn.expect_error(b"E_BAD_MESSAGE MPUB " + said)
+    post = shared.web.post
+    assert refusal(post("/pub", b"123456", topic=topic)) == (413, "MSG_TOO_BIG 6 > 5")
+    assert refusal(post("/pub", b"12", topic=topic)) == (400, "MSG_TOO_SMALL 2 < 3")
+    assert refusal(post("/pub", b"12", topic=topic, defer=5)) == (400, "MSG_TOO_SMALL 2 < 3")
+    assert refusal(post("/mpub", b"1234\n12", topic=topic)) == (400, "MSG_TOO_SMALL 2 < 3")
+    assert refusal(post("/mpub", b"1234\n123456", topic=topic)) == (413, "MSG_TOO_BIG 6 > 5")
+    shared.web.pub(topic, b"12345")
+    assert shared.web.counts(topic)["message_count"] == 6
+    put(shared, topic, max_msg_size=None, min_msg_size=None)
+    shared.web.pub(topic, b"1234567")
+
+
+def test_one_publisher_over_http_does_not_fail_for_another(nsqd: Starter) -> None:
+    """Those of a worker share a stream to each other worker."""
+    daemon = nsqd()
+    for n in range(6):
+        daemon.web.create(f"t{n}", "c")
+    put(daemon, "t0", max_msg_size=5)
+    for n in range(30):
+        assert daemon.web.post("/pub", b"123456", topic="t0").status == 413
+        daemon.web.pub(f"t{n % 6}", b"12345")
+
+
+def test_a_channel_has_a_message_timeout_for_those_who_do_not_ask(shared: Nsqd, topic: str) -> None:
+    put(shared, topic, msg_timeout="700ms")
+    shared.web.create(topic, "c", "d", "e")
+    put(shared, topic, "d", msg_timeout="1500ms")
+    put(shared, topic, "e", msg_timeout="900s")
+    shared.web.pub(topic, b"x")
+    with shared.connect() as one, shared.connect() as two, shared.connect() as asked:
+        one.sub(topic, "c", rdy=1)
+        two.sub(topic, "d", rdy=1)
+        asked.identify(msg_timeout=1000)
+        asked.sub(topic, "e", rdy=1)
+        first, second, third = (conn.message() for conn in (one, two, asked))
+        start = one.clock()
+        assert one.message().id == first.id
+        assert 0.5 < one.clock() - start < 1.4
+        assert asked.message().id == third.id
+        assert two.message().id == second.id
+        assert 1.3 < two.clock() - start < 3
+
+
+def test_a_message_timeout_changes_for_those_who_are_there(shared: Nsqd, topic: str) -> None:
+    with shared.connect() as conn:
+        conn.sub(topic, "c", rdy=1)
+        put(shared, topic, "c", msg_timeout="100ms")
+        shared.web.pub(topic, b"x")
+        first = conn.message()
+        assert conn.message().id == first.id
+        put(shared, topic, "c", msg_timeout=None)
+        third = conn.message()
+        assert third.attempts == 3
+        conn.nothing(0.3)
+
+
+def test_there_are_no_more_topics_than_allowed(nsqd: Starter) -> None:
+    daemon = nsqd(max_topics=6)
+    for n in range(6):
+        daemon.web.create(f"t{n}", "c")
+    web = daemon.web
+    assert refusal(web.post("/topic/create", topic="more")) == (400, "TOO_MANY_TOPICS")
+    assert refusal(web.post("/pub", b"x", topic="more")) == (400, "TOO_MANY_TOPICS")
+    assert refusal(web.post("/mpub", b"\n", topic="more")) == (400, "TOO_MANY_TOPICS")
+    assert refusal(web.post("/mpub", b"x\ny", topic="more")) == (400, "TOO_MANY_TOPICS")
+    for command in (b"PUB more\n\0\0\0\1x", b"MPUB more\n\0\0\0\x09\0\0\0\1\0\0\0\1x"):
+        with daemon.connect() as conn:
+            conn.send(command)
+            name = command.partition(b" ")[0]
+            conn.expect_error(
+                b'E_BAD_TOPIC %s topic "more" exceeds limit of 6 topics' % name, prefix=True
+            )
+    with daemon.connect() as conn:
+        conn.command("SUB", "more", "c")
+        conn.expect_error(b'E_BAD_TOPIC SUB topic "more" exceeds limit of 6 topics', prefix=True)
+    with daemon.connect() as conn:
+        conn.pub("t5", b"x")
+    web.do("delete", "t3")
+    web.create("more")
+    assert refusal(web.post("/topic/create", topic="t3")) == (400, "TOO_MANY_TOPICS")
+    eventually(lambda: b'"more"' in (daemon.data / "nsqd.dat").read_bytes())
+    daemon.restart(max_topics=2)
+    assert len(daemon.web.topics()) == 6, "what it had is loaded"
+    assert refusal(daemon.web.post("/topic/create", topic="t3")) == (400, "TOO_MANY_TOPICS")
+
+
+def test_what_nobody_uses_is_pruned(nsqd: Starter) -> None:
+    lookupd = FakeLookupd()
+    daemon = nsqd(lookupd_tcp_address=[lookupd.address])
+    try:
+        daemon.web.create("a", "idle", "used", "full", "dropped", "kept")
+        daemon.web.create("b", "idle")
+        daemon.web.create("c")
+        daemon.web.create("other", "idle")
+        conn = daemon.connect().sub("a", "used", rdy=1)
+        daemon.web.pub("a", b"x")
+        daemon.web.pub("c", b"x")
+        daemon.web.do("empty", "a", "idle")
+        for topic in ("a", "b", "c"):
+            put(daemon, topic, prune_after="1s")
+            for channel in ("idle", "used", "full"):
+                put(daemon, topic, channel, prune_after="1s")
+            put(daemon, topic, "dropped", prune_after="1s", prune_messages=True)
+        eventually(lambda: channels(daemon, "a") == {"used", "full", "kept"})
+        eventually(lambda: set(daemon.web.topics()) == {"a", "c", "other"})
+        assert channels(daemon, "a") == {"used", "full", "kept"}
+        assert daemon.web.counts("c")["depth"] == 1
+        assert "TOPIC(b): pruning, nobody has used it for 1s" in daemon.log_text()
+        assert "TOPIC(a): pruning channel(dropped), nobody has used it" in daemon.log_text()
+        gone = {"UNREGISTER a idle", "UNREGISTER a dropped", "UNREGISTER b idle", "UNREGISTER b"}
+        eventually(lambda: gone <= {each.strip() for each in lookupd.told()})
+        daemon.web.do("empty", "a", "full")
+        put(daemon, "c", prune_messages=True)
+        eventually(lambda: channels(daemon, "a") == {"used", "kept"})
+        eventually(lambda: set(daemon.web.topics()) == {"a", "other"})
+        assert conn.message().body == b"x"
+        assert shown(daemon, "b")["prune_after"] == ("1s", "http"), "pruning forgets nothing"
+    finally:
+        lookupd.close()
+
+
+def channels(daemon: Nsqd, topic: str) -> set[str]:
+    found = daemon.web.topic(topic)
+    return {each["channel_name"] for each in found["channels"]} if found else set()
