@@ -20,10 +20,10 @@ from nsqcy._store cimport (
     LOADING,
     Record,
     RECORD_DAMAGED,
-    RECORD_HEADER,
     UNREADABLE,
     record_body,
     record_delay,
+    record_headers,
 )
 
 
@@ -40,7 +40,6 @@ cdef enum:
     BLOCK_HEADER = 64
     CHECKED_FROM = 16               # the checksum is of everything from here on
     BLOCK_DAMAGED = 1               # flag: some of the records are lost
-    EXT_HEADERS = 2                 # a record's extension
     BYTES_A_STEP = 256              # that cost as much as a record
     BLOCK_COST = 8                  # of looking one up, in records
 
@@ -70,28 +69,6 @@ cdef packed struct BlockHeader:
 
 cdef inline uint64_t rounded(uint64_t n) noexcept:
     return (n + 7) & ~<uint64_t>7
-
-
-cdef int headers_of(const Record *record, Row *row) noexcept:
-    """Find the extension with the message's headers."""
-    cdef const uint8_t *at = <const uint8_t *>record + RECORD_HEADER
-    cdef uint32_t left = record.ext_length
-    cdef uint32_t size
-    cdef uint16_t type
-    cdef uint16_t length
-    while left >= 8:
-        memcpy(&type, at, 2)
-        memcpy(&length, at + 2, 2)
-        size = <uint32_t>rounded(8 + <uint32_t>length)
-        if size > left:
-            break
-        if type == EXT_HEADERS:
-            row.headers = at + 8
-            row.headers_length = length
-            break
-        at += size
-        left -= size
-    return 0
 
 
 cdef int piece_read(void *arg, int error) except -1:
@@ -241,6 +218,7 @@ cdef class Fetch(LogRead):
         """Go on over the records, counting them or making rows of them."""
         cdef const Piece *piece
         cdef const Record *record
+        cdef uint16_t headers
         cdef Row row
         while self.next_seq < self.end and self.piece < self.count:
             piece = &self.pieces[self.piece]
@@ -267,7 +245,8 @@ cdef class Fetch(LogRead):
                     row.defer = record_delay(record)
                     row.body = record_body(record)
                     row.body_length = record.body_length
-                    headers_of(record, &row)
+                    row.headers = record_headers(record, &headers)
+                    row.headers_length = headers
             if self.stage == FILL:
                 self.add_row(&row)
                 budget -= row.body_length // BYTES_A_STEP

@@ -1802,9 +1802,9 @@ cdef class Session(Consumer):
         state = {
             name: getattr(self, name) for name in (
                 "remote_address", "client_id", "hostname", "user_agent", "topology_region",
-                "topology_zone", "msg_timeout", "asked_timeout", "sample_rate", "heartbeat_interval",
-                "output_buffer_size", "output_buffer_timeout", "durability", "topic_log", "headers",
-                "connected_at", "pub_counts")}
+                "topology_zone", "msg_timeout", "asked_timeout", "sample_rate",
+                "heartbeat_interval", "output_buffer_size", "output_buffer_timeout", "durability",
+                "headers", "topic_log", "connected_at", "pub_counts")}
         state["next_heartbeat"] = self.next_heartbeat
         state["last_command"] = self.last_command
         if self.authorization is not None:
@@ -2058,10 +2058,11 @@ cdef class Session(Consumer):
             self.stuck_since = 0
             if self.stopping and self.ticket_count == 0:
                 return self.close()
-        leg = self.relaying if self.leg is None else self.leg
-        if leg is not None and leg.unconsumed and self.output.pending() < OUTPUT_ENOUGH:
-            leg.stream.consumed(leg.unconsumed)
-            leg.unconsumed = 0
+        if self.leg is not None or self.relaying is not None:
+            leg = self.relaying if self.leg is None else self.leg
+            if leg.unconsumed and self.output.pending() < OUTPUT_ENOUGH:
+                leg.stream.consumed(leg.unconsumed)
+                leg.unconsumed = 0
         if self.crammed and not self.is_crammed():
             self.crammed = False
             self.wake()

@@ -36,8 +36,8 @@ class Identity:
     msg_timeout: int
     asked_timeout: bool
     durability: str
-    topic_log: bool
     headers: bool
+    topic_log: bool
     tls: bool
     snappy: bool
     deflate: bool
@@ -85,8 +85,8 @@ def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
         msg_timeout=msg_timeout * MILLISECOND,
         asked_timeout=current.asked_timeout or wanted["msg_timeout"] != 0,
         durability=durability,
-        topic_log=wanted["topic_log"],
         headers=negotiated and wanted["headers"],
+        topic_log=wanted["topic_log"],
         tls=upgrades and wanted["tls_v1"] and bool(options.tls_cert),
         snappy=upgrades and wanted["snappy"] and options.snappy,
         deflate=upgrades and wanted["deflate"] and options.deflate,
@@ -178,10 +178,10 @@ def _answer(identity: Identity, options: NsqdOptions) -> bytes:
     }
     if identity.durability:
         agreed["durability"] = identity.durability
-    if identity.topic_log:
-        agreed["topic_log"] = TOPIC_LOG
     if identity.headers:
         agreed["headers"] = True
+    if identity.topic_log:
+        agreed["topic_log"] = TOPIC_LOG
     return gojson.encode(agreed)
 
 
@@ -204,8 +204,8 @@ FIELDS: gojson.Fields = {
     "topology_region": (gojson.text, ""),
     "topology_zone": (gojson.text, ""),
     "durability": (gojson.text, ""),
-    "topic_log": (gojson.flag, False),
     "headers": (gojson.flag, False),
+    "topic_log": (gojson.flag, False),
 }
 
 

@@ -22,8 +22,7 @@ from tests.crash.program import TOPICS, Program
 from tests.crash.test_power_loss import OK, Scene
 
 ACTIONS = 30
-CUTS = 3
-KEPT = {"f0", "m0", "o0"}
+CUTS = 2
 
 Ask = Callable[[Client, str], tuple[int, bytes]]
 
@@ -86,12 +85,14 @@ class Reading(Program):
         super().__init__(*args, **kind)
 
     def kinds(self) -> list[tuple[Callable[[], None], int]]:
-        return [*super().kinds(), (self.read, 12)]
+        return [*super().kinds(), (self.read, 40)]
 
     def read(self) -> None:
-        topic = self.chance.choice(TOPICS)
+        for topic in sorted(set(TOPICS)):
+            self.read_topic(topic)
+
+    def read_topic(self, topic: str) -> None:
         client = self.core.client(topic_log=True)
-        self.settle()
         for log in logs_of(self.ask, client, topic):
             most = self.chance.choice([1, 500, 1 << 20])
             rows = rows_of(self.ask, client, topic, log, most)
@@ -166,8 +167,8 @@ def run(path: Path, number: int, **kind: bool) -> None:
     program.run(ACTIONS)
     program.read()
     chance = Random(number)
-    for _ in range(CUTS):
-        cut = chance.randint(0, len(program.disk.calls))
+    last = len(program.disk.calls)
+    for cut in (last, last, *(chance.randint(0, last) for _ in range(CUTS))):
         program.check_reads(cut, power=True)
         program.check_reads(cut, power=False)
     program.close()

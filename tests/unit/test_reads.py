@@ -21,19 +21,14 @@ HURRY = SECOND // 10
 DAY = 86400 * SECOND
 
 
-class Retained(Policies):
+def kept(durability: str = "memory", **other: Any) -> Policies:
     """Every topic keeps its log for a day."""
-
-    def __init__(self, durability: str = "memory", **other: Any) -> None:
-        self._policy = TopicPolicy(durability=durability, retention_time=DAY, **other)
-
-    def topic(self, name: str) -> TopicPolicy:
-        return self._policy
+    return Policies(TopicPolicy(durability=durability, retention_time=DAY, **other))
 
 
 @pytest.fixture
 def core(tmp_path: Path) -> Iterator[Core]:
-    made = Core(tmp_path, policies=Retained())
+    made = Core(tmp_path, policies=kept())
     yield made
     made.close()
 
@@ -169,7 +164,7 @@ def start(core: Core, policies: Policies | None = None, **other: Any) -> Core:
     again = Core(
         core.path,
         wall=core.wall + SECOND,
-        policies=policies or Retained(),
+        policies=policies or kept(),
         log_options=SMALL_FILES,
         **other,
     )
@@ -202,7 +197,7 @@ def test_what_is_not_written_is_not_read(core: Core) -> None:
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 def test_what_was_answered_is_read(durability: str, tmp_path: Path) -> None:
-    core = Core(tmp_path, policies=Retained(durability))
+    core = Core(tmp_path, policies=kept(durability))
     client = core.client(topic_log=True)
     assert client.publish("t", b"one") == (RESPONSE, b"OK")
     assert fetch(client, 1, 2).body == [b"one"]
@@ -211,7 +206,7 @@ def test_what_was_answered_is_read(durability: str, tmp_path: Path) -> None:
 
 def test_what_comes_before_an_overflow_is_written_as_well(tmp_path: Path) -> None:
     """It is in memory, with what was written because there was too much of it behind it."""
-    core = Core(tmp_path, policies=Retained(), mem_queue_size=3)
+    core = Core(tmp_path, policies=kept(), mem_queue_size=3)
     client = core.client(topic_log=True)
     core.create("t")
     core.settle()
@@ -254,7 +249,7 @@ def test_without_retention_there_is_what_is_queued(tmp_path: Path) -> None:
 
 
 def test_what_retention_has_let_go_of(tmp_path: Path) -> None:
-    core = Core(tmp_path, policies=Retained())
+    core = Core(tmp_path, policies=kept())
     client = core.client(topic_log=True)
     for n in range(3):
         client.publish("t", b"%d" % n * 5000)
@@ -275,7 +270,7 @@ def test_what_retention_has_let_go_of(tmp_path: Path) -> None:
 
 def cold(tmp_path: Path, count: int, size: int = 30_000) -> tuple[Core, list[bytes]]:
     """A core with a log of which nothing is in memory."""
-    core = Core(tmp_path, policies=Retained(), log_options=SMALL_FILES)
+    core = Core(tmp_path, policies=kept(), log_options=SMALL_FILES)
     bodies = [b"%06d" % n + b"." * size for n in range(count)]
     for body in bodies:
         assert core.client().publish("t", body) == (RESPONSE, b"OK")
@@ -435,7 +430,7 @@ def test_a_clean_restart_goes_on_with_the_log(core: Core) -> None:
 @pytest.fixture
 def lived(tmp_path: Path) -> Core:
     """After a clean exit, with a segment for each of six messages."""
-    core = Core(tmp_path, policies=Retained(), log_options=SMALL_FILES)
+    core = Core(tmp_path, policies=kept(), log_options=SMALL_FILES)
     for n in range(6):
         core.client().publish("t", b"%d" % n * 1500)
     core.advance(SECOND)
@@ -559,7 +554,7 @@ class Machine(RuleBasedStateMachine):
     @initialize(durability=st.sampled_from(["memory", "os", "fsync"]))
     def begin(self, durability: str) -> None:
         self.folder = tempfile.TemporaryDirectory()
-        self.policies = Retained(durability, retention_bytes=60_000)
+        self.policies = kept(durability, retention_bytes=60_000)
         self.core = Core(
             Path(self.folder.name),
             policies=self.policies,
