@@ -182,6 +182,20 @@ def mpub(topic: str, bodies: list[bytes]) -> bytes:
     return f"MPUB {topic}\n".encode() + struct.pack(">i", len(whole)) + whole
 
 
+def log_pub(
+    topic: str,
+    chunk: int,
+    bodies: list[bytes],
+    *,
+    producer: str = "p",
+    epoch: int = 1,
+    part: int = 0,
+) -> bytes:
+    """A LOG_PUB command."""
+    _, body = mpub(topic, bodies).split(b"\n", 1)
+    return f"LOG_PUB {topic} {producer} {epoch} {part} {chunk}\n".encode() + body
+
+
 class Core:
     """A worker without its process."""
 

@@ -16,6 +16,7 @@ cdef extern from "segment.h" nogil:
     enum:
         RUN_SURVIVORS
         RUN_HAS_DELAYED
+        RUN_HAS_PRODUCED
 
     struct SegmentRun:
         uint64_t first_seq
@@ -234,8 +235,9 @@ cdef class Log:
     cdef bint is_telling(self) noexcept
     # leads: what is appended from now on is not done before it is in place.
     cdef int write_snapshot(self, bytes snapshot, bint leads, log_done done, void *arg) except -1
-    # 1 when appended; 0 when there is no sound journal to append to: write a snapshot first.
-    cdef int append_delta(self, bytes delta) except -1
+    # 1 when appended; 0 when there is no sound journal to append to: write a snapshot first. done
+    # is called when it is written.
+    cdef int append_delta(self, bytes delta, log_done done, void *arg) except -1
     cdef int close(self, log_done done, void *arg) except -1
     cdef int delete(self, log_done done, void *arg) except -1
 

@@ -928,7 +928,7 @@ cdef class Log:
         whole.parts -= 1
         return 0
 
-    cdef int append_delta(self, bytes delta) except -1:
+    cdef int append_delta(self, bytes delta, log_done done, void *arg) except -1:
         """Behind a snapshot that is under way, it follows that one, and runs wait for it."""
         cdef bint behind = self.is_telling()
         cdef size_t n = sizeof(JournalEntry) + len(delta)
@@ -940,6 +940,8 @@ cdef class Log:
         task = (self._journal_task(TASK_DELTA, NULL) if behind
                 else self._task(TASK_DELTA, NULL, NULL))
         task.file = self._journal
+        task.done = done
+        task.arg = arg
         task.owned = <uint8_t *>malloc(n)
         if task.owned is NULL:
             self._task_end(task)

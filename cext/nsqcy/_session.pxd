@@ -54,6 +54,13 @@ cdef enum TicketState:
     RELAYED = 4                 # its frame has left already
 
 
+cdef class CursorAnswer:
+    """Called when the journal has what a LOG_CURSOR has changed."""
+    cdef Session session
+    cdef uint64_t ticket
+    cdef bytes text
+
+
 cdef class Transport:
     """Where a session's bytes go and come from."""
     cdef Session session
@@ -225,6 +232,15 @@ cdef class Session(Consumer):
     cdef Parsed forward_log(self, int owner, const char *command, const uint8_t *line,
                             size_t n) except RAISED
     cdef Parsed refuse_log(self, bytes text) except RAISED
+    cdef Parsed log_pub(self, const uint8_t *line, size_t *used, const uint8_t *rest,
+                        size_t left) except RAISED
+    cdef Parsed take_batch(self, const char *command, const uint8_t *rest, size_t left,
+                           uint32_t *body_size, uint32_t *count) except RAISED
+    cdef Parsed answer_publish(self, const char *command, Topic topic, bint waits) except RAISED
+    cdef Parsed log_cursor(self, Topic topic, Word *words) except RAISED
+    cdef Parsed set_log_cursor(self, Topic topic, bytes log_id, str name, seq) except RAISED
+    cdef Parsed delete_log_cursor(self, Topic topic, str name) except RAISED
+    cdef CursorAnswer promise_cursor(self, str name, bytes log_id, seq)
     cdef Parsed bad_number(self, const char *command, const char *what,
                            const Word *word) except RAISED
     cdef Parsed log_meta(self, Topic topic, Word *words, int count) except RAISED
@@ -245,7 +261,8 @@ cdef class Session(Consumer):
                      const uint8_t *rest, size_t left) except RAISED
     cdef Parsed check_message(self, const char *command, const uint8_t *message,
                               size_t n) except RAISED
-    cdef Parsed check_batch(self, const uint8_t *batch, uint32_t count) except RAISED
+    cdef Parsed check_batch(self, const char *command, const uint8_t *batch,
+                            uint32_t count) except RAISED
     cdef Parsed body_missing(self, size_t missing, bytes error) except RAISED
     cdef Parsed short_body(self, size_t have, int32_t size, bytes error) except RAISED
     cdef Parsed bad_name(self, bytes prefix, Word *name) except RAISED

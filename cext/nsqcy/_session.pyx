@@ -61,7 +61,10 @@ from nsqcy._wire cimport (
 )
 from nsqcy._reads import COLUMN_NAMES as _COLUMN_NAMES
 from nsqcy.errors import ClientError
+from nsqcy.named_cursors import CURSORS_MOST as _CURSORS_MOST
+from nsqcy.named_cursors import TooManyCursors
 from nsqcy.names import quote
+from nsqcy.producers import ChunkError, ChunkName, producer_id
 
 
 cdef extern from "Python.h":
@@ -110,7 +113,9 @@ cdef const char *MPUB = b"MPUB"
 cdef const char *DPUB = b"DPUB"
 cdef const char *SUB = b"SUB"
 cdef const char *AUTH = b"AUTH"
+cdef const char *LOG_PUB = b"LOG_PUB"
 cdef const char *LOG_META = b"LOG_META"
+cdef const char *LOG_CURSOR = b"LOG_CURSOR"
 cdef const char *LOG_SEEK = b"LOG_SEEK"
 cdef const char *LOG_FETCH = b"LOG_FETCH"
 cdef const char *SILENT = b""           # of a ticket whose answer the client does not see
@@ -176,8 +181,32 @@ cdef inline bytes word_bytes(const Word *word):
 
 
 cdef inline bint is_refusal(bytes error):
-    """Whether a client goes on after it."""
-    return error.startswith(b"E_LOG_")
+    """Whether a client goes on after it. Not after a publish that failed: what it has sent behind
+    it must not be published."""
+    return error.startswith(b"E_LOG_") and not error.startswith(b"E_LOG_PUB_")
+
+
+cdef object number_of(const Word *word, most):
+    """The number that a word is; None if it is none, or above `most`."""
+    cdef bytes text = word_bytes(word)
+    if not text.isdigit() or len(text) > 20:
+        return None
+    number = int(text)
+    return number if number <= most else None
+
+
+cdef bytes cursor_text(str name, bytes log_id, seq):
+    return json.dumps({"name": name, "log_id": log_id.hex(), "seq": seq},
+                      separators=(",", ":")).encode()
+
+
+cdef class CursorAnswer:
+    def __call__(self, error):
+        if error is None:
+            self.session.answer(self.ticket, ANSWERED, self.text)
+        else:
+            self.session.answer(self.ticket, REFUSED, b"E_LOG_FAILED "
+                                + error.encode("utf-8", "surrogateescape"))
 
 
 @cython.no_gc_clear      # __dealloc__ needs the home
@@ -471,6 +500,8 @@ cdef class Session(Consumer):
             return self.mpub(words, count, line, used, rest, left)
         if word_is(name, DPUB, 4):
             return self.dpub(words, count, line, used, rest, left)
+        if self.topic_log and word_is(name, LOG_PUB, 7):
+            return self.log_pub(line, used, rest, left)
         if self.ticket_count:
             return BLOCKED
         if self.leg is not None and len(self.leg.unsent) > LEG_BACKLOG:
@@ -762,74 +793,20 @@ cdef class Session(Consumer):
 
     cdef Parsed mpub(self, Word *words, int count, const uint8_t *line, size_t *used,
                      const uint8_t *rest, size_t left) except RAISED:
-        cdef int32_t size
-        cdef int32_t messages
+        cdef uint32_t size
+        cdef uint32_t messages
         cdef int32_t length
-        cdef int64_t most = (self.home.max_body_size - 4) // 5
-        cdef int64_t longest = self.home.max_msg_size + (HEADERS_ROOM if self.headers else 0)
         cdef uint64_t bodies
-        cdef size_t at
-        cdef size_t end
-        cdef size_t have
         cdef int owner
-        cdef uint32_t i
         cdef Topic topic
         cdef Parsed parsed
         if count < 2:
             return self.fatal(b"E_INVALID MPUB insufficient number of parameters")
         if not self.take_topic(&words[1]):
             return self.bad_name(b"E_BAD_TOPIC E_BAD_TOPIC MPUB topic name", &words[1])
-        if self.guarded and not self.scanned and not self.may_publish():
-            parsed = self.authorize(MPUB, self.topic_key, b"")
-            if parsed != NEXT:
-                return parsed
-        if left < 4:
-            return self.body_missing(4 - left, b"E_BAD_BODY MPUB failed to read body size")
-        size = <int32_t>load_be32(rest)
-        if size <= 0:
-            return self.fatal(b"E_BAD_BODY MPUB invalid body size %d" % size)
-        if size > self.home.max_body_size:
-            return self.fatal(
-                b"E_BAD_BODY MPUB body too big %d > %d" % (size, self.home.max_body_size))
-        rest += 4
-        have = min(left - 4, <size_t>size)
-        if have < 4:
-            return self.short_body(have, size, b"E_BAD_BODY MPUB failed to read message count")
-        messages = <int32_t>load_be32(rest)
-        if messages <= 0 or messages > most:
-            return self.fatal(b"E_BAD_BODY MPUB invalid message count %d" % messages)
-        # Check as far as the bytes reach, going on where the last look ended.
-        at = self.scanned if self.scanned else 4
-        i = self.scanned_count if self.scanned else 0
-        while i < <uint32_t>messages:
-            if at + 4 > have:
-                self.scanned, self.scanned_count = at, i
-                return self.short_body(
-                    have, size, b"E_BAD_MESSAGE MPUB failed to read message(%d) body size" % i)
-            length = <int32_t>load_be32(rest + at)
-            if length <= 0:
-                return self.fatal(
-                    b"E_BAD_MESSAGE MPUB invalid message(%d) body size %d" % (i, length))
-            if length > longest:
-                return self.fatal(
-                    b"E_BAD_MESSAGE MPUB message too big %d > %d" % (length, longest))
-            end = at + 4 + <size_t>length
-            if end > have:
-                self.scanned, self.scanned_count = at, i
-                return self.short_body(
-                    have, size, b"E_BAD_MESSAGE MPUB failed to read message body")
-            at = end
-            i += 1
-        if have < <size_t>size:
-            self.scanned, self.scanned_count = at, i
-            return self.body_missing(size - have, b"E_BAD_BODY MPUB failed to read body")
-        if at != <size_t>size:
-            return self.fatal(
-                b"E_BAD_BODY MPUB body of %d bytes holds messages for %d" % (size, at))
-        if self.headers:
-            parsed = self.check_batch(rest + 4, messages)
-            if parsed != NEXT:
-                return parsed
+        parsed = self.take_batch(MPUB, rest, left, &size, &messages)
+        if parsed != NEXT:
+            return parsed
         owner = self.route()
         if owner < 0 or not self.may_join(owner):
             return self.not_routed(MPUB, owner, used, 4 + size)
@@ -841,7 +818,7 @@ cdef class Session(Consumer):
             return self.forward_publish(owner, MPUB, line, used[0], messages)
         topic = self.topic
         if topic.limited:
-            length = topic.misfit(rest + 4, messages, self.headers)
+            length = topic.misfit(rest + 8, messages, self.headers)
             if length:
                 return self.publish_refused(MPUB, topic.objection(MPUB, length))
         refusal = topic.refusal(self.durability, messages, size)
@@ -850,9 +827,9 @@ cdef class Session(Consumer):
         if self.durability != MEMORY:
             topic.demand(self.durability)
         if self.headers:
-            bodies = topic.add_headered_batch(rest + 4, messages)
+            bodies = topic.add_headered_batch(rest + 8, messages)
         else:
-            topic.new_batch(rest + 4, messages)
+            topic.new_batch(rest + 8, messages)
             bodies = size - 4 - 4 * <uint64_t>messages
         return self.publish_accepted(MPUB, topic, messages, bodies)
 
@@ -884,18 +861,146 @@ cdef class Session(Consumer):
                 <bytes>command, headers_fault(message + HEADERS_SIZE, headers).encode()))
         return NEXT
 
-    cdef Parsed check_batch(self, const uint8_t *batch, uint32_t count) except RAISED:
-        """The same for each message of an MPUB, whose lengths were checked."""
+    cdef Parsed check_batch(self, const char *command, const uint8_t *batch,
+                            uint32_t count) except RAISED:
+        """The same for each message of a batch, whose lengths were checked."""
         cdef size_t length
         cdef Parsed parsed
         cdef uint32_t _i
         for _i in range(count):
             length = load_be32(batch)
-            parsed = self.check_message(MPUB, batch + 4, length)
+            parsed = self.check_message(command, batch + 4, length)
             if parsed != NEXT:
                 return parsed
             batch += 4 + length
         return NEXT
+
+    cdef Parsed take_batch(self, const char *command, const uint8_t *rest, size_t left,
+                           uint32_t *body_size, uint32_t *count) except RAISED:
+        """The body of an MPUB or LOG_PUB to the topic that was taken: NEXT if all of it is there,
+        and right, and the client may publish. What is done with it ends with `scanned = 0`."""
+        cdef int32_t size
+        cdef int32_t messages
+        cdef int32_t length
+        cdef int64_t most = (self.home.max_body_size - 4) // 5
+        cdef int64_t longest = self.home.max_msg_size + (HEADERS_ROOM if self.headers else 0)
+        cdef size_t at
+        cdef size_t end
+        cdef size_t have
+        cdef uint32_t i
+        cdef Parsed parsed
+        if self.guarded and not self.scanned and not self.may_publish():
+            parsed = self.authorize(command, self.topic_key, b"")
+            if parsed != NEXT:
+                return parsed
+        if left < 4:
+            return self.body_missing(
+                4 - left, b"E_BAD_BODY %s failed to read body size" % command)
+        size = <int32_t>load_be32(rest)
+        if size <= 0:
+            return self.fatal(b"E_BAD_BODY %s invalid body size %d" % (<bytes>command, size))
+        if size > self.home.max_body_size:
+            return self.fatal(b"E_BAD_BODY %s body too big %d > %d" % (
+                <bytes>command, size, self.home.max_body_size))
+        rest += 4
+        have = min(left - 4, <size_t>size)
+        if have < 4:
+            return self.short_body(
+                have, size, b"E_BAD_BODY %s failed to read message count" % command)
+        messages = <int32_t>load_be32(rest)
+        if messages <= 0 or messages > most:
+            return self.fatal(
+                b"E_BAD_BODY %s invalid message count %d" % (<bytes>command, messages))
+        # Check as far as the bytes reach, going on where the last look ended.
+        at = self.scanned if self.scanned else 4
+        i = self.scanned_count if self.scanned else 0
+        while i < <uint32_t>messages:
+            if at + 4 > have:
+                self.scanned, self.scanned_count = at, i
+                return self.short_body(
+                    have, size, b"E_BAD_MESSAGE %s failed to read message(%d) body size" % (
+                        <bytes>command, i))
+            length = <int32_t>load_be32(rest + at)
+            if length <= 0:
+                return self.fatal(b"E_BAD_MESSAGE %s invalid message(%d) body size %d" % (
+                    <bytes>command, i, length))
+            if length > longest:
+                return self.fatal(b"E_BAD_MESSAGE %s message too big %d > %d" % (
+                    <bytes>command, length, longest))
+            end = at + 4 + <size_t>length
+            if end > have:
+                self.scanned, self.scanned_count = at, i
+                return self.short_body(
+                    have, size, b"E_BAD_MESSAGE %s failed to read message body" % command)
+            at = end
+            i += 1
+        if have < <size_t>size:
+            self.scanned, self.scanned_count = at, i
+            return self.body_missing(
+                size - have, b"E_BAD_BODY %s failed to read body" % command)
+        if at != <size_t>size:
+            return self.fatal(b"E_BAD_BODY %s body of %d bytes holds messages for %d" % (
+                <bytes>command, size, at))
+        if self.headers:
+            parsed = self.check_batch(command, rest + 4, messages)
+            if parsed != NEXT:
+                return parsed
+        body_size[0] = size
+        count[0] = messages
+        return NEXT
+
+    cdef Parsed log_pub(self, const uint8_t *line, size_t *used, const uint8_t *rest,
+                        size_t left) except RAISED:
+        """A batch that is published once, however often it is sent."""
+        cdef Word words[LOG_WORDS]
+        cdef uint32_t size
+        cdef uint32_t messages
+        cdef uint32_t added
+        cdef int32_t misfit
+        cdef int owner
+        cdef size_t length = used[0] - 1
+        cdef bint waits
+        cdef Topic topic
+        cdef Parsed parsed
+        if length and line[length - 1] == 13:
+            length -= 1
+        if split_line(line, length, words, LOG_WORDS) < 6:
+            return self.fatal(b"E_INVALID LOG_PUB insufficient number of parameters")
+        if word_bytes(&words[1]).endswith(b"#ephemeral") or not self.take_topic(&words[1]):
+            return self.bad_name(b"E_BAD_TOPIC LOG_PUB topic name", &words[1])
+        if not name_is_valid(words[2].at, words[2].length):
+            return self.bad_name(b"E_INVALID LOG_PUB producer", &words[2])
+        epoch = number_of(&words[3], 2**64 - 1)
+        part = number_of(&words[4], 2**32 - 1)
+        chunk = number_of(&words[5], 2**64 - 1)
+        for value, text in ((epoch, "epoch"), (part, "part"), (chunk, "chunk")):
+            if value is None:
+                return self.fatal(b"E_INVALID LOG_PUB could not parse " + text.encode())
+        parsed = self.take_batch(LOG_PUB, rest, left, &size, &messages)
+        if parsed != NEXT:
+            return parsed
+        owner = self.route()
+        if owner < 0 or not self.may_join(owner):
+            return self.not_routed(LOG_PUB, owner, used, 4 + size)
+        self.scanned = 0
+        if owner != self.home.index and self.may_move(owner):
+            return self.move_to(owner)
+        used[0] += 4 + size
+        if owner != self.home.index:
+            return self.forward_publish(owner, LOG_PUB, line, used[0], messages)
+        topic = self.topic
+        if topic.limited:
+            misfit = topic.misfit(rest + 8, messages, self.headers)
+            if misfit:
+                return self.publish_refused(LOG_PUB, topic.objection(LOG_PUB, misfit))
+        name = ChunkName(producer_id(word_bytes(&words[2])), epoch, part, chunk)
+        try:
+            waits = topic.publish_once(
+                name, rest + 8, size, messages, self.headers, self.durability, &added)
+        except ChunkError as error:
+            return self.publish_failed(LOG_PUB, str(error))
+        self.topic_count += added
+        return self.answer_publish(LOG_PUB, topic, waits)
 
     cdef Parsed body_missing(self, size_t missing, bytes error) except RAISED:
         """At least `missing` bytes of a body have not arrived; `error` is what it means if they
@@ -984,7 +1089,12 @@ cdef class Session(Consumer):
     cdef Parsed publish_accepted(self, const char *command, Topic topic, uint32_t count,
                                  uint64_t body_bytes) except RAISED:
         self.topic_count += count
-        if topic.published(count, body_bytes):
+        return self.answer_publish(command, topic, topic.published(count, body_bytes))
+
+    @cython.final
+    cdef Parsed answer_publish(self, const char *command, Topic topic, bint waits) except RAISED:
+        """`waits`: its outcome is that of the records that wait for the log."""
+        if waits:
             self.line_owner = self.home.index
             self.line_key = self.topic_key
             topic.promise(self, self.take_ticket(command, 0))
@@ -1392,6 +1502,9 @@ cdef class Session(Consumer):
         if word_is(words, LOG_META, 8):
             command = LOG_META
             needed = 2
+        elif word_is(words, LOG_CURSOR, 10):
+            command = LOG_CURSOR
+            needed = 5
         elif word_is(words, LOG_SEEK, 8):
             command = LOG_SEEK
             needed = 4
@@ -1426,6 +1539,8 @@ cdef class Session(Consumer):
             return self.log_meta(topic, words, count)
         if command == LOG_SEEK:
             return self.log_seek(topic, words)
+        if command == LOG_CURSOR:
+            return self.log_cursor(topic, words)
         return self.log_fetch(topic, words)
 
     cdef Parsed find_log_owner(self, const char *command, bytes key, int *owner) except RAISED:
@@ -1528,6 +1643,64 @@ cdef class Session(Consumer):
             self.log_answered(self.ticket_base + self.ticket_count - 1, None, found)
         return NEXT
 
+    cdef Parsed log_cursor(self, Topic topic, Word *words) except RAISED:
+        """LOG_CURSOR <topic> <log_id> <name> <seq>; with log_id "-": "-" asks, "delete" deletes."""
+        cdef bytes log_id = word_bytes(&words[2])
+        cdef bytes place = word_bytes(&words[4])
+        if not name_is_valid(words[3].at, words[3].length):
+            return self.bad_name(b"E_INVALID LOG_CURSOR name", &words[3])
+        name = word_bytes(&words[3]).decode()
+        if log_id != b"-":
+            seq = number_of(&words[4], 2**64 - 1)
+            if seq is None:
+                return self.bad_number(LOG_CURSOR, b"sequence number", &words[4])
+            return self.set_log_cursor(topic, log_id, name, seq)
+        if place == b"delete":
+            return self.delete_log_cursor(topic, name)
+        if place != b"-":
+            return self.fatal(b"E_INVALID LOG_CURSOR without a log_id is followed by - or delete")
+        cursor = topic.find_cursor(name)
+        if cursor is None:
+            return self.refuse_log(b"E_LOG_NO_CURSOR")
+        if cursor.seq < topic.first_seq:
+            return self.refuse_log(b"E_LOG_GONE %d" % topic.first_seq)
+        answer = cursor_text(name, cursor.log_id, cursor.seq)
+        self.respond(answer, len(answer))
+        return NEXT
+
+    cdef Parsed set_log_cursor(self, Topic topic, bytes log_id, str name, seq) except RAISED:
+        cdef CursorAnswer answer
+        cdef uint64_t first = 0
+        cdef uint64_t end = 0
+        cdef bytes error = topic.log_bounds(log_id, &first, &end)
+        if error is not None:
+            return self.refuse_log(error)
+        if seq < first:
+            return self.refuse_log(b"E_LOG_GONE %d" % first)
+        if seq > end:
+            return self.refuse_log(b"E_LOG_RANGE %d" % end)
+        place = bytes.fromhex(log_id.decode())
+        answer = self.promise_cursor(name, place, seq)
+        try:
+            topic.set_cursor(name, place, seq, answer)
+        except TooManyCursors:
+            self.answer(answer.ticket, REFUSED, b"E_LOG_CURSORS %d" % _CURSORS_MOST)
+        return NEXT
+
+    cdef Parsed delete_log_cursor(self, Topic topic, str name) except RAISED:
+        cursor = topic.find_cursor(name)
+        if cursor is None:
+            return self.refuse_log(b"E_LOG_NO_CURSOR")
+        topic.delete_cursor(name, self.promise_cursor(name, cursor.log_id, cursor.seq))
+        return NEXT
+
+    cdef CursorAnswer promise_cursor(self, str name, bytes log_id, seq):
+        """Takes a ticket; the answer is for who knows when the journal says so."""
+        cdef CursorAnswer answer = CursorAnswer.__new__(CursorAnswer)
+        answer.session = self
+        answer.ticket = self.take_ticket(LOG_CURSOR, 0)
+        answer.text = cursor_text(name, log_id, seq)
+        return answer
     cdef int log_answered(self, uint64_t ticket, bytes answer, bytes error) except -1:
         self.log_read = None
         self.log_due = 0

@@ -32,12 +32,23 @@ cdef extern from "record.h" nogil:
     const uint32_t RECORD_SMALLEST
     const uint16_t RECORD_DELAYED
     const uint16_t RECORD_COPY
+    ctypedef struct Produced:
+        uint64_t producer
+        uint64_t epoch
+        uint64_t chunk
+        uint32_t part
+        uint32_t index
+        uint32_t count
+        uint32_t reserved
     const uint16_t RECORD_HEADERS
+    const uint16_t RECORD_PRODUCED
     const uint16_t RECORD_EXPIRES
     const uint16_t RECORD_DAMAGED
     const uint16_t RECORD_EXT_DELAY
     const uint16_t RECORD_EXT_DELAY_SIZE
     const uint16_t RECORD_EXT_HEADERS
+    const uint16_t RECORD_EXT_PRODUCED
+    const uint16_t RECORD_EXT_PRODUCED_SIZE
     const uint16_t RECORD_EXT_EXPIRES
     const uint16_t RECORD_EXT_EXPIRES_SIZE
     uint64_t record_size(uint64_t body, uint32_t ext)
@@ -45,6 +56,7 @@ cdef extern from "record.h" nogil:
     uint32_t record_extension_size(uint32_t length)
     uint8_t *record_extend(uint8_t *at, uint16_t type, const void *value, uint16_t length)
     int64_t record_delay(const Record *r)
+    bint record_produced(const Record *r, Produced *into)
     int64_t record_expiry(const Record *r)
     const uint8_t *record_headers(const Record *r, uint16_t *length)
 
@@ -223,7 +235,10 @@ cdef class Window:
     cdef uint32_t cursor_room
     cdef Cursor visible             # records before it may be read
     cdef Cursor fanout              # records before it belong to the channels
-    cdef Cursor kept                # records from here on stay, with or without readers; if watched
+    # Cursors that only keep: from here on records stay, with or without readers; if watched.
+    cdef Cursor kept                # by retention, or for a named cursor
+    cdef Cursor outdated            # retention alone would have let go of what is before it
+    cdef Cursor untold              # the journal does not know yet what is behind it
     cdef Hole *holes
     cdef uint32_t hole_count
     cdef readonly uint64_t next_seq     # of the next record
@@ -278,6 +293,7 @@ cdef class Window:
     cdef uint64_t least_seq(self) noexcept
     cdef uint64_t bytes_from(self, const Cursor *cursor) noexcept
     cdef const Cursor *last_reader(self) noexcept
+    cdef bint only_keeps(self, const Cursor *cursor) noexcept
     cdef Block *open_block(self, uint64_t size) except NULL
     cdef void leave_window(self, Block *block) noexcept
     cdef void add_straggler(self, Block *block) noexcept

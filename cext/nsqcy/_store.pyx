@@ -378,6 +378,8 @@ cdef class Window:
         self.visible.seq = 1
         self.fanout.seq = 1
         self.kept.seq = 1
+        self.outdated.seq = 1
+        self.untold.seq = 1
         self.next_capacity = SMALLEST_BLOCK
 
     def __dealloc__(self):
@@ -607,13 +609,16 @@ cdef class Window:
         return self.last_reader().seq
 
     cdef const Cursor *last_reader(self) noexcept:
-        """The cursor that is furthest behind, but for the one that only keeps."""
+        """The cursor that is furthest behind, but for those that only keep."""
         cdef const Cursor *last = &self.visible
         cdef uint32_t i
         for i in range(self.cursor_count):
-            if self.cursors[i].seq < last.seq and self.cursors[i] != &self.kept:
+            if self.cursors[i].seq < last.seq and not self.only_keeps(self.cursors[i]):
                 last = self.cursors[i]
         return last
+
+    cdef bint only_keeps(self, const Cursor *cursor) noexcept:
+        return cursor == &self.kept or cursor == &self.outdated or cursor == &self.untold
 
     # -- lives of blocks --
 

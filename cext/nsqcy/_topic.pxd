@@ -8,7 +8,7 @@ from nsqcy._ids cimport IdSource
 from nsqcy._io cimport IoThread
 from nsqcy._log cimport Extent, Log, Recovered
 from nsqcy._reads cimport LogRead
-from nsqcy._store cimport Block, Cursor, Entry, Record, Store, Window
+from nsqcy._store cimport Block, Cursor, Entry, Produced, Record, Store, Window
 
 
 # What a record must have gone through before it is visible and its publisher is answered.
@@ -55,6 +55,7 @@ ctypedef struct Place:
     uint64_t offset
     Block *block
     bint has_delayed
+    bint has_produced
 
 
 cdef class Topic(Window):
@@ -90,6 +91,10 @@ cdef class Topic(Window):
     cdef bint prunes                    # it, or a channel of it, is to be pruned one day
     cdef int64_t used_at                # when it was last seen to have channels
     cdef bint retains                   # the log keeps what every channel is done with
+    cdef object named                   # nsqcy.named_cursors.NamedCursors
+    cdef uint64_t held_bytes            # between `kept` and `outdated`: for named cursors alone
+    cdef object producers               # nsqcy.producers.Producers; None: nobody sends chunks
+    cdef bint has_untold                # chunks that the journal does not know: `untold` is watched
     cdef Durability promised            # to every publisher
     cdef Durability gate                # what records wait for now: more, if some publisher asked
     cdef Durability floor               # and this at least, until the journal says what is promised
@@ -144,6 +149,18 @@ cdef class Topic(Window):
     cdef bint drops(self) noexcept
     cdef int set_delay(self, Record *record, int64_t delay) except -1
     cdef int published(self, uint32_t count, uint64_t body_bytes) except -1
+    cdef bint publish_once(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
+                           bint headers, Durability least, uint32_t *added) except -1
+    cdef uint64_t new_chunk(self, object name, const uint8_t *batch, uint32_t count, bint headers,
+                            tuple wanted) except? 0
+    cdef bint add_produced(self, const Produced *produced, const uint8_t *message, bint headers,
+                           uint64_t *bodies) except -1
+    cdef uint32_t headers_room(self, uint16_t length, int64_t ttl) noexcept
+    cdef void put_headers(self, Record *record, uint8_t *at, const uint8_t *headers,
+                          uint16_t length, int64_t ttl) noexcept
+    cdef void class_journalled(self, int error) noexcept
+    cdef int keep_untold(self) except -1
+    cdef int journal_told(self) except -1
     cdef int promise(self, Waiter waiter, uint64_t ticket) except -1
     cdef str refusal(self, Durability least, uint64_t count, uint64_t body_bytes)
     cdef str fullness(self, uint64_t count, uint64_t body_bytes)
@@ -190,6 +207,14 @@ cdef class Topic(Window):
     cdef int journal_channel(self, kind, Channel channel) except -1
     cdef bint is_kept(self) noexcept
     cdef int retain(self) except -1
+    cdef int update_retains(self) except -1
+    cdef void keep_all(self) noexcept
+    cdef uint64_t held_seq(self) except? 0
+    cdef int let_go(self) except -1
+    cdef void move_past(self, Cursor *keeper, Block *block) noexcept
+    cdef int expire_cursors(self) except -1
+    cdef int journal_cursor(self, cursor, bint deleted, done) except -1
+    cdef int write_snapshot(self, done) except -1
     cdef void date_blocks(self) noexcept
     cdef int write_down(self) except -1
     cdef uint64_t first_kept(self) noexcept
@@ -226,6 +251,10 @@ cdef class Topic(Window):
     cdef int restore_entries(self, Channel channel, bytes entries) except -1
     cdef bint is_whole(self, found, state) except -1
     cdef int restore_delayed(self, bytes entries) except -1
+    cdef bint load_now(self, Block *block) except -1
+    cdef uint64_t first_untold(self, Recovered found, uint64_t seq) noexcept
+    cdef int restore_produced(self, state, uint64_t seq) except -1
+    cdef int find_produced(self, Block *block, uint64_t seq) except -1
     cdef int restore_new_delays(self, uint64_t seq, bint fanned_out) except -1
     cdef int release_unneeded(self) except -1
     cdef int write_part(self, Block *block, uint32_t start, uint32_t end, uint64_t first_seq,
@@ -263,6 +292,8 @@ cdef class Shard:
     cdef readonly str health                # "OK" or "NOK - reason"
     cdef readonly int64_t health_at         # wall clock, ns
     cdef readonly str refused               # why nothing may be written; None: it may
+    cdef public uint64_t log_hold_max_bytes     # that named cursors keep of a topic
+    cdef public int64_t log_cursor_expiry       # ns without use after which one is gone
     cdef readonly str shut                  # why nothing may be published; None: it may
 
     cdef Topic find(self, bytes key)

@@ -32,11 +32,12 @@ from nsqcy._compaction cimport IDLE, Compaction, is_worthwhile
 from nsqcy._headers cimport HEADERS_SIZE, headers_ttl
 from nsqcy._heap cimport HeapNode, heap_peek
 from nsqcy._log cimport (
+    RUN_HAS_DELAYED,
+    RUN_HAS_PRODUCED,
+    RUN_SURVIVORS,
     Log,
     Recovered,
     RecoveredRun,
-    RUN_HAS_DELAYED,
-    RUN_SURVIVORS,
     Segment,
 )
 from nsqcy._reads cimport ENDED, Fetch, LogRead, Poll, Seek, WAITING
@@ -53,21 +54,28 @@ from nsqcy._store cimport (
     RECORD_EXT_EXPIRES,
     RECORD_EXT_EXPIRES_SIZE,
     RECORD_EXT_HEADERS,
+    RECORD_EXT_PRODUCED,
+    RECORD_EXT_PRODUCED_SIZE,
     RECORD_HEADERS,
+    RECORD_PRODUCED,
     SEALED,
     SURVIVORS,
     UNREADABLE,
+    Produced,
     append_record,
     record_body,
     record_delay,
     record_extend,
     record_extension_size,
+    record_produced,
 )
 
 from nsqcy import _events, journal
 from nsqcy.durations import short_duration
+from nsqcy.named_cursors import NamedCursors
 from nsqcy.names import is_ephemeral
 from nsqcy.policies import DURABILITIES as _DURABILITIES
+from nsqcy.producers import ChunkError, ChunkName, Producers, messages_in
 
 
 cdef extern from "Python.h":
@@ -112,6 +120,13 @@ cdef int compare_places(const void *a, const void *b) noexcept nogil:
     return 0
 
 
+cdef Block *block_behind(const Cursor *keeper) noexcept:
+    """The first block that a cursor that keeps has not passed: it stands at the start of a block,
+    or at the end of the last one."""
+    cdef Block *block = keeper.block
+    return block if block == NULL or keeper.offset == 0 else block.next
+
+
 cdef bytes room_for_packed(uint64_t entries):
     """Bytes that so many entries of a journal are packed into."""
     return PyBytes_FromStringAndSize(NULL, entries * sizeof(PackedEntry))
@@ -126,6 +141,7 @@ EXITING = "exiting"
 DRAINING = "draining"
 
 cdef int64_t SECOND = 1000000000
+cdef uint64_t NOTHING_HELD = <uint64_t>-1
 cdef int64_t REST = 10 * SECOND     # idle time after which an open block is given back
 cdef int64_t HURRY = SECOND // 10   # between two writes for whom waits for more of a log
 
@@ -145,19 +161,32 @@ def boot_id():
         return bytes(16)
 
 
+cdef object name_of(const Produced *produced):
+    return ChunkName(produced.producer, produced.epoch, produced.part, produced.chunk)
+
+
+cdef bint is_next(const Produced *stretch, uint32_t end, const Produced *produced) noexcept:
+    """Whether a message is the one that follows on [stretch.index, end) of its chunk."""
+    return (produced.index == end and produced.chunk == stretch.chunk
+            and produced.part == stretch.part and produced.epoch == stretch.epoch
+            and produced.producer == stretch.producer and produced.count == stretch.count)
+
+
 cdef int note_error(void *arg, int error) except -1:
     (<int *>arg)[0] = error
     return 0
 
 
-cdef int class_done(void *arg, int error) except -1:
-    cdef Topic topic = <Topic>arg
-    topic.class_writes -= 1
-    if error:
-        topic.journal_stale = True
-    elif topic.class_writes == 0 and not topic.journal_due:
-        topic.class_written()
-    Py_DECREF(topic)
+cdef int journal_done(void *arg, int error) except -1:
+    """The journal was written, or not. arg: an owned pair, a topic whose class it says, or None, and
+    who waits for it, or None."""
+    waiting = <object>arg
+    Py_DECREF(waiting)
+    topic, done = waiting
+    if topic is not None:
+        (<Topic>topic).class_journalled(error)
+    if done is not None:
+        done(os.strerror(error).lower() if error else None)
     return 0
 
 
@@ -182,6 +211,7 @@ cdef class Topic(Window):
         self.name = key.decode()
         self.ephemeral = is_ephemeral(self.name)
         self.channels = {}
+        self.named = NamedCursors()
         self.durability = "memory"
         self.started = True
         self.least = 1
@@ -236,6 +266,14 @@ cdef class Topic(Window):
         self.touch_dirty()
         return 0
 
+    cdef void class_journalled(self, int error) noexcept:
+        """A journal that says of which class the topic is was written, or not."""
+        self.class_writes -= 1
+        if error:
+            self.journal_stale = True
+        elif self.class_writes == 0 and not self.journal_due:
+            self.class_written()
+
     cdef void class_written(self) noexcept:
         """The journal says what is promised now."""
         self.floor = MEMORY
@@ -244,17 +282,9 @@ cdef class Topic(Window):
 
     cdef int set_retention(self, int64_t time, uint64_t size) except -1:
         """What every channel is done with is kept from now on, or let go at once."""
-        cdef bint retains = time != 0 or size != 0
         self.retention_time = time
         self.retention_bytes = size
-        if retains and not self.retains:
-            self.watch(&self.kept)
-            if self.oldest != NULL:
-                self.place_cursor(&self.kept, self.oldest.first_seq)
-        elif self.retains and not retains:
-            self.unwatch(&self.kept)
-        self.retains = retains
-        return 0
+        return self.update_retains()
 
     cdef bint fits(self, int64_t size) noexcept:
         """Whether a message of this size is taken by a topic that is `limited`."""
@@ -338,6 +368,8 @@ cdef class Topic(Window):
         }
         if self.durability != "memory":
             shown["durability"] = self.durability
+        if self.named:
+            shown["cursors"] = self.cursor_facts()
         if self.unusual:
             shown["policy"] = self.unusual
         return shown
@@ -366,24 +398,30 @@ cdef class Topic(Window):
         cdef uint32_t before = RECORD_EXT_DELAY_SIZE if delay else 0
         cdef int64_t ttl = headers_ttl(headers, length)
         cdef Record *record
-        cdef uint8_t *behind
         if length == 0:
             return self.new_record(body_length, delay)
-        record = self.add_record(body_length, before + record_extension_size(length)
-                                 + (RECORD_EXT_EXPIRES_SIZE if ttl else 0))
+        record = self.add_record(body_length, before + self.headers_room(length, ttl))
         if record == NULL:
             return NULL
         if delay:
             self.set_delay(record, delay)
-        behind = record_extend(<uint8_t *>record + sizeof(Record) + before, RECORD_EXT_HEADERS,
-                               headers, length)
+        self.put_headers(record, <uint8_t *>record + sizeof(Record) + before, headers, length, ttl)
+        return record
+
+    cdef inline uint32_t headers_room(self, uint16_t length, int64_t ttl) noexcept:
+        """Bytes of extensions that put_headers() writes."""
+        return record_extension_size(length) + (RECORD_EXT_EXPIRES_SIZE if ttl else 0)
+
+    cdef inline void put_headers(self, Record *record, uint8_t *at, const uint8_t *headers,
+                                 uint16_t length, int64_t ttl) noexcept:
+        """Give the newest record its headers, and when it expires because of them."""
+        at = record_extend(at, RECORD_EXT_HEADERS, headers, length)
         record.attributes |= RECORD_HEADERS
         if ttl:
             ttl = self.agenda.wall + ttl * MILLISECOND
-            record_extend(behind, RECORD_EXT_EXPIRES, &ttl, sizeof(ttl))
+            record_extend(at, RECORD_EXT_EXPIRES, &ttl, sizeof(ttl))
             record.attributes |= RECORD_EXPIRES
             self.perishable = True
-        return record
 
     cdef int new_batch(self, const uint8_t *batch, uint32_t count) except -1:
         """The same for `count` messages without a delay, with their bodies: each lies behind its
@@ -507,6 +545,99 @@ cdef class Topic(Window):
             return 1
         self.cursor_to_end(&self.visible)
         self.fan_out()
+        return 0
+
+    cdef bint publish_once(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
+                           bint headers, Durability least, uint32_t *added) except -1:
+        """Publish what is not there yet of a chunk (nsqcy.producers.ChunkName), whose messages lie
+        as for new_batch, in `size` bytes, or with headers before their bodies; `added` is how many
+        that are. Returns whether its outcome has to be waited for (promise). ChunkError: it cannot
+        be taken, and nothing was published."""
+        if self.producers is None:
+            self.producers = Producers()
+        added[0] = 0
+        wanted = self.producers.wanted(name, count, self.visible.seq, self.agenda.wall)
+        if wanted is None:
+            return True
+        if not wanted:
+            return False
+        refusal = self.refusal(least, count, size)
+        if refusal is not None:
+            raise ChunkError(refusal)
+        if least != MEMORY:
+            self.demand(least)
+        self.keep_untold()
+        added[0] = messages_in(wanted)
+        return self.published(added[0], self.new_chunk(name, batch, count, headers, wanted))
+
+    cdef uint64_t new_chunk(self, object name, const uint8_t *batch, uint32_t count, bint headers,
+                            tuple wanted) except? 0:
+        """Append the messages of a chunk that are wanted; returns the bytes of their bodies."""
+        cdef uint64_t first_seq = self.next_seq
+        cdef uint64_t bodies = 0
+        cdef uint32_t index = 0
+        cdef uint32_t begun
+        cdef uint32_t first
+        cdef uint32_t end
+        cdef Produced produced
+        produced.producer, produced.epoch, produced.part, produced.chunk = name
+        produced.count = count
+        produced.reserved = 0
+        taken = []
+        for first, end in wanted:
+            while index < first:
+                batch += 4 + load_be32(batch)
+                index += 1
+            begun = first
+            while index < end:
+                produced.index = index
+                if not self.add_produced(&produced, batch, headers, &bodies):
+                    # Dropped by a topic that is full: as good as published.
+                    if begun < index:
+                        taken.append((begun, index))
+                    begun = index + 1
+                batch += 4 + load_be32(batch)
+                index += 1
+            if begun < end:
+                taken.append((begun, end))
+        self.producers.published(name, first_seq, tuple(taken))
+        return bodies
+
+    cdef bint add_produced(self, const Produced *produced, const uint8_t *message, bint headers,
+                           uint64_t *bodies) except -1:
+        """One message of a chunk, behind its length; whether it was taken."""
+        cdef uint32_t body = load_be32(message)
+        cdef uint16_t length = 0
+        cdef uint32_t ext = RECORD_EXT_PRODUCED_SIZE
+        cdef int64_t ttl = 0
+        cdef Record *record
+        cdef uint8_t *at
+        message += 4
+        if headers:
+            length = load_be16(message)
+            message += HEADERS_SIZE
+            body -= HEADERS_SIZE + length
+        if length:
+            ttl = headers_ttl(message, length)
+            ext += self.headers_room(length, ttl)
+        bodies[0] += body
+        record = self.add_record(body, ext)
+        if record == NULL:
+            return False
+        record.attributes = RECORD_PRODUCED
+        at = record_extend(<uint8_t *>record + sizeof(Record), RECORD_EXT_PRODUCED, produced,
+                           sizeof(Produced))
+        if length:
+            self.put_headers(record, at, message, length, ttl)
+        memcpy(record_body(record), message + length, body)
+        return True
+
+    cdef int keep_untold(self) except -1:
+        """A chunk follows. Until the journal knows of it its records stay, or a crash might leave
+        no trace of it, and it were published again."""
+        if self.gate != MEMORY and not self.has_untold:
+            self.watch(&self.untold)
+            self.has_untold = True
         return 0
 
     cdef int promise(self, Waiter waiter, uint64_t ticket) except -1:
@@ -897,6 +1028,8 @@ cdef class Topic(Window):
             self.delayed_count -= 1
             entry = following
         self.forget_counts()
+        if self.producers is not None:
+            self.producers.undo(self.visible.seq)
         self.truncate(self.visible.seq)
         self.pending_messages = 0
         self.failing = False
@@ -1059,6 +1192,7 @@ cdef class Topic(Window):
             "disk_bytes": self.log_bytes,
             "memory_bytes": self.memory_bytes,
             "channels": cursors,
+            "cursors": self.cursor_facts(),
         }
 
     @property
@@ -1074,7 +1208,9 @@ cdef class Topic(Window):
     cdef uint64_t first_kept(self) noexcept:
         if self.oldest == NULL:
             return self.next_seq
-        return max(self.oldest.first_seq, self.kept.seq if self.retains else <uint64_t>0)
+        if self.retention_time or self.retention_bytes:
+            return max(self.oldest.first_seq, self.kept.seq)
+        return self.oldest.first_seq
 
     def seq_at(self, int64_t time):
         """The first record that was published at `time` (wall clock, ns) or later. None: a block
@@ -1252,10 +1388,10 @@ cdef class Topic(Window):
             "bytes": self.log_bytes,
             "durability": self.durability,
             "retention": {"time": self.retention_time, "bytes": self.retention_bytes}
-            if self.retains else None,
+            if self.retention_time or self.retention_bytes else None,
             "incarnations": [
                 {"log_id": one[0].hex(), "first_seq": one[1], "next_seq": one[2]} for one in logs],
-            "cursors": [],
+            "cursors": self.cursor_facts(),
         }, separators=(",", ":")).encode()
 
     cdef int64_t time_of(self, uint64_t seq) except? 0:
@@ -1382,6 +1518,11 @@ cdef class Topic(Window):
             self.drop_expired()
         self.date_blocks()
         self.compact()
+        if self.producers is not None \
+                and self.producers.expire(self.visible.seq, self.agenda.wall):
+            self.journal_stale = True
+        if self.named:
+            self.expire_cursors()
         if self.retains:
             self.retain()
         if self.log is not None:
@@ -1478,30 +1619,84 @@ cdef class Topic(Window):
                     block.first_time = (<Record *>block.data).timestamp
             block = block.prev
 
+    cdef int update_retains(self) except -1:
+        """Begin to keep what every channel is done with, from the oldest record on that there is
+        still, or cease to: as the policy and the named cursors want it."""
+        cdef bint wanted = (self.retention_time or self.retention_bytes
+                            or self.held_seq() != NOTHING_HELD)
+        if wanted == self.retains:
+            return 0
+        self.retains = wanted
+        if wanted:
+            self.watch(&self.kept)
+            self.watch(&self.outdated)
+            self.keep_all()
+        else:
+            self.unwatch(&self.kept)
+            self.unwatch(&self.outdated)
+        return 0
+
+    cdef void keep_all(self) noexcept:
+        """Keep what there is."""
+        cdef Cursor start
+        self.held_bytes = 0
+        if self.oldest != NULL:
+            start.block = self.oldest
+            start.offset = 0
+            start.seq = self.oldest.first_seq
+            self.move_cursor(&self.kept, &start)
+            self.move_cursor(&self.outdated, &start)
+
     cdef int retain(self) except -1:
         """Write down what is in memory only, let go of what is too old or too much, a block at a
         time, and keep the rest out of memory."""
-        cdef Block *block = self.kept.block
-        cdef uint64_t held = self.log.disk_bytes
-        cdef Cursor to
         self.write_down()
-        while block != NULL and self.is_outdated(block, held):
-            held -= min(held, <uint64_t>block.size)
-            to.block = block.next
-            to.offset = 0
-            to.seq = self.next_seq if block.next == NULL else block.next.first_seq
-            if block.next == NULL:
-                to.block = block
-                to.offset = block.size
-            self.move_cursor(&self.kept, &to)
-            block = block.next
+        self.let_go()
         self.trim()
         self.cool()
         return 0
 
+    cdef int let_go(self) except -1:
+        """What retention lets go of goes unless a named cursor holds it, which holds so many bytes
+        at most."""
+        cdef Block *block = block_behind(&self.outdated)
+        cdef uint64_t held = self.log.disk_bytes - min(self.log.disk_bytes, self.held_bytes)
+        cdef uint64_t held_seq
+        while block != NULL and self.is_outdated(block, held):
+            held -= min(held, <uint64_t>block.size)
+            self.held_bytes += block.size
+            self.move_past(&self.outdated, block)
+            block = block.next
+        held_seq = self.held_seq()
+        block = block_behind(&self.kept)
+        while block != NULL and block.last_seq < self.outdated.seq:
+            if block.last_seq >= held_seq:
+                if self.held_bytes <= self.shard.log_hold_max_bytes:
+                    break
+                self.move_past(&self.kept, block)
+                self.shard.report_overrun(self.name, self.named.overrun(self.kept.seq))
+                held_seq = self.held_seq()
+            else:
+                self.move_past(&self.kept, block)
+            self.held_bytes -= min(self.held_bytes, <uint64_t>block.size)
+            block = block.next
+        return self.update_retains()
+
+    cdef void move_past(self, Cursor *keeper, Block *block) noexcept:
+        cdef Cursor to
+        to.block = block.next
+        to.offset = 0
+        to.seq = self.next_seq if block.next == NULL else block.next.first_seq
+        if block.next == NULL:
+            to.block = block
+            to.offset = block.size
+        self.move_cursor(keeper, &to)
+
     cdef bint is_outdated(self, Block *block, uint64_t held) noexcept:
         if not block.flags & SEALED or block.last_time == 0:
             return False
+        if not self.retention_time and not self.retention_bytes:
+            return True
         return (self.retention_time and block.last_time < self.agenda.wall - self.retention_time
                 or self.retention_bytes and held > self.retention_bytes)
 
@@ -1531,11 +1726,73 @@ cdef class Topic(Window):
                 self.store.take_memory(block)
             block = block.prev
 
+    # -- named cursors --
+
+    def cursor_facts(self):
+        """What an operator may ask about the named cursors."""
+        return self.named.facts(self.first_seq, self.visible.seq, self.agenda.wall)
+
+    def set_cursor(self, str name not None, bytes log_id not None, uint64_t seq, done not None):
+        """Have a named cursor stand before record `seq`, which must be there, or be the next one.
+        It holds the records from there on. Calls done(None), or done(why not), when the journal has
+        it. nsqcy.named_cursors.TooManyCursors: nothing was done."""
+        cursor = journal.NamedCursor(name, log_id, seq, self.agenda.wall)
+        self.named.set(cursor)
+        self.update_retains()
+        if self.retains and seq < self.kept.seq:
+            self.keep_all()     # it is still there for some channel only
+        self.journal_cursor(cursor, False, done)
+
+    def find_cursor(self, str name not None):
+        """The named cursor (nsqcy.journal.NamedCursor) of somebody who asks for it; None: there is
+        none."""
+        self.journal_stale = True
+        return self.named.use(name, self.agenda.wall)
+
+    def delete_cursor(self, str name not None, done not None):
+        """Calls done(None), or done(why not), when the journal has it. Returns whether there was
+        one; otherwise there is nothing to wait for."""
+        cursor = self.named.delete(name)
+        if cursor is None:
+            return False
+        self.update_retains()
+        self.journal_cursor(cursor, True, done)
+        return True
+
+    cdef int expire_cursors(self) except -1:
+        if self.named.expire(self.agenda.wall - self.shard.log_cursor_expiry):
+            self.journal_stale = True
+            self.update_retains()
+        return 0
+
+    cdef uint64_t held_seq(self) except? 0:
+        """The first record that a named cursor holds."""
+        if not self.named:
+            return NOTHING_HELD
+        seq = self.named.held(self.first_seq)
+        return NOTHING_HELD if seq is None else seq
+
+    cdef int journal_cursor(self, cursor, bint deleted, done) except -1:
+        cdef bytes delta
+        self.journal_stale = True
+        if self.log is None:
+            done(None)
+            return 0
+        delta = journal.encode_delta(journal.Delta(
+            journal.Kind.CURSOR_NAMED, "", cursor=cursor, deleted=deleted))
+        waiting = (None, done)
+        Py_INCREF(waiting)
+        if not self.log.append_delta(delta, journal_done, <void *>waiting):
+            Py_DECREF(waiting)
+            self.write_snapshot(done)
+        return 0
+
     # -- to disk and back --
 
     cdef bint is_kept(self) noexcept:
         """Whether a start would find anything of the topic but its name."""
-        return self.gate != MEMORY or self.log.disk_bytes != 0 or self.log.journal_lost
+        return (self.gate != MEMORY or self.log.disk_bytes != 0 or self.log.journal_lost
+                or len(self.named) > 0)
 
     cdef int journal_channel(self, kind, Channel channel) except -1:
         """A channel came or goes: write it down before any record that is fanned out after that."""
@@ -1544,7 +1801,7 @@ cdef class Topic(Window):
             return 0
         delta = journal.encode_delta(
             journal.Delta(kind, channel.name, channel.cursor.seq))
-        if not self.log.append_delta(delta):
+        if not self.log.append_delta(delta, NULL, NULL):
             self.journal_due = True
         return 0
 
@@ -1558,7 +1815,11 @@ cdef class Topic(Window):
         return total
 
     cdef int write_journal(self) except -1:
-        """Write down who is where, as far as records on disk are concerned."""
+        return self.write_snapshot(None)
+
+    cdef int write_snapshot(self, done) except -1:
+        """Write down who is where, as far as records on disk are concerned; then `done`, unless it
+        is None, is called with None or what went wrong."""
         cdef Channel channel
         cdef uint64_t entries = self.delayed_count
         cdef bint leads = self.journal_due    # it tells of what this turn has done to channels
@@ -1570,12 +1831,30 @@ cdef class Topic(Window):
         self.next_journal = self.agenda.now + self.log.sync_timeout * <int64_t>(
             1 + entries // 100000)
         snapshot = journal.encode_snapshot(self.state())
-        if self.floor == MEMORY:
+        if self.floor == MEMORY and done is None:
             self.log.write_snapshot(snapshot, leads, NULL, NULL)
+        else:
+            self.class_writes += self.floor != MEMORY
+            waiting = (self if self.floor != MEMORY else None, done)
+            Py_INCREF(waiting)
+            self.log.write_snapshot(snapshot, leads, journal_done, <void *>waiting)
+        return self.journal_told()
+
+    cdef int journal_told(self) except -1:
+        """The journal that is being written knows of all chunks that are visible."""
+        cdef Cursor to = self.visible
+        cdef uint64_t seq
+        if not self.has_untold:
             return 0
-        self.class_writes += 1
-        Py_INCREF(self)
-        self.log.write_snapshot(snapshot, leads, class_done, <void *>self)
+        seq = self.producers.unspoken(self.visible.seq)
+        while to.block != NULL and to.block.first_seq > seq and to.block.prev != NULL:
+            to.block = to.block.prev
+            to.offset = 0
+            to.seq = to.block.first_seq
+        self.move_cursor(&self.untold, &to)
+        if self.visible.seq == self.next_seq:
+            self.has_untold = False
+            self.unwatch(&self.untold)
         return 0
 
     def saved_state(self):
@@ -1597,6 +1876,9 @@ cdef class Topic(Window):
             clean=bool(self.is_last),
             boot=self.shard.boot,
             durability=self.promised,
+            cursors=self.named.state(),
+            epochs=self.producers.state(self.visible.seq) if self.producers else (),
+            produced_seq=self.producers.unspoken(self.visible.seq) if self.producers else 0,
             past=tuple(one for one in self.past if one.end > self.first_kept()),
         )
 
@@ -1726,6 +2008,8 @@ cdef class Topic(Window):
             block = block.next
         if self.delayed_count or self.fanout.seq != self.next_seq:
             return False
+        if self.named or self.producers:
+            return False
         if self.retains and self.oldest != NULL:
             return False
         for channel in self.channels.values():
@@ -1748,6 +2032,7 @@ cdef class Topic(Window):
             self.next_seq = max(self.next_seq, state.next_seq)
             for saved in state.channels:
                 names.setdefault(saved.name, saved.paused)
+            self.named = NamedCursors(state.cursors)
         cursors = {saved.name: saved for saved in state.channels} if state is not None else {}
         # A channel is made at the fan-out position, which may have moved since the snapshot.
         fanout = max(state.fanout_seq, *(saved.cursor for saved in state.channels), 1) \
@@ -1756,15 +2041,19 @@ cdef class Topic(Window):
         least = 1 if self.retains else min([fanout] + [
             cursors[name].cursor if name in cursors else (fanout if state is not None else 1)
             for name in names])
-        self.restore_blocks(found, least)
+        untold = 1 if state is None else state.produced_seq or state.next_seq
+        held = self.named.held(0) if self.named else NOTHING_HELD
+        self.restore_blocks(found, min(least, self.first_untold(found, untold), held))
+        self.update_retains()
         if self.oldest != NULL and (self.retains or state is None):
             least = self.oldest.first_seq       # who needed what was before it nobody knows
         self.report_gaps(least)
         self.name_logs(found, state)
+        self.named.end_at(self.log.log_id, self.next_seq)
         self.started = False
         self.cursor_to_end(&self.visible)
-        if self.retains and self.oldest != NULL:
-            self.place_cursor(&self.kept, self.oldest.first_seq)
+        if self.retains:
+            self.keep_all()
         self.place_cursor(&self.fanout, fanout)
         if state is not None:
             for start, end in state.holes:
@@ -1783,6 +2072,7 @@ cdef class Topic(Window):
                     channel.add_finished(start, end)
                 self.restore_entries(channel, saved.entries)
         self.restore_new_delays(state.fanout_seq if state is not None else 1, bool(names))
+        self.restore_produced(state, untold)
         if state is None:
             self.restore_survivors()
         self.release_unneeded()
@@ -1816,7 +2106,8 @@ cdef class Topic(Window):
         cdef bytes log_id = self.log.log_id
         self.stable = self.log_first = self.next_seq
         self.past = ()
-        if self.sync_found():
+        # In class fsync it is what readers are told of.
+        if self.promised != FSYNC or self.oldest == NULL or self.sync_found():
             self.past = journal.name_logs(self.stretches(), () if state is None else state.past)
         named = [one.log_id for one in self.past]
         if not self.is_whole(found, state) or log_id in named and (
@@ -1849,12 +2140,11 @@ cdef class Topic(Window):
         return found
 
     cdef bint sync_found(self) except -1:
-        """What readers are told of in class fsync must survive a power loss, whoever wrote it;
+        """What was written by a process that was killed must survive a power loss from now on;
         whether it does."""
         cdef int error = 0
-        if self.promised == FSYNC and self.oldest != NULL:
-            self.log.sync_found(note_error, &error)
-            self.shard.io.drain()
+        self.log.sync_found(note_error, &error)
+        self.shard.io.drain()
         return error == 0
 
     cdef int restore_blocks(self, Recovered found, uint64_t least) except -1:
@@ -1883,6 +2173,7 @@ cdef class Topic(Window):
             self.places[self.place_count].offset = run.extent.offset
             self.places[self.place_count].block = block
             self.places[self.place_count].has_delayed = (run.flags & RUN_HAS_DELAYED) != 0
+            self.places[self.place_count].has_produced = (run.flags & RUN_HAS_PRODUCED) != 0
             self.place_count += 1
             if run.flags & RUN_SURVIVORS:
                 block.flags |= SURVIVORS
@@ -2020,12 +2311,8 @@ cdef class Topic(Window):
             if not self.places[i].has_delayed or block.last_seq < seq \
                     or not block.flags & IN_WINDOW:
                 continue
-            self.load(block)
-            self.shard.io.drain()
-            if self.stalled:
-                raise OSError(self.log.last_error_text)
             at = 0
-            while block.data != NULL and at < block.size:
+            while self.load_now(block) and at < block.size:
                 record = <Record *>(block.data + at)
                 if record.attributes & RECORD_DELAYED and record.seq >= seq:
                     entry = self.store.new_entry()
@@ -2039,6 +2326,75 @@ cdef class Topic(Window):
                             <int64_t>0, record.timestamp + entry.node.due - self.agenda.wall))
                     self.add_delayed(entry)
                 at += record.length
+        return 0
+
+    cdef bint load_now(self, Block *block) except -1:
+        """Wait until a block is in memory; whether it is."""
+        if block.data == NULL:
+            self.load(block)
+            self.shard.io.drain()
+            if self.stalled:
+                raise OSError(self.log.last_error_text)
+        return block.data != NULL
+
+    cdef uint64_t first_untold(self, Recovered found, uint64_t seq) noexcept:
+        """The first record of the runs that may have chunks from record `seq` on."""
+        cdef RecoveredRun *run
+        cdef uint64_t first = NOTHING_HELD
+        cdef size_t i
+        for i in range(found.run_count):
+            run = &found.run_array[i]
+            if run.flags & RUN_HAS_PRODUCED and not run.flags & RUN_SURVIVORS \
+                    and run.last_seq >= seq:
+                first = min(first, run.first_seq)
+        return first
+
+    cdef int restore_produced(self, state, uint64_t seq) except -1:
+        """What the journal knows of chunks, and what records from `seq` on tell of them. These stay
+        until a journal knows it."""
+        cdef Block *block
+        cdef size_t i
+        if state is not None and state.epochs:
+            self.producers = Producers()
+            self.producers.restore(state.epochs)
+        for i in range(self.place_count):
+            block = self.places[i].block
+            if not self.places[i].has_produced or block.flags & SURVIVORS or block.last_seq < seq:
+                continue
+            if self.producers is None:
+                self.producers = Producers()
+            if not self.has_untold:
+                self.has_untold = True
+                self.watch(&self.untold)
+                self.place_cursor(&self.untold, seq)
+            self.find_produced(block, seq)
+        if self.has_untold:
+            self.producers.found_all(self.agenda.wall)
+            # Whoever sends such a chunk again is answered at once, and may have asked for a sync.
+            self.sync_found()
+        return 0
+
+    cdef int find_produced(self, Block *block, uint64_t seq) except -1:
+        """Tell the producers of the chunks in a block, from record `seq` on."""
+        cdef Record *record
+        cdef Produced produced
+        cdef Produced stretch       # of one chunk, ends before `end`
+        cdef uint32_t end = 0
+        cdef uint32_t at = 0
+        while self.load_now(block) and at < block.size:
+            record = <Record *>(block.data + at)
+            at += record.length
+            if record.seq < seq or not record_produced(record, &produced):
+                continue
+            if end and is_next(&stretch, end, &produced):
+                end += 1
+                continue
+            if end:
+                self.producers.found(name_of(&stretch), stretch.index, end, stretch.count)
+            stretch = produced
+            end = produced.index + 1
+        if end:
+            self.producers.found(name_of(&stretch), stretch.index, end, stretch.count)
         return 0
 
     cdef int restore_survivors(self) except -1:
@@ -2136,6 +2492,8 @@ cdef class Shard:
         self.hurried = []
         self.health = "OK"
         self.boot = boot_id()
+        self.log_hold_max_bytes = 10 << 30
+        self.log_cursor_expiry = 7 * 24 * 3600 * SECOND
 
     # -- topics --
 
@@ -2210,6 +2568,12 @@ cdef class Shard:
         if self.log is not None:
             self.log.warn(f"TOPIC({name}): {what} are in no file: finished since the journal was "
                           "written, in memory only, or lost")
+
+    def report_overrun(self, str name, cursors):
+        """Named cursors hold nothing any more."""
+        if self.log is not None:
+            self.log.warn(f"TOPIC({name}): named cursors are overrun, as more than "
+                          f"{self.log_hold_max_bytes} bytes were held: {', '.join(cursors)}")
 
     def topic(self, bytes key not None, *, create=False):
         """The topic of that name; None if it does not exist and is not to be created, or has no

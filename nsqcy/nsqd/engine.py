@@ -176,6 +176,8 @@ class Engine:
             on_event=self._on_event,
             log=boot.log,
         )
+        self._shard.log_hold_max_bytes = options.log_hold_max_bytes
+        self._shard.log_cursor_expiry = options.log_cursor_expiry
         self._shard.set_refusal(boot.context["refusal"])
         self._shard.set_draining(boot.context["draining"])
         self._hold_new_topics()

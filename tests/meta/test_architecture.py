@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[2]
 ROWS = [
     "nsqcy _debug _bytes _atomics _http errors names durations lines log files journal",
     "_events _headers",
-    "_crc _heap _quantile _ids _ring _io options process. listeners gotext gojson debug",
+    "_crc _heap _quantile _ids _ring _io options process. listeners gotext gojson debug"
+    " named_cursors producers",
     "_log _mesh config policies layers acceptor web. cluster.",
     "_store _log_probe daemon_options",
     "_wire _channel",
