@@ -194,7 +194,7 @@ cdef class Log:
     cdef bint _directory_dirty
     cdef File *_journal
     cdef bint _journal_dirty
-    cdef bint journal_lost            # a write of it failed: no run counts until a snapshot is there
+    cdef bint journal_lost            # a write of it failed: no run counts until a snapshot is
     cdef uint32_t _journal_pending
     cdef uint64_t _journal_writes     # those that follow, and how many of them have ended
     cdef uint64_t _journal_done

@@ -125,8 +125,7 @@ cdef enum:
     INDEX_RUN_BYTES = 262144     # short runs that follow each other share an index entry
     FOOTER_READ = 32768          # most footers fit into the first read
     SPARE_TASKS = 256
-    FOLLOWING_SYNCS = 8          # syncs by count that wait for each other: the disk is slower than
-                                 # the writes, and one more would not make it faster
+    FOLLOWING_SYNCS = 8          # by count that may wait for each other: more would not help
     NAMES_INSIDE = 1             # flags of a TASK_DIRECTORY that syncs: the log's directory
     NAME_ITSELF = 2              # the data path
 
@@ -162,7 +161,7 @@ cdef int commit_done(void *arg, int error) except -1:
     return log._commit_done(error)
 
 
-@cython.no_gc_clear      # __dealloc__ needs the I/O thread
+@cython.no_gc_clear      # __dealloc__ needs the I/O threads
 cdef class Log:
     """The log of one topic. Only the hub uses it; nothing here blocks but recover()."""
 

@@ -1527,7 +1527,8 @@ cdef class Topic(Window):
             self.retain()
         if self.log is not None:
             self.log.tick(self.agenda.now)
-            if self.is_kept() and self.agenda.now >= self.next_journal and not self.log.is_telling() \
+            if self.is_kept() and self.agenda.now >= self.next_journal \
+                    and not self.log.is_telling() \
                     and (self.journal_stale or self.activity() != self.journalled):
                 self.write_journal()
                 return JOURNAL_TICKS
