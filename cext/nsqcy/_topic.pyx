@@ -178,8 +178,8 @@ cdef int note_error(void *arg, int error) except -1:
 
 
 cdef int journal_done(void *arg, int error) except -1:
-    """The journal was written, or not. arg: an owned pair, a topic whose class it says, or None, and
-    who waits for it, or None."""
+    """The journal was written, or not. arg: an owned pair, a topic whose class it says, or None,
+    and who waits for it, or None."""
     waiting = <object>arg
     Py_DECREF(waiting)
     topic, done = waiting
@@ -540,7 +540,7 @@ cdef class Topic(Window):
         self.message_bytes += body_bytes
         self.last_publish = self.agenda.now
         self.touch_dirty()
-        if self.overflowing and self.next_seq > self.visible.seq:
+        if self.overflowing and self.visible.seq != self.next_seq:     # not all were dropped
             self.pending_messages += count
             return 1
         self.cursor_to_end(&self.visible)

@@ -5,6 +5,7 @@ Files are copied as they are at one moment, which is what a process that is kill
 
 import errno
 import shutil
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -15,7 +16,7 @@ import pytest
 from nsqcy._io import IoThread
 from nsqcy.policies import Policies, TopicPolicy
 from nsqcy.producers import EXPIRY
-from tests.core import ERROR, RESPONSE, SECOND, Core, log_pub
+from tests.core import ERROR, RESPONSE, SECOND, Client, Core, log_pub
 from tests.recorded_disk import RecordedDisk
 
 OK = (RESPONSE, b"OK")
@@ -441,3 +442,100 @@ class Least(Random):
 
     def choice(self, seq: Any) -> Any:
         return seq[0]
+
+
+def with_headers(core: Core) -> Client:
+    client = core.client()
+    wanted = (
+        b'{"topic_log":true,"headers":true,"feature_negotiation":true,"heartbeat_interval":60000}'
+    )
+    kind, text = client.ask(b"IDENTIFY\n", struct.pack(">i", len(wanted)), wanted) or (ERROR, b"")
+    assert kind == RESPONSE and b'"headers":true' in text
+    return client
+
+
+def headered(headers: bytes, body: bytes) -> bytes:
+    return struct.pack(">H", len(headers)) + headers + body
+
+
+def test_messages_with_headers(make: Make) -> None:
+    """What is missing of a chunk is published with its headers."""
+    core = make("os")
+    core.create("t").channel("c")
+    core.settle()
+    trace = b"\5trace\0\3abc"
+    whole = [headered(trace * (n % 2), b"message %d" % n) for n in range(5)]
+    client = with_headers(core)
+    assert client.ask(log_pub("t", 1, whole)) == OK
+    copy = shutil.copytree(core.path, core.path.with_name("torn"))
+    segment = max(copy.glob("t.topic/*.seg"))
+    data = segment.read_bytes()
+    segment.write_bytes(data[: data.index(b"message 3") - 10])
+    after = make("os", copy)
+    client = with_headers(after)
+    for _ in range(2):
+        assert client.ask(log_pub("t", 1, whole)) == OK
+    consumer = with_headers(after).subscribe("t", "c", 10)
+    after.settle()
+    assert [each.body for each in consumer.messages()] == whole
+    kind, text = client.ask(log_pub("t", 2, [b"\0\xff"])) or (None, b"")
+    assert (kind, text) == (
+        ERROR,
+        b"E_BAD_MESSAGE LOG_PUB headers of 255 bytes end behind a message of 2",
+    )
+
+
+@pytest.mark.parametrize("on_full", ["reject", "drop-newest"])
+def test_a_topic_that_is_full(tmp_path: Path, on_full: str) -> None:
+    policy = TopicPolicy(durability="os", max_depth=3, on_full=on_full)
+    core = Core(tmp_path, policies=Policies(policy))
+    core.create("t").channel("c")
+    core.settle()
+    assert publish(core, 1, b"1", b"2") == OK
+    refused = publish(core, 2, b"3", b"4", b"5")
+    if on_full == "reject":
+        assert refused is not None and refused[1].startswith(b"E_LOG_PUB_FAILED LOG_PUB failed ")
+        assert bodies(core) == [b"1", b"2"]
+        assert publish(core, 2, b"3", b"4", b"5") == OK
+    else:
+        assert publish(core, 3, b"6") == OK
+        assert bodies(core) == [b"1", b"2", b"3"]
+    assert publish(core, 2, b"3", b"4", b"5") == OK
+    assert publish(core, 4, b"7") == (refused if on_full == "reject" else OK)
+    assert bodies(core) == ([b"3", b"4", b"5"] if on_full == "reject" else [b"7"])
+    core.close()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_lines_of_any_kind(make: Make, seed: int) -> None:
+    """Each is answered, once, or ends its connection."""
+    chance = Random(seed)
+    core = make("os")
+    words = [
+        b"LOG_PUB",
+        b"LOG_CURSOR",
+        b"t",
+        b"p",
+        b"-",
+        b"delete",
+        b"",
+        b"0",
+        b"1",
+        b"x/",
+        b"\xff",
+    ]
+    words += [b"%d" % 2**64, b"9" * 30, b"#ephemeral", b"t#ephemeral", b"00" * 16]
+    core.create("t")
+    for _ in range(30):
+        client = core.client(topic_log=True)
+        name = chance.choice(words[:2])
+        line = b" ".join([name, b"t", *chance.choices(words, k=chance.randint(0, 6))]) + b"\n"
+        body = bytes(chance.choices(range(3), k=chance.randint(0, 30)))
+        if chance.random() < 0.5:
+            body = log_pub("t", 1, [body or b"x"]).split(b"\n", 1)[1]
+        client.send(line, *([body] if name == b"LOG_PUB" else []))
+        core.settle()
+        answer = client.answer()
+        assert answer is None or answer == OK or answer[1].startswith((b"E_", b"{"))
+        assert answer is not None or not client.closed
+    assert publish(core, 1, b"still there") == OK
