@@ -37,6 +37,7 @@ class Recovered:
     clean: bool
     segments: list[tuple[int, int, bytes | None, Footer | None]]
     overlaps: list[tuple[int, int, int, int, int]]
+    open_end: bool
 
 class Log:
     io: IoThread
@@ -50,8 +51,6 @@ class Log:
     disk_bytes: int
     journal_bytes: int
     closed: bool
-    deltas: int
-    deltas_done: int
     def __new__(
         cls,
         io: IoThread,

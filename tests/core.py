@@ -1,5 +1,6 @@
 """The core of one worker in this process: a fake clock, no sockets, real files."""
 
+import json
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -103,7 +104,7 @@ class Client:
         self.heard: list[tuple[int, bytes]] = []
         core.clients.append(self)
         wanted = {"heartbeat_interval": 10**9, **identity}
-        text = repr(wanted).replace("'", '"').encode()
+        text = json.dumps(wanted).encode()
         self.send(b"  V2IDENTIFY\n", struct.pack(">i", len(text)), text)
         assert self.answer() == (RESPONSE, b"OK")
 
@@ -180,6 +181,20 @@ def mpub(topic: str, bodies: list[bytes]) -> bytes:
     parts = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
     whole = struct.pack(">i", len(bodies)) + parts
     return f"MPUB {topic}\n".encode() + struct.pack(">i", len(whole)) + whole
+
+
+def log_pub(
+    topic: str,
+    chunk: int,
+    bodies: list[bytes],
+    *,
+    producer: str = "p",
+    epoch: int = 1,
+    part: int = 0,
+) -> bytes:
+    """A LOG_PUB command."""
+    _, body = mpub(topic, bodies).split(b"\n", 1)
+    return f"LOG_PUB {topic} {producer} {epoch} {part} {chunk}\n".encode() + body
 
 
 class Core:

@@ -10,6 +10,7 @@ cdef class Snapshot:
     cdef Py_ssize_t packed          # so many of them have been walked
     cdef list deltas                # what has happened meanwhile that must not be forgotten
     cdef readonly bint records_wait     # it has to be there before any record that follows
+    cdef list waiters               # who is called when it is written
     cdef bint tells_class           # of the topic's durability, which has changed
 
     # Pack so many entries; returns what is left of the budget, more than 0 at the end only.
