@@ -6,7 +6,12 @@ _Done = Callable[[int], object] | None
 
 class IoThread:
     def __new__(
-        cls, *, open_limit: int = 512, faults: bool = False, stepped: bool = False
+        cls,
+        *,
+        open_limit: int = 512,
+        faults: bool = False,
+        stepped: bool = False,
+        read_only: bool = False,
     ) -> IoThread: ...
     def fileno(self) -> int: ...
     def kick_now(self) -> None: ...

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import NamedTuple
 
 from nsqcy._log import Log, Recovered
 
@@ -10,6 +11,16 @@ def verify_run(
 def scan_segment(
     data: bytes,
 ) -> tuple[list[tuple[int, int, int, int, int, int]], list[tuple[int, int, int]]]: ...
+
+class Survey(NamedTuple):
+    records: int
+    first_time: int
+    last_time: int
+    max_id: int
+    flags: int
+    damaged: list[tuple[int, int, int]]
+
+def survey_run(run: bytes | bytearray) -> Survey: ...
 
 class RunHandle:
     log: Log

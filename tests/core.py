@@ -1,5 +1,6 @@
 """The core of one worker in this process: a fake clock, no sockets, real files."""
 
+import json
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from nsqcy._channel import Agenda
+from nsqcy._events import Events
 from nsqcy._ids import IdSource
 from nsqcy._io import IoThread
 from nsqcy._mesh import Mesh
@@ -101,7 +103,7 @@ class Client:
         self.heard: list[tuple[int, bytes]] = []
         core.clients.append(self)
         wanted = {"heartbeat_interval": 10**9, **identity}
-        text = repr(wanted).replace("'", '"').encode()
+        text = json.dumps(wanted).encode()
         self.send(b"  V2IDENTIFY\n", struct.pack(">i", len(text)), text)
         assert self.answer() == (RESPONSE, b"OK")
 
@@ -180,6 +182,20 @@ def mpub(topic: str, bodies: list[bytes]) -> bytes:
     return f"MPUB {topic}\n".encode() + struct.pack(">i", len(whole)) + whole
 
 
+def log_pub(
+    topic: str,
+    chunk: int,
+    bodies: list[bytes],
+    *,
+    producer: str = "p",
+    epoch: int = 1,
+    part: int = 0,
+) -> bytes:
+    """A LOG_PUB command."""
+    _, body = mpub(topic, bodies).split(b"\n", 1)
+    return f"LOG_PUB {topic} {producer} {epoch} {part} {chunk}\n".encode() + body
+
+
 class Core:
     """A worker without its process."""
 
@@ -196,6 +212,7 @@ class Core:
         policies: Policies | None = None,
         max_topics: int = 0,
         percentiles: Percentiles | None = None,
+        events: Events | None = None,
         on_event: Callable[[str, str, str | None], None] | None = None,
         auth: Any = None,
         hold_new: int = 0,
@@ -214,6 +231,7 @@ class Core:
             mem_queue_size=mem_queue_size,
             max_msg_timeout=max_msg_timeout,
             percentiles=percentiles,
+            events=events,
         )
         agenda.now, agenda.wall = now, wall
         self.agenda = agenda

@@ -23,6 +23,7 @@ cdef extern from "iocalls.h" nogil:
         int (*fstat)(IoCalls *self, int fd, void *into)
 
     IoCalls io_calls_real
+    IoCalls io_calls_read_only
 
     struct IoMade:
         IoMade *next

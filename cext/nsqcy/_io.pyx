@@ -37,11 +37,15 @@ cdef int lane_named(str name) except -1:
 cdef class IoThread:
     """Threads and their queues. `poll` when `fileno` is readable; `kick` once a turn."""
 
-    def __cinit__(self, *, int open_limit=OPEN_LIMIT, bint faults=False, bint stepped=False):
-        """stepped: without threads; ops are run by step_now() and while somebody waits."""
+    def __cinit__(self, *, int open_limit=OPEN_LIMIT, bint faults=False, bint stepped=False,
+                  bint read_only=False):
+        """stepped: without threads; ops are run by step_now() and while somebody waits.
+        read_only: every call that would change something on disk fails."""
         cdef int error
         memset(&self.engine, 0, sizeof(IoEngine))
-        self.calls = &io_calls_real
+        self.calls = &io_calls_read_only if read_only else &io_calls_real
+        if faults and read_only:
+            raise ValueError("faults are of a thread that may write")
         if faults:
             self.faults = <IoFaults *>calloc(1, sizeof(IoFaults))
             if self.faults is NULL:

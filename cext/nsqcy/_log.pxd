@@ -16,6 +16,7 @@ cdef extern from "segment.h" nogil:
     enum:
         RUN_SURVIVORS
         RUN_HAS_DELAYED
+        RUN_HAS_PRODUCED
 
     struct SegmentRun:
         uint64_t first_seq
@@ -58,6 +59,7 @@ cdef struct Segment:
     uint64_t synced      # runs are known to survive a power loss up to here
     uint64_t live        # bytes of extents not released
     uint32_t pending     # ops that refer to it
+    uint8_t log_id[16]   # as its header has it; zeros: nobody can tell
     SegmentState state
     int error            # of the first run that failed: those behind it fail as well
     SegmentRun *runs     # the index to be, while open
@@ -138,6 +140,10 @@ cdef class Recovered:
     cdef readonly uint64_t next_seq
     cdef readonly uint64_t max_id
     cdef readonly bint clean          # every segment had its footer
+    cdef readonly list segments       # (number, bytes of the file, log_id or None, footer or None)
+    cdef readonly list overlaps       # dense runs of which a newer segment has a part, as they were
+                                      # found: (segment number, offset, bytes, first_seq, last_seq)
+    cdef readonly bint open_end       # the newest one had none: it was being written
     cdef RecoveredRun *run_array      # extents are the caller's to copy and release
     cdef size_t run_count
     cdef size_t run_capacity
@@ -221,14 +227,17 @@ cdef class Log:
     # Frees an extent's further pieces and zeroes it; the runs stay.
     cdef int forget(self, Extent *extent) except -1
     cdef int sync(self, log_done done, void *arg) except -1
+    # The same for what recover() has found, which a process that was killed need not have synced.
+    cdef int sync_found(self, log_done done, void *arg) except -1
     # The monotonic time of the next sync, or 0 when nothing waits for one.
     cdef int64_t tick(self, int64_t now) except -1
     # Whether a journal write is under way.
     cdef bint is_telling(self) noexcept
     # leads: what is appended from now on is not done before it is in place.
     cdef int write_snapshot(self, bytes snapshot, bint leads, log_done done, void *arg) except -1
-    # 1 when appended; 0 when there is no sound journal to append to: write a snapshot first.
-    cdef int append_delta(self, bytes delta) except -1
+    # 1 when appended; 0 when there is no sound journal to append to: write a snapshot first. done
+    # is called when it is written.
+    cdef int append_delta(self, bytes delta, log_done done, void *arg) except -1
     cdef int close(self, log_done done, void *arg) except -1
     cdef int delete(self, log_done done, void *arg) except -1
 
@@ -273,7 +282,7 @@ cdef class Log:
     cdef int _recover_segment(self, str name, Recovered into) except -1
     cdef int _recover_runs(self, int fd, uint64_t size, Segment *segment,
                            Recovered into) except -1
-    cdef int _recover_header(self, int fd, Segment *segment, Recovered into) except -1
+    cdef bytes _recover_header(self, int fd, Segment *segment, Recovered into)
     cdef bint _recover_footer(self, int fd, uint64_t size, Segment *segment,
                               Recovered into) except -1
     cdef int _recover_scan(self, int fd, uint64_t size, Segment *segment,

@@ -13,6 +13,7 @@ import os
 import re
 import time
 from bisect import bisect_left
+from collections import namedtuple
 from operator import itemgetter
 
 cimport cython
@@ -110,6 +111,9 @@ _TOPIC = re.compile(r"[.a-zA-Z0-9_-]+(#ephemeral)?")
 _SEGMENT = re.compile(r"\d{20}\.seg")
 
 end_of = itemgetter(1)
+
+Footer = namedtuple(
+    "Footer", "records first_seq last_seq first_time last_time max_id data_end")
 
 DAMAGE_TEXTS = {
     DAMAGE_RECORD: "damaged record of {} bytes",
@@ -589,6 +593,7 @@ cdef class Log:
         header.first_seq = first_seq
         header.created = time.time_ns()
         memcpy(header.log_id, PyBytes_AS_STRING(self.log_id), 16)
+        memcpy(segment.log_id, header.log_id, 16)
         header.crc = segment_header_crc(header)
         self._current = segment
         self._directory_dirty = True
@@ -784,6 +789,19 @@ cdef class Log:
             segment = segment.previous
         return 0
 
+    cdef int sync_found(self, log_done done, void *arg) except -1:
+        cdef Task *whole = self._task(TASK_WHOLE, NULL, NULL)
+        cdef Segment *segment = self._first
+        whole.done = done
+        whole.arg = arg
+        whole.parts = 1           # held until all parts are submitted
+        while segment is not NULL:
+            if segment.state == SEGMENT_CLOSED and segment.synced < segment.end:
+                self._sync_file(segment, whole)
+            segment = segment.next
+        self._sync_directory(whole)
+        return self._part_end(whole, 0)
+
     cdef int commit(self) except -1:
         if self._commits > self._commits_done or self._durable == 0:
             return 0
@@ -909,7 +927,7 @@ cdef class Log:
         whole.parts -= 1
         return 0
 
-    cdef int append_delta(self, bytes delta) except -1:
+    cdef int append_delta(self, bytes delta, log_done done, void *arg) except -1:
         """Behind a snapshot that is under way, it follows that one, and runs wait for it."""
         cdef bint behind = self.is_telling()
         cdef size_t n = sizeof(JournalEntry) + len(delta)
@@ -921,6 +939,8 @@ cdef class Log:
         task = (self._journal_task(TASK_DELTA, NULL) if behind
                 else self._task(TASK_DELTA, NULL, NULL))
         task.file = self._journal
+        task.done = done
+        task.arg = arg
         task.owned = <uint8_t *>malloc(n)
         if task.owned is NULL:
             self._task_end(task)
@@ -1034,6 +1054,8 @@ cdef class Log:
         # last.
         for name in sorted((n for n in names if _SEGMENT.fullmatch(n)), reverse=True):
             self._recover_segment(name, into)
+            if int(name[:20]) == self.last_number:
+                into.open_end = not into.clean
         into.damages.sort()
         if "journal" in names:
             self._recover_journal(into)
@@ -1095,28 +1117,34 @@ cdef class Log:
         """A segment that turns out to hold nothing that is not elsewhere is doomed: it goes with
         the next snapshot. One that holds something unreadable stays."""
         cdef Py_ssize_t damages = len(into.damages)
-        self._recover_header(fd, segment, into)
-        if not self._recover_footer(fd, size, segment, into):
+        cdef bytes log_id = self._recover_header(fd, segment, into)
+        cdef bint closed = self._recover_footer(fd, size, segment, into)
+        if not closed:
             into.clean = False
             self._recover_scan(fd, size, segment, into)
+        into.segments.append((segment.number, size, log_id,
+                              footer_facts(&segment.facts) if closed else None))
         if segment.live == 0 and len(into.damages) == damages:
             segment.state = SEGMENT_DOOMED
         return 0
 
-    cdef int _recover_header(self, int fd, Segment *segment, Recovered into) except -1:
+    cdef bytes _recover_header(self, int fd, Segment *segment, Recovered into):
+        """The log_id that it names; None if it names none."""
         cdef bytes data = self._read_now(fd, 0, sizeof(SegmentHeader))
         cdef const SegmentHeader *header = <const SegmentHeader *>PyBytes_AS_STRING(data)
         path = os.fsdecode(segment.path)
         if len(data) == 0:
-            return 0              # made, and then the machine stopped
+            return None           # made, and then the machine stopped
         if (len(data) < <Py_ssize_t>sizeof(SegmentHeader) or header.magic != SEGMENT_MAGIC
                 or header.crc != segment_header_crc(header)):
             into.damages.append((path, 0, "damaged segment header"))
-            return 0
+            return None
         check_version(path, header.version)
+        log_id = <bytes>header.log_id[:16]
+        memcpy(segment.log_id, header.log_id, 16)
         if into.log_id is None:
-            into.log_id = header.log_id[:16]
-        return 0
+            into.log_id = log_id
+        return log_id
 
     cdef bint _recover_footer(self, int fd, uint64_t size, Segment *segment,
                               Recovered into) except -1:
@@ -1143,7 +1171,8 @@ cdef class Log:
         if footer is NULL:
             return False
         into.max_id = max(into.max_id, footer.max_id)
-        segment.end = segment.good = footer.data_end
+        segment.end = segment.good = segment.synced = footer.data_end
+        segment.facts = footer[0]
         for i in range(footer.runs):
             into.add(&runs[i], segment, fd)
         return True
@@ -1200,6 +1229,11 @@ cdef class Log:
 
 
 # ---- pure helpers ----
+
+cdef object footer_facts(const SegmentFooter *footer):
+    return Footer(footer.records, footer.first_seq, footer.last_seq, footer.first_time,
+                  footer.last_time, footer.max_id, footer.data_end)
+
 
 cdef str damage_text(const Damage *damage):
     return DAMAGE_TEXTS[damage.kind].format(damage.bytes)
@@ -1282,6 +1316,8 @@ cdef class Recovered:
         self.log = log
         self.journal = []
         self.damages = []
+        self.segments = []
+        self.overlaps = []
         self._covered = []
         self.next_seq = 1
         self.clean = True
@@ -1296,8 +1332,11 @@ cdef class Recovered:
         wanted = self._uncovered(run.first_seq, run.last_seq)
         if wanted == [(run.first_seq, run.last_seq)]:
             self._add_whole(run, segment)
-        elif wanted:
-            self._add_rest(run, segment, fd, wanted)
+        else:
+            self.overlaps.append((segment.number, run.offset, run.bytes, run.first_seq,
+                                  run.last_seq))
+            if wanted:
+                self._add_rest(run, segment, fd, wanted)
         return self._cover(run.first_seq, run.last_seq)
 
     cdef list _uncovered(self, uint64_t first, uint64_t last):

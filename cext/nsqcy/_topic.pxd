@@ -7,7 +7,8 @@ from nsqcy._compaction cimport Compaction
 from nsqcy._ids cimport IdSource
 from nsqcy._io cimport IoThread
 from nsqcy._log cimport Extent, Log, Recovered
-from nsqcy._store cimport Block, Cursor, Entry, Record, Store, Window
+from nsqcy._reads cimport LogRead
+from nsqcy._store cimport Block, Cursor, Entry, Produced, Record, Store, Window
 
 
 # What a record must have gone through before it is visible and its publisher is answered.
@@ -54,6 +55,7 @@ ctypedef struct Place:
     uint64_t offset
     Block *block
     bint has_delayed
+    bint has_produced
 
 
 cdef class Topic(Window):
@@ -73,7 +75,7 @@ cdef class Topic(Window):
     cdef int64_t retention_time         # ns; 0: no limit of time
     cdef uint64_t retention_bytes       # 0: no limit of size
     cdef uint64_t mem_queue_size        # messages
-    cdef bint limited                   # what is published has to be looked at, as it may be refused
+    cdef bint limited                   # not every size of a message is taken
     cdef int32_t min_msg_size           # bytes
     cdef int32_t max_msg_size           # bytes
     cdef int64_t ttl                    # ns from the publish; 0: for ever
@@ -89,6 +91,10 @@ cdef class Topic(Window):
     cdef bint prunes                    # it, or a channel of it, is to be pruned one day
     cdef int64_t used_at                # when it was last seen to have channels
     cdef bint retains                   # the log keeps what every channel is done with
+    cdef object named                   # nsqcy.named_cursors.NamedCursors
+    cdef uint64_t held_bytes            # between `kept` and `outdated`: for named cursors alone
+    cdef object producers               # nsqcy.producers.Producers; None: nobody sends chunks
+    cdef bint has_untold                # chunks that the journal does not know: `untold` is watched
     cdef Durability promised            # to every publisher
     cdef Durability gate                # what records wait for now: more, if some publisher asked
     cdef Durability floor               # and this at least, until the journal says what is promised
@@ -117,6 +123,12 @@ cdef class Topic(Window):
     cdef int64_t next_journal           # not before this
     cdef bint is_last                   # the journal that is written now is the last word
     cdef bint was_restored              # there is something on disk from before
+    cdef uint64_t stable                # records before it, from the first one there is, are on disk
+    cdef tuple past                     # logs of earlier processes (nsqcy.journal.Incarnation)
+    cdef uint64_t log_first             # the first record of the log of this one
+    cdef list reads                     # of its logs, that are under way; None: there was none
+    cdef uint32_t polls                 # of which wait for more
+    cdef bint hurried                   # what is in memory only is written before the next second
     cdef Place *places                  # while restoring: blocks in the order of their places
     cdef size_t place_count
 
@@ -137,6 +149,18 @@ cdef class Topic(Window):
     cdef bint drops(self) noexcept
     cdef int set_delay(self, Record *record, int64_t delay) except -1
     cdef int published(self, uint32_t count, uint64_t body_bytes) except -1
+    cdef bint publish_once(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
+                           bint headers, Durability least, uint32_t *added) except -1
+    cdef uint64_t new_chunk(self, object name, const uint8_t *batch, uint32_t count, bint headers,
+                            tuple wanted) except? 0
+    cdef bint add_produced(self, const Produced *produced, const uint8_t *message, bint headers,
+                           uint64_t *bodies) except -1
+    cdef uint32_t headers_room(self, uint16_t length, int64_t ttl) noexcept
+    cdef void put_headers(self, Record *record, uint8_t *at, const uint8_t *headers,
+                          uint16_t length, int64_t ttl) noexcept
+    cdef void class_journalled(self, int error) noexcept
+    cdef int keep_untold(self) except -1
+    cdef int journal_told(self) except -1
     cdef int promise(self, Waiter waiter, uint64_t ticket) except -1
     cdef str refusal(self, Durability least, uint64_t count, uint64_t body_bytes)
     cdef str fullness(self, uint64_t count, uint64_t body_bytes)
@@ -152,6 +176,7 @@ cdef class Topic(Window):
     cdef int settle_turn(self) except -1
     cdef uint64_t depth(self) noexcept
     cdef Channel find_channel(self, str name)
+    cdef Channel new_channel(self, str name)
     cdef int consumer_left(self, Channel channel) except -1
     cdef void add_delayed(self, Entry *entry) noexcept
     cdef void demand(self, Durability least) noexcept
@@ -182,8 +207,32 @@ cdef class Topic(Window):
     cdef int journal_channel(self, kind, Channel channel) except -1
     cdef bint is_kept(self) noexcept
     cdef int retain(self) except -1
+    cdef int update_retains(self) except -1
+    cdef void keep_all(self) noexcept
+    cdef uint64_t held_seq(self) except? 0
+    cdef int let_go(self) except -1
+    cdef void move_past(self, Cursor *keeper, Block *block) noexcept
+    cdef int expire_cursors(self) except -1
+    cdef int journal_cursor(self, cursor, bint deleted, done) except -1
+    cdef int write_snapshot(self, done) except -1
     cdef void date_blocks(self) noexcept
     cdef int write_down(self) except -1
+    cdef uint64_t first_kept(self) noexcept
+    cdef uint64_t stable_seq(self) except? 0
+    cdef void pass_written(self, Block *block) noexcept
+    cdef int stable_moved(self, Block *block) except -1
+    cdef object poll_log(self, Waiter waiter, uint64_t ticket, uint64_t after)
+    cdef int answer_polls(self) except -1
+    cdef object seek_log(self, Waiter waiter, uint64_t ticket, bytes log_id, int64_t time)
+    cdef object fetch_log(self, Waiter waiter, uint64_t ticket, bytes log_id, uint64_t start,
+                          uint64_t stop, uint64_t most, uint32_t columns)
+    cdef int64_t time_of(self, uint64_t seq) except? 0
+    cdef list logs(self)
+    cdef bytes log_bounds(self, bytes log_id, uint64_t *first, uint64_t *end)
+    cdef LogRead begin_read(self, LogRead read)
+    cdef int name_logs(self, Recovered found, state) except -1
+    cdef list stretches(self)
+    cdef bint sync_found(self) except -1
     cdef bint is_outdated(self, Block *block, uint64_t held) noexcept
     cdef void cool(self) noexcept
     cdef uint64_t activity(self) noexcept
@@ -202,6 +251,10 @@ cdef class Topic(Window):
     cdef int restore_entries(self, Channel channel, bytes entries) except -1
     cdef bint is_whole(self, found, state) except -1
     cdef int restore_delayed(self, bytes entries) except -1
+    cdef bint load_now(self, Block *block) except -1
+    cdef uint64_t first_untold(self, Recovered found, uint64_t seq) noexcept
+    cdef int restore_produced(self, state, uint64_t seq) except -1
+    cdef int find_produced(self, Block *block, uint64_t seq) except -1
     cdef int restore_new_delays(self, uint64_t seq, bint fanned_out) except -1
     cdef int release_unneeded(self) except -1
     cdef int write_part(self, Block *block, uint32_t start, uint32_t end, uint64_t first_seq,
@@ -228,6 +281,10 @@ cdef class Shard:
     cdef list dirty_topics
     cdef list ticking                       # topics that are still to be told of the second
     cdef list compacting                    # topics whose compaction can go on
+    cdef list reads                         # reads of logs that can go on
+    cdef list hurried                       # topics whose readers wait for what is in memory only
+    cdef int64_t next_hurry                 # not before this
+    cdef uint64_t reserved                  # bytes of answers to reads, made and to be made
     cdef int64_t next_tick
     cdef readonly bint closing
     cdef public int64_t hold_new            # ns a new topic is held at most; 0: not at all
@@ -235,6 +292,8 @@ cdef class Shard:
     cdef readonly str health                # "OK" or "NOK - reason"
     cdef readonly int64_t health_at         # wall clock, ns
     cdef readonly str refused               # why nothing may be written; None: it may
+    cdef public uint64_t log_hold_max_bytes     # that named cursors keep of a topic
+    cdef public int64_t log_cursor_expiry       # ns without use after which one is gone
     cdef readonly str shut                  # why nothing may be published; None: it may
 
     cdef Topic find(self, bytes key)
@@ -247,6 +306,9 @@ cdef class Shard:
     cdef int expire(self) except -1
     cdef bint dispatch(self) except -1
     cdef int compact(self) except -1
+    cdef int read_on(self) except -1
+    cdef int write_hurried(self) except -1
+    cdef uint64_t answer_room(self, uint64_t wanted) noexcept
     cdef int tick(self) except -1
     cdef int tick_on(self) except -1
     cdef bint has_work(self) noexcept
