@@ -125,6 +125,17 @@ def test_a_session_that_moves_goes_on(nsqd: Starter, topic: str) -> None:
         conn.usable()
 
 
+def test_headers_are_a_column(kept: Nsqd, topic: str) -> None:
+    conn = kept.connect()
+    conn.negotiate(topic_log=True, headers=True)
+    headers = b"\5trace\0\3abc"
+    conn.pub(topic, b"\0\x0b" + headers + b"one")
+    conn.pub(topic, b"\0\0two")
+    facts = reach(conn, topic, 3)
+    found = fetch(conn, topic, facts["log_id"], 1, 3)
+    assert (found.headers, found.body) == ([headers, b""], [b"one", b"two"])
+
+
 def test_who_waits_is_told(kept: Nsqd, topic: str) -> None:
     conn, publisher = reader(kept), kept.connect()
     publisher.pub(topic, b"one")
