@@ -236,7 +236,6 @@ cdef class Session(Consumer):
                         size_t left) except RAISED
     cdef Parsed take_batch(self, const char *command, const uint8_t *rest, size_t left,
                            uint32_t *body_size, uint32_t *count) except RAISED
-    cdef Parsed answer_publish(self, const char *command, Topic topic, bint waits) except RAISED
     cdef Parsed log_cursor(self, Topic topic, Word *words) except RAISED
     cdef Parsed set_log_cursor(self, Topic topic, bytes log_id, str name, seq) except RAISED
     cdef Parsed delete_log_cursor(self, Topic topic, str name) except RAISED
