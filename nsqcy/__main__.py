@@ -22,7 +22,7 @@ Usage: nsqcy COMMAND
   config check FILE [DAEMON]  read a configuration file as the daemon would
   data import PATH            take over the files of NSQ's nsqd in a data path
   data export PATH DIR        write a stopped data path as files of NSQ's nsqd
-  data check PATH             read everything in a data path, and report damage
+  data check PATH             read everything in a data path, and say what a start makes of it
   up [FLAGS]                  run nsqlookupd and nsqd together; -help says more
   nsqd [FLAGS]                run nsqd; -help lists its flags
   nsqlookupd [FLAGS]          run nsqlookupd

@@ -1,6 +1,7 @@
 from collections.abc import Sequence
 from typing import Any, final
 
+from nsqcy._events import Events
 from nsqcy._quantile import Latency, Percentiles
 from nsqcy._store import Store, Window
 from nsqcy.policies import ChannelPolicy
@@ -15,6 +16,8 @@ class Agenda:
     topology_aware: bool
     @property
     def percentiles(self) -> Percentiles: ...
+    @property
+    def events(self) -> Events | None: ...
     def __init__(
         self,
         store: Store,
@@ -23,12 +26,15 @@ class Agenda:
         max_msg_timeout: int,
         topology_aware: bool = False,
         percentiles: Percentiles | None = None,
+        events: Events | None = None,
         seed: int = 1,
     ) -> None: ...
 
 class Waiter: ...
 
 class Consumer(Waiter):
+    @property
+    def client_id(self) -> str: ...
     @property
     def ready_count(self) -> int: ...
     @property

@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from os import PathLike
+from typing import NamedTuple
 
 from nsqcy._io import IoThread
 
@@ -17,6 +18,15 @@ def parse_journal(
 ) -> tuple[list[bytes], bytes | None, int | None]: ...
 def crc32c(data: bytes, crc: int = 0, *, software: bool = False) -> int: ...
 
+class Footer(NamedTuple):
+    records: int
+    first_seq: int
+    last_seq: int
+    first_time: int
+    last_time: int
+    max_id: int
+    data_end: int
+
 class Recovered:
     log: Log
     journal: list[bytes]
@@ -25,6 +35,8 @@ class Recovered:
     next_seq: int
     max_id: int
     clean: bool
+    segments: list[tuple[int, int, bytes | None, Footer | None]]
+    overlaps: list[tuple[int, int, int, int, int]]
     open_end: bool
 
 class Log:

@@ -5,6 +5,7 @@ from nsqcy._http import Sink
 from nsqcy._session import Home, Transport
 
 NO_ROOM: str
+UNKNOWN: str
 
 class Callback(Waiter): ...
 

@@ -1,5 +1,7 @@
 from typing import final
 
+from nsqcy._log import Log
+
 @final
 class Store:
     resident_bytes: int
@@ -10,5 +12,7 @@ class Store:
     def __init__(self, budget: int) -> None: ...
 
 class Window:
+    @property
+    def log(self) -> Log | None: ...
     @property
     def next_seq(self) -> int: ...

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from nsqcy._channel import Agenda
+from nsqcy._events import Events
 from nsqcy._ids import IdSource
 from nsqcy._io import IoThread
 from nsqcy._mesh import Mesh
@@ -211,6 +212,7 @@ class Core:
         policies: Policies | None = None,
         max_topics: int = 0,
         percentiles: Percentiles | None = None,
+        events: Events | None = None,
         on_event: Callable[[str, str, str | None], None] | None = None,
         auth: Any = None,
         hold_new: int = 0,
@@ -229,6 +231,7 @@ class Core:
             mem_queue_size=mem_queue_size,
             max_msg_timeout=max_msg_timeout,
             percentiles=percentiles,
+            events=events,
         )
         agenda.now, agenda.wall = now, wall
         self.agenda = agenda

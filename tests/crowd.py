@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from socket import socket as Socket
 
 import psutil
 from daemon import Nsqd
@@ -16,7 +17,12 @@ from nsqcy.nsqd.placement import Placement
 
 def homes(daemon: Nsqd, conns: Iterable[Conn], pids: list[int] | None = None) -> list[int]:
     """Which worker holds the socket of each connection: its index in `pids`, or by age."""
-    ports = [conn.socket.getsockname()[1] for conn in conns]
+    return homes_of(daemon, [conn.socket for conn in conns], pids)
+
+
+def homes_of(daemon: Nsqd, sockets: Iterable[Socket], pids: list[int] | None = None) -> list[int]:
+    """The same of any sockets."""
+    ports = [each.getsockname()[1] for each in sockets]
     pids = pids or daemon.workers()
 
     def found() -> dict[int, int]:

@@ -21,7 +21,7 @@ from gevent import get_hub
 from nsqcy import debug
 from nsqcy.nsqd import gathering, stats
 from nsqcy.nsqd.api import Api, tls_required
-from nsqcy.nsqd.backend import Done, Message, Outcome
+from nsqcy.nsqd.backend import UNKNOWN, Done, Message, Outcome
 from nsqcy.nsqd.https import HttpsConnection
 from nsqcy.nsqd.options import NSQD, NsqdOptions
 from nsqcy.nsqd.tls import HANDSHAKE_LIMIT, Handshakes, Material, make_context
@@ -68,7 +68,8 @@ class StderrLog:
 
 
 class MemoryBackend:
-    """Topics as dicts.  Publishing to `fail` fails; `boom` raises, `late-boom` after `done`."""
+    """Topics as dicts.  Publishing to `fail` fails, and nobody knows what became of what goes to
+    `unknown`; `boom` raises, `late-boom` after `done`."""
 
     def __init__(self, slow: bool) -> None:
         self.slow = slow
@@ -88,7 +89,7 @@ class MemoryBackend:
             done(None)
         if topic in ("boom", "late-boom"):
             raise RuntimeError("boom")
-        failed = "disk full" if topic == "fail" else None
+        failed = {"fail": "disk full", "unknown": UNKNOWN}.get(topic)
         if failed is None:
             self.create_topic(topic)
             found = self.topics[topic]

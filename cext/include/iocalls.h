@@ -1,4 +1,4 @@
-/* Every file call the I/O thread makes goes through this table: the seam where tests put faults.
+/* Every file call the I/O threads make goes through this table: the seam where tests put faults.
  *
  * A call returns what the system call returns and leaves errno.  `io_calls_real` is the system;
  * `struct IoFaults` wraps it: fails the n-th call of a kind, writes short, parks the caller, or
@@ -79,6 +79,45 @@ static int real_fstat(struct IoCalls *self, int fd, struct stat *into) {
 __attribute__((unused)) static struct IoCalls io_calls_real = {
     real_open, real_close, real_pwrite, real_pread, real_fdatasync, real_fsync, real_rename,
     real_unlink, real_mkdir, real_rmdir, real_ftruncate, real_fstat,
+};
+
+/* ---- reading only ---- */
+
+/* A path may be opened for reading, whatever it was to be opened for; all that changes something
+ * fails as it would on a file system that is mounted so. */
+static int refused_open(struct IoCalls *self, int at, const char *path, int flags, int mode) {
+    if (flags & (O_CREAT | O_TRUNC)) {
+        errno = EROFS;
+        return -1;
+    }
+    return openat(at, path, (flags & ~O_ACCMODE) | O_RDONLY | O_CLOEXEC, mode);
+}
+static int refused(void) {
+    errno = EROFS;
+    return -1;
+}
+static ssize_t refused_pwrite(struct IoCalls *self, int fd, const void *ptr, size_t n, int64_t at) {
+    return refused();
+}
+static int refused_sync(struct IoCalls *self, int fd) {
+    return refused();
+}
+static int refused_rename(struct IoCalls *self, int at, const char *path, const char *to) {
+    return refused();
+}
+static int refused_path(struct IoCalls *self, int at, const char *path) {
+    return refused();
+}
+static int refused_mkdir(struct IoCalls *self, int at, const char *path, int mode) {
+    return refused();
+}
+static int refused_ftruncate(struct IoCalls *self, int fd, int64_t size) {
+    return refused();
+}
+
+__attribute__((unused)) static struct IoCalls io_calls_read_only = {
+    refused_open, real_close, refused_pwrite, real_pread, refused_sync, refused_sync,
+    refused_rename, refused_path, refused_mkdir, refused_path, refused_ftruncate, real_fstat,
 };
 
 static const char *const io_call_names[CALL_KINDS] = {

@@ -1,18 +1,28 @@
-/* One thread that makes every file call of a process, in the order submitted.
+/* The threads that make every file call of a process.
  *
  * The hub submits ops to a list of its own, kicks once a turn, and collects finished ops when the
- * eventfd says so.  The two sides meet under one mutex held for a few pointer moves.
+ * eventfd says so.  The sides meet under one mutex held for a few pointer moves.
  *
- *   hub:     submit -> [submitted] -- kick --> [queued]       (wakes the thread only if it sleeps)
- *   thread:  [queued] -> run -> [finished]                    (eventfd written if it was empty)
+ *   hub:     submit -> [submitted] -- kick --> [writes]       (wakes the thread only if it sleeps)
+ *   writes:  [writes] -> run -> [finished]                    (eventfd written if it was empty)
+ *            [writes] -> pass on -> [awaited] or [background]
+ *   others:  [their lane] -> run -> [finished]
  *   hub:     [finished] -- collect --> done(arg, error)
  *
- * A File belongs to the thread but for its reference count.  Open files are kept in an LRU.  Its
+ * A lane is a queue and the thread that works it off, in order.  Every op passes the lane of the
+ * writes; what may take as long as a disk likes goes on from there to one of the others: so it
+ * comes after all that was submitted before it, and what is submitted behind it does not wait.
+ * Whoever submits says which lane, and sees to it that two lanes do not work on one file in ways
+ * that depend on their order: all syncs of a file belong into one lane as long as any is under way
+ * (the kernel tells a write-back error of an open file once), and so do all ops that name a path.
+ * IO_WAIT holds the writes until the lane it names is empty.
+ *
+ * A File belongs to the threads but for its reference count.  Open files are kept in an LRU.  Its
  * error is sticky: after a write, sync or truncate that failed, writes, syncs and renames of it
  * fail with the same errno (reads go on: what was written is still there).  A failed sync is never
  * tried again.
  *
- * Tests may have an engine without a thread, whose ops are run one by one by engine_step(), on the
+ * Tests may have an engine without threads, whose ops are run one by one by engine_step(), on the
  * hub: then nothing depends on who is faster.
  */
 #ifndef NSQCY_IOTHREAD_H
@@ -33,10 +43,11 @@ typedef struct File {
     struct File *newer, *older;   /* LRU, while open */
     char *path;
     int at;                  /* directory fd `path` is relative to */
-    int fd;                  /* -1: not open */
+    int flags;
+    int fd;                  /* -1: not open; under the lock of the files, and so are the next five */
+    int users;               /* ops at work on it: it is not closed for others */
     int error;               /* sticky */
     int error_call;
-    int flags;
     int opened;              /* the first open has been made */
     int refs;                /* hub side: owner and ops */
     int failed;              /* hub side: the sticky error as far as completions told */
@@ -44,7 +55,14 @@ typedef struct File {
 
 enum IoKind {
     IO_WRITE, IO_WRITE_RECORDS, IO_READ, IO_READ_RECORDS, IO_SYNC, IO_FSYNC, IO_TRUNCATE, IO_CLOSE,
-    IO_RENAME, IO_UNLINK_FILE, IO_MKDIR, IO_UNLINK, IO_RMDIR, IO_SYNC_DIR, IO_FREE
+    IO_RENAME, IO_UNLINK_FILE, IO_MKDIR, IO_UNLINK, IO_RMDIR, IO_SYNC_DIR, IO_FREE, IO_WAIT
+};
+
+enum IoLane {
+    LANE_WRITES,             /* nothing in it takes long, as long as the page cache takes it */
+    LANE_AWAITED,            /* syncs that somebody waits for */
+    LANE_BACKGROUND,         /* and those that nobody does */
+    LANES
 };
 
 /* What an op found out, for those who ask. */
@@ -70,6 +88,7 @@ typedef struct IoOp {
     uint32_t count;
     int dense;
     int kind;
+    int lane;                /* of an IO_WAIT: the one waited for */
     int error;
 } IoOp;
 
@@ -77,22 +96,30 @@ typedef struct IoList {
     IoOp *head, *tail;
 } IoList;
 
-typedef struct IoEngine {
+typedef struct Lane {
+    struct IoEngine *engine;
     pthread_t thread;
-    pthread_mutex_t lock;
     pthread_cond_t work;
-    pthread_cond_t answer;
-    IoList queued;           /* under the lock, and so are the next five */
-    IoList finished;
+    IoList queued;           /* under the engine's lock, and so is the rest */
+    uint64_t under_way;      /* ops passed on to it and not finished */
     int sleeping;
-    int waiting;
     int stop;
+} Lane;
+
+typedef struct IoEngine {
+    Lane lanes[LANES];
+    pthread_mutex_t lock;
+    pthread_cond_t answer;
+    pthread_cond_t emptied;
+    IoList finished;         /* under the lock, and so are the next two */
+    int waiting;
     uint64_t wakeups;
     int event;
     int started;
-    int stepped;             /* without a thread */
+    int stepped;             /* without threads */
     struct IoCalls *calls;
-    File newest;             /* LRU ring head; thread side, and so are the next two */
+    pthread_mutex_t files;
+    File newest;             /* LRU ring head; under the lock of the files, and so is the next */
     int open_files;
     int open_limit;
     IoList submitted;        /* hub side, and so is the rest */
@@ -124,7 +151,14 @@ static inline void list_splice(IoList *onto, IoList *from) {
     from->head = from->tail = NULL;
 }
 
-/* ---- thread side: files ---- */
+static inline IoOp *list_pop(IoList *list) {
+    IoOp *op = list->head;
+    if (op && !(list->head = op->next))
+        list->tail = NULL;
+    return op;
+}
+
+/* ---- threads' side: files ---- */
 
 static void lru_unlink(File *file) {
     file->newer->older = file->older;
@@ -140,16 +174,34 @@ static void lru_front(IoEngine *engine, File *file) {
     head->older = file;
 }
 
-/* The kernel reports a write-back error on the next sync through any descriptor of the inode that
- * was opened before someone was told, so closing a written file early hides nothing. */
-static int file_shut(IoEngine *engine, File *file) {
+/* Takes a file's descriptor; the caller, who has the lock of the files, closes it. */
+static int file_take(IoEngine *engine, File *file) {
     int fd = file->fd;
-    if (fd < 0)
-        return 0;
     lru_unlink(file);
     file->fd = -1;
     engine->open_files--;
-    return engine->calls->close(engine->calls, fd) < 0 ? errno : 0;
+    return fd;
+}
+
+/* The kernel reports a write-back error on the next sync through any descriptor of the inode that
+ * was opened before someone was told, so closing a written file early hides nothing. */
+static void close_the_oldest(IoEngine *engine) {
+    File *file = engine->newest.newer;
+    while (file != &engine->newest && engine->open_files >= engine->open_limit) {
+        File *newer = file->newer;
+        if (!file->users)
+            engine->calls->close(engine->calls, file_take(engine, file));
+        file = newer;
+    }
+}
+
+static int file_shut(IoEngine *engine, File *file) {
+    int fd = -1;
+    pthread_mutex_lock(&engine->files);
+    if (file->fd >= 0)
+        fd = file_take(engine, file);
+    pthread_mutex_unlock(&engine->files);
+    return fd >= 0 && engine->calls->close(engine->calls, fd) < 0 ? errno : 0;
 }
 
 static int file_make_parent(IoEngine *engine, File *file) {
@@ -164,8 +216,8 @@ static int file_make_parent(IoEngine *engine, File *file) {
     return error;
 }
 
-/* 0 with file->fd open, or an errno with *call set. */
-static int file_open(IoEngine *engine, File *file, int *call) {
+/* file_open() under the lock of the files. */
+static int file_open_locked(IoEngine *engine, File *file, int *call) {
     struct IoCalls *calls = engine->calls;
     int flags = O_RDWR, error;
     if (file->fd >= 0) {
@@ -173,8 +225,7 @@ static int file_open(IoEngine *engine, File *file, int *call) {
         lru_front(engine, file);
         return 0;
     }
-    while (engine->open_files >= engine->open_limit)
-        file_shut(engine, engine->newest.newer);
+    close_the_oldest(engine);
     if (!file->opened && (file->flags & FILE_CREATE))
         flags |= O_CREAT | O_EXCL;
     if (!file->opened && (file->flags & FILE_REPLACE))
@@ -203,6 +254,15 @@ static int file_open(IoEngine *engine, File *file, int *call) {
     engine->open_files++;
     lru_front(engine, file);
     return 0;
+}
+
+/* 0 with file->fd open as long as the op has the file, or an errno with *call set. */
+static int file_open(IoEngine *engine, File *file, int *call) {
+    int error;
+    pthread_mutex_lock(&engine->files);
+    error = file_open_locked(engine, file, call);
+    pthread_mutex_unlock(&engine->files);
+    return error;
 }
 
 static int file_write(IoEngine *engine, File *file, const uint8_t *ptr, uint64_t n,
@@ -308,13 +368,15 @@ static int file_rename(IoEngine *engine, IoOp *op, int *call) {
     *call = CALL_RENAME;
     if (engine->calls->rename(engine->calls, file->at, file->path, op->path) < 0)
         return errno;
+    pthread_mutex_lock(&engine->files);
     char *old = file->path;
     file->path = op->path;
     op->path = old;
+    pthread_mutex_unlock(&engine->files);
     return 0;
 }
 
-/* ---- thread side: ops ---- */
+/* ---- threads' side: ops ---- */
 
 static int sync_directory(struct IoCalls *calls, const char *path, int *call) {
     int fd, error = 0;
@@ -393,31 +455,61 @@ static int op_changes_file(int kind) {
         || kind == IO_RENAME;
 }
 
+/* Has a file for an op; the file's sticky error. */
+static int file_enter(IoEngine *engine, File *file, int *call) {
+    int error;
+    pthread_mutex_lock(&engine->files);
+    file->users++;
+    error = file->error;
+    *call = file->error_call;
+    pthread_mutex_unlock(&engine->files);
+    return error;
+}
+
+static void file_leave(IoEngine *engine, File *file, int error, int call) {
+    pthread_mutex_lock(&engine->files);
+    file->users--;
+    if (error && !file->error) {
+        file->error = error;
+        file->error_call = call;
+    }
+    pthread_mutex_unlock(&engine->files);
+}
+
 static void run_op(IoEngine *engine, IoOp *op) {
     File *file = op->file;
-    int call = CALL_NONE;
+    int call = CALL_NONE, sticky, fails;
     if (!file) {
         op->error = run_path_op(engine, op, &call);
-    } else if (file->error && op_changes_file(op->kind)) {
-        op->error = file->error;
-        call = file->error_call;
     } else {
-        op->error = run_file_op(engine, op, &call);
-        if (op->error && (op_changes_file(op->kind) || op->kind == IO_TRUNCATE)) {
-            file->error = op->error;
-            file->error_call = call;
+        sticky = file_enter(engine, file, &call);
+        if (sticky && op_changes_file(op->kind)) {
+            op->error = sticky;
+        } else {
+            call = CALL_NONE;
+            op->error = run_file_op(engine, op, &call);
         }
+        fails = op_changes_file(op->kind) || op->kind == IO_TRUNCATE;
+        file_leave(engine, file, fails ? op->error : 0, call);
     }
     if (op->result)
         op->result->call = call;
 }
 
+/* Whether the first lane passes it on. */
+static int op_goes_on(const IoOp *op) {
+    return op->lane != LANE_WRITES && op->kind != IO_WAIT;
+}
+
 static void finish_op(IoEngine *engine, IoOp *op) {
+    Lane *lane = &engine->lanes[op->lane];
     int first;
     uint64_t one = 1;
     pthread_mutex_lock(&engine->lock);
     first = engine->finished.head == NULL;
     list_push(&engine->finished, op);
+    if (op_goes_on(op) && --lane->under_way == 0)
+        pthread_cond_signal(&engine->emptied);
     if (engine->waiting)
         pthread_cond_signal(&engine->answer);
     pthread_mutex_unlock(&engine->lock);
@@ -428,34 +520,100 @@ static void finish_op(IoEngine *engine, IoOp *op) {
     }
 }
 
-static void *engine_main(void *arg) {
-    IoEngine *engine = arg;
+static void lane_wake(Lane *lane) {
+    if (lane->sleeping) {
+        lane->sleeping = 0;
+        pthread_cond_signal(&lane->work);
+    }
+}
+
+/* The first lane comes to an op of another one. */
+static void pass_on(IoEngine *engine, IoOp *op) {
+    Lane *lane = &engine->lanes[op->lane];
+    pthread_mutex_lock(&engine->lock);
+    list_push(&lane->queued, op);
+    lane->under_way++;
+    lane_wake(lane);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+static void wait_for_lane(IoEngine *engine, int lane) {
+    pthread_mutex_lock(&engine->lock);
+    while (engine->lanes[lane].under_way)
+        pthread_cond_wait(&engine->emptied, &engine->lock);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+static void lane_do(Lane *lane, IoOp *op) {
+    IoEngine *engine = lane->engine;
+    if (op_goes_on(op) && lane == &engine->lanes[LANE_WRITES]) {
+        pass_on(engine, op);
+        return;
+    }
+    if (op->kind == IO_WAIT)
+        wait_for_lane(engine, op->lane);
+    else
+        run_op(engine, op);
+    finish_op(engine, op);
+}
+
+static void *lane_main(void *arg) {
+    Lane *lane = arg;
+    IoEngine *engine = lane->engine;
     for (;;) {
         IoOp *op, *next;
         pthread_mutex_lock(&engine->lock);
-        while (!engine->queued.head && !engine->stop) {
-            engine->sleeping = 1;
-            pthread_cond_wait(&engine->work, &engine->lock);
-            engine->sleeping = 0;
+        while (!lane->queued.head && !lane->stop) {
+            lane->sleeping = 1;
+            pthread_cond_wait(&lane->work, &engine->lock);
+            lane->sleeping = 0;
         }
-        op = engine->queued.head;
-        engine->queued.head = engine->queued.tail = NULL;
+        op = lane->queued.head;
+        lane->queued.head = lane->queued.tail = NULL;
         pthread_mutex_unlock(&engine->lock);
         if (!op)
             return NULL;
         for (; op; op = next) {
             next = op->next;
-            run_op(engine, op);
-            finish_op(engine, op);
+            lane_do(lane, op);
         }
     }
 }
 
 /* ---- hub side ---- */
 
+/* Has the lanes from `count` on down do what they have got, and ends their threads. */
+static void lanes_stop(IoEngine *engine, int count) {
+    for (int i = 0; i < count; i++) {
+        Lane *lane = &engine->lanes[i];      /* the first one first: it passes on to the others */
+        pthread_mutex_lock(&engine->lock);
+        lane->stop = 1;
+        pthread_cond_signal(&lane->work);
+        pthread_mutex_unlock(&engine->lock);
+        pthread_join(lane->thread, NULL);
+    }
+}
+
+static int lanes_start(IoEngine *engine) {
+    sigset_t all, before;
+    int error = 0, count = 0;
+    sigfillset(&all);        /* signals are the hub's */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (count < LANES) {
+        Lane *lane = &engine->lanes[count];
+        error = pthread_create(&lane->thread, NULL, lane_main, lane);
+        if (error)
+            break;
+        count++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error)
+        lanes_stop(engine, count);
+    return error;
+}
+
 /* 0 or an errno. */
 static int engine_start(IoEngine *engine, struct IoCalls *calls, int open_limit, int stepped) {
-    sigset_t all, before;
     int error = 0;
     memset(engine, 0, sizeof(*engine));
     crc32c_tables();
@@ -467,13 +625,15 @@ static int engine_start(IoEngine *engine, struct IoCalls *calls, int open_limit,
     if (engine->event < 0)
         return errno;
     pthread_mutex_init(&engine->lock, NULL);
-    pthread_cond_init(&engine->work, NULL);
+    pthread_mutex_init(&engine->files, NULL);
     pthread_cond_init(&engine->answer, NULL);
-    sigfillset(&all);        /* signals are the hub's */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_cond_init(&engine->emptied, NULL);
+    for (int i = 0; i < LANES; i++) {
+        engine->lanes[i].engine = engine;
+        pthread_cond_init(&engine->lanes[i].work, NULL);
+    }
     if (!stepped)
-        error = pthread_create(&engine->thread, NULL, engine_main, engine);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+        error = lanes_start(engine);
     if (error)
         close(engine->event);
     else
@@ -523,13 +683,11 @@ static inline void engine_submit(IoEngine *engine, IoOp *op) {
 static inline void engine_kick(IoEngine *engine) {
     if (!engine->submitted.head)
         return;
+    Lane *writes = &engine->lanes[LANE_WRITES];
     pthread_mutex_lock(&engine->lock);
-    list_splice(&engine->queued, &engine->submitted);
-    if (engine->sleeping) {
-        engine->sleeping = 0;
-        engine->wakeups++;
-        pthread_cond_signal(&engine->work);
-    }
+    list_splice(&writes->queued, &engine->submitted);
+    engine->wakeups += (uint64_t)writes->sleeping;
+    lane_wake(writes);
     pthread_mutex_unlock(&engine->lock);
 }
 
@@ -544,17 +702,32 @@ static void engine_collect(IoEngine *engine) {
     pthread_mutex_unlock(&engine->lock);
 }
 
-/* Of an engine without a thread: runs the first op that was handed over; 0 if there is none. */
-static int engine_step(IoEngine *engine) {
-    IoOp *op = engine->queued.head;
-    if (!op)
+/* Of an engine without threads: has a lane do its first op; 0 if it has none, or has to wait. */
+static int lane_step(Lane *lane) {
+    IoEngine *engine = lane->engine;
+    IoOp *op = lane->queued.head;
+    while (op && op_goes_on(op) && lane == &engine->lanes[LANE_WRITES]) {
+        lane_do(lane, list_pop(&lane->queued));
+        op = lane->queued.head;
+    }
+    if (!op || (op->kind == IO_WAIT && engine->lanes[op->lane].under_way))
         return 0;
-    engine->queued.head = op->next;
-    if (!op->next)
-        engine->queued.tail = NULL;
-    run_op(engine, op);
-    finish_op(engine, op);
+    lane_do(lane, list_pop(&lane->queued));
     return 1;
+}
+
+/* The same as if one thread did all of it, in the order submitted. */
+static int engine_step(IoEngine *engine) {
+    Lane *writes = &engine->lanes[LANE_WRITES];
+    IoOp *op = writes->queued.head;
+    for (int i = LANE_AWAITED; i < LANES; i++) {
+        if (lane_step(&engine->lanes[i]))
+            return 1;
+    }
+    if (!op || !op_goes_on(op))
+        return lane_step(writes);
+    lane_do(writes, list_pop(&writes->queued));
+    return lane_step(&engine->lanes[op->lane]);
 }
 
 /* Sleeps until something has finished. Only while ops are outstanding. */
@@ -572,29 +745,21 @@ static void engine_wait(IoEngine *engine) {
 }
 
 static inline IoOp *engine_next_ready(IoEngine *engine) {
-    IoOp *op = engine->ready.head;
-    if (!op)
-        return NULL;
-    engine->ready.head = op->next;
-    if (!op->next)
-        engine->ready.tail = NULL;
-    engine->outstanding--;
+    IoOp *op = list_pop(&engine->ready);
+    if (op)
+        engine->outstanding--;
     return op;
 }
 
-/* Joins the thread, which must have nothing left to do. */
+/* Has done what is left to do, and joins the threads. */
 static void engine_stop(IoEngine *engine) {
     IoOp *op;
     if (!engine->started)
         return;
     while (engine->stepped && engine_step(engine))
         ;
-    pthread_mutex_lock(&engine->lock);
-    engine->stop = 1;
-    pthread_cond_signal(&engine->work);
-    pthread_mutex_unlock(&engine->lock);
     if (!engine->stepped)
-        pthread_join(engine->thread, NULL);
+        lanes_stop(engine, LANES);
     engine->started = 0;
     while (engine->newest.newer != &engine->newest)
         file_shut(engine, engine->newest.newer);
@@ -603,9 +768,12 @@ static void engine_stop(IoEngine *engine) {
         engine->spare = op->next;
         free(op);
     }
+    for (int i = 0; i < LANES; i++)
+        pthread_cond_destroy(&engine->lanes[i].work);
     pthread_mutex_destroy(&engine->lock);
-    pthread_cond_destroy(&engine->work);
+    pthread_mutex_destroy(&engine->files);
     pthread_cond_destroy(&engine->answer);
+    pthread_cond_destroy(&engine->emptied);
 }
 
 /* A file with one reference, or NULL.  Nothing is opened before an op needs it. */
@@ -632,7 +800,7 @@ static void file_delete(IoEngine *engine, File *file) {
     free(file);
 }
 
-/* Gives a reference back; the last one closes the file in the thread. -1: out of memory. */
+/* Gives a reference back; the last one closes the file in a thread. -1: out of memory. */
 static int file_drop(IoEngine *engine, File *file) {
     IoOp *op;
     if (--file->refs > 0)
@@ -643,7 +811,7 @@ static int file_drop(IoEngine *engine, File *file) {
     }
     op = op_new(engine, IO_FREE);
     if (!op) {
-        file->refs++;        /* it stays open rather than be freed under the thread */
+        file->refs++;        /* it stays open rather than be freed under a thread */
         return -1;
     }
     op->file = file;

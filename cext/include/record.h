@@ -1,7 +1,7 @@
 /* The record: one message, byte for byte the same in memory blocks and in segments.
  *
  *   0  u32 length        whole record: header, extensions, body, padding; multiple of 8; >= 48
- *   4  u32 crc           CRC-32C of bytes 8 .. length; 0 in memory until the I/O thread writes it
+ *   4  u32 crc           CRC-32C of bytes 8 .. length; 0 in memory until the I/O threads write it
  *   8  u64 seq           dense per topic
  *  16  u64 id            message id (63 bits)
  *  24  i64 timestamp     wall clock, ns

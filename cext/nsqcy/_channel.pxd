@@ -12,6 +12,7 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from nsqcy._events cimport EventKind, Events
 from nsqcy._heap cimport Heap, HeapNode
 from nsqcy._quantile cimport Latency, Percentiles
 from nsqcy._store cimport Block, Cursor, Entry, Hole, Record, Store, Window
@@ -94,6 +95,7 @@ cdef class Agenda:
     cdef public int64_t max_msg_timeout     # ns
     cdef public bint topology_aware
     cdef readonly Percentiles percentiles   # of the time from publish to finish
+    cdef readonly Events events             # told of what happens to messages; None: nobody is
     cdef uint32_t random_state
 
     cdef uint32_t random_percent(self) noexcept
@@ -120,6 +122,7 @@ cdef class Consumer(Waiter):
     cdef readonly uint64_t message_count
     cdef readonly uint64_t finish_count
     cdef readonly uint64_t requeue_count
+    cdef readonly str client_id
 
     cdef bint has_room(self) noexcept
     cdef int64_t usual_timeout(self) noexcept
@@ -186,6 +189,9 @@ cdef class Channel:
     cdef readonly uint64_t finish_count
     cdef uint64_t taken[3]                  # deliveries by locality
     cdef readonly Latency latency           # from publish to finish; None: not kept
+    cdef Events events                      # None: nobody is told
+    cdef bytes event_names
+    cdef bint watched                       # there is a latency to be kept, or somebody to tell
     cdef Walk place                         # of the compaction that is under way
 
     cdef void touch_dirty(self) noexcept
@@ -209,7 +215,9 @@ cdef class Channel:
     cdef bint is_over(self) noexcept
     cdef int drop_oldest(self, int budget) except -1
     cdef bint is_expired(self, const Record *record) noexcept
+    cdef void note_expired(self, const Record *record, uint16_t attempts) noexcept
     cdef bint expire_queued(self) except -1
+    cdef bint is_spoiled(self, Entry *entry) except -1
     cdef inline bint leaves_out(self, Record *record) except -1
     cdef int drop_expired(self, int budget) except -1
     cdef void begin_walk(self) noexcept
@@ -219,6 +227,9 @@ cdef class Channel:
     cdef int add_consumer(self, Consumer consumer) except -1
     cdef void remove_consumer(self, Consumer consumer) noexcept
     cdef void check_ready(self, Consumer consumer) noexcept
+    cdef void tell(self, Events events, bytes names) noexcept
+    cdef void note(self, EventKind kind, const Entry *entry) noexcept
+    cdef void note_finish(self, const Entry *entry) noexcept
     cdef Outcome finish(self, Consumer consumer, uint64_t id) noexcept
     cdef Outcome requeue(self, Consumer consumer, uint64_t id, int64_t delay) except *
     cdef Outcome touch(self, Consumer consumer, uint64_t id) noexcept

@@ -13,6 +13,7 @@ from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
 from nsqcy._debug cimport NSQCY_DEBUG
+from nsqcy._events cimport EXPIRED, FINISH, REQUEUE, TIMEOUT
 from nsqcy._heap cimport (
     HEAP_NOWHERE,
     heap_free,
@@ -29,6 +30,7 @@ from nsqcy._store cimport (
     QUEUED,
     RECORD_DAMAGED,
     RECORD_DELAYED,
+    RECORD_EXPIRES,
     UNREADABLE,
     record_expiry,
 )
@@ -71,9 +73,11 @@ cdef inline int heap_check(int status) except -1:
 
 cdef class Agenda:
     def __init__(self, Store store not None, *, mem_queue_size, max_msg_timeout,
-                 topology_aware=False, Percentiles percentiles=None, seed=1):
+                 topology_aware=False, Percentiles percentiles=None, Events events=None,
+                 seed=1):
         self.store = store
         self.percentiles = percentiles or Percentiles((), 0)
+        self.events = events
         self.mem_queue_size = mem_queue_size
         self.max_msg_timeout = max_msg_timeout
         self.topology_aware = topology_aware
@@ -174,6 +178,7 @@ cdef class Channel:
         self.born_seq = window.fanout.seq
         if agenda.percentiles.quantiles:
             self.latency = Latency(agenda.percentiles, agenda.now)
+            self.watched = True
 
     def __dealloc__(self):
         # A channel that was not closed is garbage together with its topic, some of which may be
@@ -491,7 +496,7 @@ cdef class Channel:
             entry = self.queue_first
             if entry != NULL and (<size_t>entry.holding <= self.cursor.seq
                                   or self.cursor.seq >= self.window.fanout.seq):
-                if not self.expire_queued():
+                if self.ttl == 0 or not self.expire_queued():
                     return self.take_queued()
             else:
                 record = self.record_at_cursor()
@@ -608,6 +613,13 @@ cdef class Channel:
         return (self.ttl and record.timestamp + self.ttl <= self.agenda.wall
                 or record_expiry(record) <= self.agenda.wall)
 
+    cdef void note_expired(self, const Record *record, uint16_t attempts) noexcept:
+        """A message leaves, as it is too old."""
+        self.expired_count += 1
+        if self.events is not None:
+            self.events.add(EXPIRED, record.id, attempts, self.agenda.wall, 0,
+                            self.agenda.wall - record.timestamp, self.event_names, "")
+
     cdef bint expire_queued(self) except -1:
         """Drop the first message of the queue if it is too old."""
         cdef Entry *entry = self.queue_first
@@ -617,8 +629,18 @@ cdef class Channel:
         record = <Record *>(entry.block.data + entry.offset)
         if record.attributes & RECORD_DAMAGED or not self.is_expired(record):
             return False
-        self.expired_count += 1
+        self.note_expired(record, entry.attempts)
         self.drop_entry(self.take_queued())
+        return True
+
+    cdef bint is_spoiled(self, Entry *entry) except -1:
+        """Whether a message cannot be delivered: it is damaged, or too old, which is counted."""
+        cdef Record *record = <Record *>(entry.block.data + entry.offset)
+        if entry.block.data == NULL or record.attributes & RECORD_DAMAGED:
+            return True
+        if not self.is_expired(record):
+            return False
+        self.note_expired(record, entry.attempts)
         return True
 
     cdef inline bint leaves_out(self, Record *record) except -1:
@@ -629,7 +651,7 @@ cdef class Channel:
             self.step_over(record)
             return True
         if self.is_expired(record):
-            self.expired_count += 1
+            self.note_expired(record, 0)
             self.window_step(record)
             return True
         return False
@@ -668,7 +690,8 @@ cdef class Channel:
         cdef Block *block = entry.block
         cdef Record *record = <Record *>(block.data + entry.offset)
         cdef Turnstile *place = &consumer.turnstile
-        if block.data == NULL or record.attributes & RECORD_DAMAGED:
+        if ((block.data == NULL or record.attributes & (RECORD_DAMAGED | RECORD_EXPIRES))
+                and self.is_spoiled(entry)):
             self.drop_entry(entry)
             return 0
         self.taken[consumer.locality] += 1
@@ -853,17 +876,42 @@ cdef class Channel:
         self.let_go(entry)
         self.in_flight_count -= 1
 
+    cdef void tell(self, Events events, bytes names) noexcept:
+        """From here on tell of what happens to messages."""
+        self.events = events
+        self.event_names = names
+        self.watched = True
+
+    cdef void note(self, EventKind kind, const Entry *entry) noexcept:
+        """Something happens to a message that is in flight still. For channels that are watched."""
+        cdef Holding *holding = <Holding *>entry.holding
+        # Milliseconds modulo 2^32, as touch() has it.
+        cdef int64_t held = <int32_t>(
+            <uint32_t>(self.agenda.now // 1000000) - <uint32_t>entry.node.tag)
+        cdef str client = ""
+        if self.events is None:
+            return
+        if holding.consumer != NULL:
+            client = (<Consumer>holding.consumer).client_id
+        self.events.add(kind, entry.id, entry.attempts, self.agenda.wall, held * 1000000,
+                        self.agenda.wall - entry.timestamp, self.event_names, client)
+
+    cdef void note_finish(self, const Entry *entry) noexcept:
+        if self.latency is not None:
+            # The clock may have been set back since the publish.
+            self.latency.add(max(<int64_t>0, self.agenda.wall - entry.timestamp), self.agenda.now)
+        self.note(FINISH, entry)
+
     cdef Outcome finish(self, Consumer consumer, uint64_t id) noexcept:
         cdef Outcome outcome
         cdef Entry *entry = self.held_by(consumer, id, &outcome)
         if entry == NULL:
             return outcome
+        if self.watched:
+            self.note_finish(entry)
         self.no_longer_in_flight(entry)
         self.finish_count += 1
         consumer.finish_count += 1
-        if self.latency is not None:
-            # The clock may have been set back since the publish.
-            self.latency.add(max(<int64_t>0, self.agenda.wall - entry.timestamp), self.agenda.now)
         self.drop_entry(entry)
         return DONE
 
@@ -873,6 +921,8 @@ cdef class Channel:
         cdef Entry *entry = self.held_by(consumer, id, &outcome)
         if entry == NULL:
             return outcome
+        if self.watched:
+            self.note(REQUEUE, entry)
         self.no_longer_in_flight(entry)
         self.requeue_count += 1
         consumer.requeue_count += 1
@@ -985,6 +1035,8 @@ cdef class Channel:
             expired += 1
             self.table_clear(self.table_find(entry.id))
             self.timeout_count += 1
+            if self.watched:
+                self.note(TIMEOUT, entry)
             if holding.count == 1 and holding.consumer == NULL:
                 # The last message of a client that left: the holding goes with it.
                 self.no_longer_in_flight(entry)

@@ -57,7 +57,7 @@ cdef class Codec:
     longest message that is accepted, 0 for any.
     """
 
-    def __init__(self, str address not None, uint32_t longest=0):
+    def __cinit__(self, str address not None, uint32_t longest=0):
         self.address = address
         self.longest = LONGEST_FRAME
         if 0 < longest < <uint32_t>LONGEST_FRAME - FRAME_HEADER - MESSAGE_HEADER - HEADERS_ROOM:
@@ -250,10 +250,13 @@ cdef class Message:
     An answer after the connection was lost is dropped: nsqd delivers the message again.
     """
 
+    def __init__(self):
+        raise TypeError("a Message is made by the connection that delivers it")
+
     @property
     def nsqd_address(self):
         """host:port of the nsqd that has delivered it."""
-        return self.codec.address
+        return codec_of(self).address
 
     @property
     def headers(self):
@@ -262,30 +265,32 @@ cdef class Message:
 
     def finish(self):
         """It is done with. Raises AlreadyAnswered."""
-        self.codec.answer(self, FINISHED, 0)
+        codec_of(self).answer(self, FINISHED, 0)
 
     def requeue(self, delay=None, *, time_ms=None, bint backoff=True):
         """Have it delivered again, after `delay` seconds or `time_ms` milliseconds, or after the
         consumer's delay for its number of attempts. With `backoff` the whole consumer slows down.
         Raises AlreadyAnswered, and ValueError for a delay that is negative or no number."""
+        cdef Codec codec = codec_of(self)
         cdef int64_t milliseconds
         if time_ms is not None:
             wanted = time_ms
         elif delay is not None:
             wanted = delay * 1000
         else:
-            wanted = 0 if self.codec.flow is None else self.codec.flow.delay_of(self.attempts)
+            wanted = 0 if codec.flow is None else codec.flow.delay_of(self.attempts)
         if not 0 <= wanted <= LONGEST_WAIT:
             raise ValueError(f"a message cannot be requeued by {wanted} ms")
         milliseconds = round(wanted)
-        self.codec.answer(self, FAILED if backoff else REQUEUED, milliseconds)
+        codec.answer(self, FAILED if backoff else REQUEUED, milliseconds)
 
     def touch(self):
         """Start its timeout anew. Raises AlreadyAnswered."""
+        cdef Codec codec = codec_of(self)
         if self.answered:
             raise AlreadyAnswered(f"message {shown(self)} has been answered already")
-        if not self.codec.closed:
-            self.codec.put_id(b"TOUCH ", 6, self)
+        if not codec.closed:
+            codec.put_id(b"TOUCH ", 6, self)
 
     def enable_async(self):
         """Its handler's end does not answer it: that is done later, by finish() or requeue()."""
@@ -311,6 +316,13 @@ cdef class Headered(Message):
         if self.decoded is None:
             self.decoded = _headers.decode(self.encoded)
         return self.decoded
+
+
+cdef inline Codec codec_of(Message message):
+    """The connection it came from; one that was made around __init__ came from none."""
+    if message is None or message.codec is None:
+        raise TypeError("this is no Message that a connection has delivered")
+    return message.codec
 
 
 cdef str shown(Message message):
@@ -373,7 +385,7 @@ def finish(messages not None):
     Raises AlreadyAnswered at the first that has been answered."""
     cdef Message message
     for message in messages:
-        message.codec.answer(message, FINISHED, 0)
+        codec_of(message).answer(message, FINISHED, 0)
 
 
 def message_body(data):

@@ -1,6 +1,7 @@
-# The I/O thread: one C thread that makes every file call of a process, in order.
+# The I/O threads: C threads that make every file call of a process. Writes are made in order; what
+# may take long is passed on to another lane (see iothread.h) and does not hold up those behind it.
 #
-#   hub                                      thread
+#   hub                                      threads
 #   write, sync, unlink ...  -> submitted
 #   kick()                   -> queued   ->  run through the call table
 #   poll()  done(arg, error) <- finished <-  eventfd
@@ -22,6 +23,7 @@ cdef extern from "iocalls.h" nogil:
         int (*fstat)(IoCalls *self, int fd, void *into)
 
     IoCalls io_calls_real
+    IoCalls io_calls_read_only
 
     struct IoMade:
         IoMade *next
@@ -98,6 +100,13 @@ cdef extern from "iothread.h" nogil:
         IO_RMDIR
         IO_SYNC_DIR
         IO_FREE
+        IO_WAIT
+
+    enum IoLane:
+        LANE_WRITES
+        LANE_AWAITED
+        LANE_BACKGROUND
+        LANES
 
     struct File:
         int refs
@@ -124,9 +133,14 @@ cdef extern from "iothread.h" nogil:
         uint32_t count
         int dense
         int kind
+        int lane
         int error
 
+    struct Lane:
+        pass
+
     struct IoEngine:
+        Lane lanes[3]
         IoCalls *calls
         IoList ready
         IoList submitted
@@ -146,6 +160,7 @@ cdef extern from "iothread.h" nogil:
     void engine_kick(IoEngine *engine)
     void engine_collect(IoEngine *engine)
     void engine_wait(IoEngine *engine)
+    int lane_step(Lane *lane)
     int engine_step(IoEngine *engine)
     IoOp *engine_next_ready(IoEngine *engine)
     void engine_stop(IoEngine *engine)
@@ -163,7 +178,7 @@ cdef class IoThread:
 
     cdef File *file(self, const char *path, int flags) except NULL
     cdef int drop(self, File *file) except -1
-    cdef int write(self, File *file, const uint8_t *ptr, size_t n, uint64_t offset,
+    cdef int write(self, IoLane lane, File *file, const uint8_t *ptr, size_t n, uint64_t offset,
                    io_done done, void *arg, IoResult *result) except -1
     cdef int write_records(self, File *file, const uint8_t *ptr, size_t n, uint64_t offset,
                            io_done done, void *arg, IoResult *result) except -1
@@ -173,18 +188,20 @@ cdef class IoThread:
                           uint64_t first_seq, uint32_t count, bint dense,
                           io_done done, void *arg, IoResult *result) except -1
     # kind: IO_SYNC IO_FSYNC IO_CLOSE IO_UNLINK_FILE; IO_TRUNCATE to n bytes
-    cdef int on_file(self, IoKind kind, File *file, size_t n,
+    cdef int on_file(self, IoLane lane, IoKind kind, File *file, size_t n,
                      io_done done, void *arg, IoResult *result) except -1
-    cdef int rename(self, File *file, const char *to,
+    cdef int rename(self, IoLane lane, File *file, const char *to,
                     io_done done, void *arg, IoResult *result) except -1
     # kind: IO_MKDIR IO_UNLINK IO_RMDIR IO_SYNC_DIR
-    cdef int on_path(self, IoKind kind, const char *path,
+    cdef int on_path(self, IoLane lane, IoKind kind, const char *path,
                      io_done done, void *arg, IoResult *result) except -1
+    # What is submitted behind it is not begun before what was submitted to that lane is done.
+    cdef int wait_for(self, IoLane lane) except -1
     cdef int kick(self) except -1
     cdef int poll(self) except -1
     cdef int drain(self) except -1
 
-    cdef IoOp *_new(self, IoKind kind, File *file, io_done done, void *arg,
+    cdef IoOp *_new(self, IoLane lane, IoKind kind, File *file, io_done done, void *arg,
                     IoResult *result) except NULL
     cdef int _complete(self, IoOp *op) except -1
     cdef int _need_faults(self) except -1

@@ -1,4 +1,4 @@
-"""The I/O thread: every write, sync, read, rename and unlink of a process, in order, off the hub.
+"""The I/O threads: every write, sync, read, rename and unlink of a process, off the hub.
 
 Owns open files and the one place where file calls are made (cext/include/iocalls.h, which is where
 tests put faults). Knows nothing of topics or logs; of records only how to seal and verify them.
@@ -28,14 +28,24 @@ cdef int call_number(str name) except -1:
     raise ValueError(f"unknown call {name!r}")
 
 
-cdef class IoThread:
-    """One thread and its queue. `poll` when `fileno` is readable; `kick` once a turn."""
+cdef int lane_named(str name) except -1:
+    cdef dict lanes = {"writes": LANE_WRITES, "awaited": LANE_AWAITED,
+                       "background": LANE_BACKGROUND}
+    return lanes[name]
 
-    def __cinit__(self, *, int open_limit=OPEN_LIMIT, bint faults=False, bint stepped=False):
-        """stepped: without a thread; ops are run by step_now() and while somebody waits."""
+
+cdef class IoThread:
+    """Threads and their queues. `poll` when `fileno` is readable; `kick` once a turn."""
+
+    def __cinit__(self, *, int open_limit=OPEN_LIMIT, bint faults=False, bint stepped=False,
+                  bint read_only=False):
+        """stepped: without threads; ops are run by step_now() and while somebody waits.
+        read_only: every call that would change something on disk fails."""
         cdef int error
         memset(&self.engine, 0, sizeof(IoEngine))
-        self.calls = &io_calls_real
+        self.calls = &io_calls_read_only if read_only else &io_calls_real
+        if faults and read_only:
+            raise ValueError("faults are of a thread that may write")
         if faults:
             self.faults = <IoFaults *>calloc(1, sizeof(IoFaults))
             if self.faults is NULL:
@@ -70,23 +80,24 @@ cdef class IoThread:
             raise MemoryError
         return 0
 
-    cdef IoOp *_new(self, IoKind kind, File *file, io_done done, void *arg,
+    cdef IoOp *_new(self, IoLane lane, IoKind kind, File *file, io_done done, void *arg,
                     IoResult *result) except NULL:
         cdef IoOp *op
         if not self.engine.started:
-            raise ValueError("the I/O thread is closed")
+            raise ValueError("the I/O threads are closed")
         op = op_new(&self.engine, kind)
         if op is NULL:
             raise MemoryError
+        op.lane = lane
         op.file = file
         op.done = done
         op.arg = arg
         op.result = result
         return op
 
-    cdef int write(self, File *file, const uint8_t *ptr, size_t n, uint64_t offset,
+    cdef int write(self, IoLane lane, File *file, const uint8_t *ptr, size_t n, uint64_t offset,
                    io_done done, void *arg, IoResult *result) except -1:
-        cdef IoOp *op = self._new(IO_WRITE, file, done, arg, result)
+        cdef IoOp *op = self._new(lane, IO_WRITE, file, done, arg, result)
         op.ptr = <uint8_t *>ptr
         op.n = n
         op.offset = offset
@@ -95,7 +106,7 @@ cdef class IoThread:
 
     cdef int write_records(self, File *file, const uint8_t *ptr, size_t n, uint64_t offset,
                            io_done done, void *arg, IoResult *result) except -1:
-        cdef IoOp *op = self._new(IO_WRITE_RECORDS, file, done, arg, result)
+        cdef IoOp *op = self._new(LANE_WRITES, IO_WRITE_RECORDS, file, done, arg, result)
         op.ptr = <uint8_t *>ptr
         op.n = n
         op.offset = offset
@@ -104,7 +115,7 @@ cdef class IoThread:
 
     cdef int read(self, File *file, uint8_t *ptr, size_t n, uint64_t offset,
                   io_done done, void *arg, IoResult *result) except -1:
-        cdef IoOp *op = self._new(IO_READ, file, done, arg, result)
+        cdef IoOp *op = self._new(LANE_WRITES, IO_READ, file, done, arg, result)
         op.ptr = ptr
         op.n = n
         op.offset = offset
@@ -114,7 +125,7 @@ cdef class IoThread:
     cdef int read_records(self, File *file, uint8_t *ptr, size_t n, uint64_t offset,
                           uint64_t first_seq, uint32_t count, bint dense,
                           io_done done, void *arg, IoResult *result) except -1:
-        cdef IoOp *op = self._new(IO_READ_RECORDS, file, done, arg, result)
+        cdef IoOp *op = self._new(LANE_WRITES, IO_READ_RECORDS, file, done, arg, result)
         op.ptr = ptr
         op.n = n
         op.offset = offset
@@ -124,16 +135,16 @@ cdef class IoThread:
         engine_submit(&self.engine, op)
         return 0
 
-    cdef int on_file(self, IoKind kind, File *file, size_t n,
+    cdef int on_file(self, IoLane lane, IoKind kind, File *file, size_t n,
                      io_done done, void *arg, IoResult *result) except -1:
-        cdef IoOp *op = self._new(kind, file, done, arg, result)
+        cdef IoOp *op = self._new(lane, kind, file, done, arg, result)
         op.n = n
         engine_submit(&self.engine, op)
         return 0
 
-    cdef int rename(self, File *file, const char *to,
+    cdef int rename(self, IoLane lane, File *file, const char *to,
                     io_done done, void *arg, IoResult *result) except -1:
-        cdef IoOp *op = self._new(IO_RENAME, file, done, arg, result)
+        cdef IoOp *op = self._new(lane, IO_RENAME, file, done, arg, result)
         op.path = strdup(to)
         if op.path is NULL:
             op_free(&self.engine, op)
@@ -141,14 +152,18 @@ cdef class IoThread:
         engine_submit(&self.engine, op)
         return 0
 
-    cdef int on_path(self, IoKind kind, const char *path,
+    cdef int on_path(self, IoLane lane, IoKind kind, const char *path,
                      io_done done, void *arg, IoResult *result) except -1:
-        cdef IoOp *op = self._new(kind, NULL, done, arg, result)
+        cdef IoOp *op = self._new(lane, kind, NULL, done, arg, result)
         op.path = strdup(path)
         if op.path is NULL:
             op_free(&self.engine, op)
             raise MemoryError
         engine_submit(&self.engine, op)
+        return 0
+
+    cdef int wait_for(self, IoLane lane) except -1:
+        engine_submit(&self.engine, self._new(lane, IO_WAIT, NULL, NULL, NULL, NULL))
         return 0
 
     # ---- completing ----
@@ -215,7 +230,7 @@ cdef class IoThread:
         self.drain()
 
     def close(self):
-        """Drain and join the thread. Idempotent."""
+        """Drain and join the threads. Idempotent."""
         if self.engine.started:
             self.drain()
             engine_stop(&self.engine)
@@ -232,7 +247,7 @@ cdef class IoThread:
 
     @property
     def wakeups(self):
-        """How often a kick had to wake the thread."""
+        """How often a kick had to wake the thread of the writes."""
         return self.engine.wakeups
 
     def live(self):
@@ -253,20 +268,27 @@ cdef class IoThread:
         handle.file = self.file(os.fsencode(path), flags)
         return handle
 
-    def on_path_now(self, str what, path, done=None):
+    def on_path_now(self, str what, path, done=None, str lane="writes"):
         """what: mkdir, unlink, rmdir or sync."""
         cdef _Completion call = _Completion(done)
         cdef dict kinds = {"mkdir": IO_MKDIR, "unlink": IO_UNLINK, "rmdir": IO_RMDIR,
                            "sync": IO_SYNC_DIR}
-        self.on_path(kinds[what], os.fsencode(path), call_python, <void *>call, &call.result)
+        self.on_path(<IoLane>lane_named(lane), kinds[what], os.fsencode(path), call_python,
+                     <void *>call, &call.result)
         Py_INCREF(call)
 
-    def step_now(self):
-        """Without a thread: make the calls of the next op that was kicked; whether there was
-        one."""
+    def wait_for_now(self, str lane):
+        """What comes behind it waits for what is in that lane."""
+        self.wait_for(<IoLane>lane_named(lane))
+
+    def step_now(self, lane=None):
+        """Without threads: make the calls of the next op that was kicked, or of the next one of a
+        lane; whether there was one, and it need not wait."""
         if not self.engine.stepped:
             raise ValueError("made without stepped=True")
-        return engine_step(&self.engine) != 0
+        if lane is None:
+            return engine_step(&self.engine) != 0
+        return lane_step(&self.engine.lanes[lane_named(lane)]) != 0
 
     # ---- faults: only with IoThread(faults=True) ----
 
@@ -293,19 +315,19 @@ cdef class IoThread:
         return faults_made(self.faults, call_number(call))
 
     def hold(self, str call, Py_ssize_t nth=1):
-        """Park the thread before the nth `call` from now, until release()."""
+        """Park a thread before the nth `call` from now, until release()."""
         self._need_faults()
         faults_hold(self.faults, call_number(call), nth)
 
     def wait_parked(self, int seconds=30):
-        """Hand over what was submitted and block until the thread is parked."""
+        """Hand over what was submitted and block until a thread is parked."""
         cdef int parked
         self._need_faults()
         engine_kick(&self.engine)
         with nogil:
             parked = faults_wait_parked(self.faults, seconds)
         if not parked:
-            raise TimeoutError("the thread did not come to the held call")
+            raise TimeoutError("no thread came to the held call")
 
     def release(self):
         """Let a parked thread go on."""
@@ -323,7 +345,7 @@ cdef class IoThread:
         cdef IoMade *made
         self._need_faults()
         if self.engine.outstanding and not self.engine.stepped:
-            raise ValueError("the thread is at work")
+            raise ValueError("the threads are at work")
         if self.faults.record_failed:
             raise MemoryError
         calls = []
@@ -368,7 +390,7 @@ cdef int call_python(void *arg, int error) except -1:
 
 @cython.no_gc_clear      # __dealloc__ needs the thread
 cdef class FileHandle:
-    """A file of the thread. `done(error)` is called by poll with 0 or an errno."""
+    """A file of the threads. `done(error)` is called by poll with 0 or an errno."""
 
     def __init__(self):
         raise TypeError("use IoThread.open")
@@ -377,10 +399,11 @@ cdef class FileHandle:
         if self.file is not NULL:
             file_drop(&self.io.engine, self.file)
 
-    def write(self, bytes data, uint64_t offset, done=None):
+    def write(self, bytes data, uint64_t offset, done=None, str lane="writes"):
         """Write all of `data`."""
         cdef _Completion call = _Completion(done, data)
-        self.io.write(self.file, data, len(data), offset, call_python, <void *>call, &call.result)
+        self.io.write(<IoLane>lane_named(lane), self.file, data, len(data), offset, call_python,
+                      <void *>call, &call.result)
         Py_INCREF(call)
 
     def write_records(self, bytearray data, uint64_t offset, done=None):
@@ -397,16 +420,18 @@ cdef class FileHandle:
                      &call.result)
         Py_INCREF(call)
 
-    def do(self, str what, size_t n=0, done=None):
+    def do(self, str what, size_t n=0, done=None, str lane="writes"):
         """what: sync, fsync, close, unlink, or truncate to n bytes."""
         cdef _Completion call = _Completion(done)
         cdef dict kinds = {"sync": IO_SYNC, "fsync": IO_FSYNC, "close": IO_CLOSE,
                            "unlink": IO_UNLINK_FILE, "truncate": IO_TRUNCATE}
-        self.io.on_file(kinds[what], self.file, n, call_python, <void *>call, &call.result)
+        self.io.on_file(<IoLane>lane_named(lane), kinds[what], self.file, n, call_python,
+                        <void *>call, &call.result)
         Py_INCREF(call)
 
-    def rename(self, to, done=None):
+    def rename(self, to, done=None, str lane="writes"):
         """Rename, unless the file has failed."""
         cdef _Completion call = _Completion(done)
-        self.io.rename(self.file, os.fsencode(to), call_python, <void *>call, &call.result)
+        self.io.rename(<IoLane>lane_named(lane), self.file, os.fsencode(to), call_python,
+                       <void *>call, &call.result)
         Py_INCREF(call)

@@ -9,7 +9,7 @@
 # States: OPEN -> CLOSING -> CLOSED -> DOOMED -> GONE; OPEN -> FAILED -> CLOSED (without a footer).
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from nsqcy._io cimport Damages, File, IoKind, IoResult, IoThread
+from nsqcy._io cimport Damages, File, IoKind, IoLane, IoResult, IoThread
 
 
 cdef extern from "segment.h" nogil:
@@ -61,6 +61,7 @@ cdef struct Segment:
     uint32_t pending     # ops that refer to it
     uint8_t log_id[16]   # as its header has it; zeros: nobody can tell
     SegmentState state
+    int error            # of the first run that failed: those behind it fail as well
     SegmentRun *runs     # the index to be, while open
     uint32_t run_count
     uint32_t run_capacity
@@ -112,6 +113,7 @@ cdef struct Task:
     Task *whole
     TaskKind kind
     int error
+    int refused          # of a run that was written: why it counts as if it was not
     uint32_t parts
     uint32_t count
     uint32_t flags
@@ -119,7 +121,11 @@ cdef struct Task:
     uint64_t bytes
     uint64_t first_seq
     uint64_t last_seq
+    bint follows         # its op is behind others of the log in the lane of these
+    bint tells           # of a delta that follows: runs wait for it
     bint durable         # of a run: done when a sync covers it
+    uint64_t commit      # of a durable run: the number of the commit that covers it
+    uint64_t told        # of a run: so many journal writes have to be done before it is
     uint8_t *owned       # freed with the task
     log_done done
     void *arg
@@ -134,6 +140,9 @@ cdef class Recovered:
     cdef readonly uint64_t next_seq
     cdef readonly uint64_t max_id
     cdef readonly bint clean          # every segment had its footer
+    cdef readonly list segments       # (number, bytes of the file, log_id or None, footer or None)
+    cdef readonly list overlaps       # dense runs of which a newer segment has a part, as they were
+                                      # found: (segment number, offset, bytes, first_seq, last_seq)
     cdef readonly bint open_end       # the newest one had none: it was being written
     cdef RecoveredRun *run_array      # extents are the caller's to copy and release
     cdef size_t run_count
@@ -167,13 +176,17 @@ cdef class Log:
     cdef Segment *_current
     cdef uint64_t last_number         # of a segment, here or in a journal
     cdef uint64_t _tasks
+    cdef uint64_t _following          # tasks that follow each other, and in which lane
+    cdef IoLane _lane
     cdef uint64_t _unsynced           # records written since the last sync
     cdef int64_t _synced_at
     cdef bint _error_is_sync
-    cdef Task *_written_first         # durable runs that are written, in order: they wait for
-    cdef Task *_written_last          # a sync
+    cdef Task *_written_first         # runs that are written, in order, but not done: they wait
+    cdef Task *_written_last          # for a sync, or for what the journal has to tell before
     cdef uint64_t _durable            # durable runs that no sync was asked for yet
-    cdef bint _committing
+    cdef bint _awaited                # the latest run is durable: somebody waits for syncs
+    cdef uint64_t _commits            # how many were begun, and how many of them have ended
+    cdef uint64_t _commits_done
     cdef int _sync_error              # of a failed sync, until a sync() has answered with it
     cdef uint64_t _sync_error_number  # and of which segment
     cdef bint _directory_there
@@ -181,8 +194,12 @@ cdef class Log:
     cdef bint _directory_dirty
     cdef File *_journal
     cdef bint _journal_dirty
-    cdef bint journal_lost            # a write of it failed: no run counts until a snapshot is there
+    cdef bint journal_lost            # a write of it failed: no run counts until a snapshot is
     cdef uint32_t _journal_pending
+    cdef uint64_t _journal_writes     # those that follow, and how many of them have ended
+    cdef uint64_t _journal_done
+    cdef uint64_t _told               # the one that the runs to come have to wait for
+    cdef uint64_t _told_done          # the latest one that has not failed
     cdef bint _frozen                 # close() was called: files stay whatever is released
     cdef log_done _end_done
     cdef void *_end_arg
@@ -191,6 +208,7 @@ cdef class Log:
 
     # The run stays valid and unchanged (but for its crc fields) until done. A failed run's place
     # is still in `into`: retract() it. A durable run is done when a sync covers it: see commit().
+    # No run is done before the deltas, and the snapshots that lead, that were asked for before it.
     cdef int append(self, const uint8_t *run, size_t n, uint64_t first_seq, uint64_t last_seq,
                     uint32_t count, int flags, bint durable, Extent *into, log_done done,
                     void *arg) except -1
@@ -213,7 +231,10 @@ cdef class Log:
     cdef int sync_found(self, log_done done, void *arg) except -1
     # The monotonic time of the next sync, or 0 when nothing waits for one.
     cdef int64_t tick(self, int64_t now) except -1
-    cdef int write_snapshot(self, bytes snapshot, log_done done, void *arg) except -1
+    # Whether a journal write is under way.
+    cdef bint is_telling(self) noexcept
+    # leads: what is appended from now on is not done before it is in place.
+    cdef int write_snapshot(self, bytes snapshot, bint leads, log_done done, void *arg) except -1
     # 1 when appended; 0 when there is no sound journal to append to: write a snapshot first. done
     # is called when it is written.
     cdef int append_delta(self, bytes delta, log_done done, void *arg) except -1
@@ -221,8 +242,12 @@ cdef class Log:
     cdef int delete(self, log_done done, void *arg) except -1
 
     cdef Task *_task(self, TaskKind kind, Segment *segment, Task *whole) except NULL
+    cdef Task *_follower(self, TaskKind kind, Segment *segment, Task *whole) except NULL
     cdef int _task_end(self, Task *task) except -1
     cdef int _ended(self, Task *task, int error) except -1
+    cdef bint _is_told(self, const Task *task) noexcept
+    cdef int _wait(self, Task *task, int error) except -1
+    cdef int _release_written(self) except -1
     cdef int _commit_done(self, int error) except -1
     cdef int _finish(self, Task *task, int error) except -1
     cdef int _part_end(self, Task *whole, int error) except -1
@@ -240,13 +265,14 @@ cdef class Log:
     cdef int _cut(self, Segment *segment) except -1
     cdef int _write_footer(self, Segment *segment) except -1
     cdef int _doom(self, Segment *segment) except -1
-    cdef int _unlink(self, Segment *segment) except -1
+    cdef int _unlink(self, Segment *segment, Task *task, IoLane lane) except -1
     cdef int _unlink_doomed(self) except -1
     cdef int _sync_files(self, Task *whole) except -1
     cdef int _sync_file(self, Segment *segment, Task *whole) except -1
     cdef int _sync_directory(self, Task *whole) except -1
     cdef void _names_synced(self, uint32_t which) noexcept
     cdef Task *_journal_task(self, TaskKind kind, Task *whole) except NULL
+    cdef int _journal_written(self, int error) except -1
     cdef int _journal_failed(self, Task *task, int error) except -1
     cdef int _lose_journal(self, File *file) except -1
     cdef int _path_task(self, IoKind kind, bytes path) except -1
@@ -256,7 +282,7 @@ cdef class Log:
     cdef int _recover_segment(self, str name, Recovered into) except -1
     cdef int _recover_runs(self, int fd, uint64_t size, Segment *segment,
                            Recovered into) except -1
-    cdef int _recover_header(self, int fd, Segment *segment, Recovered into) except -1
+    cdef bytes _recover_header(self, int fd, Segment *segment, Recovered into)
     cdef bint _recover_footer(self, int fd, uint64_t size, Segment *segment,
                               Recovered into) except -1
     cdef int _recover_scan(self, int fd, uint64_t size, Segment *segment,

@@ -13,6 +13,7 @@ import os
 import re
 import time
 from bisect import bisect_left
+from collections import namedtuple
 from operator import itemgetter
 
 cimport cython
@@ -27,7 +28,8 @@ from posix.stat cimport struct_stat
 
 from nsqcy._io cimport (
     FILE_CREATE, FILE_PARENT, FILE_REPLACE, IO_FSYNC, IO_RMDIR, IO_SYNC, IO_SYNC_DIR,
-    IO_TRUNCATE, IO_UNLINK, IO_UNLINK_FILE, Damage, IoCalls, damages_free, io_call_verbs,
+    IO_TRUNCATE, IO_UNLINK, IO_UNLINK_FILE, LANE_AWAITED, LANE_BACKGROUND, LANE_WRITES, Damage,
+    IoCalls, damages_free, io_call_verbs,
 )
 
 
@@ -110,6 +112,9 @@ _SEGMENT = re.compile(r"\d{20}\.seg")
 
 end_of = itemgetter(1)
 
+Footer = namedtuple(
+    "Footer", "records first_seq last_seq first_time last_time max_id data_end")
+
 DAMAGE_TEXTS = {
     DAMAGE_RECORD: "damaged record of {} bytes",
     DAMAGE_FRAMING: "{} damaged bytes before the next good record",
@@ -120,6 +125,7 @@ cdef enum:
     INDEX_RUN_BYTES = 262144     # short runs that follow each other share an index entry
     FOOTER_READ = 32768          # most footers fit into the first read
     SPARE_TASKS = 256
+    FOLLOWING_SYNCS = 8          # by count that may wait for each other: more would not help
     NAMES_INSIDE = 1             # flags of a TASK_DIRECTORY that syncs: the log's directory
     NAME_ITSELF = 2              # the data path
 
@@ -155,7 +161,7 @@ cdef int commit_done(void *arg, int error) except -1:
     return log._commit_done(error)
 
 
-@cython.no_gc_clear      # __dealloc__ needs the I/O thread
+@cython.no_gc_clear      # __dealloc__ needs the I/O threads
 cdef class Log:
     """The log of one topic. Only the hub uses it; nothing here blocks but recover()."""
 
@@ -213,10 +219,21 @@ cdef class Log:
         self._tasks += 1
         return task
 
+    cdef Task *_follower(self, TaskKind kind, Segment *segment, Task *whole) except NULL:
+        """A task for an op in self._lane: it may take long, and what is appended does not wait for
+        it. Ops of one log are in one such lane as long as any is under way, and so in order."""
+        cdef Task *task = self._task(kind, segment, whole)
+        if self._following == 0:
+            self._lane = LANE_AWAITED if self._awaited else LANE_BACKGROUND
+        self._following += 1
+        task.follows = True
+        return task
+
     cdef int _task_end(self, Task *task) except -1:
         global spare_tasks, spare_count, live_tasks
         free(task.owned)
         damages_free(&task.result.damages)
+        self._following -= task.follows
         live_tasks -= 1
         if spare_count < SPARE_TASKS:
             task.next = spare_tasks
@@ -230,13 +247,23 @@ cdef class Log:
         return 0
 
     cdef int _ended(self, Task *task, int error) except -1:
-        """An op is done. A durable run waits for its sync, also when it failed: they are answered
-        in their order."""
-        if task.kind == TASK_RUN and self.journal_lost and not error:
-            error = EIO       # a start would read it as if what the journal lost had not been
-        if not task.durable:
+        """An op is done. That does not make every run done."""
+        if task.kind != TASK_RUN:
             return self._finish(task, error)
         task.error = error
+        if self.journal_lost and task.told <= self._journal_done:
+            task.refused = EIO    # a start would read it as if what the journal lost had not been
+        if task.durable or not self._is_told(task):
+            return self._wait(task, error)
+        return self._finish(task, error or task.refused)
+
+    cdef bint _is_told(self, const Task *task) noexcept:
+        """Whether the journal has told what it had to before this run, or never will."""
+        return task.told <= self._told_done or (self.journal_lost
+                                                and task.told <= self._journal_done)
+
+    cdef int _wait(self, Task *task, int error) except -1:
+        """A run that failed waits as well: they are answered in their order."""
         if error:
             self._segment_fail(task.segment)
         if self._written_last is NULL:
@@ -246,6 +273,20 @@ cdef class Log:
         self._written_last = task
         return self.commit()
 
+    cdef int _release_written(self) except -1:
+        """Finishes the runs that have waited for long enough."""
+        cdef Log keep = self      # the last task's end may drop the last reference
+        cdef Task *task = keep._written_first
+        while task is not NULL and keep._is_told(task) and task.commit <= keep._commits_done:
+            if task.told > keep._told_done and not task.refused:
+                task.refused = EIO
+            keep._written_first = task.next
+            if task.next is NULL:
+                keep._written_last = NULL
+            keep._finish(task, task.error or task.refused)
+            task = keep._written_first
+        return 0
+
     cdef int _finish(self, Task *task, int error) except -1:
         """An op is done: tell the segment, then whoever asked, then see what that allows."""
         cdef Log keep = self      # the last task's end may drop the last reference
@@ -254,6 +295,8 @@ cdef class Log:
         cdef TaskKind kind = task.kind
         cdef log_done done = task.done
         cdef void *arg = task.arg
+        if kind == TASK_RUN and not error:
+            error = segment.error
         try:
             if kind == TASK_RUN:
                 keep._run_done(task, error)
@@ -275,6 +318,8 @@ cdef class Log:
             elif error:
                 keep._note_error(os.fsdecode(segment.path) if segment is not NULL
                                  else keep.directory, task.result.call, error)
+            if kind == TASK_DELTA and task.tells:
+                keep._journal_written(error)
             if error and kind != TASK_READ and not keep._end_error:
                 keep._end_error = error
         finally:
@@ -311,6 +356,7 @@ cdef class Log:
                 self.journal_lost = False
             if not error and not self._journal_pending:
                 self._unlink_doomed()
+            self._journal_written(error)
         self._task_end(whole)
         if done is not NULL:
             done(arg, error)
@@ -353,15 +399,19 @@ cdef class Log:
         task.count = count
         task.flags = flags
         task.durable = durable
+        task.commit = self._commits + 1 if durable else 0
+        task.told = self._told
         task.done = done
         task.arg = arg
         self._place(segment, task, into)
         self.io.write_records(segment.file, run, n, task.offset, task_finished, task, &task.result)
+        self._awaited = durable
         if durable:
             self._durable += 1
             return 0
         self._unsynced += count
-        if self.sync_every and self._unsynced >= self.sync_every:
+        if self.sync_every and self._unsynced >= self.sync_every \
+                and self._following < FOLLOWING_SYNCS:
             self.sync(NULL, NULL)
         return 0
 
@@ -396,7 +446,8 @@ cdef class Log:
     cdef int _run_done(self, Task *task, int error) except -1:
         cdef Segment *segment = task.segment
         if error:
-            if (task.error or not task.durable) and not self.journal_lost:
+            segment.error = error
+            if task.error:
                 self._note_error(os.fsdecode(segment.path), task.result.call, error)
             segment.good = min(segment.good, task.offset)
             return self._segment_fail(segment)
@@ -546,8 +597,8 @@ cdef class Log:
         header.crc = segment_header_crc(header)
         self._current = segment
         self._directory_dirty = True
-        self.io.write(segment.file, task.owned, sizeof(SegmentHeader), 0, task_finished, task,
-                      &task.result)
+        self.io.write(LANE_WRITES, segment.file, task.owned, sizeof(SegmentHeader), 0,
+                      task_finished, task, &task.result)
         return 0
 
     cdef int _segment_retire(self, Segment *segment) except -1:
@@ -590,8 +641,8 @@ cdef class Log:
     cdef int _cut(self, Segment *segment) except -1:
         """Takes a torn run off the end, as far as the disk lets us; a start cuts it otherwise."""
         cdef Task *task = self._task(TASK_CUT, segment, NULL)
-        return self.io.on_file(IO_TRUNCATE, segment.file, segment.good, task_finished, task,
-                               &task.result)
+        return self.io.on_file(LANE_WRITES, IO_TRUNCATE, segment.file, segment.good, task_finished,
+                               task, &task.result)
 
     cdef int _write_footer(self, Segment *segment) except -1:
         cdef size_t index = segment.run_count * sizeof(SegmentRun)
@@ -612,7 +663,8 @@ cdef class Log:
         trailer.length = <uint32_t>n
         trailer.crc = crc32c_of(0, footer, sizeof(SegmentFooter) + index)
         trailer.magic = FOOTER_MAGIC
-        self.io.write(segment.file, footer, n, segment.end, task_finished, task, &task.result)
+        self.io.write(LANE_WRITES, segment.file, footer, n, segment.end, task_finished, task,
+                      &task.result)
         self._sync_file(segment, NULL)
         if self._directory_dirty:
             self._sync_directory(NULL)
@@ -625,20 +677,20 @@ cdef class Log:
         segment.state = SEGMENT_DOOMED
         if self._journal_pending:
             return 0
-        return self._unlink(segment)
+        return self._unlink(segment, self._follower(TASK_UNLINK, segment, NULL), self._lane)
 
     cdef int _unlink_doomed(self) except -1:
         cdef Segment *segment = self._first
         while segment is not NULL:
             if segment.state == SEGMENT_DOOMED and not segment.pending:
-                self._unlink(segment)
+                self._unlink(segment, self._follower(TASK_UNLINK, segment, NULL), self._lane)
             segment = segment.next
         return 0
 
-    cdef int _unlink(self, Segment *segment) except -1:
-        cdef Task *task = self._task(TASK_UNLINK, segment, NULL)
+    cdef int _unlink(self, Segment *segment, Task *task, IoLane lane) except -1:
         segment.state = SEGMENT_GONE
-        return self.io.on_file(IO_UNLINK_FILE, segment.file, 0, task_finished, task, &task.result)
+        return self.io.on_file(lane, IO_UNLINK_FILE, segment.file, 0, task_finished, task,
+                               &task.result)
 
     cdef int release(self, Extent *extent) except -1:
         cdef Extent *piece = extent
@@ -721,7 +773,8 @@ cdef class Log:
         if self._journal is not NULL and self._journal_dirty:
             self._journal_dirty = False
             task = self._journal_task(TASK_DELTA, whole)
-            self.io.on_file(IO_SYNC, self._journal, 0, task_finished, task, &task.result)
+            self.io.on_file(self._lane, IO_SYNC, self._journal, 0, task_finished, task,
+                            &task.result)
         if self._directory_dirty or whole.parts == 1:
             self._sync_directory(whole)
         whole.parts -= 1
@@ -750,34 +803,32 @@ cdef class Log:
         return self._part_end(whole, 0)
 
     cdef int commit(self) except -1:
-        if self._committing or self._durable == 0:
+        if self._commits > self._commits_done or self._durable == 0:
             return 0
-        self._committing = True
+        self._commits += 1
         self._durable = 0
         Py_INCREF(self)
         return self.sync(commit_done, <void *>self)
 
     cdef int _commit_done(self, int error) except -1:
-        """A sync has ended, and with it every durable run that was appended before it: the thread
-        works in order. Without a good sync a run counts as not written."""
+        """A sync has ended, and with it every durable run that was appended before it: these were
+        written before it was begun. Without a good sync a run counts as not written."""
         cdef Task *task = self._written_first
-        cdef Task *following
-        cdef int failed
-        self._written_first = self._written_last = NULL
-        while task is not NULL:
-            following = task.next
-            failed = task.error or error
-            if not failed and task.segment.synced < task.offset + task.bytes:
-                failed = EIO      # the file failed between the write and the sync
-            self._finish(task, failed)
-            task = following
-        self._committing = False
+        self._commits_done = self._commits
+        while task is not NULL and task.commit <= self._commits_done:
+            if task.durable and not task.refused:
+                task.refused = error
+                if not error and task.segment.synced < task.offset + task.bytes:
+                    task.refused = EIO    # the file failed between the write and the sync
+            task = task.next
+        self._release_written()
         return self.commit()
 
     cdef int _sync_file(self, Segment *segment, Task *whole) except -1:
-        cdef Task *task = self._task(TASK_SYNC, segment, whole)
+        cdef Task *task = self._follower(TASK_SYNC, segment, whole)
         task.offset = segment.end
-        return self.io.on_file(IO_SYNC, segment.file, 0, task_finished, task, &task.result)
+        return self.io.on_file(self._lane, IO_SYNC, segment.file, 0, task_finished, task,
+                               &task.result)
 
     cdef int _sync_done(self, Task *task, int error) except -1:
         cdef Segment *segment = task.segment
@@ -801,13 +852,15 @@ cdef class Log:
         cdef Task *task
         cdef bint ours = self._directory_dirty or self._directory_there
         if ours:
-            task = self._task(TASK_DIRECTORY, NULL, whole)
+            task = self._follower(TASK_DIRECTORY, NULL, whole)
             task.flags = NAMES_INSIDE
-            self.io.on_path(IO_SYNC_DIR, self._directory, task_finished, task, &task.result)
+            self.io.on_path(self._lane, IO_SYNC_DIR, self._directory, task_finished, task,
+                            &task.result)
         if not self._directory_known:
-            task = self._task(TASK_DIRECTORY, NULL, whole)
+            task = self._follower(TASK_DIRECTORY, NULL, whole)
             task.flags = NAME_ITSELF
-            self.io.on_path(IO_SYNC_DIR, self._data_path, task_finished, task, &task.result)
+            self.io.on_path(self._lane, IO_SYNC_DIR, self._data_path, task_finished, task,
+                            &task.result)
         self._directory_dirty = False
         return 0
 
@@ -823,15 +876,18 @@ cdef class Log:
         if not self._unsynced and not self._journal_dirty:
             self._synced_at = now
             return 0
-        if now - self._synced_at >= self.sync_timeout:
+        if now - self._synced_at >= self.sync_timeout and not self._following:
             self._synced_at = now
             self.sync(NULL, NULL)
             return 0
-        return self._synced_at + self.sync_timeout
+        return max(now, self._synced_at + self.sync_timeout)
+
+    cdef bint is_telling(self) noexcept:
+        return self._journal_done < self._journal_writes
 
     # ---- journal ----
 
-    cdef int write_snapshot(self, bytes snapshot, log_done done, void *arg) except -1:
+    cdef int write_snapshot(self, bytes snapshot, bint leads, log_done done, void *arg) except -1:
         """Replaces the journal: journal.tmp, sync, rename, sync the directory."""
         cdef size_t n = sizeof(JournalHeader) + sizeof(JournalEntry) + len(snapshot)
         cdef uint8_t *image
@@ -848,6 +904,9 @@ cdef class Log:
         self.journal_bytes = n
         self._journal_dirty = False
         self._journal_pending += 1
+        self._journal_writes += 1
+        if leads or self.journal_lost:
+            self._told = self._journal_writes
         self._directory_dirty = True
         whole = self._task(TASK_JOURNAL, NULL, NULL)
         whole.file = self._journal
@@ -858,24 +917,28 @@ cdef class Log:
         self._sync_files(whole)
         task = self._journal_task(TASK_JOURNAL, whole)
         task.owned = image
-        self.io.write(self._journal, image, n, 0, task_finished, task, &task.result)
+        self.io.write(self._lane, self._journal, image, n, 0, task_finished, task, &task.result)
         task = self._journal_task(TASK_JOURNAL, whole)
-        self.io.on_file(IO_FSYNC, self._journal, 0, task_finished, task, &task.result)
+        self.io.on_file(self._lane, IO_FSYNC, self._journal, 0, task_finished, task, &task.result)
         task = self._journal_task(TASK_JOURNAL, whole)
-        self.io.rename(self._journal, os.path.join(self._directory, b"journal"), task_finished,
-                       task, &task.result)
+        self.io.rename(self._lane, self._journal, os.path.join(self._directory, b"journal"),
+                       task_finished, task, &task.result)
         self._sync_directory(whole)
         whole.parts -= 1
         return 0
 
     cdef int append_delta(self, bytes delta, log_done done, void *arg) except -1:
+        """Behind a snapshot that is under way, it follows that one, and runs wait for it."""
+        cdef bint behind = self.is_telling()
         cdef size_t n = sizeof(JournalEntry) + len(delta)
         cdef Task *task
         if self.closed:
             raise ValueError("the log is closed")
         if self._journal is NULL:
             return 0
-        task = self._journal_task(TASK_DELTA, NULL)
+        task = (self._journal_task(TASK_DELTA, NULL) if behind
+                else self._task(TASK_DELTA, NULL, NULL))
+        task.file = self._journal
         task.done = done
         task.arg = arg
         task.owned = <uint8_t *>malloc(n)
@@ -883,16 +946,27 @@ cdef class Log:
             self._task_end(task)
             raise MemoryError
         journal_entry(task.owned, delta)
-        self.io.write(self._journal, task.owned, n, self.journal_bytes, task_finished, task,
-                      &task.result)
+        if behind:
+            task.tells = True
+            self._journal_writes += 1
+            self._told = self._journal_writes
+        self.io.write(self._lane if behind else LANE_WRITES, self._journal, task.owned, n,
+                      self.journal_bytes, task_finished, task, &task.result)
         self.journal_bytes += n
         self._journal_dirty = True
         return 1
 
     cdef Task *_journal_task(self, TaskKind kind, Task *whole) except NULL:
-        cdef Task *task = self._task(kind, NULL, whole)
+        cdef Task *task = self._follower(kind, NULL, whole)
         task.file = self._journal
         return task
+
+    cdef int _journal_written(self, int error) except -1:
+        """The oldest one under way is done. Where it failed, a later one tells of the same."""
+        self._journal_done += 1
+        if not error:
+            self._told_done = self._journal_done
+        return self._release_written()
 
     cdef int _journal_failed(self, Task *task, int error) except -1:
         self._note_error(os.path.join(self.directory, "journal"), task.result.call, error)
@@ -936,9 +1010,12 @@ cdef class Log:
         self._end_arg = arg
         self._end_error = 0
         self._current = NULL
+        if self._following:
+            # Or a log of the same name could come upon what is still to be renamed or removed.
+            self.io.wait_for(self._lane)
         while segment is not NULL:
             if segment.state != SEGMENT_GONE:
-                self._unlink(segment)
+                self._unlink(segment, self._task(TASK_UNLINK, segment, NULL), LANE_WRITES)
             segment = segment.next
         self._path_task(IO_UNLINK, os.path.join(self._directory, b"journal"))
         self._path_task(IO_UNLINK, os.path.join(self._directory, b"journal.tmp"))
@@ -947,7 +1024,7 @@ cdef class Log:
 
     cdef int _path_task(self, IoKind kind, bytes path) except -1:
         cdef Task *task = self._task(TASK_DIRECTORY, NULL, NULL)
-        return self.io.on_path(kind, path, task_finished, task, &task.result)
+        return self.io.on_path(LANE_WRITES, kind, path, task_finished, task, &task.result)
 
     cdef int _end_check(self) except -1:
         cdef log_done done = self._end_done
@@ -1040,29 +1117,34 @@ cdef class Log:
         """A segment that turns out to hold nothing that is not elsewhere is doomed: it goes with
         the next snapshot. One that holds something unreadable stays."""
         cdef Py_ssize_t damages = len(into.damages)
-        self._recover_header(fd, segment, into)
-        if not self._recover_footer(fd, size, segment, into):
+        cdef bytes log_id = self._recover_header(fd, segment, into)
+        cdef bint closed = self._recover_footer(fd, size, segment, into)
+        if not closed:
             into.clean = False
             self._recover_scan(fd, size, segment, into)
+        into.segments.append((segment.number, size, log_id,
+                              footer_facts(&segment.facts) if closed else None))
         if segment.live == 0 and len(into.damages) == damages:
             segment.state = SEGMENT_DOOMED
         return 0
 
-    cdef int _recover_header(self, int fd, Segment *segment, Recovered into) except -1:
+    cdef bytes _recover_header(self, int fd, Segment *segment, Recovered into):
+        """The log_id that it names; None if it names none."""
         cdef bytes data = self._read_now(fd, 0, sizeof(SegmentHeader))
         cdef const SegmentHeader *header = <const SegmentHeader *>PyBytes_AS_STRING(data)
         path = os.fsdecode(segment.path)
         if len(data) == 0:
-            return 0              # made, and then the machine stopped
+            return None           # made, and then the machine stopped
         if (len(data) < <Py_ssize_t>sizeof(SegmentHeader) or header.magic != SEGMENT_MAGIC
                 or header.crc != segment_header_crc(header)):
             into.damages.append((path, 0, "damaged segment header"))
-            return 0
+            return None
         check_version(path, header.version)
+        log_id = <bytes>header.log_id[:16]
         memcpy(segment.log_id, header.log_id, 16)
         if into.log_id is None:
-            into.log_id = header.log_id[:16]
-        return 0
+            into.log_id = log_id
+        return log_id
 
     cdef bint _recover_footer(self, int fd, uint64_t size, Segment *segment,
                               Recovered into) except -1:
@@ -1090,6 +1172,7 @@ cdef class Log:
             return False
         into.max_id = max(into.max_id, footer.max_id)
         segment.end = segment.good = segment.synced = footer.data_end
+        segment.facts = footer[0]
         for i in range(footer.runs):
             into.add(&runs[i], segment, fd)
         return True
@@ -1146,6 +1229,11 @@ cdef class Log:
 
 
 # ---- pure helpers ----
+
+cdef object footer_facts(const SegmentFooter *footer):
+    return Footer(footer.records, footer.first_seq, footer.last_seq, footer.first_time,
+                  footer.last_time, footer.max_id, footer.data_end)
+
 
 cdef str damage_text(const Damage *damage):
     return DAMAGE_TEXTS[damage.kind].format(damage.bytes)
@@ -1228,6 +1316,8 @@ cdef class Recovered:
         self.log = log
         self.journal = []
         self.damages = []
+        self.segments = []
+        self.overlaps = []
         self._covered = []
         self.next_seq = 1
         self.clean = True
@@ -1242,8 +1332,11 @@ cdef class Recovered:
         wanted = self._uncovered(run.first_seq, run.last_seq)
         if wanted == [(run.first_seq, run.last_seq)]:
             self._add_whole(run, segment)
-        elif wanted:
-            self._add_rest(run, segment, fd, wanted)
+        else:
+            self.overlaps.append((segment.number, run.offset, run.bytes, run.first_seq,
+                                  run.last_seq))
+            if wanted:
+                self._add_rest(run, segment, fd, wanted)
         return self._cover(run.first_seq, run.last_seq)
 
     cdef list _uncovered(self, uint64_t first, uint64_t last):

@@ -3,15 +3,19 @@
 A worker calls nsqcy._log from C; this is the same, with callables and bytearrays.
 """
 
+from typing import NamedTuple
+
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
 from nsqcy._io cimport Damages, damages_free
-from nsqcy._log cimport Extent, Log, Recovered, RecoveredRun, Segment, SegmentRun
+from nsqcy._log cimport (
+    RUN_HAS_DELAYED, RUN_SURVIVORS, Extent, Log, Recovered, RecoveredRun, Segment, SegmentRun,
+)
 
 
 cdef extern from "segment.h" nogil:
@@ -19,6 +23,20 @@ cdef extern from "segment.h" nogil:
         SegmentRun *runs
         uint64_t count
 
+    enum:
+        RECORD_SMALLEST
+        RECORD_DAMAGED
+        RECORD_DELAYED
+        RECORD_COPY
+
+    struct Record:
+        uint32_t length
+        uint64_t seq
+        uint64_t id
+        int64_t timestamp
+        uint16_t attributes
+
+    const Record *record_at(const uint8_t *bytes, uint64_t offset)
     void run_verify(uint8_t *bytes, uint64_t n, uint64_t first_seq, uint32_t count, int dense,
                     uint64_t base, Damages *damages)
     void segment_scan(const uint8_t *bytes, uint64_t n, Scan *scan, Damages *damages)
@@ -35,6 +53,49 @@ def verify_run(bytearray run, uint64_t first_seq, uint32_t count, bint dense=Tru
              for i in range(damages.kept)]
     damages_free(&damages)
     return found
+
+
+class Survey(NamedTuple):
+    """What is in a run that was read: how many good records, what they have in common, and the
+    damaged ones as (offset, bytes, seq)."""
+
+    records: int
+    first_time: int
+    last_time: int
+    max_id: int
+    flags: int
+    damaged: list
+
+
+def survey_run(const uint8_t[::1] run not None):
+    """The Survey of a run that was read, and so verified: it can be walked."""
+    cdef uint64_t at = 0
+    cdef uint64_t n = run.shape[0]
+    cdef uint64_t records = 0
+    cdef uint64_t max_id = 0
+    cdef int64_t first_time = 0
+    cdef int64_t last_time = 0
+    cdef int flags = 0
+    cdef const Record *record
+    damaged = []
+    while at < n:
+        record = record_at(&run[0], at)
+        if n - at < RECORD_SMALLEST or not RECORD_SMALLEST <= record.length <= n - at:
+            raise ValueError("a run that was not verified")
+        if record.attributes & RECORD_DAMAGED:
+            damaged.append((at, record.length, record.seq))
+        else:
+            if records == 0:
+                first_time = record.timestamp
+            last_time = record.timestamp
+            max_id = max(max_id, record.id)
+            if record.attributes & RECORD_DELAYED:
+                flags |= RUN_HAS_DELAYED
+            if record.attributes & RECORD_COPY:
+                flags |= RUN_SURVIVORS
+            records += 1
+        at += record.length
+    return Survey(records, first_time, last_time, max_id, flags, damaged)
 
 
 def scan_segment(bytes data):
@@ -61,7 +122,8 @@ cdef class RunHandle:
         self.log = log
 
     def __dealloc__(self):
-        self.log.forget(&self.extent)
+        if self.log is not None:
+            self.log.forget(&self.extent)
 
     @property
     def pieces(self):
@@ -152,9 +214,9 @@ cdef class LogProbe:
         """When the next sync is due."""
         return self.log.tick(now)
 
-    def write_snapshot(self, bytes snapshot, done=None):
+    def write_snapshot(self, bytes snapshot, done=None, bint leads=False):
         """Replace the journal."""
-        self.log.write_snapshot(snapshot, waiting_done, waiting(done, None, False))
+        self.log.write_snapshot(snapshot, leads, waiting_done, waiting(done, None, False))
 
     def append_delta(self, bytes delta):
         """Whether there was a sound journal to append to."""

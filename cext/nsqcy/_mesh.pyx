@@ -380,7 +380,7 @@ cdef class Stream:
 cdef class Peer:
     """The streams and the two rings between this worker and one other."""
 
-    def __cinit__(self, Mesh mesh, int index):
+    def __cinit__(self, Mesh mesh not None, int index):
         self._mesh = mesh
         self._index = index
         self._bit = <uint64_t> 1 << index

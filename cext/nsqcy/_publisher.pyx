@@ -25,6 +25,9 @@ cdef int64_t MILLISECOND = 1000000
 
 NO_ROOM = "E_BAD_TOPIC"             # what a topic that there is no room for is answered, at least
 
+# In the place of a reason: nobody knows whether it is published.
+UNKNOWN = "unknown"
+
 
 cdef class Callback(Waiter):
     cdef int publish_done(self, uint64_t ticket, str error) except -1:
@@ -60,11 +63,13 @@ cdef class AnswerTransport(Transport):
         return 0
 
     cdef int close(self) except -1:
-        """The owner is gone: nobody knows what became of what it was sent."""
+        """The owner is gone: nobody knows what became of what it was sent. What was still to be
+        sent is certainly not there."""
+        cdef Session session = self.session
         waiting = self.waiting
         self.waiting = deque()
-        for done in waiting:
-            done("exiting")
+        for i, done in enumerate(waiting):
+            done(UNKNOWN if i < session.unanswered else "exiting")
         return 0
 
 
@@ -91,17 +96,22 @@ cdef class TopicSink(Sink):
 
 
 cdef class _Batch:
-    """Calls `done` when all parts of a publish were answered, with the first error."""
+    """Calls `done` when all parts of a publish were answered. It is refused if none of them was
+    accepted; if only some were, nobody could say what is there."""
     cdef object done
     cdef int parts
+    cdef int accepted
+    cdef int answered
     cdef str error
 
     def __call__(self, error):
-        self.parts -= 1
-        if self.error is None:
+        self.answered += 1
+        if error is None:
+            self.accepted += 1
+        elif self.error is not UNKNOWN:
             self.error = error
-        if self.parts == 0:
-            self.done(self.error)
+        if self.answered == self.parts:
+            self.done(UNKNOWN if 0 < self.accepted < self.parts else self.error)
 
 
 cdef class Publisher:
@@ -113,10 +123,10 @@ cdef class Publisher:
     def publish(self, bytes key not None, bodies, delay_ms, str durability not None, done,
                 bytes headers not None=b""):
         """Publish all of `bodies`, each with these headers, to a topic, which is made; calls
-        done(None) or done(reason) once, at once or later, and not before they are as durable as
-        this, and as the topic promises. The reason is that of E_PUB_FAILED, or another error
-        whole, with its code. The name and the headers must be valid, each body 1 to max-msg-size
-        bytes, the delay within max-req-timeout."""
+        done(None), done(reason) or done(UNKNOWN) once, at once or later, and not before they are as
+        durable as this, and as the topic promises. The reason is that of E_PUB_FAILED, or another
+        error whole, with its code, and with it none of them is there. The name and the headers must
+        be valid, each body 1 to max-msg-size bytes, the delay within max-req-timeout."""
         cdef int owner = self.home.owner_of(key)
         cdef Durability least = durability_of(durability)
         if owner < 0:

@@ -145,6 +145,7 @@ cdef class Session(Consumer):
     cdef uint32_t ticket_count
     cdef uint32_t ticket_room
     cdef uint64_t ticket_base       # number of the first one
+    cdef uint32_t unanswered        # tickets that were dropped: what they wait for may have been done
     cdef size_t forwarded
     cdef int line_owner             # of the topics that the outstanding answers are about; -1: none
     cdef bytes line_key             # the topic, if it is owned here
@@ -178,7 +179,6 @@ cdef class Session(Consumer):
     cdef Topic subscribed           # topic of the channel
     cdef str subscribed_channel
     cdef readonly str remote_address
-    cdef readonly str client_id
     cdef readonly str hostname
     cdef readonly str user_agent
     cdef readonly str topology_region
@@ -360,6 +360,7 @@ cdef class Home:
     cdef int64_t heartbeat_default
 
     cdef int64_t turn(self) except? -1
+    cdef int tell_events(self) except -1
     cdef int decode(self) except -1
     cdef int owner_of(self, bytes key) noexcept
     cdef bint may_lose_more(self) noexcept

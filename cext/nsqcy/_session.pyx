@@ -674,6 +674,7 @@ cdef class Session(Consumer):
         for i in range(self.ticket_count):
             drop_answer(&self.tickets[(self.ticket_first + i) % self.ticket_room])
         self.ticket_base += self.ticket_count
+        self.unanswered += self.ticket_count
         self.ticket_count = 0
 
     cdef bint can_pipeline(self) noexcept:
@@ -2509,6 +2510,8 @@ cdef class Home:
                 session.transport.flush()
             except Exception as error:
                 self.report(session, error)
+        if self.agenda.events is not None:
+            self.tell_events()
         if self.mesh is not None:
             left = self.mesh.drain(DRAIN_BYTES)
             self.mesh.flush()
@@ -2518,6 +2521,15 @@ cdef class Home:
         if node != NULL and node.due < due:
             due = node.due
         return due
+
+    cdef int tell_events(self) except -1:
+        """Publish what has happened to messages; that is work for the next turn, or an answer of
+        their topic's owner brings it."""
+        try:
+            self.agenda.events.flush()
+        except Exception as error:
+            self.log.error(f"events: {type(error).__name__}: {error}")
+        return 0
 
     cdef int decode(self) except -1:
         """Input that has been received, and was more than a turn's work or not wanted then."""

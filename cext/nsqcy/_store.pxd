@@ -226,7 +226,7 @@ cdef class Store:
 cdef class Window:
     """The records of one topic that somebody still has to read, in order."""
     cdef Store store
-    cdef Log log                    # None: never on disk
+    cdef readonly Log log                   # None: never on disk
     cdef Block *oldest
     cdef Block *newest
     cdef Block *stragglers          # out of the window, but entries refer to them

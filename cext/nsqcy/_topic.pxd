@@ -75,7 +75,7 @@ cdef class Topic(Window):
     cdef int64_t retention_time         # ns; 0: no limit of time
     cdef uint64_t retention_bytes       # 0: no limit of size
     cdef uint64_t mem_queue_size        # messages
-    cdef bint limited                   # what is published has to be looked at: it may be refused
+    cdef bint limited                   # not every size of a message is taken
     cdef int32_t min_msg_size           # bytes
     cdef int32_t max_msg_size           # bytes
     cdef int64_t ttl                    # ns from the publish; 0: for ever
@@ -151,8 +151,8 @@ cdef class Topic(Window):
     cdef int published(self, uint32_t count, uint64_t body_bytes) except -1
     cdef int add_chunk(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
                        bint headers, Durability least, uint32_t *added, uint64_t *bodies) except -1
-    cdef uint64_t append_chunk(self, object name, const uint8_t *batch, uint32_t count, bint headers,
-                               tuple wanted) except? 0
+    cdef uint64_t append_chunk(self, object name, const uint8_t *batch, uint32_t count,
+                               bint headers, tuple wanted) except? 0
     cdef bint add_produced(self, const Produced *produced, const uint8_t *message, bint headers,
                            uint64_t *bodies) except -1
     cdef uint32_t headers_room(self, uint16_t length, int64_t ttl) noexcept
@@ -176,6 +176,7 @@ cdef class Topic(Window):
     cdef int settle_turn(self) except -1
     cdef uint64_t depth(self) noexcept
     cdef Channel find_channel(self, str name)
+    cdef Channel new_channel(self, str name)
     cdef int consumer_left(self, Channel channel) except -1
     cdef void add_delayed(self, Entry *entry) noexcept
     cdef void demand(self, Durability least) noexcept

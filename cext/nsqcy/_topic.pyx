@@ -70,7 +70,7 @@ from nsqcy._store cimport (
     record_produced,
 )
 
-from nsqcy import journal
+from nsqcy import _events, journal
 from nsqcy.durations import short_duration
 from nsqcy.named_cursors import NamedCursors
 from nsqcy.names import is_ephemeral
@@ -540,7 +540,7 @@ cdef class Topic(Window):
         self.message_bytes += body_bytes
         self.last_publish = self.agenda.now
         self.touch_dirty()
-        if self.overflowing and self.visible.seq != self.next_seq:     # not all were dropped
+        if self.overflowing and self.next_seq > self.visible.seq:
             self.pending_messages += count
             return 1
         self.cursor_to_end(&self.visible)
@@ -571,8 +571,8 @@ cdef class Topic(Window):
         bodies[0] = self.append_chunk(name, batch, count, headers, wanted)
         return 0
 
-    cdef uint64_t append_chunk(self, object name, const uint8_t *batch, uint32_t count, bint headers,
-                               tuple wanted) except? 0:
+    cdef uint64_t append_chunk(self, object name, const uint8_t *batch, uint32_t count,
+                               bint headers, tuple wanted) except? 0:
         """Append the messages of a chunk that are wanted; returns the bytes of their bodies."""
         cdef uint64_t first_seq = self.next_seq
         cdef uint64_t bodies = 0
@@ -1138,7 +1138,7 @@ cdef class Topic(Window):
         """The channel of that name, made at the fan-out position if it does not exist."""
         channel = self.channels.get(name)
         if channel is None:
-            channel = Channel(self.agenda, self, name)
+            channel = self.new_channel(name)
             self.shard.give_channel_policy(self, channel)
             self.channels[name] = channel
             self.set_bounds()
@@ -1146,6 +1146,12 @@ cdef class Topic(Window):
             self.fan_out()
             self.touch_dirty()
             self.shard.event("channel_created", self.name, name)
+        return channel
+
+    cdef Channel new_channel(self, str name):
+        cdef Channel channel = Channel(self.agenda, self, name)
+        if self.agenda.events is not None and self.name != _events.TOPIC:
+            channel.tell(self.agenda.events, _events.names_of(self.name, name))
         return channel
 
     def delete_channel(self, str name not None):
@@ -1523,6 +1529,7 @@ cdef class Topic(Window):
         if self.log is not None:
             self.log.tick(self.agenda.now)
             if self.is_kept() and self.agenda.now >= self.next_journal \
+                    and not self.log.is_telling() \
                     and (self.journal_stale or self.activity() != self.journalled):
                 self.write_journal()
                 return JOURNAL_TICKS
@@ -1817,6 +1824,7 @@ cdef class Topic(Window):
         is None, is called with None or what went wrong."""
         cdef Channel channel
         cdef uint64_t entries = self.delayed_count
+        cdef bint leads = self.journal_due    # it tells of what this turn has done to channels
         for channel in self.channels.values():
             entries += channel.deferred_count + channel.in_flight_count + channel.queued
         self.journal_stale = self.journal_due = False
@@ -1826,12 +1834,12 @@ cdef class Topic(Window):
             1 + entries // 100000)
         snapshot = journal.encode_snapshot(self.state())
         if self.floor == MEMORY and done is None:
-            self.log.write_snapshot(snapshot, NULL, NULL)
+            self.log.write_snapshot(snapshot, leads, NULL, NULL)
         else:
             self.class_writes += self.floor != MEMORY
             waiting = (self if self.floor != MEMORY else None, done)
             Py_INCREF(waiting)
-            self.log.write_snapshot(snapshot, journal_done, <void *>waiting)
+            self.log.write_snapshot(snapshot, leads, journal_done, <void *>waiting)
         return self.journal_told()
 
     cdef int journal_told(self) except -1:
@@ -1850,6 +1858,10 @@ cdef class Topic(Window):
             self.has_untold = False
             self.unwatch(&self.untold)
         return 0
+
+    def saved_state(self):
+        """What its next journal says, as a TopicState."""
+        return self.state()
 
     cdef object state(self):
         cdef Channel channel

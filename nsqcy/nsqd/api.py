@@ -16,7 +16,7 @@ from nsqcy.gotext import json_bytes
 from nsqcy.lines import Lines
 from nsqcy.nsqd import config_api, places, policy_values
 from nsqcy.nsqd import mpub as bodies
-from nsqcy.nsqd.backend import Backend, Message, Options, Outcome
+from nsqcy.nsqd.backend import UNKNOWN, Backend, Message, Options, Outcome
 from nsqcy.nsqd.stats import Query
 from nsqcy.options import Option
 from nsqcy.policies import DURABILITIES, RATE
@@ -76,7 +76,7 @@ class Publish(Later):
         self.durability = durability
         self.headers = headers
 
-    def begin(self, answer: Callable[[Reply], None]) -> None:
+    def begin(self, answer: Callable[[Reply | None], None]) -> None:
         self._answer = answer
         self._backend.publish(
             self.topic,
@@ -91,7 +91,7 @@ class Publish(Later):
         if reason is None:
             self._answer(self._reply)
         else:
-            self._answer(_refusal(reason))
+            self._answer(None if reason == UNKNOWN else _refusal(reason))
 
 
 def tls_required(https_port: int) -> Reply:
@@ -111,6 +111,7 @@ _REFUSALS = (
     (re.compile("E_BAD_MESSAGE .* message too small (.*)"), 400, "MSG_TOO_SMALL {}"),
     (re.compile("E_BAD_TOPIC.*"), 400, TOO_MANY_TOPICS),
     (re.compile(DRAINING), 503, "DRAINING"),
+    (re.compile("((?:topic|channel) .* is full .*)"), 503, "FULL {}"),
 )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 from nsqcy._http import Sink
+from nsqcy._publisher import UNKNOWN as UNKNOWN
 from nsqcy.nsqd.places import Place
 from nsqcy.nsqd.stats import Query
 from nsqcy.options import Value
@@ -37,9 +38,9 @@ class Backend(Inspected, Protocol):
         create it.
 
         `done` is called exactly once, at once or later, from the hub or from a greenlet: with None
-        when accepted, as durable as this and as the topic promises, with the reason when not (an
-        error of TCP with its code, if it is not E_PUB_FAILED).  The bodies never change after the
-        call.
+        when accepted, as durable as this and as the topic promises; with the reason when none of
+        them is there (an error of TCP with its code, if it is not E_PUB_FAILED); with UNKNOWN when
+        nobody can say.  The bodies never change after the call.
         """
 
     def sink(self, topic: str, headers: bytes = b"") -> Sink | None:

@@ -18,6 +18,8 @@ import gevent
 
 from nsqcy import NSQ_VERSION, debug
 from nsqcy._channel import Agenda
+from nsqcy._events import TOPIC as EVENTS_TOPIC
+from nsqcy._events import Events
 from nsqcy._ids import IdSource
 from nsqcy._io import IoThread
 from nsqcy._mesh import Mesh, Stream, StreamEnd
@@ -122,6 +124,10 @@ def _https(handshakes: "tls.Handshakes | None") -> Make | None:
     return functools.partial(HttpsConnection, handshakes=handshakes)
 
 
+def _events(options: NsqdOptions) -> Events | None:
+    return Events(options.events_sample) if options.events else None
+
+
 class Engine:
     """What `worker.Engine` asks for, and what HTTP's `Backend` asks for."""
 
@@ -151,6 +157,7 @@ class Engine:
                 options.e2e_processing_latency_percentile,
                 options.e2e_processing_latency_window_time,
             ),
+            events=_events(options),
             seed=self._started ^ self._index,
         )
         self._io = IoThread()
@@ -187,6 +194,9 @@ class Engine:
             log=boot.log,
         )
         self._publisher = Publisher(self._home)
+        self._events = agenda.events
+        if self._events is not None:
+            self._events.publish = self._publish_events
         self._handshakes = _handshakes(hub.loop, boot.context["tls"])
         self._loop = Loop(self._home, hub, self._handshakes)
         if mesh is not None:
@@ -522,6 +532,10 @@ class Engine:
         self._loop.enter()
         self._publisher.publish(topic.encode(), bodies, delay_ms, durability, done, headers)
 
+    def _publish_events(self, lines: list[bytes], done: Callable[[str | None], None]) -> None:
+        """At the end of a turn."""
+        self._publisher.publish(EVENTS_TOPIC.encode(), lines, 0, "memory", done)
+
     def sink(self, topic: str, headers: bytes = b"") -> TopicSink:
         return self._publisher.sink(topic.encode(), self._loop.enter, headers)
 
@@ -620,7 +634,13 @@ class Engine:
             known=bool(topics),
             health=gathering.Health(self._shard.health, self._shard.health_at),
             memory=stats.process_memory(),
+            events=self._event_counts(),
         )
+
+    def _event_counts(self) -> dict[str, int] | None:
+        if self._events is None:
+            return None
+        return {"published": self._events.published, "dropped": self._events.dropped}
 
     def _topics(self, name: str) -> list[Topic]:
         if not name:

@@ -126,13 +126,6 @@ class TopicReader:
                     for name in self.channels or (None,):
                         yield Message(name, record[0], 0, *record[1:], False)
 
-    def check(self) -> int:
-        """Read every record; how many there are."""
-        count = 0
-        for run in self._runs:
-            count += sum(not each[2] & _DAMAGED for each in _records(self._read(run)))
-        return count
-
     def _reader(self, name: str, fanout: int, holes: tuple[tuple[int, int], ...]) -> _Reader:
         saved = self._saved.get(name)
         if saved is None:

@@ -3,7 +3,7 @@
 A worker walks its topics in slices, so that deliveries go on between them, and answers with pieces
 of the page that are ready as they are; the master sorts and joins them. Nothing is parsed again.
 
-    value   {"known", "health", "health_at", "memory", "producers"}   see Share
+    value   {"known", "health", "health_at", "memory", "producers", "events"}   see pack()
     blob    for each topic u16 length of its name, u32 length of its piece, name, piece;
             then `producers` bytes of producers
 """
@@ -43,6 +43,7 @@ class Channel(Counted, Protocol):
 
 
 class Topic(Counted, Protocol):
+    def ledger(self) -> dict[str, Any]: ...
     @property
     def name(self) -> str: ...
     @property
@@ -96,15 +97,18 @@ class Walk:
             return None
         names = [wanted] if wanted else sorted(channels)
         pieces = [self._channel(channels[name]) for name in names if name in channels]
-        return self._form.topic(topic.counters(), pieces)
+        return self._form.topic(self._counters(topic), pieces)
 
     def _channel(self, channel: Channel) -> str:
         self._slices.step()
         clients = self._clients(list(channel.consumers)) if self._query.include_clients else None
-        counters = channel.counters()
+        return self._form.channel(self._counters(channel), clients)
+
+    def _counters(self, counted: Topic | Channel) -> dict[str, Any]:
+        counters = counted.counters()
         if self._query.ledger and self._query.json:
-            counters["ledger"] = channel.ledger()
-        return self._form.channel(counters, clients)
+            counters["ledger"] = counted.ledger()
+        return counters
 
     def _clients(self, clients: Iterable[Client]) -> list[str]:
         form, topic, now, step = self._form, self._query.topic, self._now, self._slices.step
@@ -130,8 +134,10 @@ def pack(
     known: bool,
     health: Health,
     memory: Mapping[str, int],
+    events: Mapping[str, int] | None = None,
 ) -> Answer:
-    """A share as it travels. `known`: there is a topic of the name asked for."""
+    """A share as it travels. `known`: there is a topic of the name asked for; `events`: how many
+    were published and dropped, if any are."""
     parts = []
     for name, piece in topics:
         parts += [_ENTRY.pack(len(name), len(piece)), name, piece]
@@ -142,6 +148,7 @@ def pack(
         "health_at": health.at,
         "memory": memory,
         "producers": len(producers),
+        "events": events,
     }
     return Answer(value, b"".join(parts))
 
@@ -158,6 +165,7 @@ class Whole(NamedTuple):
     health: str
     memory: dict[str, int]
     complete: bool  # every worker has answered
+    events: dict[str, int] | None = None
 
 
 def merge(answers: Sequence[Answer], workers: int) -> Whole:
@@ -178,6 +186,7 @@ def merge(answers: Sequence[Answer], workers: int) -> Whole:
         overall_health(values, workers),
         stats.merge_memory(value["memory"] for value in values),
         len(answers) == workers,
+        stats.merge_events(value["events"] for value in values),
     )
 
 
@@ -208,6 +217,7 @@ def page(whole: Whole, query: Query, *, started: int, now: int, draining: bool =
         None if unknown else topics,
         whole.memory if query.include_mem else None,
         [] if unknown else whole.producers,
+        whole.events,
     )
 
 

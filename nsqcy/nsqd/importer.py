@@ -403,6 +403,7 @@ class TopicWriter:
             next_seq=self._seq,
             fanout_seq=fanout,
             channels=tuple(_channel(*each, fanout) for each in self._channels),
+            clean=True,
         )
 
     def _add(self, record: Record) -> None:

@@ -9,6 +9,7 @@ import re
 import zlib
 from collections.abc import Mapping
 
+from nsqcy._events import TOPIC as EVENTS_TOPIC
 from nsqcy.config import PatternSection, Settings
 from nsqcy.daemon_options import (
     CONFIG,
@@ -28,6 +29,7 @@ from nsqcy.names import quote
 from nsqcy.options import (
     BOOL,
     DURATION,
+    FLOAT,
     FLOATS,
     INT,
     STRING,
@@ -327,6 +329,20 @@ CLIENTS = (
 )
 
 STATISTICS = (
+    Option(
+        "events",
+        BOOL,
+        False,
+        f"publish what happens to messages in channels to the topic {EVENTS_TOPIC}",
+    ),
+    Option(
+        "events-sample",
+        FLOAT,
+        1.0,
+        "share of the messages whose events are published: all of a message's or none",
+        example=0.01,
+        rule=Rule("[0,1]", lambda value: 0 <= value <= 1),
+    ),
     Option("statsd-address", STRING, "", "host:port of a statsd to push to by UDP; empty for none"),
     Option(
         "statsd-prefix", STRING, "nsq.%s", "prefix of statsd keys; %s is replaced by host and port"
@@ -456,6 +472,8 @@ class NsqdOptions(Options):
     output_buffer_timeout: int
     max_channel_consumers: int
     max_topics: int
+    events: bool
+    events_sample: float
     statsd_address: str
     statsd_prefix: str
     statsd_interval: int

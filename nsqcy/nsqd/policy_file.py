@@ -68,19 +68,25 @@ def load(data_path: str, lines: Lines) -> Kept:
     """What the file says; nothing if there is none, or it is damaged. Raises StartError."""
     path = os.path.join(data_path, FILE)
     try:
+        return look(data_path)
+    except ValueError as error:
+        aside = _set_aside(path)
+        lines.error(f"{path} is damaged, nothing that was set over HTTP holds: {error}")
+        lines.error(f"it was set aside as {aside}")
+        return Kept(data_path)
+
+
+def look(data_path: str) -> Kept:
+    """The same, and whatever is there stays as it is. Raises ValueError if it is damaged."""
+    path = os.path.join(data_path, FILE)
+    try:
         with open(path, "rb") as file:
             content = file.read()
     except FileNotFoundError:
         return Kept(data_path)
     except OSError as error:
         raise StartError(f"failed to load policies - {path}: {_reason(error)}") from None
-    try:
-        return Kept(data_path, _parse(path, content))
-    except ValueError as error:
-        aside = _set_aside(path)
-        lines.error(f"{path} is damaged, nothing that was set over HTTP holds: {error}")
-        lines.error(f"it was set aside as {aside}")
-        return Kept(data_path)
+    return Kept(data_path, _parse(path, content))
 
 
 def _parse(path: str, content: bytes) -> dict[str, dict[str, Any]]:

@@ -29,7 +29,7 @@ LATENCY = "e2e_processing_latency"
 
 class Query(NamedTuple):
     """What was asked for.  `topic` and `channel` keep only those of that name; "" keeps all.
-    `ledger`: what became of every message of a channel; JSON only."""
+    `ledger`: what became of every message of a channel, and what its topic dropped; JSON only."""
 
     json: bool = False
     topic: str = ""
@@ -65,8 +65,10 @@ class Form(Protocol):
         topics: Sequence[bytes] | None,
         memory: Mapping[str, int] | None,
         producers: Sequence[bytes],
+        events: Mapping[str, int] | None = None,
     ) -> bytes:
-        """`topics` is None when one was asked for that there is not."""
+        """`topics` is None when one was asked for that there is not, `events` when none are
+        published."""
 
 
 def form(query: Query) -> Form:
@@ -208,6 +210,7 @@ class JsonForm:
         topics: Sequence[bytes] | None,
         memory: Mapping[str, int] | None,
         producers: Sequence[bytes],
+        events: Mapping[str, int] | None = None,
     ) -> bytes:
         start = {
             "version": NSQ_VERSION,
@@ -222,8 +225,10 @@ class JsonForm:
         if memory is not None:
             parts += [b',"memory":', json_bytes({key: memory[key] for key in MEMORY_KEYS})]
         parts += [b',"producers":']
-        parts += [b"[", b",".join(producers), b"]}"] if producers else [b"null}"]
-        return b"".join(parts)
+        parts += [b"[", b",".join(producers), b"]"] if producers else [b"null"]
+        if events is not None:
+            parts += [b',"events":', json_bytes(dict(events))]
+        return b"".join([*parts, b"}"])
 
 
 def _localities(counters: Counters) -> str:
@@ -319,6 +324,7 @@ class TextForm:
         topics: Sequence[bytes] | None,
         memory: Mapping[str, int] | None,
         producers: Sequence[bytes],
+        events: Mapping[str, int] | None = None,
     ) -> bytes:
         lines = [
             f"nsqd v{NSQ_VERSION} (built w/nsqcy-{__version__})",
@@ -332,6 +338,8 @@ class TextForm:
         if memory is not None:
             lines += ["", "Memory:"]
             lines += [f"   {key:<25}\t{memory[key]}" for key in MEMORY_KEYS]
+        if events is not None:
+            lines += ["", "Events: {published} published, {dropped} dropped".format_map(events)]
         parts = [encode("\n".join(lines)), b"\n\nTopics:" + (b"\n" if topics else b" None")]
         parts += [b"\n\n".join(topics or ())]
         parts += [b"\n\nProducers:" + (b"\n" if producers else b" None")]
@@ -367,6 +375,14 @@ def process_memory() -> dict[str, int]:
         memory["heap_in_use_bytes"] = int(statm.read().split()[1]) * resource.getpagesize()
     memory["gc_total_runs"] = sum(generation["collections"] for generation in gc.get_stats())
     return memory
+
+
+def merge_events(parts: Iterable[Mapping[str, int] | None]) -> dict[str, int] | None:
+    """Sums over the workers; None if none are published."""
+    counts = [part for part in parts if part is not None]
+    if not counts:
+        return None
+    return {key: sum(part[key] for part in counts) for key in ("published", "dropped")}
 
 
 def merge_memory(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -397,17 +397,21 @@ class HttpConnection(Connection):
 
     # Output
 
-    def _answer(self, reply: Reply) -> None:
-        """Answer the current request.  Unless `process` runs, send and go on with the next."""
+    def _answer(self, reply: Reply | None) -> None:
+        """Answer the current request, or end the connection behind what was answered before.
+        Unless `process` runs, send and go on with the next."""
         if self._closed:
             return
         server = self._server
         self._waiting = False
         self.since = server.now
-        if reply.logged:
-            self._log(reply)
         protocol = self._protocol
-        self._out.append(protocol.answer(reply, server.date()))
+        if reply is None:
+            protocol.closing = True
+        else:
+            if reply.logged:
+                self._log(reply)
+            self._out.append(protocol.answer(reply, server.date()))
         self._head = None
         if self._in_process:
             return

@@ -40,8 +40,9 @@ class Later:
 
     __slots__ = ()
 
-    def begin(self, answer: Callable[[Reply], None]) -> None:
-        """`answer` is to be called exactly once, before this returns or much later."""
+    def begin(self, answer: Callable[[Reply | None], None]) -> None:
+        """`answer` is to be called exactly once, before this returns or much later. With None the
+        connection ends without an answer."""
         raise NotImplementedError
 
 

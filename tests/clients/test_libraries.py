@@ -8,7 +8,7 @@ import pytest
 from auth_server import AuthServer, grant
 from conftest import Starter
 from daemon import Nsqd, free_port
-from libraries import Consumer, Producer, libraries, need_all
+from libraries import Consumer, Producer, absent, libraries, need_all
 from web import eventually
 
 Consume = Callable[..., Consumer]
@@ -238,3 +238,22 @@ def publish_again(producer: Producer, sent: list[bytes]) -> None:
             producer.publish([body])
             producer.await_that(lambda seen=seen: len(producer.answers) > seen)
             done = producer.answers[-1] == "OK"
+
+
+@pytest.mark.skipif(bool(absent("pynsq")), reason=absent("pynsq"))
+def test_a_drained_nsqd_is_emptied_first(
+    nsqd: Starter, topic: str, consume: Consume, publish: Publish
+) -> None:
+    """A producer is refused, and told why; the consumer gets all there is, and nsqd exits."""
+    daemon = nsqd()
+    daemon.web.create(topic, "c")
+    sent = bodies(2000, 500)
+    daemon.connect().mpub(topic, sent)
+    assert daemon.web.put("/config/drain", b"true").status == 200
+    producer = publish("pynsq", daemon, topic)
+    producer.publish(bodies(1))
+    eventually(lambda: producer.answers)
+    assert "E_PUB_FAILED PUB failed draining" in producer.answers[0]
+    consumer = consume("pynsq", daemon, topic, "c", rdy=100)
+    assert daemon.wait(60) == 0
+    assert sorted(consumer.bodies()) == sent

@@ -538,13 +538,13 @@ def test_import_with_damage_and_set_aside_files(tmp_path: Path) -> None:
 
 def test_the_command_leaves_a_running_daemon_alone(nsqd: Starter, tmp_path: Path) -> None:
     daemon = nsqd()
-    for words in (["import"], ["check"]):
-        done = command(*words, str(daemon.data))
-        assert done.returncode == 1 and "cannot flock directory" in done.stderr
+    for word, code in (("import", 1), ("check", 2)):
+        done = command(word, str(daemon.data))
+        assert done.returncode == code and "cannot flock directory" in done.stderr
     done = command("export", str(daemon.data), str(tmp_path / "out"))
     assert done.returncode == 1 and not (tmp_path / "out").exists()
     done = command("check", str(tmp_path / "nowhere"))
-    assert done.returncode == 1 and "no such file or directory" in done.stderr
+    assert done.returncode == 2 and "no such file or directory" in done.stderr
     assert command("frobnicate").returncode == 2
     assert command().returncode == 2
     assert "export" in command("--help").stdout

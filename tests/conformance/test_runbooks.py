@@ -16,7 +16,7 @@ from web import Web, eventually
 
 pytestmark = pytest.mark.ours
 
-RUNBOOK = Path(__file__).parents[2] / "docs" / "runbooks" / "replacing-nsqd.md"
+RUNBOOKS = Path(__file__).parents[2] / "docs" / "runbooks"
 SHELL = re.compile(r"^```sh\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 
 SYSTEMCTL = """\
@@ -90,7 +90,7 @@ def host(tmp_path: Path, workers: int) -> Host:
 
 
 def test_replacing_nsqd_and_going_back(host: Host, nsqd: Starter) -> None:
-    blocks = SHELL.findall(RUNBOOK.read_text())
+    blocks = SHELL.findall((RUNBOOKS / "replacing-nsqd.md").read_text())
     assert len(blocks) == 10
     (host.path / "etc/nsqd.cfg").write_text('data_path = "/var/lib/nsqd"\nmem_queue_size = 1000\n')
     queues = {"t": messages(0, 20), "t:c": messages(50, 300), "u:d": messages(900, 4, attempts=1)}
@@ -114,5 +114,37 @@ def test_replacing_nsqd_and_going_back(host: Host, nsqd: Starter) -> None:
         assert data_file(host.data.with_name("nsqd-nsqcy"), "t").exists() is False
         assert (host.data.with_name("nsqd-nsqcy") / "t.topic").is_dir()
         host.web.await_counts("t", "c", depth=300)
+    finally:
+        host.type("systemctl stop nsqd")
+
+
+def test_checking_data(host: Host) -> None:
+    """A record is damaged after a clean exit: its place is told, and the rest is delivered."""
+    stop, as_json, keep, again = SHELL.findall((RUNBOOKS / "checking-data.md").read_text())
+    try:
+        host.type("systemctl start nsqd")
+        host.web.create("t", "c")
+        host.web.mpub("t", [b"message %d" % number for number in range(100)])
+        printed = host.type(stop)
+        assert "t: 100 records, seqs 1 to 100" in printed and "of a clean exit" in printed
+        assert "exit code" not in printed
+        (segment,) = host.data.glob("t.topic/*.seg")
+        content = bytearray(segment.read_bytes())
+        content[content.index(b"message 50")] ^= 1
+        segment.write_bytes(content)
+        printed = host.type(again.partition("\n")[0])
+        assert "damaged record of 56 bytes, seq 51\n" in printed
+        assert "channel c: depth 100, deferred 0; of these lost: 1\n" in printed
+        assert "exit code 1" in printed
+        assert "exit code 1" in host.type(as_json)
+        report = json.loads(host.data.with_name("nsqd-check.json").read_text())
+        assert report["topics"][0]["channels"][0]["lost"] == 1
+        host.type(keep)
+        assert (
+            segment.read_bytes()
+            == (host.data.with_name("nsqd-before") / "t.topic" / segment.name).read_bytes()
+        )
+        host.type(again)
+        host.web.await_counts("t", "c", depth=100)
     finally:
         host.type("systemctl stop nsqd")

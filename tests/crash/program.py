@@ -24,6 +24,7 @@ POLICIES = Policies(TopicPolicy(), [("f*", {"durability": "fsync"}), ("o*", {"du
 TOPICS = ["f0", "f0", "f1", "f2", "o0", "m0"]
 CHANNELS = ["a", "b", "c"]
 READY = 2500
+LANES = ["writes", "awaited", "background"]
 CHECKPOINT = 4 * SECOND  # longer than a journal may be behind
 SAFE_FLIGHT = 40 * SECOND  # shorter than a message's timeout
 DEFERRED_MOST = 90 * SECOND
@@ -144,7 +145,7 @@ class Program:
         """Have one op of the thread done, and see what follows."""
         core = self.core
         core.home.run_turn(core.now, core.wall)
-        done: bool = core.io.step_now()
+        done = any(core.io.step_now(lane) for lane in self.chance.sample(LANES, len(LANES)))
         self.disk.take(core.io.recorded())
         core.io.poll_now()
         due = core.home.run_turn(core.now, core.wall)
@@ -396,6 +397,8 @@ class Program:
             self.settle()
             if self.core.shard.health == "OK" and not self.faults:
                 self.checkpoint()
+        else:
+            self.core.home.run_turn(self.core.now, self.core.wall)  # what comes is of this time
 
     def checkpoint(self) -> None:
         """Journals are on disk, and say what is so."""

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
+from nsqcy._io import IoThread
+from nsqcy.nsqd.audit import Audit, Damage, TopicFound
 from tests import diskformat
 from tests.core import RESPONSE, SECOND, Client, Core, mpub
 
@@ -179,14 +181,24 @@ def judge(stored: Stored, path: Path, name: str, touched: Callable[[int, int], b
         if file == name and touched(start, end)
     }
     before = segments(path)
+    foretold = foretell(path)
     core = start(path)
+    loaded = Loaded.of(core)
     core.settle()
     after = segments(path)
+    assert loaded == Loaded.foretold(foretold, path), name
+    assert {each.file for each in foretold.segments if each.unlinked} == before.keys() - after
     for file, data in before.items():
         needed = {b for b, place in stored.places.items() if place[0] == file} - lost
         needed &= stored.owed["c"] | stored.owed["d"]
         assert after.get(file) == data or (not needed and file not in after), file
     found = consumed(core)
+    assert set(core.log.lines) <= set(lines_of(foretold, path))
+    for channel in foretold.channels:
+        readable = channel.depth + channel.deferred - channel.lost
+        # /stats counts a delayed record that is missing as skipped, until the channel is done.
+        more = len(found[channel.channel]) - readable
+        assert more == 0 or (more > 0 and channel.missing), (name, channel)
     for channel, owed in stored.owed.items():
         missing = owed - found[channel]
         assert missing <= lost, (name, channel, missing - lost)
@@ -198,6 +210,72 @@ def judge(stored: Stored, path: Path, name: str, touched: Callable[[int, int], b
     for line in core.log.lines:
         assert tells(line, name), line
     core.close()
+
+
+class Loaded(NamedTuple):
+    """What a start makes of a data path, before anybody consumes."""
+
+    lines: set[str]
+    channels: dict[str, tuple[int, int]]  # depth, and how many are deferred
+    next_seq: int
+    log_id: str | None  # None: a new one
+
+    @classmethod
+    def of(cls, core: Core) -> "Loaded":
+        topic = core.shard.topic(b"t")
+        facts = topic.log_facts()
+        there = {file.read_bytes()[16:32].hex() for file in core.path.glob("t.topic/*")}
+        shown = {name: core.counters("t", name) for name in CHANNELS}
+        return cls(
+            set(core.log.lines),
+            {name: (each["depth"], each["deferred_count"]) for name, each in shown.items()},
+            facts["next_seq"],
+            facts["log_id"] if facts["log_id"] in there else None,
+        )
+
+    @classmethod
+    def foretold(cls, found: TopicFound, path: Path) -> "Loaded":
+        at_once = {
+            line
+            for file, damage, line in damages_of(found, path)
+            if file == "journal" or not footers(found)[file] or damage.text in AT_ONCE
+        }
+        return cls(
+            at_once | set(found.start_says),
+            {each.channel: (each.depth, each.deferred) for each in found.channels},
+            found.next_seq,
+            found.log_id,
+        )
+
+
+# What a start says of a segment whose records it does not read.
+AT_ONCE = {"damaged segment header"}
+
+
+def footers(found: TopicFound) -> dict[str, bool]:
+    return {each.file: each.footer for each in found.segments}
+
+
+def damages_of(found: TopicFound, path: Path) -> Iterator[tuple[str, Damage, str]]:
+    for file, damages in found.damaged_files():
+        for each in damages:
+            yield file, each, f"{path}/t.topic/{file} at {each.offset}: {each.text}"
+
+
+def lines_of(found: TopicFound, path: Path) -> list[str]:
+    return [line for _, _, line in damages_of(found, path)] + found.start_says
+
+
+def foretell(path: Path) -> TopicFound:
+    """What a check says, which must not touch anything."""
+    before = {file: (file.read_bytes(), file.stat()) for file in path.rglob("t.topic/*")}
+    io = IoThread(read_only=True)
+    found = Audit(io, str(path), "t", CHANNELS).run()
+    io.close()
+    for file, (content, status) in before.items():
+        assert (file.read_bytes(), file.stat().st_mtime_ns) == (content, status.st_mtime_ns)
+    assert before.keys() == set(path.rglob("t.topic/*"))
+    return found
 
 
 def tells(line: str, name: str) -> bool:

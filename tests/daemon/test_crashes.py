@@ -3,13 +3,15 @@
 import itertools
 import os
 import signal
+import socket
 import time
 from collections import Counter
+from pathlib import Path
 
 import psutil
 import pytest
 from conftest import Starter
-from crowd import Loop, Producer, Taker, homes, owners
+from crowd import Loop, Producer, Taker, homes, homes_of, owners
 from daemon import Nsqd, free_port
 from talk import Conn, Hangup, Silence
 from web import eventually
@@ -180,6 +182,41 @@ def test_a_killed_master_and_an_immediate_restart(starter: Starter, memory: int)
     for topic in KEPT:
         assert daemon.web.channel(topic, "c") is not None
         assert drained(daemon, topic, len(published)) == Counter(published)
+
+
+def unread(conn: socket.socket) -> bool:
+    """Whether the daemon has not read all that was sent to it."""
+    ours, theirs = conn.getsockname()[1], conn.getpeername()[1]
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, remote, _, queues, *_ = line.split()
+        if (int(local[-4:], 16), int(remote[-4:], 16)) == (theirs, ours):
+            return int(queues.partition(":")[2], 16) > 0
+    raise AssertionError("there is no such connection")
+
+
+def test_http_publishes_whose_owner_dies(four: Nsqd) -> None:
+    """Nobody knows whether they are there, so that no answer would be true."""
+    served_by = create(four)
+    victim = served_by[KEPT[0]]
+    pid = four.workers()[victim]
+    conns = [socket.create_connection(("127.0.0.1", four.http_port)) for _ in range(4 * WORKERS)]
+    elsewhere = [
+        conn for conn, home in zip(conns, homes_of(four, conns), strict=True) if home != victim
+    ]
+    os.kill(pid, signal.SIGSTOP)
+    for number, conn in enumerate(elsewhere):
+        way = b"mpub" if number % 2 else b"pub"
+        body = b"one\ntwo" * 50_000 * (number % 2) or b"one"
+        head = b"POST /%s?topic=%s HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n"
+        conn.sendall(head % (way, KEPT[0].encode(), len(body)) + body)
+    eventually(lambda: not any(unread(conn) for conn in elsewhere))
+    os.kill(pid, signal.SIGKILL)
+    for conn in elsewhere:
+        conn.settimeout(SETTLED)
+        assert conn.recv(100) == b""
+    four.web.pub(KEPT[0], b"x")
+    for conn in conns:
+        conn.close()
 
 
 def test_everything_killed_and_restarted(starter: Starter) -> None:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 # import each other, in no circle.
 ROWS = [
     "nsqcy _debug _bytes _atomics _http errors names durations lines log files journal",
-    "_headers",
+    "_events _headers",
     "_crc _heap _quantile _ids _ring _io options process. listeners gotext gojson debug"
     " named_cursors producers",
     "_log _mesh config policies layers acceptor web. cluster.",
@@ -35,7 +35,7 @@ ROWS = [
 RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
 
 # Driven by a test with bytes and a clock of its own; they may not reach for the real ones.
-CORE = ["_channel", "_compaction", "_headers", "_heap", "_ids", "_io", "_log", "_mesh"]
+CORE = ["_channel", "_compaction", "_events", "_headers", "_heap", "_ids", "_io", "_log", "_mesh"]
 CORE += ["_publisher", "_quantile", "_reads", "_ring", "_session", "_store", "_topic", "_wire"]
 WORLD = {"gevent", "socket", "select", "selectors", "asyncio", "ssl", "sys/socket.h"}
 PURE = [*CORE, "_client"]

@@ -186,6 +186,27 @@ def test_the_longest_message_that_is_wanted() -> None:
         wakes.codec.feed(delivery(b"0123456789x")[:8])
 
 
+def test_headers() -> None:
+    wakes = Wakes(10)
+    assert wakes.message(delivery(b"0123456789")).headers == {}
+    wakes.codec.expect_headers()
+    message = wakes.message(delivery(b"\0\5\1a\0\1v0123456789"))
+    assert (message.body, message.headers) == (b"0123456789", {"a": "v"})
+    assert message.headers is message.headers
+    assert wakes.message(delivery(b"\0\0x")).headers == {}
+    most = b"\x10\0\1a\x0f\xfc" + bytes(4092)
+    assert len(wakes.message(delivery(most + b"0123456789")).headers["a"]) == 4092
+    with pytest.raises(ProtocolError, match="4 to 4138 are allowed"):
+        wakes.codec.feed(delivery(most + b"0123456789x")[:8])
+
+
+@pytest.mark.parametrize("data", [b"", b"\0", b"\0\2x", b"\x10\1" + bytes(4097)])
+def test_headers_that_are_cut_or_too_long(wakes: Wakes, data: bytes) -> None:
+    wakes.codec.expect_headers()
+    with pytest.raises(ProtocolError, match="bytes of headers"):
+        wakes.codec.feed(delivery(data))
+
+
 @pytest.mark.parametrize("length", [0, 1, 25])
 def test_a_message_without_its_header(length: int) -> None:
     with pytest.raises(ProtocolError, match=f"a message of {length} bytes"):
@@ -372,6 +393,22 @@ def test_nothing_is_sent_on_a_closed_connection(wakes: Wakes) -> None:
     assert (codec.take(), codec.in_flight, wakes.count, flow.told) == (b"", 0, 0, [])
     with pytest.raises(AlreadyAnswered):
         messages[1].finish()
+
+
+# -- made by hand
+
+
+@pytest.mark.parametrize("call", ["finish", "requeue", "touch"])
+def test_a_message_that_no_connection_has_delivered(call: str) -> None:
+    with pytest.raises(TypeError, match="made by the connection"):
+        Message()
+    message = Message.__new__(Message)
+    with pytest.raises(TypeError, match="no Message that a connection has delivered"):
+        getattr(message, call)()
+    with pytest.raises(TypeError, match="no Message that a connection has delivered"):
+        finish([message])
+    with pytest.raises(TypeError, match="no Message that a connection has delivered"):
+        _ = message.nsqd_address
 
 
 # -- bodies

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from nsqcy._io import IoThread
 from nsqcy.policies import Policies, TopicPolicy
 
 settings.register_profile("ci", max_examples=40, stateful_step_count=40)
@@ -78,10 +79,15 @@ class CrashMachine(RuleBasedStateMachine):
         }
         path = self.base / "0"
         path.mkdir()
-        self.core = Core(path, **self.settings)
+        self.core = self.make(path)
         self.producer = self.core.client()
         self.core.create("t")
         self.create_channel("x")
+
+    def make(self, path: Path, **at: int) -> Core:
+        """Without threads: which call is the nth must not depend on who is faster."""
+        io = IoThread(faults=True, stepped=True)
+        return Core(path, io=io, **at, **self.settings)
 
     # -- clients --
 
@@ -213,7 +219,7 @@ class CrashMachine(RuleBasedStateMachine):
         return path
 
     def started(self, path: Path) -> Core:
-        core = Core(path, now=9 * SECOND, wall=self.core.wall, **self.settings)
+        core = self.make(path, now=9 * SECOND, wall=self.core.wall)
         names = self.known if self.keeps_channels else self.owed
         core.shard.load_topic(b"t", False, dict.fromkeys(names, False))
         core.settle()

@@ -5,6 +5,7 @@ Files are copied as they are at one moment, which is what a process that is kill
 
 import errno
 import json
+import select
 import shutil
 import struct
 from collections.abc import Callable, Iterator
@@ -504,6 +505,37 @@ def test_one_sync_serves_all_that_came_meanwhile(make: Make) -> None:
     core.settle()
     assert [client.answer() for client in clients] == [OK] * 20
     assert core.io.calls_made("fdatasync") == before + 1
+
+
+def test_a_sync_in_the_background_holds_nobody_up(make: Make) -> None:
+    """Neither the writes of its own topic, nor those of one that overflows, nor a sync for which
+    somebody waits."""
+    core = make("memory", mem_queue_size=0)
+    topics = {"heavy": "os", "over": "memory", "safe": "fsync"}
+    clients = {name: core.client(durability=durability) for name, durability in topics.items()}
+    for name, client in clients.items():
+        core.create(name).channel("c")
+        assert client.publish(name, b"before") == OK
+    core.io.hold("fdatasync")
+    core.now += 3 * SECOND
+    core.home.run_turn(core.now, core.wall)
+    core.io.wait_parked()
+    for name, client in clients.items():
+        client.send(b"PUB %s\n\0\0\0\5while" % name.encode())
+        answered(core, client)
+    core.io.release()
+    core.settle()
+    for name in topics:
+        assert bodies(core, name) == [b"before", b"while"]
+
+
+def answered(core: Core, client: Client) -> None:
+    """While a thread is parked, so that the core does not settle."""
+    while (answer := client.answer()) is None:
+        core.home.run_turn(core.now, core.wall)
+        assert select.select([core.io.fileno()], [], [], 30)[0]
+        core.io.poll_now()
+    assert answer == OK
 
 
 def test_a_topic_that_goes_while_publishes_wait(make: Make) -> None:

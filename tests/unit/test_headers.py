@@ -219,6 +219,7 @@ def test_whoever_asks_without_negotiation_gets_none(core: Core) -> None:
         ),
         *((whole(b"body", data), text) for data, text in FAULTS[1:]),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_refused(core: Core, line: bytes, message: bytes, text: str) -> None:
     publisher = HeaderClient(core)
@@ -305,6 +306,21 @@ def test_a_restart(
     fresh = again(make, core, tmp_path, **settings)
     fresh.advance(2 * SECOND)
     assert sorted(read_all(fresh, 100), key=body_of) == sorted(expected(100), key=body_of)
+
+
+def test_the_record_on_disk(make: Callable[..., Core], tmp_path: Path) -> None:
+    core = make(policies=Policies(TopicPolicy("os")))
+    encoded = b"\3key\0\5value"
+    assert HeaderClient(core).publish("t", whole(b"body", encoded), 7) == OK
+    core.save()
+    core.shard.topics.clear()
+    (segment,) = (tmp_path / "t.topic").glob("*.seg")
+    data = segment.read_bytes()[64:]
+    length, _, _, _, _, body, extensions, attributes = struct.unpack_from("<IIQQqIHH", data)
+    assert (length, body, extensions, attributes) == (88, 4, 16 + 24, 1 | 4)
+    delay = struct.pack("<HHIq", 1, 8, 0, 7_000_000)
+    own = struct.pack("<HHI", 2, len(encoded), 0) + encoded.ljust(16, b"\0")
+    assert data[40:length] == (delay + own + b"body").ljust(48, b"\0")
 
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])

@@ -495,6 +495,18 @@ def test_a_publish_that_fails_after_it_was_answered(http: Connection) -> None:
     assert http.request("GET", "/ping").body == b"OK"
 
 
+def test_a_publish_nobody_knows_of_ends_the_connection(server: Server) -> None:
+    """Behind the answers to what came before it; what comes after it is not even looked at."""
+    unknown = [request("POST", f"/{way}?topic=unknown", b"x") for way in ("pub", "mpub")]
+    for publish in unknown:
+        http = server.connect()
+        http.send(request("GET", "/ping") + publish + request("POST", "/pub?topic=behind", b"x"))
+        assert http.answer().body == b"OK"
+        assert http.rest() == b""
+    assert server.connect().send(unknown[0]).rest() == b""
+    assert "behind" not in server.topics()
+
+
 def test_a_request_in_single_bytes(server: Server) -> None:
     http = server.connect()
     http.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

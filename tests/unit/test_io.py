@@ -1,4 +1,4 @@
-"""The I/O thread: order, completions, sticky errors, the LRU, faults."""
+"""The I/O threads: order, lanes, completions, sticky errors, the LRU, faults."""
 
 import errno
 import gc
@@ -102,6 +102,128 @@ def test_completions_may_submit(io, tmp_path):
     file.write(b"x", 0, again)
     io.drain_now()
     assert left == [0] and io.outstanding == 0
+
+
+def held(io, file, lane, done):
+    """Parks the lane in a sync of the file."""
+    io.hold("fdatasync")
+    file.do("sync", done=done.named("sync"), lane=lane)
+    io.wait_parked()
+
+
+def until(io, done, count):
+    """Completions come while a thread is parked, so nobody can drain."""
+    while len(done) < count:
+        select.select([io.fileno()], [], [], 30)
+        io.poll_now()
+
+
+@pytest.mark.parametrize(("lane", "other"), [("awaited", "background"), ("background", "awaited")])
+def test_nothing_waits_for_a_sync_of_another_lane(io, tmp_path, lane, other):
+    done = Results()
+    first, second = (io.open(tmp_path / name, create=True) for name in "ab")
+    first.write(b"x", 0)
+    second.write(b"x", 0)
+    held(io, first, lane, done)
+    first.write(b"y", 1, done.named("to the same file"))
+    first.read(bytearray(2), 0, done.named("read"))
+    second.do("fsync", done=done.named("another sync"), lane=other)
+    io.kick_now()
+    until(io, done, 3)
+    assert sorted(done) == [("another sync", 0), ("read", 0), ("to the same file", 0)]
+    first.do("sync", done=done.named("in its turn"), lane=lane)
+    io.release()
+    io.drain_now()
+    assert done[3:] == [("sync", 0), ("in its turn", 0)]
+
+
+def test_a_lane_begins_behind_what_was_submitted_before(io, tmp_path):
+    done = Results()
+    file = io.open(tmp_path / "a", create=True)
+    io.hold("pwrite")
+    file.write(b"x", 0, done.named("write"))
+    file.do("sync", done=done.named("sync"), lane="background")
+    io.wait_parked()
+    assert io.calls_made("fdatasync") == 0
+    io.release()
+    io.drain_now()
+    assert done == [("write", 0), ("sync", 0)]
+
+
+def test_what_waits_for_a_lane_is_behind_all_of_it(io, tmp_path):
+    done = Results()
+    file = io.open(tmp_path / "a", create=True)
+    file.write(b"x", 0)
+    held(io, file, "background", done)
+    file.rename(tmp_path / "b", done.named("rename"), lane="background")
+    io.wait_for_now("background")
+    io.on_path_now("unlink", tmp_path / "b", done.named("unlink"))
+    io.kick_now()
+    io.poll_now()
+    assert done == [] and os.listdir(tmp_path) == ["a"]
+    io.release()
+    io.drain_now()
+    assert done == [("sync", 0), ("rename", 0), ("unlink", 0)] and os.listdir(tmp_path) == []
+
+
+def test_a_file_that_is_being_synced_stays_open(tmp_path):
+    io = IoThread(open_limit=1, faults=True)
+    done = Results()
+    files = [io.open(tmp_path / str(n), create=True) for n in range(3)]
+    files[0].write(b"x", 0)
+    held(io, files[0], "awaited", done)
+    for file in files[1:]:
+        file.write(b"x", 0, done.named("write"))
+    io.kick_now()
+    until(io, done, 2)
+    assert io.open_files == 2 and io.calls_made("close") == 1
+    files[0].write(b"y", 1)
+    io.release()
+    io.drain_now()
+    assert io.calls_made("open") == 3  # each once
+    del files, file
+    io.close()
+
+
+def test_a_sync_that_fails_elsewhere_fails_what_comes_after(io, tmp_path):
+    done = Results()
+    file = io.open(tmp_path / "a", create=True)
+    file.write(b"x", 0)
+    io.fault("fdatasync", 1, errno.EIO)
+    held(io, file, "background", done)
+    file.write(b"y", 1, done.named("meanwhile"))
+    io.kick_now()
+    until(io, done, 1)
+    io.release()
+    io.drain_now()
+    file.write(b"z", 2, done.named("after"))
+    file.rename(tmp_path / "b", done.named("rename"), lane="background")
+    io.drain_now()
+    assert done == [
+        ("meanwhile", 0),
+        ("sync", errno.EIO),
+        ("after", errno.EIO),
+        ("rename", errno.EIO),
+    ]
+
+
+def test_lanes_are_stepped_one_by_one(tmp_path):
+    io = IoThread(stepped=True)
+    done = Results()
+    file = io.open(tmp_path / "a", create=True)
+    file.write(b"x", 0, done.named("first"))
+    file.do("sync", done=done.named("sync"), lane="background")
+    file.write(b"y", 1, done.named("second"))
+    io.wait_for_now("background")
+    file.do("truncate", 1, done.named("truncate"))
+    io.kick_now()
+    assert not io.step_now("background")
+    assert io.step_now("writes") and io.step_now("writes")
+    assert not io.step_now("writes") and not io.step_now("awaited")
+    assert io.step_now("background") and not io.step_now("background")
+    io.drain_now()
+    assert [name for name, _ in done] == ["first", "second", "sync", "truncate"]
+    io.close()
 
 
 def test_a_failed_write_sticks_but_reading_goes_on(io, tmp_path):

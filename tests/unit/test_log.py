@@ -4,6 +4,7 @@ import errno
 import gc
 import os
 import random
+import select
 import shutil
 import struct
 from pathlib import Path
@@ -80,6 +81,38 @@ class Disk:
 
     def segments(self):
         return sorted(self.directory.glob("*.seg"))
+
+    def durable(self, batch, done):
+        """Appends; `done` gets the first seq and the error."""
+        first = batch[0].seq
+        handle = self.probe.append(
+            run(batch),
+            first,
+            batch[-1].seq,
+            len(batch),
+            done=lambda error: done.append((first, error)),
+            durable=True,
+        )
+        self.probe.commit()
+        return handle
+
+    def run(self, seq, done):
+        """The same for one record that is not durable."""
+        return self.append(messages(seq, 1), done=lambda error: done.append((seq, error)))
+
+    def wait_for(self, answers, count=1):
+        """While a thread is parked nobody can drain."""
+        while len(answers) < count:
+            assert select.select([self.io.fileno()], [], [], 30)[0]
+            self.io.poll_now()
+
+    def wait_for_calls(self, call, count):
+        """So many are made in the end, without a completion that would tell."""
+        answers = []
+        self.io.on_path_now("unlink", self.path / "nothing", answers.append)
+        self.io.kick_now()
+        self.wait_for(answers)
+        assert self.io.calls_made(call) == count
 
     def close(self):
         """A clean exit."""
@@ -529,11 +562,166 @@ def test_records_after_a_sync_was_asked_for_share_its_failure(disk):
     disk.append(messages(1, 1))
     disk.probe.sync(answers.append)
     disk.io.fault("fdatasync", 1, errno.EIO)
+    disk.io.hold("fdatasync")
+    disk.io.wait_parked()
     disk.append(messages(2, 1), done=lambda error: answers.append(("run", error)))
+    disk.io.kick_now()
+    disk.wait_for(answers)
+    disk.io.release()
     disk.io.drain_now()
     disk.probe.sync(answers.append)
     disk.io.drain_now()
-    assert answers == [errno.EIO, ("run", errno.EIO), errno.EIO]
+    assert answers == [("run", 0), errno.EIO, errno.EIO]
+
+
+def test_nobody_waits_for_a_sync_that_nobody_asked_for(disk, tmp_path):
+    """Not the writes of its log, nor the durable runs of another one."""
+    other = Log(disk.io, tmp_path, "other")
+    done = []
+    kept = [disk.wrote(messages(1, 1))]
+    disk.io.hold("fdatasync")
+    assert disk.probe.tick(2_000_000_000) == 0
+    disk.io.wait_parked()
+    kept.append(disk.append(messages(2, 1), done=done.append))
+    kept.append(
+        LogProbe(other).append(run(messages(1, 1)), 1, 1, 1, done=done.append, durable=True)
+    )
+    disk.io.kick_now()
+    disk.wait_for(done, 2)
+    assert done == [0, 0] and disk.io.calls_made("fdatasync") == 2
+    assert disk.probe.tick(4_000_000_000) == 4_000_000_000  # one at a time
+    disk.io.release()
+    disk.io.drain_now()
+    assert disk.io.calls_made("fdatasync") == 2
+    assert disk.probe.tick(4_000_000_000) == 0
+    disk.io.drain_now()
+    assert disk.io.calls_made("fdatasync") == 3
+
+
+def test_a_sync_answers_for_nothing_that_was_written_meanwhile(disk):
+    done = []
+    disk.io.hold("fdatasync")
+    kept = [disk.durable(messages(1, 1), done)]
+    disk.io.wait_parked()
+    kept.append(disk.durable(messages(2, 1), done))
+    disk.wait_for_calls("pwrite", 3)  # the header, and both
+    disk.io.release()
+    disk.io.hold("fdatasync")  # the next one
+    disk.wait_for(done)
+    disk.io.wait_parked()
+    disk.io.poll_now()
+    assert done == [(1, 0)]
+    disk.io.release()
+    disk.io.drain_now()
+    assert done == [(1, 0), (2, 0)]
+
+
+def test_a_snapshot_that_leads_is_in_place_before_what_follows_is_done(disk):
+    done = []
+    kept = [disk.wrote(messages(1, 1))]
+    disk.io.hold("rename")
+    disk.probe.write_snapshot(b"it", lambda error: done.append("snapshot"), leads=True)
+    disk.io.wait_parked()
+    writes = disk.io.calls_made("pwrite")
+    kept.append(disk.append(messages(2, 1), done=done.append))
+    kept.append(disk.durable(messages(3, 1), done))
+    disk.io.kick_now()
+    disk.wait_for_calls("pwrite", writes + 2)
+    disk.io.poll_now()
+    assert done == []
+    disk.io.release()
+    disk.io.drain_now()
+    assert done == [0, "snapshot", (3, 0)]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_what_waits_for_a_snapshot_that_fails_fails_as_well(disk, durable):
+    done = []
+    kept = [disk.wrote(messages(1, 1))]
+    disk.io.fault("rename", 1, errno.EIO)
+    disk.io.hold("rename")
+    disk.probe.write_snapshot(b"it", lambda error: done.append(("snapshot", error)), leads=True)
+    disk.io.wait_parked()
+    for seq in 2, 3:
+        kept.append(disk.durable(messages(seq, 1), done) if durable else disk.run(seq, done))
+    disk.io.release()
+    disk.io.drain_now()
+    assert sorted(done, key=str) == [("snapshot", errno.EIO), (2, errno.EIO), (3, errno.EIO)]
+    assert disk.log.last_error_text == f"rename {disk.directory / 'journal'}: input/output error"
+    disk.probe.write_snapshot(b"again")
+    kept.append(disk.wrote(messages(4, 1)))
+    assert disk.errors == [0, 0] and len(disk.segments()) == 2
+    assert disk.segments()[0].stat().st_size == 64 + len(run(messages(1, 1)))
+
+
+def test_a_snapshot_that_does_not_lead_holds_nothing_up(disk):
+    done = []
+    kept = [disk.wrote(messages(1, 1))]
+    disk.io.hold("rename")
+    disk.probe.write_snapshot(b"it", lambda error: done.append("snapshot"))
+    disk.io.wait_parked()
+    kept.append(disk.append(messages(2, 1), done=done.append))
+    disk.io.kick_now()
+    disk.wait_for(done)
+    disk.io.release()
+    disk.io.drain_now()
+    assert done == [0, "snapshot"]
+
+
+def test_a_delta_behind_a_snapshot_is_in_it_before_what_follows_is_done(disk):
+    done = []
+    kept = [disk.wrote(messages(1, 1))]
+    disk.io.hold("rename")
+    disk.probe.write_snapshot(b"snapshot", None)
+    disk.io.wait_parked()
+    writes = disk.io.calls_made("pwrite")
+    assert disk.probe.append_delta(b"delta")
+    kept.append(disk.append(messages(2, 1), done=done.append))
+    disk.io.kick_now()
+    disk.wait_for_calls("pwrite", writes + 1)
+    disk.io.poll_now()
+    assert done == []
+    disk.io.release()
+    disk.io.drain_now()
+    assert done == [0]
+    assert _log.parse_journal((disk.directory / "journal").read_bytes())[0] == [
+        b"snapshot",
+        b"delta",
+    ]
+
+
+def test_snapshots_that_overtake_each_other_would_be_in_each_others_file(disk):
+    kept = disk.wrote(messages(1, 1))
+    disk.io.hold("fsync")
+    for snapshot in b"first", b"second", b"third":
+        disk.probe.write_snapshot(snapshot)
+        disk.io.wait_parked()
+    assert not (disk.directory / "journal").exists()
+    disk.io.release()
+    disk.io.drain_now()
+    assert _log.parse_journal((disk.directory / "journal").read_bytes())[0] == [b"third"]
+    assert not (disk.directory / "journal.tmp").exists()
+    del kept
+
+
+def test_a_log_of_the_same_name_while_the_old_one_is_being_deleted(disk, tmp_path):
+    done = []
+    handle = disk.wrote(messages(1, 1))
+    disk.io.hold("fdatasync")
+    disk.probe.sync()
+    disk.io.wait_parked()
+    disk.probe.delete(done.append)
+    again = Log(disk.io, tmp_path, "t")
+    kept = LogProbe(again).append(run(messages(1, 2)), 1, 2, 2, done=done.append)
+    disk.io.kick_now()
+    disk.io.poll_now()
+    assert done == []
+    disk.io.release()
+    disk.io.drain_now()
+    assert done == [0, 0]
+    (segment,) = disk.segments()
+    assert [one.message for one in walk(segment.read_bytes()[64:])] == messages(1, 2)
+    del kept, handle
 
 
 def test_a_failed_sync_is_final_and_service_goes_on_in_a_new_segment(disk):

@@ -1,0 +1,106 @@
+"""What is full and what is too old, as clients of both protocols see it, and over kills."""
+
+import http.client
+import json
+import os
+import signal
+from typing import Any
+
+import pytest
+from conftest import Starter
+from daemon import Nsqd
+from talk import batch
+from web import eventually
+
+pytestmark = pytest.mark.ours
+
+
+def put(daemon: Nsqd, topic: str, **values: Any) -> None:
+    answer = daemon.web.put("/topic/config", json.dumps(values).encode(), topic=topic)
+    assert answer.status == 200, answer
+
+
+def ledger(daemon: Nsqd, topic: str, channel: str = "") -> dict[str, Any]:
+    """What it dropped, by reason, and what expired; without zeros."""
+    (shown,) = daemon.web.stats(topic=topic, ledger="true")["topics"]
+    if channel:
+        (shown,) = [each for each in shown["channels"] if each["channel_name"] == channel]
+    flat = {**shown["ledger"]["dropped"], "expired": shown["ledger"]["expired"]}
+    return {reason: count for reason, count in flat.items() if count}
+
+
+def kill_all(daemon: Nsqd) -> None:
+    os.killpg(daemon.process.pid, signal.SIGKILL)
+    daemon.wait()
+    daemon.hang_up()
+    daemon.start()
+
+
+def test_a_full_topic_refuses_over_both_protocols(shared: Nsqd, topic: str) -> None:
+    put(shared, topic, max_depth=3)
+    shared.web.create(topic, "c")
+    shared.connect().pub(topic, b"0", b"1", b"2")
+    reason = f"topic {topic} is full (max-depth 3)"
+    connection = shared.connect()
+    connection.command("PUB", topic, body=b"x")
+    connection.expect_error(f"E_PUB_FAILED PUB failed {reason}")
+    connection = shared.connect()
+    connection.command("MPUB", topic)
+    connection.send(batch([b"x", b"y"]))
+    connection.expect_error(f"E_MPUB_FAILED MPUB failed {reason}")
+    for path in ("/pub", "/mpub"):
+        answer = shared.web.post(path, b"x", topic=topic)
+        assert (answer.status, answer.json()) == (503, {"message": f"FULL {reason}"})
+    consumer = shared.connect().sub(topic, "c", rdy=1)
+    consumer.fin(consumer.message())
+    eventually(lambda: shared.web.post("/pub", b"x", topic=topic).status == 200)
+
+
+@pytest.mark.parametrize(
+    ("on_full", "left"), [("drop-oldest", [b"7", b"8", b"9"]), ("drop-newest", [b"0", b"1", b"2"])]
+)
+def test_what_is_dropped_is_counted_and_stays_away(
+    nsqd: Starter, on_full: str, left: list[bytes]
+) -> None:
+    daemon = nsqd()
+    put(daemon, "t", max_depth=3, on_full=on_full, durability="os")
+    daemon.web.create("t", "c")
+    for n in range(10):
+        daemon.web.pub("t", b"%d" % n)
+    dropped = ledger(daemon, "t", "c" if on_full == "drop-oldest" else "")
+    assert dropped == {"full": 7}
+    assert daemon.web.counts("t", "c")["depth"] == 3
+    kill_all(daemon)
+    consumer = daemon.connect().sub("t", "c", rdy=10)
+    found: list[bytes] = []
+    while found[-1:] != left[-1:]:
+        message = consumer.message()
+        found.append(message.body)
+        consumer.fin(message)
+    assert found[-3:] == left  # the journal may be older than what was dropped
+
+
+def test_a_message_with_a_time_to_live(shared: Nsqd, topic: str) -> None:
+    shared.web.create(topic, "c")
+    connection = http.client.HTTPConnection("127.0.0.1", shared.web.port)
+    for n in range(200):
+        ttl = {"X-Nsq-Ttl": "1"} if n % 2 else {}
+        connection.request("POST", f"/pub?topic={topic}", b"%d" % n, ttl)
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()) == (200, b"OK")
+    consumer = shared.connect().sub(topic, "c", rdy=200)
+    assert [each.body for each in consumer.messages(100)] == [b"%d" % n for n in range(0, 200, 2)]
+    eventually(lambda: ledger(shared, topic, "c") == {"expired": 100})
+    connection.request("POST", f"/pub?topic={topic}", b"x", {"X-Nsq-Ttl": "1s"})
+    answer = connection.getresponse()
+    assert (answer.status, b"milliseconds" in answer.read()) == (400, True)
+    connection.close()
+
+
+def test_a_topic_with_a_time_to_live(shared: Nsqd, topic: str) -> None:
+    put(shared, topic, ttl="1ms")
+    shared.web.create(topic, "c")
+    for _ in range(5):
+        shared.web.pub(topic, b"x")
+    eventually(lambda: ledger(shared, topic, "c") == {"expired": 5})
+    assert shared.web.counts(topic, "c")["depth"] == 0

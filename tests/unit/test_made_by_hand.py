@@ -1,0 +1,24 @@
+"""Whoever makes an object of a compiled class by hand gets an error at most."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nsqcy
+
+PROGRAM = Path(__file__).parents[1] / "handmade.py"
+MODULES = sorted(each.name.partition(".")[0] for each in Path(nsqcy.__file__).parent.glob("_*.so"))
+
+
+def test_there_are_compiled_modules() -> None:
+    assert "_client" in MODULES and len(MODULES) > 10
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_class_crashes_the_interpreter(module: str) -> None:
+    words = [sys.executable, str(PROGRAM), f"nsqcy.{module}"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    last = "\n".join(done.stdout.splitlines()[-3:])
+    assert done.returncode == 0, f"after\n{last}\n{done.stderr}"
