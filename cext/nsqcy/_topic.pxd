@@ -117,7 +117,7 @@ cdef class Topic(Window):
     cdef int64_t next_journal           # not before this
     cdef bint is_last                   # the journal that is written now is the last word
     cdef bint was_restored              # there is something on disk from before
-    cdef uint64_t stable                # records before it, from the first one there is, are on disk
+    cdef uint64_t stable                # records before it, from the first there is, are on disk
     cdef tuple past                     # logs of earlier processes (nsqcy.journal.Incarnation)
     cdef uint64_t log_first             # the first record of the log of this one
     cdef list reads                     # of its logs, that are under way; None: there was none
