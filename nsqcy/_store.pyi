@@ -9,6 +9,7 @@ class Store:
     arenas: int
     blocks: int
     entries: int
+    deferred: int
     def __init__(self, budget: int) -> None: ...
 
 class Window:

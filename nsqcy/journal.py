@@ -46,12 +46,13 @@ class Entry(NamedTuple):
     due: int = 0  # wall clock, ns; 0: not deferred
     attempts: int = 0
     state: int = State.QUEUED
+    size: int = 0  # of its body; 0: not known
 
     def pack(self) -> bytes:
         return ENTRY.pack(*self)
 
 
-ENTRY = struct.Struct("<QQQqHB5x")
+ENTRY = struct.Struct("<QQQqHBxI")
 
 
 def unpack_entries(entries: bytes) -> Iterator[Entry]:
@@ -70,6 +71,9 @@ class ChannelState:
     which are entries, and those of holes and finished ranges), the messages that are not finished,
     in queue order, and the ranges [first, end) at or after the cursor that are finished. Before
     `replay_end` records with a delay are no entries: the channel was put back behind them.
+
+    `ids` are those of the entries, as far as they are known (0: not). `cancelled` are records that
+    are no entries, whatever else tells of them.
     """
 
     name: str
@@ -79,6 +83,8 @@ class ChannelState:
     entries: bytes = b""
     finished: tuple[tuple[int, int], ...] = ()
     replay_end: int = 0
+    ids: bytes = b""
+    cancelled: frozenset[int] = frozenset()
 
 
 class Incarnation(NamedTuple):
@@ -166,6 +172,8 @@ _HOLE = struct.Struct("<QQ")  # first, end
 _ORIGIN = struct.Struct("<16sHHI")  # boot, durability, 0, 0
 _FINISHED = struct.Struct("<HHI")  # bytes of name, 0, 0
 _REPLAY = struct.Struct("<HHIQ")  # bytes of name, 0, 0, end
+_OF_CHANNEL = struct.Struct("<HHI")  # bytes of name, 0, 0
+_ID = struct.Struct("<Q")
 _PAST = struct.Struct("<16sQQ")  # log_id, first_seq, end
 _DELTA = struct.Struct("<HHHHQ")  # kind, version, flags, bytes of name, value
 _CURSOR = struct.Struct("<HHIQ16sq")  # bytes of name, 0, 0, seq, log_id, used
@@ -178,6 +186,7 @@ _MISSING = struct.Struct("<II")  # first, end
 _SECTION_TOPIC, _SECTION_DELAYED, _SECTION_CHANNEL, _SECTION_HOLES = 1, 2, 3, 4
 _SECTION_FINISHED, _SECTION_REPLAY, _SECTION_ORIGIN, _SECTION_PAST = 5, 6, 7, 8
 _SECTION_CURSOR, _SECTION_PRODUCERS = 9, 10
+_SECTION_ENTRIES, _SECTION_IDS = 13, 0x8001
 _SECTION_OPTIONAL = 0x8000  # a reader that does not know it may skip it
 _PAUSED, _CLEAN = 1, 2
 _DELETED = 2  # of a delta
@@ -272,6 +281,18 @@ def encode_snapshot(state: TopicState) -> bytes:
     return b"".join(parts)
 
 
+def encode_entries(channel: str, entries: bytes, ids: bytes) -> bytes:
+    """What may follow that of a channel: more of its entries, and their ids."""
+    name = channel.encode("ascii")
+    head = _OF_CHANNEL.pack(len(name), 0, 0)
+    return b"".join(
+        (
+            *_section(_SECTION_ENTRIES, head, name, entries),
+            *_section(_SECTION_IDS, head, name, ids),
+        )
+    )
+
+
 def encode_delta(delta: Delta) -> bytes:
     """A later entry of the journal."""
     cursor = delta.cursor
@@ -355,6 +376,15 @@ def _decode_finished(raw: bytes) -> tuple[str, tuple[tuple[int, int], ...]]:
     return _name(raw[_FINISHED.size : end]), _ranges(raw[end:])
 
 
+def _decode_of_channel(raw: bytes, what: str, size: int) -> tuple[str, bytes]:
+    if len(raw) < _OF_CHANNEL.size:
+        raise JournalError(f"{what} of a channel are cut off")
+    end = _OF_CHANNEL.size + _OF_CHANNEL.unpack_from(raw)[0]
+    if (len(raw) - end) % size:
+        raise JournalError(f"{what} of a channel are cut off")
+    return _name(raw[_OF_CHANNEL.size : end]), raw[end:]
+
+
 def _decode_replay(raw: bytes) -> tuple[str, int]:
     if len(raw) < _REPLAY.size:
         raise JournalError("the end of a replay is cut off")
@@ -402,6 +432,8 @@ def decode_snapshot(data: bytes) -> TopicState:
     channels: dict[str, ChannelState] = {}
     finished: dict[str, tuple[tuple[int, int], ...]] = {}
     replays: dict[str, int] = {}
+    entries: dict[str, list[bytes]] = {}
+    ids: dict[str, list[bytes]] = {}
     boot, durability = bytes(16), 0
     cursors: dict[str, NamedCursor] = {}
     produced_seq: int = 0
@@ -435,6 +467,12 @@ def decode_snapshot(data: bytes) -> TopicState:
         elif kind == _SECTION_FINISHED:
             name, ranges = _decode_finished(raw)
             finished[name] = ranges
+        elif kind == _SECTION_ENTRIES:
+            name, more = _decode_of_channel(raw, "entries", ENTRY.size)
+            entries.setdefault(name, []).append(more)
+        elif kind == _SECTION_IDS:
+            name, more = _decode_of_channel(raw, "ids", _ID.size)
+            ids.setdefault(name, []).append(more)
         elif kind == _SECTION_CURSOR:
             cursor = _decode_cursor(raw)
             cursors[cursor.name] = cursor
@@ -448,7 +486,13 @@ def decode_snapshot(data: bytes) -> TopicState:
     if state is None:
         raise JournalError("a snapshot without its topic")
     whole = tuple(
-        replace(one, finished=finished.get(one.name, ()), replay_end=replays.get(one.name, 0))
+        replace(
+            one,
+            finished=finished.get(one.name, ()),
+            replay_end=replays.get(one.name, 0),
+            entries=b"".join((one.entries, *entries.get(one.name, ()))),
+            ids=_ids_of(one, entries.get(one.name, []), ids.get(one.name, [])),
+        )
         for one in channels.values()
     )
     return replace(
@@ -463,6 +507,13 @@ def decode_snapshot(data: bytes) -> TopicState:
         produced_seq=produced_seq,
         past=past,
     )
+
+
+def _ids_of(channel: ChannelState, entries: list[bytes], ids: list[bytes]) -> bytes:
+    """The ids of all its entries: of those beside its name nobody says them."""
+    if sum(map(len, entries)) // ENTRY.size != sum(map(len, ids)) // _ID.size:
+        return b""
+    return b"".join((bytes(_ID.size * (len(channel.entries) // ENTRY.size)), *ids)) if ids else b""
 
 
 _AFTER_NAME = {Kind.ENTRY_ADDED: ENTRY.size, Kind.CURSOR_NAMED: _PLACE.size}
@@ -533,39 +584,51 @@ def _add(logs: list[Incarnation], log_id: bytes, first: int, end: int) -> None:
 
 
 class _Channel:
-    """A channel while deltas are applied: its entries by seq, in queue order."""
+    """A channel while deltas are applied. Its entries stay packed: there may be a million."""
 
-    __slots__ = ("cursor", "entries", "finished", "name", "paused", "replay_end", "skipped")
+    __slots__ = ("_added", "_cancelled", "_state", "cursor")
 
     def __init__(self, state: ChannelState) -> None:
-        self.name = state.name
-        self.paused = state.paused
+        self._state = state
+        self._added: dict[int, Entry] = {}
+        self._cancelled = set(state.cancelled)
         self.cursor = state.cursor
-        self.skipped = state.skipped
-        self.finished = state.finished
-        self.replay_end = state.replay_end
-        self.entries = {entry.seq: entry for entry in unpack_entries(state.entries)}
 
     def apply(self, delta: Delta) -> None:
         if delta.kind == Kind.CURSOR_MOVED:
             self.cursor = delta.value
         elif delta.kind == Kind.ENTRY_FINISHED:
-            self.entries.pop(delta.value, None)
+            self._added.pop(delta.value, None)
+            self._cancelled.add(delta.value)
         elif delta.kind == Kind.ENTRY_ADDED and delta.entry is not None:
-            self.entries.pop(delta.entry.seq, None)
-            self.entries[delta.entry.seq] = delta.entry
+            self._added.pop(delta.entry.seq, None)
+            self._added[delta.entry.seq] = delta.entry
 
     def state(self) -> ChannelState:
-        entries = pack_entries(self.entries.values())
-        return ChannelState(
-            self.name,
-            self.paused,
-            self.cursor,
-            self.skipped,
-            entries,
-            self.finished,
-            self.replay_end,
+        entries, ids = self._state.entries, self._state.ids
+        gone = self._cancelled | self._added.keys()
+        if gone:
+            entries, ids = _without(entries, ids, gone)
+        if self._added:
+            entries += pack_entries(self._added.values())
+            ids += bytes(_ID.size * len(self._added)) if ids else b""
+        return replace(
+            self._state,
+            cursor=self.cursor,
+            entries=entries,
+            ids=ids,
+            cancelled=frozenset(self._cancelled - self._added.keys()),
         )
+
+
+def _without(entries: bytes, ids: bytes, gone: set[int]) -> tuple[bytes, bytes]:
+    """The entries that are not about these seqs, and their ids."""
+    seqs = struct.Struct(f"<Q{ENTRY.size - 8}x").iter_unpack(entries)
+    kept = [index for index, (seq,) in enumerate(seqs) if seq not in gone]
+    return tuple(  # type: ignore[return-value]
+        b"".join([packed[size * index : size * (index + 1)] for index in kept])
+        for packed, size in ((entries, ENTRY.size), (ids, _ID.size))
+    )
 
 
 def _apply_all(state: TopicState, deltas: Iterable[Delta]) -> TopicState:

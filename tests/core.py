@@ -48,6 +48,7 @@ def options(**other: Any) -> SimpleNamespace:
         "max_body_size": 5 << 20,
         "max_rdy_count": 2500,
         "max_req_timeout": 3600 * SECOND,
+        "max_defer_timeout": 0,
         "max_channel_consumers": 0,
         "max_topics": 0,
         "msg_timeout": 60 * SECOND,
@@ -216,8 +217,10 @@ class Core:
         on_event: Callable[[str, str, str | None], None] | None = None,
         auth: Any = None,
         hold_new: int = 0,
+        snapshot_budget: int = 4096,
         io: IoThread | None = None,
         max_msg_size: int = 1 << 20,
+        max_defer_timeout: int = 0,
         mesh: Mesh | None = None,
         index: int = 0,
         move: Callable[[Session, int], None] | None = None,
@@ -255,6 +258,7 @@ class Core:
             log=self.log,
         )
         self.shard.hold_new = hold_new
+        self.shard.snapshot_budget = snapshot_budget
         self.home = Home(
             shard=self.shard,
             mesh=mesh,
@@ -262,6 +266,7 @@ class Core:
             options=options(
                 max_msg_timeout=max_msg_timeout,
                 max_msg_size=max_msg_size,
+                max_defer_timeout=max_defer_timeout,
                 max_topics=max_topics,
             ),
             negotiate=negotiate,
@@ -307,6 +312,7 @@ class Core:
     def live(self) -> dict[str, int]:
         """What is still held; all zero when every topic is gone."""
         found = {"blocks": self.store.blocks, "entries": self.store.entries}
+        found["deferred"] = self.store.deferred
         found["resident"] = self.store.resident_bytes
         if self.io is not None:
             found["outstanding"] = self.io.outstanding
@@ -317,6 +323,7 @@ class Core:
         self.home.close_sessions()
         for key in list(self.shard.topics):
             self.shard.delete_topic(key)
+        self.settle()
         self.end()
 
     def save(self) -> None:

@@ -147,6 +147,7 @@ class Web:
             max_msg_size=MAX_MSG_SIZE,
             max_body_size=1000,
             max_req_timeout=3600 * 10**9,
+            max_defer_timeout=0,
             max_input_bytes=1 << 20,
             debug_remote=False,
         )

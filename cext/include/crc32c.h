@@ -100,4 +100,26 @@ static inline uint32_t crc32c(uint32_t crc, const void *data, size_t n) {
     return crc32c_software(crc, (const uint8_t *)data, n);
 }
 
+/* The product of two polynomials, bits reversed as in a checksum, modulo Castagnoli's. */
+static inline uint32_t crc32c_times(uint32_t a, uint32_t b) {
+    uint32_t product = 0;
+    for (uint32_t bit = 0x80000000u; bit; bit >>= 1) {
+        if (a & bit)
+            product ^= b;
+        b = (b >> 1) ^ (0x82F63B78u & (0u - (b & 1)));
+    }
+    return product;
+}
+
+/* The checksum of a then b, from theirs, where b has n bytes. */
+static inline uint32_t crc32c_join(uint32_t a, uint32_t b, uint64_t n) {
+    uint32_t square = 0x00800000u;    /* x^8: a byte */
+    for (; n; n >>= 1) {
+        if (n & 1)
+            a = crc32c_times(square, a);
+        square = crc32c_times(square, square);
+    }
+    return a ^ b;
+}
+
 #endif

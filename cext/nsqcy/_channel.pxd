@@ -14,8 +14,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from nsqcy._events cimport EventKind, Events
 from nsqcy._heap cimport Heap, HeapNode
+from nsqcy._packing cimport Packing
 from nsqcy._quantile cimport Latency, Percentiles
-from nsqcy._store cimport Block, Cursor, Entry, Hole, Record, Store, Window
+from nsqcy._store cimport Block, Cursor, Deferred, Entry, Hole, Pages, Record, Store, Window
 
 
 cdef enum Locality:
@@ -40,6 +41,7 @@ cdef enum OnFull:
 cdef OnFull on_full_of(str name) except *
 
 
+# The lowest bit of a timer's tag.
 cdef enum TimerKind:
     ENTRY_TIMER = 0
     HOLDING_TIMER = 1
@@ -89,6 +91,7 @@ cdef class Agenda:
     cdef public int64_t now                 # monotonic, ns; read once a turn
     cdef public int64_t wall                # wall clock, ns
     cdef list dirty_channels
+    cdef list discarded                     # what is still to be freed, see Discarded
     cdef Heap channel_timers
     cdef Store store
     cdef public uint64_t mem_queue_size     # messages
@@ -99,6 +102,16 @@ cdef class Agenda:
     cdef uint32_t random_state
 
     cdef uint32_t random_percent(self) noexcept
+
+
+@cython.final
+cdef class Discarded:
+    """What a channel has dropped, to be freed bit by bit."""
+    cdef Window window
+    cdef Entry *entries         # linked by `next`
+    cdef Pages pages
+
+    cdef int free_some(self, int budget) noexcept
 
 
 cdef class Waiter:
@@ -149,7 +162,8 @@ cdef class Channel:
     cdef Entry *queue_first                 # redelivery, oldest first
     cdef Entry *queue_last
     cdef readonly uint64_t queued
-    cdef Heap timers                        # deferred entries and holdings
+    cdef Pages pages                        # deferred messages
+    cdef Heap timers                        # of these, and of holdings
     cdef Timer alarm                        # this channel in the agenda
     cdef readonly double rate               # messages a second that may be sent; 0: any number
     cdef double next_send                   # when the rate lets the next one go; monotonic, ns
@@ -183,6 +197,7 @@ cdef class Channel:
     cdef readonly uint64_t requeue_count
     cdef readonly uint64_t timeout_count
     cdef readonly uint64_t dropped_count    # an ephemeral channel's overflow
+    cdef readonly uint64_t cancelled_count
     cdef uint64_t full_count                # the oldest, because there were too many
     cdef uint64_t expired_count             # too old to be delivered
     cdef readonly uint64_t sampled_count    # consumed without delivery
@@ -193,6 +208,10 @@ cdef class Channel:
     cdef bytes event_names
     cdef bint watched                       # there is a latency to be kept, or somebody to tell
     cdef Walk place                         # of the compaction that is under way
+    cdef Packing packing                    # of the snapshot that is under way
+    cdef Entry *unpacked                    # of the queue: the next one that it visits
+    cdef uint8_t round                      # of that snapshot, or of the last one: see pack()
+    cdef set cancelled                      # seqs of records that a start will fan out in vain
 
     cdef void touch_dirty(self) noexcept
     cdef void give_timeout(self, Consumer consumer) noexcept
@@ -203,7 +222,9 @@ cdef class Channel:
     cdef void replay(self, uint64_t skipped) noexcept
     cdef bint passes(self, const Record *record) noexcept
     cdef uint64_t activity(self) noexcept
+    cdef Deferred *defer(self, uint64_t id, int64_t due) except NULL
     cdef int defer_entry(self, Entry *entry, int64_t due) except -1
+    cdef Entry *no_longer_deferred(self, Deferred *deferred) except NULL
     cdef void queue_entry(self, Entry *entry) noexcept
     cdef int defer_record(self, const Entry *delayed, int64_t due) except -1
     cdef int collect(self) except -1
@@ -221,7 +242,13 @@ cdef class Channel:
     cdef inline bint leaves_out(self, Record *record) except -1
     cdef int drop_expired(self, int budget) except -1
     cdef void begin_walk(self) noexcept
-    cdef bint walk(self, Entry **entry) noexcept
+    cdef bint walk(self, Deferred **entry) noexcept
+    cdef void pack(self, Deferred *entry) noexcept
+    cdef void begin_packing(self, Packing packing) noexcept
+    cdef int pack_more(self, int budget) noexcept
+    cdef bint is_packed(self) noexcept
+    cdef Deferred *find_deferred(self, uint64_t id) noexcept
+    cdef uint64_t cancel(self, uint64_t id) noexcept
     cdef int expire(self, int budget) except -1
     cdef void set_alarm(self) noexcept
     cdef int add_consumer(self, Consumer consumer) except -1
@@ -233,7 +260,8 @@ cdef class Channel:
     cdef Outcome finish(self, Consumer consumer, uint64_t id) noexcept
     cdef Outcome requeue(self, Consumer consumer, uint64_t id, int64_t delay) except *
     cdef Outcome touch(self, Consumer consumer, uint64_t id) noexcept
-    cdef void drop_everything(self) noexcept
+    cdef int drop_everything(self) except -1
+    cdef Entry *drop_in_flight(self) noexcept
     cdef int close(self) except -1
     cdef void leave_agenda(self) noexcept
     cdef Record *record_at_cursor(self) except? NULL

@@ -9,13 +9,16 @@ received = finished + queued + in flight + deferred + dropped + sampled out; see
 """
 
 cimport cython
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset
 
 from nsqcy._debug cimport NSQCY_DEBUG
 from nsqcy._events cimport EXPIRED, FINISH, REQUEUE, TIMEOUT
 from nsqcy._heap cimport (
     HEAP_NOWHERE,
+    HeapSlot,
+    heap_due,
+    heap_first_due,
     heap_free,
     heap_init,
     heap_peek,
@@ -32,7 +35,10 @@ from nsqcy._store cimport (
     RECORD_DELAYED,
     RECORD_EXPIRES,
     UNREADABLE,
+    Page,
+    deferred_of,
     record_expiry,
+    size_tag,
 )
 
 
@@ -40,6 +46,7 @@ from nsqcy.policies import ON_FULL as _ON_FULL
 
 cdef enum:
     SMALLEST_TABLE = 16
+    DROP_AT_ONCE = 4096             # messages; what else is dropped is freed bit by bit
 
     # Of a rate, in ns. What nobody wanted to have is let go later, but no more than this time's;
     # of what a late turn could not send, more, so that the rate is kept on a busy machine too.
@@ -83,6 +90,7 @@ cdef class Agenda:
         self.topology_aware = topology_aware
         self.random_state = (seed & 0xffffffff) or 1
         self.dirty_channels = []
+        self.discarded = []
         heap_init(&self.channel_timers)
 
     def __dealloc__(self):
@@ -96,6 +104,35 @@ cdef class Agenda:
         x ^= x << 5
         self.random_state = x
         return <uint32_t>((<uint64_t>x * 100) >> 32)
+
+
+@cython.final
+@cython.no_gc_clear      # or it could not give back what the window has
+cdef class Discarded:
+    cdef int free_some(self, int budget) noexcept:
+        """Free so many messages; returns what is left of the budget: 0 if some may be left."""
+        cdef Entry *entry
+        cdef Page *page
+        cdef Deferred *deferred
+        cdef uint32_t left
+        while self.entries != NULL and budget > 0:
+            entry = self.entries
+            self.entries = entry.next
+            self.window.unref(entry.block)
+            self.window.store.free_entry(entry)
+            budget -= 1
+        while self.pages.first != NULL and budget > 0:
+            page = self.pages.first
+            deferred = deferred_of(page)
+            left = page.used            # the page goes with the last one
+            budget -= left
+            while left:
+                if deferred.block != NULL:
+                    self.window.unref(deferred.block)
+                    self.window.store.free_deferred(&self.pages, deferred)
+                    left -= 1
+                deferred += 1
+        return max(0, budget)
 
 
 cdef class Waiter:
@@ -146,6 +183,87 @@ cdef inline void unlink(Turnstile *node) noexcept nogil:
     node.prev.next = node.next
     node.next.prev = node.prev
     node.prev = node.next = node
+
+
+@cython.final
+cdef class Listing:
+    """The first few of many timers: those that are offered to it, and are not left out."""
+    cdef HeapSlot *slots        # a heap whose first is the last one that it has
+    cdef int count
+    cdef int limit
+    cdef HeapSlot border        # the last one that is not wanted ...
+    cdef uint64_t border_seq    # ... and its seq
+
+    def __cinit__(self, int limit, after):
+        self.slots = <HeapSlot *>malloc(max(1, limit) * sizeof(HeapSlot))
+        if self.slots == NULL:
+            raise MemoryError()
+        self.limit = limit
+        self.border.due = -0x7fffffffffffffff
+        if after is not None:
+            self.border.due, self.border_seq = after
+
+    def __dealloc__(self):
+        free(self.slots)
+
+    cdef inline bint is_later(self, const HeapSlot *one, const HeapSlot *other) noexcept:
+        if one.due != other.due:
+            return one.due > other.due
+        return (<const Deferred *>one.node).seq > (<const Deferred *>other.node).seq
+
+    cdef inline bint is_wanted(self, const HeapSlot *slot) noexcept:
+        """The node is looked at only if its due time does not say enough: there may be a million,
+        and each lies elsewhere."""
+        cdef const HeapSlot *last = &self.slots[0]
+        if slot.due < self.border.due or (self.count == self.limit and slot.due > last.due):
+            return False
+        if slot.node.tag & HOLDING_TIMER:
+            return False
+        if slot.due == self.border.due and (<const Deferred *>slot.node).seq <= self.border_seq:
+            return False
+        return self.count < self.limit or self.is_later(last, slot)
+
+    cdef void offer(self, const HeapSlot *slot) noexcept:
+        if not self.is_wanted(slot):
+            return
+        if self.count < self.limit:
+            self.count += 1
+            self.sift_up(self.count - 1, slot)
+        else:
+            self.sift_down(slot)
+
+    cdef void sift_up(self, int hole, const HeapSlot *slot) noexcept:
+        cdef int parent
+        while hole:
+            parent = (hole - 1) // 2
+            if not self.is_later(slot, &self.slots[parent]):
+                break
+            self.slots[hole] = self.slots[parent]
+            hole = parent
+        self.slots[hole] = slot[0]
+
+    cdef void sift_down(self, const HeapSlot *slot) noexcept:
+        """In the place of the last one, which it was offered instead of."""
+        cdef int hole = 0
+        cdef int child
+        while 2 * hole + 1 < self.count:
+            child = 2 * hole + 1
+            if child + 1 < self.count and self.is_later(
+                    &self.slots[child + 1], &self.slots[child]):
+                child += 1
+            if not self.is_later(&self.slots[child], slot):
+                break
+            self.slots[hole] = self.slots[child]
+            hole = child
+        self.slots[hole] = slot[0]
+
+    def sorted_indices(self):
+        """Where they are, the first one first."""
+        cdef int i
+        keys = []
+        for i in range(self.count):
+            keys.append((self.slots[i].due, (<Deferred *>self.slots[i].node).seq, i))
+        return [key[2] for key in sorted(keys)]
 
 
 @cython.final
@@ -293,7 +411,7 @@ cdef class Channel:
         cdef uint64_t received = self.message_count + self.carried
         cdef uint64_t known = (self.held() + self.finish_count + self.sampled_count
                                + self.dropped_count + self.full_count + self.emptied_count
-                               + self.expired_count)
+                               + self.expired_count + self.cancelled_count)
         return {
             "received": received,
             "finished": self.finish_count,
@@ -301,6 +419,7 @@ cdef class Channel:
             "in_flight": self.in_flight_count,
             "deferred": self.deferred_count,
             "dropped": {
+                "cancelled": self.cancelled_count,
                 "damaged": <int64_t>(received - known),
                 "emptied": self.emptied_count,
                 "full": self.full_count,
@@ -320,13 +439,13 @@ cdef class Channel:
 
     cdef void set_alarm(self) noexcept:
         """Keep the agenda's timer of this channel at its earliest due time."""
-        cdef HeapNode *first = heap_peek(&self.timers)
-        if first == NULL:
+        cdef int64_t due = heap_first_due(&self.timers)
+        if self.timers.size == 0:
             self.leave_agenda()
         elif self.alarm.node.index == HEAP_NOWHERE:
-            heap_push(&self.agenda.channel_timers, &self.alarm.node, first.due)
-        elif self.alarm.node.due != first.due:
-            heap_update(&self.agenda.channel_timers, &self.alarm.node, first.due)
+            heap_push(&self.agenda.channel_timers, &self.alarm.node, due)
+        elif heap_due(&self.agenda.channel_timers, &self.alarm.node) != due:
+            heap_update(&self.agenda.channel_timers, &self.alarm.node, due)
 
     cdef void leave_agenda(self) noexcept:
         if self.alarm.node.index != HEAP_NOWHERE:
@@ -336,30 +455,68 @@ cdef class Channel:
 
     cdef int defer_record(self, const Entry *delayed, int64_t due) except -1:
         """A record with a delay was fanned out: it is deferred here until `due`."""
-        cdef Entry *entry
+        cdef Deferred *deferred
         if delayed.seq < self.cursor.seq:
             # Found by a start: it was fanned out before the channel was made.
             return 0
-        entry = self.store.new_entry()
-        entry.seq = delayed.seq
-        entry.id = delayed.id
-        entry.block = delayed.block
-        entry.offset = delayed.offset
-        entry.attempts = 0
-        entry.flags = 0
-        self.window.ref(entry.block)
+        if self.cancelled is not None and delayed.seq in self.cancelled:
+            self.cancelled.remove(delayed.seq)
+            self.cancelled_count += 1
+            self.skipped += 1
+            return 0
+        deferred = self.defer(delayed.id, due)
+        deferred.node.tag = delayed.node.tag
+        deferred.seq = delayed.seq
+        deferred.block = delayed.block
+        deferred.offset = delayed.offset
+        deferred.attempts = 0
+        deferred.round = self.round
+        self.window.ref(delayed.block)
         self.skipped += 1
-        self.defer_entry(entry, due)
         return 0
 
-    cdef int defer_entry(self, Entry *entry, int64_t due) except -1:
-        entry.state = DEFERRED
-        entry.node.index = HEAP_NOWHERE
-        entry.node.tag = ENTRY_TIMER
-        heap_check(heap_push(&self.timers, &entry.node, due))
+    cdef Deferred *defer(self, uint64_t id, int64_t due) except NULL:
+        """Something new that is deferred until `due`, for the caller to fill in what it is."""
+        cdef Deferred *deferred = self.store.new_deferred(&self.pages, id)
+        deferred.state = DEFERRED
+        deferred.node.index = HEAP_NOWHERE
+        if heap_push(&self.timers, &deferred.node, due) < 0:
+            self.store.free_deferred(&self.pages, deferred)
+            raise MemoryError()
         self.deferred_count += 1
         self.touch_dirty()
+        return deferred
+
+    cdef int defer_entry(self, Entry *entry, int64_t due) except -1:
+        """A message that was handed out is for later: it becomes a smaller thing."""
+        cdef Deferred *deferred = self.defer(entry.id, due)
+        cdef Block *block = entry.block
+        deferred.node.tag = ENTRY_TIMER
+        if block.data != NULL and not block.flags & LOADING:
+            deferred.node.tag = size_tag((<Record *>(block.data + entry.offset)).body_length)
+        deferred.seq = entry.seq
+        deferred.block = block
+        deferred.offset = entry.offset
+        deferred.attempts = entry.attempts
+        deferred.round = entry.round
+        self.store.free_entry(entry)
+        if deferred.round != self.round:
+            self.pack(deferred)
         return 0
+
+    cdef Entry *no_longer_deferred(self, Deferred *deferred) except NULL:
+        """Off the timers; an entry again, for whatever follows."""
+        cdef Entry *entry = self.store.new_entry()
+        heap_remove(&self.timers, &deferred.node)
+        self.deferred_count -= 1
+        entry.seq = deferred.seq
+        entry.id = deferred.id
+        entry.block = deferred.block
+        entry.offset = deferred.offset
+        entry.attempts = deferred.attempts
+        entry.round = deferred.round
+        self.store.free_deferred(&self.pages, deferred)
+        return entry
 
     cdef void queue_entry(self, Entry *entry) noexcept:
         """To the tail: behind everything that has been fanned out so far. An ephemeral channel that
@@ -369,6 +526,8 @@ cdef class Channel:
             self.drop_entry(entry)
             return
         entry.state = QUEUED
+        if entry.round != self.round:
+            self.pack(<Deferred *>entry)
         entry.holding = <void *><size_t>self.window.fanout.seq
         entry.next = NULL
         if self.queue_last == NULL:
@@ -483,7 +642,7 @@ cdef class Channel:
         entry.seq = record.seq
         entry.id = record.id
         entry.attempts = 0
-        entry.flags = 0
+        entry.round = self.round
         self.window.ref(entry.block)
         return entry
 
@@ -526,6 +685,10 @@ cdef class Channel:
             self.queue_last = NULL
         if self.place.queued == entry:
             self.place.queued = entry.next
+        if self.unpacked == entry:
+            self.unpacked = entry.next
+        if entry.round != self.round:
+            self.pack(<Deferred *>entry)
         self.queued -= 1
         return entry
 
@@ -727,10 +890,10 @@ cdef class Channel:
         """Enter a message into a consumer's list, in the order of deadlines: nearly always last."""
         cdef Entry *before = holding.last
         entry.state = IN_FLIGHT
-        entry.node.due = deadline
+        entry.due = deadline
         entry.node.tag = <uint32_t>((self.agenda.now + 999999) // 1000000)
         entry.holding = holding
-        while before != NULL and before.node.due > deadline:
+        while before != NULL and before.due > deadline:
             before = before.prev
         entry.prev = before
         if before == NULL:
@@ -747,7 +910,7 @@ cdef class Channel:
         if holding.timer.index == HEAP_NOWHERE:
             heap_check(heap_push(&self.timers, &holding.timer, deadline))
             self.touch_dirty()
-        elif holding.timer.due > deadline:
+        elif heap_due(&self.timers, &holding.timer) > deadline:
             heap_update(&self.timers, &holding.timer, deadline)
             self.touch_dirty()
         return 0
@@ -968,7 +1131,7 @@ cdef class Channel:
         self.place.left = self.timers.size
         self.place.queued = NULL
 
-    cdef bint walk(self, Entry **entry) noexcept:
+    cdef bint walk(self, Deferred **entry) noexcept:
         """One step of a walk, and the entry that is there, or NULL; False when it is at its end. It
         goes the way of a deferred message, and backwards in what is an array, as the heap and the
         table fill their gaps from behind."""
@@ -980,14 +1143,14 @@ cdef class Channel:
             if place.left:
                 place.left -= 1
                 node = self.timers.slots[place.left].node
-                if node.tag == ENTRY_TIMER:
-                    entry[0] = <Entry *>node
+                if not node.tag & HOLDING_TIMER:
+                    entry[0] = <Deferred *>node
                 return True
             place.part = WALK_QUEUE
             place.queued = self.queue_first
         if place.part == WALK_QUEUE:
             if place.queued != NULL:
-                entry[0] = place.queued
+                entry[0] = <Deferred *>place.queued
                 place.queued = place.queued.next
                 return True
             place.part = WALK_TABLE
@@ -995,9 +1158,113 @@ cdef class Channel:
         place.left = min(place.left, self.table_mask + 1)
         if place.left:
             place.left -= 1
-            entry[0] = self.table[place.left]
+            entry[0] = <Deferred *>self.table[place.left]
             return True
         return False
+
+    # -- snapshots of the journal --
+    #
+    # A snapshot has every message that the channel held when it was begun and that is not finished
+    # when the snapshot comes to it. It comes to what is in flight at once, then bit by bit to the
+    # queue and to what is deferred. What moves meanwhile is packed as it moves. `round` of a
+    # message is that of the channel when it need not be packed any more: since it was, or since it
+    # has come after the snapshot was begun, which says then that it lies behind the cursor.
+
+    cdef void pack(self, Deferred *entry) noexcept:
+        cdef int64_t due = 0
+        if entry.state == DEFERRED:
+            due = self.agenda.wall - self.agenda.now + heap_due(&self.timers, &entry.node)
+        entry.round = self.round
+        self.packing.add(entry, due)
+
+    cdef void begin_packing(self, Packing packing) noexcept:
+        cdef Holding *holding = self.holdings
+        cdef Entry *entry
+        self.packing = packing
+        self.round += 1
+        while holding != NULL:
+            entry = holding.first
+            while entry != NULL:
+                self.pack(<Deferred *>entry)
+                entry = entry.next
+            holding = holding.next
+        self.unpacked = self.queue_first
+        self.pages.walked = self.pages.first
+
+    cdef int pack_more(self, int budget) noexcept:
+        """Pack so many more; returns what is left of the budget."""
+        cdef Entry *entry
+        cdef Page *page
+        cdef Deferred *deferred
+        cdef uint32_t i
+        while self.unpacked != NULL and budget > 0:
+            entry = self.unpacked
+            self.unpacked = entry.next
+            budget -= 1
+            if entry.round != self.round:
+                self.pack(<Deferred *>entry)
+        while self.pages.walked != NULL and budget > 0:
+            page = self.pages.walked
+            self.pages.walked = page.next
+            deferred = deferred_of(page)
+            budget -= page.made
+            for i in range(page.made):
+                if deferred[i].block != NULL and deferred[i].round != self.round:
+                    self.pack(&deferred[i])
+        return max(0, budget)
+
+    cdef bint is_packed(self) noexcept:
+        return self.unpacked == NULL and self.pages.walked == NULL
+
+    # -- one by one --
+
+    cdef Deferred *find_deferred(self, uint64_t id) noexcept:
+        """NULL if no deferred message has this id."""
+        cdef Page *page = self.pages.first
+        cdef Deferred *deferred
+        cdef uint32_t i
+        while page != NULL:
+            if page.least_id <= id <= page.most_id:
+                deferred = deferred_of(page)
+                for i in range(page.made):
+                    if deferred[i].block != NULL and deferred[i].id == id:
+                        return &deferred[i]
+            page = page.next
+        return NULL
+
+    cdef uint64_t cancel(self, uint64_t id) noexcept:
+        """Drop a deferred message; returns its seq, 0 if there is none."""
+        cdef Deferred *deferred = self.find_deferred(id)
+        cdef uint64_t seq
+        if deferred == NULL:
+            return 0
+        seq = deferred.seq
+        heap_remove(&self.timers, &deferred.node)
+        self.deferred_count -= 1
+        self.cancelled_count += 1
+        self.window.unref(deferred.block)
+        self.store.free_deferred(&self.pages, deferred)
+        self.touch_dirty()
+        return seq
+
+    def upcoming(self, int limit, after):
+        """The next deferred messages in the order of their due times, so many at most: (place,
+        seq, due, id, attempts, size) each, the due time on the wall clock. `after` is the place of
+        the last one that is not wanted, or None."""
+        cdef Listing listing = Listing(limit, after)
+        cdef int64_t ahead = self.agenda.wall - self.agenda.now
+        cdef const Deferred *deferred
+        cdef uint32_t i
+        for i in range(self.timers.size):
+            listing.offer(&self.timers.slots[i])
+        found = []
+        for slot in listing.sorted_indices():
+            i = slot
+            deferred = <const Deferred *>listing.slots[i].node
+            found.append(((listing.slots[i].due, deferred.seq), deferred.seq,
+                          listing.slots[i].due + ahead, deferred.id, deferred.attempts,
+                          deferred.node.tag >> 1))
+        return found
 
     # -- time passes --
 
@@ -1005,23 +1272,18 @@ cdef class Channel:
         """Handle what is due, at most `budget` messages; returns how many."""
         cdef int left = budget
         cdef HeapNode *node
-        cdef Entry *entry
         if self.ephemeral:
             self.collect()
-        if self.pacer.node.index != HEAP_NOWHERE and self.pacer.node.due <= self.agenda.now:
+        if self.pacer.node.index != HEAP_NOWHERE and heap_due(
+                &self.agenda.channel_timers, &self.pacer.node) <= self.agenda.now:
             heap_remove(&self.agenda.channel_timers, &self.pacer.node)
             self.touch_dirty()
-        while left > 0:
+        while left > 0 and heap_first_due(&self.timers) <= self.agenda.now:
             node = heap_peek(&self.timers)
-            if node == NULL or node.due > self.agenda.now:
-                break
-            if node.tag == HOLDING_TIMER:
+            if node.tag & HOLDING_TIMER:
                 left -= self.expire_holding(<Holding *>node, left)
                 continue
-            heap_remove(&self.timers, node)
-            entry = <Entry *>node
-            self.deferred_count -= 1
-            self.queue_entry(entry)
+            self.queue_entry(self.no_longer_deferred(<Deferred *>node))
             left -= 1
         self.set_alarm()
         return budget - left
@@ -1031,7 +1293,7 @@ cdef class Channel:
         cdef Entry *entry = holding.first
         cdef int expired = 0
         heap_remove(&self.timers, &holding.timer)
-        while entry != NULL and entry.node.due <= self.agenda.now and expired < budget:
+        while entry != NULL and entry.due <= self.agenda.now and expired < budget:
             expired += 1
             self.table_clear(self.table_find(entry.id))
             self.timeout_count += 1
@@ -1046,7 +1308,7 @@ cdef class Channel:
             self.queue_entry(entry)
             entry = holding.first
         if entry != NULL:
-            heap_check(heap_push(&self.timers, &holding.timer, entry.node.due))
+            heap_check(heap_push(&self.timers, &holding.timer, entry.due))
         return expired
 
     # -- consumers --
@@ -1122,36 +1384,41 @@ cdef class Channel:
             consumer.in_flight = 0
             self.check_ready(consumer)
 
-    cdef void drop_everything(self) noexcept:
-        cdef Entry *entry
+    cdef int drop_everything(self) except -1:
+        """What there is little of goes at once."""
+        cdef Discarded discarded = Discarded()
+        discarded.window = self.window
+        discarded.entries = self.drop_in_flight()
+        discarded.pages = self.pages
+        memset(&self.pages, 0, sizeof(Pages))
+        # What is left are deferred messages; to take them out in order would cost as much again.
+        heap_free(&self.timers)
+        self.queue_first = self.queue_last = self.place.queued = self.unpacked = NULL
+        memset(self.table, 0, (<size_t>self.table_mask + 1) * sizeof(Entry *))
+        self.queued = self.deferred_count = self.in_flight_count = self.skipped = 0
+        self.finished_count = 0
+        if discarded.free_some(DROP_AT_ONCE) == 0:
+            self.agenda.discarded.append(discarded)
+        return 0
+
+    cdef Entry *drop_in_flight(self) noexcept:
+        """Have nobody hold anything; returns what was in flight, and behind it what is queued."""
+        cdef Entry *entries = self.queue_first
         cdef Holding *holding = self.holdings
         cdef Holding *following
-        cdef uint32_t i
         while holding != NULL:
             following = holding.next
-            while holding.first != NULL:
-                entry = holding.first
-                holding.first = entry.next
-                self.drop_entry(entry)
-            holding.last = NULL
-            holding.count = 0
+            if holding.first != NULL:
+                holding.last.next = entries
+                entries = holding.first
+                holding.first = holding.last = NULL
+                holding.count = 0
             if holding.timer.index != HEAP_NOWHERE:
                 heap_remove(&self.timers, &holding.timer)
             if holding.consumer == NULL:
                 self.free_holding(holding)
             holding = following
-        # What is left are deferred entries; to take them out in order would cost as much again.
-        for i in range(self.timers.size):
-            self.drop_entry(<Entry *>self.timers.slots[i].node)
-        heap_free(&self.timers)
-        while self.queue_first != NULL:
-            entry = self.queue_first
-            self.queue_first = entry.next
-            self.drop_entry(entry)
-        self.queue_last = self.place.queued = NULL
-        memset(self.table, 0, (<size_t>self.table_mask + 1) * sizeof(Entry *))
-        self.queued = self.deferred_count = self.in_flight_count = self.skipped = 0
-        self.finished_count = 0
+        return entries
 
     cdef int close(self) except -1:
         """The end of the channel: its consumers are told and its messages dropped."""

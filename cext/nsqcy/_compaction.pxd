@@ -15,7 +15,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from nsqcy._channel cimport Channel
-from nsqcy._store cimport Block, Entry, Window
+from nsqcy._store cimport Block, Deferred, Window
 
 
 cdef enum Stage:
@@ -68,8 +68,8 @@ cdef class Compaction:
     cdef bint is_sparse(self, Block *block) noexcept
     cdef void enter(self, Stage stage) noexcept
     cdef int walk(self, int budget) except? -1
-    cdef void gather(self, Entry *entry, Moves *moves) noexcept
-    cdef void redirect(self, Entry *entry, Moves *moves) noexcept
+    cdef void gather(self, const Deferred *entry, Moves *moves) noexcept
+    cdef void redirect(self, Deferred *entry, Moves *moves) noexcept
     cdef int copy(self, Block *block) except -1
     cdef int write(self, Block *block) except -1
     cdef Block *survivor_block(self, uint32_t length, uint64_t seq) except NULL

@@ -213,7 +213,7 @@ cdef class Compaction:
     cdef int walk(self, int budget) except? -1:
         """Visit more entries; returns what is left of the budget."""
         cdef Channel channel
-        cdef Entry *entry
+        cdef Deferred *entry
         cdef Moves *moves
         while budget > 0 and self.walked < len(self.channels):
             budget -= 1
@@ -237,12 +237,12 @@ cdef class Compaction:
         self.stop()
         return budget
 
-    cdef void gather(self, Entry *entry, Moves *moves) noexcept:
+    cdef void gather(self, const Deferred *entry, Moves *moves) noexcept:
         if moves.count < moves.room:
             each_move(moves)[moves.count].source = entry.offset
             moves.count += 1
 
-    cdef void redirect(self, Entry *entry, Moves *moves) noexcept:
+    cdef void redirect(self, Deferred *entry, Moves *moves) noexcept:
         cdef Block *old = entry.block
         cdef Move *each = each_move(moves)
         cdef uint32_t low = 0

@@ -1,14 +1,13 @@
 # An indexed min-heap by due time.
 #
-# A HeapNode lies inside the struct that waits; the heap holds pointers to it and a copy of its due
-# time, so that sifting reads the slots only and writes a node just to tell it its new index.
+# A HeapNode lies inside the struct that waits; the heap holds pointers to it and its due time, so
+# that sifting reads the slots only and writes a node just to tell it its new index.
 from libc.stdint cimport int64_t, uint32_t
 
 cdef enum:
     HEAP_NOWHERE = 0xFFFFFFFF   # the index of a node that is in no heap
 
 cdef struct HeapNode:
-    int64_t due
     uint32_t index    # its slot, or HEAP_NOWHERE: set that before the first push
     uint32_t tag      # the user's; the heap never reads it
 
@@ -34,3 +33,13 @@ cdef void heap_update(Heap *heap, HeapNode *node, int64_t due) noexcept nogil
 # calls made so far.
 cdef HeapNode *heap_peek(Heap *heap) noexcept nogil
 cdef HeapNode *heap_pop(Heap *heap) noexcept nogil
+
+
+cdef inline int64_t heap_first_due(const Heap *heap) noexcept nogil:
+    """When the first node is due; the end of time if there is none."""
+    return heap.slots[0].due if heap.size else 0x7fffffffffffffff
+
+
+cdef inline int64_t heap_due(const Heap *heap, const HeapNode *node) noexcept nogil:
+    """When a node of this heap is due."""
+    return heap.slots[node.index].due

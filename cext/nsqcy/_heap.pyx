@@ -28,32 +28,29 @@ cdef int heap_push(Heap *heap, HeapNode *node, int64_t due) noexcept nogil:
             return -1
         if _resize(heap, max(heap.capacity * 2, <uint32_t> CAPACITY_MIN)) < 0:
             return -1
-    node.due = due
     heap.size += 1
-    _sift_up(heap, heap.size - 1, node)
+    _sift_up(heap, heap.size - 1, node, due)
     return 0
 
 
 cdef void heap_remove(Heap *heap, HeapNode *node) noexcept nogil:
     cdef:
         uint32_t hole = node.index
-        HeapNode *last
+        HeapSlot last
     if hole == HEAP_NOWHERE:
         return
     node.index = HEAP_NOWHERE
     heap.size -= 1
     if hole != heap.size:
-        last = heap.slots[heap.size].node
-        _place(heap, hole, last, node.due)
+        last = heap.slots[heap.size]
+        _place(heap, hole, last.node, last.due)
     # At an eighth the halved heap is still mostly empty: no growing and shrinking in turns.
     if heap.size < heap.capacity // 8 and heap.capacity > CAPACITY_MIN:
         _resize(heap, heap.capacity // 2)   # in vain: it stays as large as it was
 
 
 cdef void heap_update(Heap *heap, HeapNode *node, int64_t due) noexcept nogil:
-    cdef int64_t was = node.due
-    node.due = due
-    _place(heap, node.index, node, was)
+    _place(heap, node.index, node, due)
 
 
 cdef HeapNode *heap_peek(Heap *heap) noexcept nogil:
@@ -76,33 +73,33 @@ cdef int _resize(Heap *heap, uint32_t capacity) noexcept nogil:
     return 0
 
 
-cdef inline void _put(Heap *heap, uint32_t index, HeapNode *node) noexcept nogil:
-    heap.slots[index].due = node.due
+cdef inline void _put(Heap *heap, uint32_t index, HeapNode *node, int64_t due) noexcept nogil:
+    heap.slots[index].due = due
     heap.slots[index].node = node
     node.index = index
 
 
-cdef void _place(Heap *heap, uint32_t hole, HeapNode *node, int64_t was) noexcept nogil:
-    """Put `node` where a node due at `was` has been."""
-    if node.due < was:
-        _sift_up(heap, hole, node)
+cdef void _place(Heap *heap, uint32_t hole, HeapNode *node, int64_t due) noexcept nogil:
+    """Put `node` into a slot from where something else has gone, which the slot still tells of."""
+    if due < heap.slots[hole].due:
+        _sift_up(heap, hole, node, due)
     else:
-        _sift_down(heap, hole, node)
+        _sift_down(heap, hole, node, due)
 
 
-cdef void _sift_up(Heap *heap, uint32_t hole, HeapNode *node) noexcept nogil:
+cdef void _sift_up(Heap *heap, uint32_t hole, HeapNode *node, int64_t due) noexcept nogil:
     cdef uint32_t parent
     while hole:
         parent = (hole - 1) // ARITY
-        if heap.slots[parent].due <= node.due:
+        if heap.slots[parent].due <= due:
             break
         heap.slots[hole] = heap.slots[parent]
         heap.slots[hole].node.index = hole
         hole = parent
-    _put(heap, hole, node)
+    _put(heap, hole, node, due)
 
 
-cdef void _sift_down(Heap *heap, uint32_t hole, HeapNode *node) noexcept nogil:
+cdef void _sift_down(Heap *heap, uint32_t hole, HeapNode *node, int64_t due) noexcept nogil:
     cdef uint32_t child, end, least
     while True:
         child = hole * ARITY + 1
@@ -113,9 +110,9 @@ cdef void _sift_down(Heap *heap, uint32_t hole, HeapNode *node) noexcept nogil:
         for child in range(child + 1, end):
             if heap.slots[child].due < heap.slots[least].due:
                 least = child
-        if heap.slots[least].due >= node.due:
+        if heap.slots[least].due >= due:
             break
         heap.slots[hole] = heap.slots[least]
         heap.slots[hole].node.index = hole
         hole = least
-    _put(heap, hole, node)
+    _put(heap, hole, node, due)

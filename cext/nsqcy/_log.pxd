@@ -141,8 +141,9 @@ cdef class Recovered:
     cdef readonly uint64_t max_id
     cdef readonly bint clean          # every segment had its footer
     cdef readonly list segments       # (number, bytes of the file, log_id or None, footer or None)
-    cdef readonly list overlaps       # dense runs of which a newer segment has a part, as they were
-                                      # found: (segment number, offset, bytes, first_seq, last_seq)
+    # Dense runs of which a newer segment has a part, as they were found: (segment number, offset,
+    # bytes, first_seq, last_seq)
+    cdef readonly list overlaps
     cdef readonly bint open_end       # the newest one had none: it was being written
     cdef RecoveredRun *run_array      # extents are the caller's to copy and release
     cdef size_t run_count
@@ -194,6 +195,9 @@ cdef class Log:
     cdef bint _directory_dirty
     cdef File *_journal
     cdef bint _journal_dirty
+    cdef File *_snapshot              # the journal to be
+    cdef uint64_t _snapshot_bytes
+    cdef uint32_t _snapshot_crc
     cdef bint journal_lost            # a write of it failed: no run counts until a snapshot is
     cdef uint32_t _journal_pending
     cdef uint64_t _journal_writes     # those that follow, and how many of them have ended
@@ -235,6 +239,12 @@ cdef class Log:
     cdef bint is_telling(self) noexcept
     # leads: what is appended from now on is not done before it is in place.
     cdef int write_snapshot(self, bytes snapshot, bint leads, log_done done, void *arg) except -1
+    # The same over a longer time: begin, any number of pieces, end. Deltas that are appended
+    # meanwhile go to the journal there was: the end is given those that are to stay. Or: given up.
+    cdef int begin_snapshot(self) except -1
+    cdef int add_to_snapshot(self, bytes piece) except -1
+    cdef int end_snapshot(self, deltas, bint leads, log_done done, void *arg) except -1
+    cdef int give_up_snapshot(self) except -1
     # 1 when appended; 0 when there is no sound journal to append to: write a snapshot first. done
     # is called when it is written.
     cdef int append_delta(self, bytes delta, log_done done, void *arg) except -1

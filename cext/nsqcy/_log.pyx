@@ -90,6 +90,7 @@ cdef extern from "segment.h" nogil:
         int failed
 
     uint32_t crc32c_of "crc32c"(uint32_t crc, const void *data, size_t n)
+    uint32_t crc32c_join(uint32_t a, uint32_t b, uint64_t n)
     uint32_t crc32c_software(uint32_t crc, const uint8_t *data, size_t n)
     uint32_t segment_header_crc(const SegmentHeader *h)
     uint32_t journal_header_crc(const JournalHeader *h)
@@ -191,6 +192,9 @@ cdef class Log:
         if self._journal is not NULL:
             self.io.drop(self._journal)
             self._journal = NULL
+        if self._snapshot is not NULL:
+            self.io.drop(self._snapshot)
+            self._snapshot = NULL
 
     # ---- tasks: what an op is for; the log lives while it has any ----
 
@@ -888,22 +892,46 @@ cdef class Log:
     # ---- journal ----
 
     cdef int write_snapshot(self, bytes snapshot, bint leads, log_done done, void *arg) except -1:
-        """Replaces the journal: journal.tmp, sync, rename, sync the directory."""
-        cdef size_t n = sizeof(JournalHeader) + sizeof(JournalEntry) + len(snapshot)
-        cdef uint8_t *image
-        cdef Task *whole
-        cdef Task *task
+        self.begin_snapshot()
+        self.add_to_snapshot(snapshot)
+        return self.end_snapshot((), leads, done, arg)
+
+    cdef int begin_snapshot(self) except -1:
+        """Begin to replace the journal; what there is goes on until the end of that, and so does
+        every file that it may name."""
         if self.closed:
             raise ValueError("the log is closed")
-        image = journal_image(self.log_id, snapshot)
+        self._snapshot = self.io.file(os.path.join(self._directory, b"journal.tmp"),
+                                      FILE_REPLACE | FILE_PARENT)
+        self._snapshot_bytes = 0
+        self._snapshot_crc = 0
+        self._journal_pending += 1
+        return 0
+
+    cdef int add_to_snapshot(self, bytes piece) except -1:
+        cdef size_t n = len(piece)
+        cdef uint64_t offset = sizeof(JournalHeader) + sizeof(JournalEntry) + self._snapshot_bytes
+        cdef Task *task = self._follower(TASK_JOURNAL, NULL, NULL)
+        task.file = self._snapshot
+        task.owned = <uint8_t *>malloc(n)
+        if task.owned is NULL:
+            self._task_end(task)
+            raise MemoryError
+        memcpy(task.owned, PyBytes_AS_STRING(piece), n)
+        self._snapshot_crc = crc32c_of(self._snapshot_crc, task.owned, n)
+        self._snapshot_bytes += n
+        return self.io.write(self._lane, self._snapshot, task.owned, n, offset, task_finished, task,
+                             &task.result)
+
+    cdef int end_snapshot(self, deltas, bint leads, log_done done, void *arg) except -1:
+        """journal.tmp is complete: its head, these deltas, sync, rename, sync the directory."""
+        cdef Task *whole
+        cdef Task *task
         if self._journal is not NULL:
             self.io.drop(self._journal)
-        self._journal = NULL
-        self._journal = self.io.file(os.path.join(self._directory, b"journal.tmp"),
-                                     FILE_REPLACE | FILE_PARENT)
-        self.journal_bytes = n
-        self._journal_dirty = False
-        self._journal_pending += 1
+        self._journal = self._snapshot
+        self._snapshot = NULL
+        self.journal_bytes = sizeof(JournalHeader) + sizeof(JournalEntry) + self._snapshot_bytes
         self._journal_writes += 1
         if leads or self.journal_lost:
             self._told = self._journal_writes
@@ -913,11 +941,16 @@ cdef class Log:
         whole.done = done
         whole.arg = arg
         whole.parts = 1
-        # It must not be on disk before what it tells of.
+        # It must not be the journal before what it tells of is on disk.
         self._sync_files(whole)
         task = self._journal_task(TASK_JOURNAL, whole)
-        task.owned = image
-        self.io.write(self._lane, self._journal, image, n, 0, task_finished, task, &task.result)
+        task.owned = journal_head(self.log_id, self._snapshot_bytes, self._snapshot_crc)
+        self.io.write(self._lane, self._journal, task.owned,
+                      sizeof(JournalHeader) + sizeof(JournalEntry), 0, task_finished, task,
+                      &task.result)
+        for delta in deltas:
+            self.append_delta(delta, NULL, NULL)
+        self._journal_dirty = False
         task = self._journal_task(TASK_JOURNAL, whole)
         self.io.on_file(self._lane, IO_FSYNC, self._journal, 0, task_finished, task, &task.result)
         task = self._journal_task(TASK_JOURNAL, whole)
@@ -925,6 +958,12 @@ cdef class Log:
                        task_finished, task, &task.result)
         self._sync_directory(whole)
         whole.parts -= 1
+        return 0
+
+    cdef int give_up_snapshot(self) except -1:
+        self.io.drop(self._snapshot)
+        self._snapshot = NULL
+        self._journal_pending -= 1
         return 0
 
     cdef int append_delta(self, bytes delta, log_done done, void *arg) except -1:
@@ -1256,19 +1295,21 @@ cdef int journal_entry(uint8_t *at, bytes payload) except -1:
     return 0
 
 
-cdef uint8_t *journal_image(bytes log_id, bytes snapshot) except NULL:
-    cdef size_t n = sizeof(JournalHeader) + sizeof(JournalEntry) + len(snapshot)
-    cdef uint8_t *image = <uint8_t *>malloc(n)
-    cdef JournalHeader *header = <JournalHeader *>image
-    if image is NULL:
+cdef uint8_t *journal_head(bytes log_id, uint64_t n, uint32_t crc) except NULL:
+    """What stands before a snapshot of n bytes with this checksum."""
+    cdef uint8_t *head = <uint8_t *>malloc(sizeof(JournalHeader) + sizeof(JournalEntry))
+    cdef JournalHeader *header = <JournalHeader *>head
+    cdef JournalEntry *entry = <JournalEntry *>(head + sizeof(JournalHeader))
+    if head is NULL:
         raise MemoryError
     memset(header, 0, sizeof(JournalHeader))
     header.magic = JOURNAL_MAGIC
     header.version = FORMAT_VERSION
     memcpy(header.log_id, PyBytes_AS_STRING(log_id), 16)
     header.crc = journal_header_crc(header)
-    journal_entry(image + sizeof(JournalHeader), snapshot)
-    return image
+    entry.length = <uint32_t>n
+    entry.crc = crc32c_join(crc32c_of(0, &entry.length, sizeof(entry.length)), crc, n)
+    return head
 
 
 def parse_journal(bytes data, str path="journal"):

@@ -126,7 +126,7 @@ cdef class Publisher:
         done(None), done(reason) or done(UNKNOWN) once, at once or later, and not before they are as
         durable as this, and as the topic promises. The reason is that of E_PUB_FAILED, or another
         error whole, with its code, and with it none of them is there. The name and the headers must
-        be valid, each body 1 to max-msg-size bytes, the delay within max-req-timeout."""
+        be valid, each body 1 to max-msg-size bytes, the delay within max-defer-timeout."""
         cdef int owner = self.home.owner_of(key)
         cdef Durability least = durability_of(durability)
         if owner < 0:

@@ -145,7 +145,7 @@ cdef class Session(Consumer):
     cdef uint32_t ticket_count
     cdef uint32_t ticket_room
     cdef uint64_t ticket_base       # number of the first one
-    cdef uint32_t unanswered        # tickets that were dropped: what they wait for may have been done
+    cdef uint32_t unanswered        # tickets that were dropped: it may be done, what they wait for
     cdef size_t forwarded
     cdef int line_owner             # of the topics that the outstanding answers are about; -1: none
     cdef bytes line_key             # the topic, if it is owned here
@@ -355,6 +355,7 @@ cdef class Home:
     cdef int64_t msg_timeout                # of clients that do not ask
     cdef uint32_t max_rdy_count
     cdef int64_t max_req_timeout            # ns
+    cdef int64_t max_defer_timeout          # ns
     cdef uint32_t max_channel_consumers
     cdef bint tls_required
     cdef int64_t heartbeat_default

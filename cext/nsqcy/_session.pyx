@@ -36,6 +36,7 @@ from nsqcy._headers cimport (
 )
 from nsqcy._heap cimport (
     HEAP_NOWHERE,
+    heap_first_due,
     heap_free,
     heap_init,
     heap_peek,
@@ -721,7 +722,7 @@ cdef class Session(Consumer):
     cdef Parsed dpub(self, Word *words, int count, const uint8_t *line, size_t *used,
                      const uint8_t *rest, size_t left) except RAISED:
         cdef uint64_t milliseconds
-        cdef uint64_t most = <uint64_t>(self.home.max_req_timeout // MILLISECOND)
+        cdef uint64_t most = <uint64_t>(self.home.max_defer_timeout // MILLISECOND)
         if count < 3:
             return self.fatal(b"E_INVALID DPUB insufficient number of parameters")
         if not self.take_topic(&words[1]):
@@ -2352,6 +2353,7 @@ cdef class Home:
         self.msg_timeout = options.msg_timeout
         self.max_rdy_count = options.max_rdy_count
         self.max_req_timeout = options.max_req_timeout
+        self.max_defer_timeout = options.max_defer_timeout or options.max_req_timeout
         self.max_channel_consumers = options.max_channel_consumers
         self.tls_required = options.tls_required != 0
         self.heartbeat_default = 30 * SECOND
@@ -2476,9 +2478,9 @@ cdef class Home:
             self.decode()
         for _round in range(4):
             while True:
-                node = heap_peek(&self.timers)
-                if node == NULL or node.due > self.agenda.now:
+                if heap_first_due(&self.timers) > self.agenda.now:
                     break
+                node = heap_peek(&self.timers)
                 session = <Session>(<Timer *>node).owner
                 try:
                     session.on_timer()
@@ -2517,9 +2519,7 @@ cdef class Home:
             self.mesh.flush()
         if left or self.resumable or self.dirty or self.undecoded or self.shard.has_work():
             return self.agenda.now
-        node = heap_peek(&self.timers)
-        if node != NULL and node.due < due:
-            due = node.due
+        due = min(due, heap_first_due(&self.timers))
         return due
 
     cdef int tell_events(self) except -1:

@@ -67,6 +67,8 @@ cdef enum:
     BLOCK_CLASSES = 7             # 4 KiB << 0 .. 6
     ARENA_SIZE = 2097152          # bytes; a huge page
     SLAB_SIZE = 65536
+    PAGE_SIZE = 2048
+    PAGE_ROOM = 49                # deferred messages
 
 
 cdef enum BlockFlag:
@@ -131,21 +133,40 @@ cdef inline bint at_record(const Cursor *cursor) noexcept:
             and not cursor.block.flags & UNREADABLE)
 
 
-# One handed-out message of one channel that is not finished; or a record of a topic's backlog that
-# has a delay (node.due is the delay, then).
-ctypedef struct Entry:
-    HeapNode node           # deferred: due time in the channel's heap; in flight: due = deadline
+# A message of one channel that is for later. An entry in every other state begins alike, so that
+# where its record lies can be read and changed without a look at which of them it is.
+ctypedef struct Deferred:
+    HeapNode node           # in the channel's timers; tag: the size of the body, see size_tag
     uint64_t seq
     uint64_t id             # 0: not known, its record has not been read since the start
-    Block *block
+    Block *block            # NULL: this one is free
     uint32_t offset
     uint16_t attempts
     uint8_t state           # EntryState
-    uint8_t flags
+    uint8_t round           # of the journal: the latest that has it, or need not
+
+
+# One handed-out message of one channel that is not finished; or a record of a topic's backlog that
+# has a delay.
+ctypedef struct Entry:
+    HeapNode node           # in flight: tag: when it was delivered; of a backlog: as above
+    uint64_t seq
+    uint64_t id
+    Block *block
+    uint32_t offset
+    uint16_t attempts
+    uint8_t state
+    uint8_t round
+    int64_t due             # in flight: the deadline; of a backlog: the delay
     Entry *prev             # in flight: neighbours in deadline order
     Entry *next             # queued: the one behind
     void *holding           # in flight: struct Holding of the consumer; queued: the gate position
     int64_t timestamp       # in flight: of its record, which need not be in memory any more
+
+
+cdef inline uint32_t size_tag(uint64_t body_length) noexcept:
+    """A body's size beside the lowest bit, which is a timer's kind; 0: too large to tell."""
+    return <uint32_t>body_length << 1 if body_length < 0x80000000 else 0
 
 
 cdef enum EntryState:
@@ -154,7 +175,7 @@ cdef enum EntryState:
     IN_FLIGHT = 2           # with a consumer
 
 
-# The entries of SLAB_SIZE bytes, and at the start of these what is free among them.
+# Cells of one size in SLAB_SIZE bytes, and at the start of these what is free among them.
 ctypedef struct Slab:
     void *free
     Slab *prev
@@ -163,13 +184,41 @@ ctypedef struct Slab:
     uint32_t listed
 
 
+# The slabs with cells of one size.
+ctypedef struct Slabs:
+    uint32_t cell
+    uint32_t first          # where in a slab the first cell lies
+    uint32_t spare_count
+    Slab *listed            # with a free cell
+    Slab *spare             # without any cell in use, put aside
+
+
+# The deferred messages of PAGE_SIZE bytes, and at the start of these what is free among them.
+ctypedef struct Page:
+    Deferred *free          # of the first `made`; the others never were in use
+    Page *prev              # in the order in which they were made
+    Page *next
+    Page *prev_with_room
+    Page *next_with_room
+    uint64_t least_id       # its messages have had ids from this ...
+    uint64_t most_id        # ... to this
+    uint32_t used
+    uint32_t made
+
+
+# The deferred messages of one channel: they stay where they are until they are freed.
+ctypedef struct Pages:
+    Page *first             # the latest
+    Page *with_room
+    Page *walked            # of a walk: the next one; pages that are made meanwhile are before it
+
+
 @cython.final
 cdef class Store:
     """The memory of one worker: arenas, blocks and entries, and how much of it is in use."""
     cdef Arena *partial[BLOCK_CLASSES]      # arenas with a free block, by class
-    cdef Slab *slabs                        # slabs with a free entry
-    cdef Slab *spare                        # slabs without any entry, put aside
-    cdef uint32_t spare_count
+    cdef Slabs entry_slabs
+    cdef Slabs page_slabs
     cdef Block *newest                      # droppable blocks, in order of last use
     cdef Block *oldest
     cdef public uint64_t resident_bytes     # bytes behind the data of all blocks
@@ -177,6 +226,7 @@ cdef class Store:
     cdef public uint64_t arenas
     cdef public uint64_t blocks             # live Block structs
     cdef public uint64_t entries            # live Entry structs
+    cdef public uint64_t deferred           # live Deferred structs
     cdef int64_t now
 
     cdef Block *new_block(self, uint32_t capacity) except NULL
@@ -186,28 +236,39 @@ cdef class Store:
     cdef void droppable(self, Block *block) noexcept
     cdef void not_droppable(self, Block *block) noexcept
 
-    cdef inline Entry *new_entry(self) except NULL:
-        cdef Slab *slab = self.slabs
-        cdef Entry *entry
+    cdef inline void *new_cell(self, Slabs *slabs) except NULL:
+        cdef Slab *slab = slabs.listed
+        cdef void *cell
         if slab == NULL:
-            slab = self.new_slab()
-        entry = <Entry *>slab.free
-        slab.free = (<void **>entry)[0]
+            slab = self.new_slab(slabs)
+        cell = slab.free
+        slab.free = (<void **>cell)[0]
         slab.used += 1
         if slab.free == NULL:
-            self.unlist_slab(slab)
+            self.unlist_slab(slabs, slab)
+        return cell
+
+    cdef inline void free_cell(self, Slabs *slabs, void *cell) noexcept:
+        cdef Slab *slab = <Slab *>(<size_t>cell & ~<size_t>(SLAB_SIZE - 1))
+        (<void **>cell)[0] = slab.free
+        slab.free = cell
+        slab.used -= 1
+        if slab.used == 0 or not slab.listed:
+            self.relist_slab(slabs, slab)
+
+    cdef inline Entry *new_entry(self) except NULL:
+        cdef Entry *entry = <Entry *>self.new_cell(&self.entry_slabs)
         self.entries += 1
         return entry
 
     cdef inline void free_entry(self, Entry *entry) noexcept:
-        cdef Slab *slab = <Slab *>(<size_t>entry & ~<size_t>(SLAB_SIZE - 1))
-        (<void **>entry)[0] = slab.free
-        slab.free = entry
-        slab.used -= 1
+        self.free_cell(&self.entry_slabs, entry)
         self.entries -= 1
-        if slab.used == 0 or not slab.listed:
-            self.relist_slab(slab)
 
+    cdef Deferred *new_deferred(self, Pages *pages, uint64_t id) except NULL
+    cdef void free_deferred(self, Pages *pages, Deferred *deferred) noexcept
+    cdef Page *new_page(self, Pages *pages) except NULL
+    cdef void free_page(self, Pages *pages, Page *page) noexcept
     cdef void trim(self, int64_t now) noexcept
     cdef Arena *new_arena(self, int kind) except NULL
     cdef void thin_arena(self, Arena *arena) noexcept
@@ -215,12 +276,21 @@ cdef class Store:
     cdef void unlist_arena(self, Arena *arena) noexcept
     cdef void keep_longer(self, Block *block) noexcept
     cdef void keep_budget(self) noexcept
-    cdef Slab *new_slab(self) except NULL
-    cdef void relist_slab(self, Slab *slab) noexcept
-    cdef void put_aside(self, Slab *slab) noexcept
-    cdef void unmap_spare(self) noexcept
-    cdef void list_slab(self, Slab *slab) noexcept
-    cdef void unlist_slab(self, Slab *slab) noexcept
+    cdef Slab *new_slab(self, Slabs *slabs) except NULL
+    cdef void relist_slab(self, Slabs *slabs, Slab *slab) noexcept
+    cdef void put_aside(self, Slabs *slabs, Slab *slab) noexcept
+    cdef void unmap_spare(self, Slabs *slabs) noexcept
+    cdef void list_slab(self, Slabs *slabs, Slab *slab) noexcept
+    cdef void unlist_slab(self, Slabs *slabs, Slab *slab) noexcept
+
+
+cdef inline Page *page_of(const Deferred *deferred) noexcept:
+    return <Page *>(<size_t>deferred & ~<size_t>(PAGE_SIZE - 1))
+
+
+cdef inline Deferred *deferred_of(Page *page) noexcept:
+    """Its `made` deferred messages, in use or free."""
+    return <Deferred *>(page + 1)
 
 
 cdef class Window:

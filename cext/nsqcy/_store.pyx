@@ -61,23 +61,21 @@ cdef uint8_t *map_aligned(size_t size) noexcept nogil:
 cdef class Store:
     def __init__(self, budget):
         self.budget = budget
+        self.entry_slabs.cell = sizeof(Entry)
+        self.entry_slabs.first = sizeof(Slab)
+        self.page_slabs.cell = self.page_slabs.first = PAGE_SIZE
 
     def __dealloc__(self):
         cdef int kind
         cdef Arena *arena
-        cdef Slab *slab
         for kind in range(BLOCK_CLASSES):
             while self.partial[kind] != NULL:
                 arena = self.partial[kind]
                 self.partial[kind] = arena.next
                 munmap(arena.base, ARENA_SIZE)
                 free(arena)
-        while self.slabs != NULL:
-            slab = self.slabs
-            self.slabs = slab.next
-            munmap(slab, SLAB_SIZE)
-        while self.spare != NULL:
-            self.unmap_spare()
+        free_slabs(&self.entry_slabs)
+        free_slabs(&self.page_slabs)
 
     # -- blocks --
 
@@ -199,14 +197,14 @@ cdef class Store:
 
     cdef void trim(self, int64_t now) noexcept:
         """Once a second: give arenas back that have been empty for a while, so many of them, and
-        one empty slab, and drop blocks above the budget."""
+        an empty slab of each kind, and drop blocks above the budget."""
         cdef int kind
         cdef int left = TRIM_ARENAS
         cdef Arena *arena
         cdef Arena *following
         self.now = now
-        if self.spare != NULL:
-            self.unmap_spare()
+        self.unmap_spare(&self.entry_slabs)
+        self.unmap_spare(&self.page_slabs)
         for kind in range(BLOCK_CLASSES):
             arena = self.partial[kind]
             while arena != NULL and left:
@@ -273,69 +271,161 @@ cdef class Store:
                 self.take_memory(block)
             block = following
 
-    # -- entries --
+    # -- entries and pages of deferred messages --
 
-    cdef void relist_slab(self, Slab *slab) noexcept:
-        """An entry was given back to a slab that had none free, or it was the last one in use."""
+    cdef void relist_slab(self, Slabs *slabs, Slab *slab) noexcept:
+        """A cell was given back to a slab that had none free, or it was the last one in use."""
         if not slab.listed:
-            self.list_slab(slab)
+            self.list_slab(slabs, slab)
         elif slab.prev != NULL or slab.next != NULL:
-            # One empty slab stays for the next entry.
-            self.unlist_slab(slab)
-            self.put_aside(slab)
+            # One empty slab stays for the next cell.
+            self.unlist_slab(slabs, slab)
+            self.put_aside(slabs, slab)
 
-    cdef void put_aside(self, Slab *slab) noexcept:
+    cdef void put_aside(self, Slabs *slabs, Slab *slab) noexcept:
         """Keep a few empty slabs: to map one and to touch it costs as much as what it is for."""
-        slab.next = self.spare
-        self.spare = slab
-        self.spare_count += 1
-        if self.spare_count > SPARE_SLABS:
-            self.unmap_spare()
+        slab.next = slabs.spare
+        slabs.spare = slab
+        slabs.spare_count += 1
+        if slabs.spare_count > SPARE_SLABS:
+            self.unmap_spare(slabs)
 
-    cdef void unmap_spare(self) noexcept:
-        cdef Slab *slab = self.spare
-        self.spare = slab.next
-        self.spare_count -= 1
-        munmap(slab, SLAB_SIZE)
+    cdef void unmap_spare(self, Slabs *slabs) noexcept:
+        """Give back one that was put aside, if there is one."""
+        cdef Slab *slab = slabs.spare
+        if slab != NULL:
+            slabs.spare = slab.next
+            slabs.spare_count -= 1
+            munmap(slab, SLAB_SIZE)
 
-    cdef Slab *new_slab(self) except NULL:
+    cdef Slab *new_slab(self, Slabs *slabs) except NULL:
         cdef uint8_t *base
-        cdef Slab *slab = self.spare
+        cdef Slab *slab = slabs.spare
         cdef size_t at
         if slab != NULL:
-            self.spare = slab.next
-            self.spare_count -= 1
-            self.list_slab(slab)
+            slabs.spare = slab.next
+            slabs.spare_count -= 1
+            self.list_slab(slabs, slab)
             return slab
         base = map_aligned(SLAB_SIZE)
         slab = <Slab *>base
         if base == NULL:
             raise MemoryError()
         at = SLAB_SIZE
-        while at >= sizeof(Slab) + sizeof(Entry):
-            at -= sizeof(Entry)
+        while at >= slabs.first + slabs.cell:
+            at -= slabs.cell
             (<void **>(base + at))[0] = slab.free
             slab.free = base + at
-        self.list_slab(slab)
+        self.list_slab(slabs, slab)
         return slab
 
-    cdef void list_slab(self, Slab *slab) noexcept:
+    cdef void list_slab(self, Slabs *slabs, Slab *slab) noexcept:
         slab.prev = NULL
-        slab.next = self.slabs
+        slab.next = slabs.listed
         if slab.next != NULL:
             slab.next.prev = slab
-        self.slabs = slab
+        slabs.listed = slab
         slab.listed = 1
 
-    cdef void unlist_slab(self, Slab *slab) noexcept:
+    cdef void unlist_slab(self, Slabs *slabs, Slab *slab) noexcept:
         if slab.prev != NULL:
             slab.prev.next = slab.next
         else:
-            self.slabs = slab.next
+            slabs.listed = slab.next
         if slab.next != NULL:
             slab.next.prev = slab.prev
         slab.prev = slab.next = NULL
         slab.listed = 0
+
+    cdef Deferred *new_deferred(self, Pages *pages, uint64_t id) except NULL:
+        """One in the pages of a channel; it has its id and nothing else yet."""
+        cdef Page *page = pages.with_room
+        cdef Deferred *deferred
+        if page == NULL:
+            page = self.new_page(pages)
+        deferred = page.free
+        if deferred != NULL:
+            page.free = (<Deferred **>deferred)[0]
+        else:
+            deferred = deferred_of(page) + page.made
+            page.made += 1
+        page.used += 1
+        if page.used == PAGE_ROOM:
+            leave_room(pages, page)
+        deferred.id = id
+        page.least_id = min(page.least_id, id)
+        page.most_id = max(page.most_id, id)
+        self.deferred += 1
+        return deferred
+
+    cdef void free_deferred(self, Pages *pages, Deferred *deferred) noexcept:
+        cdef Page *page = page_of(deferred)
+        if page.used == PAGE_ROOM:
+            enter_room(pages, page)
+        (<Deferred **>deferred)[0] = page.free
+        deferred.block = NULL
+        page.free = deferred
+        page.used -= 1
+        self.deferred -= 1
+        if page.used == 0:
+            self.free_page(pages, page)
+
+    cdef Page *new_page(self, Pages *pages) except NULL:
+        cdef Page *page = <Page *>self.new_cell(&self.page_slabs)
+        page.free = NULL
+        page.used = page.made = 0
+        page.least_id = <uint64_t>-1
+        page.most_id = 0
+        page.prev = NULL
+        page.next = pages.first
+        if page.next != NULL:
+            page.next.prev = page
+        pages.first = page
+        enter_room(pages, page)
+        return page
+
+    cdef void free_page(self, Pages *pages, Page *page) noexcept:
+        if pages.walked == page:
+            pages.walked = page.next
+        if page.prev != NULL:
+            page.prev.next = page.next
+        else:
+            pages.first = page.next
+        if page.next != NULL:
+            page.next.prev = page.prev
+        leave_room(pages, page)
+        self.free_cell(&self.page_slabs, page)
+
+
+cdef void enter_room(Pages *pages, Page *page) noexcept:
+    """Something in the page is free."""
+    page.prev_with_room = NULL
+    page.next_with_room = pages.with_room
+    if page.next_with_room != NULL:
+        page.next_with_room.prev_with_room = page
+    pages.with_room = page
+
+
+cdef void leave_room(Pages *pages, Page *page) noexcept:
+    """Nothing in it is, or it goes."""
+    if page.prev_with_room != NULL:
+        page.prev_with_room.next_with_room = page.next_with_room
+    else:
+        pages.with_room = page.next_with_room
+    if page.next_with_room != NULL:
+        page.next_with_room.prev_with_room = page.prev_with_room
+
+
+cdef void free_slabs(Slabs *slabs) noexcept:
+    cdef Slab *slab
+    while slabs.listed != NULL:
+        slab = slabs.listed
+        slabs.listed = slab.next
+        munmap(slab, SLAB_SIZE)
+    while slabs.spare != NULL:
+        slab = slabs.spare
+        slabs.spare = slab.next
+        munmap(slab, SLAB_SIZE)
 
 
 cdef struct Read:

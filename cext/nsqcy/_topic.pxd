@@ -6,8 +6,10 @@ from nsqcy._channel cimport Agenda, Channel, OnFull, Waiter
 from nsqcy._compaction cimport Compaction
 from nsqcy._ids cimport IdSource
 from nsqcy._io cimport IoThread
-from nsqcy._log cimport Extent, Log, Recovered
+from nsqcy._log cimport Log, Recovered
+from nsqcy._packing cimport PackedEntry
 from nsqcy._reads cimport LogRead
+from nsqcy._snapshot cimport Snapshot
 from nsqcy._store cimport Block, Cursor, Entry, Produced, Record, Store, Window
 
 
@@ -38,17 +40,6 @@ cdef struct Write:
     bint gated                  # the records become visible when it is done
 
 
-# As a journal has it; see docs/DISKFORMAT.md.
-cdef packed struct PackedEntry:
-    uint64_t seq
-    uint64_t segment
-    uint64_t offset
-    int64_t due                 # wall clock, ns; for a record not fanned out yet: the delay
-    uint16_t attempts
-    uint8_t state
-    uint8_t padding[5]
-
-
 # Where a recovered block lies.
 ctypedef struct Place:
     uint64_t segment
@@ -72,6 +63,9 @@ cdef class Topic(Window):
     cdef bint failing                   # a write failed; what waits for the log is being undone
     cdef bint journal_stale             # what the journal says is no longer so
     cdef bint journal_due               # and it must say so before it is followed by records
+    cdef Snapshot snapshot              # of the journal, under way; None: there is none
+    cdef bint snapshot_due              # another one has to follow that
+    cdef list journal_waiters           # who is called when the next one is written
     cdef int64_t retention_time         # ns; 0: no limit of time
     cdef uint64_t retention_bytes       # 0: no limit of size
     cdef uint64_t mem_queue_size        # messages
@@ -214,7 +208,6 @@ cdef class Topic(Window):
     cdef void move_past(self, Cursor *keeper, Block *block) noexcept
     cdef int expire_cursors(self) except -1
     cdef int journal_cursor(self, cursor, bint deleted, done) except -1
-    cdef int write_snapshot(self, done) except -1
     cdef void date_blocks(self) noexcept
     cdef int write_down(self) except -1
     cdef uint64_t first_kept(self) noexcept
@@ -236,19 +229,28 @@ cdef class Topic(Window):
     cdef bint is_outdated(self, Block *block, uint64_t held) noexcept
     cdef void cool(self) noexcept
     cdef uint64_t activity(self) noexcept
-    cdef int write_journal(self) except -1
+    cdef int write_journal(self, bint records_wait, done=*) except -1
+    cdef int forget_snapshot(self, Snapshot snapshot, str reason) except -1
+    cdef int go_on_with_journal(self, int budget) except -1
+    cdef int finish_journal(self) except -1
+    cdef int begin_journal(self, bint records_wait) except -1
+    cdef int end_snapshot(self, Snapshot snapshot) except -1
+    cdef int give_up_journal(self) except -1
+    cdef bint waits_for_journal(self) noexcept
     cdef object state(self)
     cdef object channel_state(self, Channel channel)
     cdef bytes pack_delayed(self)
-    cdef PackedEntry *pack(self, PackedEntry *into, Entry *entry, int64_t due) noexcept
+    cdef bint append_delta(self, delta, done=*) except -1
     cdef void settle_all(self) noexcept
     cdef bint needs_nothing(self) noexcept
     cdef int restore_blocks(self, Recovered found, uint64_t least) except -1
     cdef int report_gaps(self, uint64_t seq) except -1
     cdef Block *block_at(self, uint64_t segment, uint64_t offset, uint32_t *within) noexcept
     cdef void place_cursor(self, Cursor *cursor, uint64_t seq) noexcept
-    cdef Entry *restored_entry(self, const PackedEntry *packed) except? NULL
-    cdef int restore_entries(self, Channel channel, bytes entries) except -1
+    cdef Block *restored_block(self, const PackedEntry *packed, uint32_t *within) noexcept
+    cdef int restore_entries(self, Channel channel, saved) except -1
+    cdef int restore_entry(self, Channel channel, const PackedEntry *packed, uint64_t id,
+                           Block *block, uint32_t within) except -1
     cdef bint is_whole(self, found, state) except -1
     cdef int restore_delayed(self, bytes entries) except -1
     cdef bint load_now(self, Block *block) except -1
@@ -281,6 +283,8 @@ cdef class Shard:
     cdef list dirty_topics
     cdef list ticking                       # topics that are still to be told of the second
     cdef list compacting                    # topics whose compaction can go on
+    cdef list journalling                   # topics with a snapshot of their journal under way
+    cdef public int snapshot_budget         # entries a turn packs for these
     cdef list reads                         # reads of logs that can go on
     cdef list hurried                       # topics whose readers wait for what is in memory only
     cdef int64_t next_hurry                 # not before this
@@ -306,6 +310,8 @@ cdef class Shard:
     cdef int expire(self) except -1
     cdef bint dispatch(self) except -1
     cdef int compact(self) except -1
+    cdef int go_on_with_journals(self) except -1
+    cdef int free_discarded(self) except -1
     cdef int read_on(self) except -1
     cdef int write_hurried(self) except -1
     cdef uint64_t answer_room(self, uint64_t wanted) noexcept

@@ -12,17 +12,18 @@ nor clocks nor the event loop. The life of a record:
 
 import json
 import os
+from dataclasses import replace
 
 cimport cython
+from libc.limits cimport INT_MAX
 from libc.stdlib cimport free, malloc, qsort
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy
 
 from nsqcy._bytes cimport load_be16, load_be32
 from nsqcy._channel cimport (
     DROP_NEWEST,
     DROP_OLDEST,
-    HOLDING_TIMER,
-    Holding,
+    Discarded,
     REJECT,
     Timer,
     Waiter,
@@ -30,7 +31,7 @@ from nsqcy._channel cimport (
 )
 from nsqcy._compaction cimport IDLE, Compaction, is_worthwhile
 from nsqcy._headers cimport HEADERS_SIZE, headers_ttl
-from nsqcy._heap cimport HeapNode, heap_peek
+from nsqcy._heap cimport HeapNode, heap_first_due, heap_peek
 from nsqcy._log cimport (
     RUN_HAS_DELAYED,
     RUN_HAS_PRODUCED,
@@ -40,12 +41,13 @@ from nsqcy._log cimport (
     RecoveredRun,
     Segment,
 )
+from nsqcy._packing cimport PackedEntry, Packing
 from nsqcy._reads cimport ENDED, Fetch, LogRead, Poll, Seek, WAITING
+from nsqcy._snapshot cimport Snapshot
 from nsqcy._store cimport (
     DEFERRED,
     IN_WINDOW,
     LOADING,
-    QUEUED,
     RECORD_DAMAGED,
     RECORD_DELAYED,
     RECORD_EXT_DELAY,
@@ -61,6 +63,7 @@ from nsqcy._store cimport (
     SEALED,
     SURVIVORS,
     UNREADABLE,
+    Deferred,
     Produced,
     append_record,
     record_body,
@@ -68,6 +71,7 @@ from nsqcy._store cimport (
     record_extend,
     record_extension_size,
     record_produced,
+    size_tag,
 )
 
 from nsqcy import _events, journal
@@ -79,8 +83,6 @@ from nsqcy.producers import ChunkError, ChunkName, Producers, messages_in
 
 
 cdef extern from "Python.h":
-    bytes PyBytes_FromStringAndSize(const char *bytes, Py_ssize_t n)
-    char *PyBytes_AS_STRING(object bytes)
     void Py_INCREF(object)
     void Py_DECREF(object)
 
@@ -93,6 +95,9 @@ cdef enum:
     TICK_BUDGET = 256               # topics of whom the second is over
     JOURNAL_TICKS = 16              # a journal that is due costs as much as so many of them
     FAN_OUT_BUDGET = 4096           # delayed records fanned out in one step
+    SNAPSHOT_BUDGET = 4096          # entries packed for snapshots of journals
+    DISCARD_BUDGET = 4096           # messages freed that were dropped
+    DELAYED_PACKED = 16384          # records of a backlog; a start finds the rest by itself
     TICK_EXPIRES = 4096             # records of a topic's own that a tick finds too old
     KEPT = 128                      # block flag: survivors that nobody is known to need, or not to
     SEGMENT_ROOM = 64               # bytes of a segment that are not records
@@ -125,16 +130,6 @@ cdef Block *block_behind(const Cursor *keeper) noexcept:
     or at the end of the last one."""
     cdef Block *block = keeper.block
     return block if block == NULL or keeper.offset == 0 else block.next
-
-
-cdef bytes room_for_packed(uint64_t entries):
-    """Bytes that so many entries of a journal are packed into."""
-    return PyBytes_FromStringAndSize(NULL, entries * sizeof(PackedEntry))
-
-
-cdef bytes packed_so_far(bytes room, PackedEntry *end):
-    """What of it has been filled."""
-    return room[:<char *>end - PyBytes_AS_STRING(room)]
 
 
 EXITING = "exiting"
@@ -179,13 +174,13 @@ cdef int note_error(void *arg, int error) except -1:
 
 cdef int journal_done(void *arg, int error) except -1:
     """The journal was written, or not. arg: an owned pair, a topic whose class it says, or None,
-    and who waits for it, or None."""
+    and those who wait for it."""
     waiting = <object>arg
     Py_DECREF(waiting)
-    topic, done = waiting
+    topic, waiters = waiting
     if topic is not None:
         (<Topic>topic).class_journalled(error)
-    if done is not None:
+    for done in waiters:
         done(os.strerror(error).lower() if error else None)
     return 0
 
@@ -211,6 +206,7 @@ cdef class Topic(Window):
         self.name = key.decode()
         self.ephemeral = is_ephemeral(self.name)
         self.channels = {}
+        self.journal_waiters = []
         self.named = NamedCursors()
         self.durability = "memory"
         self.started = True
@@ -498,13 +494,15 @@ cdef class Topic(Window):
         entry.id = record.id
         entry.block = self.newest
         entry.offset = <uint32_t>(<uint8_t *>record - self.newest.data)
-        entry.node.due = delay
+        entry.node.tag = size_tag(record.body_length)
+        entry.due = delay
         self.add_delayed(entry)
         return 0
 
     cdef void add_delayed(self, Entry *entry) noexcept:
-        """Remember a record with a delay (`node.due`) until it is fanned out."""
+        """Remember a record with a delay (`due`) until it is fanned out."""
         entry.state = DEFERRED
+        entry.attempts = 0
         entry.next = NULL
         self.ref(entry.block)
         if self.delayed_last == NULL:
@@ -540,7 +538,7 @@ cdef class Topic(Window):
         self.message_bytes += body_bytes
         self.last_publish = self.agenda.now
         self.touch_dirty()
-        if self.overflowing and self.next_seq > self.visible.seq:
+        if self.overflowing and self.visible.seq != self.next_seq:     # not all were dropped
             self.pending_messages += count
             return 1
         self.cursor_to_end(&self.visible)
@@ -812,7 +810,7 @@ cdef class Topic(Window):
                 self.touch_dirty()
                 return 1
             budget -= 1
-            due = self.agenda.now + entry.node.due
+            due = self.agenda.now + entry.due
             for channel in self.channels.values():
                 # One that is restored may be younger than the record.
                 if channel.cursor.seq <= entry.seq:
@@ -852,8 +850,9 @@ cdef class Topic(Window):
         self.journal_stale = True
         if self.log is not None:
             if self.journal_due and self.is_kept():
-                self.write_journal()
-            self.write_overflow()
+                self.write_journal(True)
+            if not self.waits_for_journal():
+                self.write_overflow()
         self.settle(&self.visible)
         self.settle(&self.fanout)
         self.least = self.least_seq()
@@ -961,9 +960,11 @@ cdef class Topic(Window):
             self.pending_writes += 1
         if block.flags & SURVIVORS:
             flags |= RUN_SURVIVORS
-        if self.journal_due and self.was_restored:
+        if self.was_restored and (self.journal_due or self.waits_for_journal()):
             # The journal of an earlier process must not speak of these records.
-            self.write_journal()
+            if self.journal_due:
+                self.write_journal(True)
+            self.finish_journal()
         self.log.append(block.data + start, end - start, first_seq, last_seq, count, flags,
                         self.gate == FSYNC, &block.extent, write_done, write)
         return 0
@@ -1121,7 +1122,7 @@ cdef class Topic(Window):
         return 0
 
     cdef int copies_written(self) except -1:
-        return self.write_journal()
+        return self.write_journal(False)
 
     cdef void end_compaction(self) noexcept:
         if self.compaction is not None:
@@ -1280,6 +1281,20 @@ cdef class Topic(Window):
         (<Channel>self.channels[name]).empty()
         self.journal_due = True
         self.touch_dirty()
+
+    def cancel(self, str name, uint64_t id, done):
+        """Drop a deferred message of a channel, and call done(None) when that is written down, or
+        done(reason) when it cannot be. False: there is none of this id."""
+        cdef Channel channel = self.channels[name]
+        cdef uint64_t seq = channel.cancel(id)
+        if seq == 0:
+            return False
+        if self.log is None or channel.ephemeral or not self.is_kept():
+            done(None)
+        elif not self.append_delta(
+                journal.Delta(journal.Kind.ENTRY_FINISHED, name, seq), done):
+            self.write_journal(False, done)
+        return True
 
     def empty(self):
         """Drop what the topic itself holds; channels keep theirs."""
@@ -1488,6 +1503,7 @@ cdef class Topic(Window):
             channel.close()
         self.channels.clear()
         self.gone = True
+        self.give_up_journal()
         self.drop_delayed(<uint64_t>-1)
         self.end_compaction()
         self.let_go_of_kept()
@@ -1528,10 +1544,10 @@ cdef class Topic(Window):
             self.retain()
         if self.log is not None:
             self.log.tick(self.agenda.now)
-            if self.is_kept() and self.agenda.now >= self.next_journal \
+            if self.is_kept() and self.agenda.now >= self.next_journal and self.snapshot is None \
                     and not self.log.is_telling() \
                     and (self.journal_stale or self.activity() != self.journalled):
-                self.write_journal()
+                self.write_journal(False)
                 return JOURNAL_TICKS
         return 1
 
@@ -1775,18 +1791,13 @@ cdef class Topic(Window):
         return NOTHING_HELD if seq is None else seq
 
     cdef int journal_cursor(self, cursor, bint deleted, done) except -1:
-        cdef bytes delta
         self.journal_stale = True
         if self.log is None:
             done(None)
             return 0
-        delta = journal.encode_delta(journal.Delta(
-            journal.Kind.CURSOR_NAMED, "", cursor=cursor, deleted=deleted))
-        waiting = (None, done)
-        Py_INCREF(waiting)
-        if not self.log.append_delta(delta, journal_done, <void *>waiting):
-            Py_DECREF(waiting)
-            self.write_snapshot(done)
+        delta = journal.Delta(journal.Kind.CURSOR_NAMED, "", cursor=cursor, deleted=deleted)
+        if not self.append_delta(delta, done):
+            self.write_journal(False, done)
         return 0
 
     # -- to disk and back --
@@ -1798,14 +1809,26 @@ cdef class Topic(Window):
 
     cdef int journal_channel(self, kind, Channel channel) except -1:
         """A channel came or goes: write it down before any record that is fanned out after that."""
-        cdef bytes delta
         if self.log is None or channel.ephemeral or not self.started or not self.is_kept():
             return 0
-        delta = journal.encode_delta(
-            journal.Delta(kind, channel.name, channel.cursor.seq))
-        if not self.log.append_delta(delta, NULL, NULL):
+        if not self.append_delta(journal.Delta(kind, channel.name, channel.cursor.seq)):
             self.journal_due = True
         return 0
+
+    cdef bint append_delta(self, delta, done=None) except -1:
+        """Write down what has happened, in the journal there is and in one that is under way;
+        False if there is none. `done`: as of write_journal()."""
+        encoded = journal.encode_delta(delta)
+        if self.snapshot is not None:
+            self.snapshot.deltas.append(encoded)
+        if done is None:
+            return self.log.append_delta(encoded, NULL, NULL)
+        waiting = (None, (done,))
+        Py_INCREF(waiting)
+        if self.log.append_delta(encoded, journal_done, <void *>waiting):
+            return True
+        Py_DECREF(waiting)
+        return False
 
     cdef uint64_t activity(self) noexcept:
         """What it was when the journal was written, if nothing has happened in the channels since
@@ -1816,31 +1839,96 @@ cdef class Topic(Window):
             total += channel.activity()
         return total
 
-    cdef int write_journal(self) except -1:
-        return self.write_snapshot(None)
+    cdef int write_journal(self, bint records_wait, done=None) except -1:
+        """Write down who is where, as far as records on disk are concerned; `records_wait`: before
+        any that follow. Done at once, unless there is much of it; then `done`, unless it is None,
+        is called with None or what went wrong."""
+        if done is not None:
+            self.journal_waiters.append(done)
+        if self.snapshot is not None:
+            # What it says may be from before.
+            self.snapshot_due = True
+            self.journal_due = self.journal_due or records_wait
+            return 0
+        self.begin_journal(records_wait)
+        self.go_on_with_journal(self.shard.snapshot_budget)
+        if self.snapshot is not None:
+            self.shard.journalling.append(self)
+        return 0
 
-    cdef int write_snapshot(self, done) except -1:
-        """Write down who is where, as far as records on disk are concerned; then `done`, unless it
-        is None, is called with None or what went wrong."""
+    cdef int begin_journal(self, bint records_wait) except -1:
         cdef Channel channel
         cdef uint64_t entries = self.delayed_count
-        cdef bint leads = self.journal_due    # it tells of what this turn has done to channels
+        cdef list channels = []
         for channel in self.channels.values():
             entries += channel.deferred_count + channel.in_flight_count + channel.queued
-        self.journal_stale = self.journal_due = False
+            if not channel.ephemeral:
+                channels.append(channel)
+        self.journal_stale = self.journal_due = self.snapshot_due = False
         self.journalled = self.activity()
         # A big one is written less often.
         self.next_journal = self.agenda.now + self.log.sync_timeout * <int64_t>(
             1 + entries // 100000)
-        snapshot = journal.encode_snapshot(self.state())
-        if self.floor == MEMORY and done is None:
-            self.log.write_snapshot(snapshot, leads, NULL, NULL)
-        else:
-            self.class_writes += self.floor != MEMORY
-            waiting = (self if self.floor != MEMORY else None, done)
-            Py_INCREF(waiting)
-            self.log.write_snapshot(snapshot, leads, journal_done, <void *>waiting)
+        self.snapshot = Snapshot(
+            self.log, journal.encode_snapshot(self.state()), channels, records_wait)
+        # Until that is said, and on disk, the class is the stronger one.
+        self.snapshot.tells_class = self.floor != MEMORY
+        self.class_writes += self.snapshot.tells_class
+        self.snapshot.waiters = self.journal_waiters
+        self.journal_waiters = []
+        for channel in channels:
+            for seq in channel.cancelled or ():
+                self.snapshot.deltas.append(journal.encode_delta(
+                    journal.Delta(journal.Kind.ENTRY_FINISHED, channel.name, seq)))
         return self.journal_told()
+
+    cdef int go_on_with_journal(self, int budget) except -1:
+        """Pack so many entries for the snapshot that is under way; returns what is left of the
+        budget."""
+        cdef Snapshot snapshot = self.snapshot
+        budget = snapshot.step(budget)
+        if not snapshot.is_complete():
+            return 0
+        self.snapshot = None
+        self.end_snapshot(snapshot)
+        if self.snapshot_due:
+            # At once: as long as one is under way, files that the journal names stay.
+            self.begin_journal(self.journal_due)
+        elif snapshot.records_wait:
+            self.touch_dirty()
+        return budget
+
+    cdef int end_snapshot(self, Snapshot snapshot) except -1:
+        waiting = (self if snapshot.tells_class else None, snapshot.waiters)
+        Py_INCREF(waiting)
+        try:
+            return snapshot.end(journal_done, <void *>waiting)
+        except MemoryError:
+            Py_DECREF(waiting)
+            self.forget_snapshot(snapshot, "no memory")
+            raise
+
+    cdef int forget_snapshot(self, Snapshot snapshot, str reason) except -1:
+        """What a snapshot would have said nobody will read."""
+        self.class_writes -= snapshot.tells_class
+        self.journal_stale = True
+        for done in snapshot.waiters:
+            done(reason)
+        return 0
+
+    cdef int finish_journal(self) except -1:
+        """Have what is under way written."""
+        while self.snapshot is not None:
+            self.go_on_with_journal(INT_MAX)
+        return 0
+
+    cdef int give_up_journal(self) except -1:
+        cdef Snapshot snapshot = self.snapshot
+        if snapshot is not None:
+            self.snapshot = None
+            snapshot.give_up()
+            self.forget_snapshot(snapshot, EXITING)
+        return 0
 
     cdef int journal_told(self) except -1:
         """The journal that is being written knows of all chunks that are visible."""
@@ -1859,9 +1947,24 @@ cdef class Topic(Window):
             self.unwatch(&self.untold)
         return 0
 
+    cdef bint waits_for_journal(self) noexcept:
+        """Whether no record may be written before a snapshot that is under way."""
+        return self.snapshot is not None and (self.snapshot.records_wait or self.journal_due)
+
     def saved_state(self):
         """What its next journal says, as a TopicState."""
-        return self.state()
+        cdef Channel channel
+        self.finish_journal()
+        state = self.state()
+        saved = []
+        for each in state.channels:
+            channel = self.channels[each.name]
+            channel.begin_packing(Packing())
+            channel.pack_more(INT_MAX)
+            entries, ids = channel.packing.take()
+            channel.packing = None
+            saved.append(replace(each, entries=entries, ids=ids))
+        return replace(state, channels=tuple(saved))
 
     cdef object state(self):
         cdef Channel channel
@@ -1885,63 +1988,23 @@ cdef class Topic(Window):
         )
 
     cdef object channel_state(self, Channel channel):
-        cdef bytes entries = room_for_packed(
-            channel.in_flight_count + channel.queued + channel.deferred_count)
-        cdef PackedEntry *into = <PackedEntry *>PyBytes_AS_STRING(entries)
-        cdef Entry *entry
-        cdef Holding *holding = channel.holdings
-        cdef HeapNode *node
         cdef uint32_t i
-        while holding != NULL:
-            entry = holding.first
-            while entry != NULL:
-                into = self.pack(into, entry, 0)
-                entry = entry.next
-            holding = holding.next
-        entry = channel.queue_first
-        while entry != NULL:
-            into = self.pack(into, entry, 0)
-            entry = entry.next
-        for i in range(channel.timers.size):
-            node = channel.timers.slots[i].node
-            if node.tag != HOLDING_TIMER:
-                entry = <Entry *>node
-                into = self.pack(into, entry, self.agenda.wall + node.due - self.agenda.now)
         return journal.ChannelState(
             name=channel.name, paused=bool(channel.paused), cursor=channel.cursor.seq,
             skipped=channel.skipped, replay_end=channel.replay_end,
-            entries=packed_so_far(entries, into),
             finished=tuple((channel.finished[i].start, channel.finished[i].end)
                            for i in range(channel.finished_count)))
 
     cdef bytes pack_delayed(self):
-        cdef bytes entries = room_for_packed(self.delayed_count)
-        cdef PackedEntry *into = <PackedEntry *>PyBytes_AS_STRING(entries)
+        cdef Packing packing = Packing()
         cdef Entry *entry = self.delayed_first
-        while entry != NULL and entry.seq < self.visible.seq:
-            into = self.pack(into, entry, entry.node.due)
+        while entry != NULL and entry.seq < self.visible.seq and (
+                self.is_last or packing.count < DELAYED_PACKED):
+            packing.add(<Deferred *>entry, entry.due)
             entry = entry.next
-        return packed_so_far(entries, into)
-
-    cdef PackedEntry *pack(self, PackedEntry *into, Entry *entry, int64_t due) noexcept:
-        """One entry of a journal: where its record lies on disk. One that is in memory only is left
-        out. Returns where the next one goes."""
-        cdef Block *block = entry.block
-        cdef Extent *extent = &block.extent
-        cdef uint32_t offset = entry.offset
-        if offset >= block.written or extent.bytes == 0:
-            return into
-        while offset >= extent.bytes:
-            offset -= extent.bytes
-            extent = extent.next
-        into.seq = entry.seq
-        into.segment = extent.segment.number
-        into.offset = extent.offset + offset
-        into.due = due
-        into.attempts = entry.attempts
-        into.state = DEFERRED if entry.state == DEFERRED else QUEUED
-        memset(into.padding, 0, sizeof(into.padding))
-        return into + 1
+        if packing.failed:
+            raise MemoryError()
+        return packing.take()[0]
 
     def save_records(self):
         """Give the log every record that somebody still needs and that is in memory only."""
@@ -1949,6 +2012,7 @@ cdef class Topic(Window):
         cdef Block *block
         if self.log is None or self.gone:
             return
+        self.finish_journal()
         for channel in list(self.channels.values()):
             if channel.ephemeral:
                 channel.close()
@@ -1998,8 +2062,10 @@ cdef class Topic(Window):
             if self.log._first != NULL or self.log.journal_bytes or self.was_restored:
                 self.close(True)
             return
+        self.finish_journal()
         self.is_last = True
-        self.write_journal()
+        self.write_journal(False)
+        self.finish_journal()
 
     cdef bint needs_nothing(self) noexcept:
         cdef Channel channel
@@ -2072,8 +2138,9 @@ cdef class Topic(Window):
                 channel.replay_end = saved.replay_end
                 for start, end in saved.finished:
                     channel.add_finished(start, end)
-                self.restore_entries(channel, saved.entries)
-        self.restore_new_delays(state.fanout_seq if state is not None else 1, bool(names))
+                self.restore_entries(channel, saved)
+        self.restore_new_delays(state.fanout_seq if state is not None else 1,
+                                bool(names) and not (state is not None and state.paused))
         self.restore_produced(state, untold)
         if state is None:
             self.restore_survivors()
@@ -2244,56 +2311,75 @@ cdef class Topic(Window):
             to.seq = to.block.first_seq
         self.move_cursor(cursor, &to)
 
-    cdef Entry *restored_entry(self, const PackedEntry *packed) except? NULL:
+    cdef Block *restored_block(self, const PackedEntry *packed, uint32_t *within) noexcept:
         """NULL: the record is not there any more."""
-        cdef uint32_t within = 0
-        cdef Block *block = self.block_at(packed.segment, packed.offset, &within)
-        cdef Entry *entry
         # That number must never stand for another file: a journal may be older than what it names.
         self.log.last_number = max(self.log.last_number, packed.segment)
-        if block == NULL:
-            return NULL
-        entry = self.store.new_entry()
-        entry.seq = packed.seq
-        entry.id = 0
-        entry.block = block
-        entry.offset = within
-        entry.attempts = packed.attempts
-        entry.flags = 0
-        self.ref(block)
-        return entry
+        return self.block_at(packed.segment, packed.offset, within)
 
-    cdef int restore_entries(self, Channel channel, bytes entries) except -1:
+    cdef int restore_entries(self, Channel channel, saved) except -1:
+        cdef bytes entries = saved.entries
+        cdef bytes ids = saved.ids
         cdef const PackedEntry *packed = <const PackedEntry *><const char *>entries
-        cdef Entry *entry
+        cdef const uint64_t *id = <const uint64_t *><const char *>ids
+        cdef size_t known = len(ids) // sizeof(uint64_t)
+        cdef Block *block
+        cdef uint32_t within = 0
         cdef size_t i
         cdef size_t missing = 0
         for i in range(len(entries) // sizeof(PackedEntry)):
-            entry = self.restored_entry(&packed[i])
-            if entry == NULL:
+            block = self.restored_block(&packed[i], &within)
+            if block == NULL:
                 missing += 1
-                continue
-            if packed[i].state == DEFERRED:
-                channel.defer_entry(entry, self.agenda.now + max(
-                    <int64_t>0, packed[i].due - self.agenda.wall))
             else:
-                channel.queue_entry(entry)
-                entry.holding = NULL
+                self.restore_entry(channel, &packed[i], id[i] if i < known else 0, block, within)
+        if saved.cancelled:
+            channel.cancelled = set(saved.cancelled)
         if missing:
             self.shard.report_missing(
                 self.name, f"{missing} messages that channel {channel.name} had handed out")
         return 0
 
+    cdef int restore_entry(self, Channel channel, const PackedEntry *packed, uint64_t id,
+                           Block *block, uint32_t within) except -1:
+        cdef Deferred *deferred
+        cdef Entry *entry = NULL
+        if packed.state == DEFERRED:
+            deferred = channel.defer(id, self.agenda.now + max(
+                <int64_t>0, packed.due - self.agenda.wall))
+            deferred.node.tag = size_tag(packed.size)
+        else:
+            entry = self.store.new_entry()
+            entry.id = id
+            deferred = <Deferred *>entry
+        deferred.seq = packed.seq
+        deferred.block = block
+        deferred.offset = within
+        deferred.attempts = packed.attempts
+        deferred.round = channel.round
+        self.ref(block)
+        if entry != NULL:
+            channel.queue_entry(entry)
+            entry.holding = NULL
+        return 0
+
     cdef int restore_delayed(self, bytes entries) except -1:
         cdef const PackedEntry *packed = <const PackedEntry *><const char *>entries
+        cdef Block *block
         cdef Entry *entry
+        cdef uint32_t within = 0
         cdef size_t i
         for i in range(len(entries) // sizeof(PackedEntry)):
-            entry = self.restored_entry(&packed[i])
-            if entry == NULL:
+            block = self.restored_block(&packed[i], &within)
+            if block == NULL:
                 continue
-            entry.node.due = packed[i].due
-            entry.block.refs -= 1
+            entry = self.store.new_entry()
+            entry.node.tag = size_tag(packed[i].size)
+            entry.seq = packed[i].seq
+            entry.id = 0
+            entry.block = block
+            entry.offset = within
+            entry.due = packed[i].due
             self.add_delayed(entry)
         return 0
 
@@ -2322,10 +2408,11 @@ cdef class Topic(Window):
                     entry.id = record.id
                     entry.block = block
                     entry.offset = at
-                    entry.node.due = record_delay(record)
+                    entry.node.tag = size_tag(record.body_length)
+                    entry.due = record_delay(record)
                     if fanned_out:
-                        entry.node.due = min(entry.node.due, max(
-                            <int64_t>0, record.timestamp + entry.node.due - self.agenda.wall))
+                        entry.due = min(entry.due, max(
+                            <int64_t>0, record.timestamp + entry.due - self.agenda.wall))
                     self.add_delayed(entry)
                 at += record.length
         return 0
@@ -2445,7 +2532,7 @@ cdef class Topic(Window):
                 entry.block = block
                 entry.offset = at
                 entry.attempts = 0
-                entry.flags = 0
+                entry.round = channel.round
                 self.ref(block)
                 channel.queue_entry(entry)
             at += record.length
@@ -2491,6 +2578,8 @@ cdef class Shard:
         self.dirty_topics = []
         self.ticking = []
         self.compacting = []
+        self.journalling = []
+        self.snapshot_budget = SNAPSHOT_BUDGET
         self.reads = []
         self.hurried = []
         self.health = "OK"
@@ -2621,13 +2710,10 @@ cdef class Shard:
         """Do what is to be done at the end of a turn. Returns when it wants to be called again, on
         the monotonic clock (ns): `agenda.now` if work is left."""
         cdef int64_t now = self.agenda.now
-        cdef int64_t due
-        cdef HeapNode *node
         cdef Topic topic
         cdef list work
         cdef bint left
-        node = heap_peek(&self.agenda.channel_timers)
-        if node != NULL and node.due <= now:
+        if heap_first_due(&self.agenda.channel_timers) <= now:
             self.expire()
         if now >= self.next_tick and not self.ticking:
             self.tick()
@@ -2644,30 +2730,31 @@ cdef class Shard:
         left = self.dispatch()
         if self.compacting:
             self.compact()
+        if self.journalling:
+            self.go_on_with_journals()
+        if self.agenda.discarded:
+            self.free_discarded()
         if self.hurried and now >= self.next_hurry:
             self.write_hurried()
         if self.reads:
             self.read_on()
         if self.io is not None:
             self.io.kick()
-        if left or self.dirty_topics or self.ticking or self.compacting or self.reads:
+        if left or self.dirty_topics or self.ticking or self.compacting or self.reads \
+                or self.journalling or self.agenda.discarded:
             return now
-        due = self.next_tick
-        if self.hurried:
-            due = min(due, self.next_hurry)
-        node = heap_peek(&self.agenda.channel_timers)
-        if node != NULL and node.due < due:
-            return node.due
-        return due
+        if self.hurried and self.next_hurry < self.next_tick:
+            return min(self.next_hurry, heap_first_due(&self.agenda.channel_timers))
+        return min(self.next_tick, heap_first_due(&self.agenda.channel_timers))
 
     cdef int expire(self) except -1:
         """Messages that are due; what exceeds the budget is still due in the next turn."""
         cdef int budget = EXPIRE_BUDGET
         cdef HeapNode *node
         while budget > 0:
-            node = heap_peek(&self.agenda.channel_timers)
-            if node == NULL or node.due > self.agenda.now:
+            if heap_first_due(&self.agenda.channel_timers) > self.agenda.now:
                 break
+            node = heap_peek(&self.agenda.channel_timers)
             budget -= max(1, (<Channel>(<Timer *>node).owner).expire(budget))
         return 0
 
@@ -2714,6 +2801,33 @@ cdef class Shard:
                 topic.compaction.stop()
             if topic.compaction is None or topic.compaction.waits():
                 self.compacting.pop(0)
+        return 0
+
+    cdef int go_on_with_journals(self) except -1:
+        """Go on with the snapshots of topics' journals, one after the other."""
+        cdef int budget = self.snapshot_budget
+        cdef Topic topic
+        while self.journalling and budget > 0:
+            topic = self.journalling[0]
+            try:
+                if topic.snapshot is not None:
+                    budget = topic.go_on_with_journal(budget)
+            except Exception as error:
+                self.report(topic.name, error)
+                topic.give_up_journal()
+            if topic.snapshot is None:
+                self.journalling.pop(0)
+        return 0
+
+    cdef int free_discarded(self) except -1:
+        """Free some more of what channels have dropped."""
+        cdef int budget = DISCARD_BUDGET
+        cdef Discarded discarded
+        while self.agenda.discarded and budget > 0:
+            discarded = self.agenda.discarded[0]
+            budget = discarded.free_some(budget)
+            if budget > 0:
+                self.agenda.discarded.pop(0)
         return 0
 
     cdef int read_on(self) except -1:
@@ -2811,6 +2925,8 @@ cdef class Shard:
         cdef Topic topic
         self.closing = True
         self.shut = EXITING
+        while self.agenda.discarded:
+            self.free_discarded()
         if self.io is not None:
             self.io.drain()         # a compaction that is under way ends
         for topic in list(self.topics.values()):

@@ -134,7 +134,7 @@ def _topic(params: dict[str, str]) -> str:
     return valid_topic(params, "INVALID_TOPIC")
 
 
-def _delay_ms(params: dict[str, str], max_req_timeout: int) -> int:
+def _delay_ms(params: dict[str, str], options: Options) -> int:
     text = params.get("defer")
     if text is None:
         return 0
@@ -143,7 +143,8 @@ def _delay_ms(params: dict[str, str], max_req_timeout: int) -> int:
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= 4300):
         raise HttpError(400, "INVALID_DEFER")
     delay = int(text)
-    if not 0 <= delay * 1_000_000 <= max_req_timeout:
+    most = options.max_defer_timeout or options.max_req_timeout
+    if not 0 <= delay * 1_000_000 <= most:
         raise HttpError(400, "INVALID_DEFER")
     return delay
 
@@ -186,7 +187,7 @@ def pub(api: "Api", request: Request) -> Publish:
     topic = _topic(params)
     durability = _durability(params)
     try:
-        delay_ms = _delay_ms(params, api.options.max_req_timeout)
+        delay_ms = _delay_ms(params, api.options)
         headers = _headers(request.head) if request.head.nsq_headers else b""
         return Publish(api, topic, (body.data,), delay_ms, durability, headers)
     except HttpError as error:
@@ -333,6 +334,42 @@ def pause_channel(api: "Api", request: Request) -> None:
 
 def unpause_channel(api: "Api", request: Request) -> None:
     _found_channel(api.backend.pause_channel(*topic_and_channel(request), False))
+
+
+def deferred(api: "Api", request: Request) -> Reply:
+    topic, channel = topic_and_channel(request)
+    params = request.params
+    limit = _LIMIT.fullmatch(params.get("limit", "100"))
+    if limit is None or not 1 <= int(limit[0]) <= LISTED_MOST:
+        raise HttpError(400, f"INVALID_LIMIT (allowed: 1 to {LISTED_MOST})")
+    after = None
+    if "after" in params:
+        place = _PLACE.fullmatch(params["after"])
+        if place is None:
+            raise HttpError(400, "INVALID_AFTER (allowed: what an answer has said is next)")
+        after = int(place[1]), int(place[2])
+    found = api.backend.deferred(topic, channel, int(limit[0]), after)
+    if isinstance(found, str):
+        raise HttpError(404, found)
+    return Reply(200, json_bytes(found), JSON)
+
+
+LISTED_MOST = 1000
+_LIMIT = re.compile(r"[0-9]{1,5}", re.ASCII)
+_PLACE = re.compile(r"(-?[0-9]{1,18})\.([0-9]{1,19})", re.ASCII)
+_MESSAGE_ID = re.compile(r"[0-9a-f]{16}")
+
+
+def cancel_message(api: "Api", request: Request) -> None:
+    topic, channel = topic_and_channel(request)
+    id = _MESSAGE_ID.fullmatch(required(request.params, "id"))
+    if id is None:
+        raise HttpError(400, "INVALID_ID (allowed: 16 hexadecimal digits)")
+    outcome = api.backend.cancel_message(topic, channel, int(id[0], 16))
+    if outcome == "NOT_WRITTEN":
+        raise HttpError(503, outcome)
+    if outcome != "ok":
+        raise HttpError(404, outcome)
 
 
 def set_rate(api: "Api", request: Request) -> None:
@@ -568,6 +605,8 @@ ROUTES = (
     Route("POST", "/channel/empty", empty_channel, body=ignored),
     Route("POST", "/channel/pause", pause_channel, body=ignored),
     Route("POST", "/channel/unpause", unpause_channel, body=ignored),
+    Route("GET", "/channel/deferred", deferred),
+    Route("POST", "/message/cancel", cancel_message, body=ignored),
     Route("POST", "/channel/rate", set_rate, body=ignored),
     Route("GET", "/config/drain", get_drain),
     Route("PUT", "/config/drain", put_drain, body=_value_limit),

@@ -16,6 +16,8 @@ from nsqcy.web.router import Limits
 
 Message = bytes | memoryview
 Outcome = Literal["ok", "TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"]
+Cancelled = Outcome | Literal["MESSAGE_NOT_FOUND", "NOT_WRITTEN"]
+Upcoming = dict[str, Any] | Literal["TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"]
 Sought = int | Literal["TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "CHANNEL_EXISTS"]
 Done = Callable[[str | None], None]
 
@@ -68,6 +70,14 @@ class Backend(Inspected, Protocol):
         """Have a channel go on at a place in its topic's log, or create one there. The sequence
         number that it begins with, or why not."""
 
+    def deferred(
+        self, topic: str, channel: str, limit: int, after: tuple[int, int] | None
+    ) -> Upcoming:
+        """The next deferred messages of a channel and the place to go on behind, or why not."""
+
+    def cancel_message(self, topic: str, channel: str, id: int) -> Cancelled:
+        """Drop a deferred message; `ok` when that is written down."""
+
     def topic_log(self, topic: str) -> dict[str, Any] | None:
         """What is known of a topic's log; None if there is no such topic."""
 
@@ -114,3 +124,5 @@ class Options(Limits, Protocol):
     def max_body_size(self) -> int: ...
     @property
     def max_req_timeout(self) -> int: ...
+    @property
+    def max_defer_timeout(self) -> int: ...

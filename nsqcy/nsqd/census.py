@@ -25,6 +25,7 @@ def count(home: Home, store: Store) -> dict[str, int]:
         "topics": len(shard.topics),
         "blocks": store.blocks,
         "entries": store.entries,
+        "deferred": store.deferred,
         "resident_bytes": store.resident_bytes,
         "input_bytes": home.input_bytes,
     }

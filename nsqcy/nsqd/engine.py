@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gevent
+from gevent.event import AsyncResult
 
 from nsqcy import NSQ_VERSION, debug
 from nsqcy._channel import Agenda
@@ -33,7 +34,7 @@ from nsqcy._transport import Loop, accept_move, accept_socket, accept_stream
 from nsqcy.log import Log
 from nsqcy.nsqd import gathering, policy_values, stats
 from nsqcy.nsqd.api import Api, tls_required
-from nsqcy.nsqd.backend import Message, Outcome, Sought
+from nsqcy.nsqd.backend import Cancelled, Message, Outcome, Sought, Upcoming
 from nsqcy.nsqd.census import Census
 from nsqcy.nsqd.drain import Remains, Rest, summed
 from nsqcy.nsqd.negotiate import negotiate
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from nsqcy.nsqd import tls
 
 READING = 0.002  # seconds between two looks whether a block of a log was read
+WRITING_MOST = 4.0  # seconds until it is said that a write has not come to an end
 ASK_TIMEOUT = 5.0  # seconds another worker may take to answer
 NO_ANSWER = "the master does not answer"
 GATHER_TIMEOUT = 15.0  # and the master, for a round under way and the next one
@@ -486,6 +488,44 @@ class Engine:
             found.channel(channel)
         return found.seek(channel, seq)
 
+    def on_deferred(
+        self, topic: str, channel: str, limit: int, after: Sequence[int] | None
+    ) -> Upcoming:
+        found = self._topic(topic)
+        if found is None:
+            return "TOPIC_NOT_FOUND"
+        if channel not in found.channels:
+            return "CHANNEL_NOT_FOUND"
+        upcoming = found.channels[channel].upcoming(limit, (after[0], after[1]) if after else None)
+        last = upcoming[-1][0] if len(upcoming) == limit else None
+        return {
+            "deferred": [
+                {
+                    "id": f"{id:016x}" if id else None,
+                    "seq": seq,
+                    "due": due,
+                    "attempts": attempts,
+                    "size": size or None,
+                }
+                for _, seq, due, id, attempts, size in upcoming
+            ],
+            "next": f"{last[0]}.{last[1]}" if last else None,
+        }
+
+    def on_cancel_message(self, topic: str, channel: str, id: int) -> Cancelled:
+        found = self._topic(topic)
+        if found is None:
+            return "TOPIC_NOT_FOUND"
+        if channel not in found.channels:
+            return "CHANNEL_NOT_FOUND"
+        written: AsyncResult[str | None] = AsyncResult()
+        if not found.cancel(channel, id, written.set):
+            return "MESSAGE_NOT_FOUND"
+        try:
+            return "ok" if written.get(timeout=WRITING_MOST) is None else "NOT_WRITTEN"
+        except gevent.Timeout:
+            return "NOT_WRITTEN"
+
     def on_topic_log(self, topic: str) -> dict[str, Any] | None:
         found = self._topic(topic)
         return None if found is None else found.log_facts()
@@ -576,6 +616,18 @@ class Engine:
             topic, "seek_channel", channel=channel, create=create, **place._asdict()
         )
         return "TOPIC_NOT_FOUND" if found is None else found
+
+    def deferred(
+        self, topic: str, channel: str, limit: int, after: tuple[int, int] | None
+    ) -> Upcoming:
+        found: Upcoming | None = self._at_owner(
+            topic, "deferred", channel=channel, limit=limit, after=after
+        )
+        return "TOPIC_NOT_FOUND" if found is None else found
+
+    def cancel_message(self, topic: str, channel: str, id: int) -> Cancelled:
+        found: Cancelled | None = self._at_owner(topic, "cancel_message", channel=channel, id=id)
+        return found or "TOPIC_NOT_FOUND"
 
     def topic_log(self, topic: str) -> dict[str, Any] | None:
         found: dict[str, Any] | None = self._at_owner(topic, "topic_log")
@@ -675,6 +727,7 @@ class Engine:
             "arenas": store.arenas,
             "blocks": store.blocks,
             "entries": store.entries,
+            "deferred messages": store.deferred,
             "topics": len(self._shard.topics),
             "TCP connections": self._home.connections(),
             "HTTP connections": self._http.connections,

@@ -275,6 +275,12 @@ MESSAGES = (
     Option(
         "max-req-timeout", DURATION, HOUR, "longest delay of a requeue or of a deferred publish"
     ),
+    Option(
+        "max-defer-timeout",
+        DURATION,
+        0,
+        "longest delay of a deferred publish (0: max-req-timeout)",
+    ),
     Option("max-body-size", INT, 5 << 20, "largest body of a command, in bytes"),
     Option(
         "max-input-bytes",
@@ -462,6 +468,7 @@ class NsqdOptions(Options):
     max_msg_timeout: int
     max_msg_size: int
     max_req_timeout: int
+    max_defer_timeout: int
     max_body_size: int
     max_input_bytes: int
     max_heartbeat_interval: int

@@ -63,14 +63,16 @@ class CrashMachine(RuleBasedStateMachine):
         budget=st.sampled_from([1 << 40, 300_000, 0]),
         file_bytes=st.sampled_from([100 << 20, 60_000]),
         durability=st.sampled_from(["memory", "os", "fsync"]),
+        snapshot_budget=st.sampled_from([1, 4096]),
     )
-    def begin(self, budget: int, file_bytes: int, durability: str) -> None:
+    def begin(self, budget: int, file_bytes: int, durability: str, snapshot_budget: int) -> None:
         # The class memory keeps what overflows, and the channels that nsqd.dat has.
         self.keeps_channels = durability != "memory"
         self.settings: dict[str, Any] = {
             "mem_queue_size": 0 if durability == "memory" else 10000,
             "policies": Policies(TopicPolicy(durability)),
             "budget": budget,
+            "snapshot_budget": snapshot_budget,
             "log_options": {
                 "max_bytes_per_file": file_bytes,
                 "sync_every": 2500,

@@ -65,9 +65,16 @@ class CoreMachine(RuleBasedStateMachine):
         file_bytes=st.sampled_from([100 << 20, 60_000]),
         timeout=st.sampled_from([5, 900]),
         hold_new=st.sampled_from([0, 0, 1 << 62]),
+        snapshot_budget=st.sampled_from([1, 4096]),
     )
     def begin(
-        self, mem_queue_size: int, budget: int, file_bytes: int, timeout: int, hold_new: int
+        self,
+        mem_queue_size: int,
+        budget: int,
+        file_bytes: int,
+        timeout: int,
+        hold_new: int,
+        snapshot_budget: int,
     ) -> None:
         self.mem_queue_size = mem_queue_size
         self.max_msg_timeout = timeout * SECOND
@@ -77,6 +84,7 @@ class CoreMachine(RuleBasedStateMachine):
             "budget": budget,
             "max_msg_timeout": self.max_msg_timeout,
             "hold_new": hold_new,
+            "snapshot_budget": snapshot_budget,
             "percentiles": Percentiles(QUANTILES, 1 << 62),
             "log_options": {
                 "max_bytes_per_file": file_bytes,
@@ -150,6 +158,7 @@ class CoreMachine(RuleBasedStateMachine):
             "in_flight": len(channel.in_flight),
             "deferred": len(channel.deferred),
             "dropped": {
+                "cancelled": 0,
                 "damaged": channel.missing_count,
                 "emptied": channel.lost_count,
                 "full": 0,

@@ -23,6 +23,7 @@ from nsqcy.journal import (
     decode_delta,
     decode_snapshot,
     encode_delta,
+    encode_entries,
     encode_snapshot,
     pack_entries,
     pack_part,
@@ -41,6 +42,7 @@ entries = st.builds(
     st.integers(-(2**63), 2**63 - 1),
     st.integers(0, 65535),
     st.sampled_from(State),
+    st.integers(0, 2**32 - 1),
 )
 entry_lists = st.lists(entries, max_size=6, unique_by=lambda entry: entry.seq)
 ranges = st.lists(st.tuples(u64, u64), max_size=3).map(tuple)
@@ -103,8 +105,8 @@ deltas = st.one_of(
 
 def test_the_layout_of_an_entry():
     assert ENTRY.size == 40
-    packed = Entry(1, 2, 3, -4, 5, State.DEFERRED).pack()
-    assert packed == struct.pack("<QQQqHBBBBBB", 1, 2, 3, -4, 5, 1, 0, 0, 0, 0, 0)
+    packed = Entry(1, 2, 3, -4, 5, State.DEFERRED, 6).pack()
+    assert packed == struct.pack("<QQQqHBBI", 1, 2, 3, -4, 5, 1, 0, 6)
 
 
 def test_golden_bytes():
@@ -128,6 +130,39 @@ def test_golden_bytes():
 @given(topics)
 def test_snapshots_round_trip(state):
     assert decode_snapshot(encode_snapshot(state)) == state
+
+
+@given(
+    topics,
+    st.lists(
+        st.tuples(st.integers(0, 3), st.lists(st.tuples(entries, u64), max_size=4)), max_size=6
+    ),
+)
+def test_entries_may_follow_in_pieces(state, pieces):
+    """In the order of the pieces, with their ids; those beside a channel's name have none."""
+    image = encode_snapshot(state)
+    expected = {one.name: (list(unpack_entries(one.entries)), []) for one in state.channels}
+    followed = set()
+    for pick, found in pieces if state.channels else ():
+        name = state.channels[pick % len(state.channels)].name
+        ids = b"".join(struct.pack("<Q", id) for _, id in found)
+        image += encode_entries(name, pack_entries(entry for entry, _ in found), ids)
+        expected[name][0].extend(entry for entry, _ in found)
+        expected[name][1].extend(id for _, id in found)
+        followed.add(name)
+    for before, channel in zip(state.channels, decode_snapshot(image).channels, strict=True):
+        found, ids = expected[channel.name]
+        assert list(unpack_entries(channel.entries)) == found
+        unknown = len(before.entries) // ENTRY.size if channel.name in followed else 0
+        assert channel.ids == bytes(8 * unknown) + struct.pack(f"<{len(ids)}Q", *ids)
+
+
+def test_ids_that_do_not_fit_are_no_ids():
+    image = encode_snapshot(TopicState(bytes(16), channels=(ChannelState("c"),)))
+    packed = pack_entries([Entry(1, 1, 64), Entry(2, 1, 128)])
+    image += encode_entries("c", packed, bytes(8))
+    (channel,) = decode_snapshot(image).channels
+    assert (channel.entries, channel.ids) == (packed, b"")
 
 
 @given(deltas)
@@ -267,6 +302,21 @@ def test_applying_agrees_with_the_model(changes):
     assert replay(journal) == state
 
 
+def test_ids_stay_with_their_entries():
+    state = TopicState(bytes(16), channels=(ChannelState("c"),))
+    packed = pack_entries([Entry(seq, 1, 64 * seq) for seq in (1, 2, 3)])
+    journal = [encode_snapshot(state) + encode_entries("c", packed, struct.pack("<3Q", 7, 8, 9))]
+    journal.append(encode_delta(Delta(Kind.ENTRY_FINISHED, "c", 2)))
+    journal.append(encode_delta(Delta(Kind.ENTRY_ADDED, "c", entry=Entry(1, 1, 64, 99))))
+    journal.append(encode_delta(Delta(Kind.ENTRY_FINISHED, "c", 4)))
+    found = replay(journal)
+    assert found is not None
+    (channel,) = found.channels
+    assert list(unpack_entries(channel.entries)) == [Entry(3, 1, 192), Entry(1, 1, 64, 99)]
+    assert struct.unpack("<2Q", channel.ids) == (9, 0)
+    assert channel.cancelled == {2, 4}
+
+
 def test_replay_stops_at_what_it_does_not_understand():
     state = TopicState(bytes(16), channels=(ChannelState("a"),))
     move = encode_delta(Delta(Kind.CURSOR_MOVED, "a", 7))
@@ -278,7 +328,7 @@ def test_replay_stops_at_what_it_does_not_understand():
 
 def test_optional_sections_are_skipped_and_others_are_not():
     image = encode_snapshot(TopicState(bytes(16)))
-    assert decode_snapshot(image + struct.pack("<HHI", 0x8001, 0, 3) + b"new") == TopicState(
+    assert decode_snapshot(image + struct.pack("<HHI", 0x80FF, 0, 3) + b"new") == TopicState(
         bytes(16)
     )
     with pytest.raises(JournalError, match="unknown section 77"):

@@ -50,6 +50,7 @@ OUR_FLAGS = ["log-format", "workers", "move-sessions", "max-input-bytes", "memor
 OUR_FLAGS += ["debug-remote", "durability", "retention-time", "retention-bytes"]
 OUR_FLAGS += ["log-hold-max-bytes", "log-cursor-expiry"]
 OUR_FLAGS += ["min-free-disk", "events", "events-sample", "max-topics"]
+OUR_FLAGS += ["max-defer-timeout"]
 
 
 def start(*argv: str) -> NsqdOptions:
@@ -190,7 +191,7 @@ def test_a_value_may_hold_an_equals_sign_or_look_like_a_flag() -> None:
         (["--=1"], "bad flag syntax: --=1"),
         (["--Deflate"], "flag provided but not defined: -Deflate"),
         (["--max_rdy_count=1"], "flag provided but not defined: -max_rdy_count"),
-        (["--max-defer-timeout=1s"], "flag provided but not defined: -max-defer-timeout"),
+        (["--max-later-timeout=1s"], "flag provided but not defined: -max-later-timeout"),
     ],
 )
 def test_bad_syntax(argv: list[str], line: str) -> None:
