@@ -2459,6 +2459,7 @@ cdef class Topic(Window):
             self.find_produced(block, seq)
         if self.has_untold:
             self.producers.found_all(self.agenda.wall)
+        if self.has_untold and self.promised != FSYNC:
             # Whoever sends such a chunk again is answered at once, and may have asked for a sync.
             self.sync_found()
         return 0
