@@ -141,8 +141,9 @@ cdef class Recovered:
     cdef readonly uint64_t max_id
     cdef readonly bint clean          # every segment had its footer
     cdef readonly list segments       # (number, bytes of the file, log_id or None, footer or None)
-    cdef readonly list overlaps       # dense runs of which a newer segment has a part, as they were
-                                      # found: (segment number, offset, bytes, first_seq, last_seq)
+    # Dense runs of which a newer segment has a part, as they were found: (segment number, offset,
+    # bytes, first_seq, last_seq)
+    cdef readonly list overlaps
     cdef readonly bint open_end       # the newest one had none: it was being written
     cdef RecoveredRun *run_array      # extents are the caller's to copy and release
     cdef size_t run_count

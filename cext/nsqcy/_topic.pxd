@@ -117,7 +117,7 @@ cdef class Topic(Window):
     cdef int64_t next_journal           # not before this
     cdef bint is_last                   # the journal that is written now is the last word
     cdef bint was_restored              # there is something on disk from before
-    cdef uint64_t stable                # records before it, from the first one there is, are on disk
+    cdef uint64_t stable                # records before it, from the first there is, are on disk
     cdef tuple past                     # logs of earlier processes (nsqcy.journal.Incarnation)
     cdef uint64_t log_first             # the first record of the log of this one
     cdef list reads                     # of its logs, that are under way; None: there was none
@@ -143,10 +143,10 @@ cdef class Topic(Window):
     cdef bint drops(self) noexcept
     cdef int set_delay(self, Record *record, int64_t delay) except -1
     cdef int published(self, uint32_t count, uint64_t body_bytes) except -1
-    cdef bint publish_once(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
-                           bint headers, Durability least, uint32_t *added) except -1
-    cdef uint64_t new_chunk(self, object name, const uint8_t *batch, uint32_t count, bint headers,
-                            tuple wanted) except? 0
+    cdef int add_chunk(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
+                       bint headers, Durability least, uint32_t *added, uint64_t *bodies) except -1
+    cdef uint64_t append_chunk(self, object name, const uint8_t *batch, uint32_t count,
+                               bint headers, tuple wanted) except? 0
     cdef bint add_produced(self, const Produced *produced, const uint8_t *message, bint headers,
                            uint64_t *bodies) except -1
     cdef uint32_t headers_room(self, uint16_t length, int64_t ttl) noexcept

@@ -545,20 +545,20 @@ cdef class Topic(Window):
         self.fan_out()
         return 0
 
-    cdef bint publish_once(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
-                           bint headers, Durability least, uint32_t *added) except -1:
-        """Publish what is not there yet of a chunk (nsqcy.producers.ChunkName), whose messages lie
-        as for new_batch, in `size` bytes, or with headers before their bodies; `added` is how many
-        that are. Returns whether its outcome has to be waited for (promise). ChunkError: it cannot
-        be taken, and nothing was published."""
+    cdef int add_chunk(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
+                       bint headers, Durability least, uint32_t *added, uint64_t *bodies) except -1:
+        """Append what is not there yet of a chunk (nsqcy.producers.ChunkName), whose messages lie
+        as for new_batch, in `size` bytes, or with headers before their bodies. That are so many
+        messages, and bytes of bodies, for the caller to call published() with them: also with none,
+        as an attempt may be under way, whose outcome is to be waited for. ChunkError: it cannot be
+        taken, and nothing was appended."""
         if self.producers is None:
             self.producers = Producers()
         added[0] = 0
+        bodies[0] = 0
         wanted = self.producers.wanted(name, count, self.visible.seq, self.agenda.wall)
-        if wanted is None:
-            return True
         if not wanted:
-            return False
+            return 0
         refusal = self.refusal(least, count, size)
         if refusal is not None:
             raise ChunkError(refusal)
@@ -566,10 +566,11 @@ cdef class Topic(Window):
             self.demand(least)
         self.keep_untold()
         added[0] = messages_in(wanted)
-        return self.published(added[0], self.new_chunk(name, batch, count, headers, wanted))
+        bodies[0] = self.append_chunk(name, batch, count, headers, wanted)
+        return 0
 
-    cdef uint64_t new_chunk(self, object name, const uint8_t *batch, uint32_t count, bint headers,
-                            tuple wanted) except? 0:
+    cdef uint64_t append_chunk(self, object name, const uint8_t *batch, uint32_t count,
+                               bint headers, tuple wanted) except? 0:
         """Append the messages of a chunk that are wanted; returns the bytes of their bodies."""
         cdef uint64_t first_seq = self.next_seq
         cdef uint64_t bodies = 0
