@@ -960,7 +960,11 @@ cdef class Topic(Window):
             self.pending_writes += 1
         if block.flags & SURVIVORS:
             flags |= RUN_SURVIVORS
-        if self.was_restored and (self.journal_due or self.waits_for_journal()):
+        if self.log.journal_lost and not self.log.is_telling():
+            # Its last write failed, and nothing has called for another one since.
+            self.journal_due = True
+        if (self.was_restored or self.log.journal_lost) and (
+                self.journal_due or self.waits_for_journal()):
             # The journal of an earlier process must not speak of these records.
             if self.journal_due:
                 self.write_journal(True)
