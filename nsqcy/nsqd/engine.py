@@ -235,6 +235,7 @@ class Engine:
             self._shard.load_topic(topic["name"].encode(), topic["paused"], channels)
             gevent.sleep(0)  # to beat: thousands of topics, or a log to scan, take their time
             self._loop.enter()
+        debug.free()  # journals of many messages are taken apart in memory
         self._count_topics()
         for peer, generation in peers.items():
             self.peer_up(peer, generation)
