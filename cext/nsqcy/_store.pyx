@@ -710,6 +710,10 @@ cdef class Window:
         """Called when a load has ended, well or badly (UNREADABLE, or stalled)."""
         return 0
 
+    cdef object new_mover(self, object channel):
+        """What moves messages of a channel to other topics (nsqcy._channel.Mover)."""
+        raise NotImplementedError
+
     cdef int write_copies(self, Block *block) except -1:
         """Give the log what it does not have yet of a block of copies."""
         raise NotImplementedError

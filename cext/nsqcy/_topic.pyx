@@ -604,7 +604,7 @@ cdef class Topic(Window):
         cdef uint64_t messages
         self.bounded = self.max_depth != 0 or self.max_bytes != 0
         for channel in self.channels.values():
-            channel.ttl = self.ttl
+            channel.set_ttl(self.ttl)
             messages = channel.max_depth
             if messages and channel.on_full == REJECT:
                 self.bounded = True
