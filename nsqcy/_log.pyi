@@ -37,6 +37,7 @@ class Recovered:
     clean: bool
     segments: list[tuple[int, int, bytes | None, Footer | None]]
     overlaps: list[tuple[int, int, int, int, int]]
+    open_end: bool
 
 class Log:
     io: IoThread

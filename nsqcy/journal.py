@@ -4,6 +4,7 @@ Pure functions. Owns the encoding of snapshots and deltas (docs/DISKFORMAT.md, "
 says"); framing and checksums are the log's. Knows no file and no live channel.
 """
 
+import os
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,8 @@ class Kind(IntEnum):
     CURSOR_MOVED = 4
     ENTRY_ADDED = 5
     ENTRY_FINISHED = 6
+    CURSOR_NAMED = 7
+    ENTRY_MOVED = 8
 
 
 class State(IntEnum):
@@ -33,6 +36,7 @@ class State(IntEnum):
 
     QUEUED = 0
     DEFERRED = 1
+    MOVING = 2  # to another topic
 
 
 class Entry(NamedTuple):
@@ -41,16 +45,17 @@ class Entry(NamedTuple):
     seq: int
     segment: int
     offset: int
-    due: int = 0  # wall clock, ns; 0: not deferred
+    due: int = 0  # wall clock, ns; 0: not deferred; of one that moves: its number
     attempts: int = 0
     state: int = State.QUEUED
+    reason: int = 0  # why it moves
     size: int = 0  # of its body; 0: not known
 
     def pack(self) -> bytes:
         return ENTRY.pack(*self)
 
 
-ENTRY = struct.Struct("<QQQqHBxI")
+ENTRY = struct.Struct("<QQQqHBBI")
 
 
 def unpack_entries(entries: bytes) -> Iterator[Entry]:
@@ -63,6 +68,15 @@ def pack_entries(entries: Iterable[Entry]) -> bytes:
     return b"".join(ENTRY.pack(*one) for one in entries)
 
 
+class MoveRun(NamedTuple):
+    """Messages of a channel that move, from number `first` on, to the topic `target`: they are
+    published as chunks of this epoch, each under its number."""
+
+    first: int
+    epoch: int
+    target: str
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelState:
     """A channel: its cursor, how many records at or after it it will step over (those with a delay,
@@ -71,7 +85,8 @@ class ChannelState:
     `replay_end` records with a delay are no entries: the channel was put back behind them.
 
     `ids` are those of the entries, as far as they are known (0: not). `cancelled` are records that
-    are no entries, whatever else tells of them.
+    are no entries, whatever else tells of them. `moves` say what the numbers of entries stand for
+    that move; they ascend.
     """
 
     name: str
@@ -83,6 +98,38 @@ class ChannelState:
     replay_end: int = 0
     ids: bytes = b""
     cancelled: frozenset[int] = frozenset()
+    moves: tuple[MoveRun, ...] = ()
+
+
+class Incarnation(NamedTuple):
+    """Records [first_seq, end) of a topic as readers of its log know them. The records of one
+    log_id have no gap, and no record of another log ever has the same log_id and seq."""
+
+    log_id: bytes
+    first_seq: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class NamedCursor:
+    """Where some reader of the log is: the next record it reads, of that incarnation, and when it
+    spoke last (wall clock, ns)."""
+
+    name: str
+    log_id: bytes
+    seq: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochState:
+    """What a producer has published in an epoch: its parts, packed (unpack_parts), and when it did
+    last (wall clock, ns)."""
+
+    producer: int
+    epoch: int
+    used: int
+    parts: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +139,11 @@ class TopicState:
 
     Nothing was published after it if `clean`. `boot` names the boot of the machine that it was
     written in and `durability` is the class of the topic then, by its number: they tell whether
-    something may have been lost since.
+    something may have been lost since. `past` are the logs that were ended by an earlier start, the
+    oldest first; `log_id` names the one that goes on.
+
+    `epochs` speak of the chunks of producers before record `produced_seq`, those used longest ago
+    first.
     """
 
     log_id: bytes
@@ -105,17 +156,27 @@ class TopicState:
     clean: bool = False
     boot: bytes = bytes(16)
     durability: int = 0
+    cursors: tuple[NamedCursor, ...] = ()
+    epochs: tuple[EpochState, ...] = ()
+    produced_seq: int = 0
+    past: tuple[Incarnation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """One change since the snapshot. `value` is a cursor or a seq, as the kind needs."""
+    """One change since the snapshot. `value` is a cursor or a seq, as the kind needs. One of a
+    named cursor is about `cursor`, which is gone if `deleted`. One of a move has the `entry`, its
+    `run` and whether the record has a delay, or no entry when the message is where it belongs."""
 
     kind: Kind
     channel: str
     value: int = 0
     paused: bool = False
     entry: Entry | None = field(default=None)
+    cursor: NamedCursor | None = None
+    deleted: bool = False
+    run: MoveRun | None = None
+    delayed: bool = False
 
 
 # ---- encoding ----
@@ -128,15 +189,27 @@ _HOLE = struct.Struct("<QQ")  # first, end
 _ORIGIN = struct.Struct("<16sHHI")  # boot, durability, 0, 0
 _FINISHED = struct.Struct("<HHI")  # bytes of name, 0, 0
 _REPLAY = struct.Struct("<HHIQ")  # bytes of name, 0, 0, end
+_PAST = struct.Struct("<16sQQ")  # log_id, first_seq, end
 _OF_CHANNEL = struct.Struct("<HHI")  # bytes of name, 0, 0
 _ID = struct.Struct("<Q")
 _DELTA = struct.Struct("<HHHHQ")  # kind, version, flags, bytes of name, value
+_CURSOR = struct.Struct("<HHIQ16sq")  # bytes of name, 0, 0, seq, log_id, used
+_PLACE = struct.Struct("<16sq")  # of a delta of a named cursor, after its name: log_id, used
+_PRODUCED = struct.Struct("<Q")  # the seq that the epochs speak up to
+_EPOCH = struct.Struct("<QQqII")  # producer, epoch, used, bytes of parts, 0
+_PART = struct.Struct("<IIQ")  # part, ranges that follow and flags, chunk
+_MISSING = struct.Struct("<II")  # first, end
+_MOVES = struct.Struct("<QQHHI")  # first, epoch, bytes of target, 0, 0
 
 _SECTION_TOPIC, _SECTION_DELAYED, _SECTION_CHANNEL, _SECTION_HOLES = 1, 2, 3, 4
-_SECTION_FINISHED, _SECTION_REPLAY, _SECTION_ORIGIN = 5, 6, 7
+_SECTION_FINISHED, _SECTION_REPLAY, _SECTION_ORIGIN, _SECTION_PAST = 5, 6, 7, 8
+_SECTION_CURSOR, _SECTION_PRODUCERS, _SECTION_MOVES = 9, 10, 12
 _SECTION_ENTRIES, _SECTION_IDS = 13, 0x8001
 _SECTION_OPTIONAL = 0x8000  # a reader that does not know it may skip it
 _PAUSED, _CLEAN = 1, 2
+_DELETED = 2  # of a delta
+_ALONE = 0x80000000  # of a part
+_HAS_DELAY = 4  # of a delta
 
 
 def _pack_ranges(ranges: Iterable[tuple[int, int]]) -> bytes:
@@ -148,6 +221,51 @@ def _section(kind: int, *payload: bytes) -> tuple[bytes, ...]:
     return (_SECTION.pack(kind, 0, sum(map(len, payload))), *payload)
 
 
+class PartState(NamedTuple):
+    """A chunk of a part, and the ranges of its messages that are missing. It is the highest that
+    was accepted, or, if `alone`, one above that: what is between them may not be there."""
+
+    part: int
+    chunk: int
+    missing: tuple[tuple[int, int], ...] = ()
+    alone: bool = False
+
+
+def pack_part(state: PartState) -> bytes:
+    ranges = [_MISSING.pack(*each) for each in state.missing]
+    flags = _ALONE if state.alone else 0
+    return _PART.pack(state.part, len(ranges) | flags, state.chunk) + b"".join(ranges)
+
+
+def unpack_parts(parts: bytes) -> Iterator[PartState]:
+    """What was packed; JournalError if these bytes are something else."""
+    at = 0
+    while at < len(parts):
+        if len(parts) - at < _PART.size:
+            raise JournalError("a part of a producer is cut off")
+        part, count, chunk = _PART.unpack_from(parts, at)
+        at += _PART.size
+        end = at + (count & ~_ALONE) * _MISSING.size
+        if end > len(parts):
+            raise JournalError("a part of a producer is cut off")
+        missing = tuple(_MISSING.iter_unpack(parts[at:end]))
+        yield PartState(part, chunk, missing, bool(count & _ALONE))
+        at = end
+
+
+def _pack_cursor(cursor: NamedCursor) -> bytes:
+    name = cursor.name.encode("ascii")
+    return _CURSOR.pack(len(name), 0, 0, cursor.seq, cursor.log_id, cursor.used) + name
+
+
+def _pack_epochs(state: TopicState) -> list[bytes]:
+    pieces = [_PRODUCED.pack(state.produced_seq)]
+    for each in state.epochs:
+        pieces.append(_EPOCH.pack(each.producer, each.epoch, each.used, len(each.parts), 0))
+        pieces.append(each.parts)
+    return pieces
+
+
 def encode_snapshot(state: TopicState) -> bytes:
     """The journal's first entry."""
     parts = [_HEAD.pack(Kind.SNAPSHOT, VERSION)]
@@ -157,10 +275,16 @@ def encode_snapshot(state: TopicState) -> bytes:
     if state.boot != bytes(16):
         origin = _ORIGIN.pack(state.boot, state.durability, 0, 0)
         parts.extend(_section(_SECTION_ORIGIN, origin))
+    if state.past:
+        parts.extend(_section(_SECTION_PAST, *(_PAST.pack(*one) for one in state.past)))
     if state.delayed:
         parts.extend(_section(_SECTION_DELAYED, state.delayed))
     if state.holes:
         parts.extend(_section(_SECTION_HOLES, _pack_ranges(state.holes)))
+    for cursor in state.cursors:
+        parts.extend(_section(_SECTION_CURSOR, _pack_cursor(cursor)))
+    if state.produced_seq:
+        parts.extend(_section(_SECTION_PRODUCERS, *_pack_epochs(state)))
     for channel in state.channels:
         name = channel.name.encode("ascii")
         flags = _PAUSED if channel.paused else 0
@@ -171,6 +295,9 @@ def encode_snapshot(state: TopicState) -> bytes:
         if channel.replay_end:
             head = _REPLAY.pack(len(name), 0, 0, channel.replay_end)
             parts.extend(_section(_SECTION_REPLAY, head, name))
+        if channel.moves:
+            head = _OF_CHANNEL.pack(len(name), 0, 0)
+            parts.extend(_section(_SECTION_MOVES, head, name, *map(_pack_run, channel.moves)))
         head = _CHANNEL.pack(channel.cursor, channel.skipped, flags, len(name), 0)
         parts.extend(_section(_SECTION_CHANNEL, head, name, channel.entries))
     return b"".join(parts)
@@ -188,8 +315,39 @@ def encode_entries(channel: str, entries: bytes, ids: bytes) -> bytes:
     )
 
 
+def _pack_run(run: MoveRun) -> bytes:
+    target = run.target.encode("ascii")
+    return _MOVES.pack(run.first, run.epoch, len(target), 0, 0) + target
+
+
+def _unpack_runs(raw: bytes) -> Iterator[MoveRun]:
+    at = 0
+    while at < len(raw):
+        if len(raw) - at < _MOVES.size:
+            raise JournalError("moves of a channel are cut off")
+        first, epoch, length, _, _ = _MOVES.unpack_from(raw, at)
+        at += _MOVES.size
+        yield MoveRun(first, epoch, _name(raw[at : at + length]))
+        at += length
+    if at > len(raw):
+        raise JournalError("moves of a channel are cut off")
+
+
 def encode_delta(delta: Delta) -> bytes:
     """A later entry of the journal."""
+    if delta.kind == Kind.ENTRY_MOVED:
+        name = delta.channel.encode("ascii")
+        flags = _HAS_DELAY if delta.delayed else 0
+        head = _DELTA.pack(delta.kind, VERSION, flags, len(name), delta.value) + name
+        if delta.entry is None or delta.run is None:
+            return head
+        return head + delta.entry.pack() + _pack_run(delta.run)
+    cursor = delta.cursor
+    if cursor is not None:
+        name = cursor.name.encode("ascii")
+        flags = _DELETED if delta.deleted else 0
+        head = _DELTA.pack(delta.kind, VERSION, flags, len(name), cursor.seq)
+        return head + name + _PLACE.pack(cursor.log_id, cursor.used)
     name = delta.channel.encode("ascii")
     flags = _PAUSED if delta.paused else 0
     head = _DELTA.pack(delta.kind, VERSION, flags, len(name), delta.value)
@@ -212,7 +370,7 @@ def _head(data: bytes) -> tuple[int, int]:
 
 def _name(raw: bytes) -> str:
     if not raw or not raw.isascii():
-        raise JournalError("a channel name is not ASCII")
+        raise JournalError("a name is not ASCII")
     return raw.decode("ascii")
 
 
@@ -239,6 +397,12 @@ def _sections(data: bytes) -> Iterator[tuple[int, bytes]]:
             raise JournalError("a section is cut off")
         yield kind, data[at : at + length]
         at += length
+
+
+def _past(raw: bytes) -> tuple[Incarnation, ...]:
+    if len(raw) % _PAST.size:
+        raise JournalError("a list of logs is cut off")
+    return tuple(Incarnation(*one) for one in _PAST.iter_unpack(raw))
 
 
 def _decode_channel(raw: bytes) -> ChannelState:
@@ -277,6 +441,34 @@ def _decode_replay(raw: bytes) -> tuple[str, int]:
     return _name(raw[_REPLAY.size :]), end
 
 
+def _decode_cursor(raw: bytes) -> NamedCursor:
+    if len(raw) < _CURSOR.size:
+        raise JournalError("a named cursor is cut off")
+    length, _, _, seq, log_id, used = _CURSOR.unpack_from(raw)
+    if len(raw) != _CURSOR.size + length:
+        raise JournalError("a named cursor has a wrong size")
+    return NamedCursor(_name(raw[_CURSOR.size :]), log_id, seq, used)
+
+
+def _decode_epochs(raw: bytes) -> tuple[int, tuple[EpochState, ...]]:
+    if len(raw) < _PRODUCED.size:
+        raise JournalError("the producers are cut off")
+    at = _PRODUCED.size
+    epochs = []
+    while at < len(raw):
+        if len(raw) - at < _EPOCH.size:
+            raise JournalError("an epoch of a producer is cut off")
+        producer, epoch, used, length, _ = _EPOCH.unpack_from(raw, at)
+        at += _EPOCH.size
+        if length > len(raw) - at:
+            raise JournalError("an epoch of a producer is cut off")
+        epochs.append(EpochState(producer, epoch, used, raw[at : at + length]))
+        for _ in unpack_parts(epochs[-1].parts):
+            pass
+        at += length
+    return _PRODUCED.unpack_from(raw)[0], tuple(epochs)
+
+
 def decode_snapshot(data: bytes) -> TopicState:
     """The state; JournalError if it is not a snapshot of a known version."""
     if _head(data)[0] != Kind.SNAPSHOT:
@@ -289,7 +481,12 @@ def decode_snapshot(data: bytes) -> TopicState:
     replays: dict[str, int] = {}
     entries: dict[str, list[bytes]] = {}
     ids: dict[str, list[bytes]] = {}
+    moves: dict[str, tuple[MoveRun, ...]] = {}
     boot, durability = bytes(16), 0
+    cursors: dict[str, NamedCursor] = {}
+    produced_seq: int = 0
+    epochs: tuple[EpochState, ...] = ()
+    past: tuple[Incarnation, ...] = ()
     for kind, raw in _sections(data):
         if kind == _SECTION_TOPIC:
             if len(raw) != _TOPIC.size:
@@ -306,6 +503,8 @@ def decode_snapshot(data: bytes) -> TopicState:
             if len(raw) != _ORIGIN.size:
                 raise JournalError("the origin has a wrong size")
             boot, durability, _, _ = _ORIGIN.unpack(raw)
+        elif kind == _SECTION_PAST:
+            past = _past(raw)
         elif kind == _SECTION_DELAYED:
             delayed = _entries(raw)
         elif kind == _SECTION_HOLES:
@@ -316,9 +515,17 @@ def decode_snapshot(data: bytes) -> TopicState:
         elif kind == _SECTION_FINISHED:
             name, ranges = _decode_finished(raw)
             finished[name] = ranges
+        elif kind == _SECTION_CURSOR:
+            cursor = _decode_cursor(raw)
+            cursors[cursor.name] = cursor
+        elif kind == _SECTION_PRODUCERS:
+            produced_seq, epochs = _decode_epochs(raw)
         elif kind == _SECTION_ENTRIES:
             name, more = _decode_of_channel(raw, "entries", ENTRY.size)
             entries.setdefault(name, []).append(more)
+        elif kind == _SECTION_MOVES:
+            name, more = _decode_of_channel(raw, "moves", 1)
+            moves[name] = tuple(_unpack_runs(more))
         elif kind == _SECTION_IDS:
             name, more = _decode_of_channel(raw, "ids", _ID.size)
             ids.setdefault(name, []).append(more)
@@ -336,12 +543,25 @@ def decode_snapshot(data: bytes) -> TopicState:
             replay_end=replays.get(one.name, 0),
             entries=b"".join((one.entries, *entries.get(one.name, ()))),
             ids=_ids_of(one, entries.get(one.name, []), ids.get(one.name, [])),
+            moves=moves.get(one.name, ()),
         )
         for one in channels.values()
     )
     return replace(
-        state, channels=whole, delayed=delayed, holes=holes, boot=boot, durability=durability
+        state,
+        channels=whole,
+        delayed=delayed,
+        holes=holes,
+        boot=boot,
+        durability=durability,
+        cursors=tuple(cursors.values()),
+        epochs=epochs,
+        produced_seq=produced_seq,
+        past=past,
     )
+
+
+_AFTER_NAME = {Kind.ENTRY_ADDED: ENTRY.size, Kind.CURSOR_NAMED: _PLACE.size}
 
 
 def _ids_of(channel: ChannelState, entries: list[bytes], ids: list[bytes]) -> bytes:
@@ -349,6 +569,18 @@ def _ids_of(channel: ChannelState, entries: list[bytes], ids: list[bytes]) -> by
     if sum(map(len, entries)) // ENTRY.size != sum(map(len, ids)) // _ID.size:
         return b""
     return b"".join((bytes(_ID.size * (len(channel.entries) // ENTRY.size)), *ids)) if ids else b""
+
+
+def _decode_move(name: str, seq: int, delayed: bool, raw: bytes) -> Delta:
+    if not raw:
+        return Delta(Kind.ENTRY_MOVED, name, seq)
+    if len(raw) < ENTRY.size:
+        raise JournalError("a delta has a wrong size")
+    runs = list(_unpack_runs(raw[ENTRY.size :]))
+    if len(runs) != 1:
+        raise JournalError("a delta has a wrong size")
+    entry = Entry(*ENTRY.unpack_from(raw))
+    return Delta(Kind.ENTRY_MOVED, name, seq, entry=entry, run=runs[0], delayed=delayed)
 
 
 def decode_delta(data: bytes) -> Delta:
@@ -360,12 +592,58 @@ def decode_delta(data: bytes) -> Delta:
         raise JournalError("a delta is cut off")
     _, _, flags, length, value = _DELTA.unpack_from(data)
     end = _DELTA.size + length
-    expected = ENTRY.size if number == Kind.ENTRY_ADDED else 0
+    name = _name(data[_DELTA.size : end])
+    if number == Kind.ENTRY_MOVED:
+        return _decode_move(name, value, bool(flags & _HAS_DELAY), data[end:])
+    expected = _AFTER_NAME.get(Kind(number), 0)
     if len(data) - end != expected:
         raise JournalError("a delta has a wrong size")
+    if number == Kind.CURSOR_NAMED:
+        log_id, used = _PLACE.unpack_from(data, end)
+        cursor = NamedCursor(name, log_id, value, used)
+        return Delta(Kind.CURSOR_NAMED, "", cursor=cursor, deleted=bool(flags & _DELETED))
     entry = Entry(*ENTRY.unpack_from(data, end)) if expected else None
-    name = _name(data[_DELTA.size : end])
     return Delta(Kind(number), name, value, bool(flags & _PAUSED), entry)
+
+
+# ---- logs and their names ----
+
+
+def name_logs(
+    stretches: Iterable[tuple[int, int, bytes]], past: Iterable[Incarnation]
+) -> tuple[Incarnation, ...]:
+    """Which log the records belong to that a start has found.
+
+    stretches: (first_seq, end, log_id of their segments), ascending, without a gap inside
+    past: what the journal says of logs that had ended when it was written
+
+    A record of such a log keeps its name; any other belongs to the log of its segment, which was
+    written under that name. What follows a gap gets a name of its own: a log has none.
+    """
+    past = tuple(past)
+    named: list[Incarnation] = []
+    for first, end, log_id in stretches:
+        for one in past:
+            if one.first_seq < end and one.end > first:
+                _add(named, log_id, first, one.first_seq)
+                _add(named, one.log_id, max(first, one.first_seq), min(end, one.end))
+                first = max(first, min(end, one.end))
+        _add(named, log_id, first, end)
+    known: set[bytes] = {bytes(16)}
+    for i, one in enumerate(named):
+        if one.log_id in known:
+            named[i] = one._replace(log_id=os.urandom(16))
+        known.add(one.log_id)
+    return tuple(named)
+
+
+def _add(logs: list[Incarnation], log_id: bytes, first: int, end: int) -> None:
+    if first >= end:
+        return
+    if logs and logs[-1].log_id == log_id and logs[-1].end == first:
+        logs[-1] = logs[-1]._replace(end=end)
+    else:
+        logs.append(Incarnation(log_id, first, end))
 
 
 # ---- applying ----
@@ -374,10 +652,14 @@ def decode_delta(data: bytes) -> Delta:
 class _Channel:
     """A channel while deltas are applied. Its entries stay packed: there may be a million."""
 
-    __slots__ = ("_added", "_cancelled", "_state", "cursor")
+    __slots__ = ("_added", "_cancelled", "_fanout", "_moved", "_passed", "_runs", "_state", "cursor")
 
-    def __init__(self, state: ChannelState) -> None:
+    def __init__(self, state: ChannelState, fanout: int = 0) -> None:
         self._state = state
+        self._fanout = fanout
+        self._runs = list(state.moves)
+        self._moved: set[int] = set()
+        self._passed: set[int] = set()  # records that are no entries, and the cursor need not see
         self._added: dict[int, Entry] = {}
         self._cancelled = set(state.cancelled)
         self.cursor = state.cursor
@@ -388,13 +670,42 @@ class _Channel:
         elif delta.kind == Kind.ENTRY_FINISHED:
             self._added.pop(delta.value, None)
             self._cancelled.add(delta.value)
+        elif delta.kind == Kind.ENTRY_MOVED:
+            self._move(delta)
         elif delta.kind == Kind.ENTRY_ADDED and delta.entry is not None:
             self._added.pop(delta.entry.seq, None)
             self._added[delta.entry.seq] = delta.entry
 
+    def _move(self, delta: Delta) -> None:
+        seq = delta.value
+        self._added.pop(seq, None)
+        if delta.entry is None or delta.run is None:
+            self._moved.add(seq)
+            return
+        self._added[seq] = delta.entry
+        if delta.run not in self._runs:
+            self._runs.append(delta.run)
+        if not delta.delayed:
+            self._passed.add(seq)
+        elif seq >= self._fanout:
+            self._cancelled.add(seq)
+
+    def _finished(self) -> tuple[tuple[int, int], ...]:
+        """The ranges that the cursor need not see, with records that have moved."""
+        ranges = list(self._state.finished)
+        ranges += [(seq, seq + 1) for seq in self._passed if seq >= self.cursor]
+        merged: list[tuple[int, int]] = []
+        for first, end in sorted(ranges):
+            if merged and first <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+            else:
+                merged.append((first, end))
+        return tuple(merged)
+
     def state(self) -> ChannelState:
         entries, ids = self._state.entries, self._state.ids
-        gone = self._cancelled | self._added.keys()
+        finished = self._finished()
+        gone = self._cancelled | self._added.keys() | self._moved
         if gone:
             entries, ids = _without(entries, ids, gone)
         if self._added:
@@ -405,8 +716,22 @@ class _Channel:
             cursor=self.cursor,
             entries=entries,
             ids=ids,
-            cancelled=frozenset(self._cancelled - self._added.keys()),
+            skipped=self._state.skipped + _count(finished) - _count(self._state.finished),
+            finished=finished,
+            moves=tuple(self._runs),
+            cancelled=frozenset(self._cancelled - self._late()),
         )
+
+    def _late(self) -> set[int]:
+        """Those that were cancelled once and are entries again; one with a delay that moves is
+        cancelled nevertheless, as a start would fan it out."""
+        return {
+            seq for seq, entry in self._added.items() if entry.state != State.MOVING
+        }
+
+
+def _count(ranges: Iterable[tuple[int, int]]) -> int:
+    return sum(end - first for first, end in ranges)
 
 
 def _without(entries: bytes, ids: bytes, gone: set[int]) -> tuple[bytes, bytes]:
@@ -420,8 +745,14 @@ def _without(entries: bytes, ids: bytes, gone: set[int]) -> tuple[bytes, bytes]:
 
 
 def _apply_all(state: TopicState, deltas: Iterable[Delta]) -> TopicState:
-    channels = {one.name: _Channel(one) for one in state.channels}
+    channels = {one.name: _Channel(one, state.fanout_seq) for one in state.channels}
+    cursors = {one.name: one for one in state.cursors}
     for delta in deltas:
+        if delta.cursor is not None:
+            cursors.pop(delta.cursor.name, None)
+            if not delta.deleted:
+                cursors[delta.cursor.name] = delta.cursor
+            continue
         channel = channels.get(delta.channel)
         if delta.kind == Kind.CHANNEL_CREATED:
             if channel is None:
@@ -431,7 +762,11 @@ def _apply_all(state: TopicState, deltas: Iterable[Delta]) -> TopicState:
             channels.pop(delta.channel, None)
         elif channel is not None:
             channel.apply(delta)
-    return replace(state, channels=tuple(one.state() for one in channels.values()))
+    return replace(
+        state,
+        channels=tuple(one.state() for one in channels.values()),
+        cursors=tuple(cursors.values()),
+    )
 
 
 def apply(state: TopicState, delta: Delta) -> TopicState:

@@ -1,5 +1,6 @@
 """The core of one worker in this process: a fake clock, no sockets, real files."""
 
+import json
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from nsqcy._events import Events
 from nsqcy._ids import IdSource
 from nsqcy._io import IoThread
 from nsqcy._mesh import Mesh
+from nsqcy._publisher import Publisher
 from nsqcy._quantile import Percentiles
 from nsqcy._session import Home, Session
 from nsqcy._store import Store
@@ -103,7 +105,7 @@ class Client:
         self.heard: list[tuple[int, bytes]] = []
         core.clients.append(self)
         wanted = {"heartbeat_interval": 10**9, **identity}
-        text = repr(wanted).replace("'", '"').encode()
+        text = json.dumps(wanted).encode()
         self.send(b"  V2IDENTIFY\n", struct.pack(">i", len(text)), text)
         assert self.answer() == (RESPONSE, b"OK")
 
@@ -180,6 +182,20 @@ def mpub(topic: str, bodies: list[bytes]) -> bytes:
     parts = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
     whole = struct.pack(">i", len(bodies)) + parts
     return f"MPUB {topic}\n".encode() + struct.pack(">i", len(whole)) + whole
+
+
+def log_pub(
+    topic: str,
+    chunk: int,
+    bodies: list[bytes],
+    *,
+    producer: str = "p",
+    epoch: int = 1,
+    part: int = 0,
+) -> bytes:
+    """A LOG_PUB command."""
+    _, body = mpub(topic, bodies).split(b"\n", 1)
+    return f"LOG_PUB {topic} {producer} {epoch} {part} {chunk}\n".encode() + body
 
 
 class Core:
@@ -260,6 +276,7 @@ class Core:
             auth=auth,
             log=self.log,
         )
+        agenda.publish_once = Publisher(self.home).publish_once
 
     def settle(self) -> None:
         """Turns, until nothing is left to do at this moment."""

@@ -1,4 +1,4 @@
-/* Every file call the I/O thread makes goes through this table: the seam where tests put faults.
+/* Every file call the I/O threads make goes through this table: the seam where tests put faults.
  *
  * A call returns what the system call returns and leaves errno.  `io_calls_real` is the system;
  * `struct IoFaults` wraps it: fails the n-th call of a kind, writes short, parks the caller, or

@@ -1,13 +1,14 @@
 /* The record: one message, byte for byte the same in memory blocks and in segments.
  *
  *   0  u32 length        whole record: header, extensions, body, padding; multiple of 8; >= 48
- *   4  u32 crc           CRC-32C of bytes 8 .. length; 0 in memory until the I/O thread writes it
+ *   4  u32 crc           CRC-32C of bytes 8 .. length; 0 in memory until the I/O threads write it
  *   8  u64 seq           dense per topic
  *  16  u64 id            message id (63 bits)
  *  24  i64 timestamp     wall clock, ns
  *  32  u32 body_length
  *  36  u16 ext_length    bytes of extensions, multiple of 8
- *  38  u16 attributes    RECORD_DELAYED, RECORD_COPY, RECORD_HEADERS, RECORD_DAMAGED
+ *  38  u16 attributes    RECORD_DELAYED, RECORD_COPY, RECORD_HEADERS, RECORD_PRODUCED, RECORD_EXPIRES,
+ *                        RECORD_DAMAGED
  *  40  extensions        each: u16 type, u16 length, u32 0, value padded to 8
  *      body
  *      zero padding to 8
@@ -30,12 +31,15 @@
 #define RECORD_DELAYED 1
 #define RECORD_COPY 2            /* of a record of an old run: it is in a survivor run */
 #define RECORD_HEADERS 4
+#define RECORD_PRODUCED 8        /* it belongs to a chunk of a producer */
 #define RECORD_EXPIRES 16
 #define RECORD_DAMAGED 0x8000   /* only ever in memory: set by a read that could not verify it */
 
 #define RECORD_EXT_DELAY 1      /* value: i64 nanoseconds */
 #define RECORD_EXT_DELAY_SIZE 16
 #define RECORD_EXT_HEADERS 2    /* value: headers as on the wire, see _headers.pxd */
+#define RECORD_EXT_PRODUCED 3   /* value: struct Produced */
+#define RECORD_EXT_PRODUCED_SIZE 48
 #define RECORD_EXT_EXPIRES 4    /* value: i64, wall clock, ns: from then on nobody gets it */
 #define RECORD_EXT_EXPIRES_SIZE 16
 
@@ -69,6 +73,20 @@ static inline uint64_t record_size(uint64_t body, uint32_t ext) {
 static inline uint8_t *record_body(const struct Record *r) {
     return (uint8_t *)r + RECORD_HEADER + r->ext_length;
 }
+
+/* Which message of which chunk of which producer a record is. */
+struct __attribute__((packed, aligned(8))) Produced {
+    uint64_t producer;       /* of its name: the first 8 bytes of the BLAKE2b digest */
+    uint64_t epoch;
+    uint64_t chunk;
+    uint32_t part;
+    uint32_t index;          /* of the message in the chunk */
+    uint32_t count;          /* messages of the chunk */
+    uint32_t reserved;
+};
+typedef struct Produced Produced;
+
+_Static_assert(8 + sizeof(struct Produced) == RECORD_EXT_PRODUCED_SIZE, "produced");
 
 /* Bytes an extension takes with `length` bytes of value. */
 static inline uint32_t record_extension_size(uint32_t length) {
@@ -130,6 +148,19 @@ static inline const uint8_t *record_headers(const struct Record *r, uint16_t *le
     if (!(r->attributes & RECORD_HEADERS))
         return NULL;
     return record_extension(r, RECORD_EXT_HEADERS, length);
+}
+
+/* Whether the record belongs to a chunk, and to which. */
+static inline int record_produced(const struct Record *r, struct Produced *into) {
+    const uint8_t *value;
+    uint16_t length;
+    if (!(r->attributes & RECORD_PRODUCED))
+        return 0;
+    value = record_extension(r, RECORD_EXT_PRODUCED, &length);
+    if (value == NULL || length != sizeof *into)
+        return 0;
+    memcpy(into, value, sizeof *into);
+    return into->index < into->count;
 }
 
 /* The wall clock from which on nobody gets the message; INT64_MAX if the record does not say. */

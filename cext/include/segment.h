@@ -18,6 +18,7 @@
 
 #define RUN_SURVIVORS 1      /* copies of older records: ascending, with gaps */
 #define RUN_HAS_DELAYED 2    /* at least one record carries a delay */
+#define RUN_HAS_PRODUCED 4   /* at least one record belongs to a chunk of a producer */
 
 struct __attribute__((packed, aligned(8))) SegmentHeader {
     uint64_t magic;
@@ -142,6 +143,12 @@ static void damages_free(Damages *d) {
 
 /* ---- records ---- */
 
+/* What a run has that has this record. */
+static inline uint32_t run_flags_of(const Record *r) {
+    return (r->attributes & RECORD_DELAYED ? RUN_HAS_DELAYED : 0)
+        | (r->attributes & RECORD_PRODUCED ? RUN_HAS_PRODUCED : 0);
+}
+
 static inline const Record *record_at(const uint8_t *bytes, uint64_t offset) {
     return (const Record *)(bytes + offset);
 }
@@ -169,8 +176,7 @@ static int run_seal(uint8_t *run, uint64_t n, RunFacts *facts) {
         facts->last_time = r->timestamp;
         if (r->id > facts->max_id)
             facts->max_id = r->id;
-        if (r->attributes & RECORD_DELAYED)
-            facts->flags |= RUN_HAS_DELAYED;
+        facts->flags |= run_flags_of(r);
         facts->count++;
         at += r->length;
     }
@@ -331,8 +337,7 @@ static void scan_open_run(Scan *scan, const Record *r, uint64_t at) {
         scan->runs = more;
         scan->capacity = capacity;
     }
-    if (r->attributes & RECORD_DELAYED)
-        run.flags |= RUN_HAS_DELAYED;
+    run.flags |= run_flags_of(r);
     if (r->attributes & RECORD_COPY)
         run.flags |= RUN_SURVIVORS;
     scan->runs[scan->count++] = run;
@@ -361,8 +366,7 @@ static void scan_add(Scan *scan, const Record *r, uint64_t at) {
     run->bytes += r->length;
     run->count++;
     run->last_time = r->timestamp;
-    if (r->attributes & RECORD_DELAYED)
-        run->flags |= RUN_HAS_DELAYED;
+    run->flags |= run_flags_of(r);
 }
 
 /* Finds every good record in a segment's bytes from SEGMENT_HEADER on. */

@@ -122,8 +122,9 @@ cdef class Discarded:
 
 
 cdef class Waiter:
-    """Whoever waits for a publish to be accepted."""
+    """Whoever waits for a publish to be accepted, or for an answer about a log."""
     cdef int publish_done(self, uint64_t ticket, str error) except -1
+    cdef int log_answered(self, uint64_t ticket, bytes answer, bytes error) except -1
 
 
 cdef class Consumer(Waiter):

@@ -142,6 +142,10 @@ cdef class Waiter:
         """The publish behind `ticket` was accepted (error is None) or failed."""
         raise NotImplementedError
 
+    cdef int log_answered(self, uint64_t ticket, bytes answer, bytes error) except -1:
+        """What was asked behind `ticket` is known, or cannot be answered (error is not None)."""
+        raise NotImplementedError
+
 
 cdef class Consumer(Waiter):
     cdef bint has_room(self) noexcept:

@@ -84,7 +84,7 @@ cdef class IoThread:
                     IoResult *result) except NULL:
         cdef IoOp *op
         if not self.engine.started:
-            raise ValueError("the I/O thread is closed")
+            raise ValueError("the I/O threads are closed")
         op = op_new(&self.engine, kind)
         if op is NULL:
             raise MemoryError
@@ -273,8 +273,8 @@ cdef class IoThread:
         cdef _Completion call = _Completion(done)
         cdef dict kinds = {"mkdir": IO_MKDIR, "unlink": IO_UNLINK, "rmdir": IO_RMDIR,
                            "sync": IO_SYNC_DIR}
-        self.on_path(<IoLane>lane_named(lane), kinds[what], os.fsencode(path), call_python, <void *>call,
-                     &call.result)
+        self.on_path(<IoLane>lane_named(lane), kinds[what], os.fsencode(path), call_python,
+                     <void *>call, &call.result)
         Py_INCREF(call)
 
     def wait_for_now(self, str lane):
@@ -425,13 +425,13 @@ cdef class FileHandle:
         cdef _Completion call = _Completion(done)
         cdef dict kinds = {"sync": IO_SYNC, "fsync": IO_FSYNC, "close": IO_CLOSE,
                            "unlink": IO_UNLINK_FILE, "truncate": IO_TRUNCATE}
-        self.io.on_file(<IoLane>lane_named(lane), kinds[what], self.file, n, call_python, <void *>call,
-                        &call.result)
+        self.io.on_file(<IoLane>lane_named(lane), kinds[what], self.file, n, call_python,
+                        <void *>call, &call.result)
         Py_INCREF(call)
 
     def rename(self, to, done=None, str lane="writes"):
         """Rename, unless the file has failed."""
         cdef _Completion call = _Completion(done)
-        self.io.rename(<IoLane>lane_named(lane), self.file, os.fsencode(to), call_python, <void *>call,
-                       &call.result)
+        self.io.rename(<IoLane>lane_named(lane), self.file, os.fsencode(to), call_python,
+                       <void *>call, &call.result)
         Py_INCREF(call)

@@ -16,6 +16,7 @@ cdef extern from "segment.h" nogil:
     enum:
         RUN_SURVIVORS
         RUN_HAS_DELAYED
+        RUN_HAS_PRODUCED
 
     struct SegmentRun:
         uint64_t first_seq
@@ -58,6 +59,7 @@ cdef struct Segment:
     uint64_t synced      # runs are known to survive a power loss up to here
     uint64_t live        # bytes of extents not released
     uint32_t pending     # ops that refer to it
+    uint8_t log_id[16]   # as its header has it; zeros: nobody can tell
     SegmentState state
     int error            # of the first run that failed: those behind it fail as well
     SegmentRun *runs     # the index to be, while open
@@ -141,6 +143,7 @@ cdef class Recovered:
     cdef readonly list segments       # (number, bytes of the file, log_id or None, footer or None)
     cdef readonly list overlaps       # dense runs of which a newer segment has a part, as they were
                                       # found: (segment number, offset, bytes, first_seq, last_seq)
+    cdef readonly bint open_end       # the newest one had none: it was being written
     cdef RecoveredRun *run_array      # extents are the caller's to copy and release
     cdef size_t run_count
     cdef size_t run_capacity
@@ -196,7 +199,7 @@ cdef class Log:
     cdef File *_snapshot              # the journal to be
     cdef uint64_t _snapshot_bytes
     cdef uint32_t _snapshot_crc
-    cdef bint journal_lost            # a write of it failed: no run counts until a snapshot is there
+    cdef bint journal_lost            # a write of it failed: no run counts until a snapshot is
     cdef uint32_t _journal_pending
     cdef uint64_t _journal_writes     # those that follow, and how many of them have ended
     cdef uint64_t _journal_done
@@ -229,6 +232,8 @@ cdef class Log:
     # Frees an extent's further pieces and zeroes it; the runs stay.
     cdef int forget(self, Extent *extent) except -1
     cdef int sync(self, log_done done, void *arg) except -1
+    # The same for what recover() has found, which a process that was killed need not have synced.
+    cdef int sync_found(self, log_done done, void *arg) except -1
     # The monotonic time of the next sync, or 0 when nothing waits for one.
     cdef int64_t tick(self, int64_t now) except -1
     # Whether a journal write is under way.
@@ -243,8 +248,9 @@ cdef class Log:
     cdef int give_up_snapshot(self) except -1
     # Whether there is a sound journal, and no snapshot of it is being made.
     cdef bint has_journal(self) noexcept
-    # 1 when appended; 0 when there is no sound journal to append to: write a snapshot first.
-    cdef int append_delta(self, bytes delta) except -1
+    # 1 when appended; 0 when there is no sound journal to append to: write a snapshot first. done
+    # is called when it is written.
+    cdef int append_delta(self, bytes delta, log_done done, void *arg) except -1
     cdef int close(self, log_done done, void *arg) except -1
     cdef int delete(self, log_done done, void *arg) except -1
 

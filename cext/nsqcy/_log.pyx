@@ -126,8 +126,7 @@ cdef enum:
     INDEX_RUN_BYTES = 262144     # short runs that follow each other share an index entry
     FOOTER_READ = 32768          # most footers fit into the first read
     SPARE_TASKS = 256
-    FOLLOWING_SYNCS = 8          # syncs by count that wait for each other: the disk is slower than
-                                 # the writes, and one more would not make it faster
+    FOLLOWING_SYNCS = 8          # by count that may wait for each other: more would not help
     NAMES_INSIDE = 1             # flags of a TASK_DIRECTORY that syncs: the log's directory
     NAME_ITSELF = 2              # the data path
 
@@ -163,7 +162,7 @@ cdef int commit_done(void *arg, int error) except -1:
     return log._commit_done(error)
 
 
-@cython.no_gc_clear      # __dealloc__ needs the I/O thread
+@cython.no_gc_clear      # __dealloc__ needs the I/O threads
 cdef class Log:
     """The log of one topic. Only the hub uses it; nothing here blocks but recover()."""
 
@@ -599,6 +598,7 @@ cdef class Log:
         header.first_seq = first_seq
         header.created = time.time_ns()
         memcpy(header.log_id, PyBytes_AS_STRING(self.log_id), 16)
+        memcpy(segment.log_id, header.log_id, 16)
         header.crc = segment_header_crc(header)
         self._current = segment
         self._directory_dirty = True
@@ -794,6 +794,19 @@ cdef class Log:
             segment = segment.previous
         return 0
 
+    cdef int sync_found(self, log_done done, void *arg) except -1:
+        cdef Task *whole = self._task(TASK_WHOLE, NULL, NULL)
+        cdef Segment *segment = self._first
+        whole.done = done
+        whole.arg = arg
+        whole.parts = 1           # held until all parts are submitted
+        while segment is not NULL:
+            if segment.state == SEGMENT_CLOSED and segment.synced < segment.end:
+                self._sync_file(segment, whole)
+            segment = segment.next
+        self._sync_directory(whole)
+        return self._part_end(whole, 0)
+
     cdef int commit(self) except -1:
         if self._commits > self._commits_done or self._durable == 0:
             return 0
@@ -937,7 +950,7 @@ cdef class Log:
                       sizeof(JournalHeader) + sizeof(JournalEntry), 0, task_finished, task,
                       &task.result)
         for delta in deltas:
-            self.append_delta(delta)
+            self.append_delta(delta, NULL, NULL)
         self._journal_dirty = False
         task = self._journal_task(TASK_JOURNAL, whole)
         self.io.on_file(self._lane, IO_FSYNC, self._journal, 0, task_finished, task, &task.result)
@@ -957,7 +970,7 @@ cdef class Log:
     cdef bint has_journal(self) noexcept:
         return self._journal is not NULL and self._journal_pending == 0
 
-    cdef int append_delta(self, bytes delta) except -1:
+    cdef int append_delta(self, bytes delta, log_done done, void *arg) except -1:
         """Behind a snapshot that is under way, it follows that one, and runs wait for it."""
         cdef bint behind = self.is_telling()
         cdef size_t n = sizeof(JournalEntry) + len(delta)
@@ -969,6 +982,8 @@ cdef class Log:
         task = (self._journal_task(TASK_DELTA, NULL) if behind
                 else self._task(TASK_DELTA, NULL, NULL))
         task.file = self._journal
+        task.done = done
+        task.arg = arg
         task.owned = <uint8_t *>malloc(n)
         if task.owned is NULL:
             self._task_end(task)
@@ -1083,6 +1098,8 @@ cdef class Log:
         # last.
         for name in sorted((n for n in names if _SEGMENT.fullmatch(n)), reverse=True):
             self._recover_segment(name, into)
+            if int(name[:20]) == self.last_number:
+                into.open_end = not into.clean
         into.damages.sort()
         if "journal" in names:
             self._recover_journal(into)
@@ -1168,6 +1185,7 @@ cdef class Log:
             return None
         check_version(path, header.version)
         log_id = <bytes>header.log_id[:16]
+        memcpy(segment.log_id, header.log_id, 16)
         if into.log_id is None:
             into.log_id = log_id
         return log_id
@@ -1197,7 +1215,7 @@ cdef class Log:
         if footer is NULL:
             return False
         into.max_id = max(into.max_id, footer.max_id)
-        segment.end = segment.good = footer.data_end
+        segment.end = segment.good = segment.synced = footer.data_end
         segment.facts = footer[0]
         for i in range(footer.runs):
             into.add(&runs[i], segment, fd)

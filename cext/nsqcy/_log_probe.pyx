@@ -220,7 +220,7 @@ cdef class LogProbe:
 
     def append_delta(self, bytes delta):
         """Whether there was a sound journal to append to."""
-        return self.log.append_delta(delta) == 1
+        return self.log.append_delta(delta, NULL, NULL) == 1
 
     def close(self, done=None):
         """Footer, sync."""

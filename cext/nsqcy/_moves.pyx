@@ -85,11 +85,10 @@ cdef class Moves(Mover):
         self.runs = list(runs)
 
     cdef object run_of(self, uint64_t number):
-        """The run (nsqcy.journal.MoveRun) that a move belongs to; older ones are over, as the first
-        move is what is asked for."""
-        while len(self.runs) > 1 and self.runs[1].first <= number:
-            self.runs.pop(0)
-        return self.runs[0]
+        """The run (nsqcy.journal.MoveRun) that a move belongs to."""
+        for run in reversed(self.runs):
+            if run.first <= number:
+                return run
 
     # -- the journal --
 
@@ -104,7 +103,7 @@ cdef class Moves(Mover):
             return 0
         self.telling.add(number)
         if not self.topic.journal_move(
-                self.source.name, entry.seq, packed, self.runs[len(self.runs) - 1],
+                self.source.name, entry.seq, packed, self.run_of(number),
                 self.is_delayed(entry), lambda error: self.told(number, error)):
             self.telling.discard(number)
         return 0
@@ -158,7 +157,9 @@ cdef class Moves(Mover):
         cdef uint64_t number = move_number(entry)
         cdef uint16_t length
         cdef const uint8_t *own = record_headers(record, &length)
-        run = self.run_of(number)
+        while len(self.runs) > 1 and self.runs[1].first <= number:
+            self.runs.pop(0)        # it is over
+        run = self.runs[0]
         headers = dead_letters.headers_of(
             own[:length] if length else b"", topic=self.topic.name, channel=self.source.name,
             id=record.id, attempts=entry.attempts, first_time=record.timestamp,

@@ -10,6 +10,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from nsqcy._channel cimport Agenda, Channel, Consumer, Outcome, Timer, Waiter
 from nsqcy._heap cimport Heap, HeapNode
 from nsqcy._mesh cimport Mesh, Stream, StreamEnd
+from nsqcy._reads cimport LogRead
 from nsqcy._store cimport Block, Record, Window
 from nsqcy._topic cimport Durability, Shard, Topic
 from nsqcy._wire cimport Output, Word
@@ -49,6 +50,15 @@ cdef enum TicketState:
     WAITING = 0
     ANSWERED = 1                # text NULL: OK
     FAILED = 2                  # text: the error; the session ends with it
+    REFUSED = 3                 # text: the error; the session goes on
+    RELAYED = 4                 # its frame has left already
+
+
+cdef class CursorAnswer:
+    """Called when the journal has what a LOG_CURSOR has changed."""
+    cdef Session session
+    cdef uint64_t ticket
+    cdef bytes text
 
 
 cdef class Transport:
@@ -84,6 +94,7 @@ cdef class Leg(StreamEnd):
     cdef int send(self, const uint8_t *data, size_t n) except -1
     cdef size_t take_whole(self, const uint8_t *data, size_t n) except? 0
     cdef uint64_t next_ticket(self) except? 0
+    cdef bint may_relay(self) noexcept
     cdef int end_frame(self) except -1
     cdef int on_writable(self) except -1
     cdef int on_data(self, const unsigned char *data, size_t n) except -1
@@ -97,6 +108,7 @@ cdef class Session(Consumer):
     cdef readonly State state
     cdef bint magic_seen
     cdef bint lenient               # a failed publish is answered and does not end the session
+    cdef bint moves                 # what it publishes was accepted once, by another topic
     cdef bint remote                # the far end of a stream: its client's home is elsewhere
     cdef bint blocked               # parsing waits for tickets, a placement or a peer
     cdef bint crammed               # parsing waits for the client to read its answers
@@ -143,6 +155,12 @@ cdef class Session(Consumer):
     cdef Leg relaying               # a message frame of it is half written
     cdef bytearray aside            # frames that wait for the end of that one
     cdef readonly Durability durability     # of its publishes, at least
+    cdef readonly bint topic_log    # its client knows the LOG_ commands
+    cdef int64_t log_due            # when one of them that waits is to be looked at again; 0: none
+    cdef bint log_waited            # it was
+    cdef LogRead log_read           # that it waits for
+    cdef uint64_t log_unsent        # bytes of the answer to one that has not all left
+    cdef uint64_t log_sent_at       # it has when the output has sent so much
     cdef readonly bint headers      # negotiated: bodies come and go behind the message's headers
     cdef Topic topic                # the one published to last
     cdef bytes topic_key
@@ -210,6 +228,29 @@ cdef class Session(Consumer):
     cdef bint can_pipeline(self) noexcept
     cdef bint may_join(self, int owner) noexcept
     cdef int publish_done(self, uint64_t number, str error) except -1
+    cdef Parsed log_command(self, const uint8_t *line, size_t n) except RAISED
+    cdef Parsed find_log_owner(self, const char *command, bytes key, int *owner) except RAISED
+    cdef Parsed forward_log(self, int owner, const char *command, const uint8_t *line,
+                            size_t n) except RAISED
+    cdef Parsed refuse_log(self, bytes text) except RAISED
+    cdef Parsed log_pub(self, const uint8_t *line, size_t *used, const uint8_t *rest,
+                        size_t left) except RAISED
+    cdef Parsed take_batch(self, const char *command, const uint8_t *rest, size_t left,
+                           uint32_t *body_size, uint32_t *count) except RAISED
+    cdef Parsed answer_publish(self, const char *command, Topic topic, bint waits) except RAISED
+    cdef Parsed log_cursor(self, Topic topic, Word *words) except RAISED
+    cdef Parsed set_log_cursor(self, Topic topic, bytes log_id, str name, seq) except RAISED
+    cdef Parsed delete_log_cursor(self, Topic topic, str name) except RAISED
+    cdef CursorAnswer promise_cursor(self, str name, bytes log_id, seq)
+    cdef Parsed bad_number(self, const char *command, const char *what,
+                           const Word *word) except RAISED
+    cdef Parsed log_meta(self, Topic topic, Word *words, int count) except RAISED
+    cdef Parsed log_seek(self, Topic topic, Word *words) except RAISED
+    cdef Parsed log_fetch(self, Topic topic, Word *words) except RAISED
+    cdef Parsed wait_for_log(self, found) except RAISED
+    cdef int hold_answer(self, uint64_t n) except -1
+    cdef int answer_left(self) except -1
+    cdef int log_wait_over(self) except -1
     cdef Parsed pub(self, Word *words, int count, const uint8_t *line, size_t *used,
                     const uint8_t *rest, size_t left) except RAISED
     cdef Parsed dpub(self, Word *words, int count, const uint8_t *line, size_t *used,
@@ -221,7 +262,8 @@ cdef class Session(Consumer):
                      const uint8_t *rest, size_t left) except RAISED
     cdef Parsed check_message(self, const char *command, const uint8_t *message,
                               size_t n) except RAISED
-    cdef Parsed check_batch(self, const uint8_t *batch, uint32_t count) except RAISED
+    cdef Parsed check_batch(self, const char *command, const uint8_t *batch,
+                            uint32_t count) except RAISED
     cdef Parsed body_missing(self, size_t missing, bytes error) except RAISED
     cdef Parsed short_body(self, size_t have, int32_t size, bytes error) except RAISED
     cdef Parsed bad_name(self, bytes prefix, Word *name) except RAISED

@@ -44,9 +44,11 @@ from nsqcy._heap cimport (
     heap_remove,
     heap_update,
 )
+from nsqcy._reads cimport ENDED, LARGEST_ANSWER, LogRead
 from nsqcy._store cimport record_body
 from nsqcy._topic cimport MEMORY, durability_of
 from nsqcy._wire cimport (
+    BY_REFERENCE,
     ERROR,
     FIN_LINE,
     FRAME_HEADER,
@@ -58,8 +60,12 @@ from nsqcy._wire cimport (
     parse_number,
     split_line,
 )
+from nsqcy._reads import COLUMN_NAMES as _COLUMN_NAMES
 from nsqcy.errors import ClientError
+from nsqcy.named_cursors import CURSORS_MOST as _CURSORS_MOST
+from nsqcy.named_cursors import TooManyCursors
 from nsqcy.names import quote
+from nsqcy.producers import ChunkError, ChunkName, producer_id
 
 
 cdef extern from "Python.h":
@@ -85,6 +91,7 @@ cdef enum:
 
 cdef int64_t FAVOUR = 2 * SECOND                # of silence, for who is read beyond the budget
 cdef int64_t PEER_TIMEOUT = 5 * SECOND          # how long a publish waits for a dead worker
+cdef int64_t PLACED_HEARD = 100 * MILLISECOND   # until all know who owns a new topic, amply
 
 cdef enum:
     KEPT_FREELY = 65536         # unfinished input of one session that the worker's budget allows
@@ -93,7 +100,10 @@ cdef enum:
     SECRET_MOST = 65536         # bytes of a secret that a server is asked about
     HELLO_TEXT = 512            # characters of a text about a client that its far end is told
     OK_FRAME = 10               # bytes of it
-    WORDS = 4                   # of a line: the name and as many parameters as any command has
+    WORDS = 4                   # of a line: the name and as many parameters as NSQ's commands have
+    LOG_WORDS = 7               # the same of the LOG_ commands
+    LOG_WAIT_MOST = 60000       # ms
+    RELAYED_LEAST = 65536       # bytes of an answer from which on it is not put together first
     PUB_NAME = 4                # bytes of "PUB" and its space
     LINE_STEP = 256             # bytes taken to go on with a line of unknown length
     NO_ROOM = -2                # as an owner: the topic is not there and may not be made
@@ -104,6 +114,11 @@ cdef const char *MPUB = b"MPUB"
 cdef const char *DPUB = b"DPUB"
 cdef const char *SUB = b"SUB"
 cdef const char *AUTH = b"AUTH"
+cdef const char *LOG_PUB = b"LOG_PUB"
+cdef const char *LOG_META = b"LOG_META"
+cdef const char *LOG_CURSOR = b"LOG_CURSOR"
+cdef const char *LOG_SEEK = b"LOG_SEEK"
+cdef const char *LOG_FETCH = b"LOG_FETCH"
 cdef const char *SILENT = b""           # of a ticket whose answer the client does not see
 
 
@@ -164,6 +179,35 @@ cdef inline bint word_is(const Word *word, const char *text, size_t length) noex
 
 cdef inline bytes word_bytes(const Word *word):
     return PyBytes_FromStringAndSize(<const char *>word.at, word.length)
+
+
+cdef inline bint is_refusal(bytes error):
+    """Whether a client goes on after it. Not after a publish that failed: what it has sent behind
+    it must not be published."""
+    return error.startswith(b"E_LOG_") and not error.startswith(b"E_LOG_PUB_")
+
+
+cdef object number_of(const Word *word, most):
+    """The number that a word is; None if it is none, or above `most`."""
+    cdef bytes text = word_bytes(word)
+    if not text.isdigit() or len(text) > 20:
+        return None
+    number = int(text)
+    return number if number <= most else None
+
+
+cdef bytes cursor_text(str name, bytes log_id, seq):
+    return json.dumps({"name": name, "log_id": log_id.hex(), "seq": seq},
+                      separators=(",", ":")).encode()
+
+
+cdef class CursorAnswer:
+    def __call__(self, error):
+        if error is None:
+            self.session.answer(self.ticket, ANSWERED, self.text)
+        else:
+            self.session.answer(self.ticket, REFUSED, b"E_LOG_FAILED "
+                                + error.encode("utf-8", "surrogateescape"))
 
 
 @cython.no_gc_clear      # __dealloc__ needs the home
@@ -457,6 +501,8 @@ cdef class Session(Consumer):
             return self.mpub(words, count, line, used, rest, left)
         if word_is(name, DPUB, 4):
             return self.dpub(words, count, line, used, rest, left)
+        if self.topic_log and word_is(name, LOG_PUB, 7):
+            return self.log_pub(line, used, rest, left)
         if self.ticket_count:
             return BLOCKED
         if self.leg is not None and len(self.leg.unsent) > LEG_BACKLOG:
@@ -482,6 +528,8 @@ cdef class Session(Consumer):
             return self.identify(used, rest, left)
         if word_is(name, b"AUTH", 4):
             return self.auth(count, used, rest, left)
+        if self.topic_log and name.length > 4 and memcmp(name.at, b"LOG_", 4) == 0:
+            return self.log_command(line, used[0])
         return self.fatal(b"E_INVALID invalid command " + word_bytes(name))
 
     # -- answers --
@@ -600,17 +648,20 @@ cdef class Session(Consumer):
             if ticket.text != NULL:
                 text = <bytes>ticket.text
                 drop_answer(&ticket)
-            if ticket.state == FAILED:
+            if ticket.state == FAILED or ticket.state == REFUSED:
                 self.put_frame(ERROR, text, len(text))
-                if self.lenient:
+                if self.lenient or ticket.state == REFUSED:
                     continue
                 self.drop_tickets()
                 self.stop()
                 return 0
-            if ticket.command == SILENT:
+            if ticket.command == SILENT or ticket.state == RELAYED:
                 continue
             if text is None:
                 self.put_frame(RESPONSE, b"OK", 2)
+            elif len(text) >= BY_REFERENCE and self.relaying is None:
+                self.output.put_whole(RESPONSE, text)
+                self.touch_dirty()
             else:
                 self.put_frame(RESPONSE, text, len(text))
         if self.blocked and (self.ticket_count == 0 or self.can_pipeline()):
@@ -743,74 +794,20 @@ cdef class Session(Consumer):
 
     cdef Parsed mpub(self, Word *words, int count, const uint8_t *line, size_t *used,
                      const uint8_t *rest, size_t left) except RAISED:
-        cdef int32_t size
-        cdef int32_t messages
+        cdef uint32_t size
+        cdef uint32_t messages
         cdef int32_t length
-        cdef int64_t most = (self.home.max_body_size - 4) // 5
-        cdef int64_t longest = self.home.max_msg_size + (HEADERS_ROOM if self.headers else 0)
         cdef uint64_t bodies
-        cdef size_t at
-        cdef size_t end
-        cdef size_t have
         cdef int owner
-        cdef uint32_t i
         cdef Topic topic
         cdef Parsed parsed
         if count < 2:
             return self.fatal(b"E_INVALID MPUB insufficient number of parameters")
         if not self.take_topic(&words[1]):
             return self.bad_name(b"E_BAD_TOPIC E_BAD_TOPIC MPUB topic name", &words[1])
-        if self.guarded and not self.scanned and not self.may_publish():
-            parsed = self.authorize(MPUB, self.topic_key, b"")
-            if parsed != NEXT:
-                return parsed
-        if left < 4:
-            return self.body_missing(4 - left, b"E_BAD_BODY MPUB failed to read body size")
-        size = <int32_t>load_be32(rest)
-        if size <= 0:
-            return self.fatal(b"E_BAD_BODY MPUB invalid body size %d" % size)
-        if size > self.home.max_body_size:
-            return self.fatal(
-                b"E_BAD_BODY MPUB body too big %d > %d" % (size, self.home.max_body_size))
-        rest += 4
-        have = min(left - 4, <size_t>size)
-        if have < 4:
-            return self.short_body(have, size, b"E_BAD_BODY MPUB failed to read message count")
-        messages = <int32_t>load_be32(rest)
-        if messages <= 0 or messages > most:
-            return self.fatal(b"E_BAD_BODY MPUB invalid message count %d" % messages)
-        # Check as far as the bytes reach, going on where the last look ended.
-        at = self.scanned if self.scanned else 4
-        i = self.scanned_count if self.scanned else 0
-        while i < <uint32_t>messages:
-            if at + 4 > have:
-                self.scanned, self.scanned_count = at, i
-                return self.short_body(
-                    have, size, b"E_BAD_MESSAGE MPUB failed to read message(%d) body size" % i)
-            length = <int32_t>load_be32(rest + at)
-            if length <= 0:
-                return self.fatal(
-                    b"E_BAD_MESSAGE MPUB invalid message(%d) body size %d" % (i, length))
-            if length > longest:
-                return self.fatal(
-                    b"E_BAD_MESSAGE MPUB message too big %d > %d" % (length, longest))
-            end = at + 4 + <size_t>length
-            if end > have:
-                self.scanned, self.scanned_count = at, i
-                return self.short_body(
-                    have, size, b"E_BAD_MESSAGE MPUB failed to read message body")
-            at = end
-            i += 1
-        if have < <size_t>size:
-            self.scanned, self.scanned_count = at, i
-            return self.body_missing(size - have, b"E_BAD_BODY MPUB failed to read body")
-        if at != <size_t>size:
-            return self.fatal(
-                b"E_BAD_BODY MPUB body of %d bytes holds messages for %d" % (size, at))
-        if self.headers:
-            parsed = self.check_batch(rest + 4, messages)
-            if parsed != NEXT:
-                return parsed
+        parsed = self.take_batch(MPUB, rest, left, &size, &messages)
+        if parsed != NEXT:
+            return parsed
         owner = self.route()
         if owner < 0 or not self.may_join(owner):
             return self.not_routed(MPUB, owner, used, 4 + size)
@@ -822,7 +819,7 @@ cdef class Session(Consumer):
             return self.forward_publish(owner, MPUB, line, used[0], messages)
         topic = self.topic
         if topic.limited:
-            length = topic.misfit(rest + 4, messages, self.headers)
+            length = topic.misfit(rest + 8, messages, self.headers)
             if length:
                 return self.publish_refused(MPUB, topic.objection(MPUB, length))
         refusal = topic.refusal(self.durability, messages, size)
@@ -831,9 +828,9 @@ cdef class Session(Consumer):
         if self.durability != MEMORY:
             topic.demand(self.durability)
         if self.headers:
-            bodies = topic.add_headered_batch(rest + 4, messages)
+            bodies = topic.add_headered_batch(rest + 8, messages)
         else:
-            topic.new_batch(rest + 4, messages)
+            topic.new_batch(rest + 8, messages)
             bodies = size - 4 - 4 * <uint64_t>messages
         return self.publish_accepted(MPUB, topic, messages, bodies)
 
@@ -865,18 +862,147 @@ cdef class Session(Consumer):
                 <bytes>command, headers_fault(message + HEADERS_SIZE, headers).encode()))
         return NEXT
 
-    cdef Parsed check_batch(self, const uint8_t *batch, uint32_t count) except RAISED:
-        """The same for each message of an MPUB, whose lengths were checked."""
+    cdef Parsed check_batch(self, const char *command, const uint8_t *batch,
+                            uint32_t count) except RAISED:
+        """The same for each message of a batch, whose lengths were checked."""
         cdef size_t length
         cdef Parsed parsed
         cdef uint32_t _i
         for _i in range(count):
             length = load_be32(batch)
-            parsed = self.check_message(MPUB, batch + 4, length)
+            parsed = self.check_message(command, batch + 4, length)
             if parsed != NEXT:
                 return parsed
             batch += 4 + length
         return NEXT
+
+    cdef Parsed take_batch(self, const char *command, const uint8_t *rest, size_t left,
+                           uint32_t *body_size, uint32_t *count) except RAISED:
+        """The body of an MPUB or LOG_PUB to the topic that was taken: NEXT if all of it is there,
+        and right, and the client may publish. What is done with it ends with `scanned = 0`."""
+        cdef int32_t size
+        cdef int32_t messages
+        cdef int32_t length
+        cdef int64_t most = (self.home.max_body_size - 4) // 5
+        cdef int64_t longest = self.home.max_msg_size + (HEADERS_ROOM if self.headers else 0)
+        cdef size_t at
+        cdef size_t end
+        cdef size_t have
+        cdef uint32_t i
+        cdef Parsed parsed
+        if self.guarded and not self.scanned and not self.may_publish():
+            parsed = self.authorize(command, self.topic_key, b"")
+            if parsed != NEXT:
+                return parsed
+        if left < 4:
+            return self.body_missing(
+                4 - left, b"E_BAD_BODY %s failed to read body size" % command)
+        size = <int32_t>load_be32(rest)
+        if size <= 0:
+            return self.fatal(b"E_BAD_BODY %s invalid body size %d" % (<bytes>command, size))
+        if size > self.home.max_body_size and not self.moves:
+            return self.fatal(b"E_BAD_BODY %s body too big %d > %d" % (
+                <bytes>command, size, self.home.max_body_size))
+        rest += 4
+        have = min(left - 4, <size_t>size)
+        if have < 4:
+            return self.short_body(
+                have, size, b"E_BAD_BODY %s failed to read message count" % command)
+        messages = <int32_t>load_be32(rest)
+        if messages <= 0 or messages > most:
+            return self.fatal(
+                b"E_BAD_BODY %s invalid message count %d" % (<bytes>command, messages))
+        # Check as far as the bytes reach, going on where the last look ended.
+        at = self.scanned if self.scanned else 4
+        i = self.scanned_count if self.scanned else 0
+        while i < <uint32_t>messages:
+            if at + 4 > have:
+                self.scanned, self.scanned_count = at, i
+                return self.short_body(
+                    have, size, b"E_BAD_MESSAGE %s failed to read message(%d) body size" % (
+                        <bytes>command, i))
+            length = <int32_t>load_be32(rest + at)
+            if length <= 0:
+                return self.fatal(b"E_BAD_MESSAGE %s invalid message(%d) body size %d" % (
+                    <bytes>command, i, length))
+            if length > longest and not self.moves:
+                return self.fatal(b"E_BAD_MESSAGE %s message too big %d > %d" % (
+                    <bytes>command, length, longest))
+            end = at + 4 + <size_t>length
+            if end > have:
+                self.scanned, self.scanned_count = at, i
+                return self.short_body(
+                    have, size, b"E_BAD_MESSAGE %s failed to read message body" % command)
+            at = end
+            i += 1
+        if have < <size_t>size:
+            self.scanned, self.scanned_count = at, i
+            return self.body_missing(
+                size - have, b"E_BAD_BODY %s failed to read body" % command)
+        if at != <size_t>size:
+            return self.fatal(b"E_BAD_BODY %s body of %d bytes holds messages for %d" % (
+                <bytes>command, size, at))
+        if self.headers:
+            parsed = self.check_batch(command, rest + 4, messages)
+            if parsed != NEXT:
+                return parsed
+        body_size[0] = size
+        count[0] = messages
+        return NEXT
+
+    cdef Parsed log_pub(self, const uint8_t *line, size_t *used, const uint8_t *rest,
+                        size_t left) except RAISED:
+        """A batch that is published once, however often it is sent."""
+        cdef Word words[LOG_WORDS]
+        cdef uint32_t size
+        cdef uint32_t messages
+        cdef uint32_t added
+        cdef int32_t misfit
+        cdef int owner
+        cdef size_t length = used[0] - 1
+        cdef bint waits
+        cdef Topic topic
+        cdef Parsed parsed
+        if length and line[length - 1] == 13:
+            length -= 1
+        if split_line(line, length, words, LOG_WORDS) < 6:
+            return self.fatal(b"E_INVALID LOG_PUB insufficient number of parameters")
+        if word_bytes(&words[1]).endswith(b"#ephemeral") or not self.take_topic(&words[1]):
+            return self.bad_name(b"E_BAD_TOPIC LOG_PUB topic name", &words[1])
+        if not name_is_valid(words[2].at, words[2].length):
+            return self.bad_name(b"E_INVALID LOG_PUB producer", &words[2])
+        epoch = number_of(&words[3], 2**64 - 1)
+        part = number_of(&words[4], 2**32 - 1)
+        chunk = number_of(&words[5], 2**64 - 1)
+        for value, text in ((epoch, "epoch"), (part, "part"), (chunk, "chunk")):
+            if value is None:
+                return self.fatal(b"E_INVALID LOG_PUB could not parse " + text.encode())
+        parsed = self.take_batch(LOG_PUB, rest, left, &size, &messages)
+        if parsed != NEXT:
+            return parsed
+        owner = self.route()
+        if owner < 0 or not self.may_join(owner):
+            return self.not_routed(LOG_PUB, owner, used, 4 + size)
+        self.scanned = 0
+        if owner != self.home.index and self.may_move(owner):
+            return self.move_to(owner)
+        used[0] += 4 + size
+        if owner != self.home.index:
+            return self.forward_publish(owner, LOG_PUB, line, used[0], messages)
+        topic = self.topic
+        if topic.limited and not self.moves:
+            misfit = topic.misfit(rest + 8, messages, self.headers)
+            if misfit:
+                return self.publish_refused(LOG_PUB, topic.objection(LOG_PUB, misfit))
+        name = ChunkName(producer_id(word_bytes(&words[2])), epoch, part, chunk)
+        try:
+            waits = topic.publish_once(
+                name, rest + 8, size, messages, self.headers, self.durability, &added,
+                self.moves)
+        except ChunkError as error:
+            return self.publish_failed(LOG_PUB, str(error))
+        self.topic_count += added
+        return self.answer_publish(LOG_PUB, topic, waits)
 
     cdef Parsed body_missing(self, size_t missing, bytes error) except RAISED:
         """At least `missing` bytes of a body have not arrived; `error` is what it means if they
@@ -965,7 +1091,12 @@ cdef class Session(Consumer):
     cdef Parsed publish_accepted(self, const char *command, Topic topic, uint32_t count,
                                  uint64_t body_bytes) except RAISED:
         self.topic_count += count
-        if topic.published(count, body_bytes):
+        return self.answer_publish(command, topic, topic.published(count, body_bytes))
+
+    @cython.final
+    cdef Parsed answer_publish(self, const char *command, Topic topic, bint waits) except RAISED:
+        """`waits`: its outcome is that of the records that wait for the log."""
+        if waits:
             self.line_owner = self.home.index
             self.line_key = self.topic_key
             topic.promise(self, self.take_ticket(command, 0))
@@ -1221,6 +1352,7 @@ cdef class Session(Consumer):
         self.sample_rate = identity.sample_rate
         self.output_buffer_size = identity.output_buffer_size
         self.output_buffer_timeout = identity.output_buffer_timeout
+        self.topic_log = identity.topic_log
         self.heartbeat_interval = 0 if self.remote else identity.heartbeat_interval
         self.next_heartbeat = self.home.agenda.now + self.heartbeat_interval
         if identity.durability:
@@ -1332,8 +1464,8 @@ cdef class Session(Consumer):
         return self.home.agenda.now < self.may_publish_until
 
     cdef Parsed authorize(self, const char *command, bytes topic, bytes channel) except RAISED:
-        """Whether the client may do this: NEXT. The names are valid; no channel: a publish to the
-        topic that was taken."""
+        """Whether the client may do this: NEXT. The names are valid; an empty channel: a publish to
+        the topic that was taken; None: reading its log."""
         if self.auth_asked:
             return BLOCKED
         if self.authorization is None:
@@ -1341,12 +1473,270 @@ cdef class Session(Consumer):
         if self.home.agenda.now >= self.auth_expires:
             self.ask_auth()
             return BLOCKED
-        if not self.authorization.permits(topic.decode(), channel.decode()):
+        if channel is None:
+            permitted = self.authorization.permits_log(topic.decode())
+        else:
+            permitted = self.authorization.permits(topic.decode(), channel.decode())
+        if not permitted:
             return self.fatal(b'E_UNAUTHORIZED AUTH failed for %s on "%s" "%s"' % (
-                <bytes>command, topic, channel))
-        if not channel:
+                <bytes>command, topic, channel or b""))
+        if channel == b"":
             self.may_publish_until = self.auth_expires
         return NEXT
+
+    # -- logs of topics --
+
+    cdef Parsed log_command(self, const uint8_t *line, size_t n) except RAISED:
+        """A command about the log of a topic (docs/PROTOCOL.md). It is answered before the next one
+        is looked at."""
+        cdef Word words[LOG_WORDS]
+        cdef const char *command
+        cdef int count
+        cdef int needed
+        cdef int owner = -1
+        cdef size_t length = n - 1
+        cdef bytes key
+        cdef Topic topic
+        cdef Parsed parsed
+        if length and line[length - 1] == 13:
+            length -= 1
+        count = split_line(line, length, words, LOG_WORDS)
+        if word_is(words, LOG_META, 8):
+            command = LOG_META
+            needed = 2
+        elif word_is(words, LOG_CURSOR, 10):
+            command = LOG_CURSOR
+            needed = 5
+        elif word_is(words, LOG_SEEK, 8):
+            command = LOG_SEEK
+            needed = 4
+        elif word_is(words, LOG_FETCH, 9):
+            command = LOG_FETCH
+            needed = 7
+        else:
+            return self.fatal(b"E_INVALID invalid command " + word_bytes(words))
+        if count < needed:
+            return self.fatal(b"E_INVALID %s insufficient number of parameters" % command)
+        if not name_is_valid(words[1].at, words[1].length):
+            return self.bad_name(b"E_BAD_TOPIC %s topic name" % command, &words[1])
+        key = word_bytes(&words[1])
+        if self.guarded:
+            parsed = self.authorize(command, key, None)
+            if parsed != NEXT:
+                return parsed
+        parsed = self.find_log_owner(command, key, &owner)
+        if owner < 0:
+            return parsed
+        if owner != self.home.index:
+            if command == LOG_FETCH and self.movable and self.is_light(owner):
+                return self.move_to(owner)
+            return self.forward_log(owner, command, line, n)
+        if self.log_unsent:
+            # The client has not taken the answer to the one before yet.
+            return BLOCKED
+        topic = self.home.shard.find(key)
+        if topic is None or topic.log is None:
+            return self.refuse_log(b"E_LOG_NO_TOPIC")
+        if command == LOG_META:
+            return self.log_meta(topic, words, count)
+        if command == LOG_SEEK:
+            return self.log_seek(topic, words)
+        if command == LOG_CURSOR:
+            return self.log_cursor(topic, words)
+        return self.log_fetch(topic, words)
+
+    cdef Parsed find_log_owner(self, const char *command, bytes key, int *owner) except RAISED:
+        """Which worker owns a topic, which is not made. Without one: what is to be done."""
+        owner[0] = self.home.owner_of(key)
+        if owner[0] >= 0:
+            self.log_due = 0
+            self.log_waited = False
+            if owner[0] != self.home.index and not self.home.is_up(owner[0]):
+                owner[0] = -1
+                self.home.wait_for_peer(self)
+                return BLOCKED
+            return NEXT
+        # That it was just placed may not have been heard of here.
+        if not self.log_waited:
+            if self.log_due == 0:
+                self.log_due = self.home.agenda.now + PLACED_HEARD
+                self.set_timer()
+            return BLOCKED
+        self.log_waited = False
+        return self.refuse_log(b"E_LOG_NO_TOPIC")
+
+    cdef Parsed forward_log(self, int owner, const char *command, const uint8_t *line,
+                            size_t n) except RAISED:
+        """Have the owner of the topic execute it."""
+        cdef Leg leg = self.leg_to(owner)
+        self.line_owner = -1
+        leg.expected.append(self.take_ticket(command, n))
+        leg.send(line, n)
+        return NEXT
+
+    cdef Parsed refuse_log(self, bytes text) except RAISED:
+        """An error after which the session goes on. Nothing is outstanding."""
+        self.put_frame(ERROR, text, len(text))
+        return NEXT
+
+    cdef Parsed bad_number(self, const char *command, const char *what,
+                           const Word *word) except RAISED:
+        return self.fatal(b"E_INVALID %s could not parse %s %s" % (
+            <bytes>command, <bytes>what, word_bytes(word)))
+
+    cdef Parsed log_meta(self, Topic topic, Word *words, int count) except RAISED:
+        cdef uint64_t wait = 0
+        cdef uint64_t after = 0
+        cdef bytes answer
+        if count == 3:
+            return self.fatal(b"E_INVALID LOG_META insufficient number of parameters")
+        if count > 3:
+            if not parse_number(words[2].at, words[2].length, &wait):
+                return self.bad_number(LOG_META, b"wait", &words[2])
+            if not parse_number(words[3].at, words[3].length, &after):
+                return self.bad_number(LOG_META, b"sequence number", &words[3])
+        if wait > LOG_WAIT_MOST:
+            return self.fatal(
+                b"E_INVALID LOG_META wait %d out of range 0-%d" % (wait, LOG_WAIT_MOST))
+        if wait == 0 or topic.stable_seq() > after:
+            answer = topic.log_meta()
+            self.respond(answer, len(answer))
+            return NEXT
+        self.log_due = self.home.agenda.now + <int64_t>wait * MILLISECOND
+        self.set_timer()
+        return self.wait_for_log(topic.poll_log(self, self.take_ticket(LOG_META, 0), after))
+
+    cdef Parsed log_seek(self, Topic topic, Word *words) except RAISED:
+        cdef uint64_t time = 0
+        if not parse_number(words[3].at, words[3].length, &time):
+            return self.bad_number(LOG_SEEK, b"time", &words[3])
+        return self.wait_for_log(topic.seek_log(
+            self, self.take_ticket(LOG_SEEK, 0), word_bytes(&words[2]),
+            <int64_t>min(time, <uint64_t>NEVER)))
+
+    cdef Parsed log_fetch(self, Topic topic, Word *words) except RAISED:
+        cdef uint64_t start = 0
+        cdef uint64_t stop = 0
+        cdef uint64_t most = 0
+        cdef uint32_t columns = 0
+        if not parse_number(words[3].at, words[3].length, &start):
+            return self.bad_number(LOG_FETCH, b"sequence number", &words[3])
+        if not parse_number(words[4].at, words[4].length, &stop):
+            return self.bad_number(LOG_FETCH, b"sequence number", &words[4])
+        if not parse_number(words[5].at, words[5].length, &most):
+            return self.bad_number(LOG_FETCH, b"size", &words[5])
+        for name in word_bytes(&words[6]).split(b","):
+            if name not in _COLUMN_NAMES:
+                return self.fatal(b"E_INVALID LOG_FETCH unknown column " + name)
+            columns |= <uint32_t>_COLUMN_NAMES[name]
+        return self.wait_for_log(topic.fetch_log(
+            self, self.take_ticket(LOG_FETCH, 0), word_bytes(&words[2]), start, stop,
+            min(most, <uint64_t>LARGEST_ANSWER), columns))
+
+    cdef Parsed wait_for_log(self, found) except RAISED:
+        """What a topic says to the command whose ticket is the last one: a read, or an error."""
+        cdef LogRead read
+        self.line_owner = -1
+        if isinstance(found, LogRead):
+            read = found
+            if read.stage != ENDED:
+                self.log_read = read
+        else:
+            self.log_answered(self.ticket_base + self.ticket_count - 1, None, found)
+        return NEXT
+
+    cdef Parsed log_cursor(self, Topic topic, Word *words) except RAISED:
+        """LOG_CURSOR <topic> <log_id> <name> <seq>; with log_id "-": "-" asks, "delete" deletes."""
+        cdef bytes log_id = word_bytes(&words[2])
+        cdef bytes place = word_bytes(&words[4])
+        if not name_is_valid(words[3].at, words[3].length):
+            return self.bad_name(b"E_INVALID LOG_CURSOR name", &words[3])
+        name = word_bytes(&words[3]).decode()
+        if log_id != b"-":
+            seq = number_of(&words[4], 2**64 - 1)
+            if seq is None:
+                return self.bad_number(LOG_CURSOR, b"sequence number", &words[4])
+            return self.set_log_cursor(topic, log_id, name, seq)
+        if place == b"delete":
+            return self.delete_log_cursor(topic, name)
+        if place != b"-":
+            return self.fatal(b"E_INVALID LOG_CURSOR without a log_id is followed by - or delete")
+        cursor = topic.find_cursor(name)
+        if cursor is None:
+            return self.refuse_log(b"E_LOG_NO_CURSOR")
+        if cursor.seq < topic.first_seq:
+            return self.refuse_log(b"E_LOG_GONE %d" % topic.first_seq)
+        answer = cursor_text(name, cursor.log_id, cursor.seq)
+        self.respond(answer, len(answer))
+        return NEXT
+
+    cdef Parsed set_log_cursor(self, Topic topic, bytes log_id, str name, seq) except RAISED:
+        cdef CursorAnswer answer
+        cdef uint64_t first = 0
+        cdef uint64_t end = 0
+        cdef bytes error = topic.log_bounds(log_id, &first, &end)
+        if error is not None:
+            return self.refuse_log(error)
+        if seq < first:
+            return self.refuse_log(b"E_LOG_GONE %d" % first)
+        if seq > end:
+            return self.refuse_log(b"E_LOG_RANGE %d" % end)
+        place = bytes.fromhex(log_id.decode())
+        answer = self.promise_cursor(name, place, seq)
+        try:
+            topic.set_cursor(name, place, seq, answer)
+        except TooManyCursors:
+            self.answer(answer.ticket, REFUSED, b"E_LOG_CURSORS %d" % _CURSORS_MOST)
+        return NEXT
+
+    cdef Parsed delete_log_cursor(self, Topic topic, str name) except RAISED:
+        cursor = topic.find_cursor(name)
+        if cursor is None:
+            return self.refuse_log(b"E_LOG_NO_CURSOR")
+        topic.delete_cursor(name, self.promise_cursor(name, cursor.log_id, cursor.seq))
+        return NEXT
+
+    cdef CursorAnswer promise_cursor(self, str name, bytes log_id, seq):
+        """Takes a ticket; the answer is for who knows when the journal says so."""
+        cdef CursorAnswer answer = CursorAnswer.__new__(CursorAnswer)
+        answer.session = self
+        answer.ticket = self.take_ticket(LOG_CURSOR, 0)
+        answer.text = cursor_text(name, log_id, seq)
+        return answer
+    cdef int log_answered(self, uint64_t ticket, bytes answer, bytes error) except -1:
+        self.log_read = None
+        self.log_due = 0
+        if error is not None:
+            return self.answer(ticket, REFUSED, error)
+        self.answer(ticket, ANSWERED, answer)
+        if not self.closed:
+            self.hold_answer(len(answer))
+        return 0
+
+    cdef int hold_answer(self, uint64_t n) except -1:
+        """The answer counts among those of the worker until it has left."""
+        self.log_unsent = n
+        self.log_sent_at = self.output.total_sent + self.output.pending()
+        self.home.shard.reserved += n
+        return 0
+
+    cdef int answer_left(self) except -1:
+        self.home.shard.reserved -= self.log_unsent
+        self.log_unsent = 0
+        if self.blocked:
+            self.wake()
+        return 0
+
+    cdef int log_wait_over(self) except -1:
+        """A command about a log has waited as long as it may."""
+        cdef Topic topic
+        self.log_due = 0
+        if self.log_read is not None:
+            topic = <Topic>self.log_read.window
+            return self.log_read.answer(topic.log_meta(), None)
+        self.log_waited = True
+        self.wake()
+        return 0
 
     # -- as a consumer --
 
@@ -1417,7 +1807,7 @@ cdef class Session(Consumer):
                 "remote_address", "client_id", "hostname", "user_agent", "topology_region",
                 "topology_zone", "msg_timeout", "asked_timeout", "sample_rate",
                 "heartbeat_interval", "output_buffer_size", "output_buffer_timeout", "durability",
-                "headers", "connected_at", "pub_counts")}
+                "headers", "topic_log", "connected_at", "pub_counts")}
         state["next_heartbeat"] = self.next_heartbeat
         state["last_command"] = self.last_command
         if self.authorization is not None:
@@ -1503,12 +1893,14 @@ cdef class Session(Consumer):
             "output_buffer_size": self.output_buffer_size,
             "output_buffer_timeout": self.output_buffer_timeout,
             "durability": self.durability,
+            "topic_log": self.topic_log,
             "headers": bool(self.headers),
             "connected_at": self.connected_at,
             "authed": bool(self.authed),
             "auth_identity": self.auth_identity[:HELLO_TEXT],
             "auth_identity_url": self.auth_identity_url[:HELLO_TEXT],
             "lenient": bool(self.lenient),
+            "moves": bool(self.moves),
             "tls": self.tls,
             "snappy": bool(self.snappy),
             "deflate": bool(self.deflate),
@@ -1519,6 +1911,7 @@ cdef class Session(Consumer):
         self.remote = True
         self.guarded = False
         self.lenient = hello["lenient"]
+        self.moves = hello["moves"]
         self.tls = hello["tls"]
         self.snappy = hello["snappy"]
         self.deflate = hello["deflate"]
@@ -1542,14 +1935,17 @@ cdef class Session(Consumer):
         self.output_buffer_size = state["output_buffer_size"]
         self.output_buffer_timeout = state["output_buffer_timeout"]
         self.durability = state["durability"]
+        self.topic_log = state["topic_log"]
         self.headers = state["headers"]
         self.connected_at = state["connected_at"]
         return self.find_locality()
 
-    def be_lenient(self, *, bint headers=False):
+    def be_lenient(self, *, bint headers=False, bint moves=False):
         """Be a session without a client: one that publishes for others of this worker, with
-        headers or without."""
+        headers or without, or one that moves messages from other topics, by LOG_PUB."""
         self.lenient = True
+        self.moves = moves
+        self.topic_log = moves
         self.headers = headers
         self.barred = False
         self.guarded = False
@@ -1577,6 +1973,8 @@ cdef class Session(Consumer):
                 due = min(due, self.stuck_since + self.heartbeat_interval)
         if self.waiting_since:
             due = min(due, self.waiting_since + PEER_TIMEOUT)
+        if self.log_due:
+            due = min(due, self.log_due)
         if self.home.favoured is self:
             due = min(due, self.home.favoured_at + FAVOUR)
         if due == NEVER:
@@ -1597,6 +1995,8 @@ cdef class Session(Consumer):
                 return self.close()
         if self.waiting_since and now >= self.waiting_since + PEER_TIMEOUT:
             self.peer_timed_out()
+        if self.log_due and now >= self.log_due:
+            self.log_wait_over()
         if self.home.favoured is self and now >= self.home.favoured_at + FAVOUR:
             # Others wait for what it holds.
             self.home.favoured_at = now
@@ -1665,14 +2065,16 @@ cdef class Session(Consumer):
             self.stuck_since = 0
             if self.stopping and self.ticket_count == 0:
                 return self.close()
-        if self.leg is not None and self.leg.unconsumed \
-                and self.output.pending() < OUTPUT_ENOUGH:
-            leg = self.leg
-            leg.stream.consumed(leg.unconsumed)
-            leg.unconsumed = 0
+        if self.leg is not None or self.relaying is not None:
+            leg = self.relaying if self.leg is None else self.leg
+            if leg.unconsumed and self.output.pending() < OUTPUT_ENOUGH:
+                leg.stream.consumed(leg.unconsumed)
+                leg.unconsumed = 0
         if self.crammed and not self.is_crammed():
             self.crammed = False
             self.wake()
+        if self.log_unsent and self.output.total_sent >= self.log_sent_at:
+            self.answer_left()
         if self.channel is not None:
             self.channel.check_ready(self)
         return 0
@@ -1713,6 +2115,11 @@ cdef class Session(Consumer):
             self.drop_kept()
         self.drop_tickets()
         self.output.clear()
+        if self.log_read is not None:
+            self.log_read.abandon(None)
+            self.log_read = None
+        if self.log_unsent:
+            self.answer_left()
         self.leave_legs()
         self.leg = self.relaying = None
         self.topic = None
@@ -1810,11 +2217,11 @@ cdef class Leg(StreamEnd):
                     break
                 self.frame_left = load_be32(self.header) - 4
                 self.frame_type = <int32_t>load_be32(self.header + 4)
-                if self.frame_type == MESSAGE:
+                if self.frame_type == MESSAGE or self.may_relay():
                     session.output.put(self.header, FRAME_HEADER)
                     session.relaying = self
             step = min(n, <size_t>self.frame_left)
-            if self.frame_type == MESSAGE:
+            if session.relaying is self:
                 session.output.put(data, step)
             else:
                 self.answer += data[:step]
@@ -1825,7 +2232,8 @@ cdef class Leg(StreamEnd):
                 self.header_have = 0
                 self.end_frame()
         session.touch_dirty()
-        if session.leg is not self:
+        if session.leg is not self and (
+                session.relaying is not self or session.output.pending() < OUTPUT_ENOUGH):
             self.stream.consumed(self.unconsumed)
             self.unconsumed = 0
         return 0
@@ -1849,6 +2257,15 @@ cdef class Leg(StreamEnd):
             at += OK_FRAME
         return at
 
+    cdef bint may_relay(self) noexcept:
+        """Whether the frame that begins is a large answer that can go straight on to the client: it
+        is its turn, and nothing else comes in between."""
+        cdef Session session = self.session
+        return (self.frame_type == RESPONSE and self.frame_left >= RELAYED_LEAST
+                and session.state == INIT and session.relaying is None
+                and self.expected_first < <size_t>len(self.expected)
+                and <uint64_t>self.expected[self.expected_first] == session.ticket_base)
+
     cdef uint64_t next_ticket(self) except? 0:
         """The ticket that the next answer is for."""
         cdef uint64_t ticket = self.expected[self.expected_first]
@@ -1862,12 +2279,15 @@ cdef class Leg(StreamEnd):
         cdef Session session = self.session
         cdef bytes answer
         cdef uint64_t ticket
-        if self.frame_type == MESSAGE:
-            session.message_count += 1
+        if session.relaying is self:
             session.relaying = None
             if session.aside is not None:
                 session.output.put(session.aside, len(session.aside))
                 session.aside = None
+            if self.frame_type == MESSAGE:
+                session.message_count += 1
+            else:
+                session.answer(self.next_ticket(), RELAYED, None)
             return 0
         answer = bytes(self.answer)
         self.answer = bytearray()
@@ -1877,7 +2297,7 @@ cdef class Leg(StreamEnd):
         elif self.expected_first < <size_t>len(self.expected):
             ticket = self.next_ticket()
             if self.frame_type == ERROR:
-                session.answer(ticket, FAILED, answer)
+                session.answer(ticket, REFUSED if is_refusal(answer) else FAILED, answer)
             else:
                 session.answer(ticket, ANSWERED, None if answer == b"OK" else answer)
         elif self.frame_type == ERROR:

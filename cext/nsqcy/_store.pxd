@@ -32,12 +32,23 @@ cdef extern from "record.h" nogil:
     const uint32_t RECORD_SMALLEST
     const uint16_t RECORD_DELAYED
     const uint16_t RECORD_COPY
+    ctypedef struct Produced:
+        uint64_t producer
+        uint64_t epoch
+        uint64_t chunk
+        uint32_t part
+        uint32_t index
+        uint32_t count
+        uint32_t reserved
     const uint16_t RECORD_HEADERS
+    const uint16_t RECORD_PRODUCED
     const uint16_t RECORD_EXPIRES
     const uint16_t RECORD_DAMAGED
     const uint16_t RECORD_EXT_DELAY
     const uint16_t RECORD_EXT_DELAY_SIZE
     const uint16_t RECORD_EXT_HEADERS
+    const uint16_t RECORD_EXT_PRODUCED
+    const uint16_t RECORD_EXT_PRODUCED_SIZE
     const uint16_t RECORD_EXT_EXPIRES
     const uint16_t RECORD_EXT_EXPIRES_SIZE
     uint64_t record_size(uint64_t body, uint32_t ext)
@@ -45,6 +56,7 @@ cdef extern from "record.h" nogil:
     uint32_t record_extension_size(uint32_t length)
     uint8_t *record_extend(uint8_t *at, uint16_t type, const void *value, uint16_t length)
     int64_t record_delay(const Record *r)
+    bint record_produced(const Record *r, Produced *into)
     int64_t record_expiry(const Record *r)
     const uint8_t *record_headers(const Record *r, uint16_t *length)
 
@@ -91,7 +103,8 @@ ctypedef struct Block:
     uint32_t flags
     uint64_t first_seq
     uint64_t last_seq
-    int64_t last_time       # its records are not younger (wall clock, ns); 0: not known yet
+    int64_t first_time      # of its first record (wall clock, ns); 0: not known yet
+    int64_t last_time       # its records are not younger; 0: not known yet
     uint64_t position       # bytes of the window before it, since the first block there was
     Extent extent           # where it lies on disk; extent.bytes == 0: nowhere
     Arena *arena            # NULL: a block of its own, from malloc
@@ -302,13 +315,20 @@ cdef class Window:
     cdef uint32_t cursor_room
     cdef Cursor visible             # records before it may be read
     cdef Cursor fanout              # records before it belong to the channels
-    cdef Cursor kept                # records from here on stay, with or without readers; if watched
+    # Cursors that only keep: from here on records stay, with or without readers; if watched.
+    cdef Cursor kept                # by retention, or for a named cursor
+    cdef Cursor outdated            # retention alone would have let go of what is before it
+    cdef Cursor untold              # the journal does not know yet what is behind it
     cdef Hole *holes
     cdef uint32_t hole_count
     cdef readonly uint64_t next_seq     # of the next record
     cdef uint32_t next_capacity
     cdef bint perishable            # some record was published with a time to live
     cdef bint stalled               # a read failed that may succeed yet: none before the next tick
+    cdef Block **index              # the blocks in the window; NULL: nobody has looked for one
+    cdef size_t index_first
+    cdef size_t index_count
+    cdef size_t index_room
 
     cdef void seal(self) noexcept
     cdef int watch(self, Cursor *cursor) except -1
@@ -341,6 +361,11 @@ cdef class Window:
     cdef object new_mover(self, object channel)
     cdef int write_copies(self, Block *block) except -1
     cdef int copies_written(self) except -1
+    cdef int on_read(self, read) except -1
+    cdef Block *block_of(self, uint64_t seq) except? NULL
+    cdef int make_index(self) except -1
+    cdef void index_newest(self) noexcept
+    cdef void drop_index(self) noexcept
     cdef void push_block(self, Block *block) noexcept
     cdef void release(self, Block *block) noexcept
     cdef void truncate(self, uint64_t seq) noexcept
@@ -349,6 +374,7 @@ cdef class Window:
     cdef uint64_t least_seq(self) noexcept
     cdef uint64_t bytes_from(self, const Cursor *cursor) noexcept
     cdef const Cursor *last_reader(self) noexcept
+    cdef bint only_keeps(self, const Cursor *cursor) noexcept
     cdef Block *open_block(self, uint64_t size) except NULL
     cdef void leave_window(self, Block *block) noexcept
     cdef void add_straggler(self, Block *block) noexcept

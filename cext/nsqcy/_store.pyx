@@ -15,6 +15,7 @@ Rules of ownership:
 cimport cython
 from libc.errno cimport EIO, ENOENT
 from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memmove
 
 from nsqcy.errors import NsqError
 
@@ -467,11 +468,14 @@ cdef class Window:
         self.visible.seq = 1
         self.fanout.seq = 1
         self.kept.seq = 1
+        self.outdated.seq = 1
+        self.untold.seq = 1
         self.next_capacity = SMALLEST_BLOCK
 
     def __dealloc__(self):
         free(self.cursors)
         free(self.holes)
+        free(self.index)
 
     # -- appending --
 
@@ -502,8 +506,12 @@ cdef class Window:
             block.position = self.newest.position + self.newest.size
             self.newest.next = block
             self.newest = block
+            if self.index != NULL:
+                self.index_newest()
             return
         self.oldest = self.newest = block
+        if self.index != NULL:
+            self.index_newest()
         for i in range(self.cursor_count):
             if self.cursors[i].block == NULL:
                 self.cursors[i].block = block
@@ -519,6 +527,68 @@ cdef class Window:
         if block.size and block.stored == block.size:
             # All of it was on disk before; no write will end that says so.
             self.store.droppable(block)
+
+    # -- looking for blocks --
+
+    cdef Block *block_of(self, uint64_t seq) except? NULL:
+        """The first block of the window that ends with record `seq` or a later one; NULL if there
+        is none."""
+        cdef size_t low
+        cdef size_t high
+        cdef size_t middle
+        if self.index == NULL:
+            self.make_index()
+        low = self.index_first
+        high = low + self.index_count
+        while low < high:
+            middle = (low + high) // 2
+            if self.index[middle].last_seq < seq:
+                low = middle + 1
+            else:
+                high = middle
+        return NULL if low == self.index_first + self.index_count else self.index[low]
+
+    cdef int make_index(self) except -1:
+        cdef Block *block = self.oldest
+        cdef size_t count = 0
+        while block != NULL:
+            count += 1
+            block = block.next
+        self.index = <Block **>malloc((count + 16) * sizeof(Block *))
+        if self.index == NULL:
+            raise MemoryError()
+        self.index_room = count + 16
+        self.index_first = 0
+        self.index_count = 0
+        block = self.oldest
+        while block != NULL:
+            self.index[self.index_count] = block
+            self.index_count += 1
+            block = block.next
+        return 0
+
+    cdef void index_newest(self) noexcept:
+        cdef Block **grown
+        if self.index_first + self.index_count == self.index_room:
+            if self.index_first > self.index_room // 2:
+                memmove(self.index, self.index + self.index_first,
+                        self.index_count * sizeof(Block *))
+                self.index_first = 0
+            else:
+                grown = <Block **>realloc(self.index, 2 * self.index_room * sizeof(Block *))
+                if grown == NULL:
+                    # It is made again when a block is looked for.
+                    self.drop_index()
+                    return
+                self.index = grown
+                self.index_room *= 2
+        self.index[self.index_first + self.index_count] = self.newest
+        self.index_count += 1
+
+    cdef void drop_index(self) noexcept:
+        free(self.index)
+        self.index = NULL
+        self.index_first = self.index_count = self.index_room = 0
 
     # -- cursors --
 
@@ -629,13 +699,16 @@ cdef class Window:
         return self.last_reader().seq
 
     cdef const Cursor *last_reader(self) noexcept:
-        """The cursor that is furthest behind, but for the one that only keeps."""
+        """The cursor that is furthest behind, but for those that only keep."""
         cdef const Cursor *last = &self.visible
         cdef uint32_t i
         for i in range(self.cursor_count):
-            if self.cursors[i].seq < last.seq and self.cursors[i] != &self.kept:
+            if self.cursors[i].seq < last.seq and not self.only_keeps(self.cursors[i]):
                 last = self.cursors[i]
         return last
+
+    cdef bint only_keeps(self, const Cursor *cursor) noexcept:
+        return cursor == &self.kept or cursor == &self.outdated or cursor == &self.untold
 
     # -- lives of blocks --
 
@@ -656,6 +729,9 @@ cdef class Window:
                 self.newest = NULL
             else:
                 self.oldest.prev = NULL
+            if self.index != NULL:
+                self.index_first += 1
+                self.index_count -= 1
             self.leave_window(block)
             block = self.oldest
 
@@ -710,6 +786,10 @@ cdef class Window:
         """Called when a load has ended, well or badly (UNREADABLE, or stalled)."""
         return 0
 
+    cdef int on_read(self, read) except -1:
+        """A read of the log (nsqcy._reads) can go on, or has ended."""
+        raise NotImplementedError
+
     cdef object new_mover(self, object channel):
         """What moves messages of a channel to other topics (nsqcy._channel.Mover)."""
         raise NotImplementedError
@@ -743,6 +823,8 @@ cdef class Window:
                     if self.newest != NULL:
                         cursor.offset = self.newest.size
                         self.newest.cursors += 1
+            if self.index != NULL:
+                self.index_count -= 1
             self.leave_window(block)
             block = self.newest
         if block != NULL and block.last_seq >= seq:

@@ -6,10 +6,11 @@ from nsqcy._channel cimport Agenda, Channel, OnFull, Waiter
 from nsqcy._compaction cimport Compaction
 from nsqcy._ids cimport IdSource
 from nsqcy._io cimport IoThread
-from nsqcy._log cimport Log, Recovered
+from nsqcy._log cimport Extent, Log, Recovered
 from nsqcy._packing cimport PackedEntry
+from nsqcy._reads cimport LogRead
 from nsqcy._snapshot cimport Snapshot
-from nsqcy._store cimport Block, Cursor, Entry, Record, Store, Window
+from nsqcy._store cimport Block, Cursor, Entry, Produced, Record, Store, Window
 
 
 # What a record must have gone through before it is visible and its publisher is answered.
@@ -45,6 +46,7 @@ ctypedef struct Place:
     uint64_t offset
     Block *block
     bint has_delayed
+    bint has_produced
 
 
 cdef class Topic(Window):
@@ -58,10 +60,13 @@ cdef class Topic(Window):
     cdef int64_t held_until             # no fan-out before end_hold(), or then; 0: not held
     cdef bint dirty
     cdef bint overflowing               # records wait for the log before they are visible
+    cdef list unsynced_moves            # who waits for the next sync of the journal ...
+    cdef list syncing_moves             # ... and for the one under way; None: there is none
     cdef bint failing                   # a write failed; what waits for the log is being undone
     cdef bint journal_stale             # what the journal says is no longer so
     cdef bint journal_due               # and it must say so before it is followed by records
     cdef Snapshot snapshot              # of the journal, under way; None: there is none
+    cdef list journal_waiters           # who waits for the next one that is begun
     cdef bint snapshot_due              # another one has to follow that
     cdef int64_t retention_time         # ns; 0: no limit of time
     cdef uint64_t retention_bytes       # 0: no limit of size
@@ -82,6 +87,10 @@ cdef class Topic(Window):
     cdef bint prunes                    # it, or a channel of it, is to be pruned one day
     cdef int64_t used_at                # when it was last seen to have channels
     cdef bint retains                   # the log keeps what every channel is done with
+    cdef object named                   # nsqcy.named_cursors.NamedCursors
+    cdef uint64_t held_bytes            # between `kept` and `outdated`: for named cursors alone
+    cdef object producers               # nsqcy.producers.Producers; None: nobody sends chunks
+    cdef bint has_untold                # chunks that the journal does not know: `untold` is watched
     cdef Durability promised            # to every publisher
     cdef Durability gate                # what records wait for now: more, if some publisher asked
     cdef Durability floor               # and this at least, until the journal says what is promised
@@ -110,6 +119,12 @@ cdef class Topic(Window):
     cdef int64_t next_journal           # not before this
     cdef bint is_last                   # the journal that is written now is the last word
     cdef bint was_restored              # there is something on disk from before
+    cdef uint64_t stable                # records before it, from the first one there is, are on disk
+    cdef tuple past                     # logs of earlier processes (nsqcy.journal.Incarnation)
+    cdef uint64_t log_first             # the first record of the log of this one
+    cdef list reads                     # of its logs, that are under way; None: there was none
+    cdef uint32_t polls                 # of which wait for more
+    cdef bint hurried                   # what is in memory only is written before the next second
     cdef Place *places                  # while restoring: blocks in the order of their places
     cdef size_t place_count
 
@@ -130,6 +145,23 @@ cdef class Topic(Window):
     cdef bint drops(self) noexcept
     cdef int set_delay(self, Record *record, int64_t delay) except -1
     cdef int published(self, uint32_t count, uint64_t body_bytes) except -1
+    cdef bint publish_once(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
+                           bint headers, Durability least, uint32_t *added,
+                           bint moved=*) except -1
+    cdef str obstacle(self, Durability least, uint64_t count, uint64_t body_bytes)
+    cdef int sync_moves(self) except -1
+    cdef int restore_move(self, Channel channel, const PackedEntry *packed, Block *block,
+                          uint32_t within) except -1
+    cdef uint64_t new_chunk(self, object name, const uint8_t *batch, uint32_t count, bint headers,
+                            tuple wanted) except? 0
+    cdef bint add_produced(self, const Produced *produced, const uint8_t *message, bint headers,
+                           uint64_t *bodies) except -1
+    cdef uint32_t headers_room(self, uint16_t length, int64_t ttl) noexcept
+    cdef void put_headers(self, Record *record, uint8_t *at, const uint8_t *headers,
+                          uint16_t length, int64_t ttl) noexcept
+    cdef void class_journalled(self, int error) noexcept
+    cdef int keep_untold(self) except -1
+    cdef int journal_told(self, Snapshot snapshot) except -1
     cdef int promise(self, Waiter waiter, uint64_t ticket) except -1
     cdef str refusal(self, Durability least, uint64_t count, uint64_t body_bytes)
     cdef str fullness(self, uint64_t count, uint64_t body_bytes)
@@ -176,12 +208,35 @@ cdef class Topic(Window):
     cdef int journal_channel(self, kind, Channel channel) except -1
     cdef bint is_kept(self) noexcept
     cdef int retain(self) except -1
+    cdef int update_retains(self) except -1
+    cdef void keep_all(self) noexcept
+    cdef uint64_t held_seq(self) except? 0
+    cdef int let_go(self) except -1
+    cdef void move_past(self, Cursor *keeper, Block *block) noexcept
+    cdef int expire_cursors(self) except -1
+    cdef int journal_cursor(self, cursor, bint deleted, done) except -1
     cdef void date_blocks(self) noexcept
     cdef int write_down(self) except -1
+    cdef uint64_t first_kept(self) noexcept
+    cdef uint64_t stable_seq(self) except? 0
+    cdef void pass_written(self, Block *block) noexcept
+    cdef int stable_moved(self, Block *block) except -1
+    cdef object poll_log(self, Waiter waiter, uint64_t ticket, uint64_t after)
+    cdef int answer_polls(self) except -1
+    cdef object seek_log(self, Waiter waiter, uint64_t ticket, bytes log_id, int64_t time)
+    cdef object fetch_log(self, Waiter waiter, uint64_t ticket, bytes log_id, uint64_t start,
+                          uint64_t stop, uint64_t most, uint32_t columns)
+    cdef int64_t time_of(self, uint64_t seq) except? 0
+    cdef list logs(self)
+    cdef bytes log_bounds(self, bytes log_id, uint64_t *first, uint64_t *end)
+    cdef LogRead begin_read(self, LogRead read)
+    cdef int name_logs(self, Recovered found, state) except -1
+    cdef list stretches(self)
+    cdef bint sync_found(self) except -1
     cdef bint is_outdated(self, Block *block, uint64_t held) noexcept
     cdef void cool(self) noexcept
     cdef uint64_t activity(self) noexcept
-    cdef int write_journal(self, bint records_wait) except -1
+    cdef int write_journal(self, bint records_wait, done=*) except -1
     cdef int go_on_with_journal(self, int budget) except -1
     cdef int finish_journal(self) except -1
     cdef int begin_journal(self, bint records_wait) except -1
@@ -191,7 +246,7 @@ cdef class Topic(Window):
     cdef object state(self)
     cdef object channel_state(self, Channel channel)
     cdef bytes pack_delayed(self)
-    cdef bint append_delta(self, delta) except -1
+    cdef bint append_delta(self, delta, done=*) except -1
     cdef void settle_all(self) noexcept
     cdef bint needs_nothing(self) noexcept
     cdef int restore_blocks(self, Recovered found, uint64_t least) except -1
@@ -204,8 +259,13 @@ cdef class Topic(Window):
                            Block *block, uint32_t within) except -1
     cdef bint is_whole(self, found, state) except -1
     cdef int restore_delayed(self, bytes entries) except -1
+    cdef bint load_now(self, Block *block) except -1
+    cdef uint64_t first_untold(self, Recovered found, uint64_t seq) noexcept
+    cdef int restore_produced(self, state, uint64_t seq) except -1
+    cdef int find_produced(self, Block *block, uint64_t seq) except -1
     cdef int restore_new_delays(self, uint64_t seq, bint fanned_out) except -1
     cdef int release_unneeded(self) except -1
+    cdef int journal_delta(self, delta, done) except -1
     cdef int write_part(self, Block *block, uint32_t start, uint32_t end, uint64_t first_seq,
                         uint64_t last_seq, uint32_t count, int flags, bint gated) except -1
     cdef int restore_survivors(self) except -1
@@ -230,6 +290,10 @@ cdef class Shard:
     cdef list dirty_topics
     cdef list ticking                       # topics that are still to be told of the second
     cdef list compacting                    # topics whose compaction can go on
+    cdef list reads                         # reads of logs that can go on
+    cdef list hurried                       # topics whose readers wait for what is in memory only
+    cdef int64_t next_hurry                 # not before this
+    cdef uint64_t reserved                  # bytes of answers to reads, made and to be made
     cdef list journalling                   # topics with a snapshot of their journal under way
     cdef public int snapshot_budget         # entries a turn packs for these
     cdef int64_t next_tick
@@ -239,6 +303,8 @@ cdef class Shard:
     cdef readonly str health                # "OK" or "NOK - reason"
     cdef readonly int64_t health_at         # wall clock, ns
     cdef readonly str refused               # why nothing may be written; None: it may
+    cdef public uint64_t log_hold_max_bytes     # that named cursors keep of a topic
+    cdef public int64_t log_cursor_expiry       # ns without use after which one is gone
     cdef readonly str shut                  # why nothing may be published; None: it may
 
     cdef Topic find(self, bytes key)
@@ -251,6 +317,9 @@ cdef class Shard:
     cdef int expire(self) except -1
     cdef bint dispatch(self) except -1
     cdef int compact(self) except -1
+    cdef int read_on(self) except -1
+    cdef int write_hurried(self) except -1
+    cdef uint64_t answer_room(self, uint64_t wanted) noexcept
     cdef int go_on_with_journals(self) except -1
     cdef int free_discarded(self) except -1
     cdef int tick(self) except -1

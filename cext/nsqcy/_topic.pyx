@@ -10,33 +10,47 @@ nor clocks nor the event loop. The life of a record:
                written it, or synced it, and the publisher is answered then
 """
 
+import json
 import os
 from dataclasses import replace
 
 cimport cython
 from libc.limits cimport INT_MAX
 from libc.stdlib cimport free, malloc, qsort
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 from nsqcy._bytes cimport load_be16, load_be32
 from nsqcy._channel cimport (
     DROP_NEWEST,
     DROP_OLDEST,
     Discarded,
+    MoveReason,
     REJECT,
     Timer,
+    Waiter,
     on_full_of,
 )
 from nsqcy._compaction cimport IDLE, Compaction, is_worthwhile
 from nsqcy._headers cimport HEADERS_SIZE, headers_ttl
 from nsqcy._heap cimport HeapNode, heap_first_due, heap_peek
-from nsqcy._log cimport Log, Recovered, RecoveredRun, RUN_HAS_DELAYED, RUN_SURVIVORS
+from nsqcy._log cimport (
+    RUN_HAS_DELAYED,
+    RUN_HAS_PRODUCED,
+    RUN_SURVIVORS,
+    Log,
+    Recovered,
+    RecoveredRun,
+    Segment,
+)
+from nsqcy._moves cimport Moves
 from nsqcy._packing cimport PackedEntry, Packing
+from nsqcy._reads cimport ENDED, Fetch, LogRead, Poll, Seek, WAITING
 from nsqcy._snapshot cimport Snapshot
 from nsqcy._store cimport (
     DEFERRED,
     IN_WINDOW,
     LOADING,
+    MOVING,
     RECORD_DAMAGED,
     RECORD_DELAYED,
     RECORD_EXT_DELAY,
@@ -45,23 +59,30 @@ from nsqcy._store cimport (
     RECORD_EXT_EXPIRES,
     RECORD_EXT_EXPIRES_SIZE,
     RECORD_EXT_HEADERS,
+    RECORD_EXT_PRODUCED,
+    RECORD_EXT_PRODUCED_SIZE,
     RECORD_HEADERS,
+    RECORD_PRODUCED,
     SEALED,
     SURVIVORS,
     UNREADABLE,
     Deferred,
+    Produced,
     append_record,
     record_body,
     record_delay,
     record_extend,
     record_extension_size,
+    record_produced,
     size_tag,
 )
 
 from nsqcy import _events, journal
 from nsqcy.durations import short_duration
+from nsqcy.named_cursors import NamedCursors
 from nsqcy.names import is_ephemeral
 from nsqcy.policies import DURABILITIES as _DURABILITIES
+from nsqcy.producers import ChunkError, ChunkName, Producers, messages_in
 
 
 cdef extern from "Python.h":
@@ -83,6 +104,10 @@ cdef enum:
     TICK_EXPIRES = 4096             # records of a topic's own that a tick finds too old
     KEPT = 128                      # block flag: survivors that nobody is known to need, or not to
     SEGMENT_ROOM = 64               # bytes of a segment that are not records
+    READ_BUDGET = 8192              # records that reads of logs look at, or what costs as much
+    READ_SLICE = 2048               # of which one, before the next has its turn
+    ANSWERS_MOST = 67108864         # bytes of their answers; above it they become short
+    SHORT_ANSWER = 262144
 
 cdef int64_t MILLISECOND = 1000000
 cdef int32_t NO_LIMIT = 0x7fffffff  # of the bytes of a message: the wire has no larger ones
@@ -103,11 +128,20 @@ cdef int compare_places(const void *a, const void *b) noexcept nogil:
     return 0
 
 
+cdef Block *block_behind(const Cursor *keeper) noexcept:
+    """The first block that a cursor that keeps has not passed: it stands at the start of a block,
+    or at the end of the last one."""
+    cdef Block *block = keeper.block
+    return block if block == NULL or keeper.offset == 0 else block.next
+
+
 EXITING = "exiting"
 DRAINING = "draining"
 
 cdef int64_t SECOND = 1000000000
+cdef uint64_t NOTHING_HELD = <uint64_t>-1
 cdef int64_t REST = 10 * SECOND     # idle time after which an open block is given back
+cdef int64_t HURRY = SECOND // 10   # between two writes for whom waits for more of a log
 
 
 cdef Durability durability_of(str name) except *:
@@ -125,14 +159,39 @@ def boot_id():
         return bytes(16)
 
 
-cdef int class_done(void *arg, int error) except -1:
-    cdef Topic topic = <Topic>arg
-    topic.class_writes -= 1
-    if error:
-        topic.journal_stale = True
-    elif topic.class_writes == 0 and not topic.journal_due:
-        topic.class_written()
+cdef object name_of(const Produced *produced):
+    return ChunkName(produced.producer, produced.epoch, produced.part, produced.chunk)
+
+
+cdef bint is_next(const Produced *stretch, uint32_t end, const Produced *produced) noexcept:
+    """Whether a message is the one that follows on [stretch.index, end) of its chunk."""
+    return (produced.index == end and produced.chunk == stretch.chunk
+            and produced.part == stretch.part and produced.epoch == stretch.epoch
+            and produced.producer == stretch.producer and produced.count == stretch.count)
+
+
+cdef int note_error(void *arg, int error) except -1:
+    (<int *>arg)[0] = error
+    return 0
+
+
+cdef int journal_done(void *arg, int error) except -1:
+    """The journal was written, or not. arg: an owned pair, a topic whose class it says, or None,
+    and those who wait for it."""
+    waiting = <object>arg
+    Py_DECREF(waiting)
+    topic, waiters = waiting
+    if topic is not None:
+        (<Topic>topic).class_journalled(error)
+    for done in waiters:
+        done(os.strerror(error).lower() if error else None)
+    return 0
+
+
+cdef int moves_synced(void *arg, int error) except -1:
+    topic = <object>arg
     Py_DECREF(topic)
+    topic.moves_synced(os.strerror(error).lower() if error else None)
     return 0
 
 
@@ -157,9 +216,14 @@ cdef class Topic(Window):
         self.name = key.decode()
         self.ephemeral = is_ephemeral(self.name)
         self.channels = {}
+        self.journal_waiters = []
+        self.unsynced_moves = []
+        self.named = NamedCursors()
         self.durability = "memory"
         self.started = True
         self.least = 1
+        self.stable = self.log_first = 1
+        self.past = ()
         self.mem_queue_size = self.agenda.mem_queue_size
         self.max_msg_size = NO_LIMIT
         self.last_publish = self.agenda.now
@@ -209,6 +273,14 @@ cdef class Topic(Window):
         self.touch_dirty()
         return 0
 
+    cdef void class_journalled(self, int error) noexcept:
+        """A journal that says of which class the topic is was written, or not."""
+        self.class_writes -= 1
+        if error:
+            self.journal_stale = True
+        elif self.class_writes == 0 and not self.journal_due:
+            self.class_written()
+
     cdef void class_written(self) noexcept:
         """The journal says what is promised now."""
         self.floor = MEMORY
@@ -217,17 +289,9 @@ cdef class Topic(Window):
 
     cdef int set_retention(self, int64_t time, uint64_t size) except -1:
         """What every channel is done with is kept from now on, or let go at once."""
-        cdef bint retains = time != 0 or size != 0
         self.retention_time = time
         self.retention_bytes = size
-        if retains and not self.retains:
-            self.watch(&self.kept)
-            if self.oldest != NULL:
-                self.place_cursor(&self.kept, self.oldest.first_seq)
-        elif self.retains and not retains:
-            self.unwatch(&self.kept)
-        self.retains = retains
-        return 0
+        return self.update_retains()
 
     cdef bint fits(self, int64_t size) noexcept:
         """Whether a message of this size is taken by a topic that is `limited`."""
@@ -266,10 +330,10 @@ cdef class Topic(Window):
     def remains(self):
         """What consumers are not done with, as (channel, waiting, in flight, deferred); what no
         channel has been given yet, or is not written yet, is the topic's: its channel is "".
-        Nothing that is ephemeral, as that is never kept."""
+        Nothing that is ephemeral, as that is never kept, and no events."""
         cdef Channel channel
         cdef uint64_t waiting = self.depth() + self.pending_messages
-        if self.ephemeral:
+        if self.ephemeral or self.name == _events.TOPIC:
             return []
         found = [("", waiting, 0, 0)] if waiting else []
         for channel in self.channels.values():
@@ -311,6 +375,8 @@ cdef class Topic(Window):
         }
         if self.durability != "memory":
             shown["durability"] = self.durability
+        if self.named:
+            shown["cursors"] = self.cursor_facts()
         if self.unusual:
             shown["policy"] = self.unusual
         return shown
@@ -339,24 +405,30 @@ cdef class Topic(Window):
         cdef uint32_t before = RECORD_EXT_DELAY_SIZE if delay else 0
         cdef int64_t ttl = headers_ttl(headers, length)
         cdef Record *record
-        cdef uint8_t *behind
         if length == 0:
             return self.new_record(body_length, delay)
-        record = self.add_record(body_length, before + record_extension_size(length)
-                                 + (RECORD_EXT_EXPIRES_SIZE if ttl else 0))
+        record = self.add_record(body_length, before + self.headers_room(length, ttl))
         if record == NULL:
             return NULL
         if delay:
             self.set_delay(record, delay)
-        behind = record_extend(<uint8_t *>record + sizeof(Record) + before, RECORD_EXT_HEADERS,
-                               headers, length)
+        self.put_headers(record, <uint8_t *>record + sizeof(Record) + before, headers, length, ttl)
+        return record
+
+    cdef inline uint32_t headers_room(self, uint16_t length, int64_t ttl) noexcept:
+        """Bytes of extensions that put_headers() writes."""
+        return record_extension_size(length) + (RECORD_EXT_EXPIRES_SIZE if ttl else 0)
+
+    cdef inline void put_headers(self, Record *record, uint8_t *at, const uint8_t *headers,
+                                 uint16_t length, int64_t ttl) noexcept:
+        """Give the newest record its headers, and when it expires because of them."""
+        at = record_extend(at, RECORD_EXT_HEADERS, headers, length)
         record.attributes |= RECORD_HEADERS
         if ttl:
             ttl = self.agenda.wall + ttl * MILLISECOND
-            record_extend(behind, RECORD_EXT_EXPIRES, &ttl, sizeof(ttl))
+            record_extend(at, RECORD_EXT_EXPIRES, &ttl, sizeof(ttl))
             record.attributes |= RECORD_EXPIRES
             self.perishable = True
-        return record
 
     cdef int new_batch(self, const uint8_t *batch, uint32_t count) except -1:
         """The same for `count` messages without a delay, with their bodies: each lies behind its
@@ -477,11 +549,106 @@ cdef class Topic(Window):
         self.message_bytes += body_bytes
         self.last_publish = self.agenda.now
         self.touch_dirty()
-        if self.overflowing and self.next_seq > self.visible.seq:
+        if self.overflowing and self.visible.seq != self.next_seq:     # not all were dropped
             self.pending_messages += count
             return 1
         self.cursor_to_end(&self.visible)
         self.fan_out()
+        return 0
+
+    cdef bint publish_once(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
+                           bint headers, Durability least, uint32_t *added,
+                           bint moved=False) except -1:
+        """Publish what is not there yet of a chunk (nsqcy.producers.ChunkName), whose messages lie
+        as for new_batch, in `size` bytes, or with headers before their bodies; `added` is how many
+        that are. `moved`: they come from another topic, and be it while we drain. Returns whether its outcome has to be waited for (promise). ChunkError: it cannot
+        be taken, and nothing was published."""
+        if self.producers is None:
+            self.producers = Producers()
+        added[0] = 0
+        wanted = self.producers.wanted(name, count, self.visible.seq, self.agenda.wall)
+        if wanted is None:
+            return True
+        if not wanted:
+            return False
+        refusal = (self.obstacle(least, count, size) if moved and self.shard.shut is DRAINING
+                   else self.refusal(least, count, size))
+        if refusal is not None:
+            raise ChunkError(refusal)
+        if least != MEMORY:
+            self.demand(least)
+        self.keep_untold()
+        added[0] = messages_in(wanted)
+        return self.published(added[0], self.new_chunk(name, batch, count, headers, wanted))
+
+    cdef uint64_t new_chunk(self, object name, const uint8_t *batch, uint32_t count, bint headers,
+                            tuple wanted) except? 0:
+        """Append the messages of a chunk that are wanted; returns the bytes of their bodies."""
+        cdef uint64_t first_seq = self.next_seq
+        cdef uint64_t bodies = 0
+        cdef uint32_t index = 0
+        cdef uint32_t begun
+        cdef uint32_t first
+        cdef uint32_t end
+        cdef Produced produced
+        produced.producer, produced.epoch, produced.part, produced.chunk = name
+        produced.count = count
+        produced.reserved = 0
+        taken = []
+        for first, end in wanted:
+            while index < first:
+                batch += 4 + load_be32(batch)
+                index += 1
+            begun = first
+            while index < end:
+                produced.index = index
+                if not self.add_produced(&produced, batch, headers, &bodies):
+                    # Dropped by a topic that is full: as good as published.
+                    if begun < index:
+                        taken.append((begun, index))
+                    begun = index + 1
+                batch += 4 + load_be32(batch)
+                index += 1
+            if begun < end:
+                taken.append((begun, end))
+        self.producers.published(name, first_seq, tuple(taken))
+        return bodies
+
+    cdef bint add_produced(self, const Produced *produced, const uint8_t *message, bint headers,
+                           uint64_t *bodies) except -1:
+        """One message of a chunk, behind its length; whether it was taken."""
+        cdef uint32_t body = load_be32(message)
+        cdef uint16_t length = 0
+        cdef uint32_t ext = RECORD_EXT_PRODUCED_SIZE
+        cdef int64_t ttl = 0
+        cdef Record *record
+        cdef uint8_t *at
+        message += 4
+        if headers:
+            length = load_be16(message)
+            message += HEADERS_SIZE
+            body -= HEADERS_SIZE + length
+        if length:
+            ttl = headers_ttl(message, length)
+            ext += self.headers_room(length, ttl)
+        bodies[0] += body
+        record = self.add_record(body, ext)
+        if record == NULL:
+            return False
+        record.attributes = RECORD_PRODUCED
+        at = record_extend(<uint8_t *>record + sizeof(Record), RECORD_EXT_PRODUCED, produced,
+                           sizeof(Produced))
+        if length:
+            self.put_headers(record, at, message, length, ttl)
+        memcpy(record_body(record), message + length, body)
+        return True
+
+    cdef int keep_untold(self) except -1:
+        """A chunk follows. Until the journal knows of it its records stay, or a crash might leave
+        no trace of it, and it were published again."""
+        if self.gate != MEMORY and not self.has_untold:
+            self.watch(&self.untold)
+            self.has_untold = True
         return 0
 
     cdef int promise(self, Waiter waiter, uint64_t ticket) except -1:
@@ -523,10 +690,14 @@ cdef class Topic(Window):
     cdef str refusal(self, Durability least, uint64_t count, uint64_t body_bytes):
         """Why a publish of so much that is to be as durable as this cannot be taken right now; None
         if it can."""
+        if self.shard.shut is not None and not self.gone:
+            return self.shard.shut
+        return self.obstacle(least, count, body_bytes)
+
+    cdef str obstacle(self, Durability least, uint64_t count, uint64_t body_bytes):
+        """The same of one that is taken while we drain."""
         if self.gone:
             return EXITING
-        if self.shard.shut is not None:
-            return self.shard.shut
         if self.shard.refused is not None and self.needs_disk(least):
             return self.shard.refused
         if self.bounded:
@@ -703,6 +874,9 @@ cdef class Topic(Window):
         self.least = self.least_seq()
         if self.hole_count:
             self.drop_holes(self.least)
+        if self.polls and not self.hurried and self.retains and self.stable < self.visible.seq:
+            self.hurried = True
+            self.shard.hurried.append(self)
         return 0
 
     # -- overflow --
@@ -802,6 +976,10 @@ cdef class Topic(Window):
             self.pending_writes += 1
         if block.flags & SURVIVORS:
             flags |= RUN_SURVIVORS
+        if self.journal_due and self.was_restored:
+            # The journal of an earlier process must not speak of these records.
+            self.write_journal(True)
+            self.finish_journal()
         self.log.append(block.data + start, end - start, first_seq, last_seq, count, flags,
                         self.gate == FSYNC, &block.extent, write_done, write)
         return 0
@@ -813,6 +991,9 @@ cdef class Topic(Window):
         if error == 0:
             block.stored = write.end
             self.shard.set_health(None)
+            if write.first_seq <= self.stable <= write.last_seq:
+                self.stable = write.last_seq + 1
+                self.stable_moved(block)
         else:
             self.shard.set_health(self.log.last_error_text)
             self.log.retract(&block.extent, write.end - write.start, write.first_seq, write.count)
@@ -864,6 +1045,8 @@ cdef class Topic(Window):
             self.delayed_count -= 1
             entry = following
         self.forget_counts()
+        if self.producers is not None:
+            self.producers.undo(self.visible.seq)
         self.truncate(self.visible.seq)
         self.pending_messages = 0
         self.failing = False
@@ -948,6 +1131,56 @@ cdef class Topic(Window):
             self.compaction.finish()
         return 0
 
+    # -- messages that move to other topics --
+
+    cdef object new_mover(self, object channel):
+        return Moves(self, channel)
+
+    def journal_move(self, str channel not None, uint64_t seq, bytes packed not None, run not None,
+                     bint delayed, done not None):
+        """A message of a channel moves; `packed`: where its record lies, as journals have it. Calls
+        done(None), or done(why not), when a start would find that. Returns False if none would, and
+        there is nothing to wait for."""
+        if self.log is None or self.promised == MEMORY or is_ephemeral(channel):
+            return False
+        entry, = journal.unpack_entries(packed)
+        self.journal_delta(
+            journal.Delta(journal.Kind.ENTRY_MOVED, channel, seq, entry=entry, run=run,
+                          delayed=delayed),
+            done if self.promised == OS else lambda error: self.move_written(error, done))
+        return True
+
+    cdef int journal_delta(self, delta, done) except -1:
+        if not self.append_delta(delta, done):
+            self.write_journal(False, done)
+        return 0
+
+    def journal_moved(self, str channel not None, uint64_t seq):
+        """It is where it belongs. If the journal does not get to know, it is sent again, in vain."""
+        if self.log is not None and self.promised != MEMORY and not is_ephemeral(channel):
+            self.append_delta(journal.Delta(journal.Kind.ENTRY_MOVED, channel, seq), None)
+
+    def move_written(self, error, done):
+        if error is not None:
+            done(error)
+            return
+        self.unsynced_moves.append(done)
+        self.sync_moves()
+
+    cdef int sync_moves(self) except -1:
+        """One sync at a time, for all that were written before."""
+        if self.syncing_moves is not None or not self.unsynced_moves or self.gone:
+            return 0
+        self.syncing_moves, self.unsynced_moves = self.unsynced_moves, []
+        Py_INCREF(self)
+        return self.log.sync(moves_synced, <void *>self)
+
+    def moves_synced(self, reason):
+        waiting, self.syncing_moves = self.syncing_moves, None
+        for done in waiting:
+            done(reason)
+        self.sync_moves()
+
     cdef int write_copies(self, Block *block) except -1:
         # Nobody waits for it, so it need not fail with what was written before.
         self.write_run(block, False, True)
@@ -1026,6 +1259,7 @@ cdef class Topic(Window):
             "disk_bytes": self.log_bytes,
             "memory_bytes": self.memory_bytes,
             "channels": cursors,
+            "cursors": self.cursor_facts(),
         }
 
     @property
@@ -1036,8 +1270,14 @@ cdef class Topic(Window):
     @property
     def first_seq(self):
         """The oldest record that a channel could be made to begin with."""
-        return self.next_seq if self.oldest == NULL else max(
-            self.oldest.first_seq, self.kept.seq if self.retains else 0)
+        return self.first_kept()
+
+    cdef uint64_t first_kept(self) noexcept:
+        if self.oldest == NULL:
+            return self.next_seq
+        if self.retention_time or self.retention_bytes:
+            return max(self.oldest.first_seq, self.kept.seq)
+        return self.oldest.first_seq
 
     def seq_at(self, int64_t time):
         """The first record that was published at `time` (wall clock, ns) or later. None: a block
@@ -1167,6 +1407,163 @@ cdef class Topic(Window):
         if self.delayed_first == NULL:
             self.delayed_last = NULL
 
+    # -- reading the log --
+
+    cdef uint64_t stable_seq(self) except? 0:
+        """Where readers of the log stop: what is before it is on disk, as surely as the topic
+        promises."""
+        cdef uint64_t first = self.first_kept()
+        if self.stable < first:
+            # What came before was let go of without having been written.
+            self.stable = first
+            self.pass_written(self.block_of(first))
+        return min(self.stable, self.visible.seq)
+
+    cdef void pass_written(self, Block *block) noexcept:
+        """The stable position has come to this block: go on over what was written before what came
+        before it."""
+        cdef Record *record
+        cdef uint32_t at = 0
+        while block != NULL and block.stored == block.size and block.flags & IN_WINDOW:
+            self.stable = max(self.stable, block.last_seq + 1)
+            block = block.next
+        if block == NULL or not block.flags & IN_WINDOW:
+            return
+        while at < block.stored:
+            record = <Record *>(block.data + at)
+            self.stable = max(self.stable, record.seq + 1)
+            at += record.length
+
+    cdef int stable_moved(self, Block *block) except -1:
+        """What comes first of what was not on disk is, up to a place in this block."""
+        if block.stored == block.size and block.flags & IN_WINDOW:
+            self.pass_written(block.next)
+        if self.polls:
+            self.answer_polls()
+        return 0
+
+    cdef list logs(self):
+        """The logs of which something is kept, as (log_id, first, end) and the oldest first: those
+        that a start has ended, and the one that goes on, up to the stable position."""
+        cdef uint64_t first = self.first_kept()
+        cdef uint64_t stable = self.stable_seq()
+        found = [(one.log_id, max(one.first_seq, first), one.end)
+                 for one in self.past if one.end > first]
+        found.append((self.log.log_id, min(max(self.log_first, first), stable), stable))
+        return found
+
+    cdef bytes log_bounds(self, bytes log_id, uint64_t *first, uint64_t *end):
+        """What there is of a log; or an error."""
+        names = []
+        for known, begin, stop in self.logs():
+            if known.hex().encode() == log_id:
+                first[0] = begin
+                end[0] = stop
+                return None
+            names.append(known.hex())
+        return f"E_LOG_ID {' '.join(names)}".encode()
+
+    def log_meta(self):
+        """What a reader of the log has to know, as JSON."""
+        logs = self.logs()
+        log_id, first, end = logs[len(logs) - 1]
+        return json.dumps({
+            "topic": self.name,
+            "log_id": log_id.hex(),
+            "first_seq": first,
+            "next_seq": end,
+            "first_time": self.time_of(first) if first < end else 0,
+            "last_time": self.time_of(end - 1) if first < end else 0,
+            "bytes": self.log_bytes,
+            "durability": self.durability,
+            "retention": {"time": self.retention_time, "bytes": self.retention_bytes}
+            if self.retention_time or self.retention_bytes else None,
+            "incarnations": [
+                {"log_id": one[0].hex(), "first_seq": one[1], "next_seq": one[2]} for one in logs],
+            "cursors": self.cursor_facts(),
+        }, separators=(",", ":")).encode()
+
+    cdef int64_t time_of(self, uint64_t seq) except? 0:
+        """When a record was published; of one that is not in memory, as far as its block tells."""
+        cdef Block *block = self.block_of(seq)
+        cdef Record *record
+        cdef uint32_t at = 0
+        if block == NULL:
+            return 0
+        if block.data == NULL or block.flags & LOADING:
+            return block.first_time if seq == block.first_seq else block.last_time
+        while at < block.size:
+            record = <Record *>(block.data + at)
+            if record.seq >= seq:
+                return record.timestamp
+            at += record.length
+        return 0
+
+    cdef object poll_log(self, Waiter waiter, uint64_t ticket, uint64_t after):
+        """Have the waiter told what log_meta() says as soon as the log reaches beyond `after`."""
+        self.polls += 1
+        self.touch_dirty()
+        return self.begin_read(Poll(self, waiter, ticket, after))
+
+    cdef int answer_polls(self) except -1:
+        cdef uint64_t stable = self.stable_seq()
+        cdef LogRead read
+        cdef bytes answer = None
+        for read in list(self.reads):
+            if isinstance(read, Poll) and (<Poll>read).after < stable:
+                answer = answer or self.log_meta()
+                read.answer(answer, None)
+        return 0
+
+    cdef object seek_log(self, Waiter waiter, uint64_t ticket, bytes log_id, int64_t time):
+        """Have the waiter told which record of a log is the first that is not older. Returns the
+        read, or an error."""
+        cdef uint64_t first = 0
+        cdef uint64_t end = 0
+        cdef bytes error = self.log_bounds(log_id, &first, &end)
+        return error or self.begin_read(Seek(self, waiter, ticket, first, end, time))
+
+    cdef object fetch_log(self, Waiter waiter, uint64_t ticket, bytes log_id, uint64_t start,
+                          uint64_t stop, uint64_t most, uint32_t columns):
+        """Have the waiter told records of a log, as a block. Returns the read, or an error."""
+        cdef uint64_t first = 0
+        cdef uint64_t end = 0
+        cdef uint64_t room
+        cdef bytes error = self.log_bounds(log_id, &first, &end)
+        if error is not None:
+            return error
+        if start < first:
+            return b"E_LOG_GONE %d" % first
+        if start >= end or stop <= start:
+            return b"E_LOG_RANGE %d" % end
+        room = self.shard.answer_room(most)
+        self.shard.reserved += room
+        return self.begin_read(Fetch(
+            self, waiter, ticket, bytes.fromhex(log_id.decode()), start, min(stop, end), room,
+            columns))
+
+    cdef LogRead begin_read(self, LogRead read):
+        if self.reads is None:
+            self.reads = []
+        self.reads.append(read)
+        # At once, so that what comes first cannot be let go of.
+        read.step(1)
+        if read.stage != ENDED and not read.reading:
+            self.on_read(read)
+        return read
+
+    cdef int on_read(self, read) except -1:
+        cdef LogRead one = read
+        if one.stage == WAITING:
+            return 0
+        if one.stage != ENDED:
+            self.shard.reads.append(one)
+            return 0
+        self.reads.remove(one)
+        self.shard.reserved -= one.held
+        self.polls -= isinstance(one, Poll)
+        return 0
+
     def close(self, bint delete):
         """The end of the topic: its channels are closed, its files deleted or closed."""
         cdef Channel channel
@@ -1185,6 +1582,8 @@ cdef class Topic(Window):
         self.let_go_of_kept()
         self.discard()
         self.keep_promises(<uint64_t>-1, "exiting")
+        for read in list(self.reads or ()):
+            (<LogRead>read).abandon(b"E_LOG_NO_TOPIC")
         if self.log is not None and delete:
             self.log.delete(NULL, NULL)
 
@@ -1196,6 +1595,9 @@ cdef class Topic(Window):
         if self.stalled:
             self.stalled = False
             self.wake_channels()
+        for channel in self.channels.values():
+            if channel.mover is not None:
+                channel.touch_dirty()       # what has failed is tried again
         if self.held_until and self.agenda.now >= self.held_until:
             self.end_hold()
         if self.prunes and self.prune():
@@ -1209,6 +1611,11 @@ cdef class Topic(Window):
             self.drop_expired()
         self.date_blocks()
         self.compact()
+        if self.producers is not None \
+                and self.producers.expire(self.visible.seq, self.agenda.wall):
+            self.journal_stale = True
+        if self.named:
+            self.expire_cursors()
         if self.retains:
             self.retain()
         if self.log is not None:
@@ -1302,42 +1709,102 @@ cdef class Topic(Window):
         while block != NULL and block.last_time == 0:
             if block.flags & SEALED:
                 block.last_time = self.agenda.wall
+                if block.data != NULL and block.size:
+                    block.first_time = (<Record *>block.data).timestamp
             block = block.prev
+
+    cdef int update_retains(self) except -1:
+        """Begin to keep what every channel is done with, from the oldest record on that there is
+        still, or cease to: as the policy and the named cursors want it."""
+        cdef bint wanted = (self.retention_time or self.retention_bytes
+                            or self.held_seq() != NOTHING_HELD)
+        if wanted == self.retains:
+            return 0
+        self.retains = wanted
+        if wanted:
+            self.watch(&self.kept)
+            self.watch(&self.outdated)
+            self.keep_all()
+        else:
+            self.unwatch(&self.kept)
+            self.unwatch(&self.outdated)
+        return 0
+
+    cdef void keep_all(self) noexcept:
+        """Keep what there is."""
+        cdef Cursor start
+        self.held_bytes = 0
+        if self.oldest != NULL:
+            start.block = self.oldest
+            start.offset = 0
+            start.seq = self.oldest.first_seq
+            self.move_cursor(&self.kept, &start)
+            self.move_cursor(&self.outdated, &start)
 
     cdef int retain(self) except -1:
         """Write down what is in memory only, let go of what is too old or too much, a block at a
         time, and keep the rest out of memory."""
-        cdef Block *block = self.kept.block
-        cdef uint64_t held = self.log.disk_bytes
-        cdef Cursor to
-        if not self.overflowing:
-            self.write_down()
-        while block != NULL and self.is_outdated(block, held):
-            held -= min(held, <uint64_t>block.size)
-            to.block = block.next
-            to.offset = 0
-            to.seq = self.next_seq if block.next == NULL else block.next.first_seq
-            if block.next == NULL:
-                to.block = block
-                to.offset = block.size
-            self.move_cursor(&self.kept, &to)
-            block = block.next
+        self.write_down()
+        self.let_go()
         self.trim()
         self.cool()
         return 0
 
+    cdef int let_go(self) except -1:
+        """What retention lets go of goes unless a named cursor holds it, which holds so many bytes
+        at most."""
+        cdef Block *block = block_behind(&self.outdated)
+        cdef uint64_t held = self.log.disk_bytes - min(self.log.disk_bytes, self.held_bytes)
+        cdef uint64_t held_seq
+        while block != NULL and self.is_outdated(block, held):
+            held -= min(held, <uint64_t>block.size)
+            self.held_bytes += block.size
+            self.move_past(&self.outdated, block)
+            block = block.next
+        held_seq = self.held_seq()
+        block = block_behind(&self.kept)
+        while block != NULL and block.last_seq < self.outdated.seq:
+            if block.last_seq >= held_seq:
+                if self.held_bytes <= self.shard.log_hold_max_bytes:
+                    break
+                self.move_past(&self.kept, block)
+                self.shard.report_overrun(self.name, self.named.overrun(self.kept.seq))
+                held_seq = self.held_seq()
+            else:
+                self.move_past(&self.kept, block)
+            self.held_bytes -= min(self.held_bytes, <uint64_t>block.size)
+            block = block.next
+        return self.update_retains()
+
+    cdef void move_past(self, Cursor *keeper, Block *block) noexcept:
+        cdef Cursor to
+        to.block = block.next
+        to.offset = 0
+        to.seq = self.next_seq if block.next == NULL else block.next.first_seq
+        if block.next == NULL:
+            to.block = block
+            to.offset = block.size
+        self.move_cursor(keeper, &to)
+
     cdef bint is_outdated(self, Block *block, uint64_t held) noexcept:
         if not block.flags & SEALED or block.last_time == 0:
             return False
+        if not self.retention_time and not self.retention_bytes:
+            return True
         return (self.retention_time and block.last_time < self.agenda.wall - self.retention_time
                 or self.retention_bytes and held > self.retention_bytes)
 
     cdef int write_down(self) except -1:
+        """Write what is visible and in memory only."""
         cdef Block *block = self.newest
-        while block != NULL and block.prev != NULL and block.prev.written < block.prev.size:
+        if self.failing:
+            return 0
+        while block != NULL and block.prev != NULL and block.first_seq > self.stable:
             block = block.prev
-        while block != NULL:
-            if block.written < block.size and self.write_run(block, False):
+        while block != NULL and block.first_seq < self.visible.seq:
+            if block.written < block.size and not (
+                    self.overflowing and block.last_seq >= self.visible.seq) \
+                    and self.write_run(block, False):
                 break
             block = block.next
         return 0
@@ -1353,11 +1820,68 @@ cdef class Topic(Window):
                 self.store.take_memory(block)
             block = block.prev
 
+    # -- named cursors --
+
+    def cursor_facts(self):
+        """What an operator may ask about the named cursors."""
+        return self.named.facts(self.first_seq, self.visible.seq, self.agenda.wall)
+
+    def set_cursor(self, str name not None, bytes log_id not None, uint64_t seq, done not None):
+        """Have a named cursor stand before record `seq`, which must be there, or be the next one.
+        It holds the records from there on. Calls done(None), or done(why not), when the journal has
+        it. nsqcy.named_cursors.TooManyCursors: nothing was done."""
+        cursor = journal.NamedCursor(name, log_id, seq, self.agenda.wall)
+        self.named.set(cursor)
+        self.update_retains()
+        if self.retains and seq < self.kept.seq:
+            self.keep_all()     # it is still there for some channel only
+        self.journal_cursor(cursor, False, done)
+
+    def find_cursor(self, str name not None):
+        """The named cursor (nsqcy.journal.NamedCursor) of somebody who asks for it; None: there is
+        none."""
+        self.journal_stale = True
+        return self.named.use(name, self.agenda.wall)
+
+    def delete_cursor(self, str name not None, done not None):
+        """Calls done(None), or done(why not), when the journal has it. Returns whether there was
+        one; otherwise there is nothing to wait for."""
+        cursor = self.named.delete(name)
+        if cursor is None:
+            return False
+        self.update_retains()
+        self.journal_cursor(cursor, True, done)
+        return True
+
+    cdef int expire_cursors(self) except -1:
+        if self.named.expire(self.agenda.wall - self.shard.log_cursor_expiry):
+            self.journal_stale = True
+            self.update_retains()
+        return 0
+
+    cdef uint64_t held_seq(self) except? 0:
+        """The first record that a named cursor holds."""
+        if not self.named:
+            return NOTHING_HELD
+        seq = self.named.held(self.first_seq)
+        return NOTHING_HELD if seq is None else seq
+
+    cdef int journal_cursor(self, cursor, bint deleted, done) except -1:
+        self.journal_stale = True
+        if self.log is None:
+            done(None)
+            return 0
+        delta = journal.Delta(journal.Kind.CURSOR_NAMED, "", cursor=cursor, deleted=deleted)
+        if not self.append_delta(delta, done):
+            self.write_journal(False, done)
+        return 0
+
     # -- to disk and back --
 
     cdef bint is_kept(self) noexcept:
         """Whether a start would find anything of the topic but its name."""
-        return self.gate != MEMORY or self.log.disk_bytes != 0 or self.log.journal_lost
+        return (self.gate != MEMORY or self.log.disk_bytes != 0 or self.log.journal_lost
+                or len(self.named) > 0)
 
     cdef int journal_channel(self, kind, Channel channel) except -1:
         """A channel came or goes: write it down before any record that is fanned out after that."""
@@ -1367,13 +1891,20 @@ cdef class Topic(Window):
             self.journal_due = True
         return 0
 
-    cdef bint append_delta(self, delta) except -1:
+    cdef bint append_delta(self, delta, done=None) except -1:
         """Write down what has happened, in the journal there is and in one that is under way;
-        False if there is none."""
+        False if there is none. `done` is as that of write_journal."""
         encoded = journal.encode_delta(delta)
         if self.snapshot is not None:
             self.snapshot.deltas.append(encoded)
-        return self.log.append_delta(encoded)
+        if done is None:
+            return self.log.append_delta(encoded, NULL, NULL)
+        waiting = (None, [done])
+        Py_INCREF(waiting)
+        if self.log.append_delta(encoded, journal_done, <void *>waiting):
+            return True
+        Py_DECREF(waiting)
+        return False
 
     cdef uint64_t activity(self) noexcept:
         """What it was when the journal was written, if nothing has happened in the channels since
@@ -1384,9 +1915,12 @@ cdef class Topic(Window):
             total += channel.activity()
         return total
 
-    cdef int write_journal(self, bint records_wait) except -1:
+    cdef int write_journal(self, bint records_wait, done=None) except -1:
         """Write down who is where, as far as records on disk are concerned; `records_wait`: before
-        any that follow. Done at once, unless there is much of it."""
+        any that follow. Done at once, unless there is much of it. Then `done`, unless it is None,
+        is called with None or what went wrong."""
+        if done is not None:
+            self.journal_waiters.append(done)
         if self.snapshot is not None:
             # What it says may be from before.
             self.snapshot_due = True
@@ -1420,6 +1954,11 @@ cdef class Topic(Window):
             for seq in channel.cancelled or ():
                 self.snapshot.deltas.append(journal.encode_delta(
                     journal.Delta(journal.Kind.ENTRY_FINISHED, channel.name, seq)))
+        self.snapshot.waiters = self.journal_waiters
+        self.journal_waiters = []
+        self.snapshot.next_seq = self.next_seq
+        if self.has_untold:
+            self.snapshot.told_seq = self.producers.unspoken(self.visible.seq)
         return 0
 
     cdef int go_on_with_journal(self, int budget) except -1:
@@ -1439,15 +1978,35 @@ cdef class Topic(Window):
         return budget
 
     cdef int end_snapshot(self, Snapshot snapshot) except -1:
-        if not snapshot.tells_class:
-            return snapshot.end(NULL, NULL)
-        Py_INCREF(self)
+        if not snapshot.tells_class and not snapshot.waiters:
+            snapshot.end(NULL, NULL)
+            return self.journal_told(snapshot)
+        waiting = (self if snapshot.tells_class else None, snapshot.waiters)
+        Py_INCREF(waiting)
         try:
-            return snapshot.end(class_done, <void *>self)
+            snapshot.end(journal_done, <void *>waiting)
         except MemoryError:
-            self.class_writes -= 1
-            Py_DECREF(self)
+            Py_DECREF(waiting)
+            self.class_writes -= snapshot.tells_class
+            self.journal_waiters = snapshot.waiters + self.journal_waiters
             raise
+        return self.journal_told(snapshot)
+
+    cdef int journal_told(self, Snapshot snapshot) except -1:
+        """The journal that is being written knows of the chunks that were visible when it was
+        begun."""
+        cdef Cursor to = self.visible
+        if not self.has_untold or not snapshot.told_seq:
+            return 0
+        while to.block != NULL and to.block.first_seq > snapshot.told_seq and to.block.prev != NULL:
+            to.block = to.block.prev
+            to.offset = 0
+            to.seq = to.block.first_seq
+        self.move_cursor(&self.untold, &to)
+        if self.visible.seq == self.next_seq == snapshot.next_seq:
+            self.has_untold = False
+            self.unwatch(&self.untold)
+        return 0
 
     cdef int finish_journal(self) except -1:
         """Have what is under way written."""
@@ -1458,6 +2017,7 @@ cdef class Topic(Window):
     cdef int give_up_journal(self) except -1:
         if self.snapshot is not None:
             self.class_writes -= self.snapshot.tells_class
+            self.journal_waiters = self.snapshot.waiters + self.journal_waiters
             self.snapshot.give_up()
             self.snapshot = None
             self.journal_stale = True
@@ -1497,6 +2057,10 @@ cdef class Topic(Window):
             clean=bool(self.is_last),
             boot=self.shard.boot,
             durability=self.promised,
+            cursors=self.named.state(),
+            epochs=self.producers.state(self.visible.seq) if self.producers else (),
+            produced_seq=self.producers.unspoken(self.visible.seq) if self.producers else 0,
+            past=tuple(one for one in self.past if one.end > self.first_kept()),
         )
 
     cdef object channel_state(self, Channel channel):
@@ -1504,6 +2068,7 @@ cdef class Topic(Window):
         return journal.ChannelState(
             name=channel.name, paused=bool(channel.paused), cursor=channel.cursor.seq,
             skipped=channel.skipped, replay_end=channel.replay_end,
+            moves=() if channel.mover is None else tuple((<Moves>channel.mover).runs),
             finished=tuple((channel.finished[i].start, channel.finished[i].end)
                            for i in range(channel.finished_count)))
 
@@ -1588,6 +2153,8 @@ cdef class Topic(Window):
             block = block.next
         if self.delayed_count or self.fanout.seq != self.next_seq:
             return False
+        if self.named or self.producers:
+            return False
         if self.retains and self.oldest != NULL:
             return False
         for channel in self.channels.values():
@@ -1602,9 +2169,6 @@ cdef class Topic(Window):
         state = journal.replay(found.journal)
         names = dict(channels)
         self.was_restored = True
-        if not self.is_whole(found, state):
-            # What readers were told of may be lost, and its seqs will be used again.
-            self.log.log_id = os.urandom(16)
         self.shard.ids.lift(found.max_id)
         for path, offset, text in found.damages:
             self.shard.report_damage(path, offset, text)
@@ -1613,6 +2177,7 @@ cdef class Topic(Window):
             self.next_seq = max(self.next_seq, state.next_seq)
             for saved in state.channels:
                 names.setdefault(saved.name, saved.paused)
+            self.named = NamedCursors(state.cursors)
         cursors = {saved.name: saved for saved in state.channels} if state is not None else {}
         # A channel is made at the fan-out position, which may have moved since the snapshot.
         fanout = max(state.fanout_seq, *(saved.cursor for saved in state.channels), 1) \
@@ -1621,14 +2186,19 @@ cdef class Topic(Window):
         least = 1 if self.retains else min([fanout] + [
             cursors[name].cursor if name in cursors else (fanout if state is not None else 1)
             for name in names])
-        self.restore_blocks(found, least)
+        untold = 1 if state is None else state.produced_seq or state.next_seq
+        held = self.named.held(0) if self.named else NOTHING_HELD
+        self.restore_blocks(found, min(least, self.first_untold(found, untold), held))
+        self.update_retains()
         if self.oldest != NULL and (self.retains or state is None):
             least = self.oldest.first_seq       # who needed what was before it nobody knows
         self.report_gaps(least)
+        self.name_logs(found, state)
+        self.named.end_at(self.log.log_id, self.next_seq)
         self.started = False
         self.cursor_to_end(&self.visible)
-        if self.retains and self.oldest != NULL:
-            self.place_cursor(&self.kept, self.oldest.first_seq)
+        if self.retains:
+            self.keep_all()
         self.place_cursor(&self.fanout, fanout)
         if state is not None:
             for start, end in state.holes:
@@ -1645,9 +2215,14 @@ cdef class Topic(Window):
                 channel.replay_end = saved.replay_end
                 for start, end in saved.finished:
                     channel.add_finished(start, end)
+                    # What moved after the last snapshot is received once more.
+                    channel.dead_lettered_count += max(end, fanout) - max(start, fanout)
+                if saved.moves:
+                    (<Moves>channel.make_mover()).restore_runs(saved.moves)
                 self.restore_entries(channel, saved)
         self.restore_new_delays(state.fanout_seq if state is not None else 1,
                                 bool(names) and not (state is not None and state.paused))
+        self.restore_produced(state, untold)
         if state is None:
             self.restore_survivors()
         self.release_unneeded()
@@ -1668,8 +2243,59 @@ cdef class Topic(Window):
         """Whether everything that was visible is still there."""
         if state is None or found.damages:
             return False
+        if not state.clean and not found.open_end:
+            # The segment that was being written is missing.
+            return False
         return (state.clean or state.durability == FSYNC
                 or state.durability == OS and state.boot == self.shard.boot)
+
+    cdef int name_logs(self, Recovered found, state) except -1:
+        """Which logs the records belong to that were found; and whether the last one goes on. It
+        does not when something of it may be lost that readers were told of: its seqs would be used
+        again."""
+        cdef bytes log_id = self.log.log_id
+        self.stable = self.log_first = self.next_seq
+        self.past = ()
+        # In class fsync it is what readers are told of.
+        if self.promised != FSYNC or self.oldest == NULL or self.sync_found():
+            self.past = journal.name_logs(self.stretches(), () if state is None else state.past)
+        named = [one.log_id for one in self.past]
+        if not self.is_whole(found, state) or log_id in named and (
+                self.past[len(named) - 1].log_id != log_id
+                or self.past[len(named) - 1].end != self.next_seq):
+            self.log.log_id = os.urandom(16)
+        elif log_id in named:
+            self.log_first = self.past[len(named) - 1].first_seq
+            self.past = self.past[:len(named) - 1]
+        return 0
+
+    cdef list stretches(self):
+        """The records in the window, as (first, end, log_id of their segments) without a gap."""
+        cdef Block *block = self.oldest
+        cdef Segment *segment = NULL
+        cdef uint64_t first = 0
+        cdef uint64_t end = 0
+        found = []
+        while block != NULL:
+            if segment == NULL or block.first_seq != end \
+                    or memcmp(segment.log_id, block.extent.segment.log_id, 16) != 0:
+                if segment != NULL:
+                    found.append((first, end, <bytes>segment.log_id[:16]))
+                first = block.first_seq
+                segment = block.extent.segment
+            end = block.last_seq + 1
+            block = block.next
+        if segment != NULL:
+            found.append((first, end, <bytes>segment.log_id[:16]))
+        return found
+
+    cdef bint sync_found(self) except -1:
+        """What was written by a process that was killed must survive a power loss from now on;
+        whether it does."""
+        cdef int error = 0
+        self.log.sync_found(note_error, &error)
+        self.shard.io.drain()
+        return error == 0
 
     cdef int restore_blocks(self, Recovered found, uint64_t least) except -1:
         """Runs on disk become blocks without memory: in the window, or stragglers before it."""
@@ -1689,6 +2315,7 @@ cdef class Topic(Window):
             block.count = max(1, run.count)
             block.first_seq = run.first_seq
             block.last_seq = run.last_seq
+            block.first_time = run.first_time
             block.last_time = max(<int64_t>1, run.last_time)
             block.extent = run.extent
             block.flags = SEALED
@@ -1696,6 +2323,7 @@ cdef class Topic(Window):
             self.places[self.place_count].offset = run.extent.offset
             self.places[self.place_count].block = block
             self.places[self.place_count].has_delayed = (run.flags & RUN_HAS_DELAYED) != 0
+            self.places[self.place_count].has_produced = (run.flags & RUN_HAS_PRODUCED) != 0
             self.place_count += 1
             if run.flags & RUN_SURVIVORS:
                 block.flags |= SURVIVORS
@@ -1797,6 +2425,8 @@ cdef class Topic(Window):
                            Block *block, uint32_t within) except -1:
         cdef Deferred *deferred
         cdef Entry *entry = NULL
+        if packed.state == MOVING:
+            return self.restore_move(channel, packed, block, within)
         if packed.state == DEFERRED:
             deferred = channel.defer(id, self.agenda.now + max(
                 <int64_t>0, packed.due - self.agenda.wall))
@@ -1815,6 +2445,28 @@ cdef class Topic(Window):
             channel.queue_entry(entry)
             entry.holding = NULL
         return 0
+
+    cdef int restore_move(self, Channel channel, const PackedEntry *packed, Block *block,
+                          uint32_t within) except -1:
+        """A message that was moving goes on doing so."""
+        cdef Entry *entry
+        cdef Record *record
+        if not self.load_now(block):
+            return 0
+        record = <Record *>(block.data + within)
+        if record.attributes & RECORD_DAMAGED:
+            return 0
+        entry = self.store.new_entry()
+        entry.seq = packed.seq
+        entry.id = record.id
+        entry.timestamp = record.timestamp
+        entry.block = block
+        entry.offset = within
+        entry.attempts = packed.attempts
+        entry.round = channel.round
+        self.ref(block)
+        return channel.make_mover().restore_move(
+            entry, <MoveReason>packed.reason, <uint64_t>packed.due)
 
     cdef int restore_delayed(self, bytes entries) except -1:
         cdef const PackedEntry *packed = <const PackedEntry *><const char *>entries
@@ -1852,12 +2504,8 @@ cdef class Topic(Window):
             if not self.places[i].has_delayed or block.last_seq < seq \
                     or not block.flags & IN_WINDOW:
                 continue
-            self.load(block)
-            self.shard.io.drain()
-            if self.stalled:
-                raise OSError(self.log.last_error_text)
             at = 0
-            while block.data != NULL and at < block.size:
+            while self.load_now(block) and at < block.size:
                 record = <Record *>(block.data + at)
                 if record.attributes & RECORD_DELAYED and record.seq >= seq:
                     entry = self.store.new_entry()
@@ -1872,6 +2520,75 @@ cdef class Topic(Window):
                             <int64_t>0, record.timestamp + entry.due - self.agenda.wall))
                     self.add_delayed(entry)
                 at += record.length
+        return 0
+
+    cdef bint load_now(self, Block *block) except -1:
+        """Wait until a block is in memory; whether it is."""
+        if block.data == NULL:
+            self.load(block)
+            self.shard.io.drain()
+            if self.stalled:
+                raise OSError(self.log.last_error_text)
+        return block.data != NULL
+
+    cdef uint64_t first_untold(self, Recovered found, uint64_t seq) noexcept:
+        """The first record of the runs that may have chunks from record `seq` on."""
+        cdef RecoveredRun *run
+        cdef uint64_t first = NOTHING_HELD
+        cdef size_t i
+        for i in range(found.run_count):
+            run = &found.run_array[i]
+            if run.flags & RUN_HAS_PRODUCED and not run.flags & RUN_SURVIVORS \
+                    and run.last_seq >= seq:
+                first = min(first, run.first_seq)
+        return first
+
+    cdef int restore_produced(self, state, uint64_t seq) except -1:
+        """What the journal knows of chunks, and what records from `seq` on tell of them. These stay
+        until a journal knows it."""
+        cdef Block *block
+        cdef size_t i
+        if state is not None and state.epochs:
+            self.producers = Producers()
+            self.producers.restore(state.epochs)
+        for i in range(self.place_count):
+            block = self.places[i].block
+            if not self.places[i].has_produced or block.flags & SURVIVORS or block.last_seq < seq:
+                continue
+            if self.producers is None:
+                self.producers = Producers()
+            if not self.has_untold:
+                self.has_untold = True
+                self.watch(&self.untold)
+                self.place_cursor(&self.untold, seq)
+            self.find_produced(block, seq)
+        if self.has_untold:
+            self.producers.found_all(self.agenda.wall)
+            # Whoever sends such a chunk again is answered at once, and may have asked for a sync.
+            self.sync_found()
+        return 0
+
+    cdef int find_produced(self, Block *block, uint64_t seq) except -1:
+        """Tell the producers of the chunks in a block, from record `seq` on."""
+        cdef Record *record
+        cdef Produced produced
+        cdef Produced stretch       # of one chunk, ends before `end`
+        cdef uint32_t end = 0
+        cdef uint32_t at = 0
+        while self.load_now(block) and at < block.size:
+            record = <Record *>(block.data + at)
+            at += record.length
+            if record.seq < seq or not record_produced(record, &produced):
+                continue
+            if end and is_next(&stretch, end, &produced):
+                end += 1
+                continue
+            if end:
+                self.producers.found(name_of(&stretch), stretch.index, end, stretch.count)
+            stretch = produced
+            end = produced.index + 1
+        if end:
+            self.producers.found(name_of(&stretch), stretch.index, end, stretch.count)
         return 0
 
     cdef int restore_survivors(self) except -1:
@@ -1965,10 +2682,14 @@ cdef class Shard:
         self.dirty_topics = []
         self.ticking = []
         self.compacting = []
+        self.reads = []
+        self.hurried = []
         self.journalling = []
         self.snapshot_budget = SNAPSHOT_BUDGET
         self.health = "OK"
         self.boot = boot_id()
+        self.log_hold_max_bytes = 10 << 30
+        self.log_cursor_expiry = 7 * 24 * 3600 * SECOND
 
     # -- topics --
 
@@ -2005,7 +2726,11 @@ cdef class Shard:
 
     cdef int give_channel_policy(self, Topic topic, Channel channel) except -1:
         if self.policies is not None:
-            channel.set_policy(self.policies.channel(topic.name, channel.name))
+            policy = self.policies.channel(topic.name, channel.name)
+            if policy.dead_letter_topic == topic.name:
+                # A message would come back, and to each of its channels.
+                policy = policy._replace(max_attempts=0, dead_letter_topic="")
+            channel.set_policy(policy)
             channel.unusual = self.policies.unusual_of_channel(topic.name, channel.name)
             topic.prunes = topic.prunes or channel.prune_after != 0
         return 0
@@ -2043,6 +2768,12 @@ cdef class Shard:
         if self.log is not None:
             self.log.warn(f"TOPIC({name}): {what} are in no file: finished since the journal was "
                           "written, in memory only, or lost")
+
+    def report_overrun(self, str name, cursors):
+        """Named cursors hold nothing any more."""
+        if self.log is not None:
+            self.log.warn(f"TOPIC({name}): named cursors are overrun, as more than "
+                          f"{self.log_hold_max_bytes} bytes were held: {', '.join(cursors)}")
 
     def topic(self, bytes key not None, *, create=False):
         """The topic of that name; None if it does not exist and is not to be created, or has no
@@ -2087,6 +2818,7 @@ cdef class Shard:
         """Do what is to be done at the end of a turn. Returns when it wants to be called again, on
         the monotonic clock (ns): `agenda.now` if work is left."""
         cdef int64_t now = self.agenda.now
+        cdef int64_t due
         cdef Topic topic
         cdef list work
         cdef bint left
@@ -2111,12 +2843,19 @@ cdef class Shard:
             self.go_on_with_journals()
         if self.agenda.discarded:
             self.free_discarded()
+        if self.hurried and now >= self.next_hurry:
+            self.write_hurried()
+        if self.reads:
+            self.read_on()
         if self.io is not None:
             self.io.kick()
         if left or self.dirty_topics or self.ticking or self.compacting or self.journalling \
-                or self.agenda.discarded:
+                or self.agenda.discarded or self.reads:
             return now
-        return min(self.next_tick, heap_first_due(&self.agenda.channel_timers))
+        due = self.next_tick
+        if self.hurried:
+            due = min(due, self.next_hurry)
+        return min(due, heap_first_due(&self.agenda.channel_timers))
 
     cdef int expire(self) except -1:
         """Messages that are due; what exceeds the budget is still due in the next turn."""
@@ -2174,6 +2913,47 @@ cdef class Shard:
                 self.compacting.pop(0)
         return 0
 
+    cdef int read_on(self) except -1:
+        """Go on with reads of logs, one after the other."""
+        cdef int budget = READ_BUDGET
+        cdef int given
+        cdef LogRead read
+        while self.reads and budget > 0:
+            read = self.reads.pop(0)
+            if read.stage == ENDED:
+                continue
+            given = min(budget, <int>READ_SLICE)
+            try:
+                budget -= given - read.step(given)
+            except Exception as error:
+                self.report((<Topic>read.window).name, error)
+                read.abandon(b"E_LOG_FAILED " + type(error).__name__.encode())
+            if read.stage != ENDED and not read.reading:
+                self.reads.append(read)
+        return 0
+
+    cdef int write_hurried(self) except -1:
+        """Somebody waits for what would be written with the end of the second."""
+        cdef Topic topic
+        work = self.hurried
+        self.hurried = []
+        self.next_hurry = self.agenda.now + HURRY
+        for topic in work:
+            topic.hurried = False
+            if not topic.gone:
+                try:
+                    topic.write_down()
+                except Exception as error:
+                    self.report(topic.name, error)
+        return 0
+
+    cdef uint64_t answer_room(self, uint64_t wanted) noexcept:
+        """How large an answer to a read may be: many, and those that nobody takes, make each other
+        short."""
+        cdef uint64_t room = 0
+        if self.reserved < ANSWERS_MOST:
+            room = (ANSWERS_MOST - self.reserved) // 2
+        return min(wanted, max(room, <uint64_t>SHORT_ANSWER))
     cdef int go_on_with_journals(self) except -1:
         """Go on with the snapshots of topics' journals, one after the other."""
         cdef int budget = self.snapshot_budget

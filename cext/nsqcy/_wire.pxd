@@ -29,13 +29,13 @@ cdef enum:
     FIN_LINE = 21               # "FIN ", id, LF
 
 
-# A large body that is sent from its block, not through the buffer.
+# A large body that is sent from where it is, not through the buffer.
 ctypedef struct Reference:
     size_t at                   # it follows the buffer's bytes before this position
     const uint8_t *data
     uint32_t length
-    void *window                # owned reference; holds a pin on `block`
-    Block *block
+    void *owner                 # owned reference: a window, which holds a pin on `block`
+    Block *block                # NULL: the owner is what it is part of
 
 
 @cython.final
@@ -66,6 +66,7 @@ cdef class Output:
     cdef void drop_buffer(self) noexcept
     cdef int put(self, const uint8_t *data, size_t n) except -1
     cdef int put_frame(self, int32_t type, const uint8_t *data, size_t n) except -1
+    cdef int put_whole(self, int32_t type, bytes data) except -1
     cdef int put_message(self, Window window, Block *block, Record *record,
                          uint16_t attempts) except -1
     cdef int put_headered(self, Window window, Block *block, Record *record,
@@ -73,7 +74,7 @@ cdef class Output:
     cdef int pieces(self, const uint8_t **data, size_t *lengths, int most) noexcept
     cdef void sent(self, size_t n) noexcept
     cdef void clear(self) noexcept
-    cdef int refer(self, Window window, Block *block, const uint8_t *data,
+    cdef int refer(self, object owner, Block *block, const uint8_t *data,
                    uint32_t length) except -1
     cdef void drop_reference(self) noexcept
 

@@ -113,6 +113,13 @@ cdef class Output:
         memcpy(at + FRAME_HEADER, data, n)
         return 0
 
+    cdef int put_whole(self, int32_t type, bytes data) except -1:
+        """A frame with much in it, which is not copied but kept until it is sent."""
+        cdef uint8_t *at = self.room(FRAME_HEADER)
+        store_be32(at, <uint32_t>(len(data) + 4))
+        store_be32(at + 4, <uint32_t>type)
+        return self.refer(data, NULL, data, <uint32_t>len(data))
+
     cdef int put_message(self, Window window, Block *block, Record *record,
                          uint16_t attempts) except -1:
         """A message frame; a large body is not copied but pinned in its block until it is sent."""
@@ -151,7 +158,7 @@ cdef class Output:
             return self.put(record_body(record), body)
         return self.refer(window, block, record_body(record), body)
 
-    cdef int refer(self, Window window, Block *block, const uint8_t *data,
+    cdef int refer(self, object owner, Block *block, const uint8_t *data,
                    uint32_t length) except -1:
         global live_references
         cdef Reference *grown
@@ -174,10 +181,11 @@ cdef class Output:
         reference.at = self.end
         reference.data = data
         reference.length = length
-        reference.window = <void *>window
+        reference.owner = <void *>owner
         reference.block = block
-        Py_INCREF(window)
-        window.pin(block)
+        Py_INCREF(owner)
+        if block != NULL:
+            (<Window>owner).pin(block)
         self.reference_count += 1
         self.reference_bytes += length
         if NSQCY_DEBUG:
@@ -237,9 +245,10 @@ cdef class Output:
     cdef void drop_reference(self) noexcept:
         global live_references
         cdef Reference *reference = &self.references[self.reference_first]
-        cdef Window window = <Window>reference.window
-        window.unpin(reference.block)
-        Py_DECREF(window)
+        cdef object owner = <object>reference.owner
+        if reference.block != NULL:
+            (<Window>owner).unpin(reference.block)
+        Py_DECREF(owner)
         self.reference_first += 1
         self.reference_count -= 1
         if self.reference_count == 0:

@@ -50,21 +50,24 @@ class Authorization:
     identity: str
     identity_url: str
     grants: Sequence[Grant] = field(repr=False)
-    _decisions: dict[tuple[str, str], bool] = field(default_factory=dict, repr=False)
+    _decisions: dict[tuple[str, str, str], bool] = field(default_factory=dict, repr=False)
 
     def permits(self, topic: str, channel: str) -> bool:
         """Whether the client may subscribe to the channel; without one, publish to the topic."""
-        known = self._decisions.get((topic, channel))
+        return self._allows("subscribe" if channel else "publish", topic, channel)
+
+    def permits_log(self, topic: str) -> bool:
+        """Whether the client may read the topic's log: what any channel of it would get."""
+        return self._allows("subscribe", topic, "")
+
+    def _allows(self, permission: str, topic: str, channel: str) -> bool:
+        known = self._decisions.get((permission, topic, channel))
         if known is None:
-            known = self._decide(topic, channel)
+            known = any(grant.covers(permission, topic, channel) for grant in self.grants)
             if len(self._decisions) >= DECISIONS_MOST:
                 self._decisions.clear()
-            self._decisions[topic, channel] = known
+            self._decisions[permission, topic, channel] = known
         return known
-
-    def _decide(self, topic: str, channel: str) -> bool:
-        permission = "subscribe" if channel else "publish"
-        return any(grant.covers(permission, topic, channel) for grant in self.grants)
 
     @property
     def response(self) -> bytes:

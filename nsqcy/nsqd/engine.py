@@ -177,6 +177,8 @@ class Engine:
             on_event=self._on_event,
             log=boot.log,
         )
+        self._shard.log_hold_max_bytes = options.log_hold_max_bytes
+        self._shard.log_cursor_expiry = options.log_cursor_expiry
         self._shard.set_refusal(boot.context["refusal"])
         self._shard.set_draining(boot.context["draining"])
         self._hold_new_topics()
@@ -193,6 +195,7 @@ class Engine:
             log=boot.log,
         )
         self._publisher = Publisher(self._home)
+        agenda.publish_once = self._publisher.publish_once
         self._events = agenda.events
         if self._events is not None:
             self._events.publish = self._publish_events

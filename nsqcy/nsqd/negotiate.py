@@ -15,6 +15,7 @@ from nsqcy.policies import DURABILITIES
 
 MILLISECOND = 1_000_000
 DEFLATE_LEVEL = 6
+TOPIC_LOG = 1  # version of the LOG_ commands
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Identity:
     asked_timeout: bool
     durability: str
     headers: bool
+    topic_log: bool
     tls: bool
     snappy: bool
     deflate: bool
@@ -84,6 +86,7 @@ def negotiate(body: bytes, options: NsqdOptions, current: Current) -> Identity:
         asked_timeout=current.asked_timeout or wanted["msg_timeout"] != 0,
         durability=durability,
         headers=negotiated and wanted["headers"],
+        topic_log=wanted["topic_log"],
         tls=upgrades and wanted["tls_v1"] and bool(options.tls_cert),
         snappy=upgrades and wanted["snappy"] and options.snappy,
         deflate=upgrades and wanted["deflate"] and options.deflate,
@@ -177,6 +180,8 @@ def _answer(identity: Identity, options: NsqdOptions) -> bytes:
         agreed["durability"] = identity.durability
     if identity.headers:
         agreed["headers"] = True
+    if identity.topic_log:
+        agreed["topic_log"] = TOPIC_LOG
     return gojson.encode(agreed)
 
 
@@ -200,6 +205,7 @@ FIELDS: gojson.Fields = {
     "topology_zone": (gojson.text, ""),
     "durability": (gojson.text, ""),
     "headers": (gojson.flag, False),
+    "topic_log": (gojson.flag, False),
 }
 
 

@@ -227,6 +227,20 @@ STORAGE = (
     RETENTION_TIME,
     RETENTION_BYTES,
     Option(
+        "log-hold-max-bytes",
+        INT,
+        10 << 30,
+        "bytes of a topic that its named cursors keep beyond its retention",
+        rule=NOT_NEGATIVE,
+    ),
+    Option(
+        "log-cursor-expiry",
+        DURATION,
+        7 * 24 * HOUR,
+        "time without use after which a named cursor is gone",
+        rule=POSITIVE,
+    ),
+    Option(
         "min-free-disk",
         INT,
         0,
@@ -445,6 +459,8 @@ class NsqdOptions(Options):
     durability: str
     retention_time: int
     retention_bytes: int
+    log_hold_max_bytes: int
+    log_cursor_expiry: int
     min_free_disk: int
     queue_scan_worker_pool_max: int
     queue_scan_selection_count: int

@@ -8,6 +8,7 @@ calls: what happened at moment n happened when n calls had been made.
 import errno
 import shutil
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -82,6 +83,8 @@ class Group:
 class Program:
     """A core, what was asked of it and what it answered."""
 
+    policies = POLICIES
+
     def __init__(self, path: Path, seed: int, *, big: bool = False, faults: bool = False) -> None:
         self.chance = Random(seed)
         self.path = path
@@ -123,7 +126,7 @@ class Program:
             io=io,
             wall=wall,
             now=self.chance.randrange(1, 5000) * SECOND,
-            policies=POLICIES,
+            policies=self.policies,
             mem_queue_size=self.memory,
             log_options=self.log_options,
         )
@@ -198,8 +201,9 @@ class Program:
 
     # ---- what a program does ----
 
-    def run(self, actions: int) -> None:
-        kinds = [
+    def kinds(self) -> list[tuple[Callable[[], None], int]]:
+        """What it may do, and how often."""
+        return [
             (self.publish, 30),
             (self.consume, 14),
             (self.finish, 14),
@@ -215,6 +219,9 @@ class Program:
             (self.crash, 2),
             (self.break_disk, 4 if self.faults else 0),
         ]
+
+    def run(self, actions: int) -> None:
+        kinds = self.kinds()
         if self.big:
             self.leave_few()
         for _ in range(actions):

@@ -104,27 +104,27 @@ class Scene:
             assert self.core.io.step_now()
         self.disk.take(self.core.io.recorded())
 
-    def _end(self) -> None:
+    def end(self) -> None:
         self.core.io.recorded()
         self.core.close()
 
     def killed(self) -> "Scene":
         folder = self.disk.root.with_name(f"{self.disk.root.name}-killed")
         self.disk.kill(len(self.disk.calls), folder)
-        self._end()
+        self.end()
         return Scene(folder, self.disk)
 
     def without_power(self) -> "Scene":
         folder = self.disk.root.with_name(f"{self.disk.root.name}-off")
         self.disk.lose_power(len(self.disk.calls), folder, Least())
-        self._end()
+        self.end()
         return Scene(folder)
 
     def bodies(self, channel: str = "c") -> list[bytes]:
         client = self.core.client().subscribe("f", channel, 100)
         self.core.settle()
         found = [each.body for each in client.messages()]
-        self._end()
+        self.end()
         return found
 
 

@@ -1,6 +1,7 @@
 """The journal's content: round trips, application, fuzz."""
 
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,8 +12,11 @@ from nsqcy.journal import (
     ChannelState,
     Delta,
     Entry,
+    EpochState,
     JournalError,
     Kind,
+    NamedCursor,
+    PartState,
     State,
     TopicState,
     apply,
@@ -22,8 +26,10 @@ from nsqcy.journal import (
     encode_entries,
     encode_snapshot,
     pack_entries,
+    pack_part,
     replay,
     unpack_entries,
+    unpack_parts,
 )
 
 u64 = st.integers(0, 2**64 - 1)
@@ -43,6 +49,22 @@ ranges = st.lists(st.tuples(u64, u64), max_size=3).map(tuple)
 channels = st.builds(
     ChannelState, names, st.booleans(), u64, u64, entry_lists.map(pack_entries), ranges, u64
 )
+i64 = st.integers(-(2**63), 2**63 - 1)
+u32 = st.integers(0, 2**32 - 1)
+cursors = st.builds(NamedCursor, names, st.binary(min_size=16, max_size=16), u64, i64)
+part_lists = st.lists(
+    st.builds(
+        PartState, u32, u64, st.lists(st.tuples(u32, u32), max_size=3).map(tuple), st.booleans()
+    ),
+    max_size=2,
+)
+epochs = st.builds(
+    EpochState,
+    u64,
+    u64,
+    i64,
+    part_lists.map(lambda parts: b"".join(map(pack_part, parts))),
+)
 topics = st.builds(
     TopicState,
     st.binary(min_size=16, max_size=16),
@@ -55,6 +77,9 @@ topics = st.builds(
     st.booleans(),
     st.binary(min_size=16, max_size=16).filter(any),
     st.integers(0, 2),
+    st.lists(cursors, max_size=2, unique_by=lambda cursor: cursor.name).map(tuple),
+    st.lists(epochs, max_size=2).map(tuple),
+    st.integers(1, 2**64 - 1),
 )
 deltas = st.one_of(
     st.builds(Delta, st.just(Kind.CHANNEL_CREATED), names, u64, st.booleans()),
@@ -65,6 +90,16 @@ deltas = st.one_of(
         u64,
     ),
     st.builds(Delta, st.just(Kind.ENTRY_ADDED), names, st.just(0), st.just(False), entries),
+    st.builds(
+        Delta,
+        st.just(Kind.CURSOR_NAMED),
+        st.just(""),
+        st.just(0),
+        st.just(False),
+        st.none(),
+        cursors,
+        st.booleans(),
+    ),
 )
 
 
@@ -135,6 +170,43 @@ def test_deltas_round_trip(delta):
     assert decode_delta(encode_delta(delta)) == delta
 
 
+@given(part_lists)
+def test_parts_of_producers_round_trip(parts):
+    packed = b"".join(map(pack_part, parts))
+    assert list(unpack_parts(packed)) == parts
+    for cut in range(len(packed)):
+        try:
+            found = list(unpack_parts(packed[:cut]))
+        except JournalError:
+            continue
+        assert found == parts[: len(found)]
+
+
+def test_golden_bytes_of_cursors_and_producers():
+    cursor = NamedCursor("c", b"fedcba9876543210", 5, -6)
+    image = encode_snapshot(
+        TopicState(
+            bytes(16),
+            cursors=(cursor,),
+            epochs=(EpochState(1, 2, 3, pack_part(PartState(4, 5, ((6, 7),), True))),),
+            produced_seq=8,
+        )
+    )
+    packed = struct.pack("<HHIQ", 1, 0, 0, 5) + b"fedcba9876543210" + struct.pack("<q", -6) + b"c"
+    parts = struct.pack("<IIQII", 4, 0x80000001, 5, 6, 7)
+    table = struct.pack("<QQQqII", 8, 1, 2, 3, len(parts), 0) + parts
+    assert image[4 + 8 + 40 :] == (
+        struct.pack("<HHI", 9, 0, len(packed))
+        + packed
+        + struct.pack("<HHI", 10, 0, len(table))
+        + table
+    )
+    delta = encode_delta(Delta(Kind.CURSOR_NAMED, "", cursor=cursor, deleted=True))
+    assert delta == (
+        struct.pack("<HHHHQ", 7, 1, 2, 1, 5) + b"cfedcba9876543210" + struct.pack("<q", -6)
+    )
+
+
 @given(entry_lists)
 def test_entries_round_trip(found):
     assert list(unpack_entries(pack_entries(found))) == found
@@ -183,8 +255,12 @@ class Model:
         self.channels = {
             c.name: [c.paused, c.cursor, list(unpack_entries(c.entries))] for c in state.channels
         }
+        self.cursors = {}
 
     def apply(self, delta):
+        if delta.cursor:
+            self.cursors[delta.cursor.name] = None if delta.deleted else delta.cursor
+            return
         channel = self.channels.get(delta.channel)
         match delta.kind:
             case Kind.CHANNEL_CREATED:
@@ -202,6 +278,8 @@ class Model:
 def few_names(delta, pick):
     known = ["a", "b", "c"]
     name = known[pick % 3]
+    if delta.cursor:
+        return replace(delta, cursor=replace(delta.cursor, name=name))
     entry = delta.entry._replace(seq=delta.entry.seq % 5) if delta.entry else None
     value = delta.value % 5
     return Delta(delta.kind, name, value, delta.paused, entry)
@@ -220,6 +298,7 @@ def test_applying_agrees_with_the_model(changes):
         journal.append(encode_delta(delta))
     found = {c.name: [c.paused, c.cursor, list(unpack_entries(c.entries))] for c in state.channels}
     assert found == model.channels
+    assert {c.name: c for c in state.cursors} == {n: c for n, c in model.cursors.items() if c}
     assert replay(journal) == state
 
 
@@ -252,8 +331,8 @@ def test_optional_sections_are_skipped_and_others_are_not():
     assert decode_snapshot(image + struct.pack("<HHI", 0x80FF, 0, 3) + b"new") == TopicState(
         bytes(16)
     )
-    with pytest.raises(JournalError, match="unknown section 9"):
-        decode_snapshot(image + struct.pack("<HHI", 9, 0, 0))
+    with pytest.raises(JournalError, match="unknown section 77"):
+        decode_snapshot(image + struct.pack("<HHI", 77, 0, 0))
 
 
 def test_a_newer_version_is_refused():

@@ -1,0 +1,229 @@
+"""What a reader of a log was told is so for ever, whatever ends the process and whenever.
+
+Over all the lives of a log a log_id and a sequence number name one message, the records of a
+log_id have no gap, and what is before the stable position is not taken back by anything that the
+class of the topic survives. Programs and chances are numbered, so a failure is repeated by its
+number.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from nsqcy.policies import Policies, TopicPolicy
+from tests.columns import ALL, Columns, read_columns
+from tests.core import ERROR, SECOND, Client, Core
+from tests.crash.program import TOPICS, Program
+from tests.crash.test_power_loss import OK, Scene
+
+ACTIONS = 30
+CUTS = 2
+
+Ask = Callable[[Client, str], tuple[int, bytes]]
+
+
+def ask(client: Client, line: str) -> tuple[int, bytes]:
+    answer = client.ask(line.encode())
+    assert answer is not None
+    return answer
+
+
+def logs_of(ask: Ask, client: Client, topic: str) -> list[dict[str, Any]]:
+    kind, data = ask(client, f"LOG_META {topic}\n")
+    if kind == ERROR:
+        assert data == b"E_LOG_NO_TOPIC"
+        return []
+    facts = json.loads(data)
+    logs: list[dict[str, Any]] = facts["incarnations"]
+    last = {key: facts[key] for key in ("log_id", "first_seq", "next_seq")}
+    assert logs[-1] == last
+    assert len({log["log_id"] for log in logs}) == len(logs)
+    places = [log[key] for log in logs for key in ("first_seq", "next_seq")]
+    assert places == sorted(places)
+    return logs
+
+
+def rows_of(ask: Ask, client: Client, topic: str, log: dict[str, Any], most: int) -> list[bytes]:
+    """The bodies of a log. One that was damaged is empty."""
+    at, found = log["first_seq"], []
+    while at < log["next_seq"]:
+        line = f"LOG_FETCH {topic} {log['log_id']} {at} {log['next_seq']} {most} {ALL}\n"
+        kind, data = ask(client, line)
+        if kind == ERROR:
+            assert data.startswith((b"E_LOG_FAILED ", b"E_LOG_GONE ")), data
+            break
+        part: Columns = read_columns(data)
+        assert part.log_id == log["log_id"] and part.base_seq == at
+        assert part.body is not None and part.id is not None
+        assert [not id for id in part.id] == [not body for body in part.body]
+        found += part.body
+        at = part.end
+    return found
+
+
+class Reading(Program):
+    """A program that reads logs as well."""
+
+    policies = Policies(
+        TopicPolicy(),
+        [
+            ("f*", {"durability": "fsync"}),
+            ("o*", {"durability": "os"}),
+            ("?0", {"retention_time": 3600 * SECOND}),
+        ],
+    )
+
+    def __init__(self, *args: Any, **kind: bool) -> None:
+        self.read_once: dict[tuple[str, int], tuple[bytes, int]] = {}
+        self.topic_of: dict[str, str] = {}
+        self.lost_power: dict[str, bool] = {}  # of a log, since something of it was read
+        super().__init__(*args, **kind)
+
+    def kinds(self) -> list[tuple[Callable[[], None], int]]:
+        return [*super().kinds(), (self.read, 40)]
+
+    def read(self) -> None:
+        for topic in sorted(set(TOPICS)):
+            self.read_topic(topic)
+
+    def read_topic(self, topic: str) -> None:
+        client = self.core.client(topic_log=True)
+        for log in logs_of(self.ask, client, topic):
+            most = self.chance.choice([1, 500, 1 << 20])
+            rows = rows_of(self.ask, client, topic, log, most)
+            self.compare(topic, log, rows, self.now)
+            for seq, body in enumerate(rows, log["first_seq"]):
+                if body:
+                    self.read_once.setdefault((log["log_id"], seq), (body, self.now))
+
+    def ask(self, client: Client, line: str) -> tuple[int, bytes]:
+        client.send(line.encode())
+        for _ in range(20000):
+            answer = client.answer()
+            if answer is not None:
+                return answer
+            self.step()
+        raise AssertionError(f"no answer to {line}")
+
+    def compare(self, topic: str, log: dict[str, Any], rows: list[bytes], moment: int) -> None:
+        name = log["log_id"]
+        assert self.topic_of.setdefault(name, topic) == topic
+        for seq, body in enumerate(rows, log["first_seq"]):
+            if body:
+                assert self.messages[body].topic == topic
+                known = self.read_once.get((name, seq))
+                assert known is None or known[1] > moment or known[0] == body, (name, seq)
+            else:
+                assert self.lost_power.get(name), (name, seq)
+
+    def begin(self, folder: Path, keep: bool) -> None:
+        super().begin(folder, keep)
+        self.settle()
+        self.verify(self.ask, self.core, self.now, power=not keep)
+
+    def verify(self, ask: Ask, core: Core, moment: int, *, power: bool) -> None:
+        """All that was read before is so, as far as it is there; and it is, if it must be."""
+        client = core.client(topic_log=True)
+        for topic in sorted(set(TOPICS)):
+            for log in logs_of(ask, client, topic):
+                name = log["log_id"]
+                if power and topic[0] != "f":
+                    self.lost_power[name] = True
+                rows = rows_of(ask, client, topic, log, 1 << 20)
+                self.compare(topic, log, rows, moment)
+                if self.lost_power.get(name):
+                    continue
+                end = log["first_seq"] + len(rows)
+                for (other, seq), (_, when) in self.read_once.items():
+                    assert other != name or when > moment or seq < end or self.faults, (name, seq)
+
+    def check_reads(self, cut: int, *, power: bool) -> None:
+        """The first `cut` calls of the record were made; then the power was lost, or the process
+        was killed."""
+        image = self.path / "image"
+        if power:
+            self.disk.lose_power(cut, image, self.chance)
+        else:
+            self.disk.kill(cut, image, self.chance)
+        known = dict(self.lost_power)
+        core = self.load(image, self.noted, self.core.wall + SECOND)
+        core.settle()
+        try:
+            self.verify(ask, core, self.base + cut, power=power)
+            core.close()
+        finally:
+            self.lost_power = known
+            shutil.rmtree(image)
+
+
+def run(path: Path, number: int, **kind: bool) -> None:
+    path.mkdir()
+    program = Reading(path, number, **kind)
+    program.run(ACTIONS)
+    program.read()
+    chance = Random(number)
+    last = len(program.disk.calls)
+    for cut in (last, last, *(chance.randint(0, last) for _ in range(CUTS))):
+        program.check_reads(cut, power=True)
+        program.check_reads(cut, power=False)
+    program.close()
+
+
+def run_all(path: Path, numbers: range, **kind: bool) -> None:
+    for number in numbers:
+        try:
+            run(path / "-".join([str(number), *kind]), number, **kind)
+        except BaseException as error:
+            error.add_note(f"program {number} {kind}")
+            raise
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_power_loss_and_kill(tmp_path: Path, first: int) -> None:
+    run_all(tmp_path, range(first, first + 20))
+
+
+def test_when_the_disk_had_failed_as_well(tmp_path: Path) -> None:
+    run_all(tmp_path, range(20), faults=True)
+
+
+@pytest.mark.soak
+def test_power_loss_and_kill_a_thousand_times(tmp_path: Path) -> None:
+    run_all(tmp_path, range(1000, 2000))
+    run_all(tmp_path, range(1000, 1500), faults=True)
+
+
+def test_there_is_something_to_compare(tmp_path: Path) -> None:
+    program = Reading(tmp_path, 5)
+    program.run(ACTIONS)
+    assert program.read_once
+    program.close()
+
+
+def newest(scene: Scene) -> tuple[str, list[bytes]]:
+    """The name of the log that goes on, and what is in it."""
+    client = scene.core.client(topic_log=True)
+    log = logs_of(ask, client, "f")[-1]
+    return log["log_id"], rows_of(ask, client, "f", log, 1 << 20)
+
+
+def test_what_a_killed_process_had_not_synced_is_synced_before_it_is_read(tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "data")
+    scene.core.create("f").channel("c")
+    assert scene.publish(b"kept") == OK
+    scene.core.advance(3 * SECOND)
+    scene.disk.take(scene.core.io.recorded())
+    scene.begin_to_publish(1)
+    scene = scene.killed()
+    name, rows = newest(scene)
+    assert rows == [b"kept", b"nobody"]
+    scene.disk.take(scene.core.io.recorded())
+    scene = scene.without_power()
+    assert scene.publish(b"new") == OK
+    assert newest(scene) == (name, [b"kept", b"nobody", b"new"])
+    scene.end()
