@@ -2451,10 +2451,13 @@ cdef class Topic(Window):
         """A message that was moving goes on doing so."""
         cdef Entry *entry
         cdef Record *record
+        self.ref(block)         # or it would go when it has been read
         if not self.load_now(block):
+            self.unref(block)
             return 0
         record = <Record *>(block.data + within)
         if record.attributes & RECORD_DAMAGED:
+            self.unref(block)
             return 0
         entry = self.store.new_entry()
         entry.seq = packed.seq
@@ -2464,7 +2467,6 @@ cdef class Topic(Window):
         entry.offset = within
         entry.attempts = packed.attempts
         entry.round = channel.round
-        self.ref(block)
         return channel.make_mover().restore_move(
             entry, <MoveReason>packed.reason, <uint64_t>packed.due)
 
