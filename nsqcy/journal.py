@@ -48,19 +48,24 @@ class Entry(NamedTuple):
     due: int = 0  # wall clock, ns; 0: not deferred; of one that moves: its number
     attempts: int = 0
     state: int = State.QUEUED
-    reason: int = 0  # why it moves
     size: int = 0  # of its body; 0: not known
+    reason: int = 0  # why it moves
 
     def pack(self) -> bytes:
-        return ENTRY.pack(*self)
+        return ENTRY.pack(*self[:6], self.reason, self.size)
 
 
 ENTRY = struct.Struct("<QQQqHBBI")
 
 
+def _entry(packed: tuple[int, ...]) -> Entry:
+    *fields, reason, size = packed
+    return Entry(*fields, size, reason)
+
+
 def unpack_entries(entries: bytes) -> Iterator[Entry]:
     """The entries of a packed array."""
-    return (Entry(*one) for one in ENTRY.iter_unpack(entries))
+    return map(_entry, ENTRY.iter_unpack(entries))
 
 
 def pack_entries(entries: Iterable[Entry]) -> bytes:
@@ -579,7 +584,7 @@ def _decode_move(name: str, seq: int, delayed: bool, raw: bytes) -> Delta:
     runs = list(_unpack_runs(raw[ENTRY.size :]))
     if len(runs) != 1:
         raise JournalError("a delta has a wrong size")
-    entry = Entry(*ENTRY.unpack_from(raw))
+    entry = _entry(ENTRY.unpack_from(raw))
     return Delta(Kind.ENTRY_MOVED, name, seq, entry=entry, run=runs[0], delayed=delayed)
 
 
@@ -602,7 +607,7 @@ def decode_delta(data: bytes) -> Delta:
         log_id, used = _PLACE.unpack_from(data, end)
         cursor = NamedCursor(name, log_id, value, used)
         return Delta(Kind.CURSOR_NAMED, "", cursor=cursor, deleted=bool(flags & _DELETED))
-    entry = Entry(*ENTRY.unpack_from(data, end)) if expected else None
+    entry = _entry(ENTRY.unpack_from(data, end)) if expected else None
     return Delta(Kind(number), name, value, bool(flags & _PAUSED), entry)
 
 
@@ -692,6 +697,8 @@ class _Channel:
 
     def _finished(self) -> tuple[tuple[int, int], ...]:
         """The ranges that the cursor need not see, with records that have moved."""
+        if not self._passed:
+            return self._state.finished
         ranges = list(self._state.finished)
         ranges += [(seq, seq + 1) for seq in self._passed if seq >= self.cursor]
         merged: list[tuple[int, int]] = []

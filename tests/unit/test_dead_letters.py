@@ -373,7 +373,7 @@ def test_out_of_attempts_at_a_start(make: Make) -> None:
 def test_a_journal_that_cannot_be_written(make: Make) -> None:
     core = make("os", attempts=1)
     client = prepared(core, b"one")
-    core.io.fail("write", errno.EIO)
+    core.io.fault("pwrite", error=errno.EIO)
     fail(client, 1)
     assert core.counters("dead", "look")["depth"] == 0
     core.io.clear_faults()
