@@ -81,8 +81,9 @@ cdef class Moves(Mover):
         return self.source.hold_move(entry, reason, number)
 
     def restore_runs(self, runs):
-        """What the numbers mean that a start has found."""
+        """What the numbers mean that a start has found; those that follow are greater."""
         self.runs = list(runs)
+        self.next_number = max(run.first for run in runs) + 1
 
     cdef object run_of(self, uint64_t number):
         """The run (nsqcy.journal.MoveRun) that a move belongs to."""

@@ -350,6 +350,29 @@ def test_a_clean_exit_while_it_moves(make: Make, durability: str) -> None:
     assert places(core) == {body: ["dead"] for body in bodies}
 
 
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_later_moves_are_others(make: Make, durability: str) -> None:
+    """After a start their numbers do not stand for what was moved before it."""
+    bodies = []
+    core = None
+    for life, room in enumerate([3, 8, 100, 100, 100]):
+        topics = (("dead", {"max_depth": room}),)
+        core = (
+            killed(make, core, durability, attempts=1, topics=topics)
+            if core
+            else make(durability, attempts=1, topics=topics)
+        )
+        core.advance(3 * SECOND)
+        client = prepared(core)
+        for number in range(5):
+            bodies.append(b"%d %d" % (life, number))
+            assert core.client().publish("t", bodies[-1]) == OK
+            core.settle()
+            fail(client, 2)
+    assert core is not None
+    assert places(core) == {body: ["dead"] for body in bodies}
+
+
 def test_one_with_a_delay_is_in_one_place(make: Make) -> None:
     core = make("os", attempts=1)
     client = prepared(core)
