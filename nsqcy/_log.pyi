@@ -51,8 +51,6 @@ class Log:
     disk_bytes: int
     journal_bytes: int
     closed: bool
-    deltas: int
-    deltas_done: int
     def __new__(
         cls,
         io: IoThread,

@@ -194,9 +194,9 @@ _HOLE = struct.Struct("<QQ")  # first, end
 _ORIGIN = struct.Struct("<16sHHI")  # boot, durability, 0, 0
 _FINISHED = struct.Struct("<HHI")  # bytes of name, 0, 0
 _REPLAY = struct.Struct("<HHIQ")  # bytes of name, 0, 0, end
-_PAST = struct.Struct("<16sQQ")  # log_id, first_seq, end
 _OF_CHANNEL = struct.Struct("<HHI")  # bytes of name, 0, 0
 _ID = struct.Struct("<Q")
+_PAST = struct.Struct("<16sQQ")  # log_id, first_seq, end
 _DELTA = struct.Struct("<HHHHQ")  # kind, version, flags, bytes of name, value
 _CURSOR = struct.Struct("<HHIQ16sq")  # bytes of name, 0, 0, seq, log_id, used
 _PLACE = struct.Struct("<16sq")  # of a delta of a named cursor, after its name: log_id, used
@@ -520,11 +520,6 @@ def decode_snapshot(data: bytes) -> TopicState:
         elif kind == _SECTION_FINISHED:
             name, ranges = _decode_finished(raw)
             finished[name] = ranges
-        elif kind == _SECTION_CURSOR:
-            cursor = _decode_cursor(raw)
-            cursors[cursor.name] = cursor
-        elif kind == _SECTION_PRODUCERS:
-            produced_seq, epochs = _decode_epochs(raw)
         elif kind == _SECTION_ENTRIES:
             name, more = _decode_of_channel(raw, "entries", ENTRY.size)
             entries.setdefault(name, []).append(more)
@@ -534,6 +529,11 @@ def decode_snapshot(data: bytes) -> TopicState:
         elif kind == _SECTION_IDS:
             name, more = _decode_of_channel(raw, "ids", _ID.size)
             ids.setdefault(name, []).append(more)
+        elif kind == _SECTION_CURSOR:
+            cursor = _decode_cursor(raw)
+            cursors[cursor.name] = cursor
+        elif kind == _SECTION_PRODUCERS:
+            produced_seq, epochs = _decode_epochs(raw)
         elif kind == _SECTION_REPLAY:
             name, end = _decode_replay(raw)
             replays[name] = end
@@ -566,14 +566,14 @@ def decode_snapshot(data: bytes) -> TopicState:
     )
 
 
-_AFTER_NAME = {Kind.ENTRY_ADDED: ENTRY.size, Kind.CURSOR_NAMED: _PLACE.size}
-
-
 def _ids_of(channel: ChannelState, entries: list[bytes], ids: list[bytes]) -> bytes:
     """The ids of all its entries: of those beside its name nobody says them."""
     if sum(map(len, entries)) // ENTRY.size != sum(map(len, ids)) // _ID.size:
         return b""
     return b"".join((bytes(_ID.size * (len(channel.entries) // ENTRY.size)), *ids)) if ids else b""
+
+
+_AFTER_NAME = {Kind.ENTRY_ADDED: ENTRY.size, Kind.CURSOR_NAMED: _PLACE.size}
 
 
 def _decode_move(name: str, seq: int, delayed: bool, raw: bytes) -> Delta:

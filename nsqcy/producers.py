@@ -149,8 +149,8 @@ class Producers:
     # ---- publishing ----
 
     def wanted(self, name: ChunkName, count: int, visible_seq: int, now: int) -> Ranges | None:
-        """What of a chunk of `count` messages is to be published now; () if all of it is accepted.
-        None: an attempt is under way, whose outcome is the chunk's. Records before `visible_seq`
+        """What of a chunk of `count` messages is to be published now; () if all of it is accepted;
+        None if an attempt is under way, whose outcome is the chunk's. Records before `visible_seq`
         are visible; `now` is the wall clock, ns."""
         self.settle(visible_seq)
         self._expire(now)

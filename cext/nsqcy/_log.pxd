@@ -141,8 +141,9 @@ cdef class Recovered:
     cdef readonly uint64_t max_id
     cdef readonly bint clean          # every segment had its footer
     cdef readonly list segments       # (number, bytes of the file, log_id or None, footer or None)
-    cdef readonly list overlaps       # dense runs of which a newer segment has a part, as they were
-                                      # found: (segment number, offset, bytes, first_seq, last_seq)
+    # Dense runs of which a newer segment has a part, as they were found: (segment number, offset,
+    # bytes, first_seq, last_seq)
+    cdef readonly list overlaps
     cdef readonly bint open_end       # the newest one had none: it was being written
     cdef RecoveredRun *run_array      # extents are the caller's to copy and release
     cdef size_t run_count
@@ -183,8 +184,6 @@ cdef class Log:
     cdef bint _error_is_sync
     cdef Task *_written_first         # runs that are written, in order, but not done: they wait
     cdef Task *_written_last          # for a sync, or for what the journal has to tell before
-    cdef readonly uint64_t deltas     # appended
-    cdef readonly uint64_t deltas_done      # of which written, or lost with their journal
     cdef uint64_t _durable            # durable runs that no sync was asked for yet
     cdef bint _awaited                # the latest run is durable: somebody waits for syncs
     cdef uint64_t _commits            # how many were begun, and how many of them have ended
@@ -246,8 +245,6 @@ cdef class Log:
     cdef int add_to_snapshot(self, bytes piece) except -1
     cdef int end_snapshot(self, deltas, bint leads, log_done done, void *arg) except -1
     cdef int give_up_snapshot(self) except -1
-    # Whether there is a sound journal, and no snapshot of it is being made.
-    cdef bint has_journal(self) noexcept
     # 1 when appended; 0 when there is no sound journal to append to: write a snapshot first. done
     # is called when it is written.
     cdef int append_delta(self, bytes delta, log_done done, void *arg) except -1

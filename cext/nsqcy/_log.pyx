@@ -313,7 +313,6 @@ cdef class Log:
                     keep._note_error(os.fsdecode(segment.path), task.result.call, error)
                     keep._segment_fail(segment)
             elif kind == TASK_JOURNAL or kind == TASK_DELTA:
-                keep.deltas_done += kind == TASK_DELTA
                 if error:
                     keep._journal_failed(task, error)
             elif kind == TASK_DIRECTORY and not error and task.flags:
@@ -967,9 +966,6 @@ cdef class Log:
         self._journal_pending -= 1
         return 0
 
-    cdef bint has_journal(self) noexcept:
-        return self._journal is not NULL and self._journal_pending == 0
-
     cdef int append_delta(self, bytes delta, log_done done, void *arg) except -1:
         """Behind a snapshot that is under way, it follows that one, and runs wait for it."""
         cdef bint behind = self.is_telling()
@@ -997,7 +993,6 @@ cdef class Log:
                       self.journal_bytes, task_finished, task, &task.result)
         self.journal_bytes += n
         self._journal_dirty = True
-        self.deltas += 1
         return 1
 
     cdef Task *_journal_task(self, TaskKind kind, Task *whole) except NULL:

@@ -224,6 +224,7 @@ cdef class Publisher:
         cdef Topic topic = self.home.shard.find_or_create(key)
         cdef const uint8_t *batch = message
         cdef uint32_t added
+        cdef uint64_t bodies
         cdef Callback callback
         if topic is None:
             done(NO_ROOM)
@@ -231,12 +232,12 @@ cdef class Publisher:
         producer, epoch, number = chunk
         name = ChunkName(producer_id(producer), epoch, 0, number)
         try:
-            waits = topic.publish_once(
-                name, batch + 4, len(message), 1, True, least, &added, True)
+            topic.add_chunk(
+                name, batch + 4, len(message), 1, True, least, &added, &bodies, True)
         except ChunkError as error:
             done(str(error))
             return 0
-        if waits:
+        if topic.published(added, bodies):
             callback = Callback.__new__(Callback)
             callback.done = done
             topic.promise(callback, 0)

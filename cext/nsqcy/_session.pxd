@@ -146,7 +146,7 @@ cdef class Session(Consumer):
     cdef uint32_t ticket_count
     cdef uint32_t ticket_room
     cdef uint64_t ticket_base       # number of the first one
-    cdef uint32_t unanswered        # tickets that were dropped: what they wait for may have been done
+    cdef uint32_t unanswered        # tickets that were dropped: it may be done, what they wait for
     cdef size_t forwarded
     cdef int line_owner             # of the topics that the outstanding answers are about; -1: none
     cdef bytes line_key             # the topic, if it is owned here
@@ -237,7 +237,6 @@ cdef class Session(Consumer):
                         size_t left) except RAISED
     cdef Parsed take_batch(self, const char *command, const uint8_t *rest, size_t left,
                            uint32_t *body_size, uint32_t *count) except RAISED
-    cdef Parsed answer_publish(self, const char *command, Topic topic, bint waits) except RAISED
     cdef Parsed log_cursor(self, Topic topic, Word *words) except RAISED
     cdef Parsed set_log_cursor(self, Topic topic, bytes log_id, str name, seq) except RAISED
     cdef Parsed delete_log_cursor(self, Topic topic, str name) except RAISED

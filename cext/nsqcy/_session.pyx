@@ -957,10 +957,10 @@ cdef class Session(Consumer):
         cdef uint32_t size
         cdef uint32_t messages
         cdef uint32_t added
+        cdef uint64_t bodies
         cdef int32_t misfit
         cdef int owner
         cdef size_t length = used[0] - 1
-        cdef bint waits
         cdef Topic topic
         cdef Parsed parsed
         if length and line[length - 1] == 13:
@@ -996,13 +996,12 @@ cdef class Session(Consumer):
                 return self.publish_refused(LOG_PUB, topic.objection(LOG_PUB, misfit))
         name = ChunkName(producer_id(word_bytes(&words[2])), epoch, part, chunk)
         try:
-            waits = topic.publish_once(
-                name, rest + 8, size, messages, self.headers, self.durability, &added,
+            topic.add_chunk(
+                name, rest + 8, size, messages, self.headers, self.durability, &added, &bodies,
                 self.moves)
         except ChunkError as error:
             return self.publish_failed(LOG_PUB, str(error))
-        self.topic_count += added
-        return self.answer_publish(LOG_PUB, topic, waits)
+        return self.publish_accepted(LOG_PUB, topic, added, bodies)
 
     cdef Parsed body_missing(self, size_t missing, bytes error) except RAISED:
         """At least `missing` bytes of a body have not arrived; `error` is what it means if they
@@ -1091,12 +1090,7 @@ cdef class Session(Consumer):
     cdef Parsed publish_accepted(self, const char *command, Topic topic, uint32_t count,
                                  uint64_t body_bytes) except RAISED:
         self.topic_count += count
-        return self.answer_publish(command, topic, topic.published(count, body_bytes))
-
-    @cython.final
-    cdef Parsed answer_publish(self, const char *command, Topic topic, bint waits) except RAISED:
-        """`waits`: its outcome is that of the records that wait for the log."""
-        if waits:
+        if topic.published(count, body_bytes):
             self.line_owner = self.home.index
             self.line_key = self.topic_key
             topic.promise(self, self.take_ticket(command, 0))

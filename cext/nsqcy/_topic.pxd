@@ -6,7 +6,7 @@ from nsqcy._channel cimport Agenda, Channel, OnFull, Waiter
 from nsqcy._compaction cimport Compaction
 from nsqcy._ids cimport IdSource
 from nsqcy._io cimport IoThread
-from nsqcy._log cimport Extent, Log, Recovered
+from nsqcy._log cimport Log, Recovered
 from nsqcy._packing cimport PackedEntry
 from nsqcy._reads cimport LogRead
 from nsqcy._snapshot cimport Snapshot
@@ -66,8 +66,8 @@ cdef class Topic(Window):
     cdef bint journal_stale             # what the journal says is no longer so
     cdef bint journal_due               # and it must say so before it is followed by records
     cdef Snapshot snapshot              # of the journal, under way; None: there is none
-    cdef list journal_waiters           # who waits for the next one that is begun
     cdef bint snapshot_due              # another one has to follow that
+    cdef list journal_waiters           # who is called when the next one is written
     cdef int64_t retention_time         # ns; 0: no limit of time
     cdef uint64_t retention_bytes       # 0: no limit of size
     cdef uint64_t mem_queue_size        # messages
@@ -119,7 +119,7 @@ cdef class Topic(Window):
     cdef int64_t next_journal           # not before this
     cdef bint is_last                   # the journal that is written now is the last word
     cdef bint was_restored              # there is something on disk from before
-    cdef uint64_t stable                # records before it, from the first one there is, are on disk
+    cdef uint64_t stable                # records before it, from the first there is, are on disk
     cdef tuple past                     # logs of earlier processes (nsqcy.journal.Incarnation)
     cdef uint64_t log_first             # the first record of the log of this one
     cdef list reads                     # of its logs, that are under way; None: there was none
@@ -145,15 +145,15 @@ cdef class Topic(Window):
     cdef bint drops(self) noexcept
     cdef int set_delay(self, Record *record, int64_t delay) except -1
     cdef int published(self, uint32_t count, uint64_t body_bytes) except -1
-    cdef bint publish_once(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
-                           bint headers, Durability least, uint32_t *added,
-                           bint moved=*) except -1
+    cdef int add_chunk(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
+                       bint headers, Durability least, uint32_t *added, uint64_t *bodies,
+                       bint moved=*) except -1
     cdef str obstacle(self, Durability least, uint64_t count, uint64_t body_bytes)
     cdef int sync_moves(self) except -1
     cdef int restore_move(self, Channel channel, const PackedEntry *packed, Block *block,
                           uint32_t within) except -1
-    cdef uint64_t new_chunk(self, object name, const uint8_t *batch, uint32_t count, bint headers,
-                            tuple wanted) except? 0
+    cdef uint64_t append_chunk(self, object name, const uint8_t *batch, uint32_t count,
+                               bint headers, tuple wanted) except? 0
     cdef bint add_produced(self, const Produced *produced, const uint8_t *message, bint headers,
                            uint64_t *bodies) except -1
     cdef uint32_t headers_room(self, uint16_t length, int64_t ttl) noexcept
@@ -161,7 +161,7 @@ cdef class Topic(Window):
                           uint16_t length, int64_t ttl) noexcept
     cdef void class_journalled(self, int error) noexcept
     cdef int keep_untold(self) except -1
-    cdef int journal_told(self, Snapshot snapshot) except -1
+    cdef int journal_told(self) except -1
     cdef int promise(self, Waiter waiter, uint64_t ticket) except -1
     cdef str refusal(self, Durability least, uint64_t count, uint64_t body_bytes)
     cdef str fullness(self, uint64_t count, uint64_t body_bytes)
@@ -237,6 +237,7 @@ cdef class Topic(Window):
     cdef void cool(self) noexcept
     cdef uint64_t activity(self) noexcept
     cdef int write_journal(self, bint records_wait, done=*) except -1
+    cdef int forget_snapshot(self, Snapshot snapshot, str reason) except -1
     cdef int go_on_with_journal(self, int budget) except -1
     cdef int finish_journal(self) except -1
     cdef int begin_journal(self, bint records_wait) except -1
@@ -290,12 +291,12 @@ cdef class Shard:
     cdef list dirty_topics
     cdef list ticking                       # topics that are still to be told of the second
     cdef list compacting                    # topics whose compaction can go on
+    cdef list journalling                   # topics with a snapshot of their journal under way
+    cdef public int snapshot_budget         # entries a turn packs for these
     cdef list reads                         # reads of logs that can go on
     cdef list hurried                       # topics whose readers wait for what is in memory only
     cdef int64_t next_hurry                 # not before this
     cdef uint64_t reserved                  # bytes of answers to reads, made and to be made
-    cdef list journalling                   # topics with a snapshot of their journal under way
-    cdef public int snapshot_budget         # entries a turn packs for these
     cdef int64_t next_tick
     cdef readonly bint closing
     cdef public int64_t hold_new            # ns a new topic is held at most; 0: not at all
@@ -317,11 +318,11 @@ cdef class Shard:
     cdef int expire(self) except -1
     cdef bint dispatch(self) except -1
     cdef int compact(self) except -1
+    cdef int go_on_with_journals(self) except -1
+    cdef int free_discarded(self) except -1
     cdef int read_on(self) except -1
     cdef int write_hurried(self) except -1
     cdef uint64_t answer_room(self, uint64_t wanted) noexcept
-    cdef int go_on_with_journals(self) except -1
-    cdef int free_discarded(self) except -1
     cdef int tick(self) except -1
     cdef int tick_on(self) except -1
     cdef bint has_work(self) noexcept

@@ -556,21 +556,22 @@ cdef class Topic(Window):
         self.fan_out()
         return 0
 
-    cdef bint publish_once(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
-                           bint headers, Durability least, uint32_t *added,
-                           bint moved=False) except -1:
-        """Publish what is not there yet of a chunk (nsqcy.producers.ChunkName), whose messages lie
-        as for new_batch, in `size` bytes, or with headers before their bodies; `added` is how many
-        that are. `moved`: they come from another topic, and be it while we drain. Returns whether its outcome has to be waited for (promise). ChunkError: it cannot
-        be taken, and nothing was published."""
+    cdef int add_chunk(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
+                       bint headers, Durability least, uint32_t *added, uint64_t *bodies,
+                       bint moved=False) except -1:
+        """Append what is not there yet of a chunk (nsqcy.producers.ChunkName), whose messages lie
+        as for new_batch, in `size` bytes, or with headers before their bodies. That are so many
+        messages, and bytes of bodies, for the caller to call published() with them: also with none,
+        as an attempt may be under way, whose outcome is to be waited for. ChunkError: it cannot be
+        taken, and nothing was appended. `moved`: they come from another topic, and be it while we
+        drain."""
         if self.producers is None:
             self.producers = Producers()
         added[0] = 0
+        bodies[0] = 0
         wanted = self.producers.wanted(name, count, self.visible.seq, self.agenda.wall)
-        if wanted is None:
-            return True
         if not wanted:
-            return False
+            return 0
         refusal = (self.obstacle(least, count, size) if moved and self.shard.shut is DRAINING
                    else self.refusal(least, count, size))
         if refusal is not None:
@@ -579,10 +580,11 @@ cdef class Topic(Window):
             self.demand(least)
         self.keep_untold()
         added[0] = messages_in(wanted)
-        return self.published(added[0], self.new_chunk(name, batch, count, headers, wanted))
+        bodies[0] = self.append_chunk(name, batch, count, headers, wanted)
+        return 0
 
-    cdef uint64_t new_chunk(self, object name, const uint8_t *batch, uint32_t count, bint headers,
-                            tuple wanted) except? 0:
+    cdef uint64_t append_chunk(self, object name, const uint8_t *batch, uint32_t count,
+                               bint headers, tuple wanted) except? 0:
         """Append the messages of a chunk that are wanted; returns the bytes of their bodies."""
         cdef uint64_t first_seq = self.next_seq
         cdef uint64_t bodies = 0
@@ -976,9 +978,14 @@ cdef class Topic(Window):
             self.pending_writes += 1
         if block.flags & SURVIVORS:
             flags |= RUN_SURVIVORS
-        if self.journal_due and self.was_restored:
+        if self.log.journal_lost and not self.log.is_telling():
+            # Its last write failed, and nothing has called for another one since.
+            self.journal_due = True
+        if (self.was_restored or self.log.journal_lost) and (
+                self.journal_due or self.waits_for_journal()):
             # The journal of an earlier process must not speak of these records.
-            self.write_journal(True)
+            if self.journal_due:
+                self.write_journal(True)
             self.finish_journal()
         self.log.append(block.data + start, end - start, first_seq, last_seq, count, flags,
                         self.gate == FSYNC, &block.extent, write_done, write)
@@ -1347,27 +1354,19 @@ cdef class Topic(Window):
         self.journal_due = True
         self.touch_dirty()
 
-    def cancel(self, str name, uint64_t id):
-        """Drop a deferred message of a channel. None: it has none of this id; else whether that is
-        written down is told by `is_written_down` of what this returns."""
+    def cancel(self, str name, uint64_t id, done):
+        """Drop a deferred message of a channel, and call done(None) when that is written down, or
+        done(reason) when it cannot be. False: there is none of this id."""
         cdef Channel channel = self.channels[name]
         cdef uint64_t seq = channel.cancel(id)
         if seq == 0:
-            return None
+            return False
         if self.log is None or channel.ephemeral or not self.is_kept():
-            return 0
-        if self.append_delta(journal.Delta(journal.Kind.ENTRY_FINISHED, name, seq)):
-            return self.log.deltas
-        self.journal_due = True
-        self.touch_dirty()
-        return -1
-
-    def is_written_down(self, int64_t told):
-        """What `cancel` has told may be the number of a delta, or say that it is in a snapshot."""
-        if told < 0:
-            return not self.journal_due and self.snapshot is None and self.log.has_journal()
-        return told == 0 or (self.log.deltas_done >= <uint64_t>told
-                             and not self.log.journal_lost)
+            done(None)
+        elif not self.append_delta(
+                journal.Delta(journal.Kind.ENTRY_FINISHED, name, seq), done):
+            self.write_journal(False, done)
+        return True
 
     def empty(self):
         """Drop what the topic itself holds; channels keep theirs."""
@@ -1893,13 +1892,13 @@ cdef class Topic(Window):
 
     cdef bint append_delta(self, delta, done=None) except -1:
         """Write down what has happened, in the journal there is and in one that is under way;
-        False if there is none. `done` is as that of write_journal."""
+        False if there is none. `done`: as of write_journal()."""
         encoded = journal.encode_delta(delta)
         if self.snapshot is not None:
             self.snapshot.deltas.append(encoded)
         if done is None:
             return self.log.append_delta(encoded, NULL, NULL)
-        waiting = (None, [done])
+        waiting = (None, (done,))
         Py_INCREF(waiting)
         if self.log.append_delta(encoded, journal_done, <void *>waiting):
             return True
@@ -1917,7 +1916,7 @@ cdef class Topic(Window):
 
     cdef int write_journal(self, bint records_wait, done=None) except -1:
         """Write down who is where, as far as records on disk are concerned; `records_wait`: before
-        any that follow. Done at once, unless there is much of it. Then `done`, unless it is None,
+        any that follow. Done at once, unless there is much of it; then `done`, unless it is None,
         is called with None or what went wrong."""
         if done is not None:
             self.journal_waiters.append(done)
@@ -1950,16 +1949,13 @@ cdef class Topic(Window):
         # Until that is said, and on disk, the class is the stronger one.
         self.snapshot.tells_class = self.floor != MEMORY
         self.class_writes += self.snapshot.tells_class
+        self.snapshot.waiters = self.journal_waiters
+        self.journal_waiters = []
         for channel in channels:
             for seq in channel.cancelled or ():
                 self.snapshot.deltas.append(journal.encode_delta(
                     journal.Delta(journal.Kind.ENTRY_FINISHED, channel.name, seq)))
-        self.snapshot.waiters = self.journal_waiters
-        self.journal_waiters = []
-        self.snapshot.next_seq = self.next_seq
-        if self.has_untold:
-            self.snapshot.told_seq = self.producers.unspoken(self.visible.seq)
-        return 0
+        return self.journal_told()
 
     cdef int go_on_with_journal(self, int budget) except -1:
         """Pack so many entries for the snapshot that is under way; returns what is left of the
@@ -1978,34 +1974,21 @@ cdef class Topic(Window):
         return budget
 
     cdef int end_snapshot(self, Snapshot snapshot) except -1:
-        if not snapshot.tells_class and not snapshot.waiters:
-            snapshot.end(NULL, NULL)
-            return self.journal_told(snapshot)
         waiting = (self if snapshot.tells_class else None, snapshot.waiters)
         Py_INCREF(waiting)
         try:
-            snapshot.end(journal_done, <void *>waiting)
+            return snapshot.end(journal_done, <void *>waiting)
         except MemoryError:
             Py_DECREF(waiting)
-            self.class_writes -= snapshot.tells_class
-            self.journal_waiters = snapshot.waiters + self.journal_waiters
+            self.forget_snapshot(snapshot, "no memory")
             raise
-        return self.journal_told(snapshot)
 
-    cdef int journal_told(self, Snapshot snapshot) except -1:
-        """The journal that is being written knows of the chunks that were visible when it was
-        begun."""
-        cdef Cursor to = self.visible
-        if not self.has_untold or not snapshot.told_seq:
-            return 0
-        while to.block != NULL and to.block.first_seq > snapshot.told_seq and to.block.prev != NULL:
-            to.block = to.block.prev
-            to.offset = 0
-            to.seq = to.block.first_seq
-        self.move_cursor(&self.untold, &to)
-        if self.visible.seq == self.next_seq == snapshot.next_seq:
-            self.has_untold = False
-            self.unwatch(&self.untold)
+    cdef int forget_snapshot(self, Snapshot snapshot, str reason) except -1:
+        """What a snapshot would have said nobody will read."""
+        self.class_writes -= snapshot.tells_class
+        self.journal_stale = True
+        for done in snapshot.waiters:
+            done(reason)
         return 0
 
     cdef int finish_journal(self) except -1:
@@ -2015,12 +1998,28 @@ cdef class Topic(Window):
         return 0
 
     cdef int give_up_journal(self) except -1:
-        if self.snapshot is not None:
-            self.class_writes -= self.snapshot.tells_class
-            self.journal_waiters = self.snapshot.waiters + self.journal_waiters
-            self.snapshot.give_up()
+        cdef Snapshot snapshot = self.snapshot
+        if snapshot is not None:
             self.snapshot = None
-            self.journal_stale = True
+            snapshot.give_up()
+            self.forget_snapshot(snapshot, EXITING)
+        return 0
+
+    cdef int journal_told(self) except -1:
+        """The journal that is being written knows of all chunks that are visible."""
+        cdef Cursor to = self.visible
+        cdef uint64_t seq
+        if not self.has_untold:
+            return 0
+        seq = self.producers.unspoken(self.visible.seq)
+        while to.block != NULL and to.block.first_seq > seq and to.block.prev != NULL:
+            to.block = to.block.prev
+            to.offset = 0
+            to.seq = to.block.first_seq
+        self.move_cursor(&self.untold, &to)
+        if self.visible.seq == self.next_seq:
+            self.has_untold = False
+            self.unwatch(&self.untold)
         return 0
 
     cdef bint waits_for_journal(self) noexcept:
@@ -2566,6 +2565,7 @@ cdef class Topic(Window):
             self.find_produced(block, seq)
         if self.has_untold:
             self.producers.found_all(self.agenda.wall)
+        if self.has_untold and self.promised != FSYNC:
             # Whoever sends such a chunk again is answered at once, and may have asked for a sync.
             self.sync_found()
         return 0
@@ -2684,10 +2684,10 @@ cdef class Shard:
         self.dirty_topics = []
         self.ticking = []
         self.compacting = []
-        self.reads = []
-        self.hurried = []
         self.journalling = []
         self.snapshot_budget = SNAPSHOT_BUDGET
+        self.reads = []
+        self.hurried = []
         self.health = "OK"
         self.boot = boot_id()
         self.log_hold_max_bytes = 10 << 30
@@ -2820,7 +2820,6 @@ cdef class Shard:
         """Do what is to be done at the end of a turn. Returns when it wants to be called again, on
         the monotonic clock (ns): `agenda.now` if work is left."""
         cdef int64_t now = self.agenda.now
-        cdef int64_t due
         cdef Topic topic
         cdef list work
         cdef bint left
@@ -2851,13 +2850,12 @@ cdef class Shard:
             self.read_on()
         if self.io is not None:
             self.io.kick()
-        if left or self.dirty_topics or self.ticking or self.compacting or self.journalling \
-                or self.agenda.discarded or self.reads:
+        if left or self.dirty_topics or self.ticking or self.compacting or self.reads \
+                or self.journalling or self.agenda.discarded:
             return now
-        due = self.next_tick
-        if self.hurried:
-            due = min(due, self.next_hurry)
-        return min(due, heap_first_due(&self.agenda.channel_timers))
+        if self.hurried and self.next_hurry < self.next_tick:
+            return min(self.next_hurry, heap_first_due(&self.agenda.channel_timers))
+        return min(self.next_tick, heap_first_due(&self.agenda.channel_timers))
 
     cdef int expire(self) except -1:
         """Messages that are due; what exceeds the budget is still due in the next turn."""
@@ -2915,6 +2913,33 @@ cdef class Shard:
                 self.compacting.pop(0)
         return 0
 
+    cdef int go_on_with_journals(self) except -1:
+        """Go on with the snapshots of topics' journals, one after the other."""
+        cdef int budget = self.snapshot_budget
+        cdef Topic topic
+        while self.journalling and budget > 0:
+            topic = self.journalling[0]
+            try:
+                if topic.snapshot is not None:
+                    budget = topic.go_on_with_journal(budget)
+            except Exception as error:
+                self.report(topic.name, error)
+                topic.give_up_journal()
+            if topic.snapshot is None:
+                self.journalling.pop(0)
+        return 0
+
+    cdef int free_discarded(self) except -1:
+        """Free some more of what channels have dropped."""
+        cdef int budget = DISCARD_BUDGET
+        cdef Discarded discarded
+        while self.agenda.discarded and budget > 0:
+            discarded = self.agenda.discarded[0]
+            budget = discarded.free_some(budget)
+            if budget > 0:
+                self.agenda.discarded.pop(0)
+        return 0
+
     cdef int read_on(self) except -1:
         """Go on with reads of logs, one after the other."""
         cdef int budget = READ_BUDGET
@@ -2956,32 +2981,6 @@ cdef class Shard:
         if self.reserved < ANSWERS_MOST:
             room = (ANSWERS_MOST - self.reserved) // 2
         return min(wanted, max(room, <uint64_t>SHORT_ANSWER))
-    cdef int go_on_with_journals(self) except -1:
-        """Go on with the snapshots of topics' journals, one after the other."""
-        cdef int budget = self.snapshot_budget
-        cdef Topic topic
-        while self.journalling and budget > 0:
-            topic = self.journalling[0]
-            try:
-                if topic.snapshot is not None:
-                    budget = topic.go_on_with_journal(budget)
-            except Exception as error:
-                self.report(topic.name, error)
-                topic.give_up_journal()
-            if topic.snapshot is None:
-                self.journalling.pop(0)
-        return 0
-
-    cdef int free_discarded(self) except -1:
-        """Free some more of what channels have dropped."""
-        cdef int budget = DISCARD_BUDGET
-        cdef Discarded discarded
-        while self.agenda.discarded and budget > 0:
-            discarded = self.agenda.discarded[0]
-            budget = discarded.free_some(budget)
-            if budget > 0:
-                self.agenda.discarded.pop(0)
-        return 0
 
     cdef int report(self, str name, error) except -1:
         """Something that should not happen: it must not take the others' turn with it."""

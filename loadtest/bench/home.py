@@ -24,6 +24,7 @@ def make_home(msg_timeout: int = 60 * SECOND, mesh: Mesh | None = None, index: i
         max_body_size=5 << 20,
         max_rdy_count=2500,
         max_req_timeout=3600 * SECOND,
+        max_defer_timeout=0,
         max_channel_consumers=0,
         msg_timeout=msg_timeout,
         output_buffer_timeout=SECOND // 4,

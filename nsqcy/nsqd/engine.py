@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gevent
+from gevent.event import AsyncResult
 
 from nsqcy import NSQ_VERSION, debug
 from nsqcy._channel import Agenda
@@ -518,15 +519,13 @@ class Engine:
             return "TOPIC_NOT_FOUND"
         if channel not in found.channels:
             return "CHANNEL_NOT_FOUND"
-        told = found.cancel(channel, id)
-        if told is None:
+        written: AsyncResult[str | None] = AsyncResult()
+        if not found.cancel(channel, id, written.set):
             return "MESSAGE_NOT_FOUND"
-        until = time.monotonic() + WRITING_MOST
-        while not found.is_written_down(told):
-            if found.gone or time.monotonic() > until:
-                return "NOT_WRITTEN"
-            gevent.sleep(READING)
-        return "ok"
+        try:
+            return "ok" if written.get(timeout=WRITING_MOST) is None else "NOT_WRITTEN"
+        except gevent.Timeout:
+            return "NOT_WRITTEN"
 
     def on_topic_log(self, topic: str) -> dict[str, Any] | None:
         found = self._topic(topic)

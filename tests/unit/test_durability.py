@@ -628,3 +628,33 @@ def test_counts_are_right_where_the_journal_is_older_than_the_files(make: Make) 
     channel = again.topic("t").channels["c"]
     assert channel.ledger()["received"] == depth < 30
     assert len(bodies(again)) == depth
+
+
+@pytest.mark.parametrize("end", ["clean exit", "publish"])
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+@pytest.mark.parametrize("times", [1, 2, 3, 5])
+def test_a_lost_journal_is_written_again_before_what_follows(
+    make: Make, nth: int, times: int, end: str
+) -> None:
+    """Also where nothing had called for that by the time the disk had recovered."""
+    first = make("memory", mem_queue_size=3)
+    first.create("t").channel("c")
+    for _ in range(4):
+        first.client().publish("t", b"before")
+    first.advance(3 * SECOND)
+    core = killed(make, first, "memory")
+    core.agenda.mem_queue_size = 3
+    core.topic("t").empty_channel("c")
+    core.settle()
+    core.io.fault("pwrite", nth, errno.ENOSPC, times)
+    kept = [b"%d" % n for n in range(6) if core.client().publish("t", b"%d" % n) == OK]
+    core.io.clear_faults()
+    core.settle()
+    if end == "publish":
+        assert core.client().publish("t", b"after") == OK
+        kept.append(b"after")
+    core.save()
+    again = make("memory", core.path, now=core.now + 9 * SECOND, wall=core.wall)
+    again.shard.load_topic(b"t", False, {})
+    again.settle()
+    assert bodies(again) == kept

@@ -125,6 +125,7 @@ class Disk:
     def stop(self):
         """The process ends without a word: what was submitted has been carried out."""
         self.probe = self.log = None
+        self.io.release()  # a test that failed may have left a thread parked
         self.io.close()
         STOPPED.append(self.io)
 

@@ -387,7 +387,8 @@ def test_a_damaged_journal_makes_no_chunk_that_is_there_come_twice(make: Make) -
     assert after.counters("t")["message_count"] == 0
 
 
-def test_the_power_goes_after_a_kill(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("durability", "asked"), [("fsync", ""), ("os", "fsync")])
+def test_the_power_goes_after_a_kill(tmp_path: Path, durability: str, asked: str) -> None:
     """A chunk that was written, and not synced, when the process was killed, is synced before a
     repeat is answered."""
     path = tmp_path / "data"
@@ -397,15 +398,15 @@ def test_the_power_goes_after_a_kill(tmp_path: Path) -> None:
     def start(folder: Path) -> Core:
         io = IoThread(faults=True, stepped=True)
         io.record()
-        core = Core(folder, io=io, policies=Policies(TopicPolicy(durability="fsync")))
+        core = Core(folder, io=io, policies=Policies(TopicPolicy(durability=durability)))
         for each in folder.glob("*.topic"):
             core.shard.load_topic(each.name.removesuffix(".topic").encode(), False, {})
         return core
 
     core = start(path)
     core.create("t").channel("c")
-    assert publish(core, 1, b"one") == OK
-    client = core.client(topic_log=True)
+    assert publish(core, 1, b"one", durability=asked) == OK
+    client = core.client(topic_log=True, durability=asked)
     client.send(log_pub("t", 2, [b"two"]))
     core.home.run_turn(core.now, core.wall)
     disk.take(core.io.recorded())
@@ -417,7 +418,7 @@ def test_the_power_goes_after_a_kill(tmp_path: Path) -> None:
     after = start(killed)
     after_disk = RecordedDisk(killed)
     after_disk.calls, after_disk.before = disk.calls, disk.before
-    client = after.client(topic_log=True)
+    client = after.client(topic_log=True, durability=asked)
     client.send(log_pub("t", 2, [b"two"]))
     while client.answer() is None:
         after.home.run_turn(after.now, after.wall)

@@ -49,7 +49,8 @@ NSQ_FLAGS = [
 OUR_FLAGS = ["log-format", "workers", "move-sessions", "max-input-bytes", "memory-bytes"]
 OUR_FLAGS += ["debug-remote", "durability", "retention-time", "retention-bytes"]
 OUR_FLAGS += ["log-hold-max-bytes", "log-cursor-expiry"]
-OUR_FLAGS += ["min-free-disk", "events", "events-sample", "max-topics", "max-defer-timeout"]
+OUR_FLAGS += ["min-free-disk", "events", "events-sample", "max-topics"]
+OUR_FLAGS += ["max-defer-timeout"]
 
 
 def start(*argv: str) -> NsqdOptions:
