@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from nsqcy._events import Events
@@ -14,6 +14,7 @@ class Agenda:
     mem_queue_size: int
     max_msg_timeout: int
     topology_aware: bool
+    publish_once: Callable[..., None] | None
     @property
     def percentiles(self) -> Percentiles: ...
     @property
@@ -62,6 +63,8 @@ class Consumer(Waiter):
 class Listing:
     def __new__(cls, limit: int, after: tuple[int, int] | None) -> Listing: ...
     def sorted_indices(self) -> list[int]: ...
+
+class Mover(Consumer): ...
 
 @final
 class Channel:

@@ -27,5 +27,14 @@ class Publisher:
         done: Callable[[str | None], None],
         headers: bytes = b"",
     ) -> None: ...
+    def publish_once(
+        self,
+        key: bytes,
+        chunk: tuple[bytes, int, int],
+        headers: bytes,
+        body: bytes,
+        durability: str,
+        done: Callable[[str | None], None],
+    ) -> None: ...
     def sink(self, key: bytes, enter: Callable[[], object], headers: bytes = b"") -> TopicSink: ...
     def placed(self, key: bytes) -> None: ...

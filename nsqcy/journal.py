@@ -28,6 +28,7 @@ class Kind(IntEnum):
     ENTRY_ADDED = 5
     ENTRY_FINISHED = 6
     CURSOR_NAMED = 7
+    ENTRY_MOVED = 8
 
 
 class State(IntEnum):
@@ -35,6 +36,7 @@ class State(IntEnum):
 
     QUEUED = 0
     DEFERRED = 1
+    MOVING = 2  # to another topic
 
 
 class Entry(NamedTuple):
@@ -43,26 +45,41 @@ class Entry(NamedTuple):
     seq: int
     segment: int
     offset: int
-    due: int = 0  # wall clock, ns; 0: not deferred
+    due: int = 0  # wall clock, ns; 0: not deferred; of one that moves: its number
     attempts: int = 0
     state: int = State.QUEUED
     size: int = 0  # of its body; 0: not known
+    reason: int = 0  # why it moves
 
     def pack(self) -> bytes:
-        return ENTRY.pack(*self)
+        return ENTRY.pack(*self[:6], self.reason, self.size)
 
 
-ENTRY = struct.Struct("<QQQqHBxI")
+ENTRY = struct.Struct("<QQQqHBBI")
+
+
+def _entry(packed: tuple[int, ...]) -> Entry:
+    *fields, reason, size = packed
+    return Entry(*fields, size, reason)
 
 
 def unpack_entries(entries: bytes) -> Iterator[Entry]:
     """The entries of a packed array."""
-    return (Entry(*one) for one in ENTRY.iter_unpack(entries))
+    return map(_entry, ENTRY.iter_unpack(entries))
 
 
 def pack_entries(entries: Iterable[Entry]) -> bytes:
     """The packed array of these entries."""
     return b"".join(ENTRY.pack(*one) for one in entries)
+
+
+class MoveRun(NamedTuple):
+    """Messages of a channel that move, from number `first` on, to the topic `target`: they are
+    published as chunks of this epoch, each under its number."""
+
+    first: int
+    epoch: int
+    target: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +90,8 @@ class ChannelState:
     `replay_end` records with a delay are no entries: the channel was put back behind them.
 
     `ids` are those of the entries, as far as they are known (0: not). `cancelled` are records that
-    are no entries, whatever else tells of them.
+    are no entries, whatever else tells of them. `moves` say what the numbers of entries stand for
+    that move; they ascend.
     """
 
     name: str
@@ -85,6 +103,7 @@ class ChannelState:
     replay_end: int = 0
     ids: bytes = b""
     cancelled: frozenset[int] = frozenset()
+    moves: tuple[MoveRun, ...] = ()
 
 
 class Incarnation(NamedTuple):
@@ -151,7 +170,8 @@ class TopicState:
 @dataclass(frozen=True, slots=True)
 class Delta:
     """One change since the snapshot. `value` is a cursor or a seq, as the kind needs. One of a
-    named cursor is about `cursor`, which is gone if `deleted`."""
+    named cursor is about `cursor`, which is gone if `deleted`. One of a move has the `entry`, its
+    `run` and whether the record has a delay, or no entry when the message is where it belongs."""
 
     kind: Kind
     channel: str
@@ -160,6 +180,8 @@ class Delta:
     entry: Entry | None = field(default=None)
     cursor: NamedCursor | None = None
     deleted: bool = False
+    run: MoveRun | None = None
+    delayed: bool = False
 
 
 # ---- encoding ----
@@ -182,15 +204,17 @@ _PRODUCED = struct.Struct("<Q")  # the seq that the epochs speak up to
 _EPOCH = struct.Struct("<QQqII")  # producer, epoch, used, bytes of parts, 0
 _PART = struct.Struct("<IIQ")  # part, ranges that follow and flags, chunk
 _MISSING = struct.Struct("<II")  # first, end
+_MOVES = struct.Struct("<QQHHI")  # first, epoch, bytes of target, 0, 0
 
 _SECTION_TOPIC, _SECTION_DELAYED, _SECTION_CHANNEL, _SECTION_HOLES = 1, 2, 3, 4
 _SECTION_FINISHED, _SECTION_REPLAY, _SECTION_ORIGIN, _SECTION_PAST = 5, 6, 7, 8
-_SECTION_CURSOR, _SECTION_PRODUCERS = 9, 10
+_SECTION_CURSOR, _SECTION_PRODUCERS, _SECTION_MOVES = 9, 10, 12
 _SECTION_ENTRIES, _SECTION_IDS = 13, 0x8001
 _SECTION_OPTIONAL = 0x8000  # a reader that does not know it may skip it
 _PAUSED, _CLEAN = 1, 2
 _DELETED = 2  # of a delta
 _ALONE = 0x80000000  # of a part
+_HAS_DELAY = 4  # of a delta
 
 
 def _pack_ranges(ranges: Iterable[tuple[int, int]]) -> bytes:
@@ -276,6 +300,9 @@ def encode_snapshot(state: TopicState) -> bytes:
         if channel.replay_end:
             head = _REPLAY.pack(len(name), 0, 0, channel.replay_end)
             parts.extend(_section(_SECTION_REPLAY, head, name))
+        if channel.moves:
+            head = _OF_CHANNEL.pack(len(name), 0, 0)
+            parts.extend(_section(_SECTION_MOVES, head, name, *map(_pack_run, channel.moves)))
         head = _CHANNEL.pack(channel.cursor, channel.skipped, flags, len(name), 0)
         parts.extend(_section(_SECTION_CHANNEL, head, name, channel.entries))
     return b"".join(parts)
@@ -293,8 +320,33 @@ def encode_entries(channel: str, entries: bytes, ids: bytes) -> bytes:
     )
 
 
+def _pack_run(run: MoveRun) -> bytes:
+    target = run.target.encode("ascii")
+    return _MOVES.pack(run.first, run.epoch, len(target), 0, 0) + target
+
+
+def _unpack_runs(raw: bytes) -> Iterator[MoveRun]:
+    at = 0
+    while at < len(raw):
+        if len(raw) - at < _MOVES.size:
+            raise JournalError("moves of a channel are cut off")
+        first, epoch, length, _, _ = _MOVES.unpack_from(raw, at)
+        at += _MOVES.size
+        yield MoveRun(first, epoch, _name(raw[at : at + length]))
+        at += length
+    if at > len(raw):
+        raise JournalError("moves of a channel are cut off")
+
+
 def encode_delta(delta: Delta) -> bytes:
     """A later entry of the journal."""
+    if delta.kind == Kind.ENTRY_MOVED:
+        name = delta.channel.encode("ascii")
+        flags = _HAS_DELAY if delta.delayed else 0
+        head = _DELTA.pack(delta.kind, VERSION, flags, len(name), delta.value) + name
+        if delta.entry is None or delta.run is None:
+            return head
+        return head + delta.entry.pack() + _pack_run(delta.run)
     cursor = delta.cursor
     if cursor is not None:
         name = cursor.name.encode("ascii")
@@ -434,6 +486,7 @@ def decode_snapshot(data: bytes) -> TopicState:
     replays: dict[str, int] = {}
     entries: dict[str, list[bytes]] = {}
     ids: dict[str, list[bytes]] = {}
+    moves: dict[str, tuple[MoveRun, ...]] = {}
     boot, durability = bytes(16), 0
     cursors: dict[str, NamedCursor] = {}
     produced_seq: int = 0
@@ -470,6 +523,9 @@ def decode_snapshot(data: bytes) -> TopicState:
         elif kind == _SECTION_ENTRIES:
             name, more = _decode_of_channel(raw, "entries", ENTRY.size)
             entries.setdefault(name, []).append(more)
+        elif kind == _SECTION_MOVES:
+            name, more = _decode_of_channel(raw, "moves", 1)
+            moves[name] = tuple(_unpack_runs(more))
         elif kind == _SECTION_IDS:
             name, more = _decode_of_channel(raw, "ids", _ID.size)
             ids.setdefault(name, []).append(more)
@@ -492,6 +548,7 @@ def decode_snapshot(data: bytes) -> TopicState:
             replay_end=replays.get(one.name, 0),
             entries=b"".join((one.entries, *entries.get(one.name, ()))),
             ids=_ids_of(one, entries.get(one.name, []), ids.get(one.name, [])),
+            moves=moves.get(one.name, ()),
         )
         for one in channels.values()
     )
@@ -519,6 +576,18 @@ def _ids_of(channel: ChannelState, entries: list[bytes], ids: list[bytes]) -> by
 _AFTER_NAME = {Kind.ENTRY_ADDED: ENTRY.size, Kind.CURSOR_NAMED: _PLACE.size}
 
 
+def _decode_move(name: str, seq: int, delayed: bool, raw: bytes) -> Delta:
+    if not raw:
+        return Delta(Kind.ENTRY_MOVED, name, seq)
+    if len(raw) < ENTRY.size:
+        raise JournalError("a delta has a wrong size")
+    runs = list(_unpack_runs(raw[ENTRY.size :]))
+    if len(runs) != 1:
+        raise JournalError("a delta has a wrong size")
+    entry = _entry(ENTRY.unpack_from(raw))
+    return Delta(Kind.ENTRY_MOVED, name, seq, entry=entry, run=runs[0], delayed=delayed)
+
+
 def decode_delta(data: bytes) -> Delta:
     """The change; JournalError if it is not a delta of a known kind and version."""
     number, _ = _head(data)
@@ -528,15 +597,17 @@ def decode_delta(data: bytes) -> Delta:
         raise JournalError("a delta is cut off")
     _, _, flags, length, value = _DELTA.unpack_from(data)
     end = _DELTA.size + length
+    name = _name(data[_DELTA.size : end])
+    if number == Kind.ENTRY_MOVED:
+        return _decode_move(name, value, bool(flags & _HAS_DELAY), data[end:])
     expected = _AFTER_NAME.get(Kind(number), 0)
     if len(data) - end != expected:
         raise JournalError("a delta has a wrong size")
-    name = _name(data[_DELTA.size : end])
     if number == Kind.CURSOR_NAMED:
         log_id, used = _PLACE.unpack_from(data, end)
         cursor = NamedCursor(name, log_id, value, used)
         return Delta(Kind.CURSOR_NAMED, "", cursor=cursor, deleted=bool(flags & _DELETED))
-    entry = Entry(*ENTRY.unpack_from(data, end)) if expected else None
+    entry = _entry(ENTRY.unpack_from(data, end)) if expected else None
     return Delta(Kind(number), name, value, bool(flags & _PAUSED), entry)
 
 
@@ -586,10 +657,14 @@ def _add(logs: list[Incarnation], log_id: bytes, first: int, end: int) -> None:
 class _Channel:
     """A channel while deltas are applied. Its entries stay packed: there may be a million."""
 
-    __slots__ = ("_added", "_cancelled", "_state", "cursor")
+    __slots__ = ("_added", "_cancelled", "_fanout", "_moved", "_passed", "_runs", "_state", "cursor")
 
-    def __init__(self, state: ChannelState) -> None:
+    def __init__(self, state: ChannelState, fanout: int = 0) -> None:
         self._state = state
+        self._fanout = fanout
+        self._runs = list(state.moves)
+        self._moved: set[int] = set()
+        self._passed: set[int] = set()  # records that are no entries, and the cursor need not see
         self._added: dict[int, Entry] = {}
         self._cancelled = set(state.cancelled)
         self.cursor = state.cursor
@@ -600,13 +675,44 @@ class _Channel:
         elif delta.kind == Kind.ENTRY_FINISHED:
             self._added.pop(delta.value, None)
             self._cancelled.add(delta.value)
+        elif delta.kind == Kind.ENTRY_MOVED:
+            self._move(delta)
         elif delta.kind == Kind.ENTRY_ADDED and delta.entry is not None:
             self._added.pop(delta.entry.seq, None)
             self._added[delta.entry.seq] = delta.entry
 
+    def _move(self, delta: Delta) -> None:
+        seq = delta.value
+        self._added.pop(seq, None)
+        if delta.entry is None or delta.run is None:
+            self._moved.add(seq)
+            return
+        self._added[seq] = delta.entry
+        if delta.run not in self._runs:
+            self._runs.append(delta.run)
+        if not delta.delayed:
+            self._passed.add(seq)
+        elif seq >= self._fanout:
+            self._cancelled.add(seq)
+
+    def _finished(self) -> tuple[tuple[int, int], ...]:
+        """The ranges that the cursor need not see, with records that have moved."""
+        if not self._passed:
+            return self._state.finished
+        ranges = list(self._state.finished)
+        ranges += [(seq, seq + 1) for seq in self._passed if seq >= self.cursor]
+        merged: list[tuple[int, int]] = []
+        for first, end in sorted(ranges):
+            if merged and first <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+            else:
+                merged.append((first, end))
+        return tuple(merged)
+
     def state(self) -> ChannelState:
         entries, ids = self._state.entries, self._state.ids
-        gone = self._cancelled | self._added.keys()
+        finished = self._finished()
+        gone = self._cancelled | self._added.keys() | self._moved
         if gone:
             entries, ids = _without(entries, ids, gone)
         if self._added:
@@ -617,8 +723,22 @@ class _Channel:
             cursor=self.cursor,
             entries=entries,
             ids=ids,
-            cancelled=frozenset(self._cancelled - self._added.keys()),
+            skipped=self._state.skipped + _count(finished) - _count(self._state.finished),
+            finished=finished,
+            moves=tuple(self._runs),
+            cancelled=frozenset(self._cancelled - self._late()),
         )
+
+    def _late(self) -> set[int]:
+        """Those that were cancelled once and are entries again; one with a delay that moves is
+        cancelled nevertheless, as a start would fan it out."""
+        return {
+            seq for seq, entry in self._added.items() if entry.state != State.MOVING
+        }
+
+
+def _count(ranges: Iterable[tuple[int, int]]) -> int:
+    return sum(end - first for first, end in ranges)
 
 
 def _without(entries: bytes, ids: bytes, gone: set[int]) -> tuple[bytes, bytes]:
@@ -632,7 +752,7 @@ def _without(entries: bytes, ids: bytes, gone: set[int]) -> tuple[bytes, bytes]:
 
 
 def _apply_all(state: TopicState, deltas: Iterable[Delta]) -> TopicState:
-    channels = {one.name: _Channel(one) for one in state.channels}
+    channels = {one.name: _Channel(one, state.fanout_seq) for one in state.channels}
     cursors = {one.name: one for one in state.cursors}
     for delta in deltas:
         if delta.cursor is not None:

@@ -13,6 +13,7 @@ from nsqcy._events import Events
 from nsqcy._ids import IdSource
 from nsqcy._io import IoThread
 from nsqcy._mesh import Mesh
+from nsqcy._publisher import Publisher
 from nsqcy._quantile import Percentiles
 from nsqcy._session import Home, Session
 from nsqcy._store import Store
@@ -275,6 +276,7 @@ class Core:
             auth=auth,
             log=self.log,
         )
+        agenda.publish_once = Publisher(self.home).publish_once
 
     def settle(self) -> None:
         """Turns, until nothing is left to do at this moment."""

@@ -41,6 +41,12 @@ cdef enum OnFull:
 cdef OnFull on_full_of(str name) except *
 
 
+# Why a message moves to another topic.
+cdef enum MoveReason:
+    OUT_OF_ATTEMPTS = 0         # it was delivered as often as may be
+    TOO_OLD = 1
+
+
 # The lowest bit of a timer's tag.
 cdef enum TimerKind:
     ENTRY_TIMER = 0
@@ -99,6 +105,7 @@ cdef class Agenda:
     cdef public bint topology_aware
     cdef readonly Percentiles percentiles   # of the time from publish to finish
     cdef readonly Events events             # told of what happens to messages; None: nobody is
+    cdef public object publish_once         # for movers: see nsqcy._moves
     cdef uint32_t random_state
 
     cdef uint32_t random_percent(self) noexcept
@@ -144,6 +151,13 @@ cdef class Consumer(Waiter):
     cdef int on_channel_gone(self) except -1
 
 
+cdef class Mover(Consumer):
+    """Holds the messages that move from its channel to other topics, until they are there."""
+    cdef int take_over(self, Entry *entry, MoveReason reason, str client) except -1
+    cdef int restore_move(self, Entry *entry, MoveReason reason, uint64_t number) except -1
+    cdef int go_on(self) except -1
+
+
 @cython.final
 cdef class Channel:
     cdef readonly str name
@@ -178,7 +192,11 @@ cdef class Channel:
     cdef uint64_t mem_queue_size            # messages: its policy, from here on
     cdef int64_t msg_timeout                # ns, for consumers that did not ask; 0: as they came
     cdef uint16_t max_attempts              # 0: any number
-    cdef str dead_letter_topic              # "": none
+    cdef readonly str dead_letter_topic     # "": none
+    cdef bint sifts                         # what is queued may be too old, or out of attempts
+    cdef Mover mover                        # None: nothing has moved yet
+    cdef readonly uint64_t dead_lettered_count
+    cdef uint64_t exhausted_count           # out of attempts, and no topic for them
     cdef uint64_t max_depth                 # messages; 0: any number
     cdef OnFull on_full
     cdef int64_t prune_after                # ns; 0: never
@@ -214,6 +232,7 @@ cdef class Channel:
     cdef set cancelled                      # seqs of records that a start will fan out in vain
 
     cdef void touch_dirty(self) noexcept
+    cdef void set_ttl(self, int64_t ttl) noexcept
     cdef void give_timeout(self, Consumer consumer) noexcept
     cdef bint is_forlorn(self) noexcept
     cdef uint64_t depth(self) noexcept
@@ -237,8 +256,15 @@ cdef class Channel:
     cdef int drop_oldest(self, int budget) except -1
     cdef bint is_expired(self, const Record *record) noexcept
     cdef void note_expired(self, const Record *record, uint16_t attempts) noexcept
-    cdef bint expire_queued(self) except -1
-    cdef bint is_spoiled(self, Entry *entry) except -1
+    cdef bint drop_queued(self) except -1
+    cdef bint drop_spoiled(self, Entry *entry) except -1
+    cdef bint is_exhausted(self, const Entry *entry) noexcept
+    cdef int bury(self, Entry *entry, MoveReason reason, str client) except -1
+    cdef int bury_expired(self, Entry *entry, const Record *record) except -1
+    cdef Mover make_mover(self)
+    cdef int hold_move(self, Entry *entry, MoveReason reason, uint64_t number) except -1
+    cdef int lose_move(self, Entry *entry) except -1
+    cdef int moved(self, Entry *entry, str client) except -1
     cdef inline bint leaves_out(self, Record *record) except -1
     cdef int drop_expired(self, int budget) except -1
     cdef void begin_walk(self) noexcept

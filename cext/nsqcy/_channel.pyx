@@ -13,7 +13,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset
 
 from nsqcy._debug cimport NSQCY_DEBUG
-from nsqcy._events cimport EXPIRED, FINISH, REQUEUE, TIMEOUT
+from nsqcy._events cimport DEAD_LETTER, EXPIRED, FINISH, REQUEUE, TIMEOUT
 from nsqcy._heap cimport (
     HEAP_NOWHERE,
     HeapSlot,
@@ -30,6 +30,8 @@ from nsqcy._store cimport (
     DEFERRED,
     IN_FLIGHT,
     LOADING,
+    MOVING,
+    NEVER,
     QUEUED,
     RECORD_DAMAGED,
     RECORD_DELAYED,
@@ -165,6 +167,21 @@ cdef class Consumer(Waiter):
 
     def counters(self):
         """What /stats shows of the client, as a dict."""
+        raise NotImplementedError
+
+
+cdef class Mover(Consumer):
+    cdef int take_over(self, Entry *entry, MoveReason reason, str client) except -1:
+        """Hold a message from now on, whose id and timestamp are known, and move it. `client`: who
+        had it last."""
+        raise NotImplementedError
+
+    cdef int restore_move(self, Entry *entry, MoveReason reason, uint64_t number) except -1:
+        """The same of one that a start has found on its way, in the order of their numbers."""
+        raise NotImplementedError
+
+    cdef int go_on(self) except -1:
+        """Send what can be sent now."""
         raise NotImplementedError
 
 
@@ -321,6 +338,7 @@ cdef class Channel:
         self.msg_timeout = policy.msg_timeout or 0
         self.max_attempts = policy.max_attempts
         self.dead_letter_topic = policy.dead_letter_topic
+        self.set_ttl(self.ttl)
         self.set_rate(policy.rate)
         self.max_depth = policy.max_depth
         self.on_full = on_full_of(policy.on_full)
@@ -328,6 +346,10 @@ cdef class Channel:
         self.prune_messages = policy.prune_messages
         for consumer in self.consumers:
             self.give_timeout(consumer)
+
+    cdef void set_ttl(self, int64_t ttl) noexcept:
+        self.ttl = ttl
+        self.sifts = ttl != 0 or self.max_attempts != 0
 
     cdef void give_timeout(self, Consumer consumer) noexcept:
         if not consumer.asked_timeout:
@@ -411,7 +433,8 @@ cdef class Channel:
         cdef uint64_t received = self.message_count + self.carried
         cdef uint64_t known = (self.held() + self.finish_count + self.sampled_count
                                + self.dropped_count + self.full_count + self.emptied_count
-                               + self.expired_count + self.cancelled_count)
+                               + self.expired_count + self.cancelled_count
+                               + self.dead_lettered_count + self.exhausted_count)
         return {
             "received": received,
             "finished": self.finish_count,
@@ -419,12 +442,14 @@ cdef class Channel:
             "in_flight": self.in_flight_count,
             "deferred": self.deferred_count,
             "dropped": {
+                "attempts": self.exhausted_count,
                 "cancelled": self.cancelled_count,
                 "damaged": <int64_t>(received - known),
                 "emptied": self.emptied_count,
                 "full": self.full_count,
                 "overflow": self.dropped_count,
             },
+            "dead_lettered": self.dead_lettered_count,
             "expired": self.expired_count,
             "sampled": self.sampled_count,
         }
@@ -655,7 +680,7 @@ cdef class Channel:
             entry = self.queue_first
             if entry != NULL and (<size_t>entry.holding <= self.cursor.seq
                                   or self.cursor.seq >= self.window.fanout.seq):
-                if self.ttl == 0 or not self.expire_queued():
+                if not self.sifts or not self.drop_queued():
                     return self.take_queued()
             else:
                 record = self.record_at_cursor()
@@ -708,6 +733,8 @@ cdef class Channel:
             budget = self.dispatch_at_rate(budget) if self.rate else self.hand_out(budget)
         if self.ttl or self.window.perishable or self.most_messages or self.most_bytes:
             budget = self.clear_out(budget)
+        if self.mover is not None:
+            self.mover.go_on()
         return budget
 
     cdef int dispatch_at_rate(self, int budget) except -1:
@@ -783,28 +810,98 @@ cdef class Channel:
             self.events.add(EXPIRED, record.id, attempts, self.agenda.wall, 0,
                             self.agenda.wall - record.timestamp, self.event_names, "")
 
-    cdef bint expire_queued(self) except -1:
-        """Drop the first message of the queue if it is too old."""
+    cdef bint drop_queued(self) except -1:
+        """Drop the first message of the queue if it is too old, or was delivered as often as may
+        be, as far as a start knows."""
         cdef Entry *entry = self.queue_first
         cdef Record *record
         if entry.block.data == NULL or entry.block.flags & LOADING:
             return False
         record = <Record *>(entry.block.data + entry.offset)
-        if record.attributes & RECORD_DAMAGED or not self.is_expired(record):
+        if record.attributes & RECORD_DAMAGED:
             return False
-        self.note_expired(record, entry.attempts)
-        self.drop_entry(self.take_queued())
-        return True
+        if self.is_exhausted(entry):
+            self.take_queued()
+            entry.id = record.id
+            entry.timestamp = record.timestamp
+            self.bury(entry, OUT_OF_ATTEMPTS, "")
+            return True
+        if self.is_expired(record):
+            self.bury_expired(self.take_queued(), record)
+            return True
+        return False
 
-    cdef bint is_spoiled(self, Entry *entry) except -1:
-        """Whether a message cannot be delivered: it is damaged, or too old, which is counted."""
+    cdef bint drop_spoiled(self, Entry *entry) except -1:
+        """Drop a message that cannot be delivered, as it is damaged or too old; whether it was."""
         cdef Record *record = <Record *>(entry.block.data + entry.offset)
         if entry.block.data == NULL or record.attributes & RECORD_DAMAGED:
+            self.drop_entry(entry)
             return True
         if not self.is_expired(record):
             return False
-        self.note_expired(record, entry.attempts)
+        self.bury_expired(entry, record)
         return True
+
+    cdef bint is_exhausted(self, const Entry *entry) noexcept:
+        """Whether a message has been delivered as often as may be."""
+        return self.max_attempts and entry.attempts >= self.max_attempts
+
+    cdef int bury_expired(self, Entry *entry, const Record *record) except -1:
+        """A message that nobody holds is too old."""
+        if self.dead_letter_topic:
+            entry.id = record.id
+            entry.timestamp = record.timestamp
+            return self.bury(entry, TOO_OLD, "")
+        self.note_expired(record, entry.attempts)
+        self.drop_entry(entry)
+        return 0
+
+    cdef int bury(self, Entry *entry, MoveReason reason, str client) except -1:
+        """A message that nobody holds any more is delivered no more: it moves to the dead-letter
+        topic, or is dropped if there is none."""
+        if self.dead_letter_topic:
+            return self.make_mover().take_over(entry, reason, client)
+        self.exhausted_count += 1
+        self.drop_entry(entry)
+        return 0
+
+    cdef Mover make_mover(self):
+        if self.mover is None:
+            self.mover = self.window.new_mover(self)
+            self.mover.channel = self
+            self.mover.holding = self.new_holding(self.mover)
+        return self.mover
+
+    cdef int hold_move(self, Entry *entry, MoveReason reason, uint64_t number) except -1:
+        """Have the mover hold a message, behind those with smaller numbers."""
+        if entry.round != self.round:
+            self.pack(<Deferred *>entry)
+        self.hold(self.mover.holding, entry, <int64_t>(NEVER + number))
+        entry.state = MOVING
+        entry.node.tag = reason
+        self.table_add(entry)
+        self.in_flight_count += 1
+        self.mover.in_flight += 1
+        self.touch_dirty()
+        return 0
+
+    cdef int lose_move(self, Entry *entry) except -1:
+        """What the mover held is damaged."""
+        self.table_clear(self.table_find(entry.id))
+        self.no_longer_in_flight(entry)
+        self.drop_entry(entry)
+        return 0
+
+    cdef int moved(self, Entry *entry, str client) except -1:
+        """What the mover held is where it belongs."""
+        if self.events is not None:
+            self.events.add(DEAD_LETTER, entry.id, entry.attempts, self.agenda.wall, 0,
+                            self.agenda.wall - entry.timestamp, self.event_names, client)
+        self.table_clear(self.table_find(entry.id))
+        self.no_longer_in_flight(entry)
+        self.dead_lettered_count += 1
+        self.drop_entry(entry)
+        return 0
 
     cdef inline bint leaves_out(self, Record *record) except -1:
         """Step over the record at the cursor if it is not to be delivered from there."""
@@ -814,7 +911,7 @@ cdef class Channel:
             self.step_over(record)
             return True
         if self.is_expired(record):
-            self.note_expired(record, 0)
+            self.bury_expired(self.entry_at_cursor(record), record)
             self.window_step(record)
             return True
         return False
@@ -827,7 +924,7 @@ cdef class Channel:
             entry = self.queue_first
             if entry != NULL and (<size_t>entry.holding <= self.cursor.seq
                                   or self.cursor.seq >= self.window.fanout.seq):
-                if not self.expire_queued():
+                if not self.drop_queued():
                     break
             else:
                 record = self.record_at_cursor()
@@ -854,8 +951,7 @@ cdef class Channel:
         cdef Record *record = <Record *>(block.data + entry.offset)
         cdef Turnstile *place = &consumer.turnstile
         if ((block.data == NULL or record.attributes & (RECORD_DAMAGED | RECORD_EXPIRES))
-                and self.is_spoiled(entry)):
-            self.drop_entry(entry)
+                and self.drop_spoiled(entry)):
             return 0
         self.taken[consumer.locality] += 1
         if consumer.sample_rate and self.agenda.random_percent() > consumer.sample_rate:
@@ -1089,6 +1185,9 @@ cdef class Channel:
         self.no_longer_in_flight(entry)
         self.requeue_count += 1
         consumer.requeue_count += 1
+        if self.is_exhausted(entry):
+            self.bury(entry, OUT_OF_ATTEMPTS, consumer.client_id)
+            return DONE
         if delay:
             self.defer_entry(entry, self.agenda.now + delay)
             return DONE
@@ -1292,6 +1391,7 @@ cdef class Channel:
         """Time out what a consumer held for too long; returns how many."""
         cdef Entry *entry = holding.first
         cdef int expired = 0
+        cdef bint is_last
         heap_remove(&self.timers, &holding.timer)
         while entry != NULL and entry.due <= self.agenda.now and expired < budget:
             expired += 1
@@ -1299,13 +1399,18 @@ cdef class Channel:
             self.timeout_count += 1
             if self.watched:
                 self.note(TIMEOUT, entry)
-            if holding.count == 1 and holding.consumer == NULL:
-                # The last message of a client that left: the holding goes with it.
+            # The last message of a client that left: the holding goes with it.
+            is_last = holding.count == 1 and holding.consumer == NULL
+            if self.is_exhausted(entry):
+                client = "" if holding.consumer == NULL \
+                    else (<Consumer>holding.consumer).client_id
+                self.no_longer_in_flight(entry)
+                self.bury(entry, OUT_OF_ATTEMPTS, client)
+            else:
                 self.no_longer_in_flight(entry)
                 self.queue_entry(entry)
+            if is_last:
                 return expired
-            self.no_longer_in_flight(entry)
-            self.queue_entry(entry)
             entry = holding.first
         if entry != NULL:
             heap_check(heap_push(&self.timers, &holding.timer, entry.due))
@@ -1383,6 +1488,8 @@ cdef class Channel:
         for consumer in self.consumers:
             consumer.in_flight = 0
             self.check_ready(consumer)
+        if self.mover is not None:
+            self.mover.in_flight = 0
 
     cdef int drop_everything(self) except -1:
         """What there is little of goes at once."""
@@ -1429,6 +1536,9 @@ cdef class Channel:
         for consumer in list(self.consumers):
             self.remove_consumer(consumer)
             consumer.on_channel_gone()
+        if self.mover is not None:
+            self.remove_consumer(self.mover)
+            self.mover = None
         self.drop_everything()
         self.window.unwatch(&self.cursor)
         self.leave_agenda()

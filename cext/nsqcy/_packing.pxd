@@ -10,10 +10,10 @@ cdef packed struct PackedEntry:
     uint64_t seq
     uint64_t segment
     uint64_t offset
-    int64_t due                 # wall clock, ns; for a record not fanned out yet: the delay
+    int64_t due                 # wall clock, ns; not fanned out yet: the delay; moving: its number
     uint16_t attempts
     uint8_t state
-    uint8_t padding
+    uint8_t reason              # moving: MoveReason
     uint32_t size               # of the body; 0: not known
 
 

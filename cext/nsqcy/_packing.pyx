@@ -3,11 +3,11 @@
 Collects them as they are met; who has them written takes what there is, a piece at a time.
 """
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 
 from nsqcy._log cimport Extent
-from nsqcy._store cimport DEFERRED, QUEUED, Block, Deferred
+from nsqcy._store cimport DEFERRED, MOVING, QUEUED, Block, Deferred, Entry, move_number
 
 
 cdef enum:
@@ -38,9 +38,16 @@ cdef class Packing:
         into.offset = extent.offset + offset
         into.due = due
         into.attempts = entry.attempts
-        into.state = DEFERRED if entry.state == DEFERRED else QUEUED
-        into.padding = 0
-        into.size = entry.node.tag >> 1 if entry.state == DEFERRED else 0
+        into.state = QUEUED
+        into.reason = 0
+        into.size = 0
+        if entry.state == DEFERRED:
+            into.state = DEFERRED
+            into.size = entry.node.tag >> 1
+        elif entry.state == MOVING:
+            into.state = MOVING
+            into.reason = <uint8_t>entry.node.tag
+            into.due = <int64_t>move_number(<const Entry *>entry)
         self.ids[self.count] = entry.id
         self.count += 1
 

@@ -22,15 +22,19 @@ cdef class AnswerTransport(Transport):
 
 cdef class Publisher:
     cdef readonly Home home
-    # (owner, Durability, whether with headers) -> Session that forwards to it
+    # (owner, Durability, whether with headers, whether of moves) -> Session that forwards to it
     cdef dict sessions
-    cdef dict unplaced          # topic -> publishes that wait for its placement
+    cdef dict unplaced          # topic -> what to call when its placement is known
 
+    cdef int wait_for_placement(self, bytes key, publish) except -1
+    cdef int move_here(self, bytes key, tuple chunk, bytes message, Durability least,
+                       done) except -1
+    cdef int feed(self, Session session, done, bytes command) except -1
     cdef int publish_here(self, bytes key, bodies, bytes headers, int64_t delay,
                           Durability least, done) except -1
     cdef int publish_there(self, int owner, bytes key, bodies, bytes headers, int64_t delay,
                            Durability least, done) except -1
-    cdef Session session_to(self, int owner, Durability least, bint headers)
+    cdef Session session_to(self, int owner, Durability least, bint headers, bint moves)
 
 
 cdef class TopicSink(Sink):

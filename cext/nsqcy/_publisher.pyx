@@ -8,7 +8,7 @@ callbacks.
 from collections import deque
 from struct import pack
 
-from libc.stdint cimport uint8_t, uint16_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy
 
 from nsqcy._bytes cimport load_be32
@@ -16,6 +16,8 @@ from nsqcy._session cimport Home, Session
 from nsqcy._store cimport Record, record_body
 from nsqcy._topic cimport MEMORY, Durability, Topic, durability_of
 from nsqcy._wire cimport FRAME_HEADER, RESPONSE, Output
+
+from nsqcy.producers import ChunkError, ChunkName, producer_id
 
 
 cdef enum:
@@ -130,12 +132,8 @@ cdef class Publisher:
         cdef int owner = self.home.owner_of(key)
         cdef Durability least = durability_of(durability)
         if owner < 0:
-            waiting = self.unplaced.get(key)
-            if waiting is not None:
-                waiting.append((bodies, delay_ms, durability, done, headers))
-                return
-            self.unplaced[key] = [(bodies, delay_ms, durability, done, headers)]
-            self.home.ask_placement(key)
+            self.wait_for_placement(
+                key, lambda: self.publish(key, bodies, delay_ms, durability, done, headers))
         elif owner == self.home.index:
             self.publish_here(key, bodies, headers, delay_ms * MILLISECOND, least, done)
         else:
@@ -157,7 +155,16 @@ cdef class Publisher:
     def placed(self, bytes key not None):
         """The owner of a topic is known."""
         for publish in self.unplaced.pop(key, ()):
-            self.publish(key, *publish)
+            publish()
+
+    cdef int wait_for_placement(self, bytes key, publish) except -1:
+        waiting = self.unplaced.get(key)
+        if waiting is not None:
+            waiting.append(publish)
+            return 0
+        self.unplaced[key] = [publish]
+        self.home.ask_placement(key)
+        return 0
 
     cdef int publish_here(self, bytes key, bodies, bytes headers, int64_t delay,
                           Durability least, done) except -1:
@@ -194,9 +201,53 @@ cdef class Publisher:
             done(None)
         return 0
 
+    def publish_once(self, bytes key not None, chunk not None, bytes headers not None,
+                     bytes body not None, str durability not None, done not None):
+        """Publish a message that was moved here from another topic, once, however often it is
+        tried; `chunk`: (producer, epoch, number), as for LOG_PUB. done() as for publish. Neither
+        limits of size nor draining refuse it."""
+        cdef int owner = self.home.owner_of(key)
+        cdef Durability least = durability_of(durability)
+        message = b"".join((
+            pack(">IIH", 1, 2 + len(headers) + len(body), len(headers)), headers, body))
+        if owner < 0:
+            self.wait_for_placement(
+                key, lambda: self.publish_once(key, chunk, headers, body, durability, done))
+        elif owner == self.home.index:
+            self.move_here(key, chunk, message, least, done)
+        else:
+            self.feed(self.session_to(owner, least, True, True), done, b"".join((
+                b"LOG_PUB %b %b %d 0 %d\n" % (key, *chunk), pack(">I", len(message)), message)))
+
+    cdef int move_here(self, bytes key, tuple chunk, bytes message, Durability least,
+                       done) except -1:
+        cdef Topic topic = self.home.shard.find_or_create(key)
+        cdef const uint8_t *batch = message
+        cdef uint32_t added
+        cdef uint64_t bodies
+        cdef Callback callback
+        if topic is None:
+            done(NO_ROOM)
+            return 0
+        producer, epoch, number = chunk
+        name = ChunkName(producer_id(producer), epoch, 0, number)
+        try:
+            topic.add_chunk(
+                name, batch + 4, len(message), 1, True, least, &added, &bodies, True)
+        except ChunkError as error:
+            done(str(error))
+            return 0
+        if topic.published(added, bodies):
+            callback = Callback.__new__(Callback)
+            callback.done = done
+            topic.promise(callback, 0)
+        else:
+            done(None)
+        return 0
+
     cdef int publish_there(self, int owner, bytes key, bodies, bytes headers, int64_t delay_ms,
                            Durability least, done) except -1:
-        cdef Session session = self.session_to(owner, least, bool(headers))
+        cdef Session session = self.session_to(owner, least, bool(headers), False)
         cdef _Batch batch
         cdef bytes command
         if headers:
@@ -210,18 +261,21 @@ cdef class Publisher:
         batch = _Batch.__new__(_Batch)
         batch.done = done
         batch.parts = len(commands)
-        transport = <AnswerTransport>session.transport
         for command in commands:
-            transport.waiting.append(batch)
-            session.feed(command, len(command))
+            self.feed(session, batch, command)
         return 0
 
-    cdef Session session_to(self, int owner, Durability least, bint headers):
-        key = (owner, <int>least, headers)
+    cdef int feed(self, Session session, done, bytes command) except -1:
+        (<AnswerTransport>session.transport).waiting.append(done)
+        session.feed(command, len(command))
+        return 0
+
+    cdef Session session_to(self, int owner, Durability least, bint headers, bint moves):
+        key = (owner, <int>least, headers, moves)
         cdef Session session = self.sessions.get(key)
         if session is None or session.stopping:
             session = Session(self.home, AnswerTransport.__new__(AnswerTransport), "")
-            session.be_lenient(headers=headers)
+            session.be_lenient(headers=headers, moves=moves)
             session.durability = least
             self.sessions[key] = session
         return session

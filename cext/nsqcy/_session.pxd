@@ -108,6 +108,7 @@ cdef class Session(Consumer):
     cdef readonly State state
     cdef bint magic_seen
     cdef bint lenient               # a failed publish is answered and does not end the session
+    cdef bint moves                 # what it publishes was accepted once, by another topic
     cdef bint remote                # the far end of a stream: its client's home is elsewhere
     cdef bint blocked               # parsing waits for tickets, a placement or a peer
     cdef bint crammed               # parsing waits for the client to read its answers

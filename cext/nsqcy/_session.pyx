@@ -900,7 +900,7 @@ cdef class Session(Consumer):
         size = <int32_t>load_be32(rest)
         if size <= 0:
             return self.fatal(b"E_BAD_BODY %s invalid body size %d" % (<bytes>command, size))
-        if size > self.home.max_body_size:
+        if size > self.home.max_body_size and not self.moves:
             return self.fatal(b"E_BAD_BODY %s body too big %d > %d" % (
                 <bytes>command, size, self.home.max_body_size))
         rest += 4
@@ -925,7 +925,7 @@ cdef class Session(Consumer):
             if length <= 0:
                 return self.fatal(b"E_BAD_MESSAGE %s invalid message(%d) body size %d" % (
                     <bytes>command, i, length))
-            if length > longest:
+            if length > longest and not self.moves:
                 return self.fatal(b"E_BAD_MESSAGE %s message too big %d > %d" % (
                     <bytes>command, length, longest))
             end = at + 4 + <size_t>length
@@ -990,14 +990,15 @@ cdef class Session(Consumer):
         if owner != self.home.index:
             return self.forward_publish(owner, LOG_PUB, line, used[0], messages)
         topic = self.topic
-        if topic.limited:
+        if topic.limited and not self.moves:
             misfit = topic.misfit(rest + 8, messages, self.headers)
             if misfit:
                 return self.publish_refused(LOG_PUB, topic.objection(LOG_PUB, misfit))
         name = ChunkName(producer_id(word_bytes(&words[2])), epoch, part, chunk)
         try:
             topic.add_chunk(
-                name, rest + 8, size, messages, self.headers, self.durability, &added, &bodies)
+                name, rest + 8, size, messages, self.headers, self.durability, &added, &bodies,
+                self.moves)
         except ChunkError as error:
             return self.publish_failed(LOG_PUB, str(error))
         return self.publish_accepted(LOG_PUB, topic, added, bodies)
@@ -1893,6 +1894,7 @@ cdef class Session(Consumer):
             "auth_identity": self.auth_identity[:HELLO_TEXT],
             "auth_identity_url": self.auth_identity_url[:HELLO_TEXT],
             "lenient": bool(self.lenient),
+            "moves": bool(self.moves),
             "tls": self.tls,
             "snappy": bool(self.snappy),
             "deflate": bool(self.deflate),
@@ -1903,6 +1905,7 @@ cdef class Session(Consumer):
         self.remote = True
         self.guarded = False
         self.lenient = hello["lenient"]
+        self.moves = hello["moves"]
         self.tls = hello["tls"]
         self.snappy = hello["snappy"]
         self.deflate = hello["deflate"]
@@ -1931,10 +1934,12 @@ cdef class Session(Consumer):
         self.connected_at = state["connected_at"]
         return self.find_locality()
 
-    def be_lenient(self, *, bint headers=False):
+    def be_lenient(self, *, bint headers=False, bint moves=False):
         """Be a session without a client: one that publishes for others of this worker, with
-        headers or without."""
+        headers or without, or one that moves messages from other topics, by LOG_PUB."""
         self.lenient = True
+        self.moves = moves
+        self.topic_log = moves
         self.headers = headers
         self.barred = False
         self.guarded = False

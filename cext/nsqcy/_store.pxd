@@ -157,7 +157,7 @@ ctypedef struct Entry:
     uint16_t attempts
     uint8_t state
     uint8_t round
-    int64_t due             # in flight: the deadline; of a backlog: the delay
+    int64_t due             # in flight: the deadline; of a backlog: the delay; moving: see move_number
     Entry *prev             # in flight: neighbours in deadline order
     Entry *next             # queued: the one behind
     void *holding           # in flight: struct Holding of the consumer; queued: the gate position
@@ -169,10 +169,20 @@ cdef inline uint32_t size_tag(uint64_t body_length) noexcept:
     return <uint32_t>body_length << 1 if body_length < 0x80000000 else 0
 
 
+cdef enum:
+    # What moves has no deadline: one that never comes, by which moves are in the order of numbers.
+    NEVER = 0x4000000000000000
+
+
+cdef inline uint64_t move_number(const Entry *entry) noexcept:
+    return <uint64_t>(entry.due - <int64_t>NEVER)
+
+
 cdef enum EntryState:
     QUEUED = 0              # waits for redelivery at the tail
     DEFERRED = 1            # waits for its due time
-    IN_FLIGHT = 2           # with a consumer
+    MOVING = 2              # held by who moves it to another topic
+    IN_FLIGHT = 3           # with a consumer
 
 
 # Cells of one size in SLAB_SIZE bytes, and at the start of these what is free among them.
@@ -348,6 +358,7 @@ cdef class Window:
     cdef void trim(self) noexcept
     cdef int load(self, Block *block) except -1
     cdef int on_loaded(self, Block *block) except -1
+    cdef object new_mover(self, object channel)
     cdef int write_copies(self, Block *block) except -1
     cdef int copies_written(self) except -1
     cdef int on_read(self, read) except -1

@@ -790,6 +790,10 @@ cdef class Window:
         """A read of the log (nsqcy._reads) can go on, or has ended."""
         raise NotImplementedError
 
+    cdef object new_mover(self, object channel):
+        """What moves messages of a channel to other topics (nsqcy._channel.Mover)."""
+        raise NotImplementedError
+
     cdef int write_copies(self, Block *block) except -1:
         """Give the log what it does not have yet of a block of copies."""
         raise NotImplementedError

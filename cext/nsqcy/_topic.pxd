@@ -60,6 +60,8 @@ cdef class Topic(Window):
     cdef int64_t held_until             # no fan-out before end_hold(), or then; 0: not held
     cdef bint dirty
     cdef bint overflowing               # records wait for the log before they are visible
+    cdef list unsynced_moves            # who waits for the next sync of the journal ...
+    cdef list syncing_moves             # ... and for the one under way; None: there is none
     cdef bint failing                   # a write failed; what waits for the log is being undone
     cdef bint journal_stale             # what the journal says is no longer so
     cdef bint journal_due               # and it must say so before it is followed by records
@@ -144,7 +146,12 @@ cdef class Topic(Window):
     cdef int set_delay(self, Record *record, int64_t delay) except -1
     cdef int published(self, uint32_t count, uint64_t body_bytes) except -1
     cdef int add_chunk(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
-                       bint headers, Durability least, uint32_t *added, uint64_t *bodies) except -1
+                       bint headers, Durability least, uint32_t *added, uint64_t *bodies,
+                       bint moved=*) except -1
+    cdef str obstacle(self, Durability least, uint64_t count, uint64_t body_bytes)
+    cdef int sync_moves(self) except -1
+    cdef int restore_move(self, Channel channel, const PackedEntry *packed, Block *block,
+                          uint32_t within) except -1
     cdef uint64_t append_chunk(self, object name, const uint8_t *batch, uint32_t count,
                                bint headers, tuple wanted) except? 0
     cdef bint add_produced(self, const Produced *produced, const uint8_t *message, bint headers,
@@ -259,6 +266,7 @@ cdef class Topic(Window):
     cdef int find_produced(self, Block *block, uint64_t seq) except -1
     cdef int restore_new_delays(self, uint64_t seq, bint fanned_out) except -1
     cdef int release_unneeded(self) except -1
+    cdef int journal_delta(self, delta, done) except -1
     cdef int write_part(self, Block *block, uint32_t start, uint32_t end, uint64_t first_seq,
                         uint64_t last_seq, uint32_t count, int flags, bint gated) except -1
     cdef int restore_survivors(self) except -1

@@ -24,6 +24,7 @@ from nsqcy._channel cimport (
     DROP_NEWEST,
     DROP_OLDEST,
     Discarded,
+    MoveReason,
     REJECT,
     Timer,
     Waiter,
@@ -41,6 +42,7 @@ from nsqcy._log cimport (
     RecoveredRun,
     Segment,
 )
+from nsqcy._moves cimport Moves
 from nsqcy._packing cimport PackedEntry, Packing
 from nsqcy._reads cimport ENDED, Fetch, LogRead, Poll, Seek, WAITING
 from nsqcy._snapshot cimport Snapshot
@@ -48,6 +50,7 @@ from nsqcy._store cimport (
     DEFERRED,
     IN_WINDOW,
     LOADING,
+    MOVING,
     RECORD_DAMAGED,
     RECORD_DELAYED,
     RECORD_EXT_DELAY,
@@ -185,6 +188,13 @@ cdef int journal_done(void *arg, int error) except -1:
     return 0
 
 
+cdef int moves_synced(void *arg, int error) except -1:
+    topic = <object>arg
+    Py_DECREF(topic)
+    topic.moves_synced(os.strerror(error).lower() if error else None)
+    return 0
+
+
 cdef int write_done(void *arg, int error) except -1:
     cdef Write *write = <Write *>arg
     cdef Topic topic = <Topic>write.topic
@@ -207,6 +217,7 @@ cdef class Topic(Window):
         self.ephemeral = is_ephemeral(self.name)
         self.channels = {}
         self.journal_waiters = []
+        self.unsynced_moves = []
         self.named = NamedCursors()
         self.durability = "memory"
         self.started = True
@@ -319,10 +330,10 @@ cdef class Topic(Window):
     def remains(self):
         """What consumers are not done with, as (channel, waiting, in flight, deferred); what no
         channel has been given yet, or is not written yet, is the topic's: its channel is "".
-        Nothing that is ephemeral, as that is never kept."""
+        Nothing that is ephemeral, as that is never kept, and no events."""
         cdef Channel channel
         cdef uint64_t waiting = self.depth() + self.pending_messages
-        if self.ephemeral:
+        if self.ephemeral or self.name == _events.TOPIC:
             return []
         found = [("", waiting, 0, 0)] if waiting else []
         for channel in self.channels.values():
@@ -546,12 +557,14 @@ cdef class Topic(Window):
         return 0
 
     cdef int add_chunk(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
-                       bint headers, Durability least, uint32_t *added, uint64_t *bodies) except -1:
+                       bint headers, Durability least, uint32_t *added, uint64_t *bodies,
+                       bint moved=False) except -1:
         """Append what is not there yet of a chunk (nsqcy.producers.ChunkName), whose messages lie
         as for new_batch, in `size` bytes, or with headers before their bodies. That are so many
         messages, and bytes of bodies, for the caller to call published() with them: also with none,
         as an attempt may be under way, whose outcome is to be waited for. ChunkError: it cannot be
-        taken, and nothing was appended."""
+        taken, and nothing was appended. `moved`: they come from another topic, and be it while we
+        drain."""
         if self.producers is None:
             self.producers = Producers()
         added[0] = 0
@@ -559,7 +572,8 @@ cdef class Topic(Window):
         wanted = self.producers.wanted(name, count, self.visible.seq, self.agenda.wall)
         if not wanted:
             return 0
-        refusal = self.refusal(least, count, size)
+        refusal = (self.obstacle(least, count, size) if moved and self.shard.shut is DRAINING
+                   else self.refusal(least, count, size))
         if refusal is not None:
             raise ChunkError(refusal)
         if least != MEMORY:
@@ -678,10 +692,14 @@ cdef class Topic(Window):
     cdef str refusal(self, Durability least, uint64_t count, uint64_t body_bytes):
         """Why a publish of so much that is to be as durable as this cannot be taken right now; None
         if it can."""
+        if self.shard.shut is not None and not self.gone:
+            return self.shard.shut
+        return self.obstacle(least, count, body_bytes)
+
+    cdef str obstacle(self, Durability least, uint64_t count, uint64_t body_bytes):
+        """The same of one that is taken while we drain."""
         if self.gone:
             return EXITING
-        if self.shard.shut is not None:
-            return self.shard.shut
         if self.shard.refused is not None and self.needs_disk(least):
             return self.shard.refused
         if self.bounded:
@@ -759,7 +777,7 @@ cdef class Topic(Window):
         cdef uint64_t messages
         self.bounded = self.max_depth != 0 or self.max_bytes != 0
         for channel in self.channels.values():
-            channel.ttl = self.ttl
+            channel.set_ttl(self.ttl)
             messages = channel.max_depth
             if messages and channel.on_full == REJECT:
                 self.bounded = True
@@ -1119,6 +1137,56 @@ cdef class Topic(Window):
             self.shard.io.drain()
             self.compaction.finish()
         return 0
+
+    # -- messages that move to other topics --
+
+    cdef object new_mover(self, object channel):
+        return Moves(self, channel)
+
+    def journal_move(self, str channel not None, uint64_t seq, bytes packed not None, run not None,
+                     bint delayed, done not None):
+        """A message of a channel moves; `packed`: where its record lies, as journals have it. Calls
+        done(None), or done(why not), when a start would find that. Returns False if none would, and
+        there is nothing to wait for."""
+        if self.log is None or self.promised == MEMORY or is_ephemeral(channel):
+            return False
+        entry, = journal.unpack_entries(packed)
+        self.journal_delta(
+            journal.Delta(journal.Kind.ENTRY_MOVED, channel, seq, entry=entry, run=run,
+                          delayed=delayed),
+            done if self.promised == OS else lambda error: self.move_written(error, done))
+        return True
+
+    cdef int journal_delta(self, delta, done) except -1:
+        if not self.append_delta(delta, done):
+            self.write_journal(False, done)
+        return 0
+
+    def journal_moved(self, str channel not None, uint64_t seq):
+        """It is where it belongs. If the journal does not get to know, it is sent again, in vain."""
+        if self.log is not None and self.promised != MEMORY and not is_ephemeral(channel):
+            self.append_delta(journal.Delta(journal.Kind.ENTRY_MOVED, channel, seq), None)
+
+    def move_written(self, error, done):
+        if error is not None:
+            done(error)
+            return
+        self.unsynced_moves.append(done)
+        self.sync_moves()
+
+    cdef int sync_moves(self) except -1:
+        """One sync at a time, for all that were written before."""
+        if self.syncing_moves is not None or not self.unsynced_moves or self.gone:
+            return 0
+        self.syncing_moves, self.unsynced_moves = self.unsynced_moves, []
+        Py_INCREF(self)
+        return self.log.sync(moves_synced, <void *>self)
+
+    def moves_synced(self, reason):
+        waiting, self.syncing_moves = self.syncing_moves, None
+        for done in waiting:
+            done(reason)
+        self.sync_moves()
 
     cdef int write_copies(self, Block *block) except -1:
         # Nobody waits for it, so it need not fail with what was written before.
@@ -1526,6 +1594,9 @@ cdef class Topic(Window):
         if self.stalled:
             self.stalled = False
             self.wake_channels()
+        for channel in self.channels.values():
+            if channel.mover is not None:
+                channel.touch_dirty()       # what has failed is tried again
         if self.held_until and self.agenda.now >= self.held_until:
             self.end_hold()
         if self.prunes and self.prune():
@@ -1996,6 +2067,7 @@ cdef class Topic(Window):
         return journal.ChannelState(
             name=channel.name, paused=bool(channel.paused), cursor=channel.cursor.seq,
             skipped=channel.skipped, replay_end=channel.replay_end,
+            moves=() if channel.mover is None else tuple((<Moves>channel.mover).runs),
             finished=tuple((channel.finished[i].start, channel.finished[i].end)
                            for i in range(channel.finished_count)))
 
@@ -2142,6 +2214,10 @@ cdef class Topic(Window):
                 channel.replay_end = saved.replay_end
                 for start, end in saved.finished:
                     channel.add_finished(start, end)
+                    # What moved after the last snapshot is received once more.
+                    channel.dead_lettered_count += max(end, fanout) - max(start, fanout)
+                if saved.moves:
+                    (<Moves>channel.make_mover()).restore_runs(saved.moves)
                 self.restore_entries(channel, saved)
         self.restore_new_delays(state.fanout_seq if state is not None else 1,
                                 bool(names) and not (state is not None and state.paused))
@@ -2348,6 +2424,8 @@ cdef class Topic(Window):
                            Block *block, uint32_t within) except -1:
         cdef Deferred *deferred
         cdef Entry *entry = NULL
+        if packed.state == MOVING:
+            return self.restore_move(channel, packed, block, within)
         if packed.state == DEFERRED:
             deferred = channel.defer(id, self.agenda.now + max(
                 <int64_t>0, packed.due - self.agenda.wall))
@@ -2366,6 +2444,30 @@ cdef class Topic(Window):
             channel.queue_entry(entry)
             entry.holding = NULL
         return 0
+
+    cdef int restore_move(self, Channel channel, const PackedEntry *packed, Block *block,
+                          uint32_t within) except -1:
+        """A message that was moving goes on doing so."""
+        cdef Entry *entry
+        cdef Record *record
+        self.ref(block)         # or it would go when it has been read
+        if not self.load_now(block):
+            self.unref(block)
+            return 0
+        record = <Record *>(block.data + within)
+        if record.attributes & RECORD_DAMAGED:
+            self.unref(block)
+            return 0
+        entry = self.store.new_entry()
+        entry.seq = packed.seq
+        entry.id = record.id
+        entry.timestamp = record.timestamp
+        entry.block = block
+        entry.offset = within
+        entry.attempts = packed.attempts
+        entry.round = channel.round
+        return channel.make_mover().restore_move(
+            entry, <MoveReason>packed.reason, <uint64_t>packed.due)
 
     cdef int restore_delayed(self, bytes entries) except -1:
         cdef const PackedEntry *packed = <const PackedEntry *><const char *>entries
@@ -2626,7 +2728,11 @@ cdef class Shard:
 
     cdef int give_channel_policy(self, Topic topic, Channel channel) except -1:
         if self.policies is not None:
-            channel.set_policy(self.policies.channel(topic.name, channel.name))
+            policy = self.policies.channel(topic.name, channel.name)
+            if policy.dead_letter_topic == topic.name:
+                # A message would come back, and to each of its channels.
+                policy = policy._replace(max_attempts=0, dead_letter_topic="")
+            channel.set_policy(policy)
             channel.unusual = self.policies.unusual_of_channel(topic.name, channel.name)
             topic.prunes = topic.prunes or channel.prune_after != 0
         return 0

@@ -196,6 +196,7 @@ class Engine:
             log=boot.log,
         )
         self._publisher = Publisher(self._home)
+        agenda.publish_once = self._publisher.publish_once
         self._events = agenda.events
         if self._events is not None:
             self._events.publish = self._publish_events

@@ -18,12 +18,12 @@ ROWS = [
     "nsqcy _debug _bytes _atomics _http errors names durations lines log files journal",
     "_events _headers",
     "_crc _heap _quantile _ids _ring _io options process. listeners gotext gojson debug"
-    " named_cursors producers",
+    " dead_letters named_cursors producers",
     "_log _mesh config policies layers acceptor web. cluster.",
     "_store _log_probe daemon_options",
     "_wire _packing",
     "_channel",
-    "_client _compaction _reads _snapshot",
+    "_client _compaction _moves _reads _snapshot",
     "_topic",
     "_session",
     "_transport _publisher",
@@ -37,8 +37,8 @@ RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
 
 # Driven by a test with bytes and a clock of its own; they may not reach for the real ones.
 CORE = ["_channel", "_compaction", "_events", "_headers", "_heap", "_ids", "_io", "_log", "_mesh"]
-CORE += ["_packing", "_publisher", "_quantile", "_reads", "_ring", "_session", "_snapshot"]
-CORE += ["_store", "_topic", "_wire"]
+CORE += ["_moves", "_packing", "_publisher", "_quantile", "_reads", "_ring", "_session"]
+CORE += ["_snapshot", "_store", "_topic", "_wire"]
 WORLD = {"gevent", "socket", "select", "selectors", "asyncio", "ssl", "sys/socket.h"}
 PURE = [*CORE, "_client"]
 PURE += [f"client.{part}" for part in ("connection", "consumer", "core", "flow", "producer")]

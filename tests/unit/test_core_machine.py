@@ -158,12 +158,14 @@ class CoreMachine(RuleBasedStateMachine):
             "in_flight": len(channel.in_flight),
             "deferred": len(channel.deferred),
             "dropped": {
+                "attempts": 0,
                 "cancelled": 0,
                 "damaged": channel.missing_count,
                 "emptied": channel.lost_count,
                 "full": 0,
                 "overflow": channel.dropped_count,
             },
+            "dead_lettered": 0,
             "expired": 0,
             "sampled": 0,
         }

@@ -15,6 +15,7 @@ from nsqcy.journal import (
     EpochState,
     JournalError,
     Kind,
+    MoveRun,
     NamedCursor,
     PartState,
     State,
@@ -43,11 +44,20 @@ entries = st.builds(
     st.integers(0, 65535),
     st.sampled_from(State),
     st.integers(0, 2**32 - 1),
+    st.integers(0, 255),
 )
 entry_lists = st.lists(entries, max_size=6, unique_by=lambda entry: entry.seq)
 ranges = st.lists(st.tuples(u64, u64), max_size=3).map(tuple)
 channels = st.builds(
-    ChannelState, names, st.booleans(), u64, u64, entry_lists.map(pack_entries), ranges, u64
+    ChannelState,
+    names,
+    st.booleans(),
+    u64,
+    u64,
+    entry_lists.map(pack_entries),
+    ranges,
+    u64,
+    moves=st.lists(st.builds(MoveRun, u64, u64, names), max_size=2).map(tuple),
 )
 i64 = st.integers(-(2**63), 2**63 - 1)
 u32 = st.integers(0, 2**32 - 1)
@@ -90,6 +100,16 @@ deltas = st.one_of(
         u64,
     ),
     st.builds(Delta, st.just(Kind.ENTRY_ADDED), names, st.just(0), st.just(False), entries),
+    st.builds(Delta, st.just(Kind.ENTRY_MOVED), names, u64),
+    st.builds(
+        Delta,
+        st.just(Kind.ENTRY_MOVED),
+        names,
+        u64,
+        entry=entries,
+        run=st.builds(MoveRun, u64, u64, names),
+        delayed=st.booleans(),
+    ),
     st.builds(
         Delta,
         st.just(Kind.CURSOR_NAMED),
@@ -342,3 +362,36 @@ def test_a_newer_version_is_refused():
         decode_snapshot(encode_delta(Delta(Kind.CHANNEL_DELETED, "a")))
     with pytest.raises(JournalError, match="without its topic"):
         decode_snapshot(struct.pack("<HH", 1, 1))
+
+
+def moved(seq: int, *, delayed: bool = False) -> bytes:
+    entry = Entry(seq, 1, 64 * seq, due=seq, attempts=5, state=State.MOVING)
+    run = MoveRun(1, 77, "dead")
+    return encode_delta(Delta(Kind.ENTRY_MOVED, "c", seq, entry=entry, run=run, delayed=delayed))
+
+
+def gone(seq: int) -> bytes:
+    return encode_delta(Delta(Kind.ENTRY_MOVED, "c", seq))
+
+
+def test_what_moves_is_an_entry_and_no_record_of_the_cursor() -> None:
+    """The cursor of the snapshot stands before it: a start would deliver it again."""
+    entries = pack_entries([Entry(2, 1, 64)])
+    channel = ChannelState("c", False, 5, 1, entries, ((9, 10),))
+    journal = [encode_snapshot(TopicState(bytes(16), 20, 12, False, (channel,)))]
+    journal += [moved(2), moved(6), moved(7), moved(8), moved(15, delayed=True), gone(7), gone(15)]
+    state = replay(journal)
+    assert state is not None
+    (found,) = state.channels
+    assert [entry.seq for entry in unpack_entries(found.entries)] == [2, 6, 8]
+    assert {entry.state for entry in unpack_entries(found.entries)} == {State.MOVING}
+    assert found.finished == ((6, 10),)
+    assert found.skipped == 4
+    assert found.cancelled == {15}
+    assert found.moves == (MoveRun(1, 77, "dead"),)
+
+
+def test_a_move_of_another_form_ends_the_journal() -> None:
+    for cut in (1, 20, 40):
+        with pytest.raises(JournalError):
+            decode_delta(moved(2)[:-cut])

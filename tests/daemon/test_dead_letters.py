@@ -1,0 +1,156 @@
+"""Dead letters of a whole daemon: moved once, whoever has the topics, whatever is killed."""
+
+import json
+import os
+import random
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Starter
+from daemon import Nsqd, free_port
+from talk import Conn, Hangup, Silence
+from web import eventually
+
+from nsqcy import _headers
+
+TOPICS = ["t0", "t1", "t2"]
+DEAD = ["d0", "d1", "d2"]
+N = 60
+
+
+@pytest.fixture(params=[1, 3], ids=["w1", "w3"])
+def starter(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    starter = Starter(request.param, tmp_path)
+    yield starter
+    for daemon in starter.daemons:
+        daemon.destroy()
+
+
+def begun(starter: Starter, attempts: int, **options: Any) -> Nsqd:
+    daemon = starter(
+        tcp_address=f"127.0.0.1:{free_port()}",
+        http_address=f"127.0.0.1:{free_port()}",
+        sync_timeout="200ms",
+        **options,
+    )
+    for topic, dead in zip(TOPICS, DEAD, strict=True):
+        daemon.web.create(topic, "c")
+        daemon.web.create(dead, "look")
+        policy = json.dumps({"max_attempts": attempts, "dead_letter_topic": dead}).encode()
+        answer = daemon.web.put("/channel/config", policy, topic=topic, channel="c")
+        assert answer.status == 200, answer.body
+    return daemon
+
+
+def headers_of(body: bytes) -> tuple[bytes, dict[str, str]]:
+    size = int.from_bytes(body[:2], "big")
+    return body[2 + size :], _headers.decode(body[2 : 2 + size])
+
+
+def letters(daemon: Nsqd, dead: str, count: int) -> list[tuple[bytes, dict[str, str]]]:
+    conn = daemon.connect()
+    assert conn.negotiate(headers=True)["headers"] is True
+    conn.sub(dead, "look", rdy=2500)
+    found = [headers_of(message.body) for message in conn.take(count)]
+    conn.nothing(0.1)
+    conn.close()
+    return found
+
+
+def test_the_sixth_delivery_never_happens(starter: Starter) -> None:
+    daemon = begun(starter, 5)
+    for topic, dead in zip(TOPICS, DEAD, strict=True):
+        daemon.web.pub(topic, b"poison")
+        conn = daemon.connect()
+        conn.identify(client_id="the-last-one")
+        conn.sub(topic, "c", rdy=10)
+        for attempt in range(1, 6):
+            message = conn.message()
+            assert message.attempts == attempt
+            conn.req(message)
+        ((body, headers),) = letters(daemon, dead, 1)
+        conn.nothing(0.1)
+        assert body == b"poison"
+        assert headers["origin-topic"] == topic
+        assert headers["origin-channel"] == "c"
+        assert headers["origin-id"] == message.id.decode()
+        assert headers["attempts"] == "5"
+        assert headers["last-client"] == "the-last-one"
+        assert headers["reason"] == "attempts"
+        assert abs(int(headers["first-time"]) - time.time_ns()) < 60 * 10**9
+        shown = daemon.web.get("/stats", format="json", ledger="true", topic=topic).json()
+        assert shown["topics"][0]["channels"][0]["ledger"]["dead_lettered"] == 1
+
+
+class Failing:
+    """Consumers that fail at every message, and come back when they are cut off."""
+
+    def __init__(self, daemon: Nsqd) -> None:
+        self.daemon = daemon
+        self.conns: dict[str, Conn] = {}
+
+    def fail(self, topic: str, most: int) -> None:
+        try:
+            if topic not in self.conns:
+                self.conns[topic] = self.daemon.connect().sub(topic, "c", rdy=20)
+            conn = self.conns[topic]
+            for _ in range(most):
+                conn.req(conn.message(0.05))
+        except (OSError, Hangup, Silence, AssertionError):
+            pass
+
+
+def kill(daemon: Nsqd, chance: random.Random) -> None:
+    """Some worker, or all there is."""
+    if chance.random() < 0.5:
+        os.kill(chance.choice(daemon.workers()), signal.SIGKILL)
+    else:
+        os.killpg(daemon.process.pid, signal.SIGKILL)
+        daemon.wait()
+        daemon.hang_up()
+        daemon.start()
+
+
+def killed(starter: Starter, durability: str, kills: int) -> None:
+    daemon = begun(starter, 1, durability=durability, msg_timeout="1s")
+    expected = {f"{topic} {number}".encode() for topic in TOPICS for number in range(N)}
+    for topic in TOPICS:
+        daemon.web.mpub(topic, [f"{topic} {number}".encode() for number in range(N)])
+    chance = random.Random(durability)
+    failing = Failing(daemon)
+    share = max(1, N * len(TOPICS) // kills // 2)
+    for _ in range(kills):
+        for topic in chance.sample(TOPICS, 2):
+            failing.fail(topic, chance.randint(1, share))
+        time.sleep(chance.random() * 0.01)
+        kill(daemon, chance)
+        failing.conns.clear()
+
+    def all_moved() -> bool:
+        for topic in TOPICS:
+            failing.fail(topic, N)
+        counts = [daemon.web.counts(topic, "c") for topic in TOPICS]
+        return not any(each["depth"] + each["in_flight_count"] for each in counts)
+
+    eventually(all_moved, 60)
+    found: Counter[bytes] = Counter()
+    for topic, dead in zip(TOPICS, DEAD, strict=True):
+        for body, headers in letters(daemon, dead, N):
+            assert headers["origin-topic"] == topic
+            found[body] += 1
+    assert found == Counter(expected)
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_in_exactly_one_place_whatever_is_killed(starter: Starter, durability: str) -> None:
+    killed(starter, durability, 5)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_fifty_kills(starter: Starter, durability: str) -> None:
+    killed(starter, durability, 50)
