@@ -36,7 +36,10 @@ class Origin(NamedTuple):
 
 def _bytes(headers: dict[str, str]) -> bytes:
     return encode(
-        [(name.encode(), value.encode("utf-8", "surrogateescape")) for name, value in headers.items()]
+        [
+            (name.encode(), value.encode("utf-8", "surrogateescape"))
+            for name, value in headers.items()
+        ]
     )
 
 
@@ -59,7 +62,9 @@ def headers_of(
         "origin-id": f"{id:016x}",
         "attempts": str(attempts),
         "first-time": str(first_time),
-        "last-client": client.encode("utf-8", "surrogateescape")[:CLIENT_MOST].decode("utf-8", "ignore"),
+        "last-client": client.encode("utf-8", "surrogateescape")[:CLIENT_MOST].decode(
+            "utf-8", "ignore"
+        ),
         "reason": reason,
     }
     if not client:

@@ -59,8 +59,8 @@ ENTRY = struct.Struct("<QQQqHBBI")
 
 
 def _entry(packed: tuple[int, ...]) -> Entry:
-    *fields, reason, size = packed
-    return Entry(*fields, size, reason)
+    seq, segment, offset, due, attempts, state, reason, size = packed
+    return Entry(seq, segment, offset, due, attempts, state, size, reason)
 
 
 def unpack_entries(entries: bytes) -> Iterator[Entry]:
@@ -657,7 +657,16 @@ def _add(logs: list[Incarnation], log_id: bytes, first: int, end: int) -> None:
 class _Channel:
     """A channel while deltas are applied. Its entries stay packed: there may be a million."""
 
-    __slots__ = ("_added", "_cancelled", "_fanout", "_moved", "_passed", "_runs", "_state", "cursor")
+    __slots__ = (
+        "_added",
+        "_cancelled",
+        "_fanout",
+        "_moved",
+        "_passed",
+        "_runs",
+        "_state",
+        "cursor",
+    )
 
     def __init__(self, state: ChannelState, fanout: int = 0) -> None:
         self._state = state
@@ -732,9 +741,7 @@ class _Channel:
     def _late(self) -> set[int]:
         """Those that were cancelled once and are entries again; one with a delay that moves is
         cancelled nevertheless, as a start would fan it out."""
-        return {
-            seq for seq, entry in self._added.items() if entry.state != State.MOVING
-        }
+        return {seq for seq, entry in self._added.items() if entry.state != State.MOVING}
 
 
 def _count(ranges: Iterable[tuple[int, int]]) -> int:
