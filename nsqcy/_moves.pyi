@@ -4,6 +4,8 @@ from nsqcy._channel import Channel, Mover
 from nsqcy._store import Window
 from nsqcy.journal import MoveRun
 
+BACK: str
+
 def producer_of(topic: str, channel: str) -> bytes: ...
 
 class Moves(Mover):

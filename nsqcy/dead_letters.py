@@ -6,6 +6,7 @@ Owns the names of these headers, and what becomes of those that the message had 
 from typing import NamedTuple
 
 from nsqcy._headers import decode, encode
+from nsqcy.names import is_ephemeral, is_valid_name
 
 CLIENT_MOST = 512  # bytes of what the last client called itself
 OWN_TTL = "origin-ttl"  # its own time to live, which does not hold for a dead letter
@@ -24,6 +25,11 @@ NAMES = frozenset(
         DROPPED,
     )
 )
+
+
+# The first header of what goes back to one channel, on its way there.
+ADDRESS = "nsqcy-channel"
+NO_CHANNEL = "its channel is gone"
 
 
 class Origin(NamedTuple):
@@ -83,9 +89,25 @@ def headers_of(
 def origin_of(headers: bytes) -> Origin | None:
     """Where a message came from; None: it is no dead letter."""
     found = decode(headers)
-    if "origin-topic" not in found or "origin-channel" not in found:
+    topic, channel = found.get("origin-topic", ""), found.get("origin-channel", "")
+    if not is_valid_name(topic) or not is_valid_name(channel) or is_ephemeral(topic):
         return None
     own = {name: value for name, value in found.items() if name not in NAMES}
     if OWN_TTL in found:
         own["ttl"] = found[OWN_TTL]
-    return Origin(found["origin-topic"], found["origin-channel"], _bytes(own) if own else b"")
+    return Origin(topic, channel, _bytes(own) if own else b"")
+
+
+def addressed(origin: Origin) -> bytes:
+    """The headers of what goes back there."""
+    return _bytes({ADDRESS: origin.channel}) + origin.headers
+
+
+def split_address(headers: bytes) -> tuple[str | None, bytes]:
+    """Which channel these headers are for, and the others."""
+    head = bytes((len(ADDRESS),)) + ADDRESS.encode()
+    if not headers.startswith(head):
+        return None, headers
+    start = len(head) + 2
+    end = start + int.from_bytes(headers[len(head) : start], "big")
+    return headers[start:end].decode("ascii"), headers[end:]

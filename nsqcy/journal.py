@@ -70,7 +70,7 @@ def unpack_entries(entries: bytes) -> Iterator[Entry]:
 
 def pack_entries(entries: Iterable[Entry]) -> bytes:
     """The packed array of these entries."""
-    return b"".join(ENTRY.pack(*one) for one in entries)
+    return b"".join(one.pack() for one in entries)
 
 
 class MoveRun(NamedTuple):

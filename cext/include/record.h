@@ -33,6 +33,7 @@
 #define RECORD_HEADERS 4
 #define RECORD_PRODUCED 8        /* it belongs to a chunk of a producer */
 #define RECORD_EXPIRES 16
+#define RECORD_ADDRESSED 32      /* it is for one channel only; it has a delay, which may be 0 */
 #define RECORD_DAMAGED 0x8000   /* only ever in memory: set by a read that could not verify it */
 
 #define RECORD_EXT_DELAY 1      /* value: i64 nanoseconds */
@@ -42,6 +43,7 @@
 #define RECORD_EXT_PRODUCED_SIZE 48
 #define RECORD_EXT_EXPIRES 4    /* value: i64, wall clock, ns: from then on nobody gets it */
 #define RECORD_EXT_EXPIRES_SIZE 16
+#define RECORD_EXT_CHANNEL 5    /* value: the name of a channel */
 
 struct __attribute__((packed, aligned(8))) Record {
     uint32_t length;
@@ -161,6 +163,24 @@ static inline int record_produced(const struct Record *r, struct Produced *into)
         return 0;
     memcpy(into, value, sizeof *into);
     return into->index < into->count;
+}
+
+/* What stands for a channel's name in addresses: FNV-1a; never 0. */
+static inline uint64_t record_address_of(const uint8_t *name, size_t length) {
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < length; i++)
+        hash = (hash ^ name[i]) * 0x100000001b3u;
+    return hash ? hash : 1;
+}
+
+/* Which channel the record is for; 0: all of them. */
+static inline uint64_t record_address(const struct Record *r) {
+    uint16_t length;
+    const uint8_t *name;
+    if (!(r->attributes & RECORD_ADDRESSED))
+        return 0;
+    name = record_extension(r, RECORD_EXT_CHANNEL, &length);
+    return name ? record_address_of(name, length) : 0;
 }
 
 /* The wall clock from which on nobody gets the message; INT64_MAX if the record does not say. */

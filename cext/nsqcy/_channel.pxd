@@ -45,6 +45,7 @@ cdef OnFull on_full_of(str name) except *
 cdef enum MoveReason:
     OUT_OF_ATTEMPTS = 0         # it was delivered as often as may be
     TOO_OLD = 1
+    REDRIVEN = 2                # back to where it came from
 
 
 # The lowest bit of a timer's tag.
@@ -154,6 +155,7 @@ cdef class Consumer(Waiter):
 cdef class Mover(Consumer):
     """Holds the messages that move from its channel to other topics, until they are there."""
     cdef int take_over(self, Entry *entry, MoveReason reason, str client) except -1
+    cdef bint send_back(self, Entry *entry, const Record *record) except -1
     cdef int restore_move(self, Entry *entry, MoveReason reason, uint64_t number) except -1
     cdef int go_on(self) except -1
 
@@ -196,6 +198,9 @@ cdef class Channel:
     cdef bint sifts                         # what is queued may be too old, or out of attempts
     cdef Mover mover                        # None: nothing has moved yet
     cdef readonly uint64_t dead_lettered_count
+    cdef uint64_t redriving                 # so many of those that wait are to go back
+    cdef uint64_t redriven_count
+    cdef uint64_t address                   # of records that are for this channel only
     cdef uint64_t exhausted_count           # out of attempts, and no topic for them
     cdef uint64_t max_depth                 # messages; 0: any number
     cdef OnFull on_full
@@ -241,6 +246,8 @@ cdef class Channel:
     cdef void replay(self, uint64_t skipped) noexcept
     cdef bint passes(self, const Record *record) noexcept
     cdef uint64_t activity(self) noexcept
+    cdef bint was_cancelled(self, uint64_t seq) except -1
+    cdef int queue_record(self, const Entry *addressed) except -1
     cdef Deferred *defer(self, uint64_t id, int64_t due) except NULL
     cdef int defer_entry(self, Entry *entry, int64_t due) except -1
     cdef Entry *no_longer_deferred(self, Deferred *deferred) except NULL
@@ -262,6 +269,9 @@ cdef class Channel:
     cdef int bury(self, Entry *entry, MoveReason reason, str client) except -1
     cdef int bury_expired(self, Entry *entry, const Record *record) except -1
     cdef Mover make_mover(self)
+    cdef int redrive_some(self, int budget) except -1
+    cdef int give_back(self, Entry *entry) except -1
+    cdef void pass_over(self) noexcept
     cdef int hold_move(self, Entry *entry, MoveReason reason, uint64_t number) except -1
     cdef int lose_move(self, Entry *entry) except -1
     cdef int moved(self, Entry *entry, str client) except -1

@@ -33,12 +33,15 @@ from nsqcy._store cimport (
     MOVING,
     NEVER,
     QUEUED,
+    RECORD_ADDRESSED,
     RECORD_DAMAGED,
     RECORD_DELAYED,
     RECORD_EXPIRES,
     UNREADABLE,
     Page,
     deferred_of,
+    record_address,
+    record_address_of,
     record_expiry,
     size_tag,
 )
@@ -49,6 +52,8 @@ from nsqcy.policies import ON_FULL as _ON_FULL
 cdef enum:
     SMALLEST_TABLE = 16
     DROP_AT_ONCE = 4096             # messages; what else is dropped is freed bit by bit
+
+    REDRIVEN_AT_ONCE = 256          # messages on their way back
 
     # Of a rate, in ns. What nobody wanted to have is let go later, but no more than this time's;
     # of what a late turn could not send, more, so that the rate is kept on a busy machine too.
@@ -180,6 +185,11 @@ cdef class Mover(Consumer):
         """The same of one that a start has found on its way, in the order of their numbers."""
         raise NotImplementedError
 
+    cdef bint send_back(self, Entry *entry, const Record *record) except -1:
+        """Hold a message from now on, and move it to where its headers say that it came from; not if
+        they do not."""
+        raise NotImplementedError
+
     cdef int go_on(self) except -1:
         """Send what can be sent now."""
         raise NotImplementedError
@@ -298,6 +308,8 @@ cdef class Channel:
         self.consumers = []
         self.mem_queue_size = agenda.mem_queue_size
         self.dead_letter_topic = ""
+        key = name.encode()
+        self.address = record_address_of(key, len(key))
         self.used_at = agenda.now
         for i in range(3):
             link_alone(&self.ready[i])
@@ -434,7 +446,8 @@ cdef class Channel:
         cdef uint64_t known = (self.held() + self.finish_count + self.sampled_count
                                + self.dropped_count + self.full_count + self.emptied_count
                                + self.expired_count + self.cancelled_count
-                               + self.dead_lettered_count + self.exhausted_count)
+                               + self.dead_lettered_count + self.exhausted_count
+                               + self.redriven_count)
         return {
             "received": received,
             "finished": self.finish_count,
@@ -451,6 +464,7 @@ cdef class Channel:
             },
             "dead_lettered": self.dead_lettered_count,
             "expired": self.expired_count,
+            "redriven": self.redriven_count,
             "sampled": self.sampled_count,
         }
 
@@ -484,10 +498,7 @@ cdef class Channel:
         if delayed.seq < self.cursor.seq:
             # Found by a start: it was fanned out before the channel was made.
             return 0
-        if self.cancelled is not None and delayed.seq in self.cancelled:
-            self.cancelled.remove(delayed.seq)
-            self.cancelled_count += 1
-            self.skipped += 1
+        if self.was_cancelled(delayed.seq):
             return 0
         deferred = self.defer(delayed.id, due)
         deferred.node.tag = delayed.node.tag
@@ -498,6 +509,31 @@ cdef class Channel:
         deferred.round = self.round
         self.window.ref(delayed.block)
         self.skipped += 1
+        return 0
+
+    cdef bint was_cancelled(self, uint64_t seq) except -1:
+        if self.cancelled is None or seq not in self.cancelled:
+            return False
+        self.cancelled.remove(seq)
+        self.cancelled_count += 1
+        self.skipped += 1
+        return True
+
+    cdef int queue_record(self, const Entry *addressed) except -1:
+        """A record was fanned out that is for this channel only."""
+        cdef Entry *entry
+        if self.was_cancelled(addressed.seq):
+            return 0
+        entry = self.store.new_entry()
+        entry.seq = addressed.seq
+        entry.id = addressed.id
+        entry.block = addressed.block
+        entry.offset = addressed.offset
+        entry.attempts = 0
+        entry.round = self.round
+        self.window.ref(entry.block)
+        self.skipped += 1
+        self.queue_entry(entry)
         return 0
 
     cdef Deferred *defer(self, uint64_t id, int64_t due) except NULL:
@@ -650,14 +686,16 @@ cdef class Channel:
 
     cdef bint passes(self, const Record *record) noexcept:
         """Whether a record is not for the cursor: it is damaged, or an entry already."""
-        return record.attributes & RECORD_DAMAGED or (
-            record.attributes & RECORD_DELAYED and record.seq >= self.replay_end)
+        return record.attributes & RECORD_DAMAGED or record.attributes & RECORD_DELAYED and (
+            record.seq >= self.replay_end
+            or record.attributes & RECORD_ADDRESSED and record_address(record) != self.address)
 
     cdef void step_over(self, Record *record) noexcept:
         """A record that is not for this cursor: delayed (deferred when it was fanned out) or
         damaged."""
         # Compiled into dispatch, a branch here costs every delivery a dozen instructions.
-        self.skipped -= self.skipped != 0 and record.attributes & RECORD_DELAYED != 0
+        self.skipped -= (self.skipped != 0 and record.attributes & RECORD_DELAYED != 0
+                         and record.seq >= self.replay_end)
         self.window_step(record)
 
     cdef inline Entry *entry_at_cursor(self, Record *record) except NULL:
@@ -729,6 +767,8 @@ cdef class Channel:
     cdef int dispatch(self, int budget) except -1:
         """Deliver messages, or step over records, so many of both; returns what is left of the
         budget: 0 if something may be left that could go now."""
+        if self.redriving:
+            budget = self.redrive_some(budget)
         if not self.paused:
             budget = self.dispatch_at_rate(budget) if self.rate else self.hand_out(budget)
         if self.ttl or self.window.perishable or self.most_messages or self.most_bytes:
@@ -872,6 +912,51 @@ cdef class Channel:
             self.mover.holding = self.new_holding(self.mover)
         return self.mover
 
+    def redrive(self, uint64_t limit):
+        """Have the next messages that wait, so many at most (0: all), go back to where their headers
+        say that they came from. Those that do not say stay. Returns how many are looked at."""
+        cdef uint64_t count = self.depth()
+        if limit:
+            count = min(count, limit)
+        self.redriving = max(self.redriving, count)
+        self.touch_dirty()
+        return count
+
+    cdef int redrive_some(self, int budget) except -1:
+        cdef Entry *entry
+        cdef Record *record
+        self.stepped = 0
+        while self.redriving and budget > self.stepped and (
+                self.mover is None or self.mover.in_flight < REDRIVEN_AT_ONCE):
+            entry = self.take(budget)
+            if entry == NULL:
+                if self.depth() == 0:
+                    self.redriving = 0
+                break
+            budget -= 1
+            self.redriving -= 1
+            if entry.block.data == NULL:
+                self.drop_entry(entry)
+                continue
+            record = <Record *>(entry.block.data + entry.offset)
+            entry.id = record.id
+            entry.timestamp = record.timestamp
+            if record.attributes & RECORD_DAMAGED or not self.make_mover().send_back(entry, record):
+                self.queue_entry(entry)
+        return max(0, budget - self.stepped)
+
+    cdef int give_back(self, Entry *entry) except -1:
+        """What the mover held stays in this channel."""
+        self.table_clear(self.table_find(entry.id))
+        self.no_longer_in_flight(entry)
+        self.queue_entry(entry)
+        return 0
+
+    cdef void pass_over(self) noexcept:
+        """A record is fanned out that is for another channel."""
+        self.skipped += 1
+        self.born_seq += 1
+
     cdef int hold_move(self, Entry *entry, MoveReason reason, uint64_t number) except -1:
         """Have the mover hold a message, behind those with smaller numbers."""
         if entry.round != self.round:
@@ -894,12 +979,15 @@ cdef class Channel:
 
     cdef int moved(self, Entry *entry, str client) except -1:
         """What the mover held is where it belongs."""
-        if self.events is not None:
+        if self.events is not None and entry.node.tag != REDRIVEN:
             self.events.add(DEAD_LETTER, entry.id, entry.attempts, self.agenda.wall, 0,
                             self.agenda.wall - entry.timestamp, self.event_names, client)
+        if entry.node.tag == REDRIVEN:
+            self.redriven_count += 1
+        else:
+            self.dead_lettered_count += 1
         self.table_clear(self.table_find(entry.id))
         self.no_longer_in_flight(entry)
-        self.dead_lettered_count += 1
         self.drop_entry(entry)
         return 0
 

@@ -4,8 +4,8 @@
 #                           ▲                            │
 #                           └─────── after a second ─────┘ refused, or nobody knows
 #
-# A move has a number, and the journal has it with the message before anything is published. So it is
-# published under the same number after a crash, and a topic takes what has the same number once.
+# A move has a number, and the journal has it with the message before anything is published. So it
+# is published under the same number after a crash, and a topic takes one number once.
 
 from libc.stdint cimport int64_t, uint64_t
 
@@ -26,6 +26,8 @@ cdef class Moves(Mover):
     cdef bint sending                   # the first that is held
     cdef int64_t rests_until            # after a failure
 
+    cdef int begin(self, Entry *entry, MoveReason reason, str client, str target) except -1
+    cdef bytes headers_of(self, const Entry *entry, const Record *record, bytes own)
     cdef object run_of(self, uint64_t number)
     cdef int tell(self, Entry *entry) except -1
     cdef bint is_delayed(self, const Entry *entry) noexcept

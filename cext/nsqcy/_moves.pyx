@@ -10,7 +10,7 @@ import os
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint64_t
 
-from nsqcy._channel cimport Channel, Mover, MoveReason
+from nsqcy._channel cimport REDRIVEN, Channel, Mover, MoveReason
 from nsqcy._packing cimport Packing
 from nsqcy._store cimport (
     LOADING,
@@ -39,6 +39,15 @@ cdef int64_t REST = 1000000000  # after a failure
 cdef tuple REASONS = ("attempts", "expired")        # by MoveReason
 
 
+BACK = "-"                      # in the place of a topic: where its headers say
+
+
+cdef bytes own_headers(const Record *record):
+    cdef uint16_t length
+    cdef const uint8_t *headers = record_headers(record, &length)
+    return headers[:length] if length else b""
+
+
 def producer_of(str topic not None, str channel not None):
     """What the moves of a channel are published as."""
     return blake2b(f"{topic}/{channel}".encode(), digest_size=16).hexdigest().encode()
@@ -59,9 +68,17 @@ cdef class Moves(Mover):
     # -- messages come in --
 
     cdef int take_over(self, Entry *entry, MoveReason reason, str client) except -1:
+        return self.begin(entry, reason, client, self.source.dead_letter_topic)
+
+    cdef bint send_back(self, Entry *entry, const Record *record) except -1:
+        if dead_letters.origin_of(own_headers(record)) is None:
+            return False
+        self.begin(entry, REDRIVEN, "", BACK)
+        return True
+
+    cdef int begin(self, Entry *entry, MoveReason reason, str client, str target) except -1:
         cdef uint64_t number = self.next_number
         cdef Block *block = entry.block
-        target = self.source.dead_letter_topic
         if not self.begun or self.runs[len(self.runs) - 1].target != target:
             # What a crash may have made us forget must not have the number of another message.
             self.begun = True
@@ -156,21 +173,29 @@ cdef class Moves(Mover):
 
     cdef int send(self, Entry *entry, const Record *record) except -1:
         cdef uint64_t number = move_number(entry)
-        cdef uint16_t length
-        cdef const uint8_t *own = record_headers(record, &length)
+        cdef bytes own = own_headers(record)
         while len(self.runs) > 1 and self.runs[1].first <= number:
             self.runs.pop(0)        # it is over
         run = self.runs[0]
-        headers = dead_letters.headers_of(
-            own[:length] if length else b"", topic=self.topic.name, channel=self.source.name,
-            id=record.id, attempts=entry.attempts, first_time=record.timestamp,
-            client=self.clients.get(number, ""), reason=REASONS[entry.node.tag])
+        target = run.target
+        if entry.node.tag == REDRIVEN:
+            origin = dead_letters.origin_of(own)
+            target = origin.topic
+            headers = dead_letters.addressed(origin)
+        else:
+            headers = self.headers_of(entry, record, own)
         self.sending = True
         self.source.agenda.publish_once(
-            run.target.encode(), (producer_of(self.topic.name, self.source.name), run.epoch, number),
+            target.encode(), (producer_of(self.topic.name, self.source.name), run.epoch, number),
             headers, record_body(record)[:record.body_length], self.topic.durability,
             lambda error: self.sent(number, error))
         return 0
+
+    cdef bytes headers_of(self, const Entry *entry, const Record *record, bytes own):
+        return dead_letters.headers_of(
+            own, topic=self.topic.name, channel=self.source.name,
+            id=record.id, attempts=entry.attempts, first_time=record.timestamp,
+            client=self.clients.get(move_number(entry), ""), reason=REASONS[entry.node.tag])
 
     def sent(self, uint64_t number, error):
         """A move was accepted (error is None), or was not, or nobody knows."""
@@ -179,6 +204,9 @@ cdef class Moves(Mover):
         if self.source.gone:
             return
         self.source.touch_dirty()
+        if error == dead_letters.NO_CHANNEL and entry != NULL and entry.node.tag == REDRIVEN:
+            self.source.give_back(entry)
+            return
         if error is not None:
             self.rests_until = self.source.agenda.now + REST
             return

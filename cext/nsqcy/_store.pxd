@@ -43,6 +43,8 @@ cdef extern from "record.h" nogil:
     const uint16_t RECORD_HEADERS
     const uint16_t RECORD_PRODUCED
     const uint16_t RECORD_EXPIRES
+    const uint16_t RECORD_ADDRESSED
+    const uint16_t RECORD_EXT_CHANNEL
     const uint16_t RECORD_DAMAGED
     const uint16_t RECORD_EXT_DELAY
     const uint16_t RECORD_EXT_DELAY_SIZE
@@ -58,6 +60,8 @@ cdef extern from "record.h" nogil:
     int64_t record_delay(const Record *r)
     bint record_produced(const Record *r, Produced *into)
     int64_t record_expiry(const Record *r)
+    uint64_t record_address_of(const uint8_t *name, size_t length)
+    uint64_t record_address(const Record *r)
     const uint8_t *record_headers(const Record *r, uint16_t *length)
 
 
@@ -157,7 +161,7 @@ ctypedef struct Entry:
     uint16_t attempts
     uint8_t state
     uint8_t round
-    int64_t due             # in flight: the deadline; of a backlog: the delay; moving: see move_number
+    int64_t due             # in flight: the deadline; moving: see below; of a backlog: the delay
     Entry *prev             # in flight: neighbours in deadline order
     Entry *next             # queued: the one behind
     void *holding           # in flight: struct Holding of the consumer; queued: the gate position

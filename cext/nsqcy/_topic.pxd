@@ -60,6 +60,7 @@ cdef class Topic(Window):
     cdef int64_t held_until             # no fan-out before end_hold(), or then; 0: not held
     cdef bint dirty
     cdef bint overflowing               # records wait for the log before they are visible
+    cdef bytes address                  # a channel, whose alone is what is being published
     cdef list unsynced_moves            # who waits for the next sync of the journal ...
     cdef list syncing_moves             # ... and for the one under way; None: there is none
     cdef bint failing                   # a write failed; what waits for the log is being undone

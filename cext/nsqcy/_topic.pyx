@@ -51,8 +51,10 @@ from nsqcy._store cimport (
     IN_WINDOW,
     LOADING,
     MOVING,
+    RECORD_ADDRESSED,
     RECORD_DAMAGED,
     RECORD_DELAYED,
+    RECORD_EXT_CHANNEL,
     RECORD_EXT_DELAY,
     RECORD_EXT_DELAY_SIZE,
     RECORD_EXPIRES,
@@ -69,6 +71,8 @@ from nsqcy._store cimport (
     Deferred,
     Produced,
     append_record,
+    record_address,
+    record_address_of,
     record_body,
     record_delay,
     record_extend,
@@ -77,7 +81,7 @@ from nsqcy._store cimport (
     size_tag,
 )
 
-from nsqcy import _events, journal
+from nsqcy import _events, dead_letters, journal
 from nsqcy.durations import short_duration
 from nsqcy.named_cursors import NamedCursors
 from nsqcy.names import EVENTS_TOPIC, is_ephemeral
@@ -104,6 +108,7 @@ cdef enum:
     TICK_EXPIRES = 4096             # records of a topic's own that a tick finds too old
     KEPT = 128                      # block flag: survivors that nobody is known to need, or not to
     SEGMENT_ROOM = 64               # bytes of a segment that are not records
+    ADDRESS_HEADER = 16             # bytes of that header but for its value
     READ_BUDGET = 8192              # records that reads of logs look at, or what costs as much
     READ_SLICE = 2048               # of which one, before the next has its turn
     ANSWERS_MOST = 67108864         # bytes of their answers; above it they become short
@@ -507,11 +512,13 @@ cdef class Topic(Window):
         entry.offset = <uint32_t>(<uint8_t *>record - self.newest.data)
         entry.node.tag = size_tag(record.body_length)
         entry.due = delay
+        entry.timestamp = 0
         self.add_delayed(entry)
         return 0
 
     cdef void add_delayed(self, Entry *entry) noexcept:
-        """Remember a record with a delay (`due`) until it is fanned out."""
+        """Remember a record with a delay (`due`), for one channel (`timestamp`: its address) or all
+        (0), until it is fanned out."""
         entry.state = DEFERRED
         entry.attempts = 0
         entry.next = NULL
@@ -578,9 +585,17 @@ cdef class Topic(Window):
             raise ChunkError(refusal)
         if least != MEMORY:
             self.demand(least)
+        if moved:
+            address, _ = dead_letters.split_address(batch[6:6 + load_be16(batch + 4)])
+            if address is not None and address not in self.channels:
+                raise ChunkError(dead_letters.NO_CHANNEL)
+            self.address = None if address is None else address.encode()
         self.keep_untold()
         added[0] = messages_in(wanted)
-        bodies[0] = self.append_chunk(name, batch, count, headers, wanted)
+        try:
+            bodies[0] = self.append_chunk(name, batch, count, headers, wanted)
+        finally:
+            self.address = None
         return 0
 
     cdef uint64_t append_chunk(self, object name, const uint8_t *batch, uint32_t count,
@@ -622,6 +637,7 @@ cdef class Topic(Window):
         cdef uint32_t body = load_be32(message)
         cdef uint16_t length = 0
         cdef uint32_t ext = RECORD_EXT_PRODUCED_SIZE
+        cdef uint16_t address = 0
         cdef int64_t ttl = 0
         cdef Record *record
         cdef uint8_t *at
@@ -630,6 +646,12 @@ cdef class Topic(Window):
             length = load_be16(message)
             message += HEADERS_SIZE
             body -= HEADERS_SIZE + length
+        if self.address is not None:
+            address = len(self.address)
+            ext += RECORD_EXT_DELAY_SIZE + record_extension_size(address)
+            # Its own header says it no more.
+            message += ADDRESS_HEADER + address
+            length -= <uint16_t>(ADDRESS_HEADER + address)
         if length:
             ttl = headers_ttl(message, length)
             ext += self.headers_room(length, ttl)
@@ -637,9 +659,16 @@ cdef class Topic(Window):
         record = self.add_record(body, ext)
         if record == NULL:
             return False
-        record.attributes = RECORD_PRODUCED
-        at = record_extend(<uint8_t *>record + sizeof(Record), RECORD_EXT_PRODUCED, produced,
-                           sizeof(Produced))
+        at = <uint8_t *>record + sizeof(Record)
+        if address:
+            # A delay that is over at once: it is an entry of that channel, and of no other.
+            self.set_delay(record, 0)
+            self.delayed_last.timestamp = <int64_t>record_address_of(self.address, address)
+            record.attributes |= RECORD_ADDRESSED
+            at = record_extend(at + RECORD_EXT_DELAY_SIZE, RECORD_EXT_CHANNEL,
+                               <const uint8_t *>self.address, address)
+        record.attributes |= RECORD_PRODUCED
+        at = record_extend(at, RECORD_EXT_PRODUCED, produced, sizeof(Produced))
         if length:
             self.put_headers(record, at, message, length, ttl)
         memcpy(record_body(record), message + length, body)
@@ -832,7 +861,12 @@ cdef class Topic(Window):
             for channel in self.channels.values():
                 # One that is restored may be younger than the record.
                 if channel.cursor.seq <= entry.seq:
-                    channel.defer_record(entry, due)
+                    if entry.timestamp == 0:
+                        channel.defer_record(entry, due)
+                    elif <uint64_t>entry.timestamp == channel.address:
+                        channel.queue_record(entry)
+                    else:
+                        channel.pass_over()
             self.delayed_first = entry.next
             if entry.next == NULL:
                 self.delayed_last = NULL
@@ -1163,7 +1197,8 @@ cdef class Topic(Window):
         return 0
 
     def journal_moved(self, str channel not None, uint64_t seq):
-        """It is where it belongs. If the journal does not get to know, it is sent again, in vain."""
+        """It is where it belongs. If the journal does not get to know, it is sent again, for
+        nothing."""
         if self.log is not None and self.promised != MEMORY and not is_ephemeral(channel):
             self.append_delta(journal.Delta(journal.Kind.ENTRY_MOVED, channel, seq), None)
 
@@ -2074,9 +2109,13 @@ cdef class Topic(Window):
     cdef bytes pack_delayed(self):
         cdef Packing packing = Packing()
         cdef Entry *entry = self.delayed_first
+        cdef uint32_t count
         while entry != NULL and entry.seq < self.visible.seq and (
                 self.is_last or packing.count < DELAYED_PACKED):
+            count = packing.count
             packing.add(<Deferred *>entry, entry.due)
+            if packing.count > count:
+                packing.entries[count].reason = entry.timestamp != 0
             entry = entry.next
         if packing.failed:
             raise MemoryError()
@@ -2486,7 +2525,12 @@ cdef class Topic(Window):
             entry.block = block
             entry.offset = within
             entry.due = packed[i].due
+            entry.timestamp = 0
+            self.ref(block)
+            if packed[i].reason and self.load_now(block):
+                entry.timestamp = <int64_t>record_address(<Record *>(block.data + within))
             self.add_delayed(entry)
+            block.refs -= 1
         return 0
 
     cdef int restore_new_delays(self, uint64_t seq, bint fanned_out) except -1:
@@ -2516,6 +2560,7 @@ cdef class Topic(Window):
                     entry.offset = at
                     entry.node.tag = size_tag(record.body_length)
                     entry.due = record_delay(record)
+                    entry.timestamp = <int64_t>record_address(record)
                     if fanned_out:
                         entry.due = min(entry.due, max(
                             <int64_t>0, record.timestamp + entry.due - self.agenda.wall))

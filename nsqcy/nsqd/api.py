@@ -360,6 +360,20 @@ _PLACE = re.compile(r"(-?[0-9]{1,18})\.([0-9]{1,19})", re.ASCII)
 _MESSAGE_ID = re.compile(r"[0-9a-f]{16}")
 
 
+def redrive(api: "Api", request: Request) -> Reply:
+    topic, channel = topic_and_channel(request)
+    limit = _COUNT.fullmatch(request.params.get("limit", "0"))
+    if limit is None or ("limit" in request.params and int(limit[0]) == 0):
+        raise HttpError(400, "INVALID_LIMIT (allowed: a number of messages, not 0)")
+    found = api.backend.redrive(topic, channel, int(limit[0]))
+    if isinstance(found, str):
+        raise HttpError(404, found)
+    return Reply(200, json_bytes({"redriven": found}), JSON)
+
+
+_COUNT = re.compile(r"[0-9]{1,18}", re.ASCII)
+
+
 def cancel_message(api: "Api", request: Request) -> None:
     topic, channel = topic_and_channel(request)
     id = _MESSAGE_ID.fullmatch(required(request.params, "id"))
@@ -606,6 +620,7 @@ ROUTES = (
     Route("POST", "/channel/pause", pause_channel, body=ignored),
     Route("POST", "/channel/unpause", unpause_channel, body=ignored),
     Route("GET", "/channel/deferred", deferred),
+    Route("POST", "/channel/redrive", redrive, body=ignored),
     Route("POST", "/message/cancel", cancel_message, body=ignored),
     Route("POST", "/channel/rate", set_rate, body=ignored),
     Route("GET", "/config/drain", get_drain),

@@ -18,6 +18,7 @@ Message = bytes | memoryview
 Outcome = Literal["ok", "TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"]
 Cancelled = Outcome | Literal["MESSAGE_NOT_FOUND", "NOT_WRITTEN"]
 Upcoming = dict[str, Any] | Literal["TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"]
+Redriven = int | Literal["TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"]
 Sought = int | Literal["TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "CHANNEL_EXISTS"]
 Done = Callable[[str | None], None]
 
@@ -74,6 +75,9 @@ class Backend(Inspected, Protocol):
         self, topic: str, channel: str, limit: int, after: tuple[int, int] | None
     ) -> Upcoming:
         """The next deferred messages of a channel and the place to go on behind, or why not."""
+
+    def redrive(self, topic: str, channel: str, limit: int) -> Redriven:
+        """Send messages of a channel back to where they came from, so many at most (0: all)."""
 
     def cancel_message(self, topic: str, channel: str, id: int) -> Cancelled:
         """Drop a deferred message; `ok` when that is written down."""

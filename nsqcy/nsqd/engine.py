@@ -34,7 +34,7 @@ from nsqcy.log import Log
 from nsqcy.names import EVENTS_TOPIC
 from nsqcy.nsqd import gathering, policy_values, stats
 from nsqcy.nsqd.api import Api, tls_required
-from nsqcy.nsqd.backend import Cancelled, Message, Outcome, Sought, Upcoming
+from nsqcy.nsqd.backend import Cancelled, Message, Outcome, Redriven, Sought, Upcoming
 from nsqcy.nsqd.census import Census
 from nsqcy.nsqd.drain import Remains, Rest, summed
 from nsqcy.nsqd.negotiate import negotiate
@@ -490,6 +490,14 @@ class Engine:
             found.channel(channel)
         return found.seek(channel, seq)
 
+    def on_redrive(self, topic: str, channel: str, limit: int) -> Redriven:
+        found = self._topic(topic)
+        if found is None:
+            return "TOPIC_NOT_FOUND"
+        if channel not in found.channels:
+            return "CHANNEL_NOT_FOUND"
+        return found.channels[channel].redrive(limit)
+
     def on_deferred(
         self, topic: str, channel: str, limit: int, after: Sequence[int] | None
     ) -> Upcoming:
@@ -617,6 +625,10 @@ class Engine:
         found = self._at_owner(
             topic, "seek_channel", channel=channel, create=create, **place._asdict()
         )
+        return "TOPIC_NOT_FOUND" if found is None else found
+
+    def redrive(self, topic: str, channel: str, limit: int) -> Redriven:
+        found: Redriven | None = self._at_owner(topic, "redrive", channel=channel, limit=limit)
         return "TOPIC_NOT_FOUND" if found is None else found
 
     def deferred(

@@ -166,6 +166,7 @@ class CoreMachine(RuleBasedStateMachine):
                 "overflow": channel.dropped_count,
             },
             "dead_lettered": 0,
+            "redriven": 0,
             "expired": 0,
             "sampled": 0,
         }

@@ -404,6 +404,113 @@ def test_a_journal_that_cannot_be_written(make: Make) -> None:
     assert places(core) == {b"one": ["dead"]}
 
 
+# ---- and back ----
+
+
+def back(core: Core, limit: int = 0) -> int:
+    count: int = core.topic("dead").channels["look"].redrive(limit)
+    core.settle()
+    return count
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_redrive_puts_them_back(make: Make, durability: str) -> None:
+    core = make(durability, attempts=2)
+    core.create("t").channel("other")
+    bodies = [b"%d" % number for number in range(400)]
+    client = prepared(core, *bodies, kind="x")
+    client.ready(1000)
+    assert fail(client, 4) == 800
+    assert back(core) == 400
+    core.advance(SECOND)
+    assert back(core) == 0
+    core.settle()
+    found = client.delivered()
+    assert [each.body for each in found] == bodies
+    assert {each.attempts for each in found} == {1}
+    assert all(each.headers == {"kind": "x"} for each in found)
+    assert dead(core) == []
+    # For that channel only.
+    assert core.counters("t", "other")["depth"] == 400
+    assert ledger(core, "t", "other")["received"] == 400
+    assert ledger(core)["received"] == 800
+    assert ledger(core, "dead", "look")["redriven"] == 400
+    other = core.client().subscribe("t", "other", 2500)
+    core.settle()
+    assert len(other.messages()) == 400
+    core.settle()
+    assert core.counters("t", "other")["depth"] == 0
+
+
+def test_some_of_them(make: Make) -> None:
+    core = make(attempts=1)
+    fail(prepared(core, b"1", b"2", b"3"), 1)
+    core.settle()
+    assert back(core, 2) == 2
+    core.advance(1)
+    assert [each.body for each in dead(core)] == [b"3"]
+
+
+def test_what_came_from_nowhere_stays(make: Make) -> None:
+    core = make(attempts=1)
+    fail(prepared(core, b"letter"), 1)
+    core.client().publish("dead", b"plain")
+    core.topic("t").channel("gone")
+    core.settle()
+    assert back(core) == 2
+    core.advance(SECOND)
+    assert [each.body for each in dead(core)] == [b"plain"]
+
+
+def test_of_a_channel_that_is_gone_they_stay(make: Make) -> None:
+    core = make("os", attempts=1)
+    fail(prepared(core, b"1", b"2"), 1)
+    core.settle()
+    core.topic("t").delete_channel("c")
+    assert back(core) == 2
+    core.advance(SECOND)
+    assert [each.body for each in dead(core)] == [b"1", b"2"]
+    assert ledger(core, "dead", "look")["redriven"] == 0
+
+
+def test_of_a_paused_topic_they_wait_over_a_restart(make: Make) -> None:
+    core = make("os", attempts=1)
+    core.create("t").channel("other")
+    fail(prepared(core, b"1", b"2"), 1)
+    core.settle()
+    core.topic("t").pause(True)
+    back(core)
+    core.advance(SECOND)
+    assert dead(core) == []
+    core = restarted(make, core, "os")
+    core.topic("t").pause(False)
+    core.advance(SECOND)
+    assert core.counters("t", "c")["depth"] == 2
+    assert core.counters("t", "other")["depth"] == 2
+    core = killed(make, core, "os")
+    core.advance(SECOND)
+    assert core.counters("t", "c")["depth"] == 2
+    assert core.counters("t", "other")["depth"] == 2
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+@pytest.mark.parametrize("step", [0, 1, 2, 3, 5, 8, 13, 21, 34])
+def test_killed_while_they_go_back(make: Make, durability: str, step: int) -> None:
+    core = make(durability, attempts=1, io=IoThread(faults=True, stepped=True))
+    bodies = [b"%d" % number for number in range(10)]
+    client = prepared(core, *bodies)
+    fail(client, 2)
+    client.transport.end()
+    core.settle()
+    core.topic("dead").channels["look"].redrive(0)
+    for _ in range(step):
+        core.home.run_turn(core.now, core.wall)
+        core.io.step_now()
+    found = places(killed(make, core, durability, attempts=1))
+    assert found.keys() == set(bodies)
+    assert all(len(each) == 1 for each in found.values())
+
+
 # ---- headers ----
 
 
