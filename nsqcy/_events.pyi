@@ -1,6 +1,5 @@
 from collections.abc import Callable
 
-TOPIC: str
 
 def names_of(topic: str, channel: str) -> bytes: ...
 

@@ -8,6 +8,7 @@ import re
 
 MAX_NAME_LENGTH = 64
 EPHEMERAL = "#ephemeral"
+EVENTS_TOPIC = "_nsqcy.events"  # what happens to messages in channels, if that is wanted
 
 _NAME = re.compile(rb"[.a-zA-Z0-9_-]+(?:#ephemeral)?")
 _ESCAPES = {

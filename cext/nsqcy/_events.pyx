@@ -21,9 +21,6 @@ cdef enum:
     BATCH = 1024            # lines made in a turn
     CLIENT_MOST = 512       # characters of what a client calls itself
 
-# Where events are published; what happens to them there is none.
-TOPIC = "_nsqcy.events"
-
 cdef tuple KINDS = (b"finish", b"requeue", b"timeout", b"dead-letter", b"expired")
 
 

@@ -19,7 +19,6 @@ from gevent.event import AsyncResult
 
 from nsqcy import NSQ_VERSION, debug
 from nsqcy._channel import Agenda
-from nsqcy._events import TOPIC as EVENTS_TOPIC
 from nsqcy._events import Events
 from nsqcy._ids import IdSource
 from nsqcy._io import IoThread
@@ -32,6 +31,7 @@ from nsqcy._store import Store
 from nsqcy._topic import Shard, Topic
 from nsqcy._transport import Loop, accept_move, accept_socket, accept_stream
 from nsqcy.log import Log
+from nsqcy.names import EVENTS_TOPIC
 from nsqcy.nsqd import gathering, policy_values, stats
 from nsqcy.nsqd.api import Api, tls_required
 from nsqcy.nsqd.backend import Cancelled, Message, Outcome, Redriven, Sought, Upcoming
@@ -236,6 +236,7 @@ class Engine:
             self._shard.load_topic(topic["name"].encode(), topic["paused"], channels)
             gevent.sleep(0)  # to beat: thousands of topics, or a log to scan, take their time
             self._loop.enter()
+        debug.free()  # journals of many messages are taken apart in memory
         self._count_topics()
         for peer, generation in peers.items():
             self.peer_up(peer, generation)

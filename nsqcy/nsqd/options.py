@@ -9,7 +9,6 @@ import re
 import zlib
 from collections.abc import Mapping
 
-from nsqcy._events import TOPIC as EVENTS_TOPIC
 from nsqcy.config import PatternSection, Settings
 from nsqcy.daemon_options import (
     CONFIG,
@@ -25,7 +24,7 @@ from nsqcy.daemon_options import (
 )
 from nsqcy.durations import HOUR, MILLISECOND, MINUTE, SECOND
 from nsqcy.errors import ConfigError
-from nsqcy.names import quote
+from nsqcy.names import EVENTS_TOPIC, quote
 from nsqcy.options import (
     BOOL,
     DURATION,

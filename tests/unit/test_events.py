@@ -9,9 +9,9 @@ import pytest
 from core import EPOCH, MILLISECOND, RESPONSE, SECOND, Client, Core, Delivery, mpub
 from header_client import HeaderClient
 
-from nsqcy import _events
 from nsqcy._events import Events
 from nsqcy._publisher import Publisher
+from nsqcy.names import EVENTS_TOPIC
 
 OK = (RESPONSE, b"OK")
 RING, BATCH = 16384, 1024
@@ -150,10 +150,10 @@ def test_clock_set_back(core: Watched) -> None:
 
 def test_every_channel_and_not_the_topic_of_events(core: Watched) -> None:
     core.events.publish = lambda lines, done: Publisher(core.home).publish(
-        _events.TOPIC.encode(), lines, 0, "memory", done
+        EVENTS_TOPIC.encode(), lines, 0, "memory", done
     )
     clients = [core.client().subscribe("t", f"c{number}", 10) for number in range(3)]
-    reader = core.client().subscribe(_events.TOPIC, "r", 10)
+    reader = core.client().subscribe(EVENTS_TOPIC, "r", 10)
     core.client().publish("t", b"x")
     for client in clients:
         client.finish(take(core, client, 1)[0].id)
@@ -163,7 +163,7 @@ def test_every_channel_and_not_the_topic_of_events(core: Watched) -> None:
         reader.finish(each.id)
     core.advance(SECOND)
     assert core.events.published == 3
-    assert core.counters(_events.TOPIC)["message_count"] == 3
+    assert core.counters(EVENTS_TOPIC)["message_count"] == 3
 
 
 def test_without_them_nobody_is_told() -> None:
@@ -172,7 +172,7 @@ def test_without_them_nobody_is_told() -> None:
     core.client().publish("t", b"x")
     client.finish(take(core, client, 1)[0].id)
     core.advance(SECOND)
-    assert core.topic(_events.TOPIC) is None
+    assert core.topic(EVENTS_TOPIC) is None
     core.close()
 
 

@@ -100,6 +100,9 @@ class Topic:
             **values,
         }
 
+    def ledger(self) -> dict[str, Any]:
+        return {"expired": 12}
+
     def counters(self) -> dict[str, Any]:
         return self._values
 
@@ -447,14 +450,15 @@ def test_a_share_is_made_in_slices(include_clients: bool) -> None:
     assert len(clock.slices) == total // SLICE
 
 
-def test_the_ledger_of_a_channel() -> None:
+def test_ledgers() -> None:
     ledger = {"received": 3, "dropped": {"emptied": 1}}
     topics = [Topic("t", Channel("c", ledger=ledger))]
     for query in (Query(json=True), Query(ledger=True)):
         ((_, piece),) = Walk(query, lambda: None, NOW_NS).topics(topics)
-        assert b"received" not in piece
+        assert b"received" not in piece and b"expired" not in piece
     ((_, piece),) = Walk(Query(json=True, ledger=True), lambda: None, NOW_NS).topics(topics)
     assert json.loads(piece)["channels"][0]["ledger"] == ledger
+    assert json.loads(piece)["ledger"] == {"expired": 12}
 
 
 def test_what_goes_between_slices_is_not_shown() -> None:
