@@ -154,3 +154,46 @@ def test_in_exactly_one_place_whatever_is_killed(starter: Starter, durability: s
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 def test_fifty_kills(starter: Starter, durability: str) -> None:
     killed(starter, durability, 50)
+
+
+def test_redrive(starter: Starter) -> None:
+    daemon = begun(starter, 1, durability="os")
+    for topic in TOPICS:
+        daemon.web.create(topic, "other")
+        daemon.web.mpub(topic, [b"%d" % number for number in range(N)])
+        daemon.web.await_counts(topic, "other", depth=N)
+        conn = daemon.connect().sub(topic, "c", rdy=N)
+        for message in conn.messages(N):
+            conn.req(message)
+        conn.nothing(0.1)
+        conn.close()
+    for topic, dead in zip(TOPICS, DEAD, strict=True):
+        daemon.web.await_counts(dead, "look", depth=N)
+        for count in (N, 0):
+            answer = daemon.web.post("/channel/redrive", topic=dead, channel="look")
+            assert (answer.status, answer.json()) == (200, {"redriven": count})
+            daemon.web.await_counts(dead, "look", depth=0, in_flight_count=0)
+        daemon.web.await_counts(topic, "c", depth=N)
+        daemon.web.await_counts(topic, "other", depth=N)
+        conn = daemon.connect().sub(topic, "c", rdy=N)
+        assert {(each.body, each.attempts) for each in conn.take(N)} == {
+            (b"%d" % number, 1) for number in range(N)
+        }
+        conn.nothing(0.1)
+
+
+def test_what_redrive_refuses(starter: Starter) -> None:
+    daemon = begun(starter, 1)
+    look = {"topic": "d0", "channel": "look"}
+    for query, status, text in (
+        ({}, 400, "MISSING_ARG_TOPIC"),
+        ({"topic": "d0"}, 400, "MISSING_ARG_CHANNEL"),
+        ({"topic": "none", "channel": "look"}, 404, "TOPIC_NOT_FOUND"),
+        ({"topic": "d0", "channel": "none"}, 404, "CHANNEL_NOT_FOUND"),
+        ({**look, "limit": "0"}, 400, "INVALID_LIMIT"),
+        ({**look, "limit": "-1"}, 400, "INVALID_LIMIT"),
+        ({**look, "limit": "x"}, 400, "INVALID_LIMIT"),
+    ):
+        answer = daemon.web.post("/channel/redrive", **query)
+        assert answer.status == status
+        assert answer.json()["message"].startswith(text)
