@@ -84,7 +84,8 @@ from nsqcy._store cimport (
 from nsqcy import _events, dead_letters, journal
 from nsqcy.durations import short_duration
 from nsqcy.named_cursors import NamedCursors
-from nsqcy.names import EVENTS_TOPIC, is_ephemeral
+from nsqcy.names import EVENTS_TOPIC as _EVENTS_TOPIC
+from nsqcy.names import is_ephemeral
 from nsqcy.policies import DURABILITIES as _DURABILITIES
 from nsqcy.producers import ChunkError, ChunkName, Producers, messages_in
 
@@ -338,7 +339,7 @@ cdef class Topic(Window):
         Nothing that is ephemeral, as that is never kept, and no events."""
         cdef Channel channel
         cdef uint64_t waiting = self.depth() + self.pending_messages
-        if self.ephemeral or self.name == EVENTS_TOPIC:
+        if self.ephemeral or self.name == _EVENTS_TOPIC:
             return []
         found = [("", waiting, 0, 0)] if waiting else []
         for channel in self.channels.values():
@@ -1258,7 +1259,7 @@ cdef class Topic(Window):
 
     cdef Channel new_channel(self, str name):
         cdef Channel channel = Channel(self.agenda, self, name)
-        if self.agenda.events is not None and self.name != EVENTS_TOPIC:
+        if self.agenda.events is not None and self.name != _EVENTS_TOPIC:
             channel.tell(self.agenda.events, _events.names_of(self.name, name))
         return channel
 

@@ -291,7 +291,7 @@ class Model:
                 channel[1] = delta.value
             case Kind.ENTRY_ADDED if channel:
                 channel[2] = [e for e in channel[2] if e.seq != delta.entry.seq] + [delta.entry]
-            case Kind.ENTRY_FINISHED if channel:
+            case Kind.ENTRY_FINISHED | Kind.ENTRY_MOVED if channel:
                 channel[2] = [e for e in channel[2] if e.seq != delta.value]
 
 
