@@ -186,8 +186,8 @@ cdef class Mover(Consumer):
         raise NotImplementedError
 
     cdef bint send_back(self, Entry *entry, const Record *record) except -1:
-        """Hold a message from now on, and move it to where its headers say that it came from; not if
-        they do not."""
+        """Hold a message from now on, and move it to where its headers say that it came from; not
+        if they do not say."""
         raise NotImplementedError
 
     cdef int go_on(self) except -1:
@@ -913,8 +913,8 @@ cdef class Channel:
         return self.mover
 
     def redrive(self, uint64_t limit):
-        """Have the next messages that wait, so many at most (0: all), go back to where their headers
-        say that they came from. Those that do not say stay. Returns how many are looked at."""
+        """Have the next messages that wait, so many at most (0: all), go back to where their
+        headers say that they came from. Those that do not say stay. Returns how many are looked at."""
         cdef uint64_t count = self.depth()
         if limit:
             count = min(count, limit)
