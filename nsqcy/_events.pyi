@@ -1,6 +1,5 @@
 from collections.abc import Callable
 
-
 def names_of(topic: str, channel: str) -> bytes: ...
 
 class Events:

@@ -9,6 +9,7 @@ from nsqcy.journal import MoveRun, NamedCursor, TopicState
 from nsqcy.lines import Lines
 from nsqcy.policies import Policies, TopicPolicy
 
+EVENTS_TOPIC: str
 EXITING: str
 DRAINING: str
 
