@@ -700,7 +700,8 @@ class _Channel:
         if delta.run not in self._runs:
             self._runs.append(delta.run)
         if not delta.delayed:
-            self._passed.add(seq)
+            if seq >= self.cursor:
+                self._passed.add(seq)
         elif seq >= self._fanout:
             self._cancelled.add(seq)
 
@@ -709,7 +710,7 @@ class _Channel:
         if not self._passed:
             return self._state.finished
         ranges = list(self._state.finished)
-        ranges += [(seq, seq + 1) for seq in self._passed if seq >= self.cursor]
+        ranges += [(seq, seq + 1) for seq in self._passed]
         merged: list[tuple[int, int]] = []
         for first, end in sorted(ranges):
             if merged and first <= merged[-1][1]:
@@ -721,7 +722,9 @@ class _Channel:
     def state(self) -> ChannelState:
         entries, ids = self._state.entries, self._state.ids
         finished = self._finished()
-        gone = self._cancelled | self._added.keys() | self._moved
+        # What moves is no entry any more when it has moved, and not before.
+        cancelled = self._cancelled - _moving(entries) if self._cancelled else self._cancelled
+        gone = cancelled | self._added.keys() | self._moved
         if gone:
             entries, ids = _without(entries, ids, gone)
         if self._added:
@@ -748,6 +751,12 @@ def _count(ranges: Iterable[tuple[int, int]]) -> int:
     return sum(end - first for first, end in ranges)
 
 
+def _moving(entries: bytes) -> set[int]:
+    """The seqs of those entries that move."""
+    facts = struct.Struct(f"<Q26xB{ENTRY.size - 35}x").iter_unpack(entries)
+    return {seq for seq, state in facts if state == State.MOVING}
+
+
 def _without(entries: bytes, ids: bytes, gone: set[int]) -> tuple[bytes, bytes]:
     """The entries that are not about these seqs, and their ids."""
     seqs = struct.Struct(f"<Q{ENTRY.size - 8}x").iter_unpack(entries)
@@ -771,7 +780,7 @@ def _apply_all(state: TopicState, deltas: Iterable[Delta]) -> TopicState:
         if delta.kind == Kind.CHANNEL_CREATED:
             if channel is None:
                 made = ChannelState(delta.channel, delta.paused, cursor=delta.value)
-                channels[delta.channel] = _Channel(made)
+                channels[delta.channel] = _Channel(made, state.fanout_seq)
         elif delta.kind == Kind.CHANNEL_DELETED:
             channels.pop(delta.channel, None)
         elif channel is not None:

@@ -914,7 +914,8 @@ cdef class Channel:
 
     def redrive(self, uint64_t limit):
         """Have the next messages that wait, so many at most (0: all), go back to where their
-        headers say that they came from. Those that do not say stay. Returns how many are looked at."""
+        headers say that they came from. Those that do not say stay. Returns how many are looked
+        at."""
         cdef uint64_t count = self.depth()
         if limit:
             count = min(count, limit)

@@ -291,7 +291,11 @@ class Model:
                 channel[1] = delta.value
             case Kind.ENTRY_ADDED if channel:
                 channel[2] = [e for e in channel[2] if e.seq != delta.entry.seq] + [delta.entry]
-            case Kind.ENTRY_FINISHED | Kind.ENTRY_MOVED if channel:
+            case Kind.ENTRY_MOVED if channel:
+                channel[2] = [e for e in channel[2] if e.seq != delta.value]
+                if delta.entry is not None:
+                    channel[2].append(delta.entry)
+            case Kind.ENTRY_FINISHED if channel:
                 channel[2] = [e for e in channel[2] if e.seq != delta.value]
 
 
@@ -302,9 +306,9 @@ def few_names(delta, pick):
         return replace(delta, cursor=replace(delta.cursor, name=name))
     entry = delta.entry._replace(seq=delta.entry.seq % 5) if delta.entry else None
     value = delta.value % 5
-    if delta.kind == Kind.ENTRY_MOVED:
-        return Delta(delta.kind, name, value)
-    return Delta(delta.kind, name, value, delta.paused, entry)
+    if delta.kind == Kind.ENTRY_MOVED and entry:
+        entry = entry._replace(seq=value, state=State.MOVING)
+    return replace(delta, channel=name, value=value, entry=entry)
 
 
 @settings(max_examples=300)
