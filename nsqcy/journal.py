@@ -682,7 +682,9 @@ class _Channel:
         if delta.kind == Kind.CURSOR_MOVED:
             self.cursor = delta.value
         elif delta.kind == Kind.ENTRY_FINISHED:
-            self._added.pop(delta.value, None)
+            added = self._added.get(delta.value)
+            if added is not None and added.state != State.MOVING:
+                del self._added[delta.value]
             self._cancelled.add(delta.value)
         elif delta.kind == Kind.ENTRY_MOVED:
             self._move(delta)

@@ -296,7 +296,9 @@ class Model:
                 if delta.entry is not None:
                     channel[2].append(delta.entry)
             case Kind.ENTRY_FINISHED if channel:
-                channel[2] = [e for e in channel[2] if e.seq != delta.value]
+                channel[2] = [
+                    e for e in channel[2] if e.seq != delta.value or e.state == State.MOVING
+                ]
 
 
 def few_names(delta, pick):
@@ -306,6 +308,8 @@ def few_names(delta, pick):
         return replace(delta, cursor=replace(delta.cursor, name=name))
     entry = delta.entry._replace(seq=delta.entry.seq % 5) if delta.entry else None
     value = delta.value % 5
+    if delta.kind == Kind.ENTRY_ADDED:
+        entry = entry._replace(state=State(entry.state % 2))
     if delta.kind == Kind.ENTRY_MOVED and entry:
         entry = entry._replace(seq=value, state=State.MOVING)
     return replace(delta, channel=name, value=value, entry=entry)
@@ -320,10 +324,10 @@ def test_applying_agrees_with_the_model(changes):
     gone = set()
     for delta, pick in changes:
         delta = few_names(delta, pick)
+        if delta.kind == Kind.ENTRY_ADDED and (delta.channel, delta.entry.seq) in gone:
+            continue  # what is finished is not delivered again
         if delta.kind in (Kind.ENTRY_FINISHED, Kind.ENTRY_MOVED):
             gone.add((delta.channel, delta.value))
-        elif delta.entry is not None and (delta.channel, delta.entry.seq) in gone:
-            continue  # what is finished is not delivered again
         model.apply(delta)
         state = apply(state, delta)
         journal.append(encode_delta(delta))
