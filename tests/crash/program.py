@@ -95,7 +95,8 @@ class Program:
         self.waiting: dict[str, list[list[Message]]] = {}
         self.publishers: dict[str, Client] = {}
         self.base = 0  # the moment at which the current record begins
-        self.noted: dict[str, dict[str, bool]] = {}  # what metadata said then
+        self.noted: dict[str, dict[str, bool]] = {}  # what metadata said ...
+        self.noted_at = 0  # ... then
         self.generations = 0
         self.log_options = {
             "max_bytes_per_file": 300_000 if big else self.chance.choice([400, 2000, 9000]),
@@ -472,7 +473,7 @@ class Program:
             group.flight = []
 
     def begin(self, folder: Path, keep: bool) -> None:
-        self.noted = self.metadata(self.now)
+        self.noted, self.noted_at = self.metadata(self.now), self.now
         calls, before = self.disk.calls, self.disk.before
         self.start(folder, self.core.wall + self.chance.choice([0, 1, 30]) * SECOND)
         if keep:
@@ -515,7 +516,9 @@ class Program:
         moment = self.base + cut
         self.name_messages(image, moment)
         now = self.metadata(moment)
-        metadata = self.chance.choice([self.noted, now])
+        # What was noted after that moment could not be known then.
+        noted = self.noted if self.noted_at <= moment else now
+        metadata = self.chance.choice([noted, now])
         core = self.load(image, metadata, self.core.wall + self.chance.choice([0, 30]) * SECOND)
         core.settle()
         problems(core)
