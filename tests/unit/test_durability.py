@@ -214,7 +214,7 @@ def test_it_holds_wherever_the_client_goes(make: Make) -> None:
     moved, far_end = BytesTransport(core.home), BytesTransport(core.home)
     moved.client.unpack(state, unread, unsent)
     known = {"authed": False, "auth_identity": "", "auth_identity_url": "", "tls": None}
-    known |= {"snappy": False, "deflate": False, "lenient": False}
+    known |= {"snappy": False, "deflate": False, "lenient": False, "moves": False}
     far_end.client.adopt_hello(state | known)
     far_end.feed(b"  V2")
     for transport in (moved, far_end):
