@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -319,6 +320,18 @@ class Core:
         if self.io is not None:
             found["outstanding"] = self.io.outstanding
         return found
+
+    def load_all(self) -> None:
+        """Take up every topic there is on disk; metadata say nothing."""
+        assert self.path is not None
+        for folder in sorted(self.path.glob("*.topic")):
+            self.shard.load_topic(folder.name.removesuffix(".topic").encode(), False, {})
+        self.settle()
+
+    def copied(self) -> Path:
+        """A copy beside it of what is on disk at this moment."""
+        assert self.path is not None
+        return shutil.copytree(self.path, self.path.with_name(f"{self.path.name}-copy"))
 
     def close(self) -> None:
         """Delete everything and see that nothing stays behind."""

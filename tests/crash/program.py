@@ -505,14 +505,19 @@ class Program:
 
     # ---- what must be so after a cut ----
 
-    def check(self, cut: int, classes: str, *, power: bool) -> None:
-        """The first `cut` calls of the record were made; then the power was lost, or the process
-        was killed."""
+    def image_after(self, cut: int, *, power: bool) -> Path:
+        """What is on disk when the first `cut` calls of the record were made, and then the power
+        was lost, or the process was killed."""
         image = self.path / "image"
         if power:
             self.disk.lose_power(cut, image, self.chance)
         else:
             self.disk.kill(cut, image, self.chance)
+        return image
+
+    def check(self, cut: int, classes: str, *, power: bool) -> None:
+        """What must be so after a start, had it ended then; see image_after."""
+        image = self.image_after(cut, power=power)
         moment = self.base + cut
         self.name_messages(image, moment)
         now = self.metadata(moment)
@@ -685,3 +690,13 @@ def problems(core: Core) -> None:
         if line.startswith("TOPIC(") and " are in no file: " in line:
             continue
         assert ".topic/" in line and " at " in line and "cannot be read" not in line, line
+
+
+def run_all(run: Callable[..., None], path: Path, numbers: range, **kind: bool) -> None:
+    """`run` of each of these numbers, in a folder of its own; a failure names the program."""
+    for number in numbers:
+        try:
+            run(path / "-".join([str(number), *kind]), number, **kind)
+        except BaseException as error:
+            error.add_note(f"program {number} {kind}")
+            raise

@@ -12,7 +12,7 @@ import pytest
 
 from nsqcy._io import IoThread
 from tests.core import RESPONSE, Core
-from tests.crash.program import POLICIES, Program
+from tests.crash.program import POLICIES, Program, run_all
 from tests.recorded_disk import RecordedDisk
 
 ACTIONS = 25
@@ -32,33 +32,24 @@ def run(path: Path, number: int, **kind: bool) -> None:
     program.close()
 
 
-def run_all(path: Path, numbers: range, **kind: bool) -> None:
-    for number in numbers:
-        try:
-            run(path / "-".join([str(number), *kind]), number, **kind)
-        except BaseException as error:
-            error.add_note(f"program {number} {kind}")
-            raise
-
-
 @pytest.mark.parametrize("first", range(0, 120, 20))
 def test_power_loss_and_kill(tmp_path: Path, first: int) -> None:
-    run_all(tmp_path, range(first, first + 20))
+    run_all(run, tmp_path, range(first, first + 20))
 
 
 def test_when_the_disk_had_failed_as_well(tmp_path: Path) -> None:
-    run_all(tmp_path, range(40), faults=True)
+    run_all(run, tmp_path, range(40), faults=True)
 
 
 def test_in_the_midst_of_compactions(tmp_path: Path) -> None:
-    run_all(tmp_path, range(10), big=True)
+    run_all(run, tmp_path, range(10), big=True)
 
 
 @pytest.mark.soak
 def test_power_loss_and_kill_a_thousand_times(tmp_path: Path) -> None:
-    run_all(tmp_path, range(1000, 3000))
-    run_all(tmp_path, range(1000, 2000), faults=True)
-    run_all(tmp_path, range(1000, 1200), big=True)
+    run_all(run, tmp_path, range(1000, 3000))
+    run_all(run, tmp_path, range(1000, 2000), faults=True)
+    run_all(run, tmp_path, range(1000, 1200), big=True)
 
 
 # ---- what programs found once ----

@@ -18,7 +18,7 @@ import pytest
 from nsqcy.policies import Policies, TopicPolicy
 from tests.columns import ALL, Columns, read_columns
 from tests.core import ERROR, SECOND, Client, Core
-from tests.crash.program import TOPICS, Program
+from tests.crash.program import TOPICS, Program, run_all
 from tests.crash.test_power_loss import OK, Scene
 
 ACTIONS = 30
@@ -143,13 +143,8 @@ class Reading(Program):
                     assert other != name or when > moment or seq < end or self.faults, (name, seq)
 
     def check_reads(self, cut: int, *, power: bool) -> None:
-        """The first `cut` calls of the record were made; then the power was lost, or the process
-        was killed."""
-        image = self.path / "image"
-        if power:
-            self.disk.lose_power(cut, image, self.chance)
-        else:
-            self.disk.kill(cut, image, self.chance)
+        """What readers were told is so after a start, had it ended then; see image_after."""
+        image = self.image_after(cut, power=power)
         known = dict(self.lost_power)
         core = self.load(image, self.noted, self.core.wall + SECOND)
         core.settle()
@@ -174,28 +169,19 @@ def run(path: Path, number: int, **kind: bool) -> None:
     program.close()
 
 
-def run_all(path: Path, numbers: range, **kind: bool) -> None:
-    for number in numbers:
-        try:
-            run(path / "-".join([str(number), *kind]), number, **kind)
-        except BaseException as error:
-            error.add_note(f"program {number} {kind}")
-            raise
-
-
 @pytest.mark.parametrize("first", range(0, 60, 20))
 def test_power_loss_and_kill(tmp_path: Path, first: int) -> None:
-    run_all(tmp_path, range(first, first + 20))
+    run_all(run, tmp_path, range(first, first + 20))
 
 
 def test_when_the_disk_had_failed_as_well(tmp_path: Path) -> None:
-    run_all(tmp_path, range(20), faults=True)
+    run_all(run, tmp_path, range(20), faults=True)
 
 
 @pytest.mark.soak
 def test_power_loss_and_kill_a_thousand_times(tmp_path: Path) -> None:
-    run_all(tmp_path, range(1000, 2000))
-    run_all(tmp_path, range(1000, 1500), faults=True)
+    run_all(run, tmp_path, range(1000, 2000))
+    run_all(run, tmp_path, range(1000, 1500), faults=True)
 
 
 def test_there_is_something_to_compare(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Dead letters: delivered as often as may be, then somewhere else, once, whatever happens."""
 
 import errno
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,9 +36,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
         policies = Policies(TopicPolicy(durability=durability), topics, [("*/c*", channel)])
         core = Core(path, policies=policies, **more)
         made.append(core)
-        for folder in sorted(path.glob("*.topic")):
-            core.shard.load_topic(folder.name.removesuffix(".topic").encode(), False, {})
-        core.settle()
+        core.load_all()
         return core
 
     yield make
@@ -49,10 +46,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 def killed(make: Make, core: Core, durability: str, **more: Any) -> Core:
     """What a start finds, had the process ended now."""
-    assert core.path is not None
-    copy = core.path.with_name(f"{core.path.name}-copy")
-    shutil.copytree(core.path, copy)
-    return make(durability, copy, now=core.now + 77 * SECOND, wall=core.wall, **more)
+    return make(durability, core.copied(), now=core.now + 77 * SECOND, wall=core.wall, **more)
 
 
 def restarted(make: Make, core: Core, durability: str, **more: Any) -> Core:

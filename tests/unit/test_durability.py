@@ -6,7 +6,6 @@ Files are copied as they are at one moment, which is what a process that is kill
 import errno
 import json
 import select
-import shutil
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,13 +41,8 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 def killed(make: Make, core: Core, durability: str, later: int = 0) -> Core:
     """What a start finds, had the process ended now; metadata say nothing."""
-    assert core.path is not None
-    copy = core.path.with_name(f"{core.path.name}-copy")
-    shutil.copytree(core.path, copy)
-    again = make(durability, copy, now=core.now + 77 * SECOND, wall=core.wall + later)
-    for folder in sorted(copy.glob("*.topic")):
-        again.shard.load_topic(folder.name.removesuffix(".topic").encode(), False, {})
-    again.settle()
+    again = make(durability, core.copied(), now=core.now + 77 * SECOND, wall=core.wall + later)
+    again.load_all()
     return again
 
 

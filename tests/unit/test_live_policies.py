@@ -1,7 +1,6 @@
 """Policies that change while a topic is in use: what was promised before holds, what is promised
 from then on does too, and no (log_id, seq) ever names two messages."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,9 +37,7 @@ def change(core: Core, name: str = "t", **values: Any) -> None:
 
 def killed(make: Make, core: Core) -> Core:
     """What a start finds, had the process ended now."""
-    copy = Path(f"{core.path}-copy")
-    shutil.copytree(str(core.path), copy)
-    again = make(path=copy, now=core.now + 77 * SECOND)
+    again = make(path=core.copied(), now=core.now + 77 * SECOND)
     again.shard.load_topic(b"t", False, {"c": False})
     again.settle()
     return again

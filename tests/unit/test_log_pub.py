@@ -35,9 +35,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
         policy = TopicPolicy(durability=durability, retention_time=retention)
         core = Core(path, policies=Policies(policy), **more)
         made.append(core)
-        for folder in sorted(path.glob("*.topic")):
-            core.shard.load_topic(folder.name.removesuffix(".topic").encode(), False, {})
-        core.settle()
+        core.load_all()
         return core
 
     yield make
@@ -47,10 +45,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 def killed(make: Make, core: Core, durability: str, **more: Any) -> Core:
     """What a start finds, had the process ended now."""
-    assert core.path is not None
-    copy = core.path.with_name(f"{core.path.name}-copy")
-    shutil.copytree(core.path, copy)
-    return make(durability, copy, now=core.now + 77 * SECOND, wall=core.wall, **more)
+    return make(durability, core.copied(), now=core.now + 77 * SECOND, wall=core.wall, **more)
 
 
 def restarted(make: Make, core: Core, durability: str) -> Core:

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -33,9 +32,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
         core = Core(path, policies=Policies(policy), **clock)
         core.shard.log_hold_max_bytes = hold
         made.append(core)
-        for folder in sorted(path.glob("*.topic")):
-            core.shard.load_topic(folder.name.removesuffix(".topic").encode(), False, {})
-        core.settle()
+        core.load_all()
         return core
 
     yield make
@@ -44,9 +41,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def killed(make: Make, core: Core, **more: Any) -> Core:
-    assert core.path is not None
-    copy = shutil.copytree(core.path, core.path.with_name(f"{core.path.name}-copy"))
-    return make(copy, now=core.now, wall=core.wall, **more)
+    return make(core.copied(), now=core.now, wall=core.wall, **more)
 
 
 def restarted(make: Make, core: Core, **more: Any) -> Core:

@@ -168,9 +168,7 @@ def start(core: Core, policies: Policies | None = None, **other: Any) -> Core:
         log_options=SMALL_FILES,
         **other,
     )
-    for each in sorted(core.path.glob("*.topic")):
-        again.shard.load_topic(each.name.removesuffix(".topic").encode(), False, {})
-    again.settle()
+    again.load_all()
     return again
 
 
