@@ -307,6 +307,7 @@ cdef class Channel:
     cdef inline void window_step(self, Record *record) noexcept
     cdef void step_over(self, Record *record) noexcept
     cdef inline Entry *entry_at_cursor(self, Record *record) except NULL
+    cdef inline bint queue_is_next(self, const Entry *first) noexcept
     cdef inline Entry *take(self, int most) except? NULL
     cdef Entry *take_queued(self) except? NULL
     cdef inline Consumer next_consumer(self)

@@ -709,6 +709,11 @@ cdef class Channel:
         self.window.ref(entry.block)
         return entry
 
+    cdef inline bint queue_is_next(self, const Entry *first) noexcept:
+        """Whether the first message of the queue, if there is one, comes before the cursor's."""
+        return first != NULL and (<size_t>first.holding <= self.cursor.seq
+                                  or self.cursor.seq >= self.window.fanout.seq)
+
     cdef inline Entry *take(self, int most) except? NULL:
         """The next message to deliver, off the queue or the window, with its block in memory; NULL
         also when this dispatch has stepped over so many records."""
@@ -716,8 +721,7 @@ cdef class Channel:
         cdef Record *record = NULL
         while True:
             entry = self.queue_first
-            if entry != NULL and (<size_t>entry.holding <= self.cursor.seq
-                                  or self.cursor.seq >= self.window.fanout.seq):
+            if self.queue_is_next(entry):
                 if not self.sifts or not self.drop_queued():
                     return self.take_queued()
             else:
@@ -1011,8 +1015,7 @@ cdef class Channel:
         cdef Record *record
         while budget > self.stepped:
             entry = self.queue_first
-            if entry != NULL and (<size_t>entry.holding <= self.cursor.seq
-                                  or self.cursor.seq >= self.window.fanout.seq):
+            if self.queue_is_next(entry):
                 if not self.drop_queued():
                     break
             else:

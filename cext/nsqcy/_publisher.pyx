@@ -116,6 +116,18 @@ cdef class _Batch:
             self.done(UNKNOWN if 0 < self.accepted < self.parts else self.error)
 
 
+cdef int answer(Topic topic, bint waits, done) except -1:
+    """Have done(None) called when what was just published is accepted, which is now unless it
+    waits."""
+    cdef Callback callback
+    if not waits:
+        done(None)
+        return 0
+    callback = Callback.__new__(Callback)
+    callback.done = done
+    return topic.promise(callback, 0)
+
+
 cdef class Publisher:
     def __init__(self, Home home not None):
         self.home = home
@@ -172,7 +184,6 @@ cdef class Publisher:
         cdef Record *record
         cdef const unsigned char[::1] body
         cdef uint64_t total = sum(map(len, bodies))
-        cdef Callback callback
         if topic is None:
             done(NO_ROOM)
             return 0
@@ -193,13 +204,7 @@ cdef class Publisher:
                 <unsigned int>body.shape[0], delay, headers, <uint16_t>len(headers))
             if record != NULL:
                 memcpy(record_body(record), &body[0], body.shape[0])
-        if bodies and topic.published(<unsigned int>len(bodies), total):
-            callback = Callback.__new__(Callback)
-            callback.done = done
-            topic.promise(callback, 0)
-        else:
-            done(None)
-        return 0
+        return answer(topic, bodies and topic.published(<unsigned int>len(bodies), total), done)
 
     def publish_once(self, bytes key not None, chunk not None, bytes headers not None,
                      bytes body not None, str durability not None, done not None):
@@ -225,7 +230,6 @@ cdef class Publisher:
         cdef const uint8_t *batch = message
         cdef uint32_t added
         cdef uint64_t bodies
-        cdef Callback callback
         if topic is None:
             done(NO_ROOM)
             return 0
@@ -237,13 +241,7 @@ cdef class Publisher:
         except ChunkError as error:
             done(str(error))
             return 0
-        if topic.published(added, bodies):
-            callback = Callback.__new__(Callback)
-            callback.done = done
-            topic.promise(callback, 0)
-        else:
-            done(None)
-        return 0
+        return answer(topic, topic.published(added, bodies), done)
 
     cdef int publish_there(self, int owner, bytes key, bodies, bytes headers, int64_t delay_ms,
                            Durability least, done) except -1:
