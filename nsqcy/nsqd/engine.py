@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gevent
+from gevent import Greenlet
 from gevent.event import AsyncResult
 
 from nsqcy import NSQ_VERSION, debug
@@ -86,7 +87,7 @@ class Herald:
     def __init__(self, tell: Callable[[str, str, str | None], None]) -> None:
         self._tell = tell
         self._events: deque[tuple[str, str, str | None]] = deque()
-        self._running = False
+        self._running: Greenlet | None = None
         self._wake = gevent.get_hub().loop.async_()
         self._wake.start(self._start)
 
@@ -96,15 +97,19 @@ class Herald:
 
     def _start(self) -> None:
         if not self._running:
-            self._running = True
-            gevent.spawn(self._run)
+            self._running = gevent.spawn(self._run)
 
     def _run(self) -> None:
-        try:
-            while self._events:
-                self._tell(*self._events.popleft())
-        finally:
-            self._running = False
+        while self._events:
+            self._tell(*self._events.popleft())
+
+    def finish(self) -> None:
+        """Returns when all has been told that has happened until now."""
+        self._wake.stop()
+        self._wake.close()
+        if self._running:
+            self._running.join()
+        self._run()
 
 
 def _handshakes(loop: Any, material: dict[str, Any] | None) -> "tls.Handshakes | None":
@@ -301,6 +306,7 @@ class Engine:
         self._io.close()
         if self._census is not None:
             self._census.tell()
+        self._herald.finish()  # nsqd.dat is to have what was answered
 
     def _renew_tls(self, request: Request) -> None:
         """The certificate files have been read again: new handshakes use them."""
