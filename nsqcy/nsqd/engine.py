@@ -440,8 +440,13 @@ class Engine:
         return self._shard.topic(name.encode())
 
     def on_create_topic(self, topic: str) -> bool:
-        self._loop.enter()
-        return self._shard.topic(topic.encode(), create=True) is not None
+        is_new = self._topic(topic) is None
+        found = self._shard.topic(topic.encode(), create=True)
+        if found is None:
+            return False
+        if is_new and found.durability != "memory":
+            self._master.save_topic(topic)
+        return True
 
     def on_seed(self, topic: str, channels: list[str]) -> None:
         """All lookupds there are have told which channels a new topic is to have."""
@@ -474,8 +479,16 @@ class Engine:
         found = self._topic(topic)
         if found is None:
             return "TOPIC_NOT_FOUND"
+        is_new = channel not in found.channels
         found.channel(channel)
+        if is_new:
+            self._save_channel(found, channel)
         return "ok"
+
+    def _save_channel(self, found: Topic, channel: str) -> None:
+        """What was answered stays, even if all of nsqd is killed at once after that."""
+        if found.durability != "memory":
+            self._master.save_channel(found.name, channel)
 
     def on_seek_channel(
         self, topic: str, channel: str, seq: int, time: int | None, create: bool
@@ -494,7 +507,10 @@ class Engine:
             return "CHANNEL_EXISTS" if create else "CHANNEL_NOT_FOUND"
         if create:
             found.channel(channel)
-        return found.seek(channel, seq)
+        begin = found.seek(channel, seq)
+        if create:
+            self._save_channel(found, channel)
+        return begin
 
     def on_redrive(self, topic: str, channel: str, limit: int) -> Redriven:
         found = self._topic(topic)
