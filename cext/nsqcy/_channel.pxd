@@ -242,7 +242,7 @@ cdef class Channel:
     cdef bint is_forlorn(self) noexcept
     cdef uint64_t depth(self) noexcept
     cdef uint64_t held(self) noexcept
-    cdef void carry(self) noexcept
+    cdef void carry(self, uint64_t ahead) noexcept
     cdef void replay(self, uint64_t skipped) noexcept
     cdef bint passes(self, const Record *record) noexcept
     cdef uint64_t activity(self) noexcept
@@ -303,6 +303,7 @@ cdef class Channel:
     cdef Record *record_at_cursor(self) except? NULL
     cdef void skip_holes(self) noexcept
     cdef void skip_ranges(self, const Hole *ranges, uint32_t count) noexcept
+    cdef void skip_missing(self, uint64_t seq, const Hole *ranges, uint32_t count) noexcept
     cdef int add_finished(self, uint64_t start, uint64_t end) except -1
     cdef inline void window_step(self, Record *record) noexcept
     cdef void step_over(self, Record *record) noexcept

@@ -388,10 +388,13 @@ cdef class Channel:
         """Messages it is not done with."""
         return self.depth() + self.in_flight_count + self.deferred_count
 
-    cdef void carry(self) noexcept:
-        """What it holds now is what a restart gave it back."""
+    cdef void carry(self, uint64_t ahead) noexcept:
+        """What it holds now is what a restart gave it back. Of the records that it steps over, so
+        many have not been fanned out again yet."""
         self.born_seq = self.window.fanout.seq
-        self.carried = self.held()
+        self.skipped -= ahead
+        self.carried += self.held()
+        self.skipped += ahead
 
     cdef void replay(self, uint64_t skipped) noexcept:
         """Its cursor was put back, before so many records that are for nobody. What it gets once
@@ -631,9 +634,11 @@ cdef class Channel:
         """The next record; NULL if there is none or its block has to be loaded first."""
         cdef Block *block
         cdef Record *record
+        cdef uint64_t seq
         while True:
             if self.window.hole_count or self.finished_count:
                 self.skip_holes()
+            seq = self.cursor.seq
             if not self.window.settle(&self.cursor) or self.cursor.seq >= self.window.fanout.seq:
                 if self.cursor.seq >= self.window.fanout.seq:
                     if self.bridged:
@@ -642,6 +647,11 @@ cdef class Channel:
                         self.bridged = False
                     self.skipped = 0
                 return NULL
+            if self.cursor.seq != seq and (self.window.hole_count or self.finished_count):
+                # Behind what is in no file any more, which may be in the midst of a range.
+                self.skip_missing(seq, self.finished, self.finished_count)
+                self.skip_missing(seq, self.window.holes, self.window.hole_count)
+                continue
             block = self.cursor.block
             if block.data == NULL or block.flags & LOADING:
                 self.window.load(block)
@@ -679,6 +689,17 @@ cdef class Channel:
             if ranges[i].start <= self.cursor.seq < ranges[i].end:
                 self.skipped -= ranges[i].end - self.cursor.seq
                 self.cursor.seq = ranges[i].end
+
+    cdef void skip_missing(self, uint64_t seq, const Hole *ranges, uint32_t count) noexcept:
+        """What of the ranges lies between record `seq` and the cursor need not be skipped."""
+        cdef uint64_t start
+        cdef uint64_t end
+        cdef uint32_t i
+        for i in range(count):
+            start = max(ranges[i].start, seq)
+            end = min(ranges[i].end, <uint64_t>self.cursor.seq)
+            if start < end:
+                self.skipped -= end - start
 
     cdef inline void window_step(self, Record *record) noexcept:
         self.cursor.offset += record.length

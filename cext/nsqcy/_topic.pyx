@@ -2218,6 +2218,7 @@ cdef class Topic(Window):
                 names.setdefault(saved.name, saved.paused)
             self.named = NamedCursors(state.cursors)
         cursors = {saved.name: saved for saved in state.channels} if state is not None else {}
+        ahead = {}
         # A channel is made at the fan-out position, which may have moved since the snapshot.
         fanout = max(state.fanout_seq, *(saved.cursor for saved in state.channels), 1) \
             if state is not None else 1
@@ -2254,8 +2255,10 @@ cdef class Topic(Window):
                 channel.replay_end = saved.replay_end
                 for start, end in saved.finished:
                     channel.add_finished(start, end)
-                    # What moved after the last snapshot is received once more.
-                    channel.dead_lettered_count += max(end, fanout) - max(start, fanout)
+                # What moved after the last snapshot is received once more.
+                ahead[name] = sum(
+                    max(end, fanout) - max(start, fanout) for start, end in saved.finished)
+                channel.dead_lettered_count += ahead[name]
                 if saved.moves:
                     (<Moves>channel.make_mover()).restore_runs(saved.moves)
                 self.restore_entries(channel, saved)
@@ -2273,7 +2276,7 @@ cdef class Topic(Window):
         self.journal_due = self.promised == FSYNC
         self.least = self.least_seq()
         for channel in self.channels.values():
-            channel.carry()
+            channel.carry(ahead.get(channel.name, 0))
         self.journal_due = True     # the one there is says that nothing was published since
         self.touch_dirty()
         self.fan_out()
@@ -2498,6 +2501,10 @@ cdef class Topic(Window):
         if record.attributes & RECORD_DAMAGED:
             self.unref(block)
             return 0
+        if packed.seq >= self.fanout.seq and not record.attributes & RECORD_DELAYED:
+            # The ranges took it for one that had moved; and it is received once more.
+            channel.dead_lettered_count -= 1
+            channel.carried -= 1
         entry = self.store.new_entry()
         entry.seq = packed.seq
         entry.id = record.id

@@ -1,0 +1,177 @@
+"""Dead letters over kills and power losses: what was acknowledged is in exactly one place.
+
+Programs and chances are numbered, so a failure is repeated by its number.
+"""
+
+import shutil
+import struct
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from nsqcy._io import IoThread
+from nsqcy.policies import Policies, TopicPolicy
+from tests.core import RESPONSE, SECOND, Client, Core, Delivery
+from tests.crash.program import run_all
+from tests.recorded_disk import RecordedDisk
+
+OK = (RESPONSE, b"OK")
+POLICIES = Policies(
+    TopicPolicy(durability="fsync"),
+    [],
+    [("t/c", {"max_attempts": 2, "dead_letter_topic": "dead"})],
+)
+PLACES = [("t", "c"), ("dead", "look")]
+LIVES = 4
+ACTIONS = 30
+FILE_BYTES = 4000
+REST = 2 * SECOND  # longer than a move rests after a failure
+
+
+class Program:
+    """Topics of class fsync; a consumer that fails most messages, one that reads what is dead, and
+    somebody who sends some of that back."""
+
+    def __init__(self, path: Path, number: int) -> None:
+        self.path = path
+        self.chance = Random(number)
+        self.lives = 0
+        self.now = 1000 * SECOND
+        self.sent: list[bytes] = []
+        self.waiting: list[bytes] = []
+        self.answered: set[bytes] = set()
+        self.finished: set[bytes] = set()
+        folder = path / "0"
+        folder.mkdir(parents=True)
+        self.start(folder)
+        for topic, channel in PLACES:
+            self.core.create(topic).channel(channel)
+
+    def start(self, folder: Path) -> None:
+        self.disk = RecordedDisk(folder)
+        io = IoThread(faults=True, stepped=True)
+        io.record()
+        options = {"max_bytes_per_file": FILE_BYTES, "sync_every": 0, "sync_timeout": 2 * SECOND}
+        self.core = Core(folder, io=io, policies=POLICIES, now=self.now, log_options=options)
+        for topic, channel in PLACES:
+            if (folder / f"{topic}.topic").exists():
+                self.core.shard.load_topic(topic.encode(), False, {channel: False})
+            else:
+                self.core.create(topic).channel(channel)
+        self.producer = self.core.client()
+        self.waiting = []
+        self.readers = [
+            self.core.client().subscribe(topic, channel, 20) for topic, channel in PLACES
+        ]
+
+    def run(self) -> None:
+        actions = [self.publish] * 2 + [self.step] * 3 + [self.consume] * 4
+        actions += [self.settle, self.wait, self.redrive]
+        for _ in range(LIVES):
+            for _ in range(ACTIONS):
+                self.chance.choice(actions)()
+            self.crash()
+        self.drain()
+
+    # ---- what happens ----
+
+    def publish(self) -> None:
+        for _ in range(self.chance.randint(1, 5)):
+            body = b"%d " % len(self.sent) + bytes(self.chance.choice([0, 100, 900]))
+            self.sent.append(body)
+            self.waiting.append(body)
+            self.producer.send(b"PUB t\n", struct.pack(">i", len(body)), body)
+
+    def step(self) -> None:
+        for _ in range(self.chance.randint(1, 6)):
+            self.core.home.run_turn(self.core.now, self.core.wall)
+            self.core.io.step_now()
+        self.listen()
+
+    def settle(self) -> None:
+        self.core.settle()
+        self.listen()
+
+    def listen(self) -> None:
+        self.disk.take(self.core.io.recorded())
+        while self.waiting and (answer := self.producer.answer()) is not None:
+            assert answer == OK
+            self.answered.add(self.waiting.pop(0))
+
+    def consume(self) -> None:
+        """Most are failed where they came from; some are answered by nobody."""
+        for reader in self.readers:
+            for each in reader.messages():
+                chance = self.chance.random()
+                if chance < 0.1:
+                    self.finish(reader, each)
+                elif chance < 0.9:
+                    reader.requeue(each.id, self.chance.choice([0, 0, 100]))
+
+    def finish(self, reader: Client, message: Delivery) -> None:
+        reader.finish(message.id)
+        self.finished.add(message.body)
+
+    def redrive(self) -> None:
+        self.core.topic("dead").channels["look"].redrive(self.chance.choice([1, 3, 0]))
+
+    def wait(self) -> None:
+        self.core.advance(self.chance.choice([SECOND // 10, REST, 61 * SECOND]))
+        self.listen()
+
+    def crash(self) -> None:
+        self.listen()
+        self.lives += 1
+        folder = self.path / str(self.lives)
+        if self.chance.random() < 0.7:
+            self.disk.lose_power(len(self.disk.calls), folder, self.chance)
+        else:
+            self.disk.kill(len(self.disk.calls), folder, self.chance)
+        self.now = self.core.now
+        self.core.io.clear_faults()
+        self.core.close()
+        shutil.rmtree(self.disk.root)
+        self.start(folder)
+
+    # ---- what must be so ----
+
+    def drain(self) -> None:
+        """Everything that is left is finished where it is."""
+        found: Counter[bytes] = Counter()
+        for _ in range(1000):
+            self.core.advance(REST)
+            for reader in self.readers:
+                for each in reader.messages():
+                    found[each.body] += 1
+                    reader.finish(each.id)
+            self.core.settle()
+            if not any(self.held(*place) for place in PLACES):
+                break
+        assert not any(self.held(*place) for place in PLACES)
+        for topic, channel in PLACES:
+            ledger = self.core.topic(topic).channels[channel].ledger()
+            assert ledger["dropped"]["damaged"] >= 0, ledger
+        assert [body for body, count in found.items() if count > 1] == []
+        assert self.answered - self.finished - set(found) == set()
+        assert set(found) <= set(self.sent)
+        self.core.close()
+
+    def held(self, topic: str, channel: str) -> int:
+        shown = self.core.counters(topic, channel)
+        return int(shown["depth"] + shown["in_flight_count"] + shown["deferred_count"])
+
+
+def run(path: Path, number: int) -> None:
+    Program(path, number).run()
+
+
+@pytest.mark.parametrize("first", [0, 1280])  # 1291: what moves behind what is in no file
+def test_in_exactly_one_place(tmp_path: Path, first: int) -> None:
+    run_all(run, tmp_path, range(first, first + 30))
+
+
+@pytest.mark.soak
+def test_in_exactly_one_place_a_thousand_times(tmp_path: Path) -> None:
+    run_all(run, tmp_path, range(1000, 2000))
