@@ -100,19 +100,22 @@ cdef void _sift_up(Heap *heap, uint32_t hole, HeapNode *node, int64_t due) noexc
 
 
 cdef void _sift_down(Heap *heap, uint32_t hole, HeapNode *node, int64_t due) noexcept nogil:
-    cdef uint32_t child, end, least
+    cdef:
+        const HeapSlot *end = heap.slots + heap.size
+        const HeapSlot *child
+        const HeapSlot *last
+        const HeapSlot *least
     while True:
-        child = hole * ARITY + 1
-        if child >= heap.size:
+        least = child = heap.slots + <size_t>hole * ARITY + 1
+        if child >= end:
             break
-        end = min(child + ARITY, heap.size)
-        least = child
-        for child in range(child + 1, end):
-            if heap.slots[child].due < heap.slots[least].due:
+        last = min(child + ARITY, end) - 1
+        while child != last:
+            child += 1
+            if child.due < least.due:
                 least = child
-        if heap.slots[least].due >= due:
+        if least.due >= due:
             break
-        heap.slots[hole] = heap.slots[least]
-        heap.slots[hole].node.index = hole
-        hole = least
+        _put(heap, hole, least.node, least.due)
+        hole = <uint32_t>(least - heap.slots)
     _put(heap, hole, node, due)
