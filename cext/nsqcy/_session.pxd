@@ -206,6 +206,7 @@ cdef class Session(Consumer):
     cdef int respond(self, const uint8_t *data, size_t n) except -1
     cdef bint is_crammed(self) noexcept
     cdef int put_frame(self, int type, const uint8_t *data, size_t n) except -1
+    cdef int put_aside(self, int type, const uint8_t *data, size_t n) except -1
     cdef int answer(self, uint64_t ticket, TicketState state, bytes text) except -1
     cdef int finish_input(self) except -1
     cdef int parse_kept(self) except -1

@@ -337,8 +337,24 @@ cdef class Window:
     cdef void seal(self) noexcept
     cdef int watch(self, Cursor *cursor) except -1
     cdef void unwatch(self, Cursor *cursor) noexcept
-    cdef void move_cursor(self, Cursor *cursor, const Cursor *to) noexcept
-    cdef void cursor_to_end(self, Cursor *cursor) noexcept
+
+    cdef inline void move_cursor(self, Cursor *cursor, const Cursor *to) noexcept:
+        """Put `cursor` where `to` stands. Does not trim: the caller does when it is done."""
+        if cursor.block != to.block:
+            if to.block != NULL:
+                to.block.cursors += 1
+            if cursor.block != NULL:
+                cursor.block.cursors -= 1
+            cursor.block = to.block
+        cursor.offset = to.offset
+        cursor.seq = to.seq
+
+    cdef inline void cursor_to_end(self, Cursor *cursor) noexcept:
+        cdef Cursor end
+        end.block = self.newest
+        end.offset = 0 if self.newest == NULL else self.newest.size
+        end.seq = self.next_seq
+        self.move_cursor(cursor, &end)
 
     cdef inline bint settle(self, Cursor *cursor) noexcept:
         """Whether a record stands at the cursor (its block may have to be loaded first), once it

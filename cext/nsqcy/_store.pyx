@@ -620,24 +620,6 @@ cdef class Window:
                 self.trim()
                 return
 
-    cdef void move_cursor(self, Cursor *cursor, const Cursor *to) noexcept:
-        """Put `cursor` where `to` stands. Does not trim: the caller does when it is done."""
-        if cursor.block != to.block:
-            if to.block != NULL:
-                to.block.cursors += 1
-            if cursor.block != NULL:
-                cursor.block.cursors -= 1
-            cursor.block = to.block
-        cursor.offset = to.offset
-        cursor.seq = to.seq
-
-    cdef void cursor_to_end(self, Cursor *cursor) noexcept:
-        cdef Cursor end
-        end.block = self.newest
-        end.offset = 0 if self.newest == NULL else self.newest.size
-        end.seq = self.next_seq
-        self.move_cursor(cursor, &end)
-
     cdef bint next_record(self, Cursor *cursor) noexcept:
         """Step over ends of blocks and gaps; whether that leads to a record."""
         cdef Block *block = cursor.block
