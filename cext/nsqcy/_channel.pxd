@@ -265,7 +265,7 @@ cdef class Channel:
     cdef void note_expired(self, const Record *record, uint16_t attempts) noexcept
     cdef bint drop_queued(self) except -1
     cdef bint drop_spoiled(self, Entry *entry) except -1
-    cdef bint is_exhausted(self, const Entry *entry) noexcept
+    cdef inline bint is_exhausted(self, const Entry *entry) noexcept
     cdef int bury(self, Entry *entry, MoveReason reason, str client) except -1
     cdef int bury_expired(self, Entry *entry, const Record *record) except -1
     cdef Mover make_mover(self)
@@ -300,7 +300,8 @@ cdef class Channel:
     cdef Entry *drop_in_flight(self) noexcept
     cdef int close(self) except -1
     cdef void leave_agenda(self) noexcept
-    cdef Record *record_at_cursor(self) except? NULL
+    cdef inline Record *record_at_cursor(self) except? NULL
+    cdef Record *find_record(self) except? NULL
     cdef void skip_holes(self) noexcept
     cdef void skip_ranges(self, const Hole *ranges, uint32_t count) noexcept
     cdef int add_finished(self, uint64_t start, uint64_t end) except -1
@@ -309,9 +310,9 @@ cdef class Channel:
     cdef inline Entry *entry_at_cursor(self, Record *record) except NULL
     cdef inline bint queue_is_next(self, const Entry *first) noexcept
     cdef inline Entry *take(self, int most) except? NULL
-    cdef Entry *take_queued(self) except? NULL
+    cdef inline Entry *take_queued(self) except? NULL
     cdef inline Consumer next_consumer(self)
-    cdef inline int deliver(self, Consumer consumer, Entry *entry) except -1
+    cdef inline int deliver(self, Window window, Consumer consumer, Entry *entry) except -1
     cdef inline void drop_entry(self, Entry *entry) noexcept
     cdef inline int hold(self, Holding *holding, Entry *entry, int64_t deadline) except -1
     cdef inline void let_go(self, Entry *entry) noexcept

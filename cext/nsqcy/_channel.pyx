@@ -498,7 +498,7 @@ cdef class Channel:
         if delayed.seq < self.cursor.seq:
             # Found by a start: it was fanned out before the channel was made.
             return 0
-        if self.was_cancelled(delayed.seq):
+        if self.cancelled is not None and self.was_cancelled(delayed.seq):
             return 0
         deferred = self.defer(delayed.id, due)
         deferred.node.tag = delayed.node.tag
@@ -512,7 +512,7 @@ cdef class Channel:
         return 0
 
     cdef bint was_cancelled(self, uint64_t seq) except -1:
-        if self.cancelled is None or seq not in self.cancelled:
+        if seq not in self.cancelled:
             return False
         self.cancelled.remove(seq)
         self.cancelled_count += 1
@@ -522,7 +522,7 @@ cdef class Channel:
     cdef int queue_record(self, const Entry *addressed) except -1:
         """A record was fanned out that is for this channel only."""
         cdef Entry *entry
-        if self.was_cancelled(addressed.seq):
+        if self.cancelled is not None and self.was_cancelled(addressed.seq):
             return 0
         entry = self.store.new_entry()
         entry.seq = addressed.seq
@@ -627,8 +627,22 @@ cdef class Channel:
 
     # -- reading the window --
 
-    cdef Record *record_at_cursor(self) except? NULL:
+    cdef inline Record *record_at_cursor(self) except? NULL:
         """The next record; NULL if there is none or its block has to be loaded first."""
+        cdef const Cursor *cursor = &self.cursor
+        cdef Block *block = cursor.block
+        cdef Record *record
+        if (block != NULL and 0 < cursor.offset < block.size and block.data != NULL
+                and not block.flags & (LOADING | UNREADABLE) and self.finished_count == 0
+                and cursor.seq < self.window.fanout.seq and self.window.hole_count == 0):
+            # In the middle of a block, nothing is left to be asked but whether there is a gap.
+            record = <Record *>(block.data + cursor.offset)
+            if record.seq == cursor.seq:
+                return record
+        return self.find_record()
+
+    cdef Record *find_record(self) except? NULL:
+        """The same wherever the cursor stands."""
         cdef Block *block
         cdef Record *record
         while True:
@@ -740,13 +754,13 @@ cdef class Channel:
         self.window_step(record)
         return entry
 
-    cdef Entry *take_queued(self) except? NULL:
+    cdef inline Entry *take_queued(self) except? NULL:
         """The first message of the queue; NULL if its block has to be loaded first."""
         cdef Entry *entry = self.queue_first
-        if entry.block.data == NULL or entry.block.flags & LOADING:
-            if not entry.block.flags & UNREADABLE:
-                self.window.load(entry.block)
-                return NULL
+        if ((entry.block.data == NULL or entry.block.flags & LOADING)
+                and not entry.block.flags & UNREADABLE):
+            self.window.load(entry.block)
+            return NULL
         self.queue_first = entry.next
         if self.queue_first == NULL:
             self.queue_last = NULL
@@ -805,6 +819,7 @@ cdef class Channel:
 
     cdef int hand_out(self, int budget) except -1:
         """The same, if nothing forbids it."""
+        cdef Window window = self.window
         cdef Consumer consumer
         cdef Entry *entry
         self.stepped = 0
@@ -819,7 +834,7 @@ cdef class Channel:
             if entry == NULL:
                 break
             budget -= 1
-            self.deliver(consumer, entry)
+            self.deliver(window, consumer, entry)
         return max(0, budget - self.stepped)
 
     cdef int clear_out(self, int budget) except -1:
@@ -886,7 +901,7 @@ cdef class Channel:
         self.bury_expired(entry, record)
         return True
 
-    cdef bint is_exhausted(self, const Entry *entry) noexcept:
+    cdef inline bint is_exhausted(self, const Entry *entry) noexcept:
         """Whether a message has been delivered as often as may be."""
         return self.max_attempts and entry.attempts >= self.max_attempts
 
@@ -1038,7 +1053,7 @@ cdef class Channel:
             self.drop_entry(entry)
         return budget
 
-    cdef inline int deliver(self, Consumer consumer, Entry *entry) except -1:
+    cdef inline int deliver(self, Window window, Consumer consumer, Entry *entry) except -1:
         cdef Block *block = entry.block
         cdef Record *record = <Record *>(block.data + entry.offset)
         cdef Turnstile *place = &consumer.turnstile
@@ -1058,7 +1073,7 @@ cdef class Channel:
         self.in_flight_count += 1
         consumer.in_flight += 1
         consumer.message_count += 1
-        consumer.send_message(self.window, block, record, entry.attempts)
+        consumer.send_message(window, block, record, entry.attempts)
         if consumer.in_flight >= consumer.ready_count:
             consumer.waiting = False
             unlink(place)
