@@ -99,21 +99,25 @@ cdef void _sift_up(Heap *heap, uint32_t hole, HeapNode *node, int64_t due) noexc
     _put(heap, hole, node, due)
 
 
+cdef inline const HeapSlot *_sooner(const HeapSlot *one, const HeapSlot *other) noexcept nogil:
+    return other if other.due < one.due else one
+
+
 cdef void _sift_down(Heap *heap, uint32_t hole, HeapNode *node, int64_t due) noexcept nogil:
     cdef:
         const HeapSlot *end = heap.slots + heap.size
         const HeapSlot *child
-        const HeapSlot *last
         const HeapSlot *least
     while True:
         least = child = heap.slots + <size_t>hole * ARITY + 1
         if child >= end:
             break
-        last = min(child + ARITY, end) - 1
-        while child != last:
-            child += 1
-            if child.due < least.due:
-                least = child
+        if child + ARITY <= end:
+            least = _sooner(_sooner(child, child + 1), _sooner(child + 2, child + 3))
+        else:
+            while child != end:
+                least = _sooner(least, child)
+                child += 1
         if least.due >= due:
             break
         _put(heap, hole, least.node, least.due)
