@@ -28,7 +28,7 @@ cdef class Codec:
                           Py_ssize_t most) except -1
     cdef int check_size(self, const uint8_t *at, size_t left) except -1
     cdef int rouse(self, size_t before) except -1
-    cdef int put_id(self, const char *verb, size_t length, Message message) except -1
+    cdef inline int put_id(self, const char *verb, size_t length, Message message) except -1
     cdef int answer(self, Message message, Outcome outcome, int64_t delay) except -1
 
 

@@ -128,6 +128,7 @@ cdef class Codec:
         self.in_flight += len(messages)
         return at - start
 
+    @cython.final
     cdef int check_size(self, const uint8_t *at, size_t left) except -1:
         """Whether the frame that begins here is worth waiting for: its type says how long it may
         be, once that has come."""
@@ -168,6 +169,7 @@ cdef class Codec:
         """Bytes that wait to be taken."""
         return self.output.end
 
+    @cython.final
     cdef int rouse(self, size_t before) except -1:
         """Tell the owner, once there is something to take, if there was nothing `before`. Last of
         all: another thread may take it meanwhile."""
@@ -204,7 +206,7 @@ cdef class Codec:
         self.output.clear()
         self.partial.clear()
 
-    cdef int put_id(self, const char *verb, size_t length, Message message) except -1:
+    cdef inline int put_id(self, const char *verb, size_t length, Message message) except -1:
         cdef size_t before = self.output.end
         cdef uint8_t *at = self.output.room(length + ID + 1)
         memcpy(at, verb, length)
