@@ -305,8 +305,8 @@ cdef class Session(Consumer):
     cdef bint may_publish(self) noexcept
     cdef Parsed authorize(self, const char *command, bytes topic, bytes channel) except RAISED
     cdef bint has_room(self) noexcept
-    cdef int send_message(self, Window window, Block *block, Record *record,
-                          uint16_t attempts) except -1
+    cdef bint send_message(self, Window window, Block *block, Record *record,
+                           uint16_t attempts) except -1
     cdef int on_channel_gone(self) except -1
     cdef Leg leg_to(self, int peer)
     cdef int leave_legs(self) except -1

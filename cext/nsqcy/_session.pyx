@@ -1748,20 +1748,21 @@ cdef class Session(Consumer):
 
     # -- as a consumer --
 
+    @cython.final
     cdef bint has_room(self) noexcept:
         return not self.stopping and self.output.pending() < OUTPUT_ENOUGH
 
     cdef int64_t usual_timeout(self) noexcept:
         return self.home.msg_timeout
 
-    cdef int send_message(self, Window window, Block *block, Record *record,
-                          uint16_t attempts) except -1:
+    cdef bint send_message(self, Window window, Block *block, Record *record,
+                           uint16_t attempts) except -1:
         if self.headers:
             self.output.put_headered(window, block, record, attempts)
         else:
             self.output.put_message(window, block, record, attempts)
         self.touch_dirty()
-        return 0
+        return self.has_room()
 
     cdef int on_channel_gone(self) except -1:
         self.stop()

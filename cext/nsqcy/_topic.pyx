@@ -2469,25 +2469,24 @@ cdef class Topic(Window):
 
     cdef int restore_entry(self, Channel channel, const PackedEntry *packed, uint64_t id,
                            Block *block, uint32_t within) except -1:
-        cdef Deferred *deferred
-        cdef Entry *entry = NULL
+        cdef Deferred message
+        cdef Entry *entry
         if packed.state == MOVING:
             return self.restore_move(channel, packed, block, within)
+        message.node.tag = size_tag(packed.size)
+        message.seq = packed.seq
+        message.id = id
+        message.block = block
+        message.offset = within
+        message.attempts = packed.attempts
+        message.round = channel.round
+        self.ref(block)
         if packed.state == DEFERRED:
-            deferred = channel.defer(id, self.agenda.now + max(
+            channel.defer(&message, self.agenda.now + max(
                 <int64_t>0, packed.due - self.agenda.wall))
-            deferred.node.tag = size_tag(packed.size)
         else:
             entry = self.store.new_entry()
-            entry.id = id
-            deferred = <Deferred *>entry
-        deferred.seq = packed.seq
-        deferred.block = block
-        deferred.offset = within
-        deferred.attempts = packed.attempts
-        deferred.round = channel.round
-        self.ref(block)
-        if entry != NULL:
+            (<Deferred *>entry)[0] = message
             channel.queue_entry(entry)
             entry.holding = NULL
         return 0
