@@ -170,7 +170,7 @@ ctypedef struct Entry:
 
 cdef inline uint32_t size_tag(uint64_t body_length) noexcept:
     """A body's size beside the lowest bit, which is a timer's kind; 0: too large to tell."""
-    return <uint32_t>body_length << 1 if body_length < 0x80000000 else 0
+    return <uint32_t>body_length << 1 if body_length < 0x80000000u else 0
 
 
 cdef enum:

@@ -482,7 +482,7 @@ cdef class Window:
     cdef Block *open_block(self, uint64_t size) except NULL:
         cdef Block *block
         cdef uint32_t capacity = self.next_capacity
-        if size > 0xfffffff0:
+        if size > 0xfffffff0u:
             raise NsqError(f"a record of {size} bytes is larger than a block can be")
         if size > HUGE_RECORDS:
             capacity = <uint32_t>size
