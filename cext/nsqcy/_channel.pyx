@@ -787,8 +787,12 @@ cdef class Channel:
         budget: 0 if something may be left that could go now."""
         if self.redriving:
             budget = self.redrive_some(budget)
-        if not self.paused:
-            budget = self.dispatch_at_rate(budget) if self.rate else self.hand_out(budget)
+        if self.paused:
+            pass
+        elif self.rate:
+            budget = self.dispatch_at_rate(budget)
+        elif self.next_in_turn() != NULL:
+            budget = self.hand_out(budget)
         if self.ttl or self.window.perishable or self.most_messages or self.most_bytes:
             budget = self.clear_out(budget)
         if self.mover is not None:

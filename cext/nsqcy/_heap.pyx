@@ -79,7 +79,7 @@ cdef inline void _put(Heap *heap, uint32_t index, HeapNode *node, int64_t due) n
     node.index = index
 
 
-cdef void _place(Heap *heap, uint32_t hole, HeapNode *node, int64_t due) noexcept nogil:
+cdef inline void _place(Heap *heap, uint32_t hole, HeapNode *node, int64_t due) noexcept nogil:
     """Put `node` into a slot from where something else has gone, which the slot still tells of."""
     if due < heap.slots[hole].due:
         _sift_up(heap, hole, node, due)

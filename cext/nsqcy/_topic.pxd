@@ -326,6 +326,8 @@ cdef class Shard:
     cdef int expire(self) except -1
     cdef bint dispatch(self) except -1
     cdef int compact(self) except -1
+    cdef inline bint has_long_work(self) noexcept
+    cdef int go_on(self) except -1
     cdef int go_on_with_journals(self) except -1
     cdef int free_discarded(self) except -1
     cdef int read_on(self) except -1

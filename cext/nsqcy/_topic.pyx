@@ -2890,24 +2890,36 @@ cdef class Shard:
                 except Exception as error:
                     self.report(topic.name, error)
         left = self.dispatch()
+        if self.hurried and now >= self.next_hurry:
+            self.write_hurried()
+        if self.has_long_work():
+            self.go_on()
+            left = left or self.has_long_work()
+        if self.io is not None:
+            self.io.kick()
+        if left or self.dirty_topics or self.ticking:
+            return now
+        if self.hurried and self.next_hurry < self.next_tick:
+            return min(self.next_hurry, heap_first_due(&self.agenda.channel_timers))
+        return min(self.next_tick, heap_first_due(&self.agenda.channel_timers))
+
+    cdef inline bint has_long_work(self) noexcept:
+        """Whether there is work that takes many turns: there seldom is."""
+        if self.compacting or self.journalling or self.agenda.discarded or self.reads:
+            return True
+        return False
+
+    cdef int go_on(self) except -1:
+        """Do a turn's part of that."""
         if self.compacting:
             self.compact()
         if self.journalling:
             self.go_on_with_journals()
         if self.agenda.discarded:
             self.free_discarded()
-        if self.hurried and now >= self.next_hurry:
-            self.write_hurried()
         if self.reads:
             self.read_on()
-        if self.io is not None:
-            self.io.kick()
-        if left or self.dirty_topics or self.ticking or self.compacting or self.reads \
-                or self.journalling or self.agenda.discarded:
-            return now
-        if self.hurried and self.next_hurry < self.next_tick:
-            return min(self.next_hurry, heap_first_due(&self.agenda.channel_timers))
-        return min(self.next_tick, heap_first_due(&self.agenda.channel_timers))
+        return 0
 
     cdef int expire(self) except -1:
         """Messages that are due; what exceeds the budget is still due in the next turn."""
