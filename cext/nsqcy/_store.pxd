@@ -227,6 +227,10 @@ ctypedef struct Pages:
     Page *walked            # of a walk: the next one; pages that are made meanwhile are before it
 
 
+cdef inline Page *page_of(const Deferred *deferred) noexcept:
+    return <Page *>(<size_t>deferred & ~<size_t>(PAGE_SIZE - 1))
+
+
 @cython.final
 cdef class Store:
     """The memory of one worker: arenas, blocks and entries, and how much of it is in use."""
@@ -280,7 +284,18 @@ cdef class Store:
         self.entries -= 1
 
     cdef Deferred *new_deferred(self, Pages *pages, uint64_t id) except NULL
-    cdef void free_deferred(self, Pages *pages, Deferred *deferred) noexcept
+
+    cdef inline void free_deferred(self, Pages *pages, Deferred *deferred) noexcept:
+        cdef Page *page = page_of(deferred)
+        (<Deferred **>deferred)[0] = page.free
+        deferred.block = NULL
+        page.free = deferred
+        page.used -= 1
+        self.deferred -= 1
+        if page.used == 0 or page.used == PAGE_ROOM - 1:
+            self.relist_page(pages, page)
+
+    cdef void relist_page(self, Pages *pages, Page *page) noexcept
     cdef Page *new_page(self, Pages *pages) except NULL
     cdef void free_page(self, Pages *pages, Page *page) noexcept
     cdef void trim(self, int64_t now) noexcept
@@ -296,10 +311,6 @@ cdef class Store:
     cdef void unmap_spare(self, Slabs *slabs) noexcept
     cdef void list_slab(self, Slabs *slabs, Slab *slab) noexcept
     cdef void unlist_slab(self, Slabs *slabs, Slab *slab) noexcept
-
-
-cdef inline Page *page_of(const Deferred *deferred) noexcept:
-    return <Page *>(<size_t>deferred & ~<size_t>(PAGE_SIZE - 1))
 
 
 cdef inline Deferred *deferred_of(Page *page) noexcept:

@@ -358,17 +358,12 @@ cdef class Store:
         self.deferred += 1
         return deferred
 
-    cdef void free_deferred(self, Pages *pages, Deferred *deferred) noexcept:
-        cdef Page *page = page_of(deferred)
-        if page.used == PAGE_ROOM:
-            enter_room(pages, page)
-        (<Deferred **>deferred)[0] = page.free
-        deferred.block = NULL
-        page.free = deferred
-        page.used -= 1
-        self.deferred -= 1
+    cdef void relist_page(self, Pages *pages, Page *page) noexcept:
+        """A page was full, or is empty now."""
         if page.used == 0:
             self.free_page(pages, page)
+        else:
+            enter_room(pages, page)
 
     cdef Page *new_page(self, Pages *pages) except NULL:
         cdef Page *page = <Page *>self.new_cell(&self.page_slabs)
