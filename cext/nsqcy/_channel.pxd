@@ -147,8 +147,8 @@ cdef class Consumer(Waiter):
 
     cdef bint has_room(self) noexcept
     cdef int64_t usual_timeout(self) noexcept
-    cdef int send_message(self, Window window, Block *block, Record *record,
-                          uint16_t attempts) except -1
+    cdef bint send_message(self, Window window, Block *block, Record *record,
+                           uint16_t attempts) except -1
     cdef int on_channel_gone(self) except -1
 
 
@@ -248,9 +248,9 @@ cdef class Channel:
     cdef uint64_t activity(self) noexcept
     cdef bint was_cancelled(self, uint64_t seq) except -1
     cdef int queue_record(self, const Entry *addressed) except -1
-    cdef Deferred *defer(self, uint64_t id, int64_t due) except NULL
+    cdef Deferred *defer(self, const Deferred *message, int64_t due) except NULL
     cdef int defer_entry(self, Entry *entry, int64_t due) except -1
-    cdef Entry *no_longer_deferred(self, Deferred *deferred) except NULL
+    cdef inline Entry *no_longer_deferred(self, Deferred *deferred) except NULL
     cdef void queue_entry(self, Entry *entry) noexcept
     cdef int defer_record(self, const Entry *delayed, int64_t due) except -1
     cdef int collect(self) except -1
@@ -265,8 +265,9 @@ cdef class Channel:
     cdef void note_expired(self, const Record *record, uint16_t attempts) noexcept
     cdef bint drop_queued(self) except -1
     cdef bint drop_spoiled(self, Entry *entry) except -1
-    cdef bint is_exhausted(self, const Entry *entry) noexcept
+    cdef inline bint is_exhausted(self, const Entry *entry) noexcept
     cdef int bury(self, Entry *entry, MoveReason reason, str client) except -1
+    cdef int bury_timed_out(self, Entry *entry) except -1
     cdef int bury_expired(self, Entry *entry, const Record *record) except -1
     cdef Mover make_mover(self)
     cdef int redrive_some(self, int budget) except -1
@@ -300,7 +301,8 @@ cdef class Channel:
     cdef Entry *drop_in_flight(self) noexcept
     cdef int close(self) except -1
     cdef void leave_agenda(self) noexcept
-    cdef Record *record_at_cursor(self) except? NULL
+    cdef inline Record *record_at_cursor(self) except? NULL
+    cdef Record *find_record(self) except? NULL
     cdef void skip_holes(self) noexcept
     cdef void skip_ranges(self, const Hole *ranges, uint32_t count) noexcept
     cdef void skip_missing(self, uint64_t seq, const Hole *ranges, uint32_t count) noexcept
@@ -309,10 +311,12 @@ cdef class Channel:
     cdef void step_over(self, Record *record) noexcept
     cdef inline Entry *entry_at_cursor(self, Record *record) except NULL
     cdef inline bint queue_is_next(self, const Entry *first) noexcept
-    cdef inline Entry *take(self, int most) except? NULL
-    cdef Entry *take_queued(self) except? NULL
-    cdef inline Consumer next_consumer(self)
-    cdef inline int deliver(self, Consumer consumer, Entry *entry) except -1
+    cdef Entry *take(self, int most) except? NULL
+    cdef Entry *take_sifted(self, int most) except? NULL
+    cdef inline Entry *take_record(self, Record *record) except NULL
+    cdef inline Entry *take_queued(self) except? NULL
+    cdef inline Turnstile *next_in_turn(self) noexcept
+    cdef inline int deliver(self, Window window, Consumer consumer, Entry *entry) except -1
     cdef inline void drop_entry(self, Entry *entry) noexcept
     cdef inline int hold(self, Holding *holding, Entry *entry, int64_t deadline) except -1
     cdef inline void let_go(self, Entry *entry) noexcept

@@ -21,7 +21,6 @@ from nsqcy._heap cimport (
     heap_first_due,
     heap_free,
     heap_init,
-    heap_peek,
     heap_push,
     heap_remove,
     heap_update,
@@ -161,9 +160,9 @@ cdef class Consumer(Waiter):
         """The message timeout of clients that did not ask for one."""
         return self.msg_timeout
 
-    cdef int send_message(self, Window window, Block *block, Record *record,
-                          uint16_t attempts) except -1:
-        """Put one message frame into the output."""
+    cdef bint send_message(self, Window window, Block *block, Record *record,
+                           uint16_t attempts) except -1:
+        """Put one message frame into the output; whether there is room for another."""
         raise NotImplementedError
 
     cdef int on_channel_gone(self) except -1:
@@ -501,21 +500,16 @@ cdef class Channel:
         if delayed.seq < self.cursor.seq:
             # Found by a start: it was fanned out before the channel was made.
             return 0
-        if self.was_cancelled(delayed.seq):
+        if self.cancelled is not None and self.was_cancelled(delayed.seq):
             return 0
-        deferred = self.defer(delayed.id, due)
-        deferred.node.tag = delayed.node.tag
-        deferred.seq = delayed.seq
-        deferred.block = delayed.block
-        deferred.offset = delayed.offset
-        deferred.attempts = 0
+        deferred = self.defer(<const Deferred *>delayed, due)
         deferred.round = self.round
         self.window.ref(delayed.block)
         self.skipped += 1
         return 0
 
     cdef bint was_cancelled(self, uint64_t seq) except -1:
-        if self.cancelled is None or seq not in self.cancelled:
+        if seq not in self.cancelled:
             return False
         self.cancelled.remove(seq)
         self.cancelled_count += 1
@@ -525,7 +519,7 @@ cdef class Channel:
     cdef int queue_record(self, const Entry *addressed) except -1:
         """A record was fanned out that is for this channel only."""
         cdef Entry *entry
-        if self.was_cancelled(addressed.seq):
+        if self.cancelled is not None and self.was_cancelled(addressed.seq):
             return 0
         entry = self.store.new_entry()
         entry.seq = addressed.seq
@@ -539,9 +533,10 @@ cdef class Channel:
         self.queue_entry(entry)
         return 0
 
-    cdef Deferred *defer(self, uint64_t id, int64_t due) except NULL:
-        """Something new that is deferred until `due`, for the caller to fill in what it is."""
-        cdef Deferred *deferred = self.store.new_deferred(&self.pages, id)
+    cdef Deferred *defer(self, const Deferred *message, int64_t due) except NULL:
+        """Have a message wait until `due`: what it is, is copied."""
+        cdef Deferred *deferred = self.store.new_deferred(&self.pages, message.id)
+        deferred[0] = message[0]
         deferred.state = DEFERRED
         deferred.node.index = HEAP_NOWHERE
         if heap_push(&self.timers, &deferred.node, due) < 0:
@@ -553,32 +548,22 @@ cdef class Channel:
 
     cdef int defer_entry(self, Entry *entry, int64_t due) except -1:
         """A message that was handed out is for later: it becomes a smaller thing."""
-        cdef Deferred *deferred = self.defer(entry.id, due)
+        cdef Deferred *deferred = self.defer(<const Deferred *>entry, due)
         cdef Block *block = entry.block
         deferred.node.tag = ENTRY_TIMER
         if block.data != NULL and not block.flags & LOADING:
             deferred.node.tag = size_tag((<Record *>(block.data + entry.offset)).body_length)
-        deferred.seq = entry.seq
-        deferred.block = block
-        deferred.offset = entry.offset
-        deferred.attempts = entry.attempts
-        deferred.round = entry.round
         self.store.free_entry(entry)
         if deferred.round != self.round:
             self.pack(deferred)
         return 0
 
-    cdef Entry *no_longer_deferred(self, Deferred *deferred) except NULL:
+    cdef inline Entry *no_longer_deferred(self, Deferred *deferred) except NULL:
         """Off the timers; an entry again, for whatever follows."""
         cdef Entry *entry = self.store.new_entry()
         heap_remove(&self.timers, &deferred.node)
         self.deferred_count -= 1
-        entry.seq = deferred.seq
-        entry.id = deferred.id
-        entry.block = deferred.block
-        entry.offset = deferred.offset
-        entry.attempts = deferred.attempts
-        entry.round = deferred.round
+        (<Deferred *>entry)[0] = deferred[0]
         self.store.free_deferred(&self.pages, deferred)
         return entry
 
@@ -630,8 +615,22 @@ cdef class Channel:
 
     # -- reading the window --
 
-    cdef Record *record_at_cursor(self) except? NULL:
+    cdef inline Record *record_at_cursor(self) except? NULL:
         """The next record; NULL if there is none or its block has to be loaded first."""
+        cdef const Cursor *cursor = &self.cursor
+        cdef Block *block = cursor.block
+        cdef Record *record
+        if (block != NULL and 0 < cursor.offset < block.size and block.data != NULL
+                and not block.flags & (LOADING | UNREADABLE) and self.finished_count == 0
+                and cursor.seq < self.window.fanout.seq and self.window.hole_count == 0):
+            # In the middle of a block, nothing is left to be asked but whether there is a gap.
+            record = <Record *>(block.data + cursor.offset)
+            if record.seq == cursor.seq:
+                return record
+        return self.find_record()
+
+    cdef Record *find_record(self) except? NULL:
+        """The same wherever the cursor stands."""
         cdef Block *block
         cdef Record *record
         cdef uint64_t seq
@@ -735,11 +734,22 @@ cdef class Channel:
         return first != NULL and (<size_t>first.holding <= self.cursor.seq
                                   or self.cursor.seq >= self.window.fanout.seq)
 
-    cdef inline Entry *take(self, int most) except? NULL:
+    cdef Entry *take(self, int most) except? NULL:
         """The next message to deliver, off the queue or the window, with its block in memory; NULL
         also when this dispatch has stepped over so many records."""
+        cdef Record *record
+        if not self.sifts:
+            if self.queue_is_next(self.queue_first):
+                return self.take_queued()
+            record = self.record_at_cursor()
+            if record != NULL and not record.attributes:
+                return self.take_record(record)
+        return self.take_sifted(most)
+
+    cdef Entry *take_sifted(self, int most) except? NULL:
+        """The same where the next one may be none to deliver."""
         cdef Entry *entry
-        cdef Record *record = NULL
+        cdef Record *record
         while True:
             entry = self.queue_first
             if self.queue_is_next(entry):
@@ -753,21 +763,24 @@ cdef class Channel:
                         continue
                     return NULL
                 if not self.leaves_out(record):
-                    break
+                    return self.take_record(record)
             self.stepped += 1
             if self.stepped >= most:
                 return NULL
-        entry = self.entry_at_cursor(record)
+
+    cdef inline Entry *take_record(self, Record *record) except NULL:
+        """Off the window."""
+        cdef Entry *entry = self.entry_at_cursor(record)
         self.window_step(record)
         return entry
 
-    cdef Entry *take_queued(self) except? NULL:
+    cdef inline Entry *take_queued(self) except? NULL:
         """The first message of the queue; NULL if its block has to be loaded first."""
         cdef Entry *entry = self.queue_first
-        if entry.block.data == NULL or entry.block.flags & LOADING:
-            if not entry.block.flags & UNREADABLE:
-                self.window.load(entry.block)
-                return NULL
+        if ((entry.block.data == NULL or entry.block.flags & LOADING)
+                and not entry.block.flags & UNREADABLE):
+            self.window.load(entry.block)
+            return NULL
         self.queue_first = entry.next
         if self.queue_first == NULL:
             self.queue_last = NULL
@@ -782,20 +795,25 @@ cdef class Channel:
 
     # -- messages go out --
 
-    cdef inline Consumer next_consumer(self):
+    cdef inline Turnstile *next_in_turn(self) noexcept:
+        """Of the consumers that can take a message; NULL if none can."""
         cdef int i
         for i in range(3):
             if self.ready[i].next != &self.ready[i]:
-                return <Consumer>self.ready[i].next.consumer
-        return None
+                return self.ready[i].next
+        return NULL
 
     cdef int dispatch(self, int budget) except -1:
         """Deliver messages, or step over records, so many of both; returns what is left of the
         budget: 0 if something may be left that could go now."""
         if self.redriving:
             budget = self.redrive_some(budget)
-        if not self.paused:
-            budget = self.dispatch_at_rate(budget) if self.rate else self.hand_out(budget)
+        if self.paused:
+            pass
+        elif self.rate:
+            budget = self.dispatch_at_rate(budget)
+        elif self.next_in_turn() != NULL:
+            budget = self.hand_out(budget)
         if self.ttl or self.window.perishable or self.most_messages or self.most_bytes:
             budget = self.clear_out(budget)
         if self.mover is not None:
@@ -826,21 +844,19 @@ cdef class Channel:
 
     cdef int hand_out(self, int budget) except -1:
         """The same, if nothing forbids it."""
-        cdef Consumer consumer
+        cdef Window window = self.window
+        cdef Turnstile *place
         cdef Entry *entry
         self.stepped = 0
         while budget > self.stepped:
-            consumer = self.next_consumer()
-            if consumer is None:
+            place = self.next_in_turn()
+            if place == NULL:
                 break
-            if not consumer.has_room():
-                self.check_ready(consumer)
-                continue
             entry = self.take(budget)
             if entry == NULL:
                 break
             budget -= 1
-            self.deliver(consumer, entry)
+            self.deliver(window, <Consumer>place.consumer, entry)
         return max(0, budget - self.stepped)
 
     cdef int clear_out(self, int budget) except -1:
@@ -907,7 +923,7 @@ cdef class Channel:
         self.bury_expired(entry, record)
         return True
 
-    cdef bint is_exhausted(self, const Entry *entry) noexcept:
+    cdef inline bint is_exhausted(self, const Entry *entry) noexcept:
         """Whether a message has been delivered as often as may be."""
         return self.max_attempts and entry.attempts >= self.max_attempts
 
@@ -929,6 +945,12 @@ cdef class Channel:
         self.exhausted_count += 1
         self.drop_entry(entry)
         return 0
+
+    cdef int bury_timed_out(self, Entry *entry) except -1:
+        cdef Holding *holding = <Holding *>entry.holding
+        cdef str client = "" if holding.consumer == NULL else (<Consumer>holding.consumer).client_id
+        self.no_longer_in_flight(entry)
+        return self.bury(entry, OUT_OF_ATTEMPTS, client)
 
     cdef Mover make_mover(self):
         if self.mover is None:
@@ -1059,7 +1081,7 @@ cdef class Channel:
             self.drop_entry(entry)
         return budget
 
-    cdef inline int deliver(self, Consumer consumer, Entry *entry) except -1:
+    cdef inline int deliver(self, Window window, Consumer consumer, Entry *entry) except -1:
         cdef Block *block = entry.block
         cdef Record *record = <Record *>(block.data + entry.offset)
         cdef Turnstile *place = &consumer.turnstile
@@ -1079,8 +1101,8 @@ cdef class Channel:
         self.in_flight_count += 1
         consumer.in_flight += 1
         consumer.message_count += 1
-        consumer.send_message(self.window, block, record, entry.attempts)
-        if consumer.in_flight >= consumer.ready_count:
+        if (not consumer.send_message(window, block, record, entry.attempts)
+                or consumer.in_flight >= consumer.ready_count):
             consumer.waiting = False
             unlink(place)
         elif place.next != place.prev:
@@ -1100,7 +1122,7 @@ cdef class Channel:
         cdef Entry *before = holding.last
         entry.state = IN_FLIGHT
         entry.due = deadline
-        entry.node.tag = <uint32_t>((self.agenda.now + 999999) // 1000000)
+        entry.node.tag = <uint32_t>(<uint64_t>(self.agenda.now + 999999) // 1000000)
         entry.holding = holding
         while before != NULL and before.due > deadline:
             before = before.prev
@@ -1238,13 +1260,11 @@ cdef class Channel:
 
     cdef inline void no_longer_in_flight(self, Entry *entry) noexcept:
         """Off its holding and the counters (the table is the caller's)."""
-        cdef Holding *holding = <Holding *>entry.holding
-        cdef Consumer consumer
-        if holding.consumer != NULL:
-            consumer = <Consumer>holding.consumer
-            consumer.in_flight -= 1
-            if not consumer.waiting:
-                self.check_ready(consumer)
+        cdef void *consumer = (<Holding *>entry.holding).consumer
+        if consumer != NULL:
+            (<Consumer>consumer).in_flight -= 1
+            if not (<Consumer>consumer).waiting:
+                self.check_ready(<Consumer>consumer)
         self.let_go(entry)
         self.in_flight_count -= 1
 
@@ -1491,7 +1511,7 @@ cdef class Channel:
             heap_remove(&self.agenda.channel_timers, &self.pacer.node)
             self.touch_dirty()
         while left > 0 and heap_first_due(&self.timers) <= self.agenda.now:
-            node = heap_peek(&self.timers)
+            node = self.timers.slots[0].node
             if node.tag & HOLDING_TIMER:
                 left -= self.expire_holding(<Holding *>node, left)
                 continue
@@ -1515,10 +1535,7 @@ cdef class Channel:
             # The last message of a client that left: the holding goes with it.
             is_last = holding.count == 1 and holding.consumer == NULL
             if self.is_exhausted(entry):
-                client = "" if holding.consumer == NULL \
-                    else (<Consumer>holding.consumer).client_id
-                self.no_longer_in_flight(entry)
-                self.bury(entry, OUT_OF_ATTEMPTS, client)
+                self.bury_timed_out(entry)
             else:
                 self.no_longer_in_flight(entry)
                 self.queue_entry(entry)

@@ -128,20 +128,23 @@ cdef class Codec:
         self.in_flight += len(messages)
         return at - start
 
-    cdef int check_size(self, const uint8_t *at, size_t left) except -1:
+    cdef inline int check_size(self, const uint8_t *at, size_t left) except -1:
         """Whether the frame that begins here is worth waiting for: its type says how long it may
         be, once that has come."""
         cdef uint32_t size = load_be32(at)
         cdef uint32_t most = LONGEST_FRAME
+        if left >= FRAME_HEADER:
+            most = self.longest if load_be32(at + 4) == <uint32_t>MESSAGE else LONGEST_ANSWER
+        if size < 4 or size > most or size == SPELLS_HTTP:
+            return self.bad_size(size, most)
+        return 0
+
+    cdef int bad_size(self, uint32_t size, uint32_t most) except -1:
         if size == SPELLS_HTTP:
             raise ProtocolError(f"unexpected HTTP response from {self.address},"
                                 " a nsqd TCP endpoint is required")
-        if left >= FRAME_HEADER:
-            most = self.longest if load_be32(at + 4) == <uint32_t>MESSAGE else LONGEST_ANSWER
-        if size < 4 or size > most:
-            raise ProtocolError(f"{self.address} announces a frame of {size} bytes,"
-                                f" 4 to {most} are allowed")
-        return 0
+        raise ProtocolError(f"{self.address} announces a frame of {size} bytes,"
+                            f" 4 to {most} are allowed")
 
     def rest(self):
         """What was received and is no whole frame yet; it is forgotten here."""
@@ -168,6 +171,7 @@ cdef class Codec:
         """Bytes that wait to be taken."""
         return self.output.end
 
+    @cython.final
     cdef int rouse(self, size_t before) except -1:
         """Tell the owner, once there is something to take, if there was nothing `before`. Last of
         all: another thread may take it meanwhile."""
@@ -204,7 +208,7 @@ cdef class Codec:
         self.output.clear()
         self.partial.clear()
 
-    cdef int put_id(self, const char *verb, size_t length, Message message) except -1:
+    cdef inline int put_id(self, const char *verb, size_t length, Message message) except -1:
         cdef size_t before = self.output.end
         cdef uint8_t *at = self.output.room(length + ID + 1)
         memcpy(at, verb, length)

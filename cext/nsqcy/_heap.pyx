@@ -79,7 +79,7 @@ cdef inline void _put(Heap *heap, uint32_t index, HeapNode *node, int64_t due) n
     node.index = index
 
 
-cdef void _place(Heap *heap, uint32_t hole, HeapNode *node, int64_t due) noexcept nogil:
+cdef inline void _place(Heap *heap, uint32_t hole, HeapNode *node, int64_t due) noexcept nogil:
     """Put `node` into a slot from where something else has gone, which the slot still tells of."""
     if due < heap.slots[hole].due:
         _sift_up(heap, hole, node, due)
@@ -99,20 +99,27 @@ cdef void _sift_up(Heap *heap, uint32_t hole, HeapNode *node, int64_t due) noexc
     _put(heap, hole, node, due)
 
 
+cdef inline const HeapSlot *_sooner(const HeapSlot *one, const HeapSlot *other) noexcept nogil:
+    return other if other.due < one.due else one
+
+
 cdef void _sift_down(Heap *heap, uint32_t hole, HeapNode *node, int64_t due) noexcept nogil:
-    cdef uint32_t child, end, least
+    cdef:
+        const HeapSlot *end = heap.slots + heap.size
+        const HeapSlot *child
+        const HeapSlot *least
     while True:
-        child = hole * ARITY + 1
-        if child >= heap.size:
+        least = child = heap.slots + <size_t>hole * ARITY + 1
+        if child >= end:
             break
-        end = min(child + ARITY, heap.size)
-        least = child
-        for child in range(child + 1, end):
-            if heap.slots[child].due < heap.slots[least].due:
-                least = child
-        if heap.slots[least].due >= due:
+        if child + ARITY <= end:
+            least = _sooner(_sooner(child, child + 1), _sooner(child + 2, child + 3))
+        else:
+            while child != end:
+                least = _sooner(least, child)
+                child += 1
+        if least.due >= due:
             break
-        heap.slots[hole] = heap.slots[least]
-        heap.slots[hole].node.index = hole
-        hole = least
+        _put(heap, hole, least.node, least.due)
+        hole = <uint32_t>(least - heap.slots)
     _put(heap, hole, node, due)

@@ -206,6 +206,7 @@ cdef class Session(Consumer):
     cdef int respond(self, const uint8_t *data, size_t n) except -1
     cdef bint is_crammed(self) noexcept
     cdef int put_frame(self, int type, const uint8_t *data, size_t n) except -1
+    cdef int put_aside(self, int type, const uint8_t *data, size_t n) except -1
     cdef int answer(self, uint64_t ticket, TicketState state, bytes text) except -1
     cdef int finish_input(self) except -1
     cdef int parse_kept(self) except -1
@@ -304,8 +305,8 @@ cdef class Session(Consumer):
     cdef bint may_publish(self) noexcept
     cdef Parsed authorize(self, const char *command, bytes topic, bytes channel) except RAISED
     cdef bint has_room(self) noexcept
-    cdef int send_message(self, Window window, Block *block, Record *record,
-                          uint16_t attempts) except -1
+    cdef bint send_message(self, Window window, Block *block, Record *record,
+                           uint16_t attempts) except -1
     cdef int on_channel_gone(self) except -1
     cdef Leg leg_to(self, int peer)
     cdef int leave_legs(self) except -1

@@ -424,6 +424,7 @@ cdef class Session(Consumer):
             self.last_command = self.home.agenda.now
         return at
 
+    @cython.final
     cdef size_t finish_here(self, const uint8_t *lines, size_t n) noexcept:
         """The short way of the most frequent command, of which many come together: the bytes of the
         FINs here that were of messages of this client's, and are done. Everything else goes the
@@ -468,6 +469,7 @@ cdef class Session(Consumer):
             return PUB_NAME + length + 1
         return 0
 
+    @cython.final
     cdef Parsed command(self, const uint8_t *line, size_t n, size_t *used) except RAISED:
         """Execute one command, if all of it is there."""
         cdef const uint8_t *end = <const uint8_t *>memchr(
@@ -487,6 +489,7 @@ cdef class Session(Consumer):
         count = split_line(line, length, words, WORDS)
         return self.execute(words, count, line, used, end + 1, n - used[0])
 
+    @cython.final
     cdef Parsed execute(self, Word *words, int count, const uint8_t *line, size_t *used,
                         const uint8_t *rest, size_t left) except RAISED:
         """Commands by name, the frequent ones first. Those without a body take bytes [line, line +
@@ -542,20 +545,24 @@ cdef class Session(Consumer):
             waiting += len(self.aside)
         return waiting > ANSWERS_MOST
 
+    @cython.final
     cdef int put_frame(self, int type, const uint8_t *data, size_t n) except -1:
-        cdef Output aside
         if self.closed:
             return 0
         if self.relaying is not None:
-            # In the middle of a message frame from another worker: right behind it.
-            aside = Output()
-            aside.put_frame(type, data, n)
-            if self.aside is None:
-                self.aside = bytearray()
-            self.aside += aside.buffer[:aside.end]
+            self.put_aside(type, data, n)
         else:
             self.output.put_frame(type, data, n)
         self.touch_dirty()
+        return 0
+
+    cdef int put_aside(self, int type, const uint8_t *data, size_t n) except -1:
+        """In the middle of a message frame from another worker: right behind it."""
+        cdef Output aside = Output()
+        aside.put_frame(type, data, n)
+        if self.aside is None:
+            self.aside = bytearray()
+        self.aside += aside.buffer[:aside.end]
         return 0
 
     cdef int respond(self, const uint8_t *data, size_t n) except -1:
@@ -733,6 +740,7 @@ cdef class Session(Consumer):
             return self.fatal(b"E_INVALID DPUB timeout %d out of range 0-%d" % (milliseconds, most))
         return self.publish_one(DPUB, <int64_t>milliseconds * MILLISECOND, line, used, rest, left)
 
+    @cython.final
     cdef Parsed publish_one(self, const char *command, int64_t delay, const uint8_t *line,
                             size_t *used, const uint8_t *rest, size_t left) except RAISED:
         """PUB and DPUB, to the topic that was taken."""
@@ -775,9 +783,10 @@ cdef class Session(Consumer):
         if topic.limited and not topic.fits(self.body_size(rest + 4, size)):
             return self.publish_refused(
                 command, topic.objection(command, self.body_size(rest + 4, size)))
-        refusal = topic.refusal(self.durability, 1, size)
-        if refusal is not None:
-            return self.publish_failed(command, refusal)
+        if topic.may_refuse():
+            refusal = topic.refusal(self.durability, 1, size)
+            if refusal is not None:
+                return self.publish_failed(command, refusal)
         if self.durability != MEMORY:
             topic.demand(self.durability)
         if self.headers:
@@ -822,9 +831,10 @@ cdef class Session(Consumer):
             length = topic.misfit(rest + 8, messages, self.headers)
             if length:
                 return self.publish_refused(MPUB, topic.objection(MPUB, length))
-        refusal = topic.refusal(self.durability, messages, size)
-        if refusal is not None:
-            return self.publish_failed(MPUB, refusal)
+        if topic.may_refuse():
+            refusal = topic.refusal(self.durability, messages, size)
+            if refusal is not None:
+                return self.publish_failed(MPUB, refusal)
         if self.durability != MEMORY:
             topic.demand(self.durability)
         if self.headers:
@@ -1027,6 +1037,7 @@ cdef class Session(Consumer):
         return (key is not None and <size_t>len(key) == name.length
                 and memcmp(<const char *>key, name.at, name.length) == 0)
 
+    @cython.final
     cdef bint take_topic(self, Word *name) except -1:
         """Make it the topic published to last; whether it is a valid name, without which nothing
         changes."""
@@ -1041,6 +1052,7 @@ cdef class Session(Consumer):
         self.may_publish_until = 0
         return True
 
+    @cython.final
     cdef int route(self) except? -1:
         """Which worker owns the topic that was taken; -1: not known yet, or it is down; NO_ROOM: it
         would be this one. self.topic is the topic when it is this one."""
@@ -1087,6 +1099,7 @@ cdef class Session(Consumer):
         self.answer(self.take_ticket(command, 0), FAILED, text)
         return NEXT
 
+    @cython.final
     cdef Parsed publish_accepted(self, const char *command, Topic topic, uint32_t count,
                                  uint64_t body_bytes) except RAISED:
         self.topic_count += count
@@ -1203,6 +1216,7 @@ cdef class Session(Consumer):
         self.leg.send(line, n)
         return NEXT
 
+    @cython.final
     cdef Parsed message_command(self, const char *command, Word *words, int count, int needed,
                                 uint64_t *id) except RAISED:
         """What FIN, REQ and TOUCH check alike; NEXT if all is well. An id that no message can have
@@ -1734,20 +1748,21 @@ cdef class Session(Consumer):
 
     # -- as a consumer --
 
+    @cython.final
     cdef bint has_room(self) noexcept:
         return not self.stopping and self.output.pending() < OUTPUT_ENOUGH
 
     cdef int64_t usual_timeout(self) noexcept:
         return self.home.msg_timeout
 
-    cdef int send_message(self, Window window, Block *block, Record *record,
-                          uint16_t attempts) except -1:
+    cdef bint send_message(self, Window window, Block *block, Record *record,
+                           uint16_t attempts) except -1:
         if self.headers:
             self.output.put_headered(window, block, record, attempts)
         else:
             self.output.put_message(window, block, record, attempts)
         self.touch_dirty()
-        return 0
+        return self.has_room()
 
     cdef int on_channel_gone(self) except -1:
         self.stop()
@@ -2031,6 +2046,7 @@ cdef class Session(Consumer):
 
     # -- the turn --
 
+    @cython.final
     cdef void touch_dirty(self) noexcept:
         """Have the transport flushed at the end of the turn."""
         if not self.dirty:

@@ -170,7 +170,7 @@ ctypedef struct Entry:
 
 cdef inline uint32_t size_tag(uint64_t body_length) noexcept:
     """A body's size beside the lowest bit, which is a timer's kind; 0: too large to tell."""
-    return <uint32_t>body_length << 1 if body_length < 0x80000000 else 0
+    return <uint32_t>body_length << 1 if body_length < 0x80000000u else 0
 
 
 cdef enum:
@@ -227,6 +227,10 @@ ctypedef struct Pages:
     Page *walked            # of a walk: the next one; pages that are made meanwhile are before it
 
 
+cdef inline Page *page_of(const Deferred *deferred) noexcept:
+    return <Page *>(<size_t>deferred & ~<size_t>(PAGE_SIZE - 1))
+
+
 @cython.final
 cdef class Store:
     """The memory of one worker: arenas, blocks and entries, and how much of it is in use."""
@@ -280,7 +284,18 @@ cdef class Store:
         self.entries -= 1
 
     cdef Deferred *new_deferred(self, Pages *pages, uint64_t id) except NULL
-    cdef void free_deferred(self, Pages *pages, Deferred *deferred) noexcept
+
+    cdef inline void free_deferred(self, Pages *pages, Deferred *deferred) noexcept:
+        cdef Page *page = page_of(deferred)
+        (<Deferred **>deferred)[0] = page.free
+        deferred.block = NULL
+        page.free = deferred
+        page.used -= 1
+        self.deferred -= 1
+        if page.used == 0 or page.used == PAGE_ROOM - 1:
+            self.relist_page(pages, page)
+
+    cdef void relist_page(self, Pages *pages, Page *page) noexcept
     cdef Page *new_page(self, Pages *pages) except NULL
     cdef void free_page(self, Pages *pages, Page *page) noexcept
     cdef void trim(self, int64_t now) noexcept
@@ -296,10 +311,6 @@ cdef class Store:
     cdef void unmap_spare(self, Slabs *slabs) noexcept
     cdef void list_slab(self, Slabs *slabs, Slab *slab) noexcept
     cdef void unlist_slab(self, Slabs *slabs, Slab *slab) noexcept
-
-
-cdef inline Page *page_of(const Deferred *deferred) noexcept:
-    return <Page *>(<size_t>deferred & ~<size_t>(PAGE_SIZE - 1))
 
 
 cdef inline Deferred *deferred_of(Page *page) noexcept:
@@ -337,8 +348,24 @@ cdef class Window:
     cdef void seal(self) noexcept
     cdef int watch(self, Cursor *cursor) except -1
     cdef void unwatch(self, Cursor *cursor) noexcept
-    cdef void move_cursor(self, Cursor *cursor, const Cursor *to) noexcept
-    cdef void cursor_to_end(self, Cursor *cursor) noexcept
+
+    cdef inline void move_cursor(self, Cursor *cursor, const Cursor *to) noexcept:
+        """Put `cursor` where `to` stands. Does not trim: the caller does when it is done."""
+        if cursor.block != to.block:
+            if to.block != NULL:
+                to.block.cursors += 1
+            if cursor.block != NULL:
+                cursor.block.cursors -= 1
+            cursor.block = to.block
+        cursor.offset = to.offset
+        cursor.seq = to.seq
+
+    cdef inline void cursor_to_end(self, Cursor *cursor) noexcept:
+        cdef Cursor end
+        end.block = self.newest
+        end.offset = 0 if self.newest == NULL else self.newest.size
+        end.seq = self.next_seq
+        self.move_cursor(cursor, &end)
 
     cdef inline bint settle(self, Cursor *cursor) noexcept:
         """Whether a record stands at the cursor (its block may have to be loaded first), once it

@@ -358,17 +358,12 @@ cdef class Store:
         self.deferred += 1
         return deferred
 
-    cdef void free_deferred(self, Pages *pages, Deferred *deferred) noexcept:
-        cdef Page *page = page_of(deferred)
-        if page.used == PAGE_ROOM:
-            enter_room(pages, page)
-        (<Deferred **>deferred)[0] = page.free
-        deferred.block = NULL
-        page.free = deferred
-        page.used -= 1
-        self.deferred -= 1
+    cdef void relist_page(self, Pages *pages, Page *page) noexcept:
+        """A page was full, or is empty now."""
         if page.used == 0:
             self.free_page(pages, page)
+        else:
+            enter_room(pages, page)
 
     cdef Page *new_page(self, Pages *pages) except NULL:
         cdef Page *page = <Page *>self.new_cell(&self.page_slabs)
@@ -482,7 +477,7 @@ cdef class Window:
     cdef Block *open_block(self, uint64_t size) except NULL:
         cdef Block *block
         cdef uint32_t capacity = self.next_capacity
-        if size > 0xfffffff0:
+        if size > 0xfffffff0u:
             raise NsqError(f"a record of {size} bytes is larger than a block can be")
         if size > HUGE_RECORDS:
             capacity = <uint32_t>size
@@ -619,24 +614,6 @@ cdef class Window:
                     cursor.block = NULL
                 self.trim()
                 return
-
-    cdef void move_cursor(self, Cursor *cursor, const Cursor *to) noexcept:
-        """Put `cursor` where `to` stands. Does not trim: the caller does when it is done."""
-        if cursor.block != to.block:
-            if to.block != NULL:
-                to.block.cursors += 1
-            if cursor.block != NULL:
-                cursor.block.cursors -= 1
-            cursor.block = to.block
-        cursor.offset = to.offset
-        cursor.seq = to.seq
-
-    cdef void cursor_to_end(self, Cursor *cursor) noexcept:
-        cdef Cursor end
-        end.block = self.newest
-        end.offset = 0 if self.newest == NULL else self.newest.size
-        end.seq = self.next_seq
-        self.move_cursor(cursor, &end)
 
     cdef bint next_record(self, Cursor *cursor) noexcept:
         """Step over ends of blocks and gaps; whether that leads to a record."""

@@ -82,6 +82,7 @@ cdef class Topic(Window):
     cdef int64_t prune_after            # ns; 0: never
     cdef bint prune_messages            # also if it has some
     cdef bint bounded                   # it or a channel has a limit of depth or bytes
+    cdef bint may_drop                  # it may be too full for a message, and drop that
     cdef uint64_t full_count            # messages dropped by the topic because of that
     cdef uint64_t expired_count         # by the topic, as they were too old
     cdef dict unusual                   # of its policy: what /stats shows
@@ -143,7 +144,7 @@ cdef class Topic(Window):
                                int64_t delay) except? 0
     cdef uint64_t add_headered_batch(self, const uint8_t *batch, uint32_t count) except? 0
     cdef Record *add_record(self, uint32_t body_length, uint32_t ext_length) except? NULL
-    cdef bint drops(self) noexcept
+    cdef bint drops(self, uint32_t body_bytes) noexcept
     cdef int set_delay(self, Record *record, int64_t delay) except -1
     cdef int published(self, uint32_t count, uint64_t body_bytes) except -1
     cdef int add_chunk(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
@@ -164,17 +165,23 @@ cdef class Topic(Window):
     cdef int keep_untold(self) except -1
     cdef int journal_told(self) except -1
     cdef int promise(self, Waiter waiter, uint64_t ticket) except -1
+
+    cdef inline bint may_refuse(self) noexcept:
+        """Whether there is any reason to ask for refusal(): of a plain topic, there is not."""
+        return (self.bounded or self.failing or self.gone
+                or self.shard.shut is not None or self.shard.refused is not None)
+
     cdef str refusal(self, Durability least, uint64_t count, uint64_t body_bytes)
     cdef str fullness(self, uint64_t count, uint64_t body_bytes)
     cdef int set_bounds(self) except -1
     cdef bint exceeds_bytes(self, uint64_t count, uint64_t body_bytes) noexcept
     cdef bint exceeds_depth(self, uint64_t count) noexcept
-    cdef bint drops_newest(self, uint32_t body_bytes) noexcept
     cdef int keep_bounds(self) except -1
     cdef int drop_front(self, uint64_t seq) except -1
     cdef int drop_expired(self) except -1
     cdef uint64_t first_fresh(self, int *budget) noexcept
     cdef int fan_out(self) except -1
+    cdef bint fan_out_delayed(self) except -1
     cdef int settle_turn(self) except -1
     cdef uint64_t depth(self) noexcept
     cdef Channel find_channel(self, str name)
@@ -319,6 +326,8 @@ cdef class Shard:
     cdef int expire(self) except -1
     cdef bint dispatch(self) except -1
     cdef int compact(self) except -1
+    cdef inline bint has_long_work(self) noexcept
+    cdef int go_on(self) except -1
     cdef int go_on_with_journals(self) except -1
     cdef int free_discarded(self) except -1
     cdef int read_on(self) except -1

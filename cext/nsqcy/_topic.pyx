@@ -230,6 +230,7 @@ cdef class Topic(Window):
         self.least = 1
         self.stable = self.log_first = 1
         self.past = ()
+        self.may_drop = self.ephemeral
         self.mem_queue_size = self.agenda.mem_queue_size
         self.max_msg_size = NO_LIMIT
         self.last_publish = self.agenda.now
@@ -477,12 +478,9 @@ cdef class Topic(Window):
     cdef Record *add_record(self, uint32_t body_length, uint32_t ext_length) except? NULL:
         """A record with everything but its extensions and its body; NULL: dropped."""
         cdef Record *record
-        if self.bounded and self.drops_newest(body_length):
+        if self.may_drop and self.drops(body_length):
             return NULL
-        if self.log is None:
-            if self.ephemeral and self.drops():
-                return NULL
-        elif not self.overflowing and self.must_overflow():
+        if self.log is not None and not self.overflowing and self.must_overflow():
             self.overflowing = True
             self.seal()
         record = append_record(self, body_length, ext_length)
@@ -490,12 +488,17 @@ cdef class Topic(Window):
         record.timestamp = self.agenda.wall
         return record
 
-    cdef bint drops(self) noexcept:
-        """Whether the topic, which is ephemeral, is full and drops a message, which it counts."""
-        if self.flowing() or self.next_seq - self.fanout.seq < self.mem_queue_size:
-            return False
-        self.dropped_count += 1
-        return True
+    cdef bint drops(self, uint32_t body_bytes) noexcept:
+        """Whether the topic is full and drops a message that comes, which it counts."""
+        if self.bounded and self.on_full == DROP_NEWEST and (
+                self.exceeds_depth(1) or self.exceeds_bytes(1, body_bytes)):
+            self.full_count += 1
+            return True
+        if self.ephemeral and not self.flowing() \
+                and self.next_seq - self.fanout.seq >= self.mem_queue_size:
+            self.dropped_count += 1
+            return True
+        return False
 
     cdef int set_delay(self, Record *record, int64_t delay) except -1:
         """Give the newest record, which has room for it, its delay."""
@@ -517,6 +520,7 @@ cdef class Topic(Window):
         self.add_delayed(entry)
         return 0
 
+    @cython.final
     cdef void add_delayed(self, Entry *entry) noexcept:
         """Remember a record with a delay (`due`), for one channel (`timestamp`: its address) or all
         (0), until it is fanned out."""
@@ -548,8 +552,9 @@ cdef class Topic(Window):
 
     @cython.final
     cdef bint flowing(self) noexcept:
-        return (self.started and not self.paused and self.held_until == 0
-                and len(self.channels) > 0)
+        if not self.channels:
+            return False
+        return self.started and not self.paused and self.held_until == 0
 
     cdef int published(self, uint32_t count, uint64_t body_bytes) except -1:
         """The bodies of `count` records are in place. Returns whether they wait for the log."""
@@ -740,7 +745,9 @@ cdef class Topic(Window):
 
     cdef bint takes_at_once(self) except -1:
         """Whether a publish is neither refused nor has to wait for the log."""
-        if self.overflowing or self.bounded or self.refusal(MEMORY, 1, 0) is not None:
+        if self.overflowing or self.bounded:
+            return False
+        if self.may_refuse() and self.refusal(MEMORY, 1, 0) is not None:
             return False
         return self.log is None or not self.must_overflow()
 
@@ -792,15 +799,6 @@ cdef class Topic(Window):
                 return True
         return False
 
-    cdef bint drops_newest(self, uint32_t body_bytes) noexcept:
-        """Whether the topic is full and drops a message that comes, which it counts."""
-        if self.on_full != DROP_NEWEST:
-            return False
-        if not self.exceeds_depth(1) and not self.exceeds_bytes(1, body_bytes):
-            return False
-        self.full_count += 1
-        return True
-
     cdef int set_bounds(self) except -1:
         """Limits of the topic or of a channel have changed, or a channel has come."""
         cdef Channel channel
@@ -818,6 +816,7 @@ cdef class Topic(Window):
             if self.max_depth and (messages == 0 or messages > self.max_depth):
                 messages = self.max_depth
             channel.keep_at_most(messages, self.max_bytes)
+        self.may_drop = self.ephemeral or self.bounded and self.on_full == DROP_NEWEST
         if self.bounded:
             self.touch_dirty()
         return 0
@@ -838,16 +837,26 @@ cdef class Topic(Window):
 
     # -- fan-out --
 
+    @cython.final
     cdef int fan_out(self) except -1:
         """Give the channels everything that is visible; returns whether some is left for the next
         turn (records with a delay cost an entry for each channel)."""
+        if not self.flowing():
+            return 0
+        if self.delayed_first != NULL and self.fan_out_delayed():
+            return 1
+        self.move_cursor(&self.fanout, &self.visible)
+        self.touch_dirty()
+        return 0
+
+    @cython.final
+    cdef bint fan_out_delayed(self) except -1:
+        """Those of the records with a delay; whether some are left."""
         cdef Channel channel
         cdef Entry *entry = self.delayed_first
         cdef int64_t due
         cdef int budget = FAN_OUT_BUDGET
         cdef Cursor stop
-        if not self.flowing():
-            return 0
         while entry != NULL and entry.seq < self.visible.seq:
             if budget == 0:
                 stop.block = entry.block
@@ -856,7 +865,7 @@ cdef class Topic(Window):
                 if stop.seq > self.fanout.seq:
                     self.move_cursor(&self.fanout, &stop)
                 self.touch_dirty()
-                return 1
+                return True
             budget -= 1
             due = self.agenda.now + entry.due
             for channel in self.channels.values():
@@ -875,9 +884,7 @@ cdef class Topic(Window):
             self.unref(entry.block)
             self.store.free_entry(entry)
             entry = self.delayed_first
-        self.move_cursor(&self.fanout, &self.visible)
-        self.touch_dirty()
-        return 0
+        return False
 
     @cython.final
     cdef void touch_dirty(self) noexcept:
@@ -2465,25 +2472,24 @@ cdef class Topic(Window):
 
     cdef int restore_entry(self, Channel channel, const PackedEntry *packed, uint64_t id,
                            Block *block, uint32_t within) except -1:
-        cdef Deferred *deferred
-        cdef Entry *entry = NULL
+        cdef Deferred message
+        cdef Entry *entry
         if packed.state == MOVING:
             return self.restore_move(channel, packed, block, within)
+        message.node.tag = size_tag(packed.size)
+        message.seq = packed.seq
+        message.id = id
+        message.block = block
+        message.offset = within
+        message.attempts = packed.attempts
+        message.round = channel.round
+        self.ref(block)
         if packed.state == DEFERRED:
-            deferred = channel.defer(id, self.agenda.now + max(
+            channel.defer(&message, self.agenda.now + max(
                 <int64_t>0, packed.due - self.agenda.wall))
-            deferred.node.tag = size_tag(packed.size)
         else:
             entry = self.store.new_entry()
-            entry.id = id
-            deferred = <Deferred *>entry
-        deferred.seq = packed.seq
-        deferred.block = block
-        deferred.offset = within
-        deferred.attempts = packed.attempts
-        deferred.round = channel.round
-        self.ref(block)
-        if entry != NULL:
+            (<Deferred *>entry)[0] = message
             channel.queue_entry(entry)
             entry.holding = NULL
         return 0
@@ -2891,24 +2897,36 @@ cdef class Shard:
                 except Exception as error:
                     self.report(topic.name, error)
         left = self.dispatch()
+        if self.hurried and now >= self.next_hurry:
+            self.write_hurried()
+        if self.has_long_work():
+            self.go_on()
+            left = left or self.has_long_work()
+        if self.io is not None:
+            self.io.kick()
+        if left or self.dirty_topics or self.ticking:
+            return now
+        if self.hurried and self.next_hurry < self.next_tick:
+            return min(self.next_hurry, heap_first_due(&self.agenda.channel_timers))
+        return min(self.next_tick, heap_first_due(&self.agenda.channel_timers))
+
+    cdef inline bint has_long_work(self) noexcept:
+        """Whether there is work that takes many turns: there seldom is."""
+        if self.compacting or self.journalling or self.agenda.discarded or self.reads:
+            return True
+        return False
+
+    cdef int go_on(self) except -1:
+        """Do a turn's part of that."""
         if self.compacting:
             self.compact()
         if self.journalling:
             self.go_on_with_journals()
         if self.agenda.discarded:
             self.free_discarded()
-        if self.hurried and now >= self.next_hurry:
-            self.write_hurried()
         if self.reads:
             self.read_on()
-        if self.io is not None:
-            self.io.kick()
-        if left or self.dirty_topics or self.ticking or self.compacting or self.reads \
-                or self.journalling or self.agenda.discarded:
-            return now
-        if self.hurried and self.next_hurry < self.next_tick:
-            return min(self.next_hurry, heap_first_due(&self.agenda.channel_timers))
-        return min(self.next_tick, heap_first_due(&self.agenda.channel_timers))
+        return 0
 
     cdef int expire(self) except -1:
         """Messages that are due; what exceeds the budget is still due in the next turn."""

@@ -49,6 +49,16 @@ def live():
     return {"outputs": live_outputs, "references": live_references}
 
 
+cdef inline void put_message_header(uint8_t *at, size_t size, const Record *record,
+                                    uint16_t attempts) noexcept nogil:
+    """What a message frame of so many bytes begins with."""
+    store_be32(at, <uint32_t>(size - 4))
+    store_be32(at + 4, <uint32_t>MESSAGE)
+    store_be64(at + 8, <uint64_t>record.timestamp)
+    store_be16(at + 16, attempts)
+    hex16_format(at + 18, record.id)
+
+
 @cython.final
 cdef class Output:
     def __cinit__(self):
@@ -124,18 +134,14 @@ cdef class Output:
                          uint16_t attempts) except -1:
         """A message frame; a large body is not copied but pinned in its block until it is sent."""
         cdef uint32_t length = record.body_length
-        cdef bint inline_body = length < BY_REFERENCE
         cdef size_t header = FRAME_HEADER + MESSAGE_HEADER
-        cdef uint8_t *at = self.room(header + length if inline_body else header)
-        store_be32(at, MESSAGE_HEADER + 4 + length)
-        store_be32(at + 4, <uint32_t>MESSAGE)
-        store_be64(at + 8, <uint64_t>record.timestamp)
-        store_be16(at + 16, attempts)
-        hex16_format(at + 18, record.id)
-        if inline_body:
-            memcpy(at + header, record_body(record), length)
-        else:
-            self.refer(window, block, record_body(record), length)
+        cdef uint8_t *at
+        if length >= BY_REFERENCE:
+            put_message_header(self.room(header), header + length, record, attempts)
+            return self.refer(window, block, record_body(record), length)
+        at = self.room(header + length)
+        put_message_header(at, header + length, record, attempts)
+        memcpy(at + header, record_body(record), length)
         return 0
 
     cdef int put_headered(self, Window window, Block *block, Record *record,
@@ -146,11 +152,7 @@ cdef class Output:
         cdef uint32_t body = record.body_length
         cdef size_t header = FRAME_HEADER + MESSAGE_HEADER + HEADERS_SIZE + length
         cdef uint8_t *at = self.room(header)
-        store_be32(at, <uint32_t>(header - 4 + body))
-        store_be32(at + 4, <uint32_t>MESSAGE)
-        store_be64(at + 8, <uint64_t>record.timestamp)
-        store_be16(at + 16, attempts)
-        hex16_format(at + 18, record.id)
+        put_message_header(at, header + body, record, attempts)
         store_be16(at + 34, length)
         if length:
             memcpy(at + 36, headers, length)
