@@ -13,6 +13,7 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from nsqcy._events cimport EventKind, Events
+from nsqcy._excerpt cimport Excerpt
 from nsqcy._heap cimport Heap, HeapNode
 from nsqcy._packing cimport Packing
 from nsqcy._quantile cimport Latency, Percentiles
@@ -178,6 +179,7 @@ cdef class Channel:
     cdef Entry *queue_first                 # redelivery, oldest first
     cdef Entry *queue_last
     cdef readonly uint64_t queued
+    cdef Excerpt excerpt                    # records of the queue; None: its blocks are in memory
     cdef Pages pages                        # deferred messages
     cdef Heap timers                        # of these, and of holdings
     cdef Timer alarm                        # this channel in the agenda
@@ -251,7 +253,8 @@ cdef class Channel:
     cdef Deferred *defer(self, uint64_t id, int64_t due) except NULL
     cdef int defer_entry(self, Entry *entry, int64_t due) except -1
     cdef Entry *no_longer_deferred(self, Deferred *deferred) except NULL
-    cdef void queue_entry(self, Entry *entry) noexcept
+    cdef int queue_due(self, Deferred *deferred) except -1
+    cdef void queue_entry(self, Entry *entry, uint32_t size) noexcept
     cdef int defer_record(self, const Entry *delayed, int64_t due) except -1
     cdef int collect(self) except -1
     cdef int dispatch(self, int budget) except -1
@@ -310,6 +313,10 @@ cdef class Channel:
     cdef inline bint queue_is_next(self, const Entry *first) noexcept
     cdef inline Entry *take(self, int most) except? NULL
     cdef Entry *take_queued(self) except? NULL
+    cdef void unqueue_first(self) noexcept
+    cdef bint at_hand(self, const Entry *entry) except -1
+    cdef int read_ahead(self) except -1
+    cdef Record *record_of(self, const Entry *entry) noexcept
     cdef inline Consumer next_consumer(self)
     cdef inline int deliver(self, Consumer consumer, Entry *entry) except -1
     cdef inline void drop_entry(self, Entry *entry) noexcept

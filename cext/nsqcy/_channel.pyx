@@ -61,6 +61,8 @@ cdef enum:
     MAKE_UP = 100000000
     PACE = 1000000              # between two wake-ups: a high rate lets several go at each
 
+    READ_AHEAD = 1024               # messages of the queue that are read at once
+
 
 cdef double SECOND = 1e9
 cdef double MOST_RATE = 1e9
@@ -533,7 +535,7 @@ cdef class Channel:
         entry.round = self.round
         self.window.ref(entry.block)
         self.skipped += 1
-        self.queue_entry(entry)
+        self.queue_entry(entry, addressed.node.tag)
         return 0
 
     cdef Deferred *defer(self, uint64_t id, int64_t due) except NULL:
@@ -579,14 +581,20 @@ cdef class Channel:
         self.store.free_deferred(&self.pages, deferred)
         return entry
 
-    cdef void queue_entry(self, Entry *entry) noexcept:
+    cdef int queue_due(self, Deferred *deferred) except -1:
+        cdef uint32_t size = deferred.node.tag
+        self.queue_entry(self.no_longer_deferred(deferred), size)
+        return 0
+
+    cdef void queue_entry(self, Entry *entry, uint32_t size) noexcept:
         """To the tail: behind everything that has been fanned out so far. An ephemeral channel that
-        is full drops it."""
+        is full drops it. `size`: of its body, as size_tag has it."""
         if self.ephemeral and self.queued >= self.mem_queue_size:
             self.dropped_count += 1
             self.drop_entry(entry)
             return
         entry.state = QUEUED
+        entry.node.tag = size
         if entry.round != self.round:
             self.pack(<Deferred *>entry)
         entry.holding = <void *><size_t>self.window.fanout.seq
@@ -619,7 +627,7 @@ cdef class Channel:
             if self.queued >= self.mem_queue_size:
                 self.dropped_count += 1
             else:
-                self.queue_entry(self.entry_at_cursor(record))
+                self.queue_entry(self.entry_at_cursor(record), size_tag(record.body_length))
                 # The cursor is about to pass it: it waits for nothing.
                 self.queue_last.holding = NULL
             self.window_step(record)
@@ -741,12 +749,15 @@ cdef class Channel:
         return entry
 
     cdef Entry *take_queued(self) except? NULL:
-        """The first message of the queue; NULL if its block has to be loaded first."""
+        """The first message of the queue; NULL if its record has to be read first."""
         cdef Entry *entry = self.queue_first
-        if entry.block.data == NULL or entry.block.flags & LOADING:
-            if not entry.block.flags & UNREADABLE:
-                self.window.load(entry.block)
-                return NULL
+        if (entry.block.data == NULL or entry.block.flags & LOADING) and not self.at_hand(entry):
+            return NULL
+        self.unqueue_first()
+        return entry
+
+    cdef void unqueue_first(self) noexcept:
+        cdef Entry *entry = self.queue_first
         self.queue_first = entry.next
         if self.queue_first == NULL:
             self.queue_last = NULL
@@ -757,7 +768,49 @@ cdef class Channel:
         if entry.round != self.round:
             self.pack(<Deferred *>entry)
         self.queued -= 1
-        return entry
+
+    cdef bint at_hand(self, const Entry *entry) except -1:
+        """Whether all is known of the first message of the queue, whose block is not in memory. If
+        not, it is asked for."""
+        cdef Block *block = entry.block
+        if block.flags & UNREADABLE:
+            return True
+        if block.flags & LOADING:
+            return False
+        if self.excerpt is None:
+            self.read_ahead()
+        elif self.excerpt.reading:
+            return False
+        elif self.excerpt.find(entry.seq) != NULL:
+            return True
+        elif self.excerpt.first_seq == entry.seq:
+            # There is something wrong with it. The block has the details.
+            self.window.load(block)
+        else:
+            self.read_ahead()
+        return False
+
+    cdef int read_ahead(self) except -1:
+        """Have read what is next in the queue and not in memory."""
+        cdef const Entry *entry = self.queue_first
+        cdef Excerpt excerpt = Excerpt(self.window, entry.seq)
+        cdef int left = READ_AHEAD
+        self.excerpt = None
+        if self.window.stalled:
+            return 0
+        while entry != NULL and left and excerpt.add(entry):
+            entry = entry.next
+            left -= 1
+        if excerpt.read():
+            self.excerpt = excerpt
+        return 0
+
+    cdef Record *record_of(self, const Entry *entry) noexcept:
+        """The record of a message that is queued, or was a moment ago; NULL: not in memory."""
+        cdef Block *block = entry.block
+        if block.data != NULL and not block.flags & LOADING:
+            return <Record *>(block.data + entry.offset)
+        return NULL if self.excerpt is None else self.excerpt.find(entry.seq)
 
     # -- messages go out --
 
@@ -779,6 +832,8 @@ cdef class Channel:
             budget = self.clear_out(budget)
         if self.mover is not None:
             self.mover.go_on()
+        if self.queue_first == NULL:
+            self.excerpt = None
         return budget
 
     cdef int dispatch_at_rate(self, int budget) except -1:
@@ -858,27 +913,25 @@ cdef class Channel:
         """Drop the first message of the queue if it is too old, or was delivered as often as may
         be, as far as a start knows."""
         cdef Entry *entry = self.queue_first
-        cdef Record *record
-        if entry.block.data == NULL or entry.block.flags & LOADING:
-            return False
-        record = <Record *>(entry.block.data + entry.offset)
-        if record.attributes & RECORD_DAMAGED:
+        cdef const Record *record = self.record_of(entry)
+        if record == NULL or record.attributes & RECORD_DAMAGED:
             return False
         if self.is_exhausted(entry):
-            self.take_queued()
+            self.unqueue_first()
             entry.id = record.id
             entry.timestamp = record.timestamp
             self.bury(entry, OUT_OF_ATTEMPTS, "")
             return True
         if self.is_expired(record):
-            self.bury_expired(self.take_queued(), record)
+            self.unqueue_first()
+            self.bury_expired(entry, record)
             return True
         return False
 
     cdef bint drop_spoiled(self, Entry *entry) except -1:
         """Drop a message that cannot be delivered, as it is damaged or too old; whether it was."""
-        cdef Record *record = <Record *>(entry.block.data + entry.offset)
-        if entry.block.data == NULL or record.attributes & RECORD_DAMAGED:
+        cdef const Record *record = self.record_of(entry)
+        if record == NULL or record.attributes & RECORD_DAMAGED:
             self.drop_entry(entry)
             return True
         if not self.is_expired(record):
@@ -940,21 +993,21 @@ cdef class Channel:
                 break
             budget -= 1
             self.redriving -= 1
-            if entry.block.data == NULL:
+            record = self.record_of(entry)
+            if record == NULL:
                 self.drop_entry(entry)
                 continue
-            record = <Record *>(entry.block.data + entry.offset)
             entry.id = record.id
             entry.timestamp = record.timestamp
             if record.attributes & RECORD_DAMAGED or not self.make_mover().send_back(entry, record):
-                self.queue_entry(entry)
+                self.queue_entry(entry, size_tag(record.body_length))
         return max(0, budget - self.stepped)
 
     cdef int give_back(self, Entry *entry) except -1:
         """What the mover held stays in this channel."""
         self.table_clear(self.table_find(entry.id))
         self.no_longer_in_flight(entry)
-        self.queue_entry(entry)
+        self.queue_entry(entry, 0)
         return 0
 
     cdef void pass_over(self) noexcept:
@@ -1042,9 +1095,12 @@ cdef class Channel:
         cdef Block *block = entry.block
         cdef Record *record = <Record *>(block.data + entry.offset)
         cdef Turnstile *place = &consumer.turnstile
-        if ((block.data == NULL or record.attributes & (RECORD_DAMAGED | RECORD_EXPIRES))
-                and self.drop_spoiled(entry)):
-            return 0
+        if block.data == NULL or record.attributes & (RECORD_DAMAGED | RECORD_EXPIRES):
+            if self.drop_spoiled(entry):
+                return 0
+            if block.data == NULL:
+                block = self.excerpt.block
+                record = self.excerpt.find(entry.seq)
         self.taken[consumer.locality] += 1
         if consumer.sample_rate and self.agenda.random_percent() > consumer.sample_rate:
             self.sampled_count += 1
@@ -1286,7 +1342,7 @@ cdef class Channel:
         if self.ephemeral:
             # What was fanned out before has its place in the queue before it.
             self.collect()
-        self.queue_entry(entry)
+        self.queue_entry(entry, 0)
         return DONE
 
     cdef Outcome touch(self, Consumer consumer, uint64_t id) noexcept:
@@ -1474,7 +1530,7 @@ cdef class Channel:
             if node.tag & HOLDING_TIMER:
                 left -= self.expire_holding(<Holding *>node, left)
                 continue
-            self.queue_entry(self.no_longer_deferred(<Deferred *>node))
+            self.queue_due(<Deferred *>node)
             left -= 1
         self.set_alarm()
         return budget - left
@@ -1500,7 +1556,7 @@ cdef class Channel:
                 self.bury(entry, OUT_OF_ATTEMPTS, client)
             else:
                 self.no_longer_in_flight(entry)
-                self.queue_entry(entry)
+                self.queue_entry(entry, 0)
             if is_last:
                 return expired
             entry = holding.first
@@ -1593,6 +1649,7 @@ cdef class Channel:
         # What is left are deferred messages; to take them out in order would cost as much again.
         heap_free(&self.timers)
         self.queue_first = self.queue_last = self.place.queued = self.unpacked = NULL
+        self.excerpt = None
         memset(self.table, 0, (<size_t>self.table_mask + 1) * sizeof(Entry *))
         self.queued = self.deferred_count = self.in_flight_count = self.skipped = 0
         self.finished_count = 0

@@ -2481,7 +2481,7 @@ cdef class Topic(Window):
         deferred.round = channel.round
         self.ref(block)
         if entry != NULL:
-            channel.queue_entry(entry)
+            channel.queue_entry(entry, size_tag(packed.size))
             entry.holding = NULL
         return 0
 
@@ -2686,7 +2686,7 @@ cdef class Topic(Window):
                 entry.attempts = 0
                 entry.round = channel.round
                 self.ref(block)
-                channel.queue_entry(entry)
+                channel.queue_entry(entry, size_tag(record.body_length))
             at += record.length
         return 0
 
