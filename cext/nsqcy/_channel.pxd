@@ -191,6 +191,9 @@ cdef class Channel:
     cdef readonly uint64_t in_flight_count
     cdef Entry **table                      # in flight, by id: open addressing
     cdef uint32_t table_mask
+    cdef Entry **outgrown                   # the table before, until all have moved; NULL: none
+    cdef uint32_t outgrown_mask
+    cdef uint32_t outgrown_left             # its slots from this one on are empty
     cdef Holding *holdings
     cdef Turnstile ready[3]                 # rings by locality
     cdef uint64_t mem_queue_size            # messages: its policy, from here on
@@ -235,6 +238,8 @@ cdef class Channel:
     cdef Walk place                         # of the compaction that is under way
     cdef Packing packing                    # of the snapshot that is under way
     cdef Entry *unpacked                    # of the queue: the next one that it visits
+    cdef Holding *unpacked_holding          # in flight: the same; NULL: all were visited ...
+    cdef Entry *unpacked_held               # ... of that; NULL: it is at its end
     cdef uint8_t round                      # of that snapshot, or of the last one: see pack()
     cdef set cancelled                      # seqs of records that a start will fan out in vain
 
@@ -284,6 +289,7 @@ cdef class Channel:
     cdef bint walk(self, Deferred **entry) noexcept
     cdef void pack(self, Deferred *entry) noexcept
     cdef void begin_packing(self, Packing packing) noexcept
+    cdef void visit_holding(self, Holding *holding) noexcept
     cdef int pack_more(self, int budget) noexcept
     cdef bint is_packed(self) noexcept
     cdef Deferred *find_deferred(self, uint64_t id) noexcept
@@ -324,10 +330,12 @@ cdef class Channel:
     cdef inline void let_go(self, Entry *entry) noexcept
     cdef Holding *new_holding(self, Consumer consumer) except NULL
     cdef void free_holding(self, Holding *holding) noexcept
-    cdef inline uint32_t table_slot(self, uint64_t id) noexcept
     cdef inline int table_add(self, Entry *entry) except -1
-    cdef int table_resize(self, uint32_t size) except -1
+    cdef int grow_table(self) except -1
+    cdef void move_some(self, uint32_t slots) noexcept
+    cdef void move_one(self, uint32_t slot) noexcept
     cdef inline uint32_t table_find(self, uint64_t id) noexcept
+    cdef uint32_t find_outgrown(self, uint64_t id, uint32_t slot) noexcept
     cdef inline void table_clear(self, uint32_t slot) noexcept
     cdef inline Entry *held_by(self, Consumer consumer, uint64_t id, Outcome *outcome) noexcept
     cdef inline void no_longer_in_flight(self, Entry *entry) noexcept

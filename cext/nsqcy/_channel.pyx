@@ -51,6 +51,7 @@ from nsqcy.policies import ON_FULL as _ON_FULL
 
 cdef enum:
     SMALLEST_TABLE = 16
+    MOVED_SLOTS = 8                 # of a table that was outgrown, with each entry that comes
     DROP_AT_ONCE = 4096             # messages; what else is dropped is freed bit by bit
 
     REDRIVEN_AT_ONCE = 256          # messages on their way back
@@ -214,6 +215,42 @@ cdef inline void unlink(Turnstile *node) noexcept nogil:
     node.prev = node.next = node
 
 
+# Tables of entries by id: open addressing. `mask`: the number of slots, less one.
+
+cdef inline uint32_t home_slot(uint32_t mask, uint64_t id) noexcept nogil:
+    return <uint32_t>((id * 0x9E3779B97F4A7C15u) >> 32) & mask
+
+
+cdef inline uint32_t find_slot(Entry **table, uint32_t mask, uint64_t id) noexcept nogil:
+    """The slot of an id, or that of the NULL that ends the search."""
+    cdef uint32_t slot = home_slot(mask, id)
+    while table[slot] != NULL and table[slot].id != id:
+        slot = (slot + 1) & mask
+    return slot
+
+
+cdef inline void enter_slot(Entry **table, uint32_t mask, Entry *entry) noexcept nogil:
+    cdef uint32_t slot = home_slot(mask, entry.id)
+    while table[slot] != NULL:
+        slot = (slot + 1) & mask
+    table[slot] = entry
+
+
+cdef inline void clear_slot(Entry **table, uint32_t mask, uint32_t slot) noexcept nogil:
+    """Empty a slot; entries behind it that were pushed past it move up."""
+    cdef uint32_t hole = slot
+    cdef uint32_t home
+    while True:
+        slot = (slot + 1) & mask
+        if table[slot] == NULL:
+            break
+        home = home_slot(mask, table[slot].id)
+        if ((slot - home) & mask) >= ((slot - hole) & mask):
+            table[hole] = table[slot]
+            hole = slot
+    table[hole] = NULL
+
+
 @cython.final
 cdef class Listing:
     """The first few of many timers: those that are offered to it, and are not left out."""
@@ -341,6 +378,7 @@ cdef class Channel:
             self.free_holding(self.holdings)
         heap_free(&self.timers)
         free(self.table)
+        free(self.outgrown)
         free(self.finished)
 
     def set_policy(self, policy):
@@ -1162,6 +1200,8 @@ cdef class Channel:
     cdef inline void let_go(self, Entry *entry) noexcept:
         """Take a message out of its consumer's list."""
         cdef Holding *holding = <Holding *>entry.holding
+        if self.unpacked_held == entry:
+            self.unpacked_held = entry.next
         if entry.prev == NULL:
             holding.first = entry.next
         else:
@@ -1194,6 +1234,8 @@ cdef class Channel:
         global live_holdings
         if NSQCY_DEBUG:
             live_holdings -= 1
+        if self.unpacked_holding == holding:
+            self.visit_holding(holding.next)
         if holding.timer.index != HEAP_NOWHERE:
             heap_remove(&self.timers, &holding.timer)
         if holding.prev != NULL:
@@ -1204,58 +1246,62 @@ cdef class Channel:
             holding.next.prev = holding.prev
         free(holding)
 
-    cdef inline uint32_t table_slot(self, uint64_t id) noexcept:
-        return <uint32_t>((id * 0x9E3779B97F4A7C15u) >> 32) & self.table_mask
+    # A table that has become too small gives its entries to a larger one bit by bit: a few slots
+    # with each entry that comes, and every entry that somebody looks for.
 
     cdef inline int table_add(self, Entry *entry) except -1:
-        cdef uint32_t slot
         if 2 * self.in_flight_count > self.table_mask:
-            self.table_resize(4 * (self.table_mask + 1))
-        slot = self.table_slot(entry.id)
-        while self.table[slot] != NULL:
-            slot = (slot + 1) & self.table_mask
-        self.table[slot] = entry
+            self.grow_table()
+        if self.outgrown != NULL:
+            self.move_some(MOVED_SLOTS)
+        enter_slot(self.table, self.table_mask, entry)
         return 0
 
-    cdef int table_resize(self, uint32_t size) except -1:
-        cdef Entry **old = self.table
-        cdef uint32_t old_size = self.table_mask + 1
-        cdef uint32_t i
-        cdef uint32_t slot
+    cdef int grow_table(self) except -1:
+        cdef size_t size = 4 * (<size_t>self.table_mask + 1)
         cdef Entry **table = <Entry **>calloc(size, sizeof(Entry *))
         if table == NULL:
             raise MemoryError()
+        self.move_some(self.outgrown_left)
+        self.outgrown = self.table
+        self.outgrown_mask = self.table_mask
+        self.outgrown_left = self.table_mask + 1
         self.table = table
-        self.table_mask = size - 1
-        for i in range(old_size):
-            if old[i] != NULL:
-                slot = self.table_slot(old[i].id)
-                while table[slot] != NULL:
-                    slot = (slot + 1) & self.table_mask
-                table[slot] = old[i]
-        free(old)
+        self.table_mask = <uint32_t>(size - 1)
         return 0
+
+    cdef void move_some(self, uint32_t slots) noexcept:
+        """Empty so many more slots of the outgrown table, from its end on: what a search passes on
+        its way to an entry that stays has to stay as well."""
+        while slots and self.outgrown_left:
+            slots -= 1
+            while self.outgrown[self.outgrown_left - 1] != NULL:
+                self.move_one(self.outgrown_left - 1)
+            self.outgrown_left -= 1
+        if self.outgrown_left == 0:
+            free(self.outgrown)
+            self.outgrown = NULL
+
+    cdef void move_one(self, uint32_t slot) noexcept:
+        enter_slot(self.table, self.table_mask, self.outgrown[slot])
+        clear_slot(self.outgrown, self.outgrown_mask, slot)
 
     cdef inline uint32_t table_find(self, uint64_t id) noexcept:
         """The slot of an id, or that of the NULL that ends the search."""
-        cdef uint32_t slot = self.table_slot(id)
-        while self.table[slot] != NULL and self.table[slot].id != id:
-            slot = (slot + 1) & self.table_mask
+        cdef uint32_t slot = find_slot(self.table, self.table_mask, id)
+        if self.table[slot] == NULL and self.outgrown != NULL:
+            return self.find_outgrown(id, slot)
+        return slot
+
+    cdef uint32_t find_outgrown(self, uint64_t id, uint32_t slot) noexcept:
+        """The same for one that may be in the outgrown table; `slot` is where it belongs."""
+        cdef uint32_t before = find_slot(self.outgrown, self.outgrown_mask, id)
+        if self.outgrown[before] != NULL:
+            self.move_one(before)
         return slot
 
     cdef inline void table_clear(self, uint32_t slot) noexcept:
-        """Empty a slot; entries behind it that were pushed past it move up."""
-        cdef uint32_t hole = slot
-        cdef uint32_t home
-        while True:
-            slot = (slot + 1) & self.table_mask
-            if self.table[slot] == NULL:
-                break
-            home = self.table_slot(self.table[slot].id)
-            if ((slot - home) & self.table_mask) >= ((slot - hole) & self.table_mask):
-                self.table[hole] = self.table[slot]
-                hole = slot
-        self.table[hole] = NULL
+        clear_slot(self.table, self.table_mask, slot)
 
     cdef inline Entry *held_by(self, Consumer consumer, uint64_t id, Outcome *outcome) noexcept:
         """The message in flight with this id, taken off the table if the consumer owns it."""
@@ -1365,6 +1411,9 @@ cdef class Channel:
         held = max(<int64_t>0, held)
         if held + consumer.msg_timeout >= self.agenda.max_msg_timeout:
             deadline = self.agenda.now + self.agenda.max_msg_timeout - held
+        if entry.round != self.round:
+            # It need not come to stand where a snapshot still comes by.
+            self.pack(<Deferred *>entry)
         self.let_go(entry)
         self.hold(holding, entry, deadline)
         entry.node.tag = delivered
@@ -1402,6 +1451,9 @@ cdef class Channel:
                 return True
             place.part = WALK_TABLE
             place.left = self.table_mask + 1
+        if self.outgrown != NULL:
+            self.move_some(MOVED_SLOTS)
+            return True
         place.left = min(place.left, self.table_mask + 1)
         if place.left:
             place.left -= 1
@@ -1412,8 +1464,8 @@ cdef class Channel:
     # -- snapshots of the journal --
     #
     # A snapshot has every message that the channel held when it was begun and that is not finished
-    # when the snapshot comes to it. It comes to what is in flight at once, then bit by bit to the
-    # queue and to what is deferred. What moves meanwhile is packed as it moves. `round` of a
+    # when the snapshot comes to it, bit by bit: to what is in flight, to the queue and to what is
+    # deferred. What moves meanwhile is packed as it moves. `round` of a
     # message is that of the channel when it need not be packed any more: since it was, or since it
     # has come after the snapshot was begun, which says then that it lies behind the cursor.
 
@@ -1422,21 +1474,20 @@ cdef class Channel:
         if entry.state == DEFERRED:
             due = self.agenda.wall - self.agenda.now + heap_due(&self.timers, &entry.node)
         entry.round = self.round
-        self.packing.add(entry, due)
+        if self.packing is not None:
+            self.packing.add(entry, due)
 
     cdef void begin_packing(self, Packing packing) noexcept:
-        cdef Holding *holding = self.holdings
-        cdef Entry *entry
         self.packing = packing
         self.round += 1
-        while holding != NULL:
-            entry = holding.first
-            while entry != NULL:
-                self.pack(<Deferred *>entry)
-                entry = entry.next
-            holding = holding.next
+        self.visit_holding(self.holdings)
         self.unpacked = self.queue_first
         self.pages.walked = self.pages.first
+
+    cdef void visit_holding(self, Holding *holding) noexcept:
+        """What is visited next in flight; NULL: nothing."""
+        self.unpacked_holding = holding
+        self.unpacked_held = NULL if holding == NULL else holding.first
 
     cdef int pack_more(self, int budget) noexcept:
         """Pack so many more; returns what is left of the budget."""
@@ -1444,6 +1495,15 @@ cdef class Channel:
         cdef Page *page
         cdef Deferred *deferred
         cdef uint32_t i
+        while self.unpacked_holding != NULL and budget > 0:
+            entry = self.unpacked_held
+            budget -= 1
+            if entry == NULL:
+                self.visit_holding(self.unpacked_holding.next)
+                continue
+            self.unpacked_held = entry.next
+            if entry.round != self.round:
+                self.pack(<Deferred *>entry)
         while self.unpacked != NULL and budget > 0:
             entry = self.unpacked
             self.unpacked = entry.next
@@ -1461,7 +1521,8 @@ cdef class Channel:
         return max(0, budget)
 
     cdef bint is_packed(self) noexcept:
-        return self.unpacked == NULL and self.pages.walked == NULL
+        return (self.unpacked_holding == NULL and self.unpacked == NULL
+                and self.pages.walked == NULL)
 
     # -- one by one --
 
@@ -1650,7 +1711,10 @@ cdef class Channel:
         heap_free(&self.timers)
         self.queue_first = self.queue_last = self.place.queued = self.unpacked = NULL
         self.excerpt = None
+        self.visit_holding(NULL)
         memset(self.table, 0, (<size_t>self.table_mask + 1) * sizeof(Entry *))
+        self.outgrown_left = 0
+        self.move_some(0)
         self.queued = self.deferred_count = self.in_flight_count = self.skipped = 0
         self.finished_count = 0
         if discarded.free_some(DROP_AT_ONCE) == 0:
