@@ -1,5 +1,8 @@
+from typing import final
+
 from nsqcy._store import Window
 
+@final
 class Excerpt:
     @property
     def first_seq(self) -> int: ...

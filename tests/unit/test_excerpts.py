@@ -200,7 +200,9 @@ def test_a_channel_that_goes_while_it_is_read_for(make: Make, what: str) -> None
     core = make()
     defer(core, [1000] * 300)
     core.advance((FIRST - 1) * MILLISECOND)
-    assert core.io is not None and (topic := core.topic("t")) is not None
+    topic = core.topic("t")
+    assert core.io is not None
+    assert topic is not None
     core.io.hold("pread")
     core.now += 10 * MILLISECOND
     core.home.run_turn(core.now, core.wall)
