@@ -6,7 +6,7 @@ left without: whoever needs it loads the block, which tells what is wrong.
 """
 
 cimport cython
-from libc.stdlib cimport free, malloc, qsort, realloc
+from libc.stdlib cimport free, qsort, realloc
 from libc.stdint cimport uint32_t, uint64_t
 
 from nsqcy._io cimport NOT_SOUND, IoPick
@@ -35,16 +35,17 @@ cdef enum:
 cdef int by_place(const void *a, const void *b) noexcept nogil:
     cdef const IoPick *one = <const IoPick *>a
     cdef const IoPick *other = <const IoPick *>b
-    if one.segment != other.segment:
-        return -1 if (<const Segment *>one.segment).number < (<const Segment *>other.segment).number \
-            else 1
-    return -1 if one.offset < other.offset else one.offset > other.offset
+    cdef uint64_t segment = (<const Segment *>one.segment).number
+    cdef uint64_t other_segment = (<const Segment *>other.segment).number
+    if segment != other_segment:
+        return -1 if segment < other_segment else 1
+    return (one.offset > other.offset) - (one.offset < other.offset)
 
 
 cdef int by_seq(const void *a, const void *b) noexcept nogil:
     cdef uint64_t one = (<const IoPick *>a).seq
     cdef uint64_t other = (<const IoPick *>b).seq
-    return -1 if one < other else one > other
+    return (one > other) - (one < other)
 
 
 cdef int excerpt_read(void *arg, int error) except -1:
