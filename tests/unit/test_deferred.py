@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core
 
-from nsqcy.policies import Policies, TopicPolicy
+from nsqcy.policies import ChannelPolicy, Policies, TopicPolicy
 
 Make = Callable[..., Core]
 DAY_MS = 24 * 3600 * 1000
@@ -395,6 +395,25 @@ def test_killed_at_any_moment_of_a_snapshot(make: Make, seed: int) -> None:
     assert not history.cancelled & set(found)
     assert len(found) == len(set(found))
     assert fresh.store.deferred == fresh.store.entries == 0
+
+
+def test_what_is_touched_while_a_snapshot_passes_is_in_it(make: Make) -> None:
+    """Also if its deadline comes to be before those that the snapshot has passed."""
+    core = make(snapshot_budget=1)
+    consumer = begin(core)
+    consumer.ready(10)
+    defer(core, [0] * 5)
+    messages = consumer.messages()
+    core.now += 3 * SECOND
+    core.wall += 3 * SECOND
+    core.home.run_turn(core.now, core.wall)
+    core.home.run_turn(core.now, core.wall)
+    topic = core.topic("t")
+    assert topic is not None
+    topic.channels["c"].set_policy(ChannelPolicy(msg_timeout=SECOND))
+    consumer.touch(messages[4].id)
+    core.settle()
+    assert len(taken(killed(make, core))) == 5
 
 
 def test_what_a_channel_was_emptied_of_stays_away_while_a_snapshot_is_made(make: Make) -> None:
