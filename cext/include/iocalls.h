@@ -163,6 +163,7 @@ struct IoFaults {
     struct IoFault rules[IO_FAULT_RULES];
     int rules_used;
     uint64_t made[CALL_KINDS];   /* calls made of each kind; [CALL_NONE] counts all */
+    uint64_t bytes_read;
     int hold_call;               /* -1: no hold armed */
     uint64_t hold_nth;
     int parked;
@@ -204,6 +205,12 @@ static int faults_strike(struct IoFaults *f, int call, int64_t *limit) {
     }
     pthread_mutex_unlock(&f->lock);
     return error;
+}
+
+static void faults_count_read(struct IoFaults *f, uint64_t n) {
+    pthread_mutex_lock(&f->lock);
+    f->bytes_read += n;
+    pthread_mutex_unlock(&f->lock);
 }
 
 static void made_free(struct IoMade *made) {
@@ -291,7 +298,11 @@ static ssize_t fault_pread(struct IoCalls *self, int fd, void *ptr, size_t n, in
     int64_t limit = -1;
     int error = faults_strike((struct IoFaults *)self, CALL_PREAD, &limit);
     if (error) { errno = error; return -1; }
-    return real_pread(self, fd, ptr, limit >= 0 && (size_t)limit < n ? (size_t)limit : n, at);
+    ssize_t had = real_pread(self, fd, ptr, limit >= 0 && (size_t)limit < n ? (size_t)limit : n,
+                             at);
+    if (had > 0)
+        faults_count_read((struct IoFaults *)self, (uint64_t)had);
+    return had;
 }
 /* While a record is kept nothing is synced: what would survive is for its reader to say. */
 static int fault_sync(struct IoCalls *self, int fd, int call, int (*sync)(struct IoCalls *, int)) {
@@ -387,6 +398,14 @@ static uint64_t faults_made(struct IoFaults *f, int call) {
     made = f->made[call];
     pthread_mutex_unlock(&f->lock);
     return made;
+}
+
+static uint64_t faults_bytes_read(struct IoFaults *f) {
+    uint64_t n;
+    pthread_mutex_lock(&f->lock);
+    n = f->bytes_read;
+    pthread_mutex_unlock(&f->lock);
+    return n;
 }
 
 static void faults_hold(struct IoFaults *f, int call, uint64_t nth) {

@@ -54,8 +54,8 @@ typedef struct File {
 } File;
 
 enum IoKind {
-    IO_WRITE, IO_WRITE_RECORDS, IO_READ, IO_READ_RECORDS, IO_SYNC, IO_FSYNC, IO_TRUNCATE, IO_CLOSE,
-    IO_RENAME, IO_UNLINK_FILE, IO_MKDIR, IO_UNLINK, IO_RMDIR, IO_SYNC_DIR, IO_FREE, IO_WAIT
+    IO_WRITE, IO_WRITE_RECORDS, IO_READ, IO_READ_RECORDS, IO_PICK, IO_SYNC, IO_FSYNC, IO_TRUNCATE,
+    IO_CLOSE, IO_RENAME, IO_UNLINK_FILE, IO_MKDIR, IO_UNLINK, IO_RMDIR, IO_SYNC_DIR, IO_FREE, IO_WAIT
 };
 
 enum IoLane {
@@ -72,6 +72,27 @@ typedef struct IoResult {
     int call;                /* the call that failed */
 } IoResult;
 
+/* A record that is picked out of a run. */
+typedef struct IoPick {
+    void *block, *segment;   /* hub side: what it lies in */
+    uint64_t seq;
+    uint64_t offset;         /* in its file */
+    uint32_t most;           /* bytes up to the end of its run */
+    uint32_t guess;          /* bytes it is thought to have: it is read with one call if it has no
+                                more. At least RECORD_SMALLEST, at most `most` */
+    uint32_t at;             /* where it has been put; NOT_PICKED: there was no room */
+} IoPick;
+
+#define NOT_PICKED UINT32_MAX
+#define NOT_SOUND (UINT32_MAX - 1)    /* the run has to be read to know what is wrong */
+
+/* Where they are put, one behind the other: by several ops, all of them in one lane. */
+typedef struct IoPicked {
+    uint8_t *memory;
+    uint32_t size;
+    uint32_t used;
+} IoPicked;
+
 typedef int (*io_done)(void *arg, int error);
 
 typedef struct IoOp {
@@ -82,6 +103,7 @@ typedef struct IoOp {
     char *path;              /* owned: of an op on a path, or the target of a rename */
     IoResult *result;
     uint8_t *ptr;
+    IoPicked *picked;
     uint64_t n;
     uint64_t offset;
     uint64_t first_seq;
@@ -344,6 +366,42 @@ static int file_read_records(IoEngine *engine, IoOp *op, int *call) {
     return error;
 }
 
+/* Reads one record, and no more than it has, unless it is smaller than was thought. */
+static int file_pick(IoEngine *engine, File *file, IoPick *pick, IoPicked *into, int *call) {
+    const Record *r = (const Record *)(into->memory + into->used);
+    uint8_t *ptr = into->memory + into->used;
+    uint64_t room = into->size - into->used, got, more = 0;
+    int error;
+    if (room < pick->guess)
+        return 0;
+    error = file_read(engine, file, ptr, pick->guess, pick->offset, &got, call);
+    if (error)
+        return error;
+    pick->at = NOT_SOUND;
+    if (got < pick->guess || !record_sane(r, pick->most))
+        return 0;
+    if (r->length > room) {
+        pick->at = NOT_PICKED;
+        return 0;
+    }
+    if (r->length > got)
+        error = file_read(engine, file, ptr + got, r->length - got, pick->offset + got, &more, call);
+    if (!error && got + more >= r->length && record_good(ptr, got + more, 0)
+            && r->seq == pick->seq) {
+        pick->at = into->used;
+        into->used += r->length;
+    }
+    return error;
+}
+
+static int file_pick_all(IoEngine *engine, IoOp *op, int *call) {
+    IoPick *picks = (IoPick *)op->ptr;
+    int error = 0;
+    for (uint32_t i = 0; i < op->count && !error; i++)
+        error = file_pick(engine, op->file, &picks[i], op->picked, call);
+    return error;
+}
+
 static int file_sync(IoEngine *engine, File *file, int whole, int *call) {
     int error = file_open(engine, file, call);
     int rc;
@@ -430,6 +488,8 @@ static int run_file_op(IoEngine *engine, IoOp *op, int *call) {
         return error ? error : got < op->n ? ENODATA : 0;
     case IO_READ_RECORDS:
         return file_read_records(engine, op, call);
+    case IO_PICK:
+        return file_pick_all(engine, op, call);
     case IO_SYNC:
         return file_sync(engine, file, 0, call);
     case IO_FSYNC:

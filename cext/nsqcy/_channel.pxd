@@ -13,6 +13,7 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from nsqcy._events cimport EventKind, Events
+from nsqcy._excerpt cimport Excerpt
 from nsqcy._heap cimport Heap, HeapNode
 from nsqcy._packing cimport Packing
 from nsqcy._quantile cimport Latency, Percentiles
@@ -178,6 +179,7 @@ cdef class Channel:
     cdef Entry *queue_first                 # redelivery, oldest first
     cdef Entry *queue_last
     cdef readonly uint64_t queued
+    cdef Excerpt excerpt                    # records of the queue; None: its blocks are in memory
     cdef Pages pages                        # deferred messages
     cdef Heap timers                        # of these, and of holdings
     cdef Timer alarm                        # this channel in the agenda
@@ -189,6 +191,9 @@ cdef class Channel:
     cdef readonly uint64_t in_flight_count
     cdef Entry **table                      # in flight, by id: open addressing
     cdef uint32_t table_mask
+    cdef Entry **outgrown                   # the table before, until all have moved; NULL: none
+    cdef uint32_t outgrown_mask
+    cdef uint32_t outgrown_left             # its slots from this one on are empty
     cdef Holding *holdings
     cdef Turnstile ready[3]                 # rings by locality
     cdef uint64_t mem_queue_size            # messages: its policy, from here on
@@ -233,6 +238,8 @@ cdef class Channel:
     cdef Walk place                         # of the compaction that is under way
     cdef Packing packing                    # of the snapshot that is under way
     cdef Entry *unpacked                    # of the queue: the next one that it visits
+    cdef Holding *unpacked_holding          # in flight: the same; NULL: all were visited ...
+    cdef Entry *unpacked_held               # ... of that; NULL: it is at its end
     cdef uint8_t round                      # of that snapshot, or of the last one: see pack()
     cdef set cancelled                      # seqs of records that a start will fan out in vain
 
@@ -251,7 +258,8 @@ cdef class Channel:
     cdef Deferred *defer(self, const Deferred *message, int64_t due) except NULL
     cdef int defer_entry(self, Entry *entry, int64_t due) except -1
     cdef inline Entry *no_longer_deferred(self, Deferred *deferred) except NULL
-    cdef void queue_entry(self, Entry *entry) noexcept
+    cdef int queue_due(self, Deferred *deferred) except -1
+    cdef void queue_entry(self, Entry *entry, uint32_t size) noexcept
     cdef int defer_record(self, const Entry *delayed, int64_t due) except -1
     cdef int collect(self) except -1
     cdef int dispatch(self, int budget) except -1
@@ -282,6 +290,7 @@ cdef class Channel:
     cdef bint walk(self, Deferred **entry) noexcept
     cdef void pack(self, Deferred *entry) noexcept
     cdef void begin_packing(self, Packing packing) noexcept
+    cdef void visit_holding(self, Holding *holding) noexcept
     cdef int pack_more(self, int budget) noexcept
     cdef bint is_packed(self) noexcept
     cdef Deferred *find_deferred(self, uint64_t id) noexcept
@@ -315,6 +324,10 @@ cdef class Channel:
     cdef Entry *take_sifted(self, int most) except? NULL
     cdef inline Entry *take_record(self, Record *record) except NULL
     cdef inline Entry *take_queued(self) except? NULL
+    cdef void unqueue_first(self) noexcept
+    cdef bint at_hand(self, const Entry *entry) except -1
+    cdef int read_ahead(self) except -1
+    cdef Record *record_of(self, const Entry *entry) noexcept
     cdef inline Turnstile *next_in_turn(self) noexcept
     cdef inline int deliver(self, Window window, Consumer consumer, Entry *entry) except -1
     cdef inline void drop_entry(self, Entry *entry) noexcept
@@ -322,10 +335,12 @@ cdef class Channel:
     cdef inline void let_go(self, Entry *entry) noexcept
     cdef Holding *new_holding(self, Consumer consumer) except NULL
     cdef void free_holding(self, Holding *holding) noexcept
-    cdef inline uint32_t table_slot(self, uint64_t id) noexcept
     cdef inline int table_add(self, Entry *entry) except -1
-    cdef int table_resize(self, uint32_t size) except -1
+    cdef int grow_table(self) except -1
+    cdef void move_some(self, uint32_t slots) noexcept
+    cdef void move_one(self, uint32_t slot) noexcept
     cdef inline uint32_t table_find(self, uint64_t id) noexcept
+    cdef uint32_t find_outgrown(self, uint64_t id, uint32_t slot) noexcept
     cdef inline void table_clear(self, uint32_t slot) noexcept
     cdef inline Entry *held_by(self, Consumer consumer, uint64_t id, Outcome *outcome) noexcept
     cdef inline void no_longer_in_flight(self, Entry *entry) noexcept

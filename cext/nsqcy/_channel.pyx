@@ -50,6 +50,7 @@ from nsqcy.policies import ON_FULL as _ON_FULL
 
 cdef enum:
     SMALLEST_TABLE = 16
+    MOVED_SLOTS = 8                 # of a table that was outgrown, with each entry that comes
     DROP_AT_ONCE = 4096             # messages; what else is dropped is freed bit by bit
 
     REDRIVEN_AT_ONCE = 256          # messages on their way back
@@ -59,6 +60,8 @@ cdef enum:
     BURST = 10000000
     MAKE_UP = 100000000
     PACE = 1000000              # between two wake-ups: a high rate lets several go at each
+
+    READ_AHEAD = 1024               # messages of the queue that are read at once
 
 
 cdef double SECOND = 1e9
@@ -211,6 +214,42 @@ cdef inline void unlink(Turnstile *node) noexcept nogil:
     node.prev = node.next = node
 
 
+# Tables of entries by id: open addressing. `mask`: the number of slots, less one.
+
+cdef inline uint32_t home_slot(uint32_t mask, uint64_t id) noexcept nogil:
+    return <uint32_t>((id * 0x9E3779B97F4A7C15u) >> 32) & mask
+
+
+cdef inline uint32_t find_slot(Entry **table, uint32_t mask, uint64_t id) noexcept nogil:
+    """The slot of an id, or that of the NULL that ends the search."""
+    cdef uint32_t slot = home_slot(mask, id)
+    while table[slot] != NULL and table[slot].id != id:
+        slot = (slot + 1) & mask
+    return slot
+
+
+cdef inline void enter_slot(Entry **table, uint32_t mask, Entry *entry) noexcept nogil:
+    cdef uint32_t slot = home_slot(mask, entry.id)
+    while table[slot] != NULL:
+        slot = (slot + 1) & mask
+    table[slot] = entry
+
+
+cdef inline void clear_slot(Entry **table, uint32_t mask, uint32_t slot) noexcept nogil:
+    """Empty a slot; entries behind it that were pushed past it move up."""
+    cdef uint32_t hole = slot
+    cdef uint32_t home
+    while True:
+        slot = (slot + 1) & mask
+        if table[slot] == NULL:
+            break
+        home = home_slot(mask, table[slot].id)
+        if ((slot - home) & mask) >= ((slot - hole) & mask):
+            table[hole] = table[slot]
+            hole = slot
+    table[hole] = NULL
+
+
 @cython.final
 cdef class Listing:
     """The first few of many timers: those that are offered to it, and are not left out."""
@@ -338,6 +377,7 @@ cdef class Channel:
             self.free_holding(self.holdings)
         heap_free(&self.timers)
         free(self.table)
+        free(self.outgrown)
         free(self.finished)
 
     def set_policy(self, policy):
@@ -530,7 +570,7 @@ cdef class Channel:
         entry.round = self.round
         self.window.ref(entry.block)
         self.skipped += 1
-        self.queue_entry(entry)
+        self.queue_entry(entry, addressed.node.tag)
         return 0
 
     cdef Deferred *defer(self, const Deferred *message, int64_t due) except NULL:
@@ -567,14 +607,20 @@ cdef class Channel:
         self.store.free_deferred(&self.pages, deferred)
         return entry
 
-    cdef void queue_entry(self, Entry *entry) noexcept:
+    cdef int queue_due(self, Deferred *deferred) except -1:
+        cdef uint32_t size = deferred.node.tag
+        self.queue_entry(self.no_longer_deferred(deferred), size)
+        return 0
+
+    cdef void queue_entry(self, Entry *entry, uint32_t size) noexcept:
         """To the tail: behind everything that has been fanned out so far. An ephemeral channel that
-        is full drops it."""
+        is full drops it. `size`: of its body, as size_tag has it."""
         if self.ephemeral and self.queued >= self.mem_queue_size:
             self.dropped_count += 1
             self.drop_entry(entry)
             return
         entry.state = QUEUED
+        entry.node.tag = size
         if entry.round != self.round:
             self.pack(<Deferred *>entry)
         entry.holding = <void *><size_t>self.window.fanout.seq
@@ -607,7 +653,7 @@ cdef class Channel:
             if self.queued >= self.mem_queue_size:
                 self.dropped_count += 1
             else:
-                self.queue_entry(self.entry_at_cursor(record))
+                self.queue_entry(self.entry_at_cursor(record), size_tag(record.body_length))
                 # The cursor is about to pass it: it waits for nothing.
                 self.queue_last.holding = NULL
             self.window_step(record)
@@ -775,12 +821,15 @@ cdef class Channel:
         return entry
 
     cdef inline Entry *take_queued(self) except? NULL:
-        """The first message of the queue; NULL if its block has to be loaded first."""
+        """The first message of the queue; NULL if its record has to be read first."""
         cdef Entry *entry = self.queue_first
-        if ((entry.block.data == NULL or entry.block.flags & LOADING)
-                and not entry.block.flags & UNREADABLE):
-            self.window.load(entry.block)
+        if (entry.block.data == NULL or entry.block.flags & LOADING) and not self.at_hand(entry):
             return NULL
+        self.unqueue_first()
+        return entry
+
+    cdef void unqueue_first(self) noexcept:
+        cdef Entry *entry = self.queue_first
         self.queue_first = entry.next
         if self.queue_first == NULL:
             self.queue_last = NULL
@@ -791,7 +840,49 @@ cdef class Channel:
         if entry.round != self.round:
             self.pack(<Deferred *>entry)
         self.queued -= 1
-        return entry
+
+    cdef bint at_hand(self, const Entry *entry) except -1:
+        """Whether all is known of the first message of the queue, whose block is not in memory. If
+        not, it is asked for."""
+        cdef Block *block = entry.block
+        if block.flags & UNREADABLE:
+            return True
+        if block.flags & LOADING:
+            return False
+        if self.excerpt is None:
+            self.read_ahead()
+        elif self.excerpt.reading:
+            return False
+        elif self.excerpt.find(entry.seq) != NULL:
+            return True
+        elif self.excerpt.first_seq == entry.seq:
+            # There is something wrong with it. The block has the details.
+            self.window.load(block)
+        else:
+            self.read_ahead()
+        return False
+
+    cdef int read_ahead(self) except -1:
+        """Have read what is next in the queue and not in memory."""
+        cdef const Entry *entry = self.queue_first
+        cdef Excerpt excerpt = Excerpt(self.window, entry.seq)
+        cdef int left = READ_AHEAD
+        self.excerpt = None
+        if self.window.stalled:
+            return 0
+        while entry != NULL and left and excerpt.add(entry):
+            entry = entry.next
+            left -= 1
+        if excerpt.read():
+            self.excerpt = excerpt
+        return 0
+
+    cdef Record *record_of(self, const Entry *entry) noexcept:
+        """The record of a message that is queued, or was a moment ago; NULL: not in memory."""
+        cdef Block *block = entry.block
+        if block.data != NULL and not block.flags & LOADING:
+            return <Record *>(block.data + entry.offset)
+        return NULL if self.excerpt is None else self.excerpt.find(entry.seq)
 
     # -- messages go out --
 
@@ -818,6 +909,8 @@ cdef class Channel:
             budget = self.clear_out(budget)
         if self.mover is not None:
             self.mover.go_on()
+        if self.queue_first == NULL:
+            self.excerpt = None
         return budget
 
     cdef int dispatch_at_rate(self, int budget) except -1:
@@ -895,27 +988,25 @@ cdef class Channel:
         """Drop the first message of the queue if it is too old, or was delivered as often as may
         be, as far as a start knows."""
         cdef Entry *entry = self.queue_first
-        cdef Record *record
-        if entry.block.data == NULL or entry.block.flags & LOADING:
-            return False
-        record = <Record *>(entry.block.data + entry.offset)
-        if record.attributes & RECORD_DAMAGED:
+        cdef const Record *record = self.record_of(entry)
+        if record == NULL or record.attributes & RECORD_DAMAGED:
             return False
         if self.is_exhausted(entry):
-            self.take_queued()
+            self.unqueue_first()
             entry.id = record.id
             entry.timestamp = record.timestamp
             self.bury(entry, OUT_OF_ATTEMPTS, "")
             return True
         if self.is_expired(record):
-            self.bury_expired(self.take_queued(), record)
+            self.unqueue_first()
+            self.bury_expired(entry, record)
             return True
         return False
 
     cdef bint drop_spoiled(self, Entry *entry) except -1:
         """Drop a message that cannot be delivered, as it is damaged or too old; whether it was."""
-        cdef Record *record = <Record *>(entry.block.data + entry.offset)
-        if entry.block.data == NULL or record.attributes & RECORD_DAMAGED:
+        cdef const Record *record = self.record_of(entry)
+        if record == NULL or record.attributes & RECORD_DAMAGED:
             self.drop_entry(entry)
             return True
         if not self.is_expired(record):
@@ -983,21 +1074,21 @@ cdef class Channel:
                 break
             budget -= 1
             self.redriving -= 1
-            if entry.block.data == NULL:
+            record = self.record_of(entry)
+            if record == NULL:
                 self.drop_entry(entry)
                 continue
-            record = <Record *>(entry.block.data + entry.offset)
             entry.id = record.id
             entry.timestamp = record.timestamp
             if record.attributes & RECORD_DAMAGED or not self.make_mover().send_back(entry, record):
-                self.queue_entry(entry)
+                self.queue_entry(entry, size_tag(record.body_length))
         return max(0, budget - self.stepped)
 
     cdef int give_back(self, Entry *entry) except -1:
         """What the mover held stays in this channel."""
         self.table_clear(self.table_find(entry.id))
         self.no_longer_in_flight(entry)
-        self.queue_entry(entry)
+        self.queue_entry(entry, 0)
         return 0
 
     cdef void pass_over(self) noexcept:
@@ -1085,9 +1176,12 @@ cdef class Channel:
         cdef Block *block = entry.block
         cdef Record *record = <Record *>(block.data + entry.offset)
         cdef Turnstile *place = &consumer.turnstile
-        if ((block.data == NULL or record.attributes & (RECORD_DAMAGED | RECORD_EXPIRES))
-                and self.drop_spoiled(entry)):
-            return 0
+        if block.data == NULL or record.attributes & (RECORD_DAMAGED | RECORD_EXPIRES):
+            if self.drop_spoiled(entry):
+                return 0
+            if block.data == NULL:
+                block = self.excerpt.block
+                record = self.excerpt.find(entry.seq)
         self.taken[consumer.locality] += 1
         if consumer.sample_rate and self.agenda.random_percent() > consumer.sample_rate:
             self.sampled_count += 1
@@ -1149,6 +1243,8 @@ cdef class Channel:
     cdef inline void let_go(self, Entry *entry) noexcept:
         """Take a message out of its consumer's list."""
         cdef Holding *holding = <Holding *>entry.holding
+        if self.unpacked_held == entry:
+            self.unpacked_held = entry.next
         if entry.prev == NULL:
             holding.first = entry.next
         else:
@@ -1181,6 +1277,8 @@ cdef class Channel:
         global live_holdings
         if NSQCY_DEBUG:
             live_holdings -= 1
+        if self.unpacked_holding == holding:
+            self.visit_holding(holding.next)
         if holding.timer.index != HEAP_NOWHERE:
             heap_remove(&self.timers, &holding.timer)
         if holding.prev != NULL:
@@ -1191,58 +1289,62 @@ cdef class Channel:
             holding.next.prev = holding.prev
         free(holding)
 
-    cdef inline uint32_t table_slot(self, uint64_t id) noexcept:
-        return <uint32_t>((id * 0x9E3779B97F4A7C15u) >> 32) & self.table_mask
+    # A table that has become too small gives its entries to a larger one bit by bit: a few slots
+    # with each entry that comes, and every entry that somebody looks for.
 
     cdef inline int table_add(self, Entry *entry) except -1:
-        cdef uint32_t slot
         if 2 * self.in_flight_count > self.table_mask:
-            self.table_resize(4 * (self.table_mask + 1))
-        slot = self.table_slot(entry.id)
-        while self.table[slot] != NULL:
-            slot = (slot + 1) & self.table_mask
-        self.table[slot] = entry
+            self.grow_table()
+        if self.outgrown != NULL:
+            self.move_some(MOVED_SLOTS)
+        enter_slot(self.table, self.table_mask, entry)
         return 0
 
-    cdef int table_resize(self, uint32_t size) except -1:
-        cdef Entry **old = self.table
-        cdef uint32_t old_size = self.table_mask + 1
-        cdef uint32_t i
-        cdef uint32_t slot
+    cdef int grow_table(self) except -1:
+        cdef size_t size = 4 * (<size_t>self.table_mask + 1)
         cdef Entry **table = <Entry **>calloc(size, sizeof(Entry *))
         if table == NULL:
             raise MemoryError()
+        self.move_some(self.outgrown_left)
+        self.outgrown = self.table
+        self.outgrown_mask = self.table_mask
+        self.outgrown_left = self.table_mask + 1
         self.table = table
-        self.table_mask = size - 1
-        for i in range(old_size):
-            if old[i] != NULL:
-                slot = self.table_slot(old[i].id)
-                while table[slot] != NULL:
-                    slot = (slot + 1) & self.table_mask
-                table[slot] = old[i]
-        free(old)
+        self.table_mask = <uint32_t>(size - 1)
         return 0
+
+    cdef void move_some(self, uint32_t slots) noexcept:
+        """Empty so many more slots of the outgrown table, from its end on: what a search passes on
+        its way to an entry that stays has to stay as well."""
+        while slots and self.outgrown_left:
+            slots -= 1
+            while self.outgrown[self.outgrown_left - 1] != NULL:
+                self.move_one(self.outgrown_left - 1)
+            self.outgrown_left -= 1
+        if self.outgrown_left == 0:
+            free(self.outgrown)
+            self.outgrown = NULL
+
+    cdef void move_one(self, uint32_t slot) noexcept:
+        enter_slot(self.table, self.table_mask, self.outgrown[slot])
+        clear_slot(self.outgrown, self.outgrown_mask, slot)
 
     cdef inline uint32_t table_find(self, uint64_t id) noexcept:
         """The slot of an id, or that of the NULL that ends the search."""
-        cdef uint32_t slot = self.table_slot(id)
-        while self.table[slot] != NULL and self.table[slot].id != id:
-            slot = (slot + 1) & self.table_mask
+        cdef uint32_t slot = find_slot(self.table, self.table_mask, id)
+        if self.table[slot] == NULL and self.outgrown != NULL:
+            return self.find_outgrown(id, slot)
+        return slot
+
+    cdef uint32_t find_outgrown(self, uint64_t id, uint32_t slot) noexcept:
+        """The same for one that may be in the outgrown table; `slot` is where it belongs."""
+        cdef uint32_t before = find_slot(self.outgrown, self.outgrown_mask, id)
+        if self.outgrown[before] != NULL:
+            self.move_one(before)
         return slot
 
     cdef inline void table_clear(self, uint32_t slot) noexcept:
-        """Empty a slot; entries behind it that were pushed past it move up."""
-        cdef uint32_t hole = slot
-        cdef uint32_t home
-        while True:
-            slot = (slot + 1) & self.table_mask
-            if self.table[slot] == NULL:
-                break
-            home = self.table_slot(self.table[slot].id)
-            if ((slot - home) & self.table_mask) >= ((slot - hole) & self.table_mask):
-                self.table[hole] = self.table[slot]
-                hole = slot
-        self.table[hole] = NULL
+        clear_slot(self.table, self.table_mask, slot)
 
     cdef inline Entry *held_by(self, Consumer consumer, uint64_t id, Outcome *outcome) noexcept:
         """The message in flight with this id, taken off the table if the consumer owns it."""
@@ -1327,7 +1429,7 @@ cdef class Channel:
         if self.ephemeral:
             # What was fanned out before has its place in the queue before it.
             self.collect()
-        self.queue_entry(entry)
+        self.queue_entry(entry, 0)
         return DONE
 
     cdef Outcome touch(self, Consumer consumer, uint64_t id) noexcept:
@@ -1350,6 +1452,9 @@ cdef class Channel:
         held = max(<int64_t>0, held)
         if held + consumer.msg_timeout >= self.agenda.max_msg_timeout:
             deadline = self.agenda.now + self.agenda.max_msg_timeout - held
+        if entry.round != self.round:
+            # It need not come to stand where a snapshot still comes by.
+            self.pack(<Deferred *>entry)
         self.let_go(entry)
         self.hold(holding, entry, deadline)
         entry.node.tag = delivered
@@ -1387,6 +1492,9 @@ cdef class Channel:
                 return True
             place.part = WALK_TABLE
             place.left = self.table_mask + 1
+        if self.outgrown != NULL:
+            self.move_some(MOVED_SLOTS)
+            return True
         place.left = min(place.left, self.table_mask + 1)
         if place.left:
             place.left -= 1
@@ -1397,8 +1505,8 @@ cdef class Channel:
     # -- snapshots of the journal --
     #
     # A snapshot has every message that the channel held when it was begun and that is not finished
-    # when the snapshot comes to it. It comes to what is in flight at once, then bit by bit to the
-    # queue and to what is deferred. What moves meanwhile is packed as it moves. `round` of a
+    # when the snapshot comes to it, bit by bit: to what is in flight, to the queue and to what is
+    # deferred. What moves meanwhile is packed as it moves. `round` of a
     # message is that of the channel when it need not be packed any more: since it was, or since it
     # has come after the snapshot was begun, which says then that it lies behind the cursor.
 
@@ -1407,21 +1515,20 @@ cdef class Channel:
         if entry.state == DEFERRED:
             due = self.agenda.wall - self.agenda.now + heap_due(&self.timers, &entry.node)
         entry.round = self.round
-        self.packing.add(entry, due)
+        if self.packing is not None:
+            self.packing.add(entry, due)
 
     cdef void begin_packing(self, Packing packing) noexcept:
-        cdef Holding *holding = self.holdings
-        cdef Entry *entry
         self.packing = packing
         self.round += 1
-        while holding != NULL:
-            entry = holding.first
-            while entry != NULL:
-                self.pack(<Deferred *>entry)
-                entry = entry.next
-            holding = holding.next
+        self.visit_holding(self.holdings)
         self.unpacked = self.queue_first
         self.pages.walked = self.pages.first
+
+    cdef void visit_holding(self, Holding *holding) noexcept:
+        """What is visited next in flight; NULL: nothing."""
+        self.unpacked_holding = holding
+        self.unpacked_held = NULL if holding == NULL else holding.first
 
     cdef int pack_more(self, int budget) noexcept:
         """Pack so many more; returns what is left of the budget."""
@@ -1429,6 +1536,15 @@ cdef class Channel:
         cdef Page *page
         cdef Deferred *deferred
         cdef uint32_t i
+        while self.unpacked_holding != NULL and budget > 0:
+            entry = self.unpacked_held
+            budget -= 1
+            if entry == NULL:
+                self.visit_holding(self.unpacked_holding.next)
+                continue
+            self.unpacked_held = entry.next
+            if entry.round != self.round:
+                self.pack(<Deferred *>entry)
         while self.unpacked != NULL and budget > 0:
             entry = self.unpacked
             self.unpacked = entry.next
@@ -1446,7 +1562,8 @@ cdef class Channel:
         return max(0, budget)
 
     cdef bint is_packed(self) noexcept:
-        return self.unpacked == NULL and self.pages.walked == NULL
+        return (self.unpacked_holding == NULL and self.unpacked == NULL
+                and self.pages.walked == NULL)
 
     # -- one by one --
 
@@ -1515,7 +1632,7 @@ cdef class Channel:
             if node.tag & HOLDING_TIMER:
                 left -= self.expire_holding(<Holding *>node, left)
                 continue
-            self.queue_entry(self.no_longer_deferred(<Deferred *>node))
+            self.queue_due(<Deferred *>node)
             left -= 1
         self.set_alarm()
         return budget - left
@@ -1538,7 +1655,7 @@ cdef class Channel:
                 self.bury_timed_out(entry)
             else:
                 self.no_longer_in_flight(entry)
-                self.queue_entry(entry)
+                self.queue_entry(entry, 0)
             if is_last:
                 return expired
             entry = holding.first
@@ -1631,7 +1748,11 @@ cdef class Channel:
         # What is left are deferred messages; to take them out in order would cost as much again.
         heap_free(&self.timers)
         self.queue_first = self.queue_last = self.place.queued = self.unpacked = NULL
+        self.excerpt = None
+        self.visit_holding(NULL)
         memset(self.table, 0, (<size_t>self.table_mask + 1) * sizeof(Entry *))
+        self.outgrown_left = 0
+        self.move_some(0)
         self.queued = self.deferred_count = self.in_flight_count = self.skipped = 0
         self.finished_count = 0
         if discarded.free_some(DROP_AT_ONCE) == 0:

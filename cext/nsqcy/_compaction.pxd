@@ -48,8 +48,8 @@ cdef class Compaction:
     cdef Block **blocks             # those of this compaction; each is pinned
     cdef uint32_t count
     cdef uint32_t room
-    cdef uint32_t at                # the next one, in COPY and WRITE
-    cdef uint32_t loading           # of which so many are being read back
+    cdef uint32_t at                # the next one, in LOAD, COPY and WRITE
+    cdef uint32_t loading           # of which so many have not been read back yet
     cdef bint on_disk
     cdef list channels              # whose entries are visited
     cdef Py_ssize_t walked          # so many of them were, in this walk
@@ -58,7 +58,8 @@ cdef class Compaction:
     cdef int choose(self) except -1
     cdef int add(self, Block *block) except -1
     cdef bint begin(self, list channels) except -1
-    cdef bint loaded(self) noexcept
+    cdef bint loaded(self) except -1
+    cdef int load_more(self, uint32_t count) except -1
     cdef bint written(self) noexcept
     cdef bint waits(self) noexcept
     cdef int step(self, int budget) except? -1

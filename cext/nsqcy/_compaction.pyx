@@ -24,8 +24,9 @@ from nsqcy._store cimport (
 
 cdef enum:
     SLACK = 1048576                 # bytes of stragglers not worth a compaction
-    READ_BACK = 67108864            # bytes read back at a time
+    READ_BACK = 67108864            # bytes read back for one compaction
     BLOCKS = 1024                   # copied at a time
+    LOADS = 4                       # blocks that are being read back
     BYTES_A_STEP = 256              # copying so many costs as much as visiting an entry
 
 
@@ -73,7 +74,7 @@ cdef class Compaction:
         while block != NULL and self.count < BLOCKS:
             if self.is_sparse(block):
                 self.add(block)
-                if block.flags & LOADING:
+                if block.data == NULL:
                     if room <= block.size:
                         break
                     room -= block.size
@@ -107,9 +108,7 @@ cdef class Compaction:
         self.blocks[self.count] = block
         self.count += 1
         self.on_disk = self.on_disk or block.stored
-        if block.data == NULL:
-            self.loading += 1
-            self.window.load(block)
+        self.loading += block.data == NULL
         return 0
 
     # -- its life --
@@ -119,18 +118,34 @@ cdef class Compaction:
         qsort(self.blocks, self.count, sizeof(Block *), compare_blocks)
         self.channels = channels
         if self.loading:
-            self.stage = LOAD
+            self.enter(LOAD)
+            self.load_more(LOADS)
             return False
         self.enter(GATHER)
         return True
 
-    cdef bint loaded(self) noexcept:
+    cdef bint loaded(self) except -1:
         """One of the blocks was read back, or could not be; whether it was the last."""
         self.loading -= 1
-        if self.loading:
-            return False
-        self.enter(GATHER)
-        return True
+        if self.loading and self.window.stalled:
+            self.stop()
+        elif self.loading:
+            self.load_more(1)
+        else:
+            self.enter(GATHER)
+        return self.stage == GATHER
+
+    cdef int load_more(self, uint32_t count) except -1:
+        """Have so many more read back: only a few at a time, or everybody else would wait for the
+        I/O thread, and in this turn for their memory."""
+        cdef Block *block
+        while count and self.at < self.count:
+            block = self.blocks[self.at]
+            self.at += 1
+            if block.data == NULL and not block.flags & UNREADABLE:
+                self.window.load(block)
+                count -= 1
+        return 0
 
     cdef bint written(self) noexcept:
         """A write of copies has ended; whether there is something to do now. No entry is pointed at

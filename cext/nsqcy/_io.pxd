@@ -47,6 +47,7 @@ cdef extern from "iocalls.h" nogil:
     int faults_add(IoFaults *f, int call, uint64_t nth, int error, uint64_t times, int64_t limit)
     void faults_clear(IoFaults *f)
     uint64_t faults_made(IoFaults *f, int call)
+    uint64_t faults_bytes_read(IoFaults *f)
     void faults_hold(IoFaults *f, int call, uint64_t nth)
     int faults_wait_parked(IoFaults *f, int seconds)
     void faults_release(IoFaults *f)
@@ -89,6 +90,7 @@ cdef extern from "iothread.h" nogil:
         IO_WRITE_RECORDS
         IO_READ
         IO_READ_RECORDS
+        IO_PICK
         IO_SYNC
         IO_FSYNC
         IO_TRUNCATE
@@ -117,6 +119,23 @@ cdef extern from "iothread.h" nogil:
         Damages damages
         int call
 
+    struct IoPick:
+        void *block
+        void *segment
+        uint64_t seq
+        uint64_t offset
+        uint32_t most
+        uint32_t guess
+        uint32_t at
+
+    const uint32_t NOT_PICKED
+    const uint32_t NOT_SOUND
+
+    struct IoPicked:
+        uint8_t *memory
+        uint32_t size
+        uint32_t used
+
     struct IoList:
         IoOp *head
 
@@ -127,6 +146,7 @@ cdef extern from "iothread.h" nogil:
         char *path
         IoResult *result
         uint8_t *ptr
+        IoPicked *picked
         uint64_t n
         uint64_t offset
         uint64_t first_seq
@@ -187,6 +207,9 @@ cdef class IoThread:
     cdef int read_records(self, File *file, uint8_t *ptr, size_t n, uint64_t offset,
                           uint64_t first_seq, uint32_t count, bint dense,
                           io_done done, void *arg, IoResult *result) except -1
+    # Records of one file, each by itself.
+    cdef int pick(self, File *file, IoPick *picks, uint32_t count, IoPicked *into,
+                  io_done done, void *arg, IoResult *result) except -1
     # kind: IO_SYNC IO_FSYNC IO_CLOSE IO_UNLINK_FILE; IO_TRUNCATE to n bytes
     cdef int on_file(self, IoLane lane, IoKind kind, File *file, size_t n,
                      io_done done, void *arg, IoResult *result) except -1

@@ -135,6 +135,15 @@ cdef class IoThread:
         engine_submit(&self.engine, op)
         return 0
 
+    cdef int pick(self, File *file, IoPick *picks, uint32_t count, IoPicked *into,
+                  io_done done, void *arg, IoResult *result) except -1:
+        cdef IoOp *op = self._new(LANE_WRITES, IO_PICK, file, done, arg, result)
+        op.ptr = <uint8_t *>picks
+        op.count = count
+        op.picked = into
+        engine_submit(&self.engine, op)
+        return 0
+
     cdef int on_file(self, IoLane lane, IoKind kind, File *file, size_t n,
                      io_done done, void *arg, IoResult *result) except -1:
         cdef IoOp *op = self._new(lane, kind, file, done, arg, result)
@@ -313,6 +322,11 @@ cdef class IoThread:
         """How many calls of a kind were made."""
         self._need_faults()
         return faults_made(self.faults, call_number(call))
+
+    def bytes_read(self):
+        """How many bytes were read."""
+        self._need_faults()
+        return faults_bytes_read(self.faults)
 
     def hold(self, str call, Py_ssize_t nth=1):
         """Park a thread before the nth `call` from now, until release()."""

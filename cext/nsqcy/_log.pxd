@@ -9,7 +9,7 @@
 # States: OPEN -> CLOSING -> CLOSED -> DOOMED -> GONE; OPEN -> FAILED -> CLOSED (without a footer).
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from nsqcy._io cimport Damages, File, IoKind, IoLane, IoResult, IoThread
+from nsqcy._io cimport Damages, File, IoKind, IoLane, IoPick, IoPicked, IoResult, IoThread
 
 
 cdef extern from "segment.h" nogil:
@@ -99,6 +99,7 @@ cdef enum TaskKind:
     TASK_CUT
     TASK_UNLINK
     TASK_READ
+    TASK_PICK            # who is left without a record reads its run, and hears what is wrong
     TASK_JOURNAL
     TASK_DELTA
     TASK_DIRECTORY
@@ -226,6 +227,10 @@ cdef class Log:
     cdef int retract(self, Extent *into, size_t n, uint64_t first_seq, uint32_t count) except -1
     # Reads the whole chain; see docs/DISKFORMAT.md for what damaged records look like.
     cdef int read(self, const Extent *extent, uint8_t *into, log_done done, void *arg) except -1
+    # Reads records one by one, in this order: those that lie in one segment should be neighbours.
+    # No failure and no damage is told of.
+    cdef int pick(self, IoPick *picks, uint32_t count, IoPicked *into, log_done done,
+                  void *arg) except -1
     # Nobody needs these runs any more.
     cdef int release(self, Extent *extent) except -1
     # Frees an extent's further pieces and zeroes it; the runs stay.

@@ -28,8 +28,8 @@ from posix.stat cimport struct_stat
 
 from nsqcy._io cimport (
     FILE_CREATE, FILE_PARENT, FILE_REPLACE, IO_FSYNC, IO_RMDIR, IO_SYNC, IO_SYNC_DIR,
-    IO_TRUNCATE, IO_UNLINK, IO_UNLINK_FILE, LANE_AWAITED, LANE_BACKGROUND, LANE_WRITES, Damage,
-    IoCalls, damages_free, io_call_verbs,
+    IO_TRUNCATE, IO_UNLINK, IO_UNLINK_FILE, LANE_AWAITED, LANE_BACKGROUND, LANE_WRITES, NOT_PICKED,
+    Damage, IoCalls, damages_free, io_call_verbs,
 )
 
 
@@ -306,6 +306,8 @@ cdef class Log:
                 keep._run_done(task, error)
             elif kind == TASK_READ:
                 keep._read_done(task, error)
+            elif kind == TASK_PICK:
+                error = 0
             elif kind == TASK_SYNC:
                 keep._sync_done(task, error)
             elif kind == TASK_SEGMENT:
@@ -737,6 +739,27 @@ cdef class Log:
                 task_finished, task, &task.result)
             into += extent.bytes
             extent = extent.next
+        return 0
+
+    cdef int pick(self, IoPick *picks, uint32_t count, IoPicked *into, log_done done,
+                  void *arg) except -1:
+        cdef Task *whole = self._task(TASK_WHOLE, NULL, NULL)
+        cdef Task *task
+        cdef Segment *segment
+        cdef uint32_t begin = 0
+        cdef uint32_t end
+        whole.done = done
+        whole.arg = arg
+        while begin < count:
+            segment = <Segment *>picks[begin].segment
+            end = begin
+            while end < count and picks[end].segment is segment:
+                picks[end].at = NOT_PICKED
+                end += 1
+            task = self._task(TASK_PICK, segment, whole)
+            self.io.pick(segment.file, &picks[begin], end - begin, into, task_finished, task,
+                         &task.result)
+            begin = end
         return 0
 
     cdef int _read_done(self, Task *task, int error) except -1:

@@ -41,8 +41,8 @@ cdef class Packing:
         into.state = QUEUED
         into.reason = 0
         into.size = 0
-        if entry.state == DEFERRED:
-            into.state = DEFERRED
+        if entry.state == DEFERRED or entry.state == QUEUED:
+            into.state = entry.state
             into.size = entry.node.tag >> 1
         elif entry.state == MOVING:
             into.state = MOVING

@@ -153,7 +153,8 @@ ctypedef struct Deferred:
 # One handed-out message of one channel that is not finished; or a record of a topic's backlog that
 # has a delay.
 ctypedef struct Entry:
-    HeapNode node           # in flight: tag: when it was delivered; of a backlog: as above
+    # Tag: in flight: when it was delivered; queued, of a backlog: as above.
+    HeapNode node
     uint64_t seq
     uint64_t id
     Block *block

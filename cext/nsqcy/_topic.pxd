@@ -264,6 +264,8 @@ cdef class Topic(Window):
     cdef void place_cursor(self, Cursor *cursor, uint64_t seq) noexcept
     cdef Block *restored_block(self, const PackedEntry *packed, uint32_t *within) noexcept
     cdef int restore_entries(self, Channel channel, saved) except -1
+    cdef int64_t restore_finished(self, Channel channel, finished) except -1
+    cdef bint was_delayed(self, uint64_t seq) except -1
     cdef int restore_entry(self, Channel channel, const PackedEntry *packed, uint64_t id,
                            Block *block, uint32_t within) except -1
     cdef bint is_whole(self, found, state) except -1

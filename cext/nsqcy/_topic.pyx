@@ -2260,15 +2260,10 @@ cdef class Topic(Window):
                 channel.skipped = saved.skipped
                 channel.bridged = channel.cursor.seq > saved.cursor
                 channel.replay_end = saved.replay_end
-                for start, end in saved.finished:
-                    channel.add_finished(start, end)
-                # What moved after the last snapshot is received once more.
-                ahead[name] = sum(
-                    max(end, fanout) - max(start, fanout) for start, end in saved.finished)
-                channel.dead_lettered_count += ahead[name]
                 if saved.moves:
                     (<Moves>channel.make_mover()).restore_runs(saved.moves)
                 self.restore_entries(channel, saved)
+                ahead[name] = self.restore_finished(channel, saved.finished)
         self.restore_new_delays(state.fanout_seq if state is not None else 1,
                                 bool(names) and not (state is not None and state.paused))
         self.restore_produced(state, untold)
@@ -2470,6 +2465,40 @@ cdef class Topic(Window):
                 self.name, f"{missing} messages that channel {channel.name} had handed out")
         return 0
 
+    cdef int64_t restore_finished(self, Channel channel, finished) except -1:
+        """What the cursor of a channel need not see: what has moved, and what was delivered, handed
+        back and cancelled since the snapshot. Returns how many of these are fanned out again, and
+        so received once more."""
+        cdef uint64_t fanout = self.fanout.seq
+        cdef int64_t moved = 0
+        cdef int64_t cancelled = 0
+        ranges = list(finished)
+        for start, end in finished:
+            moved += max(end, fanout) - max(start, fanout)
+        for seq in sorted(channel.cancelled or ()):
+            if seq >= channel.cursor.seq and not self.was_delayed(seq):
+                channel.cancelled.remove(seq)
+                cancelled += seq >= fanout
+                channel.skipped += 1
+                ranges.append((seq, seq + 1))
+        for start, end in sorted(ranges):
+            channel.add_finished(start, end)
+        channel.dead_lettered_count += moved
+        channel.cancelled_count += cancelled
+        return moved + cancelled
+
+    cdef bint was_delayed(self, uint64_t seq) except -1:
+        """Whether a record has a delay: the cursor steps over it."""
+        cdef Block *block = self.block_of(seq)
+        cdef const Record *record
+        cdef uint32_t at = 0
+        while block != NULL and self.load_now(block) and at < block.size:
+            record = <const Record *>(block.data + at)
+            if record.seq >= seq:
+                return record.seq > seq or record.attributes & RECORD_DELAYED != 0
+            at += record.length
+        return True
+
     cdef int restore_entry(self, Channel channel, const PackedEntry *packed, uint64_t id,
                            Block *block, uint32_t within) except -1:
         cdef Deferred message
@@ -2490,7 +2519,7 @@ cdef class Topic(Window):
         else:
             entry = self.store.new_entry()
             (<Deferred *>entry)[0] = message
-            channel.queue_entry(entry)
+            channel.queue_entry(entry, size_tag(packed.size))
             entry.holding = NULL
         return 0
 
@@ -2699,7 +2728,7 @@ cdef class Topic(Window):
                 entry.attempts = 0
                 entry.round = channel.round
                 self.ref(block)
-                channel.queue_entry(entry)
+                channel.queue_entry(entry, size_tag(record.body_length))
             at += record.length
         return 0
 

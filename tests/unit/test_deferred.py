@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core
 
-from nsqcy.policies import Policies, TopicPolicy
+from nsqcy.policies import ChannelPolicy, Policies, TopicPolicy
 
 Make = Callable[..., Core]
 DAY_MS = 24 * 3600 * 1000
@@ -196,6 +196,29 @@ def test_a_cancelled_message_does_not_come_back(make: Make, journalled: str) -> 
     assert taken(core, 100_000) == [b"90000"]
 
 
+@pytest.mark.parametrize("delay", [0, 100])
+def test_nor_does_it_when_it_was_delivered_before(make: Make, delay: int) -> None:
+    """Since the last snapshot it was published, delivered, handed back and cancelled."""
+    core = make()
+    consumer = begin(core)
+    consumer.ready(10)
+    core.advance(3 * SECOND)
+    defer(core, [delay] * 3)
+    core.advance(100 * MILLISECOND)
+    first, second, _ = consumer.messages()
+    consumer.requeue(second.id, 10_000)
+    consumer.requeue(first.id, 10_000)
+    core.settle()
+    place = listed(core)[0]
+    assert cancel(core, place[3])
+    for _ in range(2):
+        core = killed(make, core)
+        core.settle()
+        assert core.counters("t", "c")["depth"] + core.counters("t", "c")["deferred_count"] == 2
+    assert len(taken(core, 20_000)) == 2
+    assert "damaged" not in ledger(core)
+
+
 def test_nor_does_it_from_a_topic_that_is_paused_twice_over(make: Make) -> None:
     """A start has not fanned out yet what another channel may still get."""
     core = make()
@@ -307,6 +330,11 @@ class History:
         if message := self.pick():
             self.consumer.requeue(message.id, self.chance.choice([0, 0, 400, 60_000]))
 
+    def touch(self) -> None:
+        if message := self.pick():
+            self.consumer.touch(message.id)
+            self.held.append(message)
+
     def cancel(self) -> None:
         found = listed(self.core, 5)
         topic = self.core.topic("t")
@@ -325,7 +353,10 @@ class History:
 
     def step(self) -> None:
         what = self.chance.choice(
-            [self.publish, self.publish, self.finish, self.requeue, self.cancel, self.tick]
+            [
+                *(self.publish, self.publish, self.finish, self.requeue),
+                *(self.touch, self.cancel, self.tick),
+            ]
         )
         what()
         assert not self.producer.closed
@@ -364,6 +395,25 @@ def test_killed_at_any_moment_of_a_snapshot(make: Make, seed: int) -> None:
     assert not history.cancelled & set(found)
     assert len(found) == len(set(found))
     assert fresh.store.deferred == fresh.store.entries == 0
+
+
+def test_what_is_touched_while_a_snapshot_passes_is_in_it(make: Make) -> None:
+    """Also if its deadline comes to be before those that the snapshot has passed."""
+    core = make(snapshot_budget=1)
+    consumer = begin(core)
+    consumer.ready(10)
+    defer(core, [0] * 5)
+    messages = consumer.messages()
+    core.now += 3 * SECOND
+    core.wall += 3 * SECOND
+    core.home.run_turn(core.now, core.wall)
+    core.home.run_turn(core.now, core.wall)
+    topic = core.topic("t")
+    assert topic is not None
+    topic.channels["c"].set_policy(ChannelPolicy(msg_timeout=SECOND))
+    consumer.touch(messages[4].id)
+    core.settle()
+    assert len(taken(killed(make, core))) == 5
 
 
 def test_what_a_channel_was_emptied_of_stays_away_while_a_snapshot_is_made(make: Make) -> None:
