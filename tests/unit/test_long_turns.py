@@ -12,6 +12,7 @@ from tests.core import MILLISECOND, SECOND, Client, Core, mpub
 
 A_TURN = 4096  # records delivered or stepped over, messages due, entries looked at
 TOPICS_A_TURN = 256
+OUTPUT_ENOUGH = 131072  # bytes unsent from which on a consumer gets no more messages
 
 
 @pytest.fixture
@@ -86,6 +87,22 @@ def test_deliveries_of_all_channels_together(make: Callable[..., Core]) -> None:
     assert total(core, "in_flight_count") == 10_000
     assert taken[1] > 0
     assert [len(consumer.messages()) for consumer in consumers] == [1000] * 10
+
+
+def test_a_consumer_is_sent_what_its_output_takes(make: Callable[..., Core]) -> None:
+    """The rest of what it is ready for comes when that has left."""
+    core = make()
+    consumer = channels(core, 1)[0]
+    core.client().ask(mpub("t", [bytes(1000)] * 1000))
+    consumer.ready(1000)
+    sent = []
+    left = True
+    while left:
+        left = turn(core)
+        sent.append(len(consumer.messages()))
+    frame = 34 + 1000
+    assert sum(sent) == 1000
+    assert OUTPUT_ENOUGH <= max(sent) * frame < OUTPUT_ENOUGH + frame
 
 
 def test_no_channel_is_left_behind(make: Callable[..., Core]) -> None:
