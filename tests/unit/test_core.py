@@ -776,29 +776,3 @@ def test_an_idle_channel_forgets_its_latencies(make):
     core.advance(300 * SECOND)
     assert latency.memory_bytes == 0
     assert latencies(core) == {"count": 0, "percentiles": [{"quantile": 1, "value": 0}]}
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_what_is_in_flight_is_found_while_its_table_grows(make: Any, seed: int) -> None:
-    core = make()
-    chance = random.Random(seed)
-    consumer = core.client().subscribe("t", "c", 2500)
-    other = core.client().subscribe("t", "c")
-    producer = core.client()
-    held: list[bytes] = []
-    for _ in range(200):
-        assert producer.ask(mpub("t", [b"x"] * chance.randrange(1, 12))) == (RESPONSE, b"OK")
-        held += [message.id for message in consumer.messages()]
-        for _ in range(chance.randrange(6)):
-            chosen = chance.choice(held)
-            what = chance.choice([consumer.finish, consumer.touch, other.finish])
-            what(chosen)
-            if what == consumer.finish:
-                held.remove(chosen)
-        while refusal := other.answer():
-            assert refusal[1].endswith(b"client does not own message")
-        assert core.counters("t", "c")["in_flight_count"] == len(held)
-    for each in held:
-        consumer.finish(each)
-    core.settle()
-    assert core.counters("t", "c")["in_flight_count"] == 0 and consumer.answer() is None
