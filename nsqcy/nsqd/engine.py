@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gevent
+from gevent import Greenlet
 from gevent.event import AsyncResult
 
 from nsqcy import NSQ_VERSION, debug
@@ -86,7 +87,7 @@ class Herald:
     def __init__(self, tell: Callable[[str, str, str | None], None]) -> None:
         self._tell = tell
         self._events: deque[tuple[str, str, str | None]] = deque()
-        self._running = False
+        self._running: Greenlet | None = None
         self._wake = gevent.get_hub().loop.async_()
         self._wake.start(self._start)
 
@@ -96,15 +97,19 @@ class Herald:
 
     def _start(self) -> None:
         if not self._running:
-            self._running = True
-            gevent.spawn(self._run)
+            self._running = gevent.spawn(self._run)
 
     def _run(self) -> None:
-        try:
-            while self._events:
-                self._tell(*self._events.popleft())
-        finally:
-            self._running = False
+        while self._events:
+            self._tell(*self._events.popleft())
+
+    def finish(self) -> None:
+        """Returns when all has been told that has happened until now."""
+        self._wake.stop()
+        self._wake.close()
+        if self._running:
+            self._running.join()
+        self._run()
 
 
 def _handshakes(loop: Any, material: dict[str, Any] | None) -> "tls.Handshakes | None":
@@ -301,6 +306,7 @@ class Engine:
         self._io.close()
         if self._census is not None:
             self._census.tell()
+        self._herald.finish()  # nsqd.dat is to have what was answered
 
     def _renew_tls(self, request: Request) -> None:
         """The certificate files have been read again: new handshakes use them."""
@@ -434,8 +440,13 @@ class Engine:
         return self._shard.topic(name.encode())
 
     def on_create_topic(self, topic: str) -> bool:
-        self._loop.enter()
-        return self._shard.topic(topic.encode(), create=True) is not None
+        is_new = self._topic(topic) is None
+        found = self._shard.topic(topic.encode(), create=True)
+        if found is None:
+            return False
+        if is_new and found.durability != "memory":
+            self._master.save_topic(topic)
+        return True
 
     def on_seed(self, topic: str, channels: list[str]) -> None:
         """All lookupds there are have told which channels a new topic is to have."""
@@ -468,8 +479,16 @@ class Engine:
         found = self._topic(topic)
         if found is None:
             return "TOPIC_NOT_FOUND"
+        is_new = channel not in found.channels
         found.channel(channel)
+        if is_new:
+            self._save_channel(found, channel)
         return "ok"
+
+    def _save_channel(self, found: Topic, channel: str) -> None:
+        """What was answered stays, even if all of nsqd is killed at once after that."""
+        if found.durability != "memory":
+            self._master.save_channel(found.name, channel)
 
     def on_seek_channel(
         self, topic: str, channel: str, seq: int, time: int | None, create: bool
@@ -488,7 +507,10 @@ class Engine:
             return "CHANNEL_EXISTS" if create else "CHANNEL_NOT_FOUND"
         if create:
             found.channel(channel)
-        return found.seek(channel, seq)
+        begin = found.seek(channel, seq)
+        if create:
+            self._save_channel(found, channel)
+        return begin
 
     def on_redrive(self, topic: str, channel: str, limit: int) -> Redriven:
         found = self._topic(topic)

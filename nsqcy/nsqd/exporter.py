@@ -3,11 +3,13 @@
 `TopicReader` is what a start would find in a topic, record by record: its journal, its runs, and
 who still needs which of them. `Export` writes that as disk queues, and `nsqd.dat`.
 
-NSQ has no due times on disk: what is deferred becomes due at once.
+NSQ has no due times on disk: what is deferred becomes due at once. Nor has it headers, and what has
+expired stays behind.
 """
 
 import os
 import shutil
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from struct import Struct
@@ -25,20 +27,33 @@ from nsqcy.nsqd.diskqueue import QueueWriter
 from nsqcy.nsqd.importer import is_needed
 
 _RECORD = Struct("<IIQQqIHH")  # length, crc, seq, id, timestamp, body, extensions, attributes
+_EXTENSION = Struct("<HHI")
+_EXPIRES = Struct("<q")
+_EXPIRES_TYPE = 4
 _SURVIVORS = 1
 _DELAYED = 1
+_HEADERS = 1 << 2
+_HAS_EXPIRES = 1 << 4
 _DAMAGED = 0x8000
+
+
+class Record(NamedTuple):
+    """What a record says. `expires` is in ns since 1970, or None."""
+
+    timestamp: int
+    id: int
+    body: bytes
+    headers: bool
+    expires: int | None
 
 
 class Message(NamedTuple):
     """A message somebody still needs. `channel` is None for the topic's own."""
 
     channel: str | None
-    timestamp: int
     attempts: int
-    id: int
-    body: bytes
     deferred: bool
+    record: Record
 
 
 class _Run(NamedTuple):
@@ -114,17 +129,17 @@ class TopicReader:
                 if attributes & _DAMAGED:
                     continue
                 for channel, attempts, deferred in needed.get(at, ()):
-                    yield Message(channel, record[0], attempts, *record[1:], deferred)
+                    yield Message(channel, attempts, deferred, record)
                 if in_window and seq >= fanout:
-                    yield Message(None, record[0], 0, *record[1:], bool(attributes & _DELAYED))
+                    yield Message(None, 0, bool(attributes & _DELAYED), record)
                 elif in_window and not attributes & _DELAYED:
                     for reader in readers:
                         if reader.wants(seq):
-                            yield Message(reader.name, record[0], 0, *record[1:], False)
+                            yield Message(reader.name, 0, False, record)
                 elif run.survivors and self.state is None:
                     # Nobody says who needs the copies of old records: every channel gets them.
                     for name in self.channels or (None,):
-                        yield Message(name, record[0], 0, *record[1:], False)
+                        yield Message(name, 0, False, record)
 
     def _reader(self, name: str, fanout: int, holes: tuple[tuple[int, int], ...]) -> _Reader:
         saved = self._saved.get(name)
@@ -175,16 +190,27 @@ def _run(
     return _Run(first, last, survivors, segment, offset, length, handle)
 
 
-def _records(
-    data: bytearray,
-) -> Iterator[tuple[int, int, int, tuple[int, int, bytes]]]:
-    """(offset, seq, attributes, (timestamp, id, body))"""
+def _records(data: bytearray) -> Iterator[tuple[int, int, int, Record]]:
+    """(offset, seq, attributes, record)"""
     at = 0
     while at < len(data):
         length, _, seq, number, timestamp, size, ext, attributes = _RECORD.unpack_from(data, at)
-        start = at + _RECORD.size + ext
-        yield at, seq, attributes, (timestamp, number, bytes(data[start : start + size]))
+        start = at + _RECORD.size
+        body = bytes(data[start + ext : start + ext + size])
+        expires = _expires(data, start, start + ext) if attributes & _HAS_EXPIRES else None
+        headers = bool(attributes & _HEADERS)
+        yield at, seq, attributes, Record(timestamp, number, body, headers, expires)
         at += length
+
+
+def _expires(data: bytearray, at: int, end: int) -> int | None:
+    while at < end:
+        kind, size, _ = _EXTENSION.unpack_from(data, at)
+        at += _EXTENSION.size
+        if kind == _EXPIRES_TYPE:
+            return int(_EXPIRES.unpack_from(data, at)[0])
+        at += size + -size % 8
+    return None
 
 
 class Export:
@@ -200,6 +226,8 @@ class Export:
         self._max_bytes_per_file = max_bytes_per_file
         self.messages = 0
         self.deferred = 0
+        self.expired = 0
+        self.headers = 0
         self.largest = 0
         self.damages = 0
 
@@ -235,6 +263,12 @@ class Export:
                 f"export: {self.deferred} deferred messages become due at once:"
                 " NSQ has no due times on disk"
             )
+        if self.headers:
+            self._lines.warn(
+                f"export: {self.headers} messages are written without their headers: NSQ has none"
+            )
+        if self.expired:
+            self._lines.info(f"export: {self.expired} messages have expired and are not written")
         if self.largest > 1048576:
             self._lines.warn(
                 f"export: the largest message has {self.largest} bytes:"
@@ -262,14 +296,20 @@ class Export:
         for name, paused in reader.channels.items():
             entry.channels.setdefault(name, paused)
         writers: dict[str | None, QueueWriter] = {}
+        now = time.time_ns()
         for message in reader.messages():
+            record = message.record
+            if record.expires is not None and record.expires <= now:
+                self.expired += 1
+                continue
             writer = writers.get(message.channel)
             if writer is None:
                 name = topic if message.channel is None else f"{topic}:{message.channel}"
                 writer = QueueWriter(directory, name, self._max_bytes_per_file)
                 writers[message.channel] = writer
-            writer.put(message.timestamp, message.attempts, message.id, message.body)
+            writer.put(record.timestamp, message.attempts, record.id, record.body)
             self.deferred += message.deferred
+            self.headers += record.headers
         for channel, writer in writers.items():
             writer.close()
             self.messages += writer.depth

@@ -39,6 +39,14 @@ class MasterLink:
         """A channel of a topic of ours exists."""
         self._channel.notify("channel_created", topic=topic, channel=channel)
 
+    def save_topic(self, topic: str) -> None:
+        """A topic of ours exists; returns when nsqd.dat names it."""
+        self._channel.call("topic_created", SAVE_TIMEOUT, topic=topic)
+
+    def save_channel(self, topic: str, channel: str) -> None:
+        """A channel of a topic of ours exists; returns when nsqd.dat names it."""
+        self._channel.call("channel_created", SAVE_TIMEOUT, topic=topic, channel=channel)
+
     def topic_deleted(self, topic: str) -> None:
         """A topic is no more; returns when nsqd.dat no longer names it."""
         self._channel.call("topic_deleted", SAVE_TIMEOUT, topic=topic)

@@ -440,6 +440,10 @@ class Master:
         match request.method:
             case "place":
                 return self._place(args["topic"])
+            case "topic_created":
+                changed = self._topic_created(index, **args)
+            case "channel_created":
+                changed = self._channel_created(**args)
             case "topic_deleted":
                 changed = self._topic_deleted(args["topic"])
             case "channel_deleted":
@@ -497,9 +501,7 @@ class Master:
             case "topic_created":
                 changed = self._topic_created(index, **args)
             case "channel_created":
-                changed = self._picture.create_channel(args["topic"], args["channel"])
-                if changed:
-                    self._tell_lookupds(lookup_protocol.REGISTER, **args)
+                changed = self._channel_created(**args)
             case _:
                 ancillary.close_all(request.fds)
                 self._log.error(f"worker {index}: the master has no method {request.method}")
@@ -515,6 +517,12 @@ class Master:
             self._tell_lookupds(lookup_protocol.REGISTER, topic)
         if held:
             gevent.spawn(self._seed, index, topic)
+        return changed
+
+    def _channel_created(self, topic: str, channel: str) -> bool:
+        changed = self._picture.create_channel(topic, channel)
+        if changed:
+            self._tell_lookupds(lookup_protocol.REGISTER, topic, channel)
         return changed
 
     def _topic_deleted(self, topic: str) -> bool:

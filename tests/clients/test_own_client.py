@@ -129,11 +129,12 @@ def test_publish_and_consume(
 
 
 def test_each_channel_gets_a_copy(
-    face: Face, producer: Any, consume: Callable[..., Any], topic: str
+    broker: Broker, face: Face, producer: Any, consume: Callable[..., Any], topic: str
 ) -> None:
     each = {name: Kept() for name in ("one", "two#ephemeral")}
     for name, kept in each.items():
         consume(kept, channel=name)
+        eventually(lambda name=name: broker.channel(topic, name), PATIENCE)  # or it comes too late
     face.call(producer.publish, topic, b"m")
     for kept in each.values():
         eventually(lambda kept=kept: kept.bodies == [b"m"], PATIENCE)

@@ -58,8 +58,17 @@ def publish_all(daemon: Nsqd, lines: list[bytes]) -> None:
     together(by_http, by_tcp)
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, id="w1"), pytest.param(4, id="w4")])
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize(
+    ("store", "workers"),
+    [
+        ("memory", 4),
+        ("overflow", 1),
+        ("small-memory", 4),
+        pytest.param("memory", 1, marks=pytest.mark.soak),
+        pytest.param("overflow", 4, marks=pytest.mark.soak),
+        pytest.param("small-memory", 1, marks=pytest.mark.soak),
+    ],
+)
 def test_every_line_reaches_every_channel(
     store: str, nsqd: Starter, lines: list[bytes], consume: Callable[..., Consumer]
 ) -> None:

@@ -116,13 +116,14 @@ def test_nsqd_is_killed_and_starts_again(face: Face, tmp_path: Path, topic: str)
     daemon = Nsqd(tmp_path, workers=1, tcp_address=f"127.0.0.1:{free_port()}").start()
     try:
         kept = Kept()
-        errors: list[Any] = []
-        producer = face.producer(tcp(daemon), retries=10**6)
-        face.consumer(topic, "c", tcp(daemon), message_handler=kept, on_error=errors.append)
+        lost: list[Any] = []
+        missed: list[Any] = []
+        producer = face.producer(tcp(daemon), retries=10**6, on_error=lost.append)
+        face.consumer(topic, "c", tcp(daemon), message_handler=kept, on_error=missed.append)
         face.call(producer.publish, topic, b"before")
         eventually(lambda: kept.bodies == [b"before"])
         daemon.destroy()
-        eventually(lambda: errors)
+        eventually(lambda: lost and missed)
         publishing = face.begin(producer.publish, topic, b"after", timeout=30)
         daemon.start()
         assert publishing.result(30) == b"OK"

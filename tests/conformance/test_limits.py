@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -88,6 +89,8 @@ def test_a_message_with_a_time_to_live(shared: Nsqd, topic: str) -> None:
         connection.request("POST", f"/pub?topic={topic}", b"%d" % n, ttl)
         answer = connection.getresponse()
         assert (answer.status, answer.read()) == (200, b"OK")
+    published = time.time()
+    eventually(lambda: time.time() > published + 0.002)  # so that the last one is too old as well
     consumer = shared.connect().sub(topic, "c", rdy=200)
     assert [each.body for each in consumer.messages(100)] == [b"%d" % n for n in range(0, 200, 2)]
     eventually(lambda: ledger(shared, topic, "c") == {"expired": 100})

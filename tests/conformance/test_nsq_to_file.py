@@ -244,12 +244,12 @@ def test_a_new_time_is_a_new_name(to_file: Make, nsqd: Nsqd, topic: str) -> None
     running = to_file("--datetime-format=%H%M%S", "--rotate-size=1", name="<DATETIME><REV>").start()
     nsqd.web.mpub(topic, [b"a", b"b"])
     running.await_lines(b"a", b"b")
-    first = min(running.files())[:6]
-    eventually(lambda: time.strftime("%H%M%S") > first or time.strftime("%H") == "00")
+    then = next(name for name, data in running.files().items() if data == b"b\n")[:6]
+    eventually(lambda: time.strftime("%H%M%S") != then)
     nsqd.web.pub(topic, b"c")
     running.await_lines(b"a", b"b", b"c")
     [last] = [name for name, data in running.files().items() if data == b"c\n"]
-    assert last[:6] != first and last.endswith("-000000")
+    assert last[:6] != then and last.endswith("-000000")
 
 
 # --- a work folder, and signals -----------------------------------------------------------------

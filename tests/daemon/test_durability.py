@@ -1,5 +1,7 @@
-"""Durability that one publisher asks for, in topics of class memory, wherever they are."""
+"""Durability that one publisher asks for, in topics of class memory, wherever they are; and what
+else is answered when it is on the disk."""
 
+import json
 import os
 import signal
 from collections import Counter
@@ -97,3 +99,23 @@ def test_it_moves_with_the_session(starter: Starter) -> None:
     assert psutil.pid_exists(pids[home])
     kill_all(daemon)
     assert holds(daemon, topic, Counter({body: published, b"moved": 1}))
+
+
+def test_what_was_created_is_named_at_the_answer(nsqd: Starter) -> None:
+    daemon = nsqd(durability="os")
+    for topic in TOPICS:
+        daemon.web.create(topic)
+        assert named(daemon)[topic] == []
+        daemon.web.create(topic, "c")
+        assert named(daemon)[topic] == ["c"]
+        answer = daemon.web.post("/channel/create", topic=topic, channel="d", start="earliest")
+        assert (answer.status, named(daemon)[topic]) == (200, ["c", "d"])
+
+
+def named(daemon: Nsqd) -> dict[str, list[str]]:
+    """Topics and their channels in nsqd.dat, now."""
+    page = json.loads((daemon.data / "nsqd.dat").read_bytes())
+    return {
+        topic["name"]: sorted(channel["name"] for channel in topic["channels"] or ())
+        for topic in page["topics"]
+    }

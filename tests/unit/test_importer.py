@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +15,10 @@ from typing import Any
 import diskformat
 import goqueue
 import pytest
-from core import Core, Log
+from core import SECOND, Core, Log
 from daemon import environment
 from goqueue import data_file, image, message, messages, write_queue
+from header_client import HeaderClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -98,7 +100,8 @@ def needed(data: Path) -> dict[str, list[goqueue.Message]]:
         reader = TopicReader(io, str(data), topic, [], lambda *what: damages.append(what))
         for one in reader.messages():
             name = topic if one.channel is None else f"{topic}:{one.channel}"
-            its = goqueue.Message(one.timestamp, one.attempts, b"%016x" % one.id, one.body)
+            record = one.record
+            its = goqueue.Message(record.timestamp, one.attempts, b"%016x" % record.id, record.body)
             found.setdefault(name, []).append(its)
     io.close()
     assert damages == []
@@ -442,6 +445,27 @@ def test_export_says_what_it_could_not_read(tmp_path: Path) -> None:
     assert export.damages == 1 and any(f"{segment} at " in line for line in log.lines)
     several = messages(0, 10, 100)
     assert goqueue.read_queue(out, "t:c") == several[:4] + several[5:]
+
+
+def test_export_of_what_nsq_does_not_have(tmp_path: Path) -> None:
+    data, out = tmp_path / "data", tmp_path / "out"
+    data.mkdir()
+    core = Core(data, wall=time.time_ns() - 10 * SECOND)
+    core.create("t").channel("c")
+    producer = HeaderClient(core)
+    producer.publish_with(b"old", {"ttl": "5000"})
+    producer.publish_with(b"young", {"a": "odd", "ttl": "500000"})
+    producer.publish_with(b"plain", {})
+    core.save()
+    core.close()
+    (data / "nsqd.dat").write_text(
+        '{"topics":[{"name":"t","channels":[{"name":"c"}]}],"version":"1.3.0"}'
+    )
+    log = Log()
+    Export(str(data), str(out), log).run()
+    assert [one.body for one in goqueue.read_queue(out, "t:c")] == [b"young", b"plain"]
+    assert "export: 1 messages are written without their headers: NSQ has none" in log.lines
+    assert "export: 1 messages have expired and are not written" in log.lines
 
 
 # ---- the size of a backlog does not matter ----
