@@ -68,6 +68,11 @@ def reads(core: Core) -> int:
     return core.io.calls_made("pread")
 
 
+def segments(core: Core) -> list[Path]:
+    assert core.path is not None
+    return list(core.path.glob("t.topic/*.seg"))
+
+
 def numbers(consumer: Client, sizes: list[int]) -> list[int]:
     """Which were delivered; each is what it was, and is finished."""
     found = []
@@ -175,13 +180,14 @@ def test_with_headers_it_is_larger_than_was_thought(make: Make) -> None:
         core.advance(10 * MILLISECOND)
         found |= dict(reader.received())
     assert found == wanted
+    assert bytes_read(core) < 2 * sum(segment.stat().st_size for segment in segments(core))
 
 
 @pytest.mark.parametrize("part", ["length", "seq", "body"])
 def test_a_damaged_record_costs_that_record(make: Make, part: str) -> None:
     core = make()
     consumer = defer(core, [1000] * 300)
-    (segment,) = core.path.glob("t.topic/*.seg")  # type: ignore[union-attr]
+    (segment,) = segments(core)
     content = bytearray(segment.read_bytes())
     bad = order(300)[0]
     at = content.index(b"%d:" % bad) - 56
