@@ -30,7 +30,7 @@ ROWS = [
     "client.",
     "compat.",
     "nsqd. nsqlookupd. tools.",
-    "up testing.",
+    "up testing. spark.",
     "__main__",
 ]
 RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
@@ -128,6 +128,19 @@ def test_the_checker_sees_an_upward_import() -> None:
     assert breaks("config", python_imports("import nsqcy.config, nsqcy.nsqd.options"))
     assert breaks("nsqlookupd.main", python_imports("from nsqcy.nsqd import activation"))
     assert not breaks("nsqd.main", python_imports("from nsqcy.nsqd import activation"))
+
+
+def test_spark_stands_alone() -> None:
+    """It goes to machines that have no nsqcy, and a daemon must not need what it needs."""
+    inside = {name: imports(path) for name, path in sources() if place(name) == "spark."}
+    outside = {name: imports(path) for name, path in sources() if place(name) != "spark."}
+    for name, found in inside.items():
+        theirs = {each for each in ours(found) if place(each) != "spark."} - {"nsqcy"}
+        assert theirs <= {"_crc"}, f"{name}: {theirs}"
+    heavy = {"pyspark", "pyarrow", "pyspark_nsq"}
+    for name, found in outside.items():
+        assert not {each for each in ours(found) if place(each) == "spark."}, name
+        assert not {each.partition(".")[0] for each in found} & heavy, name
 
 
 def test_no_circles() -> None:
