@@ -16,6 +16,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     EqualTo,
     Filter,
     GreaterThan,
@@ -32,10 +34,11 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from nsqcy.spark.blocks import FIELDS, arrow_schema
+from nsqcy.spark.blocks import DEFAULT_FIELDS, FIELDS, arrow_schema
 from nsqcy.spark.cluster import Cluster
 from nsqcy.spark.errors import LogUnknown, NoTopic, OptionError, Refused, Unreachable
 from nsqcy.spark.fetch import read_range
+from nsqcy.spark.messages import check_columns
 from nsqcy.spark.offsets import (
     Log,
     Loss,
@@ -51,7 +54,17 @@ from nsqcy.spark.offsets import (
     split,
     vanished,
 )
-from nsqcy.spark.options import EARLIEST, LATEST, Options, check_batch, check_stream, parse
+from nsqcy.spark.options import (
+    EARLIEST,
+    LATEST,
+    Options,
+    WriteOptions,
+    check_batch,
+    check_stream,
+    parse,
+    parse_write,
+)
+from nsqcy.spark.sink import NsqStreamWriter, NsqWriter
 
 LOG = logging.getLogger("nsqcy.spark")
 LEAST_ROWS = 50_000  # of a task, unless minPartitions asks for more of them
@@ -70,7 +83,7 @@ class NsqDataSource(DataSource):
         """Called by `load()`, so what is wrong is said there."""
         options = parse(dict(self.options))
         check_topics(options)
-        names = options.columns or tuple(FIELDS)
+        names = options.columns or DEFAULT_FIELDS
         return ", ".join(f"{name} {FIELDS[name][0]} not null" for name in names)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -83,6 +96,22 @@ class NsqDataSource(DataSource):
         given = dict(self.options)
         check_stream(given)
         return NsqStreamReader(parse(given), projection(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return NsqWriter(self._write_options(schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return NsqStreamWriter(self._write_options(schema, overwrite))
+
+    def _write_options(self, schema: StructType, overwrite: bool) -> WriteOptions:
+        if overwrite:
+            raise OptionError(
+                "a topic cannot be overwritten: use mode('append'), and of a stream the output "
+                "mode append or update"
+            )
+        options = parse_write(dict(self.options))
+        check_columns(schema, options)
+        return options
 
 
 class Part(InputPartition):
