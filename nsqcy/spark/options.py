@@ -531,6 +531,8 @@ def checked(option: Option, text: str) -> Any:
 def unknown(key: str, known: list[str], doing: str) -> OptionError:
     if key.lower() in BY_KEY:
         return OptionError(f"option {BY_KEY[key.lower()].name!r} is not for {doing}")
+    if key.lower() == "path":
+        return OptionError("there is no path: option 'topic' names the topic")
     by_key = {name.lower(): name for name in known}
     near = difflib.get_close_matches(key.lower(), by_key, 1, 0.6)
     hint = f"did you mean {by_key[near[0]]!r}?" if near else f"there are {', '.join(known)}"

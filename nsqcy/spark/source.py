@@ -213,15 +213,17 @@ def not_there(pos: int | Positions | None, view: View) -> list[Loss]:
     ]
 
 
-def parts(options: Options, found: list[Range], view: View) -> list[Part]:
-    """Tasks for ranges that all have an nsqd."""
-    found = [each for each in found if each.rows]
+def tasks(options: Options) -> tuple[int, int]:
+    """About how many there are to be, and the least rows of one."""
     if options.min_partitions is None:
-        pieces = split(found, os.cpu_count() or 1, LEAST_ROWS)
-    else:
-        pieces = split(found, options.min_partitions)
+        return os.cpu_count() or 1, LEAST_ROWS
+    return options.min_partitions, 1
+
+
+def parts(found: list[Range], wanted: tuple[int, int], view: View) -> list[Part]:
+    """Tasks for ranges that all have an nsqd."""
     result: list[Part] = []
-    for piece in pieces:
+    for piece in split([each for each in found if each.rows], *wanted):
         located = view.find(piece.topic, piece.log_id)
         assert located is not None
         result.append(Part(piece, located[0].address))
@@ -250,7 +252,7 @@ class NsqReader(DataSourceReader):
             found = [
                 self._range(cluster, shard, log) for shard in view.shards for log in shard.logs
             ]
-            return list(parts(options, found, view))
+            return list(parts(found, tasks(options), view))
         finally:
             cluster.close()
 
@@ -381,7 +383,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = settled.start
         if offset.init:
             start = settled.pos
-        return Offset(pos, start), rows
+        return Offset(pos, start, split=tasks(options)), rows
 
     def _enough(self, rows: int) -> bool:
         """Whether to make a batch of them now."""
@@ -398,7 +400,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a batch, which may be one from before a crash."""
         options = self._options
-        found = ranges(self._parse(start), self._parse(end))
+        offset = self._parse(end)
+        found = ranges(self._parse(start), offset)
         view = self._view
         if view is None or any(view.find(each.topic, each.log_id) is None for each in found):
             view = self._look(first=True)
@@ -417,7 +420,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             fitted, losses = fit(*located, each)
             lose(options, losses)
             there.append(fitted)
-        return list(parts(options, there, view))
+        return list(parts(there, offset.split or tasks(options), view))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)
