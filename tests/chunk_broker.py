@@ -28,6 +28,8 @@ class ChunkBroker:
         self.topics: dict[str, list[Taken]] = {}
         self.asked: list[str] = []
         self.meddle: Meddle = lambda _line: ""
+        self.silent_for = 0  # so many commands; their answers come with that of the next
+        self._owed = 0
         self._highest: dict[tuple[str, ...], int] = {}
         agreed = {"topic_log": 1, "headers": True} if settings is None else settings
         self._nsqd = MockNsqd(port, settings=agreed, script=self._script)
@@ -62,8 +64,13 @@ class ChunkBroker:
             self._publish(peer, verb, words, body)
         if fate:
             peer.hung_up = True
+        elif self.silent_for:
+            self.silent_for -= 1
+            self._owed += 1
         else:
-            peer.answer()
+            for _ in range(self._owed + 1):
+                peer.answer()
+            self._owed = 0
         return True
 
     def _publish(self, peer: Peer, verb: str, words: list[str], body: bytes) -> None:

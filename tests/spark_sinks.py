@@ -23,10 +23,10 @@ class Context:
     task: int
     properties: dict[str, str]
 
-    def partitionId(self) -> int:  # noqa: N802
+    def partitionId(self) -> int:
         return self.task
 
-    def getLocalProperty(self, key: str) -> str | None:  # noqa: N802
+    def getLocalProperty(self, key: str) -> str | None:
         return self.properties.get(key)
 
 
