@@ -105,8 +105,9 @@ def test_from_topic_to_topic(idempotent: bool, daemon: Nsqd, tmp_path: Path) -> 
     last = Driver(*args)
     try:
         assert last.process.wait(1200) == 0
-    finally:
+    except psutil.TimeoutExpired:
         last.kill(workers=True)
+        raise
     psutil.wait_procs(ORPHANS, 60)
     reader = batch(here | {"topic": "to"}, "body")
     bodies = Counter(
