@@ -30,7 +30,7 @@ ROWS = [
     "client.",
     "compat.",
     "nsqd. nsqlookupd. tools.",
-    "up testing.",
+    "up testing. spark.",
     "__main__",
 ]
 RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
@@ -128,6 +128,46 @@ def test_the_checker_sees_an_upward_import() -> None:
     assert breaks("config", python_imports("import nsqcy.config, nsqcy.nsqd.options"))
     assert breaks("nsqlookupd.main", python_imports("from nsqcy.nsqd import activation"))
     assert not breaks("nsqd.main", python_imports("from nsqcy.nsqd import activation"))
+
+
+def test_spark_stands_alone() -> None:
+    """It goes to machines that have no nsqcy, and a daemon must not need what it needs."""
+    inside = {name: imports(path) for name, path in sources() if place(name) == "spark."}
+    outside = {name: imports(path) for name, path in sources() if place(name) != "spark."}
+    for name, found in inside.items():
+        theirs = {each for each in ours(found) if place(each) != "spark."} - {"nsqcy"}
+        assert theirs <= {"_crc"}, f"{name}: {theirs}"
+    heavy = {"pyspark", "pyarrow", "pyspark_nsq"}
+    for name, found in outside.items():
+        assert not {each for each in ours(found) if place(each) == "spark."}, name
+        assert not {each.partition(".")[0] for each in found} & heavy, name
+
+
+WITHOUT_SPARK = """
+import importlib, sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pyspark", "pyarrow", "py4j"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Missing())
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+import nsqcy.spark, pyspark_nsq
+assert not hasattr(pyspark_nsq, "DefaultSource")
+"""
+
+
+def test_nsqcy_runs_where_spark_is_not_installed() -> None:
+    """Everything but the source and sink themselves can be imported, and PySpark's look at
+    `pyspark_nsq` finds nothing instead of failing."""
+    names = [
+        f"nsqcy.{name}"
+        for name, path in sources()
+        if path.suffix == ".py" and place(name) not in ("spark.", "nsqcy", "__main__")
+    ]
+    subprocess.run([sys.executable, "-c", WITHOUT_SPARK, *names], check=True, timeout=60)
 
 
 def test_no_circles() -> None:

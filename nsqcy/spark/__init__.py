@@ -1,0 +1,22 @@
+"""Topics as Spark data: `spark.read.format("nsq")`, `spark.readStream.format("nsq")`.
+
+Pure Python and pyarrow. Nothing here imports the rest of nsqcy but the compiled checksum, if that
+is installed, and nothing there imports this: executors get these modules by value, and need no
+nsqcy.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: "SparkSession") -> None:
+    """Make `format("nsq")` known to this session, also where executors have no nsqcy installed."""
+    from pyspark import cloudpickle
+
+    import nsqcy.spark
+    from nsqcy.spark.source import NsqDataSource
+
+    cloudpickle.register_pickle_by_value(nsqcy.spark)  # type: ignore[no-untyped-call]
+    spark.dataSource.register(NsqDataSource)

@@ -1,0 +1,251 @@
+"""The driver's side: what nsqds say of the logs, without asking them more often than needed.
+
+An nsqd that has nothing new is asked to say so when it has: the question stays open between two
+triggers, so an idle query costs a request in WAIT_MS for each log.
+"""
+
+import logging
+import select
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from nsqcy.spark.discovery import Discovery
+from nsqcy.spark.errors import LogUnknown, NoTopic, NsqError, Unreachable
+from nsqcy.spark.offsets import Log, Shard, View
+from nsqcy.spark.options import Options
+from nsqcy.spark.v2 import Connection
+
+LOG = logging.getLogger("nsqcy.spark")
+WAIT_MS = 20_000
+MOST_WATCHES = 64  # open questions, each on a connection of its own
+LONGEST_PAUSE = 15.0  # before an nsqd that was down is tried again
+
+Place = tuple[str, str]  # topic, address
+Answer = TypeVar("Answer")
+
+
+@dataclass
+class Down:
+    """An nsqd that did not answer."""
+
+    until: float
+    pause: float
+    error: str
+
+
+@dataclass
+class Watch:
+    """An open question."""
+
+    connection: Connection
+    since: float = field(default_factory=time.monotonic)
+
+
+class Cluster:
+    """Connections to nsqds, and what they said last."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._discovery = Discovery(options)
+        self._connections: dict[str, list[Connection]] = {}
+        self._watches: dict[Place, Watch] = {}
+        self._shards: dict[Place, Shard | None] = {}  # None: no such topic there
+        self._down: dict[str, Down] = {}
+
+    def close(self) -> None:
+        for spare in self._connections.values():
+            for connection in spare:
+                connection.close()
+        for watch in self._watches.values():
+            watch.connection.close()
+        self._connections.clear()
+        self._watches.clear()
+
+    def topics(self) -> list[str]:
+        return self._discovery.topics()
+
+    # what there is
+
+    def view(self, *, tries: int = 1) -> View:
+        """What nsqds say now. Those that were down a moment ago are left alone, unless `tries` says
+        otherwise."""
+        self._discovery.refresh(tries=tries)
+        shards: dict[Place, Shard] = {}
+        away: dict[str, set[str]] = {}
+        asked: dict[str, None] = {}
+        for topic in self.topics():
+            for address in self._discovery.nsqds(topic):
+                asked[address] = None
+                try:
+                    shard = self._shard(topic, address, tries)
+                except Unreachable:
+                    away.setdefault(topic, set()).add(address)
+                    continue
+                if shard is not None:
+                    shards[topic, address] = shard
+        self._forget_moved(shards, away)
+        return View(tuple(one_each(shards.values())), away, tuple(asked))
+
+    def _shard(self, topic: str, address: str, tries: int) -> Shard | None:
+        place = topic, address
+        watch = self._watches.get(place)
+        if watch is not None and not self._is_over(watch):
+            return self._shards[place]
+        if watch is None:  # otherwise it says itself how that nsqd is
+            self._pause(address, tries)
+        for attempt in range(tries):
+            if attempt:
+                time.sleep(self._options.retry_interval)
+            try:
+                self._shards[place] = self._ask(place, self._watches.pop(place, None))
+                self._is_up(address)
+                return self._shards[place]
+            except Unreachable as error:
+                failed = error
+        self._is_down(address, failed)
+        raise failed
+
+    def _ask(self, place: Place, watch: Watch | None) -> Shard | None:
+        """By the answer of an open question, or by asking."""
+        topic, address = place
+        try:
+            found = self._answer(address, watch.connection) if watch is not None else None
+            if found is None:
+                found = self._call(address, lambda connection: connection.meta(topic))
+        except NoTopic:
+            return None
+        return shard_of(topic, address, found)
+
+    def _answer(self, address: str, connection: Connection) -> dict[str, Any] | None:
+        """None if the connection was lost: that nsqd may have been started again."""
+        try:
+            found = connection.answer_json()
+        except NsqError as error:
+            connection.close()
+            if not isinstance(error, Unreachable):
+                raise
+            return None
+        self._spare(address).append(connection)
+        return found
+
+    def _is_over(self, watch: Watch) -> bool:
+        if time.monotonic() - watch.since > 2 * WAIT_MS / 1000:
+            return True
+        return bool(select.select([watch.connection], [], [], 0)[0])
+
+    def _forget_moved(self, shards: dict[Place, Shard], away: dict[str, set[str]]) -> None:
+        """An nsqd that is away, and whose logs are all at another address, has moved there."""
+        there = {(topic, log.log_id) for (topic, _), shard in shards.items() for log in shard.logs}
+        for topic, addresses in away.items():
+            for address in sorted(addresses):
+                last = self._shards.get((topic, address))
+                if last is not None and all((topic, log.log_id) in there for log in last.logs):
+                    self._discovery.forget(topic, address)
+                    if address not in self._options.nsqds:
+                        addresses.discard(address)
+                        del self._shards[topic, address]
+
+    # waiting
+
+    def wait(self, view: View, seconds: float) -> None:
+        """Come back when some log of the view has more, or after so many seconds."""
+        for shard in view.shards:
+            place = shard.topic, shard.address
+            if place not in self._watches and len(self._watches) < MOST_WATCHES:
+                self._watch(place, shard)
+        if self._watches:
+            connections = [watch.connection for watch in self._watches.values()]
+            select.select(connections, [], [], seconds)
+        else:
+            time.sleep(seconds)
+
+    def _watch(self, place: Place, shard: Shard) -> None:
+        topic, address = place
+        try:
+            connection = self._connection(address)
+            connection.ask_meta(topic, WAIT_MS, shard.logs[-1].next_seq)
+        except Unreachable as error:
+            self._is_down(address, error)
+        else:
+            self._watches[place] = Watch(connection)
+
+    # single questions
+
+    def seek(self, shard: Shard, log_id: str, timestamp_ns: int) -> int:
+        return self._call(
+            shard.address, lambda connection: connection.seek(shard.topic, log_id, timestamp_ns)
+        )
+
+    def set_cursor(self, shard: Shard, log_id: str, seq: int) -> None:
+        name = self._options.cursor
+        self._call(
+            shard.address,
+            lambda connection: connection.set_cursor(shard.topic, log_id, name, seq),
+        )
+
+    def _call(self, address: str, question: Callable[[Connection], Answer]) -> Answer:
+        """On a connection that there is; on a new one if that turns out to be lost."""
+        fresh = not self._spare(address)
+        connection = self._connection(address)
+        try:
+            answer = question(connection)
+        except (NoTopic, LogUnknown):
+            self._spare(address).append(connection)
+            raise
+        except NsqError as error:
+            connection.close()
+            if fresh or not isinstance(error, Unreachable):
+                raise
+            return self._call(address, question)
+        self._spare(address).append(connection)
+        return answer
+
+    # connections
+
+    def _spare(self, address: str) -> list[Connection]:
+        """Those that nothing is asked on now."""
+        return self._connections.setdefault(address, [])
+
+    def _connection(self, address: str) -> Connection:
+        spare = self._spare(address)
+        return spare.pop() if spare else Connection(address, self._options.access)
+
+    # nsqds that are down
+
+    def _pause(self, address: str, tries: int) -> None:
+        down = self._down.get(address)
+        if down is not None and tries == 1 and time.monotonic() < down.until:
+            raise Unreachable(down.error)
+
+    def _is_down(self, address: str, error: Unreachable) -> None:
+        known = self._down.get(address)
+        if known is None:
+            LOG.warning("%s; its logs are held where they are", error)
+        pause = min(known.pause * 2, LONGEST_PAUSE) if known else 0.5
+        self._down[address] = Down(time.monotonic() + pause, pause, error.args[0])
+
+    def _is_up(self, address: str) -> None:
+        if self._down.pop(address, None) is not None:
+            LOG.warning("nsq: nsqd %s is back", address)
+
+
+def shard_of(topic: str, address: str, meta: dict[str, Any]) -> Shard:
+    logs = tuple(
+        Log(each["log_id"], each["first_seq"], each["next_seq"], each["log_id"] != meta["log_id"])
+        for each in meta["incarnations"]
+    )
+    return Shard(topic, address, logs, meta["bytes"], meta["retention"] is not None)
+
+
+def one_each(shards: Iterable[Shard]) -> list[Shard]:
+    """An nsqd may have several addresses: the first of them is taken."""
+    found: list[Shard] = []
+    seen: set[tuple[str, str]] = set()
+    for shard in sorted(shards, key=lambda shard: (shard.topic, shard.address)):
+        name = shard.topic, shard.logs[-1].log_id
+        if name not in seen:
+            seen.add(name)
+            found.append(shard)
+    return found

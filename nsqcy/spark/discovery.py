@@ -1,0 +1,135 @@
+"""Which nsqds there are: those that were named, and those that lookupds tell of."""
+
+import json
+import logging
+import re
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+from nsqcy.spark.errors import Unreachable
+from nsqcy.spark.options import Options, WriteOptions
+from nsqcy.spark.v2 import Access, reason
+
+LOG = logging.getLogger("nsqcy.spark")
+
+
+class Discovery:
+    """Asks lookupds, and keeps what they said last if none answers.
+
+    An nsqd that they tell of no more is kept as well: it may be down, and a query has then to wait
+    for it instead of taking what it had for lost.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._nsqds: dict[str, set[str]] = {}  # by topic, of lookupds
+        self._asked_at: float | None = None
+
+    def topics(self) -> list[str]:
+        if not self._options.pattern:
+            return list(self._options.topics)
+        return sorted(self._nsqds)
+
+    def nsqds(self, topic: str) -> list[str]:
+        return sorted({*self._options.nsqds, *self._nsqds.get(topic, ())})
+
+    def forget(self, topic: str, address: str) -> None:
+        """What was there is somewhere else now."""
+        self._nsqds.get(topic, set()).discard(address)
+
+    def refresh(self, *, tries: int = 1) -> None:
+        """Ask again if it is time to. The first time some lookupd has to answer."""
+        now = time.monotonic()
+        first = self._asked_at is None
+        if not self._options.lookupds or (
+            self._asked_at is not None and now - self._asked_at < self._options.discovery_interval
+        ):
+            return
+        for attempt in range(tries):
+            if attempt:
+                time.sleep(self._options.retry_interval)
+            failures = self._ask()
+            if len(failures) < len(self._options.lookupds):
+                self._asked_at = now
+                return
+        text = nobody(self._options.lookupds, failures)
+        if first:
+            raise Unreachable(text)
+        LOG.warning("nsq: %s; going on with the nsqds known so far", text)
+        self._asked_at = now
+
+    def _ask(self) -> list[str]:
+        """What went wrong, of each lookupd that did not answer."""
+        failures = []
+        for address in self._options.lookupds:
+            try:
+                for topic in self._topics_at(address):
+                    self._nsqds.setdefault(topic, set()).update(self._nsqds_at(address, topic))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                failures.append(f"{address}: {reason(error)}")
+        return failures
+
+    def _topics_at(self, address: str) -> list[str]:
+        if not self._options.pattern:
+            return list(self._options.topics)
+        found = get(f"http://{address}/topics", self._options.access).get("topics", [])
+        return [
+            name
+            for name in found
+            if re.fullmatch(self._options.pattern, name) and not name.endswith("#ephemeral")
+        ]
+
+    def _nsqds_at(self, address: str, topic: str) -> set[str]:
+        query = urllib.parse.urlencode({"topic": topic})
+        try:
+            found = get(f"http://{address}/lookup?{query}", self._options.access)
+        except urllib.error.HTTPError as error:
+            if error.code != 404:
+                raise
+            return set()  # it has no such topic
+        return {tcp_address(producer) for producer in found.get("producers") or []}
+
+
+def all_nsqds(options: WriteOptions) -> list[str]:
+    """Where to publish: every nsqd that was named, or that some lookupd knows."""
+    found = set(options.nsqds)
+    if not options.lookupds:
+        return sorted(found)
+    failures: list[str] = []
+    for attempt in range(options.retries + 1):
+        if attempt:
+            time.sleep(options.retry_interval)
+        failures = []
+        for address in options.lookupds:
+            try:
+                nodes = get(f"http://{address}/nodes", options.access)
+                found.update(tcp_address(producer) for producer in nodes.get("producers") or [])
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                failures.append(f"{address}: {reason(error)}")
+        if len(failures) < len(options.lookupds):
+            break
+    if not found or len(failures) == len(options.lookupds):
+        raise Unreachable(nobody(options.lookupds, failures))
+    return sorted(found)
+
+
+def nobody(lookupds: tuple[str, ...], failures: list[str]) -> str:
+    if len(failures) < len(lookupds):
+        return f"no nsqd is known to lookupd {','.join(lookupds)}"
+    return f"none of {len(lookupds)} lookupds answered: {'; '.join(failures)}"
+
+
+def get(url: str, access: Access) -> dict[str, Any]:
+    request = urllib.request.Request(url, headers={"Accept": "application/vnd.nsq; version=1.0"})
+    timeout = max(access.connect_timeout, 1.0)
+    with urllib.request.urlopen(request, timeout=timeout) as answer:
+        found = json.load(answer)
+    return dict(found.get("data") or found)  # older ones wrap it
+
+
+def tcp_address(producer: dict[str, Any]) -> str:
+    host = str(producer["broadcast_address"])
+    return f"[{host}]:{producer['tcp_port']}" if ":" in host else f"{host}:{producer['tcp_port']}"

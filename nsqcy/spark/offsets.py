@@ -1,0 +1,321 @@
+"""Where a query stands in each log, and what it reads next. No clock, no sockets.
+
+An offset says for each topic and log_id the next seq to read. Its `start` says where the batch
+before it really began, for logs of which the last offset does not tell: all of them in the first
+batch, whose beginning Spark does not write down; a log that is new; one whose rows retention took.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nsqcy.spark.errors import DataLoss, OptionError
+
+VERSION = 1
+
+Positions = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True)
+class Log:
+    """What can be read of one log: seqs from `first_seq` to before `next_seq`."""
+
+    log_id: str
+    first_seq: int
+    next_seq: int
+    ended: bool  # another one goes on
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A topic on one nsqd: its logs, the oldest first."""
+
+    topic: str
+    address: str
+    logs: tuple[Log, ...]
+    bytes: int = 0
+    kept: bool = True  # by a policy of retention
+
+    @property
+    def records(self) -> int:
+        return sum(log.next_seq - log.first_seq for log in self.logs)
+
+
+@dataclass(frozen=True)
+class View:
+    """What nsqds said. `away`: those that did not, for each topic that they may have."""
+
+    shards: tuple[Shard, ...]
+    away: Mapping[str, Collection[str]] = field(default_factory=dict)
+    asked: tuple[str, ...] = ()  # addresses
+
+    def find(self, topic: str, log_id: str) -> tuple[Shard, Log] | None:
+        for shard in self.shards:
+            for log in shard.logs:
+                if shard.topic == topic and log.log_id == log_id:
+                    return shard, log
+        return None
+
+
+@dataclass(frozen=True)
+class Offset:
+    pos: Positions
+    start: Positions = field(default_factory=dict)
+    init: bool = False  # the beginning of a query, of which Spark keeps no record
+    # About how many tasks the batch before it has, and their least rows: a batch that is repeated
+    # has the same tasks, wherever.
+    split: tuple[int, int] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Spark compares texts, so everything is sorted."""
+        found: dict[str, Any] = {}
+        if self.start:
+            found["from"] = ordered(self.start)
+        if self.init:
+            found["init"] = 1
+        found["pos"] = ordered(self.pos)
+        if self.split:
+            found["split"] = list(self.split)
+        return found | {"v": VERSION}
+
+    @classmethod
+    def parse(cls, value: Mapping[str, Any]) -> "Offset":
+        version = value.get("v")
+        if version != VERSION:
+            raise OptionError(
+                f"the checkpoint has offsets of version {version!r}, and this nsqcy knows "
+                f"{VERSION}; use the nsqcy that wrote it, or a new checkpointLocation"
+            )
+        try:
+            pos, start = positions(value["pos"]), positions(value.get("from", {}))
+            pieces, least = value.get("split") or (0, 0)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise OptionError(f"the checkpoint has an offset that is none: {value}") from None
+        return cls(pos, start, bool(value.get("init")), (pieces, least) if pieces else None)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Rows to be read: from `start` to before `end`."""
+
+    topic: str
+    log_id: str
+    start: int
+    end: int
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.start
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r}, log {self.log_id}, seq {self.start} to {self.end}"
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Rows that are gone; `rows` is None if nobody knows how many."""
+
+    text: str
+    rows: int | None = None
+
+    def error(self) -> DataLoss:
+        return DataLoss(f"{self.text}; failOnDataLoss=false goes on without them")
+
+
+@dataclass
+class Settled:
+    """Positions that are in logs that there are, and what had to be done for that."""
+
+    pos: Positions
+    start: Positions = field(default_factory=dict)
+    losses: list[Loss] = field(default_factory=list)
+
+
+def positions(value: Mapping[str, Mapping[str, int]]) -> Positions:
+    return {
+        str(topic): {str(log_id): int(seq) for log_id, seq in logs.items()}
+        for topic, logs in value.items()
+    }
+
+
+def ordered(pos: Positions) -> Positions:
+    return {topic: dict(sorted(logs.items())) for topic, logs in sorted(pos.items())}
+
+
+def settle(pos: Positions, view: View, ends: Mapping[str, int], topics: Iterable[str]) -> Settled:
+    """Fit positions to the logs that there are now.
+
+    `ends` are the `next_seq` seen before: a log that was read up to there may go. What is on an
+    nsqd that is away stays as it is.
+    """
+    settled = Settled({topic: {} for topic in topics})
+    for topic, logs in pos.items():
+        kept = settled.pos.setdefault(topic, {})
+        for log_id, seq in logs.items():
+            found = view.find(topic, log_id)
+            if found is not None:
+                settle_log(settled, *found, seq)
+            elif view.away.get(topic):
+                kept[log_id] = seq
+            elif ends.get(log_id, seq + 1) > seq:
+                settled.losses.append(vanished(topic, log_id, seq, view))
+    for shard in view.shards:
+        known = pos.get(shard.topic, {})
+        for log in newer(shard.logs, known):
+            settled.pos.setdefault(shard.topic, {})[log.log_id] = log.first_seq
+            settled.start.setdefault(shard.topic, {})[log.log_id] = log.first_seq
+    return settled
+
+
+def newer(logs: tuple[Log, ...], known: Collection[str]) -> tuple[Log, ...]:
+    """Those behind the last that is known; the others were read, or left out on purpose."""
+    last = max((index for index, log in enumerate(logs) if log.log_id in known), default=-1)
+    return logs[last + 1 :]
+
+
+def settle_log(settled: Settled, shard: Shard, log: Log, seq: int) -> None:
+    if log.ended and seq >= log.next_seq:
+        return  # all of it was read
+    moved = seq
+    if seq < log.first_seq:
+        moved = log.first_seq
+        settled.losses.append(let_go(shard, log, seq, log.first_seq - seq))
+    elif seq > log.next_seq:
+        moved = log.next_seq
+        settled.losses.append(too_short(shard, log, seq))
+    settled.pos.setdefault(shard.topic, {})[log.log_id] = moved
+    if moved != seq:
+        settled.start.setdefault(shard.topic, {})[log.log_id] = moved
+
+
+def fit(shard: Shard, log: Log, part: Range) -> tuple[Range, list[Loss]]:
+    """What there is of a range, and what is not."""
+    losses = []
+    if part.start < log.first_seq:
+        gone = min(log.first_seq, part.end) - part.start
+        losses.append(let_go(shard, log, part.start, gone))
+    if max(part.start, part.end) > log.next_seq:
+        losses.append(too_short(shard, log, max(part.start, part.end)))
+    start, end = max(part.start, log.first_seq), min(part.end, log.next_seq)
+    return Range(part.topic, part.log_id, start, max(start, end)), losses
+
+
+def let_go(shard: Shard, log: Log, seq: int, rows: int) -> Loss:
+    return Loss(
+        f"rows are lost: topic {shard.topic!r}, log {log.log_id} on nsqd {shard.address}: "
+        f"seq {seq} is to be read, but the first there is is {log.first_seq}: retention has let go "
+        f"of {rows} rows",
+        rows,
+    )
+
+
+def too_short(shard: Shard, log: Log, seq: int) -> Loss:
+    return Loss(
+        f"rows are lost: topic {shard.topic!r}, log {log.log_id} on nsqd {shard.address}: "
+        f"it went on to seq {seq}, but ends before {log.next_seq}: it is an older copy of "
+        "itself, or "
+        f"what a crash has left"
+    )
+
+
+def vanished(topic: str, log_id: str, seq: int, view: View) -> Loss:
+    there = [log.log_id for shard in view.shards if shard.topic == topic for log in shard.logs]
+    what = f"a new incarnation is {there[-1]}" if there else "there is no other"
+    return Loss(
+        f"rows are lost: topic {topic!r}, log {log_id} is on none of {len(view.asked)} nsqds "
+        f"({','.join(view.asked)}), and seq {seq} is to be read; {what}"
+    )
+
+
+def backlogs(
+    pos: Positions, view: View, cap: Positions | None
+) -> dict[tuple[str, str], list[Range]]:
+    """What there is to read, for each shard, the oldest log first. Nothing beyond `cap`."""
+    found: dict[tuple[str, str], list[Range]] = {}
+    for shard in view.shards:
+        for log in shard.logs:
+            seq = pos.get(shard.topic, {}).get(log.log_id)
+            end = log.next_seq
+            if cap is not None:
+                end = min(end, cap.get(shard.topic, {}).get(log.log_id, 0))
+            if seq is not None and seq < end:
+                part = Range(shard.topic, log.log_id, seq, end)
+                found.setdefault((shard.topic, shard.address), []).append(part)
+    return found
+
+
+def shares(wanted: list[int], most: int) -> list[int]:
+    """`most` split in proportion; nobody gets nothing as long as there is one for each."""
+    total = sum(wanted)
+    if total <= most:
+        return list(wanted)
+    found = [0] * len(wanted)
+    by_size = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    for index in by_size[:most]:
+        found[index] = min(1, wanted[index])
+    left = most - sum(found)
+    rest = total - sum(found)
+    for index in by_size:
+        open_ = wanted[index] - found[index]
+        share = open_ * left // rest if rest else 0
+        found[index] += share
+        left, rest = left - share, rest - open_
+    return found
+
+
+def advance(
+    settled: Settled, view: View, most: int | None, most_bytes: int | None, cap: Positions | None
+) -> tuple[Positions, int]:
+    """The positions behind the next batch, and its rows."""
+    pos = {topic: dict(logs) for topic, logs in settled.pos.items()}
+    parts = backlogs(pos, view, cap)
+    wanted = [sum(part.rows for part in each) for each in parts.values()]
+    limit = sum(wanted)
+    if most is not None:
+        limit = min(limit, most)
+    if most_bytes is not None:
+        limit = min(limit, rows_of(most_bytes, view))
+    for each, share in zip(parts.values(), shares(wanted, limit), strict=True):
+        for part in each:
+            taken = min(share, part.rows)
+            pos[part.topic][part.log_id] += taken
+            share -= taken
+    return pos, limit
+
+
+def rows_of(size: int, view: View) -> int:
+    """How many rows are about so many bytes; at least one."""
+    records = sum(shard.records for shard in view.shards)
+    data = sum(shard.bytes for shard in view.shards)
+    return max(1, size * records // data) if data else size
+
+
+def ranges(start: Offset, end: Offset) -> list[Range]:
+    """What the batch between two offsets has."""
+    found = []
+    for topic, logs in sorted(end.pos.items()):
+        for log_id, stop in sorted(logs.items()):
+            begin = end.start.get(topic, {}).get(log_id)
+            if begin is None:
+                begin = start.pos.get(topic, {}).get(log_id)
+            if begin is None:
+                raise OptionError(
+                    f"the checkpoint does not say where log {log_id} of topic {topic!r} begins"
+                )
+            if begin < stop:
+                found.append(Range(topic, log_id, begin, stop))
+    return found
+
+
+def split(parts: list[Range], pieces: int, least: int = 1) -> list[Range]:
+    """About so many pieces, none of fewer than `least` rows; in the order of the ranges."""
+    total = sum(part.rows for part in parts)
+    found = []
+    for part in parts:
+        count = max(1, min(round(pieces * part.rows / total), part.rows // least)) if total else 1
+        edges = [part.start + part.rows * number // count for number in range(count + 1)]
+        found += [
+            Range(part.topic, part.log_id, edges[number], edges[number + 1])
+            for number in range(count)
+        ]
+    return found

@@ -1,0 +1,500 @@
+"""`format("nsq")`: what Spark calls, batch and stream.
+
+Spark makes these objects in several processes and sends them from one to the other, so they hold no
+sockets but in the one process that asks for offsets. The order of its calls is that of
+tests/spark_engine.py.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from nsqcy.spark.blocks import DEFAULT_FIELDS, FIELDS, arrow_schema
+from nsqcy.spark.cluster import Cluster
+from nsqcy.spark.errors import LogUnknown, NoTopic, OptionError, Refused, Unreachable
+from nsqcy.spark.fetch import read_range
+from nsqcy.spark.messages import check_columns
+from nsqcy.spark.offsets import (
+    Log,
+    Loss,
+    Offset,
+    Positions,
+    Range,
+    Shard,
+    View,
+    advance,
+    fit,
+    ranges,
+    settle,
+    split,
+    vanished,
+)
+from nsqcy.spark.options import (
+    EARLIEST,
+    LATEST,
+    Options,
+    WriteOptions,
+    check_batch,
+    check_stream,
+    parse,
+    parse_write,
+)
+from nsqcy.spark.sink import NsqStreamWriter, NsqWriter
+
+LOG = logging.getLogger("nsqcy.spark")
+LEAST_ROWS = 50_000  # of a task, unless minPartitions asks for more of them
+CURSOR_SECONDS = 3600.0  # how often a cursor that does not move is set again: it would expire
+BOUNDS = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
+
+
+class NsqDataSource(DataSource):
+    """Topics of nsqds, as rows."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "nsq"
+
+    def schema(self) -> str:
+        """Called by `load()`, so what is wrong is said there."""
+        options = parse(dict(self.options))
+        check_topics(options)
+        names = options.columns or DEFAULT_FIELDS
+        return ", ".join(f"{name} {FIELDS[name][0]} not null" for name in names)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = parse(dict(self.options))
+        check_batch(options)
+        kind = NsqFilteredReader if options.pushdown else NsqReader
+        return kind(options, projection(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        given = dict(self.options)
+        check_stream(given)
+        return NsqStreamReader(parse(given), projection(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return NsqWriter(self._write_options(schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return NsqStreamWriter(self._write_options(schema, overwrite))
+
+    def _write_options(self, schema: StructType, overwrite: bool) -> WriteOptions:
+        if overwrite:
+            raise OptionError(
+                "a topic cannot be overwritten: use mode('append'), and of a stream the output "
+                "mode append or update"
+            )
+        options = parse_write(dict(self.options))
+        check_columns(schema, options)
+        return options
+
+
+class Part(InputPartition):
+    """A task: a range, and where it is."""
+
+    def __init__(self, range_: Range, address: str) -> None:
+        super().__init__(None)
+        self.range = range_
+        self.address = address
+
+    def __repr__(self) -> str:
+        return f"Part({self.range}, nsqd {self.address})"
+
+
+def projection(schema: StructType) -> pa.Schema:
+    """The Arrow schema for what Spark wants: some of our columns, with their types."""
+    for field in schema.fields:
+        if field.name not in FIELDS:
+            raise OptionError(f"there is no column {field.name!r}; there are {', '.join(FIELDS)}")
+        kind = field.dataType.simpleString()
+        if kind != FIELDS[field.name][0]:
+            raise OptionError(f"column {field.name!r} is {FIELDS[field.name][0]}, not {kind}")
+    return arrow_schema([(field.name, field.nullable) for field in schema.fields])
+
+
+def check_topics(options: Options) -> None:
+    """Refuse what cannot be read, before anything is planned."""
+    cluster = Cluster(options)
+    try:
+        view = cluster.view(tries=options.retries + 1)
+        check_view(options, view, wait=options.wait_for_topic)
+    finally:
+        cluster.close()
+
+
+def check_view(options: Options, view: View, *, wait: bool) -> None:
+    for topic in options.topics:
+        shards = [shard for shard in view.shards if shard.topic == topic]
+        if shards or wait:
+            continue
+        away = view.away.get(topic)
+        if away:
+            raise Unreachable(f"topic {topic!r}: no answer from nsqd {', '.join(sorted(away))}")
+        asked = f" (lookupd {','.join(options.lookupds)})" if options.lookupds else ""
+        raise Refused(f"topic {topic!r} not found on {len(view.asked)} nsqds{asked}")
+    check_kept(options, view)
+
+
+def check_kept(options: Options, view: View) -> None:
+    for shard in view.shards:
+        if not shard.kept and not options.cursor:
+            raise Refused(
+                f"topic {shard.topic!r} keeps no log on nsqd {shard.address}; start nsqd with "
+                f"--retention-time, or give the topic a policy of retention"
+            )
+
+
+def check_reachable(view: View) -> None:
+    away = sorted({address for each in view.away.values() for address in each})
+    if away:
+        raise Unreachable(
+            f"no answer from nsqd {', '.join(away)}; failOnUnreachable=false goes on without"
+        )
+
+
+def lose(options: Options, losses: list[Loss]) -> None:
+    """Stop, or say what is lost."""
+    if losses and options.fail_on_data_loss:
+        raise losses[0].error()
+    for loss in losses:
+        LOG.warning("nsq: %s", loss.text)
+
+
+def place(shard: Shard, log: Log, wanted: int | Positions) -> int | None:
+    """A seq of this log; None if `wanted` is a table without it."""
+    seq = wanted.get(shard.topic, {}).get(log.log_id) if isinstance(wanted, dict) else wanted
+    if seq == EARLIEST:
+        return log.first_seq
+    return log.next_seq if seq == LATEST else seq
+
+
+def beginning(cluster: Cluster, options: Options, shard: Shard, log: Log, wanted: int) -> int:
+    """Where a new query begins in this log; `wanted` is what this kind of query does by default."""
+    if options.starting_ns is not None:
+        return cluster.seek(shard, log.log_id, options.starting_ns)
+    found = place(shard, log, wanted if options.starting is None else options.starting)
+    return log.first_seq if found is None else found
+
+
+def not_there(pos: int | Positions | None, view: View) -> list[Loss]:
+    """Logs that an option names, and no nsqd has."""
+    if not isinstance(pos, dict):
+        return []
+    return [
+        vanished(topic, log_id, seq, view)
+        for topic, logs in pos.items()
+        for log_id, seq in logs.items()
+        if view.find(topic, log_id) is None
+    ]
+
+
+def tasks(options: Options) -> tuple[int, int]:
+    """About how many there are to be, and the least rows of one."""
+    if options.min_partitions is None:
+        return os.cpu_count() or 1, LEAST_ROWS
+    return options.min_partitions, 1
+
+
+def parts(found: list[Range], wanted: tuple[int, int], view: View) -> list[Part]:
+    """Tasks for ranges that all have an nsqd."""
+    result: list[Part] = []
+    for piece in split([each for each in found if each.rows], *wanted):
+        located = view.find(piece.topic, piece.log_id)
+        assert located is not None
+        result.append(Part(piece, located[0].address))
+    return result
+
+
+class NsqReader(DataSourceReader):
+    """A batch: what there is when it is planned."""
+
+    def __init__(self, options: Options, schema: pa.Schema) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        cluster = Cluster(options)
+        try:
+            view = cluster.view(tries=options.retries + 1)
+            check_view(options, view, wait=False)
+            if options.fail_on_unreachable is not False:
+                check_reachable(view)
+            elif view.away:
+                LOG.warning("nsq: without the logs of nsqds that do not answer: %s", view.away)
+            for named in (options.starting, options.ending):
+                lose(options, not_there(named, view))
+            found = [
+                self._range(cluster, shard, log) for shard in view.shards for log in shard.logs
+            ]
+            return list(parts(found, tasks(options), view))
+        finally:
+            cluster.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Part)
+        return read_range(self._options, self._schema, partition.range, partition.address)
+
+    def _range(self, cluster: Cluster, shard: Shard, log: Log) -> Range:
+        options = self._options
+        start = beginning(cluster, options, shard, log, EARLIEST)
+        if options.ending_ns is not None:
+            end: int | None = cluster.seek(shard, log.log_id, options.ending_ns)
+        else:
+            end = place(shard, log, options.ending)
+        asked = Range(shard.topic, log.log_id, start, log.next_seq if end is None else end)
+        found, losses = fit(shard, log, asked)
+        lose(options, losses)
+        return found
+
+
+class NsqFilteredReader(NsqReader):
+    """A batch that takes ranges out of filters. Spark filters again, so they may be too wide."""
+
+    def __init__(self, options: Options, schema: pa.Schema) -> None:
+        super().__init__(options, schema)
+        self._filters: list[Filter] = []
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._filters = list(filters)
+        return filters
+
+    def _range(self, cluster: Cluster, shard: Shard, log: Log) -> Range:
+        found = super()._range(cluster, shard, log)
+        facts = {"topic": shard.topic, "nsqd": shard.address, "log_id": log.log_id}
+        start, end = found.start, found.end
+        for each in self._filters:
+            if not isinstance(each, BOUNDS):
+                continue
+            column, value = each.attribute[0], each.value
+            if isinstance(each, EqualTo) and facts.get(column, value) != value:
+                end = start
+            if column != "seq":
+                continue
+            if isinstance(each, EqualTo | GreaterThanOrEqual | GreaterThan):
+                start = max(start, value + isinstance(each, GreaterThan))
+            if isinstance(each, EqualTo | LessThanOrEqual | LessThan):
+                end = min(end, value + 1 - isinstance(each, LessThan))
+        return Range(found.topic, found.log_id, start, max(start, end))
+
+
+class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream. One instance serves a run of a query, and others are made for its tasks."""
+
+    def __init__(self, options: Options, schema: pa.Schema) -> None:
+        self._options = options
+        self._schema = schema
+        self._cluster: Cluster | None = None
+        self._view: View | None = None  # the last one
+        self._initial: Offset | None = None
+        self._cap: Positions | None = None  # of Trigger.AvailableNow
+        self._ends: dict[str, int] = {}  # how far each log went, as seen last
+        self._held_since: float | None = None  # when rows were first held for minOffsetsPerTrigger
+        self._cursors: dict[tuple[str, str], tuple[str, int]] = {}  # by topic and nsqd: where it is
+        self._cursors_set_at = 0.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What tasks need: no sockets."""
+        return NsqStreamReader(self._options, self._schema).__dict__
+
+    # offsets
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._cap = ends(self._look(first=True))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._options.max_rows)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Spark asks twice in a query's first batch, and has to hear the same."""
+        if self._initial is None:
+            view = self._look(first=True)
+            check_view(self._options, view, wait=self._options.wait_for_topic)
+            lose(self._options, not_there(self._options.starting, view))
+            cluster = self._opened()
+            pos: Positions = {topic: {} for topic in self._options.topics}
+            for shard in view.shards:
+                pos.setdefault(shard.topic, {}).update(
+                    (log.log_id, beginning(cluster, self._options, shard, log, LATEST))
+                    for log in shard.logs
+                )
+            self._initial = Offset(pos, init=True)
+        return self._initial.as_json()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        offset = self._parse(start)
+        deadline = time.monotonic() + self._options.poll_timeout
+        while True:
+            view = self._look(first=self._view is None)
+            end, rows = self._next(offset, view, limit)
+            left = deadline - time.monotonic()
+            if offset.init or (end.pos != offset.pos and self._enough(rows)):
+                self._held_since = None
+                return end.as_json()
+            if self._cap is not None or left <= 0:
+                return start
+            self._opened().wait(view, left)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Asked for very often: from memory."""
+        return Offset(ends(self._view)).as_json() if self._view is not None else None
+
+    def _next(self, offset: Offset, view: View, limit: ReadLimit) -> tuple[Offset, int]:
+        """The end of the batch that begins at this offset, and its rows."""
+        options = self._options
+        settled = settle(offset.pos, view, self._ends, options.topics)
+        self._ends.update((log.log_id, log.next_seq) for shard in view.shards for log in shard.logs)
+        lose(options, settled.losses)
+        self._hold(view, settled.pos)
+        everything = isinstance(limit, ReadAllAvailable)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else options.max_rows
+        pos, rows = advance(
+            settled,
+            view,
+            None if everything else most,
+            None if everything else options.max_bytes,
+            self._cap,
+        )
+        start = settled.start
+        if offset.init:
+            start = settled.pos
+        return Offset(pos, start, split=tasks(options)), rows
+
+    def _enough(self, rows: int) -> bool:
+        """Whether to make a batch of them now."""
+        least = self._options.min_rows
+        if least is None or rows >= least or self._cap is not None or not rows:
+            return True
+        now = time.monotonic()
+        if self._held_since is None:
+            self._held_since = now
+        return now - self._held_since >= self._options.max_delay
+
+    # batches
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of a batch, which may be one from before a crash."""
+        options = self._options
+        offset = self._parse(end)
+        found = ranges(self._parse(start), offset)
+        view = self._view
+        if view is None or any(view.find(each.topic, each.log_id) is None for each in found):
+            view = self._look(first=True)
+        there = []
+        for each in found:
+            located = view.find(each.topic, each.log_id)
+            if located is None:
+                away = sorted(view.away.get(each.topic, ()))
+                if away:
+                    raise Unreachable(
+                        f"{each} is to be read; no nsqd that answers has it, and "
+                        f"{', '.join(away)} do not answer"
+                    )
+                lose(options, [vanished(each.topic, each.log_id, each.start, view)])
+                continue
+            fitted, losses = fit(*located, each)
+            lose(options, losses)
+            there.append(fitted)
+        return list(parts(there, offset.split or tasks(options), view))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Part)
+        return read_range(self._options, self._schema, partition.range, partition.address)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """All before this was written. Spark says so a batch late, and not of the last one."""
+        if self._view is not None:
+            self._set_cursors(self._view, self._parse(end).pos)
+
+    # what there is
+
+    def _opened(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = Cluster(self._options)
+        return self._cluster
+
+    def _look(self, *, first: bool = False) -> View:
+        """Ask nsqds; with patience, the first time."""
+        options = self._options
+        view = self._opened().view(tries=options.retries + 1 if first else 1)
+        if options.fail_on_unreachable:
+            check_reachable(view)
+        check_kept(options, view)
+        self._view = view
+        return view
+
+    def _parse(self, value: dict[str, Any]) -> Offset:
+        offset = Offset.parse(value)
+        topics = self._options.topics
+        if topics and set(offset.pos) != set(topics):
+            raise OptionError(
+                f"the checkpoint is of topics {', '.join(sorted(offset.pos))}, and the query reads "
+                f"{', '.join(topics)}; use a new checkpointLocation"
+            )
+        return offset
+
+    # the named cursor
+
+    def _hold(self, view: View, pos: Positions) -> None:
+        """Keep retention behind a query that begins, or has nothing to read for long."""
+        if not self._cursors or time.monotonic() - self._cursors_set_at >= CURSOR_SECONDS:
+            self._cursors = {}
+            self._set_cursors(view, pos)
+
+    def _set_cursors(self, view: View, pos: Positions) -> None:
+        """On each nsqd it stands in the oldest log that there is something to read of."""
+        if not self._options.cursor:
+            return
+        for shard in view.shards:
+            there = pos.get(shard.topic, {})
+            log = next((log for log in shard.logs if log.log_id in there), None)
+            if log is None:
+                continue
+            seq = min(max(there[log.log_id], log.first_seq), log.next_seq)
+            if self._cursors.get((shard.topic, shard.address)) != (log.log_id, seq):
+                self._set_cursor(shard, log.log_id, seq)
+        self._cursors_set_at = time.monotonic()
+
+    def _set_cursor(self, shard: Shard, log_id: str, seq: int) -> None:
+        name = self._options.cursor
+        try:
+            self._opened().set_cursor(shard, log_id, seq)
+        except (Unreachable, NoTopic, LogUnknown) as error:
+            LOG.warning("nsq: cursor %r is not set: %s", name, error.args[0])
+        except Refused as error:
+            raise Refused(f"cursor {name!r} cannot be set: {error.args[0]}") from None
+        else:
+            self._cursors[shard.topic, shard.address] = log_id, seq
+
+
+def ends(view: View) -> Positions:
+    """How far each log goes."""
+    found: Positions = {}
+    for shard in view.shards:
+        found.setdefault(shard.topic, {}).update((log.log_id, log.next_seq) for log in shard.logs)
+    return found

@@ -1,0 +1,278 @@
+"""A small blocking client of NSQ's TCP protocol with the commands about logs: docs/PROTOCOL.md.
+
+Owns one socket. Never shows the secret it authenticates with.
+"""
+
+import json
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from nsqcy.spark.errors import (
+    CorruptBlock,
+    LogGone,
+    LogRange,
+    LogUnknown,
+    NoTopic,
+    NsqError,
+    Refused,
+    Unreachable,
+)
+
+RESPONSE, ERROR = 0, 1
+HEARTBEAT = b"_heartbeat_"
+ANSWER_SECONDS = 30.0  # how long an answer may take, beyond what it was asked to wait
+LARGEST_FRAME = 1 << 31
+
+
+@dataclass(frozen=True)
+class Access:
+    """How nsqds are spoken to."""
+
+    connect_timeout: float = 1.0
+    auth_secret: str = field(default="", repr=False)
+    tls: bool = False
+    tls_ca_file: str = ""
+    tls_cert_file: str = ""
+    tls_key_file: str = ""
+    tls_verify: bool = True
+
+    def context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.tls_ca_file or None)
+        if not self.tls_verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if self.tls_cert_file:
+            context.load_cert_chain(self.tls_cert_file, self.tls_key_file or None)
+        return context
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port`, where an IPv6 host stands in brackets."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class Connection:
+    """A connection that has negotiated `topic_log`; a publisher's may have to do without.
+
+    With `headers` bodies are published behind the headers of their messages.
+    """
+
+    def __init__(
+        self, address: str, access: Access, *, publisher: bool = False, headers: bool = False
+    ) -> None:
+        self.address = address
+        self.has_log = True
+        self.version = "unknown"
+        self._access = access
+        self._publisher = publisher
+        self._headers = headers
+        host, port = split_address(address)
+        try:
+            self._socket = socket.create_connection((host, port), access.connect_timeout)
+        except OSError as error:
+            raise Unreachable(f"nsqd {address} cannot be reached: {reason(error)}") from None
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._deadline = 0.0
+            self._expect_within(ANSWER_SECONDS)
+            self._introduce(host)
+        except BaseException:
+            self.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"Connection({self.address!r})"
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    # the beginning
+
+    def _introduce(self, host: str) -> None:
+        name = socket.gethostname()
+        self._send(b"  V2")
+        answer = self._identify(
+            {
+                "client_id": name,
+                "hostname": name,
+                "user_agent": "nsqcy-spark",
+                "feature_negotiation": True,
+                "heartbeat_interval": -1,  # nobody would answer them between two requests
+                "tls_v1": self._access.tls,
+                "topic_log": True,
+            }
+            | ({"headers": True} if self._headers else {})
+        )
+        self.has_log = "topic_log" in answer
+        self.version = str(answer.get("version", "unknown"))
+        if not self.has_log and not self._publisher:
+            raise Refused(
+                f"{self.address} does not offer topic_log (version nsqd/{self.version}); bridge "
+                "it with nsq_to_nsq"
+            )
+        if self._headers and not answer.get("headers"):
+            raise Refused(
+                f"{self.address} knows no headers of messages (version nsqd/{self.version}); "
+                "leave the column out"
+            )
+        if self._access.tls:
+            if not answer.get("tls_v1"):
+                raise Refused(f"{self.address} does not offer TLS")
+            self._upgrade(host)
+        if answer.get("auth_required"):
+            self._authenticate()
+
+    def _identify(self, facts: dict[str, Any]) -> dict[str, Any]:
+        body = json.dumps(facts).encode()
+        self._send(b"IDENTIFY\n" + struct.pack(">I", len(body)) + body)
+        answer = bytes(self.answer())
+        return dict(json.loads(answer)) if answer.startswith(b"{") else {}
+
+    def _upgrade(self, host: str) -> None:
+        try:
+            context = self._access.context()
+        except (OSError, ValueError) as error:
+            raise Refused(f"TLS files cannot be used: {reason(error)}") from None
+        try:
+            self._socket = context.wrap_socket(self._socket, server_hostname=host)
+        except ssl.SSLError as error:
+            raise Refused(f"TLS with {self.address} failed: {reason(error)}") from None
+        except OSError as error:
+            raise self._lost(error) from None
+        self.answer()
+
+    def _authenticate(self) -> None:
+        secret = self._access.auth_secret
+        if not secret:
+            raise Refused(f"{self.address} demands authSecret")
+        body = secret.encode()
+        self._send(b"AUTH\n" + struct.pack(">I", len(body)) + body)
+        self.answer()
+
+    # commands
+
+    def meta(self, topic: str) -> dict[str, Any]:
+        self.ask("LOG_META", topic)
+        return self.answer_json()
+
+    def ask_meta(self, topic: str, wait_ms: int, after_seq: int) -> None:
+        """The answer, `answer_json`, comes when there is more than that, or after `wait_ms`."""
+        self.ask("LOG_META", topic, wait_ms, after_seq)
+        self._expect_within(wait_ms / 1000 + ANSWER_SECONDS)
+
+    def seek(self, topic: str, log_id: str, timestamp_ns: int) -> int:
+        self.ask("LOG_SEEK", topic, log_id, timestamp_ns)
+        return int(self.answer_json()["seq"])
+
+    def set_cursor(self, topic: str, log_id: str, name: str, seq: int) -> None:
+        self.ask("LOG_CURSOR", topic, log_id, name, seq)
+        self.answer_json()
+
+    def ask_block(
+        self, topic: str, log_id: str, start: int, end: int, most: int, columns: str
+    ) -> None:
+        self.ask("LOG_FETCH", topic, log_id, start, end, most, columns)
+
+    def publish(self, command: str, size: int, parts: Iterable[bytes | pa.Buffer]) -> None:
+        """A command and its body of so many bytes. The answer is awaited by `expect_ok`."""
+        self._expect_within(ANSWER_SECONDS)
+        self._send(b"".join([command.encode(), b"\n", struct.pack(">I", size), *parts]))
+
+    def expect_ok(self) -> None:
+        self._expect_within(ANSWER_SECONDS)
+        self.answer()
+
+    # frames
+
+    def ask(self, *words: object) -> None:
+        self._expect_within(ANSWER_SECONDS)
+        self._send(" ".join(map(str, words)).encode() + b"\n")
+
+    def answer_json(self) -> dict[str, Any]:
+        return dict(json.loads(bytes(self.answer())))
+
+    def answer(self) -> pa.Buffer:
+        """The data of the next response."""
+        while True:
+            head = self._receive(8)
+            size, kind = struct.unpack(">II", head)
+            if not 4 <= size < LARGEST_FRAME or kind not in (RESPONSE, ERROR):
+                raise CorruptBlock(f"{self.address} sent what is no frame of a response")
+            data = self._receive(size - 4)
+            if kind == ERROR:
+                raise self._error(bytes(data).decode(errors="replace"))
+            if data.size != len(HEARTBEAT) or bytes(data) != HEARTBEAT:
+                return data
+            self._send(b"NOP\n")
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self._set_timeout()
+            self._socket.sendall(data)
+        except OSError as error:
+            raise self._lost(error) from None
+
+    def _receive(self, size: int) -> pa.Buffer:
+        buffer = pa.allocate_buffer(size)
+        view = memoryview(buffer)
+        try:
+            while len(view):
+                self._set_timeout()
+                count = self._socket.recv_into(view)
+                if not count:
+                    raise Unreachable(f"nsqd {self.address} closed the connection")
+                view = view[count:]
+        except OSError as error:
+            raise self._lost(error) from None
+        return buffer
+
+    def _expect_within(self, seconds: float) -> None:
+        self._deadline = time.monotonic() + seconds
+
+    def _set_timeout(self) -> None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self._socket.settimeout(left)
+
+    def _lost(self, error: OSError) -> Unreachable:
+        return Unreachable(f"connection to nsqd {self.address} was lost: {reason(error)}")
+
+    def _error(self, text: str) -> NsqError:
+        if self._access.auth_secret:
+            text = text.replace(self._access.auth_secret, "***")
+        code, _, rest = " ".join(text.split()).partition(" ")
+        match code:
+            case "E_LOG_NO_TOPIC":
+                return NoTopic(f"{self.address} has no such topic")
+            case "E_LOG_ID":
+                return LogUnknown(f"{self.address} has no such log, but {rest or 'none'}")
+            case "E_LOG_GONE":
+                return LogGone(f"{self.address} has it from seq {rest} on", int(rest))
+            case "E_LOG_RANGE":
+                return LogRange(f"{self.address} has it up to before seq {rest}", int(rest))
+            case "E_LOG_FAILED":
+                return Unreachable(f"{self.address} could not read its disk: {rest}")
+            case "E_LOG_PUB_FAILED" | "E_MPUB_FAILED" | "E_DPUB_FAILED":
+                return Unreachable(f"{self.address} could not publish: {rest}")
+        return Refused(f"{self.address} refused: {code} {rest}".rstrip())
+
+
+def reason(error: Exception) -> str:
+    """In one line, without the number."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate: {error.verify_message}"
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split()) or type(error).__name__

@@ -1,0 +1,305 @@
+"""A batch query, and what a task does when its nsqd fails it."""
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from log_broker import FakeTopic, LogBroker, Record
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, LessThanOrEqual
+from spark_sources import batch, rows
+
+from nsqcy.spark.errors import CorruptBlock, DataLoss, NsqError, Refused, Unreachable
+from nsqcy.spark.source import LEAST_ROWS, NsqDataSource
+
+A, B = ("a" * 32, "b" * 32)
+
+
+@pytest.fixture
+def broker() -> Iterator[LogBroker]:
+    broker = LogBroker()
+    broker.topics["t"] = FakeTopic(A, 10)
+    yield broker
+    broker.close()
+
+
+def given(broker: LogBroker, **options: str) -> dict[str, str]:
+    return {"topic": "t", "nsqdTcpAddresses": broker.address, "minPartitions": "1"} | options
+
+
+def seqs(broker: LogBroker, **options: str) -> list[int]:
+    return [row["seq"] for row in rows(batch(given(broker, **options), "seq", "body"))]
+
+
+def refusal(broker: LogBroker, kind: type[NsqError], **options: str) -> str:
+    with pytest.raises(kind) as caught:
+        seqs(broker, **options)
+    return str(caught.value)
+
+
+def test_rows(broker: LogBroker) -> None:
+    broker.topics["t"].logs[0].records[3].defer = 2_500_000_000
+    found = rows(batch(given(broker)))
+    assert len(found) == 10
+    assert found[3] | {"timestamp": None} == {
+        "topic": "t",
+        "nsqd": broker.address,
+        "log_id": A,
+        "seq": 4,
+        "id": "0000000000abc004",
+        "timestamp": None,
+        "defer_ms": 2500,
+        "body": b"4",
+    }
+    assert found[3]["timestamp"].timestamp() == 1_700_000_004
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"startingOffsets": f'{{"t": {{"{A}": 4}}}}'}, (4, 11)),
+        ({"endingOffsets": f'{{"t": {{"{A}": 4}}}}'}, (1, 4)),
+        ({"endingOffsets": f'{{"t": {{"{A}": -1}}}}'}, (1, 11)),
+        ({"startingTimestamp": "1700000003000", "endingTimestamp": "1700000006000"}, (3, 6)),
+        ({"startingTimestamp": "1800000000000"}, (11, 11)),
+        ({"endingTimestamp": "5"}, (1, 1)),
+        ({"minPartitions": "4"}, (1, 11)),
+        ({"fetchBytes": "3"}, (1, 11)),
+    ],
+)
+def test_bounds(options: dict[str, str], expected: tuple[int, int], broker: LogBroker) -> None:
+    assert seqs(broker, **options) == list(range(*expected))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"endingOffsets": f'{{"t": {{"{A}": 40}}}}'}, "it went on to seq 40, but ends before 11"),
+        (
+            {"startingOffsets": f'{{"t": {{"{A}": 40}}}}'},
+            "it went on to seq 40, but ends before 11",
+        ),
+        ({"startingOffsets": f'{{"t": {{"{B}": 4}}}}'}, f"log {B} is on none of 1 nsqds"),
+    ],
+)
+def test_bounds_that_are_not_there(options: dict[str, str], text: str, broker: LogBroker) -> None:
+    assert text in refusal(broker, DataLoss, **options)
+
+
+def test_every_incarnation(broker: LogBroker) -> None:
+    broker.topics["t"].begin(B)
+    broker.topics["t"].publish(3)
+    assert seqs(broker) == list(range(1, 14))
+
+
+def test_small_ranges_are_not_split(broker: LogBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    reader = batch(given(broker) | {"minPartitions": "1"}, "seq")
+    broker.topics["t"].logs[0].records *= LEAST_ROWS // 4
+    assert len(reader.partitions()) == 1
+    options = given(broker)
+    del options["minPartitions"]
+    assert len(batch(options, "seq").partitions()) == 2
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ([GreaterThan(("seq",), 3), LessThanOrEqual(("seq",), 5)], [4, 5]),
+        ([EqualTo(("seq",), 7)], [7]),
+        ([EqualTo(("topic",), "t"), EqualTo(("id",), "x")], list(range(1, 11))),
+        ([EqualTo(("log_id",), B)], []),
+        ([GreaterThan(("seq",), 300)], []),
+    ],
+)
+def test_filters(filters: list[Filter], expected: list[int], broker: LogBroker) -> None:
+    reader: Any = batch(given(broker, pushdown="true"), "seq")
+    assert list(reader.pushFilters(filters)) == filters, "Spark filters once more"
+    assert [row["seq"] for row in rows(reader)] == expected
+
+
+def test_without_pushdown_there_is_none(broker: LogBroker) -> None:
+    """Spark refuses a reader that only defines it, unless a configuration key is set."""
+    assert "pushFilters" not in vars(type(batch(given(broker))))
+
+
+# what is refused when it is loaded
+
+
+def loading(options: dict[str, str]) -> str:
+    quick = {"fetchOffset.retryIntervalMs": "1", "connectTimeoutMs": "5000"}
+    with pytest.raises(NsqError) as caught:
+        NsqDataSource(quick | options).schema()
+    return str(caught.value)
+
+
+def test_loading(broker: LogBroker) -> None:
+    source = NsqDataSource(given(broker, columns="seq,body"))
+    assert source.schema() == "seq bigint not null, body binary not null"
+    assert source.name() == "nsq"
+
+
+def test_an_unknown_topic(broker: LogBroker) -> None:
+    assert loading(given(broker, topic="u")) == "nsq: topic 'u' not found on 1 nsqds"
+    NsqDataSource(given(broker, topic="u", waitForTopic="true")).schema()
+
+
+def test_a_topic_without_retention(broker: LogBroker) -> None:
+    broker.topics["t"].kept = False
+    assert loading(given(broker)) == (
+        f"nsq: topic 't' keeps no log on nsqd {broker.address}; start nsqd with "
+        "--retention-time, or "
+        "give the topic a policy of retention"
+    )
+
+
+def test_an_nsqd_without_logs() -> None:
+    broker = LogBroker(settings={"version": "1.3.0"})
+    text = loading(given(broker))
+    broker.close()
+    assert text == (
+        f"nsq: {broker.address} does not offer topic_log (version nsqd/1.3.0); bridge it with "
+        "nsq_to_nsq"
+    )
+
+
+def test_nobody_answers(broker: LogBroker) -> None:
+    broker.close()
+    expected = f"nsq: topic 't': no answer from nsqd {broker.address}"
+    assert loading(given(broker)) == expected
+
+
+def test_one_does_not_answer(broker: LogBroker) -> None:
+    other = LogBroker()
+    other.close()
+    both = {"nsqdTcpAddresses": f"{broker.address},{other.address}"}
+    assert refusal(broker, Unreachable, **both) == (
+        f"nsq: no answer from nsqd {other.address}; failOnUnreachable=false goes on without"
+    )
+    assert seqs(broker, failOnUnreachable="false", **both) == list(range(1, 11))
+
+
+# what a task meets
+
+
+def spoiling(*which: int) -> Any:
+    """Break the checksum of these blocks."""
+    count = -1
+
+    def spoil(data: bytearray) -> None:
+        nonlocal count
+        count += 1
+        if count in which:
+            data[-1] ^= 1
+
+    return spoil
+
+
+def test_a_bad_block_is_asked_for_again(broker: LogBroker) -> None:
+    broker.most_records = 3
+    broker.spoil = spoiling(1)
+    assert seqs(broker) == list(range(1, 11))
+    broker.spoil = spoiling(2, 3)
+    assert refusal(broker, CorruptBlock) == (
+        f"nsq: the checksum of a block is wrong, twice, from nsqd {broker.address}; reading "
+        "topic 't', "
+        f"log {A}, seq 1 to 11, at seq 7"
+    )
+
+
+def test_a_block_of_other_records(broker: LogBroker) -> None:
+    def shift(data: bytearray) -> None:
+        struct.pack_into("<Q", data, 32, 2)
+        struct.pack_into("<I", data, 12, crc32c(bytes(data[16:])))
+
+    from nsqcy._crc import crc32c
+
+    broker.spoil = shift
+    assert "a block of other records than was asked for, twice" in refusal(broker, CorruptBlock)
+
+
+def test_a_connection_that_is_lost(broker: LogBroker) -> None:
+    broker.most_records = 3
+    failures = iter([False, True, False, True, True])
+    broker.refuse = lambda line: (
+        "E_LOG_FAILED input/output error" if "FETCH" in line and next(failures, False) else ""
+    )
+    assert seqs(broker) == list(range(1, 11))
+    broker.refuse = lambda line: "E_LOG_FAILED input/output error" if "FETCH" in line else ""
+    assert refusal(broker, Unreachable, **{"fetchOffset.numRetries": "1"}) == (
+        f"nsq: {broker.address} could not read its disk: input/output error; reading topic 't', "
+        f"log {A}, seq 1 to 11, at seq 1"
+    )
+    assert len(broker.said("LOG_FETCH")) >= 2
+
+
+def test_retention_passes_a_task(broker: LogBroker) -> None:
+    for fail, options in [(True, {}), (False, {"failOnDataLoss": "false"})]:
+        reader = batch(given(broker, **options), "seq")
+        part = next(iter(reader.partitions()))
+        broker.topics["t"].logs[0].let_go(2)
+        first = broker.topics["t"].logs[0].first_seq
+        if fail:
+            with pytest.raises(DataLoss) as caught:
+                list(reader.read(part))
+            assert str(caught.value) == (
+                f"nsq: rows are lost: topic 't', log {A}, seq 1 to 11 on nsqd "
+                f"{broker.address}: seq 1 is to "
+                f"be read, but retention has let go of it; the first there is is {first}; "
+                f"failOnDataLoss=false goes on without them"
+            )
+        else:
+            assert sum(each.num_rows for each in reader.read(part)) == 11 - first
+
+
+@pytest.mark.parametrize("what", ["cut", "made anew", "deleted"])
+def test_a_log_ends_under_a_task(what: str, broker: LogBroker) -> None:
+    for options in ({}, {"failOnDataLoss": "false"}):
+        broker.topics["t"] = FakeTopic(A, 10)
+        reader = batch(given(broker, **options), "seq")
+        part = next(iter(reader.partitions()))
+        match what:
+            case "cut":
+                broker.topics["t"].logs[0].cut(4)
+            case "made anew":
+                broker.topics["t"] = FakeTopic(B, 10)
+            case "deleted":
+                del broker.topics["t"]
+        if options:
+            found = [each.num_rows for each in reader.read(part)]
+            assert sum(found) == (3 if what == "cut" else 0)
+        else:
+            with pytest.raises(
+                DataLoss, match=r"^nsq: rows are lost: topic 't', log a+, seq 1 to 11 on"
+            ):
+                list(reader.read(part))
+
+
+def test_damaged_records(broker: LogBroker) -> None:
+    records = broker.topics["t"].logs[0].records
+    records[4] = records[6] = Record(b"", 0, 0)
+    assert refusal(broker, DataLoss) == (
+        f"nsq: rows are lost: topic 't', log {A}, seq 1 to 11 on nsqd {broker.address}: 2 "
+        "records from "
+        "seq 5 on are damaged on its disk; failOnDataLoss=false goes on without them"
+    )
+    assert seqs(broker, failOnDataLoss="false") == [1, 2, 3, 4, 6, 8, 9, 10]
+
+
+def test_what_is_refused_is_not_tried_again(broker: LogBroker) -> None:
+    broker.refuse = lambda line: "E_UNAUTHORIZED AUTH failed" if "META" in line else ""
+    text = refusal(broker, Refused)
+    assert text == f"nsq: {broker.address} refused: E_UNAUTHORIZED AUTH failed"
+    assert len(broker.said("LOG_META")) == 1
+
+
+def test_an_answer_that_makes_no_sense(broker: LogBroker) -> None:
+    broker.refuse = lambda line: "E_LOG_GONE 1" if "FETCH" in line else ""
+    assert refusal(broker, Refused, failOnDataLoss="false") == (
+        f"nsq: {broker.address} has it from seq 1 on, and does not give seq 1"
+    )
+
+
+def test_a_batch_does_not_wait_for_a_topic(broker: LogBroker) -> None:
+    text = refusal(broker, Refused, topic="u", waitForTopic="true")
+    assert text == "nsq: topic 'u' not found on 1 nsqds"

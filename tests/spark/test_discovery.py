@@ -1,0 +1,158 @@
+"""Which nsqds there are, by what lookupds say."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from log_broker import FakeTopic, LogBroker
+from lookup_pages import LookupPages
+from spark_engine import Checkpoint, Engine
+from spark_sources import batch, rows, stream
+
+from nsqcy.spark.discovery import Discovery
+from nsqcy.spark.errors import Refused, Unreachable
+from nsqcy.spark.options import parse
+
+
+class Pages(LookupPages):
+    """Knows which topic is where; older lookupds wrap what they say."""
+
+    def __init__(self, topics: dict[str, list[str]], *, wrapped: bool = False) -> None:
+        super().__init__()
+        self.topics = topics
+        self.wrapped = wrapped
+
+    def page(self) -> bytes:
+        url = urlsplit(self.asked[-1][0])
+        self.status = 200
+        if url.path == "/topics":
+            found: dict[str, Any] = {"topics": list(self.topics)}
+        else:
+            (topic,) = parse_qs(url.query)["topic"]
+            if topic not in self.topics:
+                self.status = 404
+                return b'{"message":"TOPIC_NOT_FOUND"}'
+            nodes = [address.rsplit(":", 1) for address in self.topics[topic]]
+            found = {
+                "producers": [
+                    {"broadcast_address": host.strip("[]"), "tcp_port": int(port)}
+                    for host, port in nodes
+                ]
+            }
+        return json.dumps({"data": found} if self.wrapped else found).encode()
+
+
+def discovery(*lookupds: LookupPages, **options: str) -> Discovery:
+    addresses = ",".join(each.address for each in lookupds)
+    quick = {"discoveryInterval": "0ms", "fetchOffset.retryIntervalMs": "1"}
+    subject = {} if "topicsPattern" in options else {"topic": "t"}
+    return Discovery(parse(quick | subject | {"lookupdHttpAddresses": addresses} | options))
+
+
+def test_all_lookupds_are_asked() -> None:
+    with Pages({"t": ["a:1", "[::1]:2"]}) as one, Pages({"t": ["b:3"]}, wrapped=True) as two:
+        found = discovery(one, two, nsqdTcpAddresses="c:4")
+        found.refresh()
+        assert found.nsqds("t") == ["[::1]:2", "a:1", "b:3", "c:4"]
+        path, headers = one.asked[0]
+        assert path == "/lookup?topic=t"
+        assert headers["accept"] == "application/vnd.nsq; version=1.0"
+
+
+def test_a_topic_that_one_of_them_does_not_know() -> None:
+    with Pages({}) as one, Pages({"t": ["b:3"]}) as two:
+        found = discovery(one, two)
+        found.refresh()
+        assert found.nsqds("t") == ["b:3"]
+
+
+def test_what_was_known_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    with Pages({"t": ["a:1"]}) as one:
+        found = discovery(one)
+        found.refresh()
+        one.topics = {}
+        found.refresh()
+        assert found.nsqds("t") == ["a:1"]
+    found.refresh()
+    assert found.nsqds("t") == ["a:1"]
+    assert caplog.messages[-1].startswith(
+        f"nsq: none of 1 lookupds answered: {one.address}: "
+    ) and caplog.messages[-1].endswith("; going on with the nsqds known so far")
+
+
+def test_no_lookupd_answers_at_first() -> None:
+    with Pages({}) as one:
+        pass
+    with pytest.raises(Unreachable) as caught:
+        discovery(one).refresh(tries=2)
+    assert str(caught.value).startswith(f"nsq: none of 1 lookupds answered: {one.address}: ")
+
+
+def test_they_are_not_asked_all_the_time() -> None:
+    with Pages({"t": ["a:1"]}) as one:
+        found = discovery(one, discoveryInterval="1h")
+        found.refresh()
+        found.refresh()
+        assert len(one.asked) == 1
+
+
+@pytest.fixture
+def brokers() -> Iterator[list[LogBroker]]:
+    found = [LogBroker() for _ in range(2)]
+    for number, broker in enumerate(found):
+        broker.topics["t"] = FakeTopic(f"{number}" * 32, 3)
+    yield found
+    for broker in found:
+        broker.close()
+
+
+def test_topics_by_pattern(brokers: list[LogBroker]) -> None:
+    brokers[0].topics["tt"] = FakeTopic("f" * 32, 2)
+    there = {"t": [each.address for each in brokers], "tt": [brokers[0].address], "u": ["a:1"]}
+    with Pages({**there, "tt#ephemeral": ["a:1"]}) as one:
+        options = {"lookupdHttpAddresses": one.address, "topicsPattern": "t+"}
+        found = rows(batch(options, "topic", "log_id", "seq"))
+    assert sorted((row["topic"], row["log_id"][0], row["seq"]) for row in found) == [
+        *(("t", number, seq) for number in "01" for seq in (1, 2, 3)),
+        *(("tt", "f", seq) for seq in (1, 2)),
+    ]
+
+
+def test_a_topic_that_no_nsqd_has(brokers: list[LogBroker]) -> None:
+    with Pages({}) as one:
+        options = {"lookupdHttpAddresses": one.address, "topic": "t"}
+        with pytest.raises(Refused) as caught:
+            rows(batch(options))
+        text = f"nsq: topic 't' not found on 0 nsqds (lookupd {one.address})"
+        assert str(caught.value) == text
+
+
+def test_nsqds_that_come_and_move(brokers: list[LogBroker]) -> None:
+    """A new one is read from its beginning; one that moved goes on where it was."""
+    first, second = brokers
+    with Pages({"t": [first.address]}) as one:
+        options = {
+            "lookupdHttpAddresses": one.address,
+            "topic": "t",
+            "startingOffsets": "latest",
+            "discoveryInterval": "0ms",
+        }
+        engine = Engine(lambda: stream(options, "log_id", "seq"), Checkpoint())
+        engine.run()
+        one.topics["t"].append(second.address)
+        engine.run()
+        assert [row["log_id"][0] for row in engine.checkpoint.rows] == ["1"] * 3
+        moved = LogBroker()
+        moved.topics = first.topics
+        first.close()
+        one.topics["t"] = [second.address, moved.address]
+        moved.topics["t"].publish(2)
+        engine.run()
+        assert [row["seq"] for row in engine.checkpoint.rows] == [1, 2, 3, 4, 5]
+        view = engine.reader._look()
+        assert sorted(view.asked) == sorted([second.address, moved.address])
+        assert not any(view.away.values())
+        engine.close()
+        moved.close()

@@ -1,0 +1,229 @@
+"""Positions: what is read next, over incarnations, retention and limits."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqcy.spark.errors import NsqError
+from nsqcy.spark.offsets import (
+    Log,
+    Offset,
+    Positions,
+    Range,
+    Settled,
+    Shard,
+    View,
+    advance,
+    fit,
+    ranges,
+    settle,
+    shares,
+    split,
+)
+
+OLD = Log("old", 1, 11, ended=True)
+NEW = Log("new", 11, 21, ended=False)
+
+
+def view(*shards: Shard, away: dict[str, list[str]] | None = None) -> View:
+    return View(shards, away or {}, ("a:1", "b:1"))
+
+
+def settled(pos: dict[str, int], *logs: Log, ends: dict[str, int] | None = None) -> Settled:
+    """Of a topic `t` on one nsqd."""
+    return settle({"t": pos}, view(Shard("t", "a:1", logs)), ends or {}, ["t"])
+
+
+def test_offsets_are_sorted_texts() -> None:
+    offset = Offset({"t": {"b": 2, "a": 1}, "s": {}}, {"t": {"b": 1}}, init=True, split=(2, 1))
+    assert list(offset.as_json()) == ["from", "init", "pos", "split", "v"]
+    assert str(offset.as_json()["pos"]) == "{'s': {}, 't': {'a': 1, 'b': 2}}"
+    assert Offset.parse(offset.as_json()) == offset
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (
+            {"v": 2, "pos": {}},
+            "the checkpoint has offsets of version 2, and this nsqcy knows 1; use the nsqcy "
+            "that wrote it, "
+            "or a new checkpointLocation",
+        ),
+        ({"v": 1}, "the checkpoint has an offset that is none: {'v': 1}"),
+        (
+            {"v": 1, "pos": {}, "split": 3},
+            "the checkpoint has an offset that is none: {'v': 1, 'pos': {}, 'split': 3}",
+        ),
+        ({"v": 1, "pos": 5}, "the checkpoint has an offset that is none: {'v': 1, 'pos': 5}"),
+    ],
+)
+def test_checkpoints_that_are_refused(value: dict[str, object], text: str) -> None:
+    with pytest.raises(NsqError) as caught:
+        Offset.parse(value)
+    assert str(caught.value) == f"nsq: {text}"
+
+
+def test_the_rest_of_an_old_log_and_then_the_new_one() -> None:
+    found = settled({"old": 5}, OLD, NEW)
+    assert found.pos == {"t": {"old": 5, "new": 11}}
+    assert found.start == {"t": {"new": 11}}
+    there = view(Shard("t", "a:1", (OLD, NEW)))
+    pos, rows = advance(found, there, 4, None, None)
+    assert (pos, rows) == ({"t": {"old": 9, "new": 11}}, 4)
+    pos, rows = advance(found, there, 8, None, None)
+    assert (pos, rows) == ({"t": {"old": 11, "new": 13}}, 8)
+
+
+def test_an_old_log_that_was_read_is_let_go() -> None:
+    assert settled({"old": 11, "new": 12}, OLD, NEW).pos == {"t": {"new": 12}}
+    # More was read of it than a crash has left: all the same.
+    found = settled({"old": 15}, OLD, NEW)
+    assert (found.pos, found.losses) == ({"t": {"new": 11}}, [])
+
+
+def test_logs_before_the_first_that_is_known_stay_unread() -> None:
+    assert settled({"new": 21}, OLD, NEW).pos == {"t": {"new": 21}}
+
+
+def test_losses() -> None:
+    found = settled({"new": 5}, NEW)
+    assert (found.pos, found.start) == ({"t": {"new": 11}}, {"t": {"new": 11}})
+    assert found.losses[0].rows == 6
+    assert str(found.losses[0].error()) == (
+        "nsq: rows are lost: topic 't', log new on nsqd a:1: seq 5 is to be read, but the "
+        "first there "
+        "is is 11: retention has let go of 6 rows; failOnDataLoss=false goes on without them"
+    )
+    found = settled({"new": 25}, NEW)
+    assert found.pos == {"t": {"new": 21}}
+    assert found.losses[0].text == (
+        "rows are lost: topic 't', log new on nsqd a:1: it went on to seq 25, but ends "
+        "before 21: it is "
+        "an older copy of itself, or what a crash has left"
+    )
+    found = settled({"gone": 25}, NEW)
+    assert found.pos == {"t": {"new": 11}}
+    assert found.losses[0].text == (
+        "rows are lost: topic 't', log gone is on none of 2 nsqds (a:1,b:1), and seq 25 is "
+        "to be read; "
+        "a new incarnation is new"
+    )
+    assert settled({"gone": 25}).losses[0].text.endswith("; there is no other")
+
+
+def test_a_log_that_was_read_may_vanish() -> None:
+    assert settled({"gone": 25}, NEW, ends={"gone": 25}).losses == []
+    assert settled({"gone": 25}, NEW, ends={"gone": 26}).losses != []
+
+
+def test_what_is_away_is_held() -> None:
+    found = settle({"t": {"gone": 25}}, view(away={"t": ["b:1"]}), {}, ["t"])
+    assert (found.pos, found.losses) == ({"t": {"gone": 25}}, [])
+
+
+def test_ranges_begin_where_the_batch_began() -> None:
+    start = Offset({"t": {"a": 5, "b": 9}}, init=True)
+    end = Offset({"t": {"a": 8, "b": 9, "c": 4}}, {"t": {"a": 3, "c": 1}})
+    assert ranges(start, end) == [Range("t", "a", 3, 8), Range("t", "c", 1, 4)]
+    assert ranges(end, Offset({"t": {"a": 7}})) == []  # behind: nothing, rather than less than that
+    with pytest.raises(NsqError, match=r"does not say where log c of topic 't' begins$"):
+        ranges(start, Offset({"t": {"c": 4}}))
+
+
+def test_the_limit_by_bytes_is_by_the_mean_size() -> None:
+    there = view(Shard("t", "a:1", (Log("x", 1, 1001, False),), bytes=100_000))
+    for size, rows in [(1000, 10), (1, 1), (10**9, 1000)]:
+        assert advance(Settled({"t": {"x": 1}}), there, None, size, None)[1] == rows
+
+
+def test_nothing_beyond_the_cap() -> None:
+    there = view(Shard("t", "a:1", (OLD, NEW)))
+    pos, rows = advance(Settled({"t": {"old": 5, "new": 11}}), there, None, None, {"t": {"old": 8}})
+    assert (pos, rows) == ({"t": {"old": 8, "new": 11}}, 3)
+
+
+def test_what_there_is_of_a_range() -> None:
+    shard = Shard("t", "a:1", (NEW,))
+    assert fit(shard, NEW, Range("t", "new", 12, 15)) == (Range("t", "new", 12, 15), [])
+    part, losses = fit(shard, NEW, Range("t", "new", 1, 5))
+    assert (part.rows, losses[0].rows) == (0, 4)
+    part, losses = fit(shard, NEW, Range("t", "new", 12, 30))
+    assert (part, len(losses)) == (Range("t", "new", 12, 21), 1)
+
+
+@given(st.lists(st.integers(0, 1000), max_size=8), st.integers(0, 3000))
+def test_shares(wanted: list[int], most: int) -> None:
+    found = shares(wanted, most)
+    assert sum(found) == min(most, sum(wanted))
+    assert all(0 <= share <= want for share, want in zip(found, wanted, strict=True))
+    if most >= len(wanted):
+        assert all(share for share, want in zip(found, wanted, strict=True) if want)
+
+
+def test_shares_are_in_proportion() -> None:
+    assert shares([300, 100, 600], 100) == [30, 10, 60]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(1, 5000)), max_size=5),
+    st.integers(1, 40),
+    st.sampled_from([1, 100]),
+)
+def test_split(logs: list[tuple[int, int]], pieces: int, least: int) -> None:
+    parts = [Range("t", str(n), start, start + rows) for n, (start, rows) in enumerate(logs)]
+    found = split(parts, pieces, least)
+    for part in parts:
+        mine = [each for each in found if each.log_id == part.log_id]
+        assert (mine[0].start, mine[-1].end) == (part.start, part.end)
+        assert all(one.end == two.start for one, two in itertools.pairwise(mine))
+        assert len(mine) == 1 or min(each.rows for each in mine) >= least
+    assert len(found) <= pieces + len(parts)
+
+
+histories = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), st.integers(1, 30)),
+        st.tuples(st.just("begin"), st.just(0)),
+        st.tuples(st.just("read"), st.integers(1, 40)),
+    ),
+    max_size=30,
+)
+
+
+@given(histories)
+def test_every_row_once_whatever_happens(history: list[tuple[str, int]]) -> None:
+    """Batches of a reader, over logs that grow and end, against the list of all there is."""
+    logs = [Log("0", 1, 1, ended=False)]
+    offset = Offset({"t": {"0": 1}}, {"t": {"0": 1}})
+    read: list[tuple[str, int]] = []
+    for what, count in [*history, ("read", 10**6)]:
+        last = logs[-1]
+        if what == "publish":
+            logs[-1] = Log(last.log_id, last.first_seq, last.next_seq + count, False)
+        elif what == "begin":
+            logs[-1] = Log(last.log_id, last.first_seq, last.next_seq, True)
+            logs.append(Log(str(len(logs)), last.next_seq, last.next_seq, False))
+        else:
+            there = view(Shard("t", "a:1", tuple(logs)))
+            found = settle(offset.pos, there, {}, ["t"])
+            assert not found.losses
+            pos, rows = advance(found, there, count, None, None)
+            end = Offset(pos, found.start)
+            batch = [
+                (part.log_id, seq)
+                for part in ranges(offset, end)
+                for seq in range(part.start, part.end)
+            ]
+            assert len(batch) == rows <= count
+            read += batch
+            offset = end
+    everything = [(log.log_id, seq) for log in logs for seq in range(log.first_seq, log.next_seq)]
+    assert sorted(read) == sorted(everything)
+
+
+def test_positions_are_json() -> None:
+    found: Positions = Offset.parse({"v": 1, "pos": {"t": {"a": 1}}}).pos
+    assert found == {"t": {"a": 1}}

@@ -1,0 +1,253 @@
+"""With Spark itself: one session of two threads, and one test, as a session takes long to start and
+tests of a module may run in several processes."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from daemon import Nsqd
+
+from nsqcy.spark import register
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.ours]
+
+ROOT = Path(__file__).parents[2]
+COUNT = 20_000
+
+
+@pytest.fixture
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
+    daemon = Nsqd(
+        tmp_path_factory.mktemp("kept"), workers=1, retention_time="1h", durability="os"
+    ).start()
+    conn = daemon.connect()
+    for at in range(0, COUNT, 5000):
+        conn.mpub("orders", [b"order %d" % n for n in range(at, at + 5000)])
+    conn.mpub("words", [b"to be", b"or not", b"to be"])
+    yield daemon
+    daemon.destroy()
+
+
+@pytest.fixture
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
+    from pyspark.sql import SparkSession
+
+    # Spark's own worker processes find nsqcy and pyspark_nsq where this test found them.
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", path)
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        session = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.memory", "1g")
+            .config("spark.sql.shuffle.partitions", "1")
+            .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+            .config("spark.sql.python.filterPushdown.enabled", "true")
+            .getOrCreate()
+        )
+        session.sparkContext.setLogLevel("OFF")
+        yield session
+        session.stop()
+
+
+def python_after(heading: str) -> str:
+    """The program in docs/SPARK.md below this heading."""
+    page = (ROOT / "docs/SPARK.md").read_text()
+    start = page.index("```python\n", page.index(heading)) + len("```python\n")
+    return page[start : page.index("```", start)]
+
+
+def given(daemon: Nsqd, **options: Any) -> dict[str, str]:
+    return {"topic": "orders", "nsqdTcpAddresses": f"127.0.0.1:{daemon.tcp_port}"} | options
+
+
+def check_a_batch_found_by_spark_itself(
+    spark: "SparkSession", daemon: Nsqd, tmp_path: Path
+) -> None:
+    """Without `register`: Spark finds pyspark_nsq."""
+    frame = spark.read.format("nsq").options(**given(daemon, minPartitions="3")).load()
+    assert frame.schema.simpleString() == (
+        "struct<topic:string,nsqd:string,log_id:string,seq:bigint,id:string,timestamp:timestamp,"
+        "defer_ms:int,body:binary>"
+    )
+    found = frame.selectExpr("count(*)", "sum(seq)", "min(seq)", "max(seq)", "max(body)").first()
+    assert found is not None
+    assert tuple(found) == (COUNT, COUNT * (COUNT + 1) // 2, 1, COUNT, b"order 9999")
+
+
+def check_pushdown_and_projection(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
+    frame = (
+        spark.read.format("nsq").options(**given(daemon, pushdown="true", columns="seq,id")).load()
+    )
+    assert [row.seq for row in frame.where("seq > 5 and seq <= 7").orderBy("seq").collect()] == [
+        6,
+        7,
+    ]
+
+
+def check_a_schema_chooses_columns(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
+    frame = spark.read.format("nsq").schema("seq long").options(**given(daemon)).load()
+    assert frame.count() == COUNT
+
+
+def check_a_stream_with_a_checkpoint(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
+    """availableNow twice: to what there is, and on from there; limits hold."""
+    options = given(daemon, startingOffsets="earliest", maxOffsetsPerTrigger="8000")
+
+    def run() -> list[int]:
+        query = (
+            spark.readStream.format("nsq")
+            .options(**options)
+            .load()
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(200)
+        assert query.exception() is None
+        return [each["numInputRows"] for each in query.recentProgress]
+
+    sizes = run()
+    assert sum(sizes) == COUNT and max(sizes) == 8000
+    daemon.connect().mpub("orders", [b"late 1", b"late 2"])
+    assert sum(run()) == 2
+    found = spark.read.parquet(str(tmp_path / "out"))
+    assert found.count() == found.select("log_id", "seq").distinct().count() == COUNT + 2
+
+
+def check_words_of_a_live_topic(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
+    """Kafka's quick start with nsq in its place, as docs/SPARK.md has it."""
+    program = python_after("## Kafka's quick start").replace(
+        "127.0.0.1:4150", f"127.0.0.1:{daemon.tcp_port}"
+    )
+    program = program.replace('format("console")', 'format("memory").queryName("counts")')
+    program = program.replace("query.awaitTermination()\n", "")
+    names: dict[str, Any] = {"spark": spark}
+    exec(program, names)
+    query = names["query"]
+
+    def counts() -> dict[str, int]:
+        query.processAllAvailable()
+        return {row["word"]: row["count"] for row in spark.table("counts").collect()}
+
+    try:
+        counts()
+        daemon.connect().mpub("words", [b"be"])
+        while counts().get("be") != 3:
+            pass
+        assert counts() == {"to": 2, "be": 3, "or": 1, "not": 1}
+    finally:
+        query.stop()
+
+
+def check_a_batch_is_written(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
+    """The frame of docs/SPARK.md, with a row of each kind of column."""
+    frame = spark.range(5000).selectExpr(
+        "concat('row ', id) as value",
+        "if(id % 2 = 0, 'even', null) as topic",
+        "map('n', cast(id as string)) as headers",
+        "id as user",
+    )
+    options = given(daemon, topic="odd", partitioner="hash(user)")
+    frame.write.format("nsq").mode("append").options(**options).save()
+    for topic, first in (("even", 0), ("odd", 1)):
+        asked = given(daemon, topic=topic, columns="body,headers")
+        found = spark.read.format("nsq").options(**asked).load()
+        assert found.schema.simpleString() == "struct<body:binary,headers:map<string,string>>"
+        numbers = found.selectExpr("int(substr(string(body), 5)) as n", "int(headers['n']) as h")
+        sums = numbers.selectExpr("count(*)", "sum(n)", "sum(h)", "min(n)", "max(n)").first()
+        assert sums is not None
+        total = sum(range(first, 5000, 2))
+        assert tuple(sums) == (2500, total, total, first, 4998 + first)
+
+
+def check_from_topic_to_topic(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
+    """A driver that died between publishing and its commit does the batch again: once in all."""
+    checkpoint = tmp_path / "copy"
+
+    def run() -> None:
+        query = (
+            spark.readStream.format("nsq")
+            .options(**given(daemon, startingOffsets="earliest", maxOffsetsPerTrigger="8000"))
+            .load()
+            .select("body")
+            .writeStream.format("nsq")
+            .queryName("copy")
+            .options(**given(daemon, topic="copies", batchBytes="10k"))
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(200)
+        assert query.exception() is None
+
+    run()
+    last = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+    (checkpoint / "commits" / str(last)).unlink()
+    (checkpoint / "commits" / f".{last}.crc").unlink(missing_ok=True)
+    run()
+    found = spark.read.format("nsq").options(**given(daemon, topic="copies")).load()
+    orders = spark.read.format("nsq").options(**given(daemon)).load()
+    assert found.count() == found.select("body").distinct().count() == orders.count() >= COUNT
+
+
+def check_what_users_see_of_a_mistake(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
+    from pyspark.errors import AnalysisException
+
+    with pytest.raises(AnalysisException, match="nsq: unknown option 'startingofsets'; did you"):
+        spark.read.format("nsq").options(**given(daemon, startingOfsets="latest")).load()
+    with pytest.raises(AnalysisException, match="nsq: topic 'none' not found on 1 nsqds"):
+        spark.readStream.format("nsq").options(**given(daemon, topic="none")).load()
+    frame = spark.sql("select cast(null as string) as body")
+    writing = frame.write.format("nsq")
+    text = "nsq: a topic cannot be overwritten: use mode\\('append'\\), and of a stream the output"
+    with pytest.raises(AnalysisException, match=text):
+        writing.mode("overwrite").options(**given(daemon)).save()
+    with pytest.raises(AnalysisException, match="nsq: there is no path: option 'topic' names"):
+        writing.mode("append").options(**given(daemon)).save("orders")
+    with pytest.raises(Exception, match="nsq: 1 of 1 rows of task 0 cannot be published, and none"):
+        writing.mode("append").options(**given(daemon)).save()
+
+
+def check_by_value(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
+    from pyspark import cloudpickle
+
+    import nsqcy.spark
+
+    register(spark)
+    try:
+        assert spark.read.format("nsq").options(**given(daemon)).load().count() >= COUNT
+        frame = spark.sql("select 'by value' as body")
+        options = given(daemon, topic="by-value")
+        frame.write.format("nsq").mode("append").options(**options).save()
+        assert spark.read.format("nsq").options(**options).load().count() == 1
+    finally:
+        cloudpickle.unregister_pickle_by_value(nsqcy.spark)  # type: ignore[no-untyped-call]
+
+
+CHECKS = [
+    check_a_batch_found_by_spark_itself,
+    check_pushdown_and_projection,
+    check_a_schema_chooses_columns,
+    check_a_stream_with_a_checkpoint,
+    check_words_of_a_live_topic,
+    check_a_batch_is_written,
+    check_from_topic_to_topic,
+    check_what_users_see_of_a_mistake,
+    check_by_value,
+]
+
+
+def test_spark_itself(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
+    for check in CHECKS:
+        check(spark, daemon, tmp_path)

@@ -1,0 +1,535 @@
+"""A stream, driven as Spark drives it, against a broker that does what a test wants."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from log_broker import FakeTopic, LogBroker
+from pyspark import cloudpickle
+from spark_engine import Checkpoint, Crash, Engine
+from spark_sources import stream
+from web import eventually
+
+from nsqcy.spark.errors import DataLoss, NsqError, OptionError, Refused, Unreachable
+from nsqcy.spark.source import LEAST_ROWS
+
+A, B, C = ("a" * 32, "b" * 32, "c" * 32)
+Start = Callable[..., Engine]
+
+
+@pytest.fixture
+def broker() -> Iterator[LogBroker]:
+    broker = LogBroker()
+    broker.topics["t"] = FakeTopic(A, 10)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def query(broker: LogBroker) -> Iterator[Start]:
+    """Starts a run: `query(checkpoint, available_now=False, maxOffsetsPerTrigger="3")`."""
+    engines = []
+
+    def start(
+        checkpoint: Checkpoint | None = None,
+        *columns: str,
+        available_now: bool = False,
+        **options: str,
+    ) -> Engine:
+        given = {
+            "topic": "t",
+            "nsqdTcpAddresses": broker.address,
+            "startingOffsets": "earliest",
+            "fetchOffset.numRetries": "1",
+        } | options
+        engine = Engine(
+            lambda: stream(given, *(columns or ("log_id", "seq", "body"))),
+            checkpoint if checkpoint is not None else Checkpoint(),
+            available_now=available_now,
+        )
+        engines.append(engine)
+        return engine
+
+    yield start
+    for engine in engines:
+        engine.close()
+
+
+def seqs(engine: Engine) -> list[int]:
+    return [row["seq"] for row in engine.checkpoint.rows]
+
+
+def numbers(first: int, end: int) -> list[int]:
+    return list(range(first, end))
+
+
+def test_everything_in_spark_s_order_of_calls(query: Start, broker: LogBroker) -> None:
+    engine = query(maxOffsetsPerTrigger="4")
+    engine.run()
+    assert [len(rows) for rows in engine.checkpoint.sink.values()] == [4, 4, 2]
+    assert [row["body"] for row in engine.checkpoint.rows] == [b"%d" % n for n in numbers(1, 11)]
+    first = json.loads(engine.checkpoint.offsets[0])
+    split = [os.cpu_count(), LEAST_ROWS]
+    assert first == {"from": {"t": {A: 1}}, "pos": {"t": {A: 5}}, "split": split, "v": 1}
+    assert json.loads(engine.checkpoint.offsets[2]) == {
+        "pos": {"t": {A: 11}},
+        "split": split,
+        "v": 1,
+    }
+    assert engine.calls[:6] == [
+        "getDefaultReadLimit",
+        "initialOffset",
+        "latestOffset",
+        "initialOffset",
+        "partitions",
+        "latestOffset",
+    ]
+    broker.topics["t"].publish(3)
+    engine.run()
+    assert seqs(engine) == numbers(1, 14)
+    assert engine.reader.reportLatestOffset() == {"pos": {"t": {A: 14}}, "v": 1}
+
+
+def test_latest_is_pinned_by_the_first_batch(query: Start, broker: LogBroker) -> None:
+    checkpoint = Checkpoint()
+    assert query(checkpoint, startingOffsets="latest").trigger()
+    assert checkpoint.sink == {0: []}
+    broker.topics["t"].publish(3)
+    engine = query(checkpoint, startingOffsets="latest")
+    engine.run()
+    assert seqs(engine) == [11, 12, 13]
+
+
+def test_the_beginning_stays_where_it_is(query: Start, broker: LogBroker) -> None:
+    """Spark asks for it twice, and messages may come in between."""
+    reader = query(startingOffsets="latest").reader
+    first = reader.initialOffset()
+    broker.topics["t"].publish(3)
+    assert reader.initialOffset() == first == {"init": 1, "pos": {"t": {A: 11}}, "v": 1}
+
+
+def test_a_reader_in_use_can_be_sent_away(query: Start) -> None:
+    engine = query()
+    engine.run()
+    sent = cloudpickle.loads(cloudpickle.dumps(engine.reader))
+    assert sent._cluster is None and sent._options == engine.reader._options
+
+
+@pytest.mark.parametrize("where", ["plan", "read", "commit"])
+@pytest.mark.parametrize("triggers", [0, 1])
+def test_a_batch_is_the_same_after_a_crash(
+    query: Start, broker: LogBroker, where: str, triggers: int
+) -> None:
+    checkpoint = Checkpoint()
+    engine = query(checkpoint, maxOffsetsPerTrigger="4")
+    for _ in range(triggers):
+        engine.trigger()
+    with pytest.raises(Crash):
+        engine.trigger(where)
+    broker.topics["t"].publish(5)
+    again = query(checkpoint, maxOffsetsPerTrigger="100", startingOffsets="latest")
+    assert len(checkpoint.sink[triggers]) == 4
+    again.run()
+    assert seqs(again) == numbers(1, 16)
+
+
+def test_retention_passes_a_batch_that_crashed_first(query: Start, broker: LogBroker) -> None:
+    checkpoint = Checkpoint()
+    with pytest.raises(Crash):
+        query(checkpoint).trigger("plan")
+    broker.topics["t"].logs[0].let_go(4)
+    with pytest.raises(DataLoss) as caught:
+        query(checkpoint)
+    assert str(caught.value) == (
+        f"nsq: rows are lost: topic 't', log {A} on nsqd {broker.address}: seq 1 is to be "
+        "read, but the "
+        "first there is is 5: retention has let go of 4 rows; failOnDataLoss=false goes on "
+        "without them"
+    )
+    engine = query(checkpoint, failOnDataLoss="false")
+    assert seqs(engine) == numbers(5, 11)
+
+
+def test_retention_passes_a_query_that_stopped(
+    query: Start, broker: LogBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoint = Checkpoint()
+    query(checkpoint, maxOffsetsPerTrigger="2").trigger()
+    broker.topics["t"].logs[0].let_go(5)
+    with pytest.raises(DataLoss, match=r"seq 3 is to be read, but the first .* is 6: .* 3 rows;"):
+        query(checkpoint).trigger()
+    engine = query(checkpoint, failOnDataLoss="false")
+    engine.run()
+    assert seqs(engine) == [1, 2, *numbers(6, 11)]
+    assert json.loads(checkpoint.offsets[-1])["from"] == {"t": {A: 6}}
+    assert len([each for each in caplog.messages if "3 rows" in each]) == 1
+
+
+def test_an_older_copy_of_a_log(query: Start, broker: LogBroker) -> None:
+    checkpoint = Checkpoint()
+    query(checkpoint).run()
+    broker.topics["t"].logs[0].cut(6)
+    with pytest.raises(DataLoss, match="it went on to seq 11, but ends before 6"):
+        query(checkpoint).trigger()
+
+
+def test_a_topic_that_was_made_anew(query: Start, broker: LogBroker) -> None:
+    checkpoint = Checkpoint()
+    query(checkpoint, maxOffsetsPerTrigger="2").trigger()
+    broker.topics["t"] = FakeTopic(B, 3)
+    with pytest.raises(DataLoss) as caught:
+        query(checkpoint).trigger()
+    assert str(caught.value) == (
+        f"nsq: rows are lost: topic 't', log {A} is on none of 1 nsqds ({broker.address}), "
+        "and seq 3 is to "
+        f"be read; a new incarnation is {B}; failOnDataLoss=false goes on without them"
+    )
+    engine = query(checkpoint, failOnDataLoss="false")
+    engine.run()
+    assert seqs(engine) == [1, 2, 1, 2, 3]
+
+
+def test_a_topic_that_was_read_is_made_anew(query: Start, broker: LogBroker) -> None:
+    engine = query()
+    engine.run()
+    broker.topics["t"] = FakeTopic(B, 3)
+    engine.run()
+    assert seqs(engine) == [*numbers(1, 11), 1, 2, 3]
+
+
+def test_another_incarnation(query: Start, broker: LogBroker) -> None:
+    checkpoint = Checkpoint()
+    engine = query(checkpoint, maxOffsetsPerTrigger="8")
+    engine.trigger()
+    topic = broker.topics["t"]
+    topic.publish(2)
+    topic.begin(B)
+    topic.publish(5)
+    engine.run()
+    assert seqs(engine) == numbers(1, 18)
+    assert {row["log_id"] for row in checkpoint.rows[12:]} == {B}
+    del topic.logs[0]  # nothing of it is left, and all of it was read
+    topic.publish(1)
+    engine = query(checkpoint)
+    engine.run()
+    assert seqs(engine) == numbers(1, 19)
+
+
+def test_the_rest_of_a_planned_range_is_gone(query: Start, broker: LogBroker) -> None:
+    """A crash of nsqd took what a batch had been planned over."""
+    checkpoint = Checkpoint()
+    with pytest.raises(Crash):
+        query(checkpoint).trigger("plan")
+    topic = broker.topics["t"]
+    topic.logs[0].cut(8)
+    topic.begin(B)
+    with pytest.raises(DataLoss, match="it went on to seq 11, but ends before 8"):
+        query(checkpoint)
+    assert seqs(query(checkpoint, failOnDataLoss="false")) == numbers(1, 8)
+
+
+def test_available_now_ends(query: Start, broker: LogBroker) -> None:
+    engine = query(available_now=True, maxOffsetsPerTrigger="4")
+    assert engine.calls == ["prepareForTriggerAvailableNow", "getDefaultReadLimit"]
+    while engine.trigger():
+        broker.topics["t"].publish(5)
+    assert seqs(engine) == numbers(1, 11)
+    broker.topics["t"].begin(B)
+    engine = query(engine.checkpoint, available_now=True)
+    broker.topics["t"].publish(5)
+    engine.run()
+    assert seqs(engine) == numbers(1, 26)
+
+
+def test_rows_are_held_until_there_are_enough(
+    query: Start, broker: LogBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = query(minOffsetsPerTrigger="15", maxTriggerDelay="10m")
+    engine.trigger()  # the first batch pins the start, whatever it has
+    broker.topics["t"].publish(14)
+    assert not engine.trigger()
+    broker.topics["t"].publish(1)
+    assert engine.trigger()
+    broker.topics["t"].publish(1)
+    assert not engine.trigger()
+    assert engine.reader._held_since is not None
+    engine.reader._held_since -= 600
+    assert engine.trigger()
+    assert seqs(engine) == numbers(1, 27)
+
+
+def test_the_limit_by_bytes(query: Start, broker: LogBroker) -> None:
+    broker.topics["t"] = FakeTopic(A)
+    broker.topics["t"].publish(*[b"x" * 1000] * 20)
+    engine = query(maxBytesPerTrigger="5k")
+    engine.run()
+    assert [len(rows) for rows in engine.checkpoint.sink.values()] == [5, 5, 5, 5]
+
+
+def test_projection_leaves_bodies_where_they_are(query: Start, broker: LogBroker) -> None:
+    engine = query(None, "seq")
+    engine.run()
+    assert engine.checkpoint.rows[0] == {"seq": 1}
+    assert broker.said("LOG_FETCH") == [f"LOG_FETCH t {A} 1 11 8388608 id"]
+
+
+def test_a_repeated_batch_has_the_same_tasks(query: Start, broker: LogBroker) -> None:
+    """Also where there are fewer cores, or another minPartitions: sinks know rows by their task."""
+    checkpoint = Checkpoint()
+    with pytest.raises(Crash):
+        query(checkpoint, minPartitions="3").trigger("plan")
+    query(checkpoint, minPartitions="5")
+    assert [line.split()[3:5] for line in broker.said("LOG_FETCH")] == [
+        ["1", "4"],
+        ["4", "7"],
+        ["7", "11"],
+    ]
+
+
+def test_tasks(query: Start, broker: LogBroker) -> None:
+    engine = query(minPartitions="3")
+    engine.run()
+    assert [line.split()[3:5] for line in broker.said("LOG_FETCH")] == [
+        ["1", "4"],
+        ["4", "7"],
+        ["7", "11"],
+    ]
+    assert seqs(engine) == numbers(1, 11)
+
+
+def test_the_named_cursor(query: Start, broker: LogBroker) -> None:
+    checkpoint = Checkpoint()
+    engine = query(checkpoint, cursor="archive", maxOffsetsPerTrigger="4")
+    engine.trigger()
+    assert broker.cursors == {("t", "archive"): (A, 1)}
+    engine.trigger()
+    assert broker.cursors == {("t", "archive"): (A, 5)}
+    assert not broker.topics["t"].publish(1)
+    query(checkpoint, cursor="archive").trigger()
+    assert broker.cursors == {("t", "archive"): (A, 9)}
+    broker.refuse = lambda line: "E_INVALID invalid command" if "CURSOR" in line else ""
+    with pytest.raises(Refused) as caught:
+        query(checkpoint, cursor="archive").trigger()
+    assert str(caught.value) == (
+        f"nsq: cursor 'archive' cannot be set: {broker.address} refused: E_INVALID invalid command"
+    )
+
+
+def test_a_cursor_keeps_a_log_that_nobody_else_keeps(query: Start, broker: LogBroker) -> None:
+    broker.topics["t"].kept = False
+    engine = query(cursor="archive")
+    engine.run()
+    assert seqs(engine) == numbers(1, 11)
+
+
+def test_starting_positions(query: Start, broker: LogBroker) -> None:
+    for value, first in [(f'{{"t": {{"{A}": 4}}}}', 4), (f'{{"t": {{"{A}": -1}}}}', 11), ("{}", 1)]:
+        engine = query(startingOffsets=value)
+        engine.run()
+        assert seqs(engine) == numbers(first, 11)
+    engine = query(startingTimestamp=str(1_700_000_007_000), startingOffsets="latest")
+    engine.run()
+    assert seqs(engine) == numbers(7, 11)
+    with pytest.raises(
+        DataLoss, match=f"log {B} is on none of 1 nsqds .*, and seq 4 is to be read"
+    ):
+        query(startingOffsets=f'{{"t": {{"{B}": 4}}}}').trigger()
+
+
+def test_checkpoints_of_other_topics(query: Start) -> None:
+    checkpoint = Checkpoint()
+    query(checkpoint).run()
+    with pytest.raises(OptionError) as caught:
+        query(checkpoint, topic="u").trigger()
+    assert str(caught.value) == (
+        "nsq: the checkpoint is of topics t, and the query reads u; use a new checkpointLocation"
+    )
+
+
+def test_topics_that_are_not_there(query: Start, broker: LogBroker) -> None:
+    with pytest.raises(Refused, match=r"^nsq: topic 'u' not found on 1 nsqds$"):
+        query(topic="u").trigger()
+    engine = query(topic="u", waitForTopic="true", startingOffsets="latest")
+    assert engine.trigger() and not engine.trigger()
+    broker.topics["u"] = FakeTopic(B, 2)
+    engine.run()
+    assert seqs(engine) == [1, 2]
+
+
+class TestManyNodes:
+    """Three brokers, one of which goes and comes."""
+
+    @pytest.fixture
+    def brokers(self) -> Iterator[list[LogBroker]]:
+        found = [LogBroker() for _ in range(3)]
+        for broker, log_id in zip(found, (A, B, C), strict=True):
+            broker.topics["t"] = FakeTopic(log_id, 10)
+        yield found
+        for broker in found:
+            broker.close()
+
+    @pytest.fixture
+    def everywhere(self, query: Start, brokers: list[LogBroker]) -> Start:
+        addresses = ",".join(broker.address for broker in brokers)
+
+        def start(*args: Any, **options: Any) -> Engine:
+            return query(*args, **{"nsqdTcpAddresses": addresses} | options)
+
+        return start
+
+    def test_limits_are_split(self, everywhere: Start, brokers: list[LogBroker]) -> None:
+        brokers[0].topics["t"].publish(30)
+        engine = everywhere(maxOffsetsPerTrigger="6")
+        engine.trigger()
+        by_log = [row["log_id"] for row in engine.checkpoint.rows]
+        assert [by_log.count(log_id) for log_id in (A, B, C)] == [4, 1, 1]
+        engine.run()
+        assert max(len(rows) for rows in engine.checkpoint.sink.values()) == 6
+        assert len(engine.checkpoint.rows) == 60
+
+    def test_one_that_is_away_is_held(self, everywhere: Start, brokers: list[LogBroker]) -> None:
+        engine = everywhere(maxOffsetsPerTrigger="3")
+        engine.trigger()
+        port = brokers[2].port
+        topic = brokers[2].topics["t"]
+        brokers[2].close()
+        engine.run()
+        by_log = [row["log_id"] for row in engine.checkpoint.rows]
+        assert [by_log.count(log_id) for log_id in (A, B, C)] == [10, 10, 1]
+        again = everywhere(engine.checkpoint)  # a run that has never seen it
+        assert not again.trigger()
+        brokers[2] = LogBroker(port)
+        brokers[2].topics["t"] = topic
+        engine = everywhere(engine.checkpoint)
+        engine.run()
+        found = [(row["log_id"], row["seq"]) for row in engine.checkpoint.rows]
+        assert sorted(found) == [(log_id, seq) for log_id in (A, B, C) for seq in range(1, 11)]
+
+    def test_one_that_is_away_may_be_too_much(
+        self, everywhere: Start, brokers: list[LogBroker]
+    ) -> None:
+        brokers[2].close()
+        with pytest.raises(Unreachable) as caught:
+            everywhere(failOnUnreachable="true").trigger()
+        assert str(caught.value) == (
+            f"nsq: no answer from nsqd {brokers[2].address}; failOnUnreachable=false goes on "
+            "without"
+        )
+
+    def test_a_planned_range_that_is_away(
+        self, everywhere: Start, brokers: list[LogBroker]
+    ) -> None:
+        checkpoint = Checkpoint()
+        with pytest.raises(Crash):
+            everywhere(checkpoint).trigger("plan")
+        brokers[2].close()
+        with pytest.raises(Unreachable, match=f"log {C}, seq 1 to 11 is to be read; no nsqd that"):
+            everywhere(checkpoint)
+
+    def test_nobody_answers(self, everywhere: Start, brokers: list[LogBroker]) -> None:
+        for broker in brokers:
+            broker.close()
+        with pytest.raises(Unreachable, match=r"^nsq: topic 't': no answer from nsqd 127.0.0.1:"):
+            everywhere().trigger()
+
+    def test_an_nsqd_under_two_addresses(self, query: Start, brokers: list[LogBroker]) -> None:
+        port = brokers[0].port
+        engine = query(nsqdTcpAddresses=f"127.0.0.1:{port},localhost:{port}")
+        engine.run()
+        assert seqs(engine) == numbers(1, 11)
+
+    def test_connections_that_are_lost(self, everywhere: Start, brokers: list[LogBroker]) -> None:
+        engine = everywhere(maxOffsetsPerTrigger="3")
+        while engine.trigger():
+            for broker in brokers:
+                broker.hang_up()
+        assert len(engine.checkpoint.rows) == 30
+
+
+def test_an_idle_query_asks_rarely(query: Start, broker: LogBroker) -> None:
+    engine = query(pollTimeoutMs="1")
+    engine.run()
+    before = len(broker.asked)
+    for _ in range(50):
+        assert not engine.trigger()
+    lines = broker.asked[before:]
+    assert [line.split()[0] for line in lines if line != "IDENTIFY"] == []
+    assert broker.said("LOG_META")[-1] == "LOG_META t 20000 11"
+
+
+def test_connections_are_used_again(query: Start, broker: LogBroker) -> None:
+    """A question that stays open has one of its own; an answer gives it back."""
+    engine = query(None, "seq", pollTimeoutMs="1")
+    engine.run()
+    for _ in range(5):
+        assert not engine.trigger()
+        broker.topics["t"].publish(1)
+        broker.answer_waiting()
+        broker.asked.clear()
+        eventually(engine.trigger)
+        assert broker.said("IDENTIFY") == ["IDENTIFY"], "that of the task"
+    broker.hang_up()
+    broker.topics["t"].publish(1)
+    engine.run()
+    assert seqs(engine) == numbers(1, 17)
+
+
+histories = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), st.integers(1, 9)),
+        st.tuples(st.just("begin"), st.just(0)),
+        st.tuples(st.just("trigger"), st.sampled_from(["", "plan", "read", "commit"])),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(histories, st.integers(1, 9))
+def test_any_history_gives_every_row_once(history: list[tuple[str, Any]], limit: int) -> None:
+    broker = LogBroker()
+    topic = broker.topics["t"] = FakeTopic(f"{0:032x}", 5)
+    given_ = {
+        "topic": "t",
+        "nsqdTcpAddresses": broker.address,
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": str(limit),
+    }
+    checkpoint = Checkpoint()
+    engines = [Engine(lambda: stream(given_, "log_id", "seq", "body"), checkpoint)]
+    try:
+        for what, detail in history:
+            if what == "publish":
+                topic.publish(detail)
+            elif what == "begin":
+                topic.begin(f"{len(topic.logs):032x}")
+            else:
+                try:
+                    engines[-1].trigger(detail)
+                except Crash:
+                    engines.append(
+                        Engine(lambda: stream(given_, "log_id", "seq", "body"), checkpoint)
+                    )
+        engines[-1].run()
+    finally:
+        for engine in engines:
+            engine.close()
+        broker.close()
+    found = [(row["log_id"], row["seq"]) for row in checkpoint.rows]
+    everything = [
+        (log.log_id, seq) for log in topic.logs for seq in range(log.first_seq, log.next_seq)
+    ]
+    assert sorted(found) == sorted(everything)
+    assert all(len(rows) <= limit for rows in checkpoint.sink.values())
+
+
+def test_errors_are_one_line(query: Start, broker: LogBroker) -> None:
+    broker.refuse = lambda line: "E_BAD_TOPIC LOG_META\ntopic" if line.startswith("LOG_") else ""
+    with pytest.raises(NsqError) as caught:
+        query().trigger()
+    assert str(caught.value) == f"nsq: {broker.address} refused: E_BAD_TOPIC LOG_META topic"
