@@ -57,6 +57,15 @@ def _integer(bits: int) -> Reader:
     return read
 
 
+def number(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise ValueError("not a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError("not a number of that size") from None
+
+
 int64 = _integer(63)
 int32 = _integer(31)
 

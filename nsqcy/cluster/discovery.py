@@ -93,6 +93,7 @@ def _producers(fields: gojson.Fields) -> gojson.Fields:
 
 
 _TOPICS: gojson.Fields = {"topics": (gojson.array(gojson.text, ""), [])}
+_CHANNELS: gojson.Fields = {"channels": (gojson.array(gojson.text, ""), [])}
 _LOOKUP = _producers(PRODUCER)
 _NODES = _producers(_NODE)
 
@@ -117,6 +118,11 @@ def parse_nodes(body: bytes, headers: Mapping[str, str]) -> list[Producer]:
 def parse_topics(body: bytes, headers: Mapping[str, str]) -> list[str]:
     """The names in an answer of /topics, without those no topic can have."""
     return list(filter(is_valid_name, answers.read(body, headers, _TOPICS)["topics"]))
+
+
+def parse_channels(body: bytes, headers: Mapping[str, str]) -> list[str]:
+    """The same of /channels."""
+    return list(filter(is_valid_name, answers.read(body, headers, _CHANNELS)["channels"]))
 
 
 def _addressed(producers: Iterable[Producer]) -> list[Producer]:
@@ -179,7 +185,8 @@ class Found:
     """What lookupds said, by their addresses."""
 
     answers: Mapping[str, Sequence[Producer]]
-    unknown: Sequence[str] = ()  # lookupds that have not heard of the topic
+    # Lookupds that have not heard of the topic, and how they say so.
+    unknown: Mapping[str, RequestError] = field(default_factory=dict)
     errors: Mapping[str, RequestError] = field(default_factory=dict)
 
     @property
@@ -208,8 +215,9 @@ def lookup(
     happens with a lookupd is in the result."""
     urls = {address: lookup_url(address, topic) for address in addresses}
     outcome = _ask(urls, parse_lookup, web, auth_secret)
-    unknown = [each for each, error in outcome.errors.items() if error.status == NOT_FOUND]
-    errors = {each: error for each, error in outcome.errors.items() if each not in unknown}
+    unknown, errors = {}, {}
+    for address, error in outcome.errors.items():
+        (unknown if error.status == NOT_FOUND else errors)[address] = error
     return Found(outcome.values, unknown, errors)
 
 
@@ -227,7 +235,7 @@ def nodes(
         address: [each for each in found if topic is None or not each.topics.get(topic)]
         for address, found in outcome.values.items()
     }
-    return Found(shown, (), outcome.errors)
+    return Found(shown, {}, outcome.errors)
 
 
 def topics(
@@ -236,6 +244,13 @@ def topics(
     """The names of all topics, as each of the lookupds knows them."""
     urls = {address: lookupd_url(address, "topics") for address in addresses}
     return _ask(urls, parse_topics, web, auth_secret)
+
+
+def channels(addresses: Sequence[str], topic: str, *, web: WebClient) -> Outcome[str, list[str]]:
+    """The names of a topic's channels, as each of the lookupds knows them."""
+    query = urlencode({"topic": topic})
+    urls = {address: f"{lookupd_url(address, 'channels')}?{query}" for address in addresses}
+    return _ask(urls, parse_channels, web, None)
 
 
 def _ask(
