@@ -23,6 +23,7 @@ from nsqcy.names import is_valid_name
 ANSWER_MOST = 32 << 20  # bytes
 NOT_FOUND = 404
 
+Key = TypeVar("Key")
 Item = TypeVar("Item")
 
 
@@ -215,7 +216,8 @@ def lookup(
     happens with a lookupd is in the result."""
     urls = {address: lookup_url(address, topic) for address in addresses}
     outcome = _ask(urls, parse_lookup, web, auth_secret)
-    unknown, errors = {}, {}
+    unknown: dict[str, RequestError] = {}
+    errors: dict[str, RequestError] = {}
     for address, error in outcome.errors.items():
         (unknown if error.status == NOT_FOUND else errors)[address] = error
     return Found(outcome.values, unknown, errors)
@@ -246,24 +248,29 @@ def topics(
     return _ask(urls, parse_topics, web, auth_secret)
 
 
-def channels(addresses: Sequence[str], topic: str, *, web: WebClient) -> Outcome[str, list[str]]:
-    """The names of a topic's channels, as each of the lookupds knows them."""
-    query = urlencode({"topic": topic})
-    urls = {address: f"{lookupd_url(address, 'channels')}?{query}" for address in addresses}
+def channels(
+    addresses: Sequence[str], topics: Iterable[str], *, web: WebClient
+) -> Outcome[tuple[str, str], list[str]]:
+    """The names of these topics' channels, by lookupd and topic."""
+    urls = {
+        (address, topic): f"{lookupd_url(address, 'channels')}?{urlencode({'topic': topic})}"
+        for topic in topics
+        for address in addresses
+    }
     return _ask(urls, parse_channels, web, None)
 
 
 def _ask(
-    urls: Mapping[str, str],
+    urls: Mapping[Key, str],
     read: Callable[[bytes, Mapping[str, str]], list[Item]],
     web: WebClient,
     auth_secret: str | bytes | None,
-) -> Outcome[str, list[Item]]:
-    """What each lookupd answers, by its address."""
+) -> Outcome[Key, list[Item]]:
+    """What lookupds answer, by the keys of the URLs they are asked at."""
     headers = bearer(auth_secret)
 
-    def ask(address: str) -> list[Item]:
-        answer = web.ask(parse_url(urls[address]), headers=headers, most=ANSWER_MOST)
+    def ask(key: Key) -> list[Item]:
+        answer = web.ask(parse_url(urls[key]), headers=headers, most=ANSWER_MOST)
         if answer.status != 200:
             raise unwanted(answer)
         return read(answer.body, answer.headers)

@@ -290,12 +290,26 @@ def node_stats(
         nodes.setdefault(each.http_address, each)
 
     def ask(address: str) -> list[TopicStats]:
-        answer = _get(web, _stats_url(nodes[address].url, topic, channel, clients=clients))
-        hostname = nodes[address].hostname
-        return parse_stats(answer.body, answer.headers, address, hostname, clients=clients)
+        node = nodes[address]
+        return of_nsqd(node.url, node, topic, channel, web=web, clients=clients)
 
     outcome = ask_all(list(nodes), ask, web.terms.whole)
     return NodeStats(outcome.values, outcome.errors)
+
+
+def of_nsqd(
+    url: Url,
+    node: Producer,
+    topic: str = "",
+    channel: str = "",
+    *,
+    web: WebClient,
+    clients: bool = False,
+) -> list[TopicStats]:
+    """The same of one nsqd, asked at this URL; raises RequestError."""
+    answer = _get(web, _stats_url(url, topic, channel, clients=clients))
+    name, hostname = node.http_address, node.hostname
+    return parse_stats(answer.body, answer.headers, name, hostname, clients=clients)
 
 
 def nsqds(
@@ -311,11 +325,9 @@ def nsqds(
     urls = {address: daemon_url(address) for address in addresses}
 
     def ask(address: str) -> tuple[Producer, list[TopicStats]]:
-        node = node_info(urls[address], web=web)
-        answer = _get(web, _stats_url(urls[address], topic, channel, clients=clients))
-        name = node.http_address
-        found = parse_stats(answer.body, answer.headers, name, node.hostname, clients=clients)
-        return node, found
+        url = urls[address]
+        node = node_info(url, web=web)
+        return node, of_nsqd(url, node, topic, channel, web=web, clients=clients)
 
     return ask_all(list(urls), ask, 2 * web.terms.whole)
 

@@ -1,0 +1,373 @@
+"""nsqadmin's HTTP API: the routes, their parameters, and what each of them does.
+
+Knows no connection: only requests, the options and the gathering. A handler that asks somebody runs
+in a thread.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import gevent
+from gevent.threadpool import ThreadPool
+
+from nsqcy import gojson
+from nsqcy.cluster.stats import sum_topics
+from nsqcy.cluster.web_client import WebClient
+from nsqcy.errors import HttpError, RequestError
+from nsqcy.gotext import json_bytes
+from nsqcy.log import Log
+from nsqcy.names import is_valid_name
+from nsqcy.nsqadmin import access, actions, pages, shapes
+from nsqcy.nsqadmin.assets import Assets
+from nsqcy.nsqadmin.compression import compressed
+from nsqcy.nsqadmin.gathering import Gathering, Rows
+from nsqcy.nsqadmin.graphite import Graphite, passed_on
+from nsqcy.nsqadmin.notify import Notifier
+from nsqcy.nsqadmin.options import NSQADMIN, AdminOptions
+from nsqcy.nsqadmin.shapes import Shapes
+from nsqcy.options import Option, Value
+from nsqcy.web import config_api, router
+from nsqcy.web.http_protocol import JSON, Fault, Head, Reply
+from nsqcy.web.router import Handler, Later, Request, Result, Route, Router, ignored
+
+BODY_MOST = 1 << 20  # bytes
+THREADS_MOST = 32  # requests that wait for others at the same time
+IDLE_THREAD = 10.0  # seconds after which a thread without work ends
+
+Json = dict[str, Any]
+
+
+# Parameters
+
+
+def segments(request: Request, count: int) -> list[str]:
+    """The last segments of the path, which its route has as variables."""
+    return request.head.path.rsplit("/", count)[1:]
+
+
+def topic_and_channel(request: Request) -> tuple[str, str]:
+    topic, channel = segments(request, 2)
+    return topic, channel
+
+
+def body_limit(api: "Api", head: Head) -> int:
+    return BODY_MOST
+
+
+def read_body(request: Request, *names: str) -> list[str]:
+    """These texts of an object of JSON; those that it does not have are empty."""
+    body = request.body
+    if body.fault is not Fault.NONE:
+        raise HttpError(413 if body.fault is Fault.TOO_BIG else 400, "INVALID_BODY")
+    if not body.data:
+        raise HttpError(400, "EOF")
+    try:
+        found = gojson.decode(bytes(body.data), dict.fromkeys(names, (gojson.text, "")))
+    except ValueError as error:
+        raise HttpError(400, f"the body cannot be read: {error}") from None
+    return [found[name] for name in names]
+
+
+# What there is
+
+
+def ping(api: "Api", request: Request) -> str:
+    return "OK"
+
+
+def asset(api: "Api", request: Request) -> Reply:
+    (name,) = segments(request, 1)
+    found = api.assets.find(name)
+    if found is None:
+        raise HttpError(404, "NOT_FOUND")
+    body, content_type = found
+    return Reply(200, body, content_type, nsq=False)
+
+
+def topics(api: "Api", request: Request) -> Json:
+    params = request.params
+    gathering = api.gathering()
+    if params.get("inactive") == "true":
+        inactive = gathering.inactive_topics()
+        found: Any = {topic: channels or None for topic, channels in inactive.items()}
+    else:
+        found = gathering.topics() or None
+    return shown({"topics": found}, gathering)
+
+
+def topic(api: "Api", request: Request) -> Json:
+    (name,) = segments(request, 1)
+    gathering = api.gathering()
+    rows = gathering.topic(name)
+    return shown(api.shapes(rows).topic(sum_topics(rows.topics)[name]), gathering)
+
+
+def channel(api: "Api", request: Request) -> Json:
+    name, channel = topic_and_channel(request)
+    gathering = api.gathering()
+    rows = gathering.topic(name, channel, clients=True)
+    found = sum_topics(rows.topics)[name].channels.get(channel)
+    if found is None:
+        raise HttpError(404, "CHANNEL_NOT_FOUND")
+    return shown(api.shapes(rows).channel(found), gathering)
+
+
+def nodes(api: "Api", request: Request) -> Json:
+    gathering = api.gathering()
+    return shown({"nodes": [*map(shapes.node, gathering.nodes())] or None}, gathering)
+
+
+def node(api: "Api", request: Request) -> Json:
+    (name,) = segments(request, 1)
+    gathering = api.gathering()
+    rows = gathering.node(name)
+    return shown(shapes.node_page(name, rows.topics, api.shapes(rows)), gathering)
+
+
+def counter(api: "Api", request: Request) -> Json:
+    gathering = api.gathering()
+    return shown({"stats": shapes.counter(gathering.everything().topics)}, gathering)
+
+
+def shown(value: Json, gathering: Gathering) -> Json:
+    """An answer, with what went wrong meanwhile."""
+    return value | {"message": warning(gathering, "; ")}
+
+
+def warning(gathering: Gathering, between: str) -> str:
+    texts = dict.fromkeys(gathering.warnings)
+    return f"WARNING: {between.join(texts)}" if texts else ""
+
+
+# What is done
+
+
+def guarded(handler: Handler) -> Handler:
+    """For those only who may act."""
+
+    def handle(api: "Api", request: Request) -> Result:
+        head = request.head
+        if not api.may_act(head) or access.is_of_another_site(head):
+            raise HttpError(403, "FORBIDDEN")
+        return handler(api, request)
+
+    return handle
+
+
+def done(gathering: Gathering) -> Json:
+    return {"message": warning(gathering, "\n")}
+
+
+def create(api: "Api", request: Request) -> Json:
+    topic, channel = read_body(request, "topic", "channel")
+    if not is_valid_name(topic):
+        raise HttpError(400, "INVALID_TOPIC")
+    if channel and not is_valid_name(channel):
+        raise HttpError(400, "INVALID_CHANNEL")
+    gathering = api.gathering()
+    actions.create(gathering, topic, channel)
+    api.notifier.send(request, "create_topic", topic)
+    if channel:
+        api.notifier.send(request, "create_channel", topic, channel)
+    return done(gathering)
+
+
+def act_on_topic(api: "Api", request: Request) -> Json:
+    return _act(api, request, segments(request, 1)[0])
+
+
+def act_on_channel(api: "Api", request: Request) -> Json:
+    return _act(api, request, *topic_and_channel(request))
+
+
+def _act(api: "Api", request: Request, topic: str, channel: str = "") -> Json:
+    (action,) = read_body(request, "action")
+    if action not in actions.ON_MESSAGES:
+        raise HttpError(400, "INVALID_ACTION")
+    gathering = api.gathering()
+    try:
+        actions.act(gathering, action, topic, channel)
+    finally:  # told even if nobody could be told to do it, as NSQ does
+        what = "channel" if channel else "topic"
+        api.notifier.send(request, f"{action}_{what}", topic, channel)
+    return done(gathering)
+
+
+def delete_topic(api: "Api", request: Request) -> Json:
+    (topic,) = segments(request, 1)
+    gathering = api.gathering()
+    actions.delete(gathering, topic)
+    api.notifier.send(request, "delete_topic", topic)
+    return done(gathering)
+
+
+def delete_channel(api: "Api", request: Request) -> Json:
+    topic, channel = topic_and_channel(request)
+    gathering = api.gathering()
+    actions.delete(gathering, topic, channel)
+    api.notifier.send(request, "delete_channel", topic, channel)
+    return done(gathering)
+
+
+def tombstone(api: "Api", request: Request) -> Json:
+    (node,) = segments(request, 1)
+    try:
+        (topic,) = read_body(request, "topic")
+    except HttpError as error:
+        raise HttpError(error.status, "INVALID_BODY") from None
+    if not is_valid_name(topic):
+        raise HttpError(400, "INVALID_TOPIC")
+    gathering = api.gathering()
+    actions.tombstone(gathering, node, topic)
+    api.notifier.send(request, "tombstone_topic_producer", topic, node=node)
+    return done(gathering)
+
+
+# Graphite
+
+
+def graphite(api: "Api", request: Request) -> Json:
+    params = request.params
+    if params.get("metric") != "rate":
+        raise HttpError(400, "INVALID_ARG_METRIC")
+    target = params.get("target")
+    if target is None:
+        raise HttpError(400, "INVALID_ARG_TARGET")
+    try:
+        return {"rate": api.graphite.rate(target)}
+    except RequestError as error:
+        api.log.error(f"failed to query graphite - {error}")
+        raise HttpError(500, "INTERNAL_ERROR") from None
+
+
+def render(api: "Api", request: Request) -> Reply:
+    head = request.head
+    headers = passed_on(dict(head.headers))
+    before, peer = head.header("X-Forwarded-For"), request.peer.rpartition(":")[0].strip("[]")
+    headers["X-Forwarded-For"] = f"{before}, {peer}" if before else peer
+    try:
+        answer = api.graphite.render(head.target, headers)
+    except RequestError as error:
+        api.log.error(f"failed to query graphite - {error}")
+        return Reply(502, nsq=False, logged=False)
+    others = passed_on(answer.headers)
+    kind = others.pop("content-type", "")
+    headers_back = list(others.items())
+    return Reply(answer.status, answer.body, kind, nsq=False, headers=headers_back, logged=False)
+
+
+# Options
+
+
+def _option(api: "Api", request: Request) -> Option:
+    if not access.is_inside(request.peer, api.options.config_network):
+        raise HttpError(403, "FORBIDDEN")
+    option = config_api.find(NSQADMIN, segments(request, 1)[0])
+    if option is None:
+        raise HttpError(400, "INVALID_OPTION")
+    return option
+
+
+def get_option(api: "Api", request: Request) -> Result:
+    return _show(api, _option(api, request))
+
+
+def _show(api: "Api", option: Option) -> Result:
+    value = getattr(api.options, option.name)
+    return value if config_api.is_text(option) else Reply(200, json_bytes(value), JSON)
+
+
+def put_option(api: "Api", request: Request) -> Result:
+    option = _option(api, request)
+    body = request.body
+    if body.fault is Fault.TOO_BIG or not body.data:
+        raise HttpError(413, "INVALID_VALUE")
+    if not option.runtime:
+        raise HttpError(400, "INVALID_OPTION")
+    try:
+        value = config_api.read(option, bytes(body.data))
+    except ValueError:
+        raise HttpError(400, "INVALID_VALUE") from None
+    api.change_option(option, value)
+    return _show(api, option)
+
+
+# Routes
+
+
+def _post(path: str, handler: Handler) -> Route:
+    return Route("POST", path, guarded(handler), body=body_limit)
+
+
+def _delete(path: str, handler: Handler) -> Route:
+    return Route("DELETE", path, guarded(handler), body=ignored)
+
+
+PROXY = (Route("GET", "/render", render, plain=True),)
+ROUTES = (
+    *(Route("GET", path, page, plain=True) for path, page in pages.PAGES),
+    Route("GET", "/ping", ping, plain=True, inline=True),
+    Route("GET", "/static/:asset", asset, plain=True, inline=True),
+    Route("GET", "/fonts/:asset", asset, plain=True, inline=True),
+    Route("GET", "/api/topics", topics),
+    Route("GET", "/api/topics/:topic", topic),
+    Route("GET", "/api/topics/:topic/:channel", channel),
+    Route("GET", "/api/nodes", nodes),
+    Route("GET", "/api/nodes/:node", node),
+    Route("GET", "/api/counter", counter),
+    Route("GET", "/api/graphite", graphite),
+    _post("/api/topics", create),
+    _post("/api/topics/:topic", act_on_topic),
+    _post("/api/topics/:topic/:channel", act_on_channel),
+    _delete("/api/topics/:topic", delete_topic),
+    _delete("/api/topics/:topic/:channel", delete_channel),
+    Route("DELETE", "/api/nodes/:node", guarded(tombstone), body=body_limit),
+    Route("GET", "/config/:opt", get_option, inline=True),
+    Route("PUT", "/config/:opt", put_option, body=body_limit, inline=True),
+)
+
+
+class Api(router.Api):
+    """The handlers' surroundings."""
+
+    reads_headers = True
+    log: Log
+
+    def __init__(self, options: AdminOptions, web: WebClient, log: Log) -> None:
+        super().__init__(options, log)
+        self.options = options
+        self.assets = Assets(options.dev_static_dir)
+        self.graphite = Graphite(options.graphite_url, options.statsd_interval, web)
+        self.notifier = Notifier(options.notification_http_endpoint, web, log)
+        self.router = Router([*ROUTES, *(PROXY if options.proxy_graphite else ())], options.base)
+        self._web = web
+        self._threads = ThreadPool(
+            THREADS_MOST, hub=gevent.get_hub(), idle_task_timeout=IDLE_THREAD
+        )
+
+    def call(self, route: Route, request: Request) -> Reply | Later:
+        if route.inline:
+            return self._call(route, request)
+        reply: Reply | Later = self._threads.apply(self._call, (route, request))
+        return reply
+
+    def _call(self, route: Route, request: Request) -> Reply | Later:
+        reply = super().call(route, request)
+        return compressed(request.head, reply) if isinstance(reply, Reply) else reply
+
+    # For the handlers
+
+    def gathering(self) -> Gathering:
+        return Gathering(self.options, self._web, self.log)
+
+    def shapes(self, rows: Rows, clock: Callable[[], float] = time.time) -> Shapes:
+        return Shapes(rows.nodes, clock())
+
+    def may_act(self, head: Head) -> bool:
+        return access.may_act(head, self.options.acl_http_header, self.options.admin_user)
+
+    def change_option(self, option: Option, value: Value) -> None:
+        self.options.change(option.name, value)
+        if option.name == "log_level":
+            self.log.level = self.options.log_level
