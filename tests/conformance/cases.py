@@ -89,9 +89,8 @@ DEVIATIONS: set[str] = {
     "LKP-09",
     "LKP-10",
     "LKD-20",
-    "ADM-010",
-    "ADM-052",
     "ADM-031",
+    "ADM-052",
     *(f"F{number}" for number in range(1, 16) if number != 13),
     "K11",
 }
