@@ -106,9 +106,6 @@ def _table(daemon: str) -> OptionTable:
 def _check(path: str, daemon: str = "") -> int:
     try:
         daemon = daemon or config.daemon_of(config.read_text(path))
-        if daemon not in _OPTIONS:
-            write(2, f"{path}: there are no options of {daemon} to check it against\n")
-            return 1
         file = config.read_file(_table(daemon), path)
         settings = config.Settings(_table(daemon), {}, file)
         importlib.import_module(_OPTIONS[daemon][0]).resolve(settings)

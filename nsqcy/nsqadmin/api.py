@@ -4,36 +4,24 @@ Knows no connection: only requests, the options and the gathering. A handler tha
 in a thread.
 """
 
-import time
-from collections.abc import Callable
 from typing import Any
-
-import gevent
-from gevent.threadpool import ThreadPool
 
 from nsqcy import gojson
 from nsqcy.cluster.stats import sum_topics
-from nsqcy.cluster.web_client import WebClient
 from nsqcy.errors import HttpError, RequestError
 from nsqcy.gotext import json_bytes
-from nsqcy.log import Log
 from nsqcy.names import is_valid_name
-from nsqcy.nsqadmin import access, actions, pages, shapes
-from nsqcy.nsqadmin.assets import Assets
-from nsqcy.nsqadmin.compression import compressed
-from nsqcy.nsqadmin.gathering import Gathering, Rows
-from nsqcy.nsqadmin.graphite import Graphite, passed_on
-from nsqcy.nsqadmin.notify import Notifier
-from nsqcy.nsqadmin.options import NSQADMIN, AdminOptions
-from nsqcy.nsqadmin.shapes import Shapes
-from nsqcy.options import Option, Value
-from nsqcy.web import config_api, router
+from nsqcy.nsqadmin import access, actions, shapes
+from nsqcy.nsqadmin.gathering import Gathering
+from nsqcy.nsqadmin.graphite import passed_on
+from nsqcy.nsqadmin.options import NSQADMIN
+from nsqcy.nsqadmin.surroundings import Surroundings
+from nsqcy.options import Option
+from nsqcy.web import config_api
 from nsqcy.web.http_protocol import JSON, Fault, Head, Reply
-from nsqcy.web.router import Handler, Later, Request, Result, Route, Router, ignored
+from nsqcy.web.router import Handler, Request, Result, Route, ignored
 
 BODY_MOST = 1 << 20  # bytes
-THREADS_MOST = 32  # requests that wait for others at the same time
-IDLE_THREAD = 10.0  # seconds after which a thread without work ends
 
 Json = dict[str, Any]
 
@@ -51,7 +39,7 @@ def topic_and_channel(request: Request) -> tuple[str, str]:
     return topic, channel
 
 
-def body_limit(api: "Api", head: Head) -> int:
+def body_limit(api: Surroundings, head: Head) -> int:
     return BODY_MOST
 
 
@@ -72,11 +60,11 @@ def read_body(request: Request, *names: str) -> list[str]:
 # What there is
 
 
-def ping(api: "Api", request: Request) -> str:
+def ping(api: Surroundings, request: Request) -> str:
     return "OK"
 
 
-def asset(api: "Api", request: Request) -> Reply:
+def asset(api: Surroundings, request: Request) -> Reply:
     (name,) = segments(request, 1)
     found = api.assets.find(name)
     if found is None:
@@ -85,7 +73,7 @@ def asset(api: "Api", request: Request) -> Reply:
     return Reply(200, body, content_type, nsq=False)
 
 
-def topics(api: "Api", request: Request) -> Json:
+def topics(api: Surroundings, request: Request) -> Json:
     params = request.params
     gathering = api.gathering()
     if params.get("inactive") == "true":
@@ -96,14 +84,14 @@ def topics(api: "Api", request: Request) -> Json:
     return shown({"topics": found}, gathering)
 
 
-def topic(api: "Api", request: Request) -> Json:
+def topic(api: Surroundings, request: Request) -> Json:
     (name,) = segments(request, 1)
     gathering = api.gathering()
     rows = gathering.topic(name)
     return shown(api.shapes(rows).topic(sum_topics(rows.topics)[name]), gathering)
 
 
-def channel(api: "Api", request: Request) -> Json:
+def channel(api: Surroundings, request: Request) -> Json:
     name, channel = topic_and_channel(request)
     gathering = api.gathering()
     rows = gathering.topic(name, channel, clients=True)
@@ -113,19 +101,19 @@ def channel(api: "Api", request: Request) -> Json:
     return shown(api.shapes(rows).channel(found), gathering)
 
 
-def nodes(api: "Api", request: Request) -> Json:
+def nodes(api: Surroundings, request: Request) -> Json:
     gathering = api.gathering()
     return shown({"nodes": [*map(shapes.node, gathering.nodes())] or None}, gathering)
 
 
-def node(api: "Api", request: Request) -> Json:
+def node(api: Surroundings, request: Request) -> Json:
     (name,) = segments(request, 1)
     gathering = api.gathering()
     rows = gathering.node(name)
     return shown(shapes.node_page(name, rows.topics, api.shapes(rows)), gathering)
 
 
-def counter(api: "Api", request: Request) -> Json:
+def counter(api: Surroundings, request: Request) -> Json:
     gathering = api.gathering()
     return shown({"stats": shapes.counter(gathering.everything().topics)}, gathering)
 
@@ -146,7 +134,7 @@ def warning(gathering: Gathering, between: str) -> str:
 def guarded(handler: Handler) -> Handler:
     """For those only who may act."""
 
-    def handle(api: "Api", request: Request) -> Result:
+    def handle(api: Surroundings, request: Request) -> Result:
         head = request.head
         if not api.may_act(head) or access.is_of_another_site(head):
             raise HttpError(403, "FORBIDDEN")
@@ -159,7 +147,7 @@ def done(gathering: Gathering) -> Json:
     return {"message": warning(gathering, "\n")}
 
 
-def create(api: "Api", request: Request) -> Json:
+def create(api: Surroundings, request: Request) -> Json:
     topic, channel = read_body(request, "topic", "channel")
     if not is_valid_name(topic):
         raise HttpError(400, "INVALID_TOPIC")
@@ -173,15 +161,15 @@ def create(api: "Api", request: Request) -> Json:
     return done(gathering)
 
 
-def act_on_topic(api: "Api", request: Request) -> Json:
+def act_on_topic(api: Surroundings, request: Request) -> Json:
     return _act(api, request, segments(request, 1)[0])
 
 
-def act_on_channel(api: "Api", request: Request) -> Json:
+def act_on_channel(api: Surroundings, request: Request) -> Json:
     return _act(api, request, *topic_and_channel(request))
 
 
-def _act(api: "Api", request: Request, topic: str, channel: str = "") -> Json:
+def _act(api: Surroundings, request: Request, topic: str, channel: str = "") -> Json:
     (action,) = read_body(request, "action")
     if action not in actions.ON_MESSAGES:
         raise HttpError(400, "INVALID_ACTION")
@@ -194,7 +182,7 @@ def _act(api: "Api", request: Request, topic: str, channel: str = "") -> Json:
     return done(gathering)
 
 
-def delete_topic(api: "Api", request: Request) -> Json:
+def delete_topic(api: Surroundings, request: Request) -> Json:
     (topic,) = segments(request, 1)
     gathering = api.gathering()
     actions.delete(gathering, topic)
@@ -202,7 +190,7 @@ def delete_topic(api: "Api", request: Request) -> Json:
     return done(gathering)
 
 
-def delete_channel(api: "Api", request: Request) -> Json:
+def delete_channel(api: Surroundings, request: Request) -> Json:
     topic, channel = topic_and_channel(request)
     gathering = api.gathering()
     actions.delete(gathering, topic, channel)
@@ -210,7 +198,7 @@ def delete_channel(api: "Api", request: Request) -> Json:
     return done(gathering)
 
 
-def tombstone(api: "Api", request: Request) -> Json:
+def tombstone(api: Surroundings, request: Request) -> Json:
     (node,) = segments(request, 1)
     try:
         (topic,) = read_body(request, "topic")
@@ -227,7 +215,7 @@ def tombstone(api: "Api", request: Request) -> Json:
 # Graphite
 
 
-def graphite(api: "Api", request: Request) -> Json:
+def graphite(api: Surroundings, request: Request) -> Json:
     params = request.params
     if params.get("metric") != "rate":
         raise HttpError(400, "INVALID_ARG_METRIC")
@@ -241,7 +229,7 @@ def graphite(api: "Api", request: Request) -> Json:
         raise HttpError(500, "INTERNAL_ERROR") from None
 
 
-def render(api: "Api", request: Request) -> Reply:
+def render(api: Surroundings, request: Request) -> Reply:
     head = request.head
     headers = passed_on(dict(head.headers))
     before, peer = head.header("X-Forwarded-For"), request.peer.rpartition(":")[0].strip("[]")
@@ -260,7 +248,7 @@ def render(api: "Api", request: Request) -> Reply:
 # Options
 
 
-def _option(api: "Api", request: Request) -> Option:
+def _option(api: Surroundings, request: Request) -> Option:
     if not access.is_inside(request.peer, api.options.config_network):
         raise HttpError(403, "FORBIDDEN")
     option = config_api.find(NSQADMIN, segments(request, 1)[0])
@@ -269,16 +257,16 @@ def _option(api: "Api", request: Request) -> Option:
     return option
 
 
-def get_option(api: "Api", request: Request) -> Result:
+def get_option(api: Surroundings, request: Request) -> Result:
     return _show(api, _option(api, request))
 
 
-def _show(api: "Api", option: Option) -> Result:
+def _show(api: Surroundings, option: Option) -> Result:
     value = getattr(api.options, option.name)
     return value if config_api.is_text(option) else Reply(200, json_bytes(value), JSON)
 
 
-def put_option(api: "Api", request: Request) -> Result:
+def put_option(api: Surroundings, request: Request) -> Result:
     option = _option(api, request)
     body = request.body
     if body.fault is Fault.TOO_BIG or not body.data:
@@ -304,9 +292,8 @@ def _delete(path: str, handler: Handler) -> Route:
     return Route("DELETE", path, guarded(handler), body=ignored)
 
 
-PROXY = (Route("GET", "/render", render, plain=True),)
+PROXY = Route("GET", "/render", render, plain=True)
 ROUTES = (
-    *(Route("GET", path, page, plain=True) for path, page in pages.PAGES),
     Route("GET", "/ping", ping, plain=True, inline=True),
     Route("GET", "/static/:asset", asset, plain=True, inline=True),
     Route("GET", "/fonts/:asset", asset, plain=True, inline=True),
@@ -326,48 +313,3 @@ ROUTES = (
     Route("GET", "/config/:opt", get_option, inline=True),
     Route("PUT", "/config/:opt", put_option, body=body_limit, inline=True),
 )
-
-
-class Api(router.Api):
-    """The handlers' surroundings."""
-
-    reads_headers = True
-    log: Log
-
-    def __init__(self, options: AdminOptions, web: WebClient, log: Log) -> None:
-        super().__init__(options, log)
-        self.options = options
-        self.assets = Assets(options.dev_static_dir)
-        self.graphite = Graphite(options.graphite_url, options.statsd_interval, web)
-        self.notifier = Notifier(options.notification_http_endpoint, web, log)
-        self.router = Router([*ROUTES, *(PROXY if options.proxy_graphite else ())], options.base)
-        self._web = web
-        self._threads = ThreadPool(
-            THREADS_MOST, hub=gevent.get_hub(), idle_task_timeout=IDLE_THREAD
-        )
-
-    def call(self, route: Route, request: Request) -> Reply | Later:
-        if route.inline:
-            return self._call(route, request)
-        reply: Reply | Later = self._threads.apply(self._call, (route, request))
-        return reply
-
-    def _call(self, route: Route, request: Request) -> Reply | Later:
-        reply = super().call(route, request)
-        return compressed(request.head, reply) if isinstance(reply, Reply) else reply
-
-    # For the handlers
-
-    def gathering(self) -> Gathering:
-        return Gathering(self.options, self._web, self.log)
-
-    def shapes(self, rows: Rows, clock: Callable[[], float] = time.time) -> Shapes:
-        return Shapes(rows.nodes, clock())
-
-    def may_act(self, head: Head) -> bool:
-        return access.may_act(head, self.options.acl_http_header, self.options.admin_user)
-
-    def change_option(self, option: Option, value: Value) -> None:
-        self.options.change(option.name, value)
-        if option.name == "log_level":
-            self.log.level = self.options.log_level

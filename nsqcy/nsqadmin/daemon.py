@@ -1,6 +1,6 @@
 """A running nsqadmin: one process, one hub, and threads for those who wait for others.
 
-Owns the listening socket and the signals. What requests mean is the Api's affair.
+Owns the listening socket and the signals. What requests mean is the affair of their routes.
 """
 
 import faulthandler
@@ -15,8 +15,9 @@ from nsqcy.acceptor import Acceptor
 from nsqcy.cluster.web_client import SECOND, Terms, WebClient
 from nsqcy.listeners import Listener
 from nsqcy.log import Log
-from nsqcy.nsqadmin.api import Api
+from nsqcy.nsqadmin import api, pages
 from nsqcy.nsqadmin.options import AdminOptions
+from nsqcy.nsqadmin.surroundings import Surroundings
 from nsqcy.process import spawn
 from nsqcy.process.handoff import Accepted
 from nsqcy.process.service import Notifier
@@ -46,8 +47,10 @@ class Daemon:
         self._reread = reread
         self._notifier = notifier
         self._watchdog = Watchdog(notifier, lambda _: [])
-        api = Api(options, WebClient(terms(options)), log)
-        self._http = HttpServer(gevent.get_hub().loop, api)
+        proxy = [api.PROXY] if options.proxy_graphite else []
+        routes = [*pages.ROUTES, *api.ROUTES, *proxy]
+        surroundings = Surroundings(options, WebClient(terms(options)), log, routes)
+        self._http = HttpServer(gevent.get_hub().loop, surroundings)
         self._acceptor = Acceptor([listener], log, self._failed)
         self._code: AsyncResult = AsyncResult()
 

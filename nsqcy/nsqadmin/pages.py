@@ -1,22 +1,18 @@
 """The pages, at NSQ's URLs."""
 
-from typing import TYPE_CHECKING
-
 from nsqcy.nsqadmin.frame import Frame
+from nsqcy.nsqadmin.surroundings import Surroundings
 from nsqcy.web.http_protocol import HTML, Reply
-from nsqcy.web.router import Request
-
-if TYPE_CHECKING:
-    from nsqcy.nsqadmin.api import Api
+from nsqcy.web.router import Request, Route
 
 
-def index(api: "Api", request: Request) -> Reply:
+def index(api: Surroundings, request: Request) -> Reply:
     frame = Frame(api.options.base, api.may_act(request.head))
     return Reply(200, frame.page("Streams"), HTML, nsq=False)
 
 
-PAGES = tuple(
-    (path, index)
+ROUTES = tuple(
+    Route("GET", path, index, plain=True)
     for path in (
         *("/", "/topics", "/topics/:topic", "/topics/:topic/:channel"),
         *("/nodes", "/nodes/:node", "/counter", "/lookup"),
