@@ -10,37 +10,20 @@ from nsqcy import gojson
 from nsqcy.cluster.stats import sum_topics
 from nsqcy.errors import HttpError, RequestError
 from nsqcy.gotext import json_bytes
-from nsqcy.names import is_valid_name
-from nsqcy.nsqadmin import access, actions, shapes
+from nsqcy.nsqadmin import access, acting, shapes
 from nsqcy.nsqadmin.gathering import Gathering
 from nsqcy.nsqadmin.graphite import passed_on
 from nsqcy.nsqadmin.options import NSQADMIN
-from nsqcy.nsqadmin.surroundings import Surroundings
+from nsqcy.nsqadmin.surroundings import Surroundings, body_limit, guarded, segments
 from nsqcy.options import Option
 from nsqcy.web import config_api
-from nsqcy.web.http_protocol import JSON, Fault, Head, Reply
+from nsqcy.web.http_protocol import JSON, Fault, Reply
 from nsqcy.web.router import Handler, Request, Result, Route, ignored
-
-BODY_MOST = 1 << 20  # bytes
 
 Json = dict[str, Any]
 
 
 # Parameters
-
-
-def segments(request: Request, count: int) -> list[str]:
-    """The last segments of the path, which its route has as variables."""
-    return request.head.path.rsplit("/", count)[1:]
-
-
-def topic_and_channel(request: Request) -> tuple[str, str]:
-    topic, channel = segments(request, 2)
-    return topic, channel
-
-
-def body_limit(api: Surroundings, head: Head) -> int:
-    return BODY_MOST
 
 
 def read_body(request: Request, *names: str) -> list[str]:
@@ -92,7 +75,7 @@ def topic(api: Surroundings, request: Request) -> Json:
 
 
 def channel(api: Surroundings, request: Request) -> Json:
-    name, channel = topic_and_channel(request)
+    name, channel = segments(request, 2)
     gathering = api.gathering()
     rows = gathering.topic(name, channel, clients=True)
     found = sum_topics(rows.topics)[name].channels.get(channel)
@@ -120,82 +103,37 @@ def counter(api: Surroundings, request: Request) -> Json:
 
 def shown(value: Json, gathering: Gathering) -> Json:
     """An answer, with what went wrong meanwhile."""
-    return value | {"message": warning(gathering, "; ")}
-
-
-def warning(gathering: Gathering, between: str) -> str:
-    texts = dict.fromkeys(gathering.warnings)
-    return f"WARNING: {between.join(texts)}" if texts else ""
+    return value | {"message": gathering.warning("; ")}
 
 
 # What is done
 
 
-def guarded(handler: Handler) -> Handler:
-    """For those only who may act."""
-
-    def handle(api: Surroundings, request: Request) -> Result:
-        head = request.head
-        if not api.may_act(head) or access.is_of_another_site(head):
-            raise HttpError(403, "FORBIDDEN")
-        return handler(api, request)
-
-    return handle
-
-
 def done(gathering: Gathering) -> Json:
-    return {"message": warning(gathering, "\n")}
+    return {"message": gathering.warning("\n")}
 
 
 def create(api: Surroundings, request: Request) -> Json:
     topic, channel = read_body(request, "topic", "channel")
-    if not is_valid_name(topic):
-        raise HttpError(400, "INVALID_TOPIC")
-    if channel and not is_valid_name(channel):
-        raise HttpError(400, "INVALID_CHANNEL")
-    gathering = api.gathering()
-    actions.create(gathering, topic, channel)
-    api.notifier.send(request, "create_topic", topic)
-    if channel:
-        api.notifier.send(request, "create_channel", topic, channel)
-    return done(gathering)
+    return done(acting.create(api, request, topic, channel))
 
 
 def act_on_topic(api: Surroundings, request: Request) -> Json:
-    return _act(api, request, segments(request, 1)[0])
+    (action,) = read_body(request, "action")
+    return done(acting.act(api, request, action, *segments(request, 1)))
 
 
 def act_on_channel(api: Surroundings, request: Request) -> Json:
-    return _act(api, request, *topic_and_channel(request))
-
-
-def _act(api: Surroundings, request: Request, topic: str, channel: str = "") -> Json:
     (action,) = read_body(request, "action")
-    if action not in actions.ON_MESSAGES:
-        raise HttpError(400, "INVALID_ACTION")
-    gathering = api.gathering()
-    try:
-        actions.act(gathering, action, topic, channel)
-    finally:  # told even if nobody could be told to do it, as NSQ does
-        what = "channel" if channel else "topic"
-        api.notifier.send(request, f"{action}_{what}", topic, channel)
-    return done(gathering)
+    return done(acting.act(api, request, action, *segments(request, 2)))
 
 
 def delete_topic(api: Surroundings, request: Request) -> Json:
-    (topic,) = segments(request, 1)
-    gathering = api.gathering()
-    actions.delete(gathering, topic)
-    api.notifier.send(request, "delete_topic", topic)
-    return done(gathering)
+    return done(acting.delete(api, request, *segments(request, 1)))
 
 
 def delete_channel(api: Surroundings, request: Request) -> Json:
-    topic, channel = topic_and_channel(request)
-    gathering = api.gathering()
-    actions.delete(gathering, topic, channel)
-    api.notifier.send(request, "delete_channel", topic, channel)
-    return done(gathering)
+    return done(acting.delete(api, request, *segments(request, 2)))
 
 
 def tombstone(api: Surroundings, request: Request) -> Json:
@@ -204,12 +142,7 @@ def tombstone(api: Surroundings, request: Request) -> Json:
         (topic,) = read_body(request, "topic")
     except HttpError as error:
         raise HttpError(error.status, "INVALID_BODY") from None
-    if not is_valid_name(topic):
-        raise HttpError(400, "INVALID_TOPIC")
-    gathering = api.gathering()
-    actions.tombstone(gathering, node, topic)
-    api.notifier.send(request, "tombstone_topic_producer", topic, node=node)
-    return done(gathering)
+    return done(acting.tombstone(api, request, node, topic))
 
 
 # Graphite

@@ -89,6 +89,11 @@ class Gathering:
         """Whether nsqlookupds are asked for nsqds."""
         return bool(self._lookupds)
 
+    def warning(self, between: str) -> str:
+        """All of them in one text; empty if nothing went wrong."""
+        texts = dict.fromkeys(self.warnings)
+        return f"WARNING: {between.join(texts)}" if texts else ""
+
     # What there is
 
     def topics(self) -> list[str]:
@@ -143,6 +148,14 @@ class Gathering:
         if not rows.topics:
             raise self._failure(NSQD, "")
         return rows
+
+    def streams(self) -> tuple[list[str], Rows]:
+        """The names of all topics, and the rows of those that nsqds have."""
+        if not self.by_lookupds:
+            rows = self._rows_of_nsqds()
+            return sorted({row.name for row in rows.topics}), rows
+        names, nodes = self.topics(), self.nodes()
+        return names, self._rows(nodes) if nodes else Rows(())
 
     def everything(self) -> Rows:
         """The rows of all topics, without clients."""

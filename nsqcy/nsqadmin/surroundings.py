@@ -7,6 +7,7 @@ import gevent
 from gevent.threadpool import ThreadPool
 
 from nsqcy.cluster.web_client import WebClient
+from nsqcy.errors import HttpError
 from nsqcy.log import Log
 from nsqcy.nsqadmin import access
 from nsqcy.nsqadmin.assets import Assets
@@ -19,10 +20,11 @@ from nsqcy.nsqadmin.shapes import Shapes
 from nsqcy.options import Option, Value
 from nsqcy.web import router
 from nsqcy.web.http_protocol import Head, Reply
-from nsqcy.web.router import Later, Request, Route, Router
+from nsqcy.web.router import Handler, Later, Request, Result, Route, Router
 
 THREADS_MOST = 32  # requests that wait for others at the same time
 IDLE_THREAD = 10.0  # seconds after which a thread without work ends
+BODY_MOST = 1 << 20  # bytes
 
 
 class Surroundings(router.Api):
@@ -70,3 +72,24 @@ class Surroundings(router.Api):
         self.options.change(option.name, value)
         if option.name == "log_level":
             self.log.level = self.options.log_level
+
+
+def body_limit(api: Surroundings, head: Head) -> int:
+    return BODY_MOST
+
+
+def segments(request: Request, count: int) -> list[str]:
+    """The last segments of the path, which its route has as variables."""
+    return request.head.path.rsplit("/", count)[1:]
+
+
+def guarded(handler: Handler) -> Handler:
+    """For those only who may act."""
+
+    def handle(api: Surroundings, request: Request) -> Result:
+        head = request.head
+        if not api.may_act(head) or access.is_of_another_site(head):
+            raise HttpError(403, "FORBIDDEN")
+        return handler(api, request)
+
+    return handle

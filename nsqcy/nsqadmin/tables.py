@@ -16,9 +16,7 @@ def table(caption: str, columns: Sequence[str], rows: Iterable[Row], total: Row 
     head = tag("tr", [tag("th", each, scope="col") for each in columns])
     lines = [_row(row) for row in rows]
     foot = tag("tfoot", _row(total)) if total else None
-    body = tag(
-        "table", tag("caption", caption), tag("thead", head), tag("tbody", lines), foot
-    )
+    body = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", lines), foot)
     return tag("div", body, class_="table", tabindex=0, role="region", aria_label=caption)
 
 
@@ -96,10 +94,12 @@ class Question:
     fields: tuple[tuple[str, str], ...] = ()
 
 
-def form(path: str, action: str, label: str, *fields: tuple[str, str], danger: bool = False) -> Markup:
+def form(
+    path: str, action: str, label: str, *fields: tuple[str, str], danger: bool = False
+) -> Markup:
     """A button that does something at once."""
     hidden = [tag("input", type="hidden", name=name, value=value) for name, value in fields]
-    button = tag("button", label, name="action", value=action, class_=danger and "danger" or None)
+    button = tag("button", label, name="action", value=action, class_=(danger and "danger") or None)
     return tag("form", hidden, button, method="post", action=path)
 
 
