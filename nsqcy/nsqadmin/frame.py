@@ -26,12 +26,19 @@ class Frame:
         )
         return f"{self.base}/{path}"
 
-    def page(self, title: str, *content: Child, warning: str = "", error: str = "") -> bytes:
+    @property
+    def home(self) -> str:
+        return self.base or "/"
+
+    def page(
+        self, title: str, *content: Child, warning: str = "", error: str = "", refresh: int = 0
+    ) -> bytes:
         head = tag(
             "head",
             tag("meta", charset="utf-8"),
             tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
             tag("meta", name="color-scheme", content="light dark"),
+            tag("meta", http_equiv="refresh", content=refresh) if refresh else None,
             tag("title", f"{title} · nsqadmin" if title else "nsqadmin"),
             tag("link", rel="stylesheet", href=self.link("static", "nsqadmin.css")),
             tag("link", rel="icon", href=self.link("static", "favicon.svg"), type="image/svg+xml"),
@@ -50,13 +57,13 @@ class Frame:
             tag(
                 "a",
                 text,
-                href=self.base + path if path != "/" else self.base or "/",
+                href=self.home if path == "/" else self.base + path,
                 aria_current="page" if text == title else None,
             )
             for path, text in NAVIGATION
         ]
         version = tag("span", f"v{NSQ_VERSION}", class_="version", title=f"nsqcy {__version__}")
-        home = tag("a", "NSQ", class_="brand", href=self.base or "/")
+        home = tag("a", "NSQ", class_="brand", href=self.home)
         return tag("header", tag("nav", home, *links, aria_label="Pages"), version)
 
 

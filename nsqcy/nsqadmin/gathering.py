@@ -79,7 +79,7 @@ class Gathering:
 
     def __init__(self, sources: Sources, web: WebClient, log: Lines) -> None:
         self.warnings: list[str] = []
-        self._lookupds = tuple(dict.fromkeys(sources.lookupd_http_address))
+        self.lookupds = tuple(dict.fromkeys(sources.lookupd_http_address))
         self._nsqds = tuple(dict.fromkeys(sources.nsqd_http_address))
         self._web = web
         self._log = log
@@ -87,7 +87,7 @@ class Gathering:
     @property
     def by_lookupds(self) -> bool:
         """Whether nsqlookupds are asked for nsqds."""
-        return bool(self._lookupds)
+        return bool(self.lookupds)
 
     def warning(self, between: str) -> str:
         """All of them in one text; empty if nothing went wrong."""
@@ -99,7 +99,7 @@ class Gathering:
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
         if self.by_lookupds:
-            outcome = discovery.topics(self._lookupds, web=self._web)
+            outcome = discovery.topics(self.lookupds, web=self._web)
             return sorted({name for names in self._heard(outcome, NSQLOOKUPD) for name in names})
         return sorted({row.name for row in self._rows_of_nsqds().topics})
 
@@ -107,7 +107,7 @@ class Gathering:
         """The topics that no nsqd has, and their channels, as nsqlookupds know them."""
         if not self.by_lookupds:
             return {}
-        outcome = discovery.topics(self._lookupds, web=self._web)
+        outcome = discovery.topics(self.lookupds, web=self._web)
         names = {name for names in self._heard(outcome, NSQLOOKUPD) for name in names}
         active = {
             topic
@@ -125,7 +125,7 @@ class Gathering:
         """All nsqds: by hostname if nsqlookupds know them, else in the order of the options."""
         if not self.by_lookupds:
             return [_with_topics(node, rows) for node, rows in self._rows_of_nsqds().answers]
-        found = discovery.nodes(self._lookupds, web=self._web)
+        found = discovery.nodes(self.lookupds, web=self._web)
         self._heard(_outcome(found), NSQLOOKUPD)
         return _known_nodes(found.answers)
 
@@ -134,7 +134,7 @@ class Gathering:
         if not self.by_lookupds:
             answers = self._rows_of_nsqds(topic).answers
             return [node for node, rows in answers if any(row.name == topic for row in rows)]
-        found = discovery.lookup(self._lookupds, topic, web=self._web)
+        found = discovery.lookup(self.lookupds, topic, web=self._web)
         return [Node(each) for each in _by_http_address(self._heard(_outcome(found), NSQLOOKUPD))]
 
     # What it counts
@@ -145,9 +145,12 @@ class Gathering:
             rows = self._rows_of_nsqds(name, channel, clients)
         else:
             rows = self._rows(self.producers(name), name, channel, clients)
-        if not rows.topics:
+        having = [
+            (node, [row for row in found if row.name == name]) for node, found in rows.answers
+        ]
+        if not any(found for _, found in having):
             raise self._failure(NSQD, "")
-        return rows
+        return Rows(having)
 
     def streams(self) -> tuple[list[str], Rows]:
         """The names of all topics, and the rows of those that nsqds have."""
@@ -208,7 +211,7 @@ class Gathering:
 
     def tell_lookupds(self, path: str, **query: str) -> None:
         """POST to every nsqlookupd; one that fails is a warning."""
-        urls = {each: daemon_url(lookupd_url(each, path)) for each in self._lookupds}
+        urls = {each: daemon_url(lookupd_url(each, path)) for each in self.lookupds}
         self._post(urls, query, path)
 
     def tell(self, nodes: Iterable[Node], path: str, **query: str) -> None:

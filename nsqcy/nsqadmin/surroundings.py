@@ -12,6 +12,7 @@ from nsqcy.log import Log
 from nsqcy.nsqadmin import access
 from nsqcy.nsqadmin.assets import Assets
 from nsqcy.nsqadmin.compression import compressed
+from nsqcy.nsqadmin.frame import Frame
 from nsqcy.nsqadmin.gathering import Gathering, Rows
 from nsqcy.nsqadmin.graphite import Graphite
 from nsqcy.nsqadmin.notify import Notifier
@@ -64,6 +65,9 @@ class Surroundings(router.Api):
 
     def shapes(self, rows: Rows, clock: Callable[[], float] = time.time) -> Shapes:
         return Shapes(rows.nodes, clock())
+
+    def frame(self, request: Request) -> Frame:
+        return Frame(self.options.base, self.may_act(request.head))
 
     def may_act(self, head: Head) -> bool:
         return access.may_act(head, self.options.acl_http_header, self.options.admin_user)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from urllib.parse import urlencode
 
 from nsqcy.cluster.latency import Latency
 from nsqcy.cluster.stats import ChannelFigures, TopicFigures
@@ -9,9 +10,10 @@ from nsqcy.nsqadmin import figures
 from nsqcy.nsqadmin.markup import Child, Markup, join, tag
 
 Row = Sequence[Child]
+Fields = Sequence[tuple[str, str]]
 
 
-def table(caption: str, columns: Sequence[str], rows: Iterable[Row], total: Row = ()) -> Markup:
+def table(caption: str, columns: Sequence[Child], rows: Iterable[Row], total: Row = ()) -> Markup:
     """The first column names the row; all others are figures, aligned so."""
     head = tag("tr", [tag("th", each, scope="col") for each in columns])
     lines = [_row(row) for row in rows]
@@ -85,7 +87,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked before something is destroyed."""
+    """What is asked before something is destroyed, and the form that does it."""
 
     title: str
     text: str
@@ -95,32 +97,39 @@ class Question:
 
 
 def form(
-    path: str, action: str, label: str, *fields: tuple[str, str], danger: bool = False
+    path: str, action: str, label: str, fields: Fields = (), *, danger: bool = False
 ) -> Markup:
     """A button that does something at once."""
     hidden = [tag("input", type="hidden", name=name, value=value) for name, value in fields]
-    button = tag("button", label, name="action", value=action, class_=(danger and "danger") or None)
+    kind = "danger" if danger else None
+    button = tag("button", label, name="action", value=action, class_=kind)
     return tag("form", hidden, button, method="post", action=path)
 
 
-def ask(path: str, question: str, label: str) -> Markup:
-    """A button that asks first: its answer is the same page, with the question."""
-    return tag("a", label, class_="button danger", href=f"{path}?ask={question}#question")
+def ask(path: str, label: str, action: str, title: str = "", **fields: str) -> Markup:
+    """A button that asks first: it leads to the same page, with the question."""
+    query = urlencode({"ask": action, **fields})
+    href = f"{path}?{query}#question"
+    return tag("a", label, class_="button danger", href=href, title=title or None)
 
 
-def question_box(path: str, question: Question) -> Markup:
+def question_box(path: str, question: Question | None) -> Markup:
+    if question is None:
+        return join()
+    buttons = [
+        form(path, question.action, question.verb, question.fields, danger=True),
+        tag("a", "Cancel", class_="button", href=path),
+    ]
     return tag(
         "section",
         tag("h2", question.title, id="asked"),
         tag("p", question.text),
-        tag(
-            "div",
-            form(path, question.action, question.verb, *question.fields, danger=True),
-            tag("a", "Cancel", class_="button", href=path),
-            class_="actions",
-        ),
+        tag("div", buttons, class_="actions"),
         id="question",
         class_="question",
-        role="alertdialog",
         aria_labelledby="asked",
     )
+
+
+def notice(*text: Child) -> Markup:
+    return tag("p", *text, class_="notice")

@@ -2,10 +2,10 @@
 
 Ids: `Cnnn` protocol and queues, `CFG-nn` flags and config file, `HTTP-nnn` the HTTP API, `E2E-nn`
 the time from publish to finish, `STATSD-nn` what statsd gets, `LOG-nn` the request log, `LKD-nn`
-nsqlookupd, `LKP-nn` nsqd as its client, `ADM-nnn` nsqadmin, `CL-nnn` the Python client, `TOOL-nnn` what tools have in
-common, `STAT-nnn`, `TAIL-nnn`, `FILE-nnn`, `HTTP-Tnn`, `NN-nnn`, `TO-nnn` one tool each, `Hnn`
-demands of third-party harnesses, `Fn` defects of NSQ's daemon that ours does not have, `K11` a
-limitation likewise.
+nsqlookupd, `LKP-nn` nsqd as its client, `ADM-nnn` nsqadmin, `CL-nnn` the Python client, `TOOL-nnn`
+what tools have in common, `STAT-nnn`, `TAIL-nnn`, `FILE-nnn`, `HTTP-Tnn`, `NN-nnn`, `TO-nnn` one
+tool each, `Hnn` demands of third-party harnesses, `Fn` defects of NSQ's daemon that ours does not
+have, `K11` a limitation likewise.
 """
 
 

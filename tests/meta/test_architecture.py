@@ -43,7 +43,8 @@ WORLD = {"gevent", "socket", "select", "selectors", "asyncio", "ssl", "sys/socke
 PURE = [*CORE, "_client"]
 PURE += [f"client.{part}" for part in ("connection", "consumer", "core", "flow", "producer")]
 PURE += ["nsqlookupd.registry", "nsqlookupd.protocol"]
-PURE += [f"nsqadmin.{part}" for part in ("frame", "markup", "shapes", "versions")]
+PURE += [f"nsqadmin.{part}" for part in ("figures", "frame", "markup", "shapes", "versions")]
+PURE += [f"nsqadmin.{part}" for part in ("node_views", "tables", "topic_views")]
 PURE += [
     f"tools.{part}" for part in ("destinations", "json_filter", "pieces", "status", "throttle")
 ]
