@@ -5,7 +5,8 @@ Clients are asked for only where somebody wants them: channels count them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
@@ -62,13 +63,14 @@ class ChannelFigures(TopicFigures):
 Figures = TypeVar("Figures", bound=TopicFigures)
 
 
-def add(one: Figures, other: Figures) -> Figures:
+def total(figures: Sequence[Figures]) -> Figures:
     """Counters are added, and paused is what is paused anywhere."""
-    sums = {}
-    for each in fields(one):
-        mine, theirs = getattr(one, each.name), getattr(other, each.name)
-        sums[each.name] = mine or theirs if each.name == "paused" else mine + theirs
-    return replace(one, **sums)
+    kind = type(figures[0])
+    names = [each.name for each in fields(kind)]
+    columns = zip(*map(attrgetter(*names), figures), strict=True)
+    sums: dict[str, Any] = dict(zip(names, map(sum, columns), strict=True))
+    sums["paused"] = sums["paused"] > 0
+    return kind(**sums)
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ def _sum_topic(rows: Sequence[TopicStats]) -> TopicStats:
         name=rows[0].name,
         node=TOGETHER,
         hostname="",
-        figures=_sum([row.figures for row in rows]),
+        figures=total([row.figures for row in rows]),
         channels={name: _sum_channel(each) for name, each in channels.items()},
         nodes=tuple(rows),
         latency=latency.merge(row.latency for row in rows),
@@ -161,18 +163,11 @@ def _sum_channel(rows: Sequence[ChannelStats]) -> ChannelStats:
         name=rows[0].name,
         node=TOGETHER,
         hostname="",
-        figures=_sum([row.figures for row in rows]),
+        figures=total([row.figures for row in rows]),
         nodes=tuple(rows),
         latency=latency.merge(row.latency for row in rows),
         clients=tuple(each for row in rows for each in row.clients or ()) or None,
     )
-
-
-def _sum(figures: Sequence[Figures]) -> Figures:
-    total, *others = figures
-    for each in others:
-        total = add(total, each)
-    return total
 
 
 # --- answers ------------------------------------------------------------------------------------
