@@ -1,6 +1,6 @@
 """A scripted daemon over HTTP, in threads of the test: an nsqlookupd, an nsqd, or both.
 
-`pages` has what each path answers: JSON, or a number, which is a status.
+`pages` has what each path answers: JSON; a number, which is a status; or NEVER, which is nothing.
 """
 
 import json
@@ -9,6 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+NEVER = object()
+
 
 class Upstream:
     """Listens from its making to `close`."""
@@ -16,7 +18,8 @@ class Upstream:
     def __init__(self, **pages: Any) -> None:
         self.pages: dict[str, Any] = {f"/{name}": page for name, page in pages.items()}
         self.asked: list[str] = []  # "GET /stats?format=json"
-        self.accepted: set[str] = set()  # the values of Accept
+        self.headers: dict[str, str] = {}  # of the latest request, names in lower case
+        self._closing = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler(self))
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
@@ -29,6 +32,7 @@ class Upstream:
         self.close()
 
     def close(self) -> None:
+        self._closing.set()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -58,8 +62,11 @@ def handler(upstream: Upstream) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             upstream.asked.append(f"{self.command} {self.path}")
-            upstream.accepted.add(self.headers["Accept"])
+            upstream.headers = {name.lower(): value for name, value in self.headers.items()}
             page = upstream.pages.get(urlsplit(self.path).path, 404)
+            if page is NEVER:
+                upstream._closing.wait(60)
+                return
             status = page if isinstance(page, int) else 200
             body = {"message": "SCRIPTED"} if isinstance(page, int) else page
             self.send_response(status)

@@ -49,7 +49,9 @@ class Graphite:
     def render(self, target: str, headers: Mapping[str, str]) -> Answer:
         """The answer to a request that was meant for it, with this path and these headers."""
         url = parse_url(self._url)
-        place = Url(url.scheme, auth=url.auth, host=url.host, port=url.port)
+        headers = {name.title(): value for name, value in headers.items()}
+        auth = None if "Authorization" in headers else url.auth
+        place = Url(url.scheme, auth=auth, host=url.host, port=url.port)
         try:
             answer = self._web.request(place, "GET", target, headers, most=ANSWER_MOST)
         except (OSError, HTTPError, ValueError) as error:

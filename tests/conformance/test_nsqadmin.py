@@ -580,6 +580,13 @@ def test_the_proxy(below: Admin, graphite: Upstream) -> None:
     answer = below.web.get("/nsq/render", target="x", width=1)
     assert (answer.status, answer.json()) == (200, ["a picture"])
     assert graphite.asked[-1] == "GET /nsq/render?target=x&width=1"
+    assert graphite.headers["host"] == f"127.0.0.1:{below.http_port}"
+    assert graphite.headers["x-forwarded-for"] == "127.0.0.1"
+    assert base64.b64decode(graphite.headers["authorization"].split()[1]) == b"me:secret"
+    given = {"X-Forwarded-For": "1.2.3.4", "Authorization": "mine", "accept": "image/png"}
+    below.web.get("/nsq/render", headers=given)
+    assert graphite.headers["x-forwarded-for"] == "1.2.3.4, 127.0.0.1"
+    assert (graphite.headers["authorization"], graphite.headers["accept"]) == ("mine", "image/png")
     graphite.pages["/nsq/render"] = 418
     assert below.web.get("/nsq/render").status == 418
 

@@ -1,13 +1,15 @@
 """What nsqadmin makes of daemons' answers: scripted ones, as no cluster would give them."""
 
 import json
+import socket
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from admin import Admin, refused, warned
-from upstream import Upstream
+from upstream import NEVER, Upstream
+from web import eventually
 
 NOTHING: dict[str, Any] = {"count": 0, "percentiles": None}
 ACCEPT = "application/vnd.nsq; version=1.0"
@@ -117,7 +119,7 @@ def test_each_is_asked_once(cluster: Cluster) -> None:
     assert cluster.lookupd.asked == ["GET /lookup?topic=t"]
     stats = "GET /stats?format=json&topic=t&include_clients=false"
     assert [each.asked for each in cluster.nsqds] == [[stats], [stats]]
-    assert cluster.lookupd.accepted == cluster.nsqds[0].accepted == {ACCEPT}
+    assert cluster.lookupd.headers["accept"] == cluster.nsqds[0].headers["accept"] == ACCEPT
 
 
 @pytest.mark.case("ADM-023")
@@ -270,6 +272,25 @@ def test_a_node_that_is_down(cluster: Cluster) -> None:
         502,
         f"UPSTREAM_ERROR: failed to query any nsqd: {address}: {text}",
     )
+
+
+def test_a_node_that_hangs(cluster: Cluster) -> None:
+    """It is waited for as long as a request may take, and neither by others nor at the end."""
+    cluster.add("a", topic(message_count=3))
+    cluster.add("b").pages["/stats"] = NEVER
+    options = {"lookupd_http_address": cluster.lookupd.address}
+    with Admin(**options, http_client_request_timeout="300ms") as admin:
+        found = admin.get("/api/topics/t")
+        assert found["message_count"] == 3
+        assert found["message"] == f"WARNING: {cluster.nsqds[1].address}: timed out"
+    cluster.nsqds[1].asked.clear()
+    with Admin(**options, http_client_request_timeout="1h") as admin:
+        waiting = socket.create_connection(("127.0.0.1", admin.http_port))
+        with waiting:
+            waiting.sendall(b"GET /api/topics/t HTTP/1.1\r\nHost: h\r\n\r\n")
+            eventually(lambda: cluster.nsqds[1].asked)
+            assert admin.get("/api/nodes")["message"] == ""
+            admin.stop()
 
 
 @pytest.mark.case("ADM-042")
