@@ -6,6 +6,7 @@ never shows what was read.
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -61,9 +62,12 @@ def number(value: Any) -> float:
     if type(value) not in (int, float):
         raise ValueError("not a number")
     try:
-        return float(value)
+        found = float(value)
     except OverflowError:
-        raise ValueError("not a number of that size") from None
+        found = math.inf
+    if math.isinf(found):
+        raise ValueError("not a number of that size")
+    return found
 
 
 int64 = _integer(63)

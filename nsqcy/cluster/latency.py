@@ -78,7 +78,7 @@ def _together(one: Percentile, other: Percentile) -> Percentile:
     share = other.count / count if count else 0.0
     return Percentile(
         one.quantile,
-        one.average + (other.average - one.average) * share,
+        one.average * (1 - share) + other.average * share,
         min(one.min, other.min),
         max(one.max, other.max),
         count,

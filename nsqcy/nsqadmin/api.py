@@ -7,6 +7,7 @@ in a thread.
 from typing import Any
 
 from nsqcy import gojson
+from nsqcy.cluster.discovery import daemon_url
 from nsqcy.cluster.stats import sum_topics
 from nsqcy.errors import HttpError, RequestError
 from nsqcy.gotext import json_bytes
@@ -208,6 +209,9 @@ def put_option(api: Surroundings, request: Request) -> Result:
         raise HttpError(400, "INVALID_OPTION")
     try:
         value = config_api.read(option, bytes(body.data))
+        if isinstance(value, tuple):  # of addresses, which must be such as can be asked
+            for each in value:
+                daemon_url(str(each))
     except ValueError:
         raise HttpError(400, "INVALID_VALUE") from None
     api.change_option(option, value)

@@ -47,8 +47,10 @@ def _check_certificates(options: AdminOptions) -> None:
 def _check_address(flag: str, text: str) -> None:
     address = parse(text)
     problem = ""
-    if address.path is not None:
+    if address.path is not None or not address.port:
         problem = f"address {text}: missing port in address"
+    elif not address.port.isdecimal():
+        problem = f"lookup tcp/{address.port}: unknown port"
     else:
         try:
             socket.getaddrinfo(address.host or None, address.port, type=socket.SOCK_STREAM)

@@ -633,7 +633,7 @@ def test_the_log_level(admin: Admin) -> None:
 
 @pytest.mark.case("ADM-060")
 def test_lookupds_that_are_none(admin: Admin) -> None:
-    for body in (b'"h:1"', b"[1]", b"x", b"{}"):
+    for body in (b'"h:1"', b"[1]", b"x", b"{}", b'["h:1","h"]', b'["a b:1"]'):
         path = "/config/nsqlookupd_http_addresses"
         refused(admin.web.put(path, body), 400, "INVALID_VALUE")
 

@@ -84,6 +84,8 @@ def test_networks(block: str) -> None:
 def test_addresses(flag: str) -> None:
     text = f"failed to resolve {flag} (nohost) - address nohost: missing port in address"
     assert last_words(f"{flag}=nohost") == text
+    text = f"failed to resolve {flag} (h:http) - lookup tcp/http: unknown port"
+    assert last_words(f"{flag}=h:http") == text
 
 
 def test_the_url_of_graphite() -> None:

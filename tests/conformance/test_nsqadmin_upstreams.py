@@ -274,6 +274,25 @@ def test_a_node_that_is_down(cluster: Cluster) -> None:
     )
 
 
+@pytest.mark.ours
+def test_without_lookupds_each_is_asked_where_it_is() -> None:
+    """Also those that announce another address, or the same."""
+    told = {"broadcast_address": "nowhere.invalid", "tcp_port": 1, "http_port": 2, "hostname": "h"}
+    with (
+        Upstream(info=told, stats={"topics": [topic(depth=2)]}) as one,
+        Upstream(info=told, stats={"topics": [topic(depth=3)]}) as two,
+        Admin(nsqd_http_address=[one.address, two.address]) as admin,
+    ):
+        found = admin.get("/api/topics/t")
+        assert (found["depth"], len(found["nodes"])) == (5, 2)
+        assert {row["node"] for row in found["nodes"]} == {"nowhere.invalid:2"}
+        stats = "GET /stats?format=json&topic=t&include_clients=false"
+        assert one.asked == two.asked == ["GET /info", stats]
+        one.pages["/topic/pause"] = two.pages["/topic/pause"] = {}
+        assert admin.post("/api/topics/t", action="pause").json() == {"message": ""}
+        assert one.asked[-1] == two.asked[-1] == "POST /topic/pause?topic=t"
+
+
 def test_a_node_that_hangs(cluster: Cluster) -> None:
     """It is waited for as long as a request may take, and neither by others nor at the end."""
     cluster.add("a", topic(message_count=3))
