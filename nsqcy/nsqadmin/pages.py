@@ -12,7 +12,7 @@ from nsqcy.errors import HttpError
 from nsqcy.nsqadmin import acting, node_views, topic_views
 from nsqcy.nsqadmin.gathering import Gathering
 from nsqcy.nsqadmin.markup import Markup
-from nsqcy.nsqadmin.surroundings import Surroundings, body_limit, guarded, segments
+from nsqcy.nsqadmin.surroundings import Surroundings, body_limit, guarded, readable, segments
 from nsqcy.web.http_protocol import HTML, Fault, Reply, parse_query
 from nsqcy.web.router import Handler, Request, Route
 
@@ -111,7 +111,7 @@ def lookup(api: Surroundings, request: Request) -> View:
 
 def params(request: Request) -> dict[str, str]:
     """Those of a query that cannot be read are none: a page is there all the same."""
-    return request.head.params or {}
+    return {name: readable(value) for name, value in (request.head.params or {}).items()}
 
 
 def shown(
@@ -144,7 +144,7 @@ def read_form(request: Request) -> dict[str, str]:
     fields = parse_query(bytes(body.data).decode("latin-1"))
     if body.fault is not Fault.NONE or fields is None:
         raise HttpError(400, "INVALID_BODY")
-    return fields
+    return {name: readable(value) for name, value in fields.items()}
 
 
 def _did(

@@ -1,7 +1,7 @@
 """What handlers have around them: the options, whom to ask, and the threads they run in."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import gevent
 from gevent.threadpool import ThreadPool
@@ -63,8 +63,8 @@ class Surroundings(router.Api):
     def gathering(self) -> Gathering:
         return Gathering(self.options, self._web, self.log)
 
-    def shapes(self, rows: Rows, clock: Callable[[], float] = time.time) -> Shapes:
-        return Shapes(rows.nodes, clock())
+    def shapes(self, rows: Rows) -> Shapes:
+        return Shapes(rows.nodes, time.time())
 
     def frame(self, request: Request) -> Frame:
         return Frame(self.options.base, self.may_act(request.head))
@@ -84,7 +84,12 @@ def body_limit(api: Surroundings, head: Head) -> int:
 
 def segments(request: Request, count: int) -> list[str]:
     """The last segments of the path, which its route has as variables."""
-    return request.head.path.rsplit("/", count)[1:]
+    return [readable(each) for each in request.head.path.rsplit("/", count)[1:]]
+
+
+def readable(text: str) -> str:
+    """Text of a URL or a form that can be sent on: bytes that are not UTF-8 are replaced."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def guarded(handler: Handler) -> Handler:

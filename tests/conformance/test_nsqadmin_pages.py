@@ -90,7 +90,7 @@ def admin(running: Admin, lookupd: Upstream, nsqd: Upstream) -> Admin:
 
 
 def get(admin: Admin, path: str, user: str = "me", **query: str) -> Element:
-    path = f"/b{path}".rstrip("/")
+    path = "/b" + ("" if path == "/" else path).replace("/?", "?", 1)
     answer = admin.web.get(path, headers={"X-Forwarded-User": user}, **query)
     assert (answer.status, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
     return read(answer.body)
@@ -237,6 +237,13 @@ def test_a_node_that_is_down(admin: Admin, nsqd: Upstream) -> None:
     finally:
         nsqd.pages["/stats"] = stats
     assert "got response 500 Internal Server Error" in page.one("div", role="alert").text
+
+
+def test_names_that_are_no_text(admin: Admin, lookupd: Upstream) -> None:
+    assert get(admin, "/topics/%FF").one("div", role="alert").text.startswith("UPSTREAM_ERROR: ")
+    assert "GET /lookup?topic=%EF%BF%BD" in lookupd.asked
+    assert get(admin, "/?q=%FF%22%3E").one("input", type="search").attributes["value"] == '\ufffd">'
+    assert get(admin, "/?q=%").one("input", type="search").attributes["value"] == ""
 
 
 def test_nobody_may_frame_them(admin: Admin) -> None:
