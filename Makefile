@@ -14,8 +14,8 @@
 #   make soak     the tests that take long
 #   make clients  what npm has for the tests of third-party clients
 #   make dist     sdist, a wheel made from it, and that wheel tried outside of this tree
-#   make conf     write conf/nsqd.ini, conf/nsqlookupd.ini, docs/CONFIG.md and the table of docs/SPARK.md
-#                 from the tables of options
+#   make conf     write the samples of conf/, docs/CONFIG.md and the table of docs/SPARK.md from the
+#                 tables of options
 #   make dev      set everything up, and run nothing;  make clean: as it was cloned
 #
 # A build is of one kind at a time: release, debug, trace or asan. Going from one to another cleans
@@ -147,6 +147,7 @@ stubtest:
 conf: $(BUILT) $(VENV)/.extra-test
 	$(BIN)/python -m nsqcy config sample nsqd > conf/nsqd.ini
 	$(BIN)/python -m nsqcy config sample nsqlookupd > conf/nsqlookupd.ini
+	$(BIN)/python -m nsqcy config sample nsqadmin > conf/nsqadmin.ini
 	$(BIN)/python -m nsqcy config docs > docs/CONFIG.md
 	$(BIN)/python -m nsqcy.spark.options docs/SPARK.md
 
@@ -159,7 +160,7 @@ dist: $(VENV)/.tools
 	build/smoke/bin/pip install -q --disable-pip-version-check dist/*.whl
 	cd / && for each in $(foreach name,$(STUBS),$(name)); do \
 		"$(CURDIR)/build/smoke/bin/python" -c "import $$each" || exit 1; done
-	cd / && for each in "nsqd --version" "nsqlookupd --version" "nsqcy version"; do \
+	cd / && for each in "nsqd --version" "nsqlookupd --version" "nsqadmin --version" "nsqcy version"; do \
 		"$(CURDIR)/build/smoke/bin/"$$each || exit 1; done
 	@if tar -tf dist/*.tar.gz | grep -v '/loadtest/' | grep -E '\.(c|so|html)$$'; then echo "generated files"; exit 1; fi
 

@@ -6,6 +6,7 @@ never shows what was read.
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -39,7 +40,7 @@ def text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("not a string")
     # A lone surrogate, escaped in JSON, has no place in UTF-8.
-    return value.encode("utf-8", "replace").decode()
+    return value if value.isascii() else value.encode("utf-8", "replace").decode()
 
 
 def flag(value: Any) -> bool:
@@ -55,6 +56,18 @@ def _integer(bits: int) -> Reader:
         return value
 
     return read
+
+
+def number(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise ValueError("not a number")
+    try:
+        found = float(value)
+    except OverflowError:
+        found = math.inf
+    if math.isinf(found):
+        raise ValueError("not a number of that size")
+    return found
 
 
 int64 = _integer(63)
@@ -75,14 +88,18 @@ def array(reader: Reader, empty: Any) -> Reader:
 def structure(fields: Fields) -> Reader:
     """A reader of objects."""
 
+    # A page of statistics has tens of thousands of objects.
+    defaults = {name: default for name, (_, default) in fields.items()}
+    readers = {name: reader for name, (reader, _) in fields.items()}
+
     def read(value: Any) -> dict[str, Any]:
         if not isinstance(value, _Pairs):
             raise ValueError("not an object")
-        values = {name: default for name, (_, default) in fields.items()}
+        values = defaults.copy()
         for key, each in value:
-            name = key.lower()
-            if name in fields and each is not None:
-                values[name] = fields[name][0](each)
+            name = key if key in readers else key.lower()
+            if each is not None and name in readers:
+                values[name] = readers[name](each)
         return values
 
     return read

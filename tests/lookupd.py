@@ -1,29 +1,15 @@
 """One nsqlookupd under test, and connections that speak to it as nsqd does."""
 
 import json
-import os
-import shlex
-import signal
 import socket
 import struct
-import subprocess
-import sys
-import threading
-import time
 from typing import Any
 
-from daemon import LISTENING, START_BUDGET, environment, flags
+from service import Service
 from talk import Hangup
-from web import Web
 
 MAGIC = b"  V1"
 ANNOUNCED = {"tcp_port": 1, "http_port": 11, "hostname": "h", "version": "1.3.0"}
-
-
-def command() -> list[str]:
-    """`NSQLOOKUPD_BINARY` names another command to test instead (a Go nsqlookupd, say)."""
-    foreign = os.environ.get("NSQLOOKUPD_BINARY", "")
-    return shlex.split(foreign) or [sys.executable, "-m", "nsqcy.nsqlookupd.main"]
 
 
 class LookupConn:
@@ -99,106 +85,20 @@ class LookupConn:
         return data
 
 
-class Lookupd:
-    """A daemon on ports of its own, which it keeps when it is started again.
+class Lookupd(Service):
+    """One nsqlookupd."""
 
-    Options are flags with underscores; `args` come before them.
-    """
+    name = "nsqlookupd"
+    wanted = frozenset({"TCP", "HTTP"})
 
     def __init__(self, *, args: tuple[str, ...] = (), **options: Any) -> None:
-        self.args = args
-        self.options = {
-            "tcp_address": "127.0.0.1:0",
-            "http_address": "127.0.0.1:0",
-            "broadcast_address": "127.0.0.1",  # where nsqd asks for channels
-        } | options
-        self.addresses: dict[str, str] = {}
-        self._log: list[str] = []
-        self._process: subprocess.Popen[str] | None = None
+        where = {"broadcast_address": "127.0.0.1"}  # where nsqd asks for channels
+        super().__init__(args=args, **(where | options))
         self._conns: list[LookupConn] = []
 
-    # life
-
-    def __enter__(self) -> "Lookupd":
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.destroy()
-
-    def start(self) -> "Lookupd":
-        self.launch()
-        self.await_ready()
-        return self
-
-    def launch(self) -> None:
-        """Start the process and return at once."""
-        self.addresses = {}
-        self._process = subprocess.Popen(
-            [*command(), *self.args, *flags(self.options)],
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        self._reader = threading.Thread(target=self._read_log, args=(self._process,), daemon=True)
-        self._reader.start()
-
-    def await_ready(self) -> None:
-        """Wait for the listening lines."""
-        deadline = time.monotonic() + START_BUDGET
-        while not self.addresses.keys() >= {"TCP", "HTTP"}:
-            if not self.alive() or time.monotonic() > deadline:
-                self.destroy()
-                raise AssertionError(f"nsqlookupd is not ready; its log:\n{self.log_text()}")
-            time.sleep(0.01)
-        self.options |= {"tcp_address": self.tcp_address, "http_address": self.http_address}
-
-    def stop(self, timeout: float = 20.0) -> None:
-        """SIGTERM; the exit must be clean."""
-        self.process.send_signal(signal.SIGTERM)
-        code = self.wait(timeout)
-        assert code == 0, f"nsqlookupd exited with {code}; its log:\n{self.log_text()}"
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.wait()
-
-    def wait(self, timeout: float = 20.0) -> int:
-        """The exit code. The log is complete once this returns."""
-        code = self.process.wait(timeout)
-        self._reader.join(timeout)
-        return code
-
     def destroy(self) -> None:
-        """Whatever happened: nothing of it is left."""
         self.hang_up()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._reader.join(5)
-
-    @property
-    def process(self) -> "subprocess.Popen[str]":
-        assert self._process is not None, "not started"
-        return self._process
-
-    def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    # log
-
-    def _read_log(self, process: "subprocess.Popen[str]") -> None:
-        assert process.stderr is not None
-        for line in process.stderr:
-            self._log.append(line)
-            if found := LISTENING.search(line):
-                self.addresses[found[1]] = found[2]
-
-    def log_text(self) -> str:
-        return "".join(self._log)
+        super().destroy()
 
     # clients
 
@@ -208,21 +108,8 @@ class Lookupd:
         return self.addresses["TCP"]
 
     @property
-    def http_address(self) -> str:
-        """What consumers are told."""
-        return self.addresses["HTTP"]
-
-    @property
     def tcp_port(self) -> int:
         return int(self.tcp_address.rpartition(":")[2])
-
-    @property
-    def http_port(self) -> int:
-        return int(self.http_address.rpartition(":")[2])
-
-    @property
-    def web(self) -> Web:
-        return Web(self.http_port)
 
     def connect(self, **options: Any) -> LookupConn:
         """A connection that `hang_up` closes."""

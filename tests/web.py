@@ -45,15 +45,23 @@ class Web:
     ) -> None:
         self.host, self.port, self.timeout, self.context = host, port, timeout, context
 
-    def request(self, method: str, path: str, body: bytes | None = None, **query: Any) -> Answer:
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        headers: dict[str, str] | None = None,
+        **query: Any,
+    ) -> Answer:
         if query:
             path += "?" + urllib.parse.urlencode(query)
         link = self._link()
         try:
-            link.request(method, path, body)
+            link.request(method, path, body, headers or {})
             answer = link.getresponse()
-            headers = {name.lower(): value for name, value in answer.getheaders()}
-            return Answer(answer.status, headers, answer.read())
+            told = {name.lower(): value for name, value in answer.getheaders()}
+            return Answer(answer.status, told, answer.read())
         finally:
             link.close()
 
@@ -69,6 +77,9 @@ class Web:
 
     def post(self, path: str, body: bytes = b"", **query: Any) -> Answer:
         return self.request("POST", path, body, **query)
+
+    def delete(self, path: str, body: bytes | None = None, **query: Any) -> Answer:
+        return self.request("DELETE", path, body, **query)
 
     def put(self, path: str, body: bytes = b"", **query: Any) -> Answer:
         return self.request("PUT", path, body, **query)

@@ -23,6 +23,7 @@ from nsqcy.names import is_valid_name
 ANSWER_MOST = 32 << 20  # bytes
 NOT_FOUND = 404
 
+Key = TypeVar("Key")
 Item = TypeVar("Item")
 
 
@@ -93,6 +94,7 @@ def _producers(fields: gojson.Fields) -> gojson.Fields:
 
 
 _TOPICS: gojson.Fields = {"topics": (gojson.array(gojson.text, ""), [])}
+_CHANNELS: gojson.Fields = {"channels": (gojson.array(gojson.text, ""), [])}
 _LOOKUP = _producers(PRODUCER)
 _NODES = _producers(_NODE)
 
@@ -117,6 +119,11 @@ def parse_nodes(body: bytes, headers: Mapping[str, str]) -> list[Producer]:
 def parse_topics(body: bytes, headers: Mapping[str, str]) -> list[str]:
     """The names in an answer of /topics, without those no topic can have."""
     return list(filter(is_valid_name, answers.read(body, headers, _TOPICS)["topics"]))
+
+
+def parse_channels(body: bytes, headers: Mapping[str, str]) -> list[str]:
+    """The same of /channels."""
+    return list(filter(is_valid_name, answers.read(body, headers, _CHANNELS)["channels"]))
 
 
 def _addressed(producers: Iterable[Producer]) -> list[Producer]:
@@ -179,7 +186,8 @@ class Found:
     """What lookupds said, by their addresses."""
 
     answers: Mapping[str, Sequence[Producer]]
-    unknown: Sequence[str] = ()  # lookupds that have not heard of the topic
+    # Lookupds that have not heard of the topic, and how they say so.
+    unknown: Mapping[str, RequestError] = field(default_factory=dict)
     errors: Mapping[str, RequestError] = field(default_factory=dict)
 
     @property
@@ -208,8 +216,10 @@ def lookup(
     happens with a lookupd is in the result."""
     urls = {address: lookup_url(address, topic) for address in addresses}
     outcome = _ask(urls, parse_lookup, web, auth_secret)
-    unknown = [each for each, error in outcome.errors.items() if error.status == NOT_FOUND]
-    errors = {each: error for each, error in outcome.errors.items() if each not in unknown}
+    unknown: dict[str, RequestError] = {}
+    errors: dict[str, RequestError] = {}
+    for address, error in outcome.errors.items():
+        (unknown if error.status == NOT_FOUND else errors)[address] = error
     return Found(outcome.values, unknown, errors)
 
 
@@ -227,7 +237,7 @@ def nodes(
         address: [each for each in found if topic is None or not each.topics.get(topic)]
         for address, found in outcome.values.items()
     }
-    return Found(shown, (), outcome.errors)
+    return Found(shown, {}, outcome.errors)
 
 
 def topics(
@@ -238,17 +248,29 @@ def topics(
     return _ask(urls, parse_topics, web, auth_secret)
 
 
+def channels(
+    addresses: Sequence[str], topics: Iterable[str], *, web: WebClient
+) -> Outcome[tuple[str, str], list[str]]:
+    """The names of these topics' channels, by lookupd and topic."""
+    urls = {
+        (address, topic): f"{lookupd_url(address, 'channels')}?{urlencode({'topic': topic})}"
+        for topic in topics
+        for address in addresses
+    }
+    return _ask(urls, parse_channels, web, None)
+
+
 def _ask(
-    urls: Mapping[str, str],
+    urls: Mapping[Key, str],
     read: Callable[[bytes, Mapping[str, str]], list[Item]],
     web: WebClient,
     auth_secret: str | bytes | None,
-) -> Outcome[str, list[Item]]:
-    """What each lookupd answers, by its address."""
+) -> Outcome[Key, list[Item]]:
+    """What lookupds answer, by the keys of the URLs they are asked at."""
     headers = bearer(auth_secret)
 
-    def ask(address: str) -> list[Item]:
-        answer = web.ask(parse_url(urls[address]), headers=headers, most=ANSWER_MOST)
+    def ask(key: Key) -> list[Item]:
+        answer = web.ask(parse_url(urls[key]), headers=headers, most=ANSWER_MOST)
         if answer.status != 200:
             raise unwanted(answer)
         return read(answer.body, answer.headers)

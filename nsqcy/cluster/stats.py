@@ -1,20 +1,22 @@
 """Statistics of topics and channels, from all nsqds that have them, and their sums.
 
-Reading an answer and summing are pure functions; topic_producers() and node_stats() ask. Clients
-are not asked for: channels only count them.
+Reading an answer and summing are pure functions; topic_producers(), node_stats() and nsqds() ask.
+Clients are asked for only where somebody wants them: channels count them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from urllib3.util import Url
 
 from nsqcy import gojson
-from nsqcy.cluster import answers, discovery
+from nsqcy.cluster import answers, discovery, latency
 from nsqcy.cluster.discovery import Found, Producer, daemon_url
-from nsqcy.cluster.parallel import ask_all
+from nsqcy.cluster.latency import Latency
+from nsqcy.cluster.parallel import Outcome, ask_all
 from nsqcy.cluster.web_client import Answer, WebClient, unwanted
 from nsqcy.errors import RequestError
 
@@ -48,23 +50,64 @@ class ChannelFigures(TopicFigures):
     requeue_count: int = 0
     timeout_count: int = 0
     client_count: int = 0
+    # Deliveries, by how near the consumer is.
+    zone_local_msg_count: int = 0
+    region_local_msg_count: int = 0
+    global_msg_count: int = 0
+
+    @property
+    def delivery_msg_count(self) -> int:
+        return self.zone_local_msg_count + self.region_local_msg_count + self.global_msg_count
 
 
 Figures = TypeVar("Figures", bound=TopicFigures)
 
 
-def add(one: Figures, other: Figures) -> Figures:
+def total(figures: Sequence[Figures]) -> Figures:
     """Counters are added, and paused is what is paused anywhere."""
-    sums = {}
-    for each in fields(one):
-        mine, theirs = getattr(one, each.name), getattr(other, each.name)
-        sums[each.name] = mine or theirs if each.name == "paused" else mine + theirs
-    return replace(one, **sums)
+    kind = type(figures[0])
+    names = [each.name for each in fields(kind)]
+    columns = zip(*map(attrgetter(*names), figures), strict=True)
+    sums: dict[str, Any] = dict(zip(names, map(sum, columns), strict=True))
+    sums["paused"] = sums["paused"] > 0
+    return kind(**sums)
+
+
+@dataclass(frozen=True)
+class ClientStats:
+    """A consumer of a channel, as its node tells of it."""
+
+    node: str = ""
+    remote_address: str = ""
+    version: str = ""
+    client_id: str = ""
+    hostname: str = ""
+    user_agent: str = ""
+    connect_ts: int = 0  # seconds since the epoch
+    in_flight_count: int = 0
+    ready_count: int = 0
+    finish_count: int = 0
+    requeue_count: int = 0
+    message_count: int = 0
+    sample_rate: int = 0
+    deflate: bool = False
+    snappy: bool = False
+    authed: bool = False
+    auth_identity: str = ""
+    auth_identity_url: str = ""
+    topology_region: str = ""
+    topology_zone: str = ""
+    tls: bool = False
+    tls_cipher_suite: str = ""
+    tls_version: str = ""
+    tls_negotiated_protocol: str = ""
+    tls_negotiated_protocol_is_mutual: bool = False
 
 
 @dataclass(frozen=True)
 class ChannelStats:
-    """A channel of one node, or of several together: then `nodes` are those."""
+    """A channel of one node, or of several together: then `nodes` are those. `clients` are None
+    where nobody was asked for them, `latency` where a node knows of no such thing."""
 
     topic: str
     name: str
@@ -72,6 +115,8 @@ class ChannelStats:
     hostname: str
     figures: ChannelFigures
     nodes: tuple["ChannelStats", ...] = ()
+    latency: Latency | None = None
+    clients: tuple[ClientStats, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +129,7 @@ class TopicStats:
     figures: TopicFigures
     channels: Mapping[str, ChannelStats] = field(default_factory=dict)
     nodes: tuple["TopicStats", ...] = ()
+    latency: Latency | None = None
 
 
 def sum_topics(stats: Iterable[TopicStats]) -> dict[str, TopicStats]:
@@ -104,9 +150,10 @@ def _sum_topic(rows: Sequence[TopicStats]) -> TopicStats:
         name=rows[0].name,
         node=TOGETHER,
         hostname="",
-        figures=_sum([row.figures for row in rows]),
+        figures=total([row.figures for row in rows]),
         channels={name: _sum_channel(each) for name, each in channels.items()},
         nodes=tuple(rows),
+        latency=latency.merge(row.latency for row in rows),
     )
 
 
@@ -116,54 +163,96 @@ def _sum_channel(rows: Sequence[ChannelStats]) -> ChannelStats:
         name=rows[0].name,
         node=TOGETHER,
         hostname="",
-        figures=_sum([row.figures for row in rows]),
+        figures=total([row.figures for row in rows]),
         nodes=tuple(rows),
+        latency=latency.merge(row.latency for row in rows),
+        clients=tuple(each for row in rows for each in row.clients or ()) or None,
     )
-
-
-def _sum(figures: Sequence[Figures]) -> Figures:
-    total, *others = figures
-    for each in others:
-        total = add(total, each)
-    return total
 
 
 # --- answers ------------------------------------------------------------------------------------
 
 
-def _readers(figures: type[TopicFigures]) -> dict[str, tuple[gojson.Reader, Any]]:
-    return {
-        each.name: (gojson.flag, False) if each.name == "paused" else (gojson.int64, 0)
-        for each in fields(figures)
+_READERS: dict[Any, gojson.Reader] = {
+    bool: gojson.flag,
+    int: gojson.int64,
+    str: gojson.text,
+}
+
+
+def _readers(values: type[TopicFigures] | type[ClientStats]) -> gojson.Fields:
+    return {each.name: (_READERS[each.type], each.default) for each in fields(values)}
+
+
+def _several(values: gojson.Fields) -> gojson.Reader:
+    return gojson.array(gojson.structure(values), gojson.EMPTY)
+
+
+_LATENCY = {"e2e_processing_latency": (gojson.structure(latency.FIELDS), None)}
+_CLIENTS = {"clients": (_several(_readers(ClientStats)), None)}
+
+
+def _page(channel: gojson.Fields) -> gojson.Fields:
+    """A page of statistics whose channels have, beside their figures, these fields."""
+    channels = {
+        "channel_name": (gojson.text, ""),
+        **_readers(ChannelFigures),
+        **_LATENCY,
+        **channel,
     }
+    topics = {
+        "topic_name": (gojson.text, ""),
+        **_readers(TopicFigures),
+        **_LATENCY,
+        "channels": (_several(channels), []),
+    }
+    return {"topics": (_several(topics), [])}
 
 
-_CHANNEL: gojson.Fields = {"channel_name": (gojson.text, ""), **_readers(ChannelFigures)}
-_TOPIC: gojson.Fields = {
-    "topic_name": (gojson.text, ""),
-    **_readers(TopicFigures),
-    "channels": (gojson.array(gojson.structure(_CHANNEL), gojson.EMPTY), []),
-}
-_STATS: gojson.Fields = {
-    "topics": (gojson.array(gojson.structure(_TOPIC), gojson.EMPTY), []),
-}
+_WITHOUT_CLIENTS = _page({})
+_WITH_CLIENTS = _page(_CLIENTS)
 
 
 def parse_stats(
-    body: bytes, headers: Mapping[str, str], node: str = "", hostname: str = ""
+    body: bytes,
+    headers: Mapping[str, str],
+    node: str = "",
+    hostname: str = "",
+    *,
+    clients: bool = False,
 ) -> list[TopicStats]:
     """The topics of an answer of /stats?format=json; raises RequestError. Names of headers are in
-    lower case."""
-    found = answers.read(body, headers, _STATS)["topics"]
+    lower case. Without `clients` there are none, whatever the answer has."""
+    found = answers.read(body, headers, _WITH_CLIENTS if clients else _WITHOUT_CLIENTS)["topics"]
     return [_topic(each, node, hostname) for each in found]
 
 
 def _topic(values: dict[str, Any], node: str, hostname: str) -> TopicStats:
-    name, channels = values.pop("topic_name"), {}
+    name, times = values.pop("topic_name"), values.pop("e2e_processing_latency")
+    channels = {}
     for each in values.pop("channels"):
-        channel = each.pop("channel_name")
-        channels[channel] = ChannelStats(name, channel, node, hostname, ChannelFigures(**each))
-    return TopicStats(name, node, hostname, TopicFigures(**values), channels)
+        channel = _channel(each, name, node, hostname)
+        channels[channel.name] = channel
+    figures = TopicFigures(**values)
+    return TopicStats(name, node, hostname, figures, channels, latency=latency.of_node(times))
+
+
+def _channel(values: dict[str, Any], topic: str, node: str, hostname: str) -> ChannelStats:
+    name, times = values.pop("channel_name"), values.pop("e2e_processing_latency")
+    clients = values.pop("clients", None)
+    return ChannelStats(
+        topic,
+        name,
+        node,
+        hostname,
+        ChannelFigures(**values),
+        latency=latency.of_node(times),
+        clients=None if clients is None else tuple(_client(each, node) for each in clients),
+    )
+
+
+def _client(values: dict[str, Any], node: str) -> ClientStats:
+    return ClientStats(**(values | {"node": node}))
 
 
 # --- asking -------------------------------------------------------------------------------------
@@ -183,7 +272,12 @@ class NodeStats:
 
 
 def node_stats(
-    producers: Iterable[Producer], topic: str = "", channel: str = "", *, web: WebClient
+    producers: Iterable[Producer],
+    topic: str = "",
+    channel: str = "",
+    *,
+    web: WebClient,
+    clients: bool = False,
 ) -> NodeStats:
     """The statistics of these nsqds: of one topic or all, and of one channel of it or all."""
     nodes: dict[str, Producer] = {}
@@ -191,11 +285,46 @@ def node_stats(
         nodes.setdefault(each.http_address, each)
 
     def ask(address: str) -> list[TopicStats]:
-        answer = _get(web, _stats_url(nodes[address].url, topic, channel))
-        return parse_stats(answer.body, answer.headers, address, nodes[address].hostname)
+        node = nodes[address]
+        return of_nsqd(node.url, node, topic, channel, web=web, clients=clients)
 
     outcome = ask_all(list(nodes), ask, web.terms.whole)
     return NodeStats(outcome.values, outcome.errors)
+
+
+def of_nsqd(
+    url: Url,
+    node: Producer,
+    topic: str = "",
+    channel: str = "",
+    *,
+    web: WebClient,
+    clients: bool = False,
+) -> list[TopicStats]:
+    """The same of one nsqd, asked at this URL; raises RequestError."""
+    answer = _get(web, _stats_url(url, topic, channel, clients=clients))
+    name, hostname = node.http_address, node.hostname
+    return parse_stats(answer.body, answer.headers, name, hostname, clients=clients)
+
+
+def nsqds(
+    addresses: Iterable[str],
+    topic: str = "",
+    channel: str = "",
+    *,
+    web: WebClient,
+    clients: bool = False,
+) -> Outcome[str, tuple[Producer, list[TopicStats]]]:
+    """The nsqds at these addresses, and their statistics as node_stats() has them: each is asked
+    where it is, whatever address it tells of."""
+    urls = {address: daemon_url(address) for address in addresses}
+
+    def ask(address: str) -> tuple[Producer, list[TopicStats]]:
+        url = urls[address]
+        node = node_info(url, web=web)
+        return node, of_nsqd(url, node, topic, channel, web=web, clients=clients)
+
+    return ask_all(list(urls), ask, 2 * web.terms.whole)
 
 
 def topic_producers(
@@ -214,7 +343,7 @@ def topic_producers(
         return [node_info(url, web=web)] if any(each.name == topic for each in found) else []
 
     outcome = ask_all(nsqds, ask, 2 * web.terms.whole)
-    return Found(outcome.values, (), outcome.errors)
+    return Found(outcome.values, {}, outcome.errors)
 
 
 def node_info(url: Url, *, web: WebClient) -> Producer:
@@ -226,8 +355,10 @@ def node_info(url: Url, *, web: WebClient) -> Producer:
     return Producer(**values)
 
 
-def _stats_url(url: Url, topic: str, channel: str = "") -> Url:
-    query = {"format": "json", "topic": topic, "channel": channel, "include_clients": "false"}
+def _stats_url(url: Url, topic: str, channel: str = "", *, clients: bool = False) -> Url:
+    query = {"format": "json", "topic": topic, "channel": channel}
+    if not clients:
+        query["include_clients"] = "false"
     given = {name: value for name, value in query.items() if value}
     return url._replace(path="/stats", query=urlencode(given))
 

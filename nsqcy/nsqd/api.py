@@ -14,13 +14,14 @@ from nsqcy._topic import DRAINING
 from nsqcy.errors import HttpError
 from nsqcy.gotext import json_bytes
 from nsqcy.lines import Lines
-from nsqcy.nsqd import config_api, places, policy_values
 from nsqcy.nsqd import mpub as bodies
+from nsqcy.nsqd import places, policy_values
 from nsqcy.nsqd.backend import UNKNOWN, Backend, Message, Options, Outcome
+from nsqcy.nsqd.options import NSQD
 from nsqcy.nsqd.stats import Query
 from nsqcy.options import Option
 from nsqcy.policies import DURABILITIES, RATE
-from nsqcy.web import pprof, router
+from nsqcy.web import config_api, pprof, router
 from nsqcy.web.http_protocol import JSON, PLAIN, Body, Fault, Head, Reply, parse_query
 from nsqcy.web.router import (
     EXITING,
@@ -491,7 +492,7 @@ def info(api: "Api", request: Request) -> dict[str, Any]:
 
 
 def _option(request: Request) -> Option:
-    option = config_api.find(request.head.path.rpartition("/")[2])
+    option = config_api.find(NSQD, request.head.path.rpartition("/")[2])
     if option is None:
         raise HttpError(400, "INVALID_OPTION")
     return option

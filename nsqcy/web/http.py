@@ -58,7 +58,7 @@ class HttpServer(Server):
     ) -> None:
         self.loop = loop
         self.api = api
-        self.heads = HeadCache()
+        self.heads = HeadCache(api.reads_headers)
         self.held = 0  # bytes of unfinished requests
         self.timeouts = timeouts or Timeouts()
         self.now = time.monotonic()  # at the last sweep, which is precise enough for deadlines
@@ -351,7 +351,7 @@ class HttpConnection(Connection):
             self._answer(LOCAL_ONLY)
             return
         if route.body is None:
-            self._run(route, Request(head, _NO_BODY))
+            self._run(route, Request(head, _NO_BODY, self._peer))
             return
         try:
             limit = route.body(api, head)
@@ -371,7 +371,7 @@ class HttpConnection(Connection):
     def _on_body(self, body: Body) -> None:
         route, head = self._route, self._head
         assert route is not None and head is not None
-        self._run(route, Request(head, body))
+        self._run(route, Request(head, body, self._peer))
 
     def _run(self, route: Route, request: Request) -> None:
         self._waiting = True

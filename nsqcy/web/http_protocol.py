@@ -16,6 +16,7 @@ Content-Length or by `chunked`, never by both.
 import re
 from collections.abc import Iterable
 from enum import Enum, auto
+from http import HTTPStatus
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -97,11 +98,13 @@ class Head:
     """Event: request line and headers.  Immutable: equal heads share one object.
 
     nsq_headers: those that begin with X-Nsq-, without that and in lower case, with their values
+    headers: all of them, if the daemon reads them; see HeadCache
     """
 
     __slots__ = (
         "chunked",
         "expects_continue",
+        "headers",
         "keep_alive",
         "length",
         "method",
@@ -124,6 +127,7 @@ class Head:
         chunked: bool = False,
         expects_continue: bool = False,
         nsq_headers: tuple[tuple[bytes, bytes], ...] = (),
+        headers: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self.method = method
         self.target = target
@@ -133,6 +137,7 @@ class Head:
         self.chunked = chunked
         self.expects_continue = expects_continue
         self.nsq_headers = nsq_headers
+        self.headers = headers
         path, _, self.query = target.partition("?")
         if path[:1] != "/":
             path = _ORIGIN.sub("", path, count=1)
@@ -145,6 +150,11 @@ class Head:
                 path = unescape(path)
         self.path = path or "/"
         self.params = parse_query(self.query)
+
+    def header(self, name: str) -> str:
+        """The first value of a header, in whatever case its name is; empty without one."""
+        name = name.lower()
+        return next((value for each, value in self.headers if each.lower() == name), "")
 
     @property
     def is_plain(self) -> bool:
@@ -200,8 +210,10 @@ class _HeadParser:
     the method is taken off here, and the parser always sees POST.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, keep_headers: bool) -> None:
         self.complete = False
+        self._keep_headers = keep_headers
+        self._all: list[tuple[str, str]] = []
         self._parser: HttpRequestParser | None = None
         self._start = b""  # until the method is complete
         self._method = ""
@@ -241,6 +253,8 @@ class _HeadParser:
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._keep_headers:
+            self._all.append((name.decode("latin-1"), value.rstrip(b" \t").decode("latin-1")))
         name = name.lower()
         if name in _OUR_HEADERS:
             if name == b"host":
@@ -279,6 +293,7 @@ class _HeadParser:
             chunked=coding is not None,
             expects_continue=bool(expect and minor and (length or coding)),
             nsq_headers=tuple(self._nsq_headers),
+            headers=tuple(self._all),
         )
 
 
@@ -289,9 +304,12 @@ _OUR_HEADERS = frozenset((b"host", b"content-length", b"transfer-encoding", b"ex
 class HeadCache:
     """Heads seen before.  A client sends the same head with every publish, and a head is a pure
     function of its bytes; looking it up costs a tenth of parsing it.
+
+    keep_headers: whether heads have all of their headers, or only what framing and /pub need
     """
 
-    def __init__(self) -> None:
+    def __init__(self, keep_headers: bool = False) -> None:
+        self.keep_headers = keep_headers
         self._heads: dict[bytes, Head] = {}
 
     def __len__(self) -> int:
@@ -300,7 +318,7 @@ class HeadCache:
     def parse(self, data: bytes) -> Head:
         head = self._heads.get(data)
         if head is None:
-            parser = _HeadParser()
+            parser = _HeadParser(self.keep_headers)
             parser.feed(data)
             if not parser.complete:
                 raise _Refused(BAD_REQUEST)
@@ -483,7 +501,7 @@ class HttpProtocol:
                     raise _Refused(HEAD_TOO_BIG)
                 self._buffer = buffer[end:]
                 return self._begin(self._cache.parse(buffer[:end]))
-            self._parser = _HeadParser()
+            self._parser = _HeadParser(self._cache.keep_headers)
         return self._continue_head(self._parser)
 
     def _continue_head(self, parser: _HeadParser) -> Event | None:
@@ -672,6 +690,8 @@ JSON = "application/json; charset=utf-8"
 _REASONS: Final = {
     200: "OK",
     301: "Moved Permanently",
+    303: "See Other",
+    304: "Not Modified",
     307: "Temporary Redirect",
     400: "Bad Request",
     403: "Forbidden",
@@ -681,8 +701,17 @@ _REASONS: Final = {
     413: "Request Entity Too Large",
     500: "Internal Server Error",
     501: "Not Implemented",
+    502: "Bad Gateway",
     503: "Service Unavailable",
 }
+
+
+def _reason(status: int) -> str:
+    """The words behind a status; that of another server's answer may be any."""
+    try:
+        return _REASONS.get(status) or HTTPStatus(status).phrase
+    except ValueError:
+        return ""
 
 
 class Rendered(NamedTuple):
@@ -726,7 +755,7 @@ class Reply:
         return self._usual
 
     def render(self, minor: int, keep_alive: bool, with_body: bool) -> Rendered:
-        lines = [f"HTTP/1.{minor} {self.status} {_REASONS[self.status]}"]
+        lines = [f"HTTP/1.{minor} {self.status} {_reason(self.status)}"]
         if self.content_type:
             lines.append(f"Content-Type: {self.content_type}")
         if self.nsq:

@@ -7,7 +7,7 @@ and no route: each daemon has its own table of them.
 
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from posixpath import normpath
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -21,11 +21,14 @@ from nsqcy.web.http_protocol import HTML, JSON, PLAIN, Body, Fault, Head, Reply
 
 
 class Request:
-    __slots__ = ("body", "head")
+    """`peer` is `ip:port`, or `@` for a unix socket."""
 
-    def __init__(self, head: Head, body: Body) -> None:
+    __slots__ = ("body", "head", "peer")
+
+    def __init__(self, head: Head, body: Body, peer: str = "") -> None:
         self.head = head
         self.body = body
+        self.peer = peer
 
     @property
     def params(self) -> dict[str, str]:
@@ -54,7 +57,7 @@ ShortWay = Callable[[Any, Head], tuple[Sink, Reply] | None]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`/config/:opt` as a path stands for every path with one more segment, which is not empty."""
+    """A segment of the path such as `:opt` stands for any that is not empty."""
 
     method: str
     path: str
@@ -143,20 +146,19 @@ _IN_PATHS = "$&+,/:;=@"  # what Go leaves unescaped in a path, beside letters, d
 
 
 class Router:
-    """A daemon's table of routes."""
+    """A daemon's table of routes, all of them below `base`: nothing, or a path without a final
+    slash."""
 
-    def __init__(self, routes: Sequence[Route]) -> None:
+    def __init__(self, routes: Sequence[Route], base: str = "") -> None:
+        if base:
+            routes = [replace(route, path=base + route.path.rstrip("/")) for route in routes]
         self._found = {(route.method, route.path): route for route in routes}
         self._methods = {
             path: sorted({"OPTIONS"} | {route.method for route in routes if route.path == path})
             for path in {route.path for route in routes}
         }
-        # `/config` -> `/config/:opt`
-        self._variable = {
-            path.rpartition("/")[0]: path
-            for path in self._methods
-            if path.rpartition("/")[2].startswith(":")
-        }
+        # Where a path could be one of two, a segment that is named is meant.
+        self._patterns = sorted((path.split("/") for path in self._methods), key=_variables)
 
     def resolve(self, head: Head) -> Route | Reply:
         """The route of a request, or the reply to one that has none."""
@@ -164,8 +166,11 @@ class Router:
 
     def _pattern(self, path: str) -> str:
         """What a path is registered as."""
-        parent, _, last = path.rpartition("/")
-        return self._variable.get(parent, path) if last else path
+        segments = path.split("/")
+        for pattern in self._patterns:
+            if _fits(pattern, segments):
+                return "/".join(pattern)
+        return path
 
     def _unusual(self, head: Head) -> Route | Reply:
         return self._found.get((head.method, self._pattern(head.path))) or self._unrouted(head)
@@ -187,12 +192,31 @@ class Router:
         return json_error(405, "METHOD_NOT_ALLOWED", allow=allow)
 
     def _canonical(self, path: str) -> str:
-        """The path as it would be registered: no final slash, no `//`, `.` or `..`, lower case but
-        for a variable segment."""
+        """The path as it would be registered: no final slash, no `//`, `.` or `..`, and the case of
+        every segment that is not variable."""
         clean = normpath("/" + path.lstrip("/"))
-        parent, _, last = clean.rpartition("/")
-        parent = parent.lower()
-        return f"{parent}/{last}" if parent in self._variable else clean.lower()
+        segments = clean.split("/")
+        lower = clean.lower().split("/")
+        for pattern in self._patterns:
+            if _fits([each if _is_variable(each) else each.lower() for each in pattern], lower):
+                pairs = zip(pattern, segments, strict=True)
+                return "/".join(given if _is_variable(each) else each for each, given in pairs)
+        return clean.lower()
+
+
+def _is_variable(segment: str) -> bool:
+    return segment.startswith(":")
+
+
+def _variables(pattern: Sequence[str]) -> int:
+    return sum(map(_is_variable, pattern))
+
+
+def _fits(pattern: Sequence[str], segments: Sequence[str]) -> bool:
+    return len(pattern) == len(segments) and all(
+        bool(given) if _is_variable(each) else each == given
+        for each, given in zip(pattern, segments, strict=True)
+    )
 
 
 def _redirect(head: Head, path: str) -> Reply:
@@ -222,6 +246,8 @@ class Api:
     """What connections need of a daemon, and the surroundings of its handlers."""
 
     router: Router
+    reads_headers = False
+    """Whether handlers look at headers other than X-Nsq- ones."""
 
     def __init__(self, limits: Limits, log: Lines) -> None:
         self.limits = limits

@@ -2,10 +2,10 @@
 
 Ids: `Cnnn` protocol and queues, `CFG-nn` flags and config file, `HTTP-nnn` the HTTP API, `E2E-nn`
 the time from publish to finish, `STATSD-nn` what statsd gets, `LOG-nn` the request log, `LKD-nn`
-nsqlookupd, `LKP-nn` nsqd as its client, `CL-nnn` the Python client, `TOOL-nnn` what tools have in
-common, `STAT-nnn`, `TAIL-nnn`, `FILE-nnn`, `HTTP-Tnn`, `NN-nnn`, `TO-nnn` one tool each, `Hnn`
-demands of third-party harnesses, `Fn` defects of NSQ's daemon that ours does not have, `K11` a
-limitation likewise.
+nsqlookupd, `LKP-nn` nsqd as its client, `ADM-nnn` nsqadmin, `CL-nnn` the Python client, `TOOL-nnn`
+what tools have in common, `STAT-nnn`, `TAIL-nnn`, `FILE-nnn`, `HTTP-Tnn`, `NN-nnn`, `TO-nnn` one
+tool each, `Hnn` demands of third-party harnesses, `Fn` defects of NSQ's daemon that ours does not
+have, `K11` a limitation likewise.
 """
 
 
@@ -34,6 +34,7 @@ SECTIONS: dict[str, list[str]] = {
     "request log": [f"LOG-{number:02d}" for number in range(1, 4)],
     "harnesses": [f"H{number:02d}" for number in range(1, 23)],
     "nsqlookupd": [f"LKD-{number:02d}" for number in range(1, 52)],
+    "nsqadmin": [f"ADM-{number:03d}" for number in range(1, 69)],
     "client": [f"CL-{number:03d}" for number in range(1, 66)],
     "lookup peers": [f"LKP-{number:02d}" for number in range(1, 17)],
     "tools": [f"TOOL-{number:03d}" for number in range(1, 22)],
@@ -88,6 +89,8 @@ DEVIATIONS: set[str] = {
     "LKP-09",
     "LKP-10",
     "LKD-20",
+    "ADM-031",
+    "ADM-052",
     *(f"F{number}" for number in range(1, 16) if number != 13),
     "K11",
 }

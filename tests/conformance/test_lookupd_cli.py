@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from daemon import environment, free_port
-from lookupd import LookupConn, Lookupd, command
+from lookupd import LookupConn, Lookupd
 from manager import Manager
 from web import eventually
 
@@ -20,7 +20,7 @@ ANNOUNCEMENT = re.compile(r"(TCP|HTTP): listening on \d+\.\d+\.\d+\.\d+:\d+$")
 
 def run(*args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*command(), *args],
+        [*Lookupd.command(), *args],
         cwd=cwd,
         env=environment(),
         stdin=subprocess.DEVNULL,

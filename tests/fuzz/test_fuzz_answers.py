@@ -1,6 +1,7 @@
 """Answers of lookupds and nsqds: whatever the bytes are, they are read or refused, and nothing
 else happens."""
 
+import functools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -8,11 +9,16 @@ from typing import Any
 from fuzz.garbage import ODD_JSON
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from markup import read as read_markup
 
 from nsqcy.cluster.discovery import Producer, lookup_url, parse_lookup, parse_nodes, parse_topics
 from nsqcy.cluster.stats import TopicStats, parse_stats, sum_topics
 from nsqcy.errors import RequestError
+from nsqcy.gotext import json_bytes
 from nsqcy.names import is_valid_name
+from nsqcy.nsqadmin import topic_views
+from nsqcy.nsqadmin.frame import Frame
+from nsqcy.nsqadmin.shapes import Shapes
 
 HEADERS = st.sampled_from([{}, {"x-nsq-content-type": "nsq; version=1.0"}])
 KEYS = ["producers", "data", "broadcast_address", "tcp_port", "http_port", "hostname", "version"]
@@ -92,6 +98,44 @@ def test_statistics(body: bytes, headers: dict[str, str]) -> None:
         name.encode()
         rows = [row.figures.depth for row in topics if row.name == name]
         assert each.figures.depth == 2 * sum(rows)
+
+
+PERCENTILE = {"quantile": 0.99, "value": 5.5}
+LATENCY = {"count": 3, "percentiles": [PERCENTILE]}
+CLIENT = {"hostname": "h", "connect_ts": 5, "tls": True, "auth_identity_url": "http://u"}
+FIGURES = st.builds(
+    lambda latency, percentile, client, topic: json.dumps(
+        {
+            "topics": [
+                {
+                    **topic,
+                    "e2e_processing_latency": latency | {"percentiles": [percentile]},
+                    "channels": [
+                        CHANNEL | {"clients": [client], "e2e_processing_latency": latency}
+                    ],
+                }
+            ]
+        }
+    ).encode(),
+    almost(LATENCY),
+    almost(PERCENTILE),
+    almost(CLIENT),
+    almost(TOPIC),
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(FIGURES)
+def test_whatever_is_read_can_be_shown(body: bytes) -> None:
+    rows = read_or_refused(functools.partial(parse_stats, clients=True), body, {})
+    shapes = Shapes({}, 0.0)
+    frame = Frame("", True)
+    for topic in sum_topics([*rows, *rows]).values():
+        json.loads(json_bytes(shapes.topic(topic)))
+        read_markup(frame.page("t", *topic_views.topic(frame, topic, {"ask": "delete"})))
+        for channel in topic.channels.values():
+            json.loads(json_bytes(shapes.channel(channel)))
+            read_markup(frame.page("c", *topic_views.channel(frame, channel, shapes, {})))
 
 
 @settings(deadline=None)

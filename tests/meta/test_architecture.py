@@ -29,7 +29,7 @@ ROWS = [
     "_transport _publisher",
     "client.",
     "compat.",
-    "nsqd. nsqlookupd. tools.",
+    "nsqd. nsqlookupd. nsqadmin. tools.",
     "up testing. spark.",
     "__main__",
 ]
@@ -43,6 +43,8 @@ WORLD = {"gevent", "socket", "select", "selectors", "asyncio", "ssl", "sys/socke
 PURE = [*CORE, "_client"]
 PURE += [f"client.{part}" for part in ("connection", "consumer", "core", "flow", "producer")]
 PURE += ["nsqlookupd.registry", "nsqlookupd.protocol"]
+PURE += [f"nsqadmin.{part}" for part in ("figures", "frame", "markup", "shapes", "versions")]
+PURE += [f"nsqadmin.{part}" for part in ("node_views", "tables", "topic_views")]
 PURE += [
     f"tools.{part}" for part in ("destinations", "json_filter", "pieces", "status", "throttle")
 ]
@@ -190,7 +192,7 @@ def test_time_is_data(module: str) -> None:
     assert not found & CLOCKS
 
 
-@pytest.mark.parametrize("daemon", ["nsqd", "nsqlookupd"])
+@pytest.mark.parametrize("daemon", ["nsqd", "nsqlookupd", "nsqadmin"])
 def test_daemons_listen_before_anything_heavy_is_imported(daemon: str) -> None:
     code = f"import sys, nsqcy.{daemon}.main; sys.exit('gevent' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

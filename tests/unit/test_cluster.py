@@ -19,13 +19,14 @@ from nsqcy.cluster.discovery import (
     union,
 )
 from nsqcy.cluster.http_clients import LookupdClient, NsqdHTTPClient
+from nsqcy.cluster.latency import Latency, Percentile, merge, of_node
 from nsqcy.cluster.parallel import GRACE, ask_all
 from nsqcy.cluster.stats import (
     ChannelFigures,
     TopicFigures,
-    add,
     parse_stats,
     sum_topics,
+    total,
 )
 from nsqcy.errors import InvalidName, NsqError, RequestError
 
@@ -313,8 +314,50 @@ def test_sums() -> None:
 
 def test_adding() -> None:
     one = TopicFigures(1, 2, 3)
-    assert add(one, TopicFigures(1, 1, 1, True)) == TopicFigures(2, 3, 4, True)
-    assert add(one, one).memory_depth == -2
+    assert total([one]) == one
+    assert total([one, TopicFigures(1, 1, 1, True)]) == TopicFigures(2, 3, 4, True)
+    assert total([one, one]).memory_depth == -2
+
+
+def times(count: int, **quantiles: float) -> dict[str, Any]:
+    values = [{"quantile": int(name[1:]) / 100, "value": each} for name, each in quantiles.items()]
+    return {"count": count, "percentiles": values}
+
+
+def test_latencies() -> None:
+    (topic,) = parse_stats(page(TOPIC | {"e2e_processing_latency": times(3, q99=5)}), PLAIN)
+    (each,) = (topic.latency and topic.latency.percentiles) or ()
+    assert each == Percentile(0.99, 5.0, 5.0, 5.0, 3, 5.0)
+    assert topic.channels["c"].latency == Latency(0, None)
+    (topic,) = parse_stats(page(TOPIC | {"e2e_processing_latency": None}), PLAIN)
+    assert topic.latency is None
+    (topic,) = parse_stats(page(TOPIC | {"e2e_processing_latency": {"count": 4}}), PLAIN)
+    assert topic.latency == Latency(4, None)
+
+
+def test_latencies_of_several_nodes() -> None:
+    few = of_node(times(10, q99=400, q50=1))
+    many = of_node(times(30, q99=200))
+    merged = merge([few, None, many, Latency(2)])
+    assert merged.count == 42
+    assert merged.percentiles == (
+        Percentile(0.99, 250.0, 200.0, 400.0, 40),
+        Percentile(0.5, 1.0, 1.0, 1.0, 10),
+    )
+    (idle,) = merge([of_node(times(0, q99=7)), of_node(times(0, q99=9))]).percentiles or ()
+    assert (idle.average, idle.count) == (0.0, 0)
+    assert merge([None]) == Latency(0, None)
+
+
+def test_clients_are_read_if_they_are_wanted() -> None:
+    client = {"client_id": "i", "connect_ts": 5, "tls": True, "node": "x", "connected": 1}
+    body = page(TOPIC | {"channels": [CHANNEL | {"clients": [client]}]})
+    assert parse_stats(body, PLAIN, "n")[0].channels["c"].clients is None
+    (found,) = parse_stats(body, PLAIN, "n", clients=True)[0].channels["c"].clients or ()
+    assert (found.client_id, found.connect_ts, found.tls, found.node) == ("i", 5, True, "n")
+    assert sum_topics(parse_stats(body, PLAIN, clients=True))["t"].channels["c"].clients
+    none = page(TOPIC | {"channels": [CHANNEL | {"clients": []}]})
+    assert parse_stats(none, PLAIN, clients=True)[0].channels["c"].clients == ()
 
 
 # -- many at once

@@ -1,4 +1,4 @@
-"""conf/nsqd.ini, conf/nsqlookupd.ini and docs/CONFIG.md are what the option tables say."""
+"""conf/*.ini and docs/CONFIG.md are what the option tables say."""
 
 import re
 from collections.abc import Callable
@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 
 from nsqcy import config
+from nsqcy.nsqadmin import options as nsqadmin
 from nsqcy.nsqd import options as nsqd
 from nsqcy.nsqlookupd import options as nsqlookupd
 from nsqcy.options import Options, OptionTable
 
 ROOT = Path(__file__).parents[2]
-TABLES = [nsqd.NSQD, nsqlookupd.NSQLOOKUPD]
+TABLES = [nsqd.NSQD, nsqlookupd.NSQLOOKUPD, nsqadmin.NSQADMIN]
 RESOLVE: dict[str, Callable[[config.Settings], Options]] = {
     "nsqd": nsqd.resolve,
     "nsqlookupd": nsqlookupd.resolve,
+    "nsqadmin": nsqadmin.resolve,
 }
 
 each_table = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.daemon)

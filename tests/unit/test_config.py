@@ -756,13 +756,13 @@ def test_nsqcy_config_of_nsqlookupd(capfd: pytest.CaptureFixture[str], write: Wr
     path = write("tombstone_lifetime = 1500\n")
     assert command.main(["config", "check", path, "nsqlookupd"]) == 0
     assert capfd.readouterr() == (f"{path}: fit for nsqlookupd, 1 options set\n", "")
-    assert command.main(["config", "check", path, "nsqadmin"]) == 2
+    assert command.main(["config", "check", path, "nsq_stat"]) == 2
     assert capfd.readouterr().out == ""
     assert command.main(["config", "sample", "nsqlookupd"]) == 0
     assert "\n[nsqlookupd]\n" in capfd.readouterr().out
 
 
-@pytest.mark.parametrize("text", ["[nsqd]\nid = x", "id = 1024", "[nsqadmin]\n", "x"])
+@pytest.mark.parametrize("text", ["[nsqd]\nid = x", "id = 1024", "[nsqadmin]\nid = 1", "x"])
 def test_nsqcy_config_check_refuses(
     capfd: pytest.CaptureFixture[str], write: Write, text: str
 ) -> None:

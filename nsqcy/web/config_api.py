@@ -1,19 +1,18 @@
 """Options as `/config` shows them and takes them. Knows neither HTTP nor who else has to know.
 
-An option goes by its key in nsqd's configuration file. What may be changed while nsqd runs is what
-the table marks so.
+An option goes by its key in NSQ's configuration file. What may be changed while a daemon runs is
+what its table marks so.
 """
 
 import json
 from typing import Any
 
-from nsqcy.nsqd.options import NSQD
-from nsqcy.options import STRING, Option, Value, parse_level
+from nsqcy.options import STRING, Option, OptionTable, Value, parse_level
 
 
-def find(key: str) -> Option | None:
+def find(table: OptionTable, key: str) -> Option | None:
     """The option of this key; None for one that is unknown, or only for the command line."""
-    return NSQD.by_toml_key.get(key)
+    return table.by_toml_key.get(key)
 
 
 def is_text(option: Option) -> bool:

@@ -1,0 +1,56 @@
+"""What nsqadmin does to a cluster: which daemons are told what, and in which order.
+
+Whoever fails is a warning of the gathering, and the others are told all the same. Only where nobody
+knows whom to tell is there an error, and nothing is done.
+"""
+
+from nsqcy.errors import HttpError
+from nsqcy.nsqadmin.gathering import Gathering
+
+ON_MESSAGES = ("pause", "unpause", "empty")
+NOBODY_TO_TELL = "there is no nsqlookupd that topics could be created at"
+
+
+def create(gathering: Gathering, topic: str, channel: str = "") -> None:
+    """Registers names with nsqlookupds. nsqds that have the topic make its channel; the topic
+    itself none makes before it is published to."""
+    if not gathering.by_lookupds:
+        if channel:
+            raise HttpError(502, "UPSTREAM_ERROR: failed to query any nsqlookupd: ")
+        gathering.warnings.append(NOBODY_TO_TELL)
+        return
+    gathering.tell_lookupds("topic/create", topic=topic)
+    if channel:
+        gathering.tell_lookupds("channel/create", topic=topic, channel=channel)
+        nodes = gathering.producers(topic)
+        gathering.tell(nodes, "channel/create", topic=topic, channel=channel)
+
+
+def delete(gathering: Gathering, topic: str, channel: str = "") -> None:
+    """Deletes a topic, or a channel of it, with its messages, wherever it is."""
+    what, names = _target(topic, channel)
+    nodes = gathering.producers(topic)
+    gathering.tell_lookupds(f"{what}/delete", **names)
+    gathering.tell(nodes, f"{what}/delete", **names)
+
+
+def act(gathering: Gathering, action: str, topic: str, channel: str = "") -> None:
+    """Pauses, unpauses or empties a topic, or a channel of it, wherever it is."""
+    what, names = _target(topic, channel)
+    gathering.tell(gathering.producers(topic), f"{what}/{action}", **names)
+
+
+def tombstone(gathering: Gathering, node: str, topic: str) -> None:
+    """Hides a node from a topic's consumers for a while, and deletes the topic there. Only nodes
+    that are known are told: this is no way to have requests sent to anybody."""
+    known = [each for each in gathering.nodes() if each.name == node]
+    gathering.tell_lookupds("topic/tombstone", topic=topic, node=node)
+    if not known:
+        raise HttpError(404, "NODE_NOT_FOUND")
+    gathering.tell(known, "topic/delete", topic=topic)
+
+
+def _target(topic: str, channel: str) -> tuple[str, dict[str, str]]:
+    if channel:
+        return "channel", {"topic": topic, "channel": channel}
+    return "topic", {"topic": topic}

@@ -1,0 +1,252 @@
+"""nsqadmin's HTTP API: the routes, their parameters, and what each of them does.
+
+Knows no connection: only requests, the options and the gathering. A handler that asks somebody runs
+in a thread.
+"""
+
+from typing import Any
+
+from nsqcy import gojson
+from nsqcy.cluster.discovery import daemon_url
+from nsqcy.cluster.stats import sum_topics
+from nsqcy.errors import HttpError, RequestError
+from nsqcy.gotext import json_bytes
+from nsqcy.nsqadmin import access, acting, shapes
+from nsqcy.nsqadmin.gathering import Gathering
+from nsqcy.nsqadmin.graphite import passed_on
+from nsqcy.nsqadmin.options import NSQADMIN
+from nsqcy.nsqadmin.surroundings import Surroundings, body_limit, guarded, segments
+from nsqcy.options import Option
+from nsqcy.web import config_api
+from nsqcy.web.http_protocol import JSON, Fault, Reply
+from nsqcy.web.router import Handler, Request, Result, Route, ignored
+
+Json = dict[str, Any]
+
+
+# Parameters
+
+
+def read_body(request: Request, *names: str) -> list[str]:
+    """These texts of an object of JSON; those that it does not have are empty."""
+    body = request.body
+    if body.fault is not Fault.NONE:
+        raise HttpError(413 if body.fault is Fault.TOO_BIG else 400, "INVALID_BODY")
+    if not body.data:
+        raise HttpError(400, "EOF")
+    try:
+        found = gojson.decode(bytes(body.data), dict.fromkeys(names, (gojson.text, "")))
+    except ValueError as error:
+        raise HttpError(400, f"the body cannot be read: {error}") from None
+    return [found[name] for name in names]
+
+
+# What there is
+
+
+def ping(api: Surroundings, request: Request) -> str:
+    return "OK"
+
+
+def asset(api: Surroundings, request: Request) -> Reply:
+    (name,) = segments(request, 1)
+    found = api.assets.find(name)
+    if found is None:
+        raise HttpError(404, "NOT_FOUND")
+    body, content_type = found
+    return Reply(200, body, content_type, nsq=False)
+
+
+def topics(api: Surroundings, request: Request) -> Json:
+    params = request.params
+    gathering = api.gathering()
+    if params.get("inactive") == "true":
+        inactive = gathering.inactive_topics()
+        found: Any = {topic: channels or None for topic, channels in inactive.items()}
+    else:
+        found = gathering.topics() or None
+    return shown({"topics": found}, gathering)
+
+
+def topic(api: Surroundings, request: Request) -> Json:
+    (name,) = segments(request, 1)
+    gathering = api.gathering()
+    rows = gathering.topic(name)
+    return shown(api.shapes(rows).topic(sum_topics(rows.topics)[name]), gathering)
+
+
+def channel(api: Surroundings, request: Request) -> Json:
+    name, channel = segments(request, 2)
+    gathering = api.gathering()
+    rows = gathering.topic(name, channel, clients=True)
+    found = sum_topics(rows.topics)[name].channels.get(channel)
+    if found is None:
+        raise HttpError(404, "CHANNEL_NOT_FOUND")
+    return shown(api.shapes(rows).channel(found), gathering)
+
+
+def nodes(api: Surroundings, request: Request) -> Json:
+    gathering = api.gathering()
+    return shown({"nodes": [*map(shapes.node, gathering.nodes())] or None}, gathering)
+
+
+def node(api: Surroundings, request: Request) -> Json:
+    (name,) = segments(request, 1)
+    gathering = api.gathering()
+    rows = gathering.node(name)
+    return shown(shapes.node_page(name, rows.topics, api.shapes(rows)), gathering)
+
+
+def counter(api: Surroundings, request: Request) -> Json:
+    gathering = api.gathering()
+    return shown({"stats": shapes.counter(gathering.everything().topics)}, gathering)
+
+
+def shown(value: Json, gathering: Gathering) -> Json:
+    """An answer, with what went wrong meanwhile."""
+    return value | {"message": gathering.warning("; ")}
+
+
+# What is done
+
+
+def done(gathering: Gathering) -> Json:
+    return {"message": gathering.warning("\n")}
+
+
+def create(api: Surroundings, request: Request) -> Json:
+    topic, channel = read_body(request, "topic", "channel")
+    return done(acting.create(api, request, topic, channel))
+
+
+def act_on_topic(api: Surroundings, request: Request) -> Json:
+    (action,) = read_body(request, "action")
+    return done(acting.act(api, request, action, *segments(request, 1)))
+
+
+def act_on_channel(api: Surroundings, request: Request) -> Json:
+    (action,) = read_body(request, "action")
+    return done(acting.act(api, request, action, *segments(request, 2)))
+
+
+def delete_topic(api: Surroundings, request: Request) -> Json:
+    return done(acting.delete(api, request, *segments(request, 1)))
+
+
+def delete_channel(api: Surroundings, request: Request) -> Json:
+    return done(acting.delete(api, request, *segments(request, 2)))
+
+
+def tombstone(api: Surroundings, request: Request) -> Json:
+    (node,) = segments(request, 1)
+    try:
+        (topic,) = read_body(request, "topic")
+    except HttpError as error:
+        raise HttpError(error.status, "INVALID_BODY") from None
+    return done(acting.tombstone(api, request, node, topic))
+
+
+# Graphite
+
+
+def graphite(api: Surroundings, request: Request) -> Json:
+    params = request.params
+    if params.get("metric") != "rate":
+        raise HttpError(400, "INVALID_ARG_METRIC")
+    target = params.get("target")
+    if target is None:
+        raise HttpError(400, "INVALID_ARG_TARGET")
+    try:
+        return {"rate": api.graphite.rate(target)}
+    except RequestError as error:
+        api.log.error(f"failed to query graphite - {error}")
+        raise HttpError(500, "INTERNAL_ERROR") from None
+
+
+def render(api: Surroundings, request: Request) -> Reply:
+    head = request.head
+    headers = passed_on(dict(head.headers))
+    before, peer = head.header("X-Forwarded-For"), request.peer.rpartition(":")[0].strip("[]")
+    headers["X-Forwarded-For"] = f"{before}, {peer}" if before else peer
+    try:
+        answer = api.graphite.render(head.target, headers)
+    except RequestError as error:
+        api.log.error(f"failed to query graphite - {error}")
+        return Reply(502, nsq=False, logged=False)
+    others = passed_on(answer.headers)
+    kind = others.pop("content-type", "")
+    headers_back = list(others.items())
+    return Reply(answer.status, answer.body, kind, nsq=False, headers=headers_back, logged=False)
+
+
+# Options
+
+
+def _option(api: Surroundings, request: Request) -> Option:
+    if not access.is_inside(request.peer, api.options.config_network):
+        raise HttpError(403, "FORBIDDEN")
+    option = config_api.find(NSQADMIN, segments(request, 1)[0])
+    if option is None:
+        raise HttpError(400, "INVALID_OPTION")
+    return option
+
+
+def get_option(api: Surroundings, request: Request) -> Result:
+    return _show(api, _option(api, request))
+
+
+def _show(api: Surroundings, option: Option) -> Result:
+    value = getattr(api.options, option.name)
+    return value if config_api.is_text(option) else Reply(200, json_bytes(value), JSON)
+
+
+def put_option(api: Surroundings, request: Request) -> Result:
+    option = _option(api, request)
+    body = request.body
+    if body.fault is Fault.TOO_BIG or not body.data:
+        raise HttpError(413, "INVALID_VALUE")
+    if not option.runtime:
+        raise HttpError(400, "INVALID_OPTION")
+    try:
+        value = config_api.read(option, bytes(body.data))
+        if isinstance(value, tuple):  # of addresses, which must be such as can be asked
+            for each in value:
+                daemon_url(str(each))
+    except ValueError:
+        raise HttpError(400, "INVALID_VALUE") from None
+    api.change_option(option, value)
+    return _show(api, option)
+
+
+# Routes
+
+
+def _post(path: str, handler: Handler) -> Route:
+    return Route("POST", path, guarded(handler), body=body_limit)
+
+
+def _delete(path: str, handler: Handler) -> Route:
+    return Route("DELETE", path, guarded(handler), body=ignored)
+
+
+PROXY = Route("GET", "/render", render, plain=True)
+ROUTES = (
+    Route("GET", "/ping", ping, plain=True, inline=True),
+    Route("GET", "/static/:asset", asset, plain=True, inline=True),
+    Route("GET", "/fonts/:asset", asset, plain=True, inline=True),
+    Route("GET", "/api/topics", topics),
+    Route("GET", "/api/topics/:topic", topic),
+    Route("GET", "/api/topics/:topic/:channel", channel),
+    Route("GET", "/api/nodes", nodes),
+    Route("GET", "/api/nodes/:node", node),
+    Route("GET", "/api/counter", counter),
+    Route("GET", "/api/graphite", graphite),
+    _post("/api/topics", create),
+    _post("/api/topics/:topic", act_on_topic),
+    _post("/api/topics/:topic/:channel", act_on_channel),
+    _delete("/api/topics/:topic", delete_topic),
+    _delete("/api/topics/:topic/:channel", delete_channel),
+    Route("DELETE", "/api/nodes/:node", guarded(tombstone), body=body_limit),
+    Route("GET", "/config/:opt", get_option, inline=True),
+    Route("PUT", "/config/:opt", put_option, body=body_limit, inline=True),
+)

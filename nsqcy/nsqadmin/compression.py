@@ -1,0 +1,39 @@
+"""Answers compressed for those who take that."""
+
+import gzip
+import zlib
+from collections.abc import Callable
+
+from nsqcy.web.http_protocol import Head, Reply
+
+LEVEL = 5
+
+
+def _deflate(body: bytes) -> bytes:
+    """Without the header of zlib, as NSQ does and browsers take it."""
+    compressor = zlib.compressobj(LEVEL, wbits=-zlib.MAX_WBITS)
+    return compressor.compress(body) + compressor.flush()
+
+
+def _gzip(body: bytes) -> bytes:
+    return gzip.compress(body, LEVEL, mtime=0)
+
+
+_ENCODINGS: dict[str, Callable[[bytes], bytes]] = {"gzip": _gzip, "deflate": _deflate}
+
+
+def compressed(head: Head, reply: Reply) -> Reply:
+    """The reply in the first encoding that the client lists and we know; as it is without one."""
+    accepted = (each.strip() for each in head.header("Accept-Encoding").split(","))
+    encoding = next((each for each in accepted if each in _ENCODINGS), "")
+    is_encoded = any(name.lower() == "content-encoding" for name, _ in reply.headers)
+    if not encoding or is_encoded or not reply.body:
+        return reply
+    return Reply(
+        reply.status,
+        _ENCODINGS[encoding](reply.body),
+        reply.content_type,
+        nsq=reply.nsq,
+        headers=[*reply.headers, ("Content-Encoding", encoding), ("Vary", "Accept-Encoding")],
+        logged=reply.logged,
+    )

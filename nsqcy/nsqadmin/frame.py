@@ -1,0 +1,77 @@
+"""What all pages have in common: the head, the navigation, the bars of warnings and errors.
+
+Pure: a page is a function of what is known when it is asked for.
+"""
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from nsqcy import NSQ_VERSION, __version__
+from nsqcy.nsqadmin.markup import Child, Markup, join, page, tag
+
+NAVIGATION = (("/", "Streams"), ("/nodes", "Nodes"), ("/counter", "Counter"), ("/lookup", "Lookup"))
+
+
+@dataclass(frozen=True)
+class Frame:
+    """`base` is what every path begins with, `is_admin` whether this user may act."""
+
+    base: str
+    is_admin: bool
+
+    def link(self, *segments: str) -> str:
+        """The path of a page; segments are escaped."""
+        path = "/".join(
+            quote(each.encode("utf-8", "surrogateescape"), safe="") for each in segments
+        )
+        return f"{self.base}/{path}"
+
+    @property
+    def home(self) -> str:
+        return self.base or "/"
+
+    def page(
+        self, title: str, *content: Child, warning: str = "", error: str = "", refresh: int = 0
+    ) -> bytes:
+        head = tag(
+            "head",
+            tag("meta", charset="utf-8"),
+            tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+            tag("meta", name="color-scheme", content="light dark"),
+            tag("meta", http_equiv="refresh", content=refresh) if refresh else None,
+            tag("title", f"{title} · nsqadmin" if title else "nsqadmin"),
+            tag("link", rel="stylesheet", href=self.link("static", "nsqadmin.css")),
+            tag("link", rel="icon", href=self.link("static", "favicon.svg"), type="image/svg+xml"),
+        )
+        body = tag(
+            "body",
+            tag("a", "Skip to content", class_="skip", href="#content"),
+            self._header(title),
+            tag("main", _bar("warning", warning), _bar("error", error), *content, id="content"),
+            data_admin="true" if self.is_admin else "false",
+        )
+        return page(head, body)
+
+    def _header(self, title: str) -> Markup:
+        links = [
+            tag(
+                "a",
+                text,
+                href=self.home if path == "/" else self.base + path,
+                aria_current="page" if text == title else None,
+            )
+            for path, text in NAVIGATION
+        ]
+        version = tag("span", f"v{NSQ_VERSION}", class_="version", title=f"nsqcy {__version__}")
+        home = tag("a", "NSQ", class_="brand", href=self.home)
+        return tag("header", tag("nav", home, *links, aria_label="Pages"), version)
+
+
+def _bar(kind: str, text: str) -> Markup:
+    """Texts of several daemons stand on lines of their own."""
+    if not text:
+        return join()
+    role = "alert" if kind == "error" else "status"
+    return tag(
+        "div", [tag("p", line) for line in text.split("\n")], class_=f"bar {kind}", role=role
+    )

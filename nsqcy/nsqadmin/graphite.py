@@ -1,0 +1,74 @@
+"""Graphite: rates that it knows, and requests that are passed on to it."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from urllib3.exceptions import HTTPError
+from urllib3.util import Url, parse_url
+
+from nsqcy.cluster.web_client import Answer, WebClient, reason, unwanted
+from nsqcy.durations import SECOND
+from nsqcy.errors import RequestError
+
+ANSWER_MOST = 32 << 20  # bytes
+# Of one connection only, or made anew by who sends the rest.
+_HOP_BY_HOP = frozenset(
+    [
+        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te"),
+        *("trailer", "trailers", "transfer-encoding", "upgrade", "content-length", "date"),
+    ]
+)
+
+
+class Graphite:
+    """Raises RequestError when it cannot be had."""
+
+    def __init__(self, url: str, interval: int, web: WebClient) -> None:
+        """interval: of nsqds' statsd, in nanoseconds."""
+        self._url = url.rstrip("/")
+        self._seconds = max(1, interval // SECOND)
+        self._web = web
+
+    def rate(self, target: str) -> str:
+        """What a series of counts has grown by in a second."""
+        query = {
+            "format": "json",
+            "from": f"-{2 * self._seconds}sec",
+            "target": target,
+            "until": f"-{self._seconds}sec",
+        }
+        url = parse_url(f"{self._url}/render")._replace(query=urlencode(query))
+        answer = self._web.ask(url, most=ANSWER_MOST)
+        if answer.status != 200:
+            raise unwanted(answer)
+        value = _first_value(answer.body)
+        return f"{value / self._seconds:.2f}" if value >= 0 else "N/A"
+
+    def render(self, target: str, headers: Mapping[str, str]) -> Answer:
+        """The answer to a request that was meant for it, with this path and these headers."""
+        url = parse_url(self._url)
+        headers = {name.title(): value for name, value in headers.items()}
+        auth = None if "Authorization" in headers else url.auth
+        place = Url(url.scheme, auth=auth, host=url.host, port=url.port)
+        try:
+            answer = self._web.request(place, "GET", target, headers, most=ANSWER_MOST)
+        except (OSError, HTTPError, ValueError) as error:
+            raise RequestError(reason(error)) from None
+        if len(answer.body) > ANSWER_MOST:
+            raise RequestError(f"the answer has more than {ANSWER_MOST} bytes", answer.status)
+        return answer
+
+
+def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
+    """Of the headers of a message those that are for its other end."""
+    return {name: value for name, value in headers.items() if name.lower() not in _HOP_BY_HOP}
+
+
+def _first_value(body: bytes) -> float:
+    try:
+        series: Any = json.loads(body)
+        return float(series[0]["datapoints"][0][0])
+    except (ValueError, TypeError, LookupError, RecursionError, OverflowError):
+        raise RequestError("the answer is not a series with values", 200, body) from None

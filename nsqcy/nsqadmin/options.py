@@ -1,0 +1,209 @@
+"""The options of nsqadmin: the table, their types, and what a value must be for it to start.
+
+Owns every flag and its default. How flags and files are read is nsqcy.options and nsqcy.config;
+nothing here opens a file or a socket: that is nsqcy.nsqadmin.preflight.
+"""
+
+import ipaddress
+from posixpath import normpath
+
+from nsqcy.config import Settings
+from nsqcy.daemon_options import (
+    CONFIG,
+    LOG_FORMAT,
+    LOG_LEVEL,
+    VERBOSE,
+    VERSION,
+    log_prefix,
+    obey_rules,
+    refuse,
+)
+from nsqcy.durations import MINUTE, SECOND
+from nsqcy.options import BOOL, DURATION, INT, STRING, STRINGS, Option, Options, OptionTable, Rule
+
+MIN_INPUT_BYTES = 4 << 20
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+BASIC = (VERSION, CONFIG, LOG_LEVEL, log_prefix("nsqadmin"), LOG_FORMAT, VERBOSE)
+
+SERVER = (
+    Option("http-address", STRING, "0.0.0.0:4171", "host:port for browsers and scripts"),
+    Option("base-path", STRING, "/", "path that everything is below, as a proxy in front has it"),
+    Option(
+        "dev-static-dir",
+        STRING,
+        "",
+        "folder to serve /static and /fonts from, instead of the files that nsqadmin brings",
+    ),
+    Option(
+        "max-input-bytes",
+        INT,
+        64 << 20,
+        "bytes of half-sent requests to hold at once",
+        rule=Rule(f">= {MIN_INPUT_BYTES}", lambda value: value >= MIN_INPUT_BYTES),
+    ),
+)
+
+CLUSTER = (
+    Option(
+        "lookupd-http-address",
+        STRINGS,
+        (),
+        "host:port of an nsqlookupd to ask; may change at run time",
+        toml_key="nsqlookupd_http_addresses",
+        runtime=True,
+    ),
+    Option(
+        "nsqd-http-address",
+        STRINGS,
+        (),
+        "host:port of an nsqd to ask, where there is no nsqlookupd",
+        toml_key="nsqd_http_addresses",
+    ),
+    Option("http-client-connect-timeout", DURATION, 2 * SECOND, "time for an HTTP connection"),
+    Option("http-client-request-timeout", DURATION, 5 * SECOND, "time for a whole HTTP request"),
+    Option(
+        "http-client-tls-insecure-skip-verify",
+        BOOL,
+        False,
+        "take every certificate of nsqds and nsqlookupds",
+    ),
+    Option(
+        "http-client-tls-root-ca-file",
+        STRING,
+        "",
+        "PEM file of authorities of nsqds and nsqlookupds, instead of those of the system",
+    ),
+    Option("http-client-tls-cert", STRING, "", "PEM file of the certificate to show to them"),
+    Option("http-client-tls-key", STRING, "", "PEM file of its key"),
+)
+
+ACCESS = (
+    Option(
+        "allow-config-from-cidr",
+        STRING,
+        "127.0.0.1/8",
+        "addresses that /config is answered to; empty for all",
+    ),
+    Option(
+        "acl-http-header",
+        STRING,
+        "X-Forwarded-User",
+        "header with the name of the user, set by a proxy in front",
+    ),
+    Option(
+        "admin-user",
+        STRINGS,
+        (),
+        "user who may act on topics, channels and nodes; without any, everybody may",
+        toml_key="admin_users",
+    ),
+    Option(
+        "notification-http-endpoint",
+        STRING,
+        "",
+        "URL that is sent a POST for each action",
+    ),
+)
+
+GRAPHS = (
+    Option("graphite-url", STRING, "", "URL of Graphite, for charts"),
+    Option("proxy-graphite", BOOL, False, "ask Graphite on behalf of browsers"),
+    Option("statsd-prefix", STRING, "nsq.%s", "what nsqds have as theirs; %s is the host"),
+    Option(
+        "statsd-counter-format",
+        STRING,
+        "stats.counters.%s.count",
+        "how statsd names counters for Graphite; %s is the key",
+    ),
+    Option(
+        "statsd-gauge-format",
+        STRING,
+        "stats.gauges.%s",
+        "how statsd names gauges for Graphite; %s is the key",
+    ),
+    Option("statsd-interval", DURATION, MINUTE, "what nsqds have as theirs"),
+)
+
+NSQADMIN = OptionTable(
+    "nsqadmin",
+    {"Basic": BASIC, "Server": SERVER, "Cluster": CLUSTER, "Access": ACCESS, "Graphs": GRAPHS},
+)
+
+
+class AdminOptions(Options):
+    """The values of one nsqadmin. Durations are int nanoseconds."""
+
+    table = NSQADMIN
+    debug_remote = False  # there is nothing to debug over HTTP
+
+    version: bool
+    config: str
+    log_level: int
+    log_prefix: str
+    log_format: str
+    verbose: bool
+    http_address: str
+    base_path: str
+    dev_static_dir: str
+    max_input_bytes: int
+    lookupd_http_address: tuple[str, ...]
+    nsqd_http_address: tuple[str, ...]
+    http_client_connect_timeout: int
+    http_client_request_timeout: int
+    http_client_tls_insecure_skip_verify: bool
+    http_client_tls_root_ca_file: str
+    http_client_tls_cert: str
+    http_client_tls_key: str
+    allow_config_from_cidr: str
+    acl_http_header: str
+    admin_user: tuple[str, ...]
+    notification_http_endpoint: str
+    graphite_url: str
+    proxy_graphite: bool
+    statsd_prefix: str
+    statsd_counter_format: str
+    statsd_gauge_format: str
+    statsd_interval: int
+
+    @property
+    def base(self) -> str:
+        """What every path begins with: nothing, or a path without a final slash."""
+        clean = normpath(f"/{self.base_path.lstrip('/')}")
+        return "" if clean == "/" else clean
+
+    @property
+    def config_network(self) -> Network | None:
+        """Whom /config is answered to; None for everybody."""
+        return network(self.allow_config_from_cidr) if self.allow_config_from_cidr else None
+
+
+def network(text: str) -> Network:
+    """The addresses of a CIDR block; ValueError if it is none."""
+    if "/" not in text:
+        raise ValueError(f"invalid CIDR address: {text}")
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise ValueError(f"invalid CIDR address: {text}") from None
+
+
+def resolve(settings: Settings) -> AdminOptions:
+    """The options nsqadmin runs with, checked; raises StartError."""
+    obey_rules(settings, settings.values)
+    options = AdminOptions(settings.values)
+    if options.lookupd_http_address and options.nsqd_http_address:
+        raise refuse(settings, "use --nsqd-http-address or --lookupd-http-address not both")
+    if options.http_client_tls_cert and not options.http_client_tls_key:
+        text = "--http-client-tls-key must be specified with --http-client-tls-cert"
+        raise refuse(settings, text)
+    if options.http_client_tls_key and not options.http_client_tls_cert:
+        text = "--http-client-tls-cert must be specified with --http-client-tls-key"
+        raise refuse(settings, text)
+    try:
+        _ = options.config_network
+    except ValueError as error:
+        text = f"failed to parse --allow-config-from-cidr ({options.allow_config_from_cidr})"
+        raise refuse(settings, f"{text} - {error}", "allow_config_from_cidr") from None
+    return options

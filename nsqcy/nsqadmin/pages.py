@@ -1,0 +1,246 @@
+"""The pages, at NSQ's URLs: what is gathered for each, and what their forms do.
+
+A page is always there: what cannot be had is told in its stead. A form that has done what it
+should leads to a page; if something went wrong that page says so.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from nsqcy.cluster.stats import sum_topics
+from nsqcy.errors import HttpError
+from nsqcy.nsqadmin import acting, node_views, topic_views
+from nsqcy.nsqadmin.gathering import Gathering
+from nsqcy.nsqadmin.markup import Markup
+from nsqcy.nsqadmin.surroundings import Surroundings, body_limit, guarded, readable, segments
+from nsqcy.web.http_protocol import HTML, Fault, Reply, parse_query
+from nsqcy.web.router import Handler, Request, Route
+
+# Nobody else's page may frame ours, have its forms sent elsewhere, or run anything in it.
+_POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+_HEADERS = (
+    ("Content-Security-Policy", _POLICY),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "same-origin"),
+    ("Cache-Control", "no-store"),
+)
+_COUNTER_EVERY = 5  # seconds
+
+
+@dataclass(frozen=True)
+class View:
+    """A page: `draw` gathers what is on it, and raises HttpError where that cannot be had."""
+
+    title: str
+    path: str
+    draw: Callable[[Gathering], Sequence[Markup]]
+    refresh: int = 0  # seconds after which it is to be loaded again
+
+
+# Each page, of the names in its path
+
+
+def streams(api: Surroundings, request: Request) -> View:
+    frame = api.frame(request)
+
+    def draw(gathering: Gathering) -> Sequence[Markup]:
+        names, rows = gathering.streams()
+        return topic_views.streams(frame, names, sum_topics(rows.topics), params(request))
+
+    return View("Streams", frame.home, draw)
+
+
+def topic(api: Surroundings, request: Request, name: str) -> View:
+    frame = api.frame(request)
+
+    def draw(gathering: Gathering) -> Sequence[Markup]:
+        rows = gathering.topic(name)
+        return topic_views.topic(frame, sum_topics(rows.topics)[name], params(request))
+
+    return View(name, frame.link("topics", name), draw)
+
+
+def channel(api: Surroundings, request: Request, topic: str, name: str) -> View:
+    frame = api.frame(request)
+
+    def draw(gathering: Gathering) -> Sequence[Markup]:
+        rows = gathering.topic(topic, name, clients=True)
+        found = sum_topics(rows.topics)[topic].channels.get(name)
+        if found is None:
+            raise HttpError(404, "CHANNEL_NOT_FOUND")
+        return topic_views.channel(frame, found, api.shapes(rows), params(request))
+
+    return View(f"{topic}/{name}", frame.link("topics", topic, name), draw)
+
+
+def nodes(api: Surroundings, request: Request) -> View:
+    frame = api.frame(request)
+
+    def draw(gathering: Gathering) -> Sequence[Markup]:
+        return node_views.nodes(frame, gathering.nodes(), len(gathering.lookupds))
+
+    return View("Nodes", frame.link("nodes"), draw)
+
+
+def node(api: Surroundings, request: Request, name: str) -> View:
+    frame = api.frame(request)
+
+    def draw(gathering: Gathering) -> Sequence[Markup]:
+        rows = gathering.node(name)
+        return node_views.node(frame, name, rows.topics, api.shapes(rows), params(request))
+
+    return View(name, frame.link("nodes", name), draw)
+
+
+def counter(api: Surroundings, request: Request) -> View:
+    def draw(gathering: Gathering) -> Sequence[Markup]:
+        return node_views.counter(gathering.everything().topics)
+
+    return View("Counter", api.frame(request).link("counter"), draw, _COUNTER_EVERY)
+
+
+def lookup(api: Surroundings, request: Request) -> View:
+    frame = api.frame(request)
+
+    def draw(gathering: Gathering) -> Sequence[Markup]:
+        inactive = gathering.inactive_topics()
+        return node_views.lookup(frame, gathering.lookupds, inactive, params(request))
+
+    return View("Lookup", frame.link("lookup"), draw)
+
+
+def params(request: Request) -> dict[str, str]:
+    """Those of a query that cannot be read are none: a page is there all the same."""
+    return {name: readable(value) for name, value in (request.head.params or {}).items()}
+
+
+def shown(
+    api: Surroundings, request: Request, view: View, *, warning: str = "", error: str = ""
+) -> Reply:
+    """A page as it is now, with what went wrong before."""
+    gathering, frame = api.gathering(), api.frame(request)
+    content: Sequence[Markup] = ()
+    errors = [error] if error else []
+    try:
+        content = view.draw(gathering)
+    except HttpError as problem:
+        errors.append(problem.message)
+    warnings = [each for each in (warning, gathering.warning("\n")) if each]
+    page = frame.page(
+        view.title,
+        *content,
+        warning="\n".join(warnings),
+        error="\n".join(errors),
+        refresh=view.refresh,
+    )
+    return Reply(200, page, HTML, nsq=False, headers=_HEADERS)
+
+
+# What forms do
+
+
+def read_form(request: Request) -> dict[str, str]:
+    body = request.body
+    fields = parse_query(bytes(body.data).decode("latin-1"))
+    if body.fault is not Fault.NONE or fields is None:
+        raise HttpError(400, "INVALID_BODY")
+    return {name: readable(value) for name, value in fields.items()}
+
+
+def _did(
+    api: Surroundings, request: Request, do: Callable[[], Gathering], here: View, then: View
+) -> Reply:
+    """Do it, and go on to the other page; or stay here with what is wrong."""
+    try:
+        warning = do().warning("\n")
+    except HttpError as problem:
+        return shown(api, request, here, error=problem.message)
+    if warning:
+        return shown(api, request, then, warning=warning)
+    return Reply(303, nsq=False, headers=[("Location", then.path)])
+
+
+def act_on_topic(api: Surroundings, request: Request) -> Reply:
+    (name,) = segments(request, 1)
+    fields = read_form(request)
+    here = topic(api, request, name)
+    match fields.get("action", ""):
+        case "delete":
+            then = streams(api, request)
+            return _did(api, request, lambda: acting.delete(api, request, name), here, then)
+        case "tombstone":
+            node = fields.get("node", "")
+            return _did(
+                api, request, lambda: acting.tombstone(api, request, node, name), here, here
+            )
+        case action:
+            return _did(api, request, lambda: acting.act(api, request, action, name), here, here)
+
+
+def act_on_channel(api: Surroundings, request: Request) -> Reply:
+    of, name = segments(request, 2)
+    here = channel(api, request, of, name)
+    match read_form(request).get("action", ""):
+        case "delete":
+            then = topic(api, request, of)
+            return _did(api, request, lambda: acting.delete(api, request, of, name), here, then)
+        case action:
+            return _did(
+                api, request, lambda: acting.act(api, request, action, of, name), here, here
+            )
+
+
+def act_on_node(api: Surroundings, request: Request) -> Reply:
+    (name,) = segments(request, 1)
+    fields = read_form(request)
+    if fields.get("action") != "tombstone":
+        raise HttpError(400, "INVALID_ACTION")
+    here, topic = node(api, request, name), fields.get("topic", "")
+    return _did(api, request, lambda: acting.tombstone(api, request, name, topic), here, here)
+
+
+def act_on_lookupds(api: Surroundings, request: Request) -> Reply:
+    fields = read_form(request)
+    topic, channel = fields.get("topic", ""), fields.get("channel", "")
+    here = lookup(api, request)
+    match fields.get("action", ""):
+        case "create":
+            do = acting.create
+        case "delete":
+            do = acting.delete
+        case _:
+            raise HttpError(400, "INVALID_ACTION")
+    return _did(api, request, lambda: do(api, request, topic, channel), here, here)
+
+
+# Routes
+
+
+def _get(path: str, view: Callable[..., View]) -> Route:
+    count = path.count(":")
+
+    def handle(api: Surroundings, request: Request) -> Reply:
+        names = segments(request, count) if count else []
+        return shown(api, request, view(api, request, *names))
+
+    return Route("GET", path, handle, plain=True)
+
+
+def _post(path: str, handler: Handler) -> Route:
+    return Route("POST", path, guarded(handler), body=body_limit, plain=True)
+
+
+ROUTES = (
+    _get("/", streams),
+    _get("/topics", streams),
+    _get("/topics/:topic", topic),
+    _get("/topics/:topic/:channel", channel),
+    _get("/nodes", nodes),
+    _get("/nodes/:node", node),
+    _get("/counter", counter),
+    _get("/lookup", lookup),
+    _post("/topics/:topic", act_on_topic),
+    _post("/topics/:topic/:channel", act_on_channel),
+    _post("/nodes/:node", act_on_node),
+    _post("/lookup", act_on_lookupds),
+)

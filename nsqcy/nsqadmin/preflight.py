@@ -1,0 +1,80 @@
+"""What is looked at before nsqadmin starts: files of certificates, addresses, URLs.
+
+Whatever is wrong is a StartError in NSQ's words. Nobody needs to answer yet: names are looked up,
+and that is all.
+"""
+
+import socket
+import ssl
+
+from nsqcy.errors import StartError
+from nsqcy.listeners import parse
+from nsqcy.nsqadmin.options import AdminOptions
+
+
+def check(options: AdminOptions) -> None:
+    """Raises StartError if nsqadmin cannot work with these options on this machine."""
+    if not options.lookupd_http_address and not options.nsqd_http_address:
+        raise _refusal("--nsqd-http-address or --lookupd-http-address required")
+    _check_certificates(options)
+    for address in options.lookupd_http_address:
+        _check_address("--lookupd-http-address", address)
+    for address in options.nsqd_http_address:
+        _check_address("--nsqd-http-address", address)
+    if options.proxy_graphite:
+        _check_url(options.graphite_url)
+
+
+def _check_certificates(options: AdminOptions) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    cert, key = options.http_client_tls_cert, options.http_client_tls_key
+    if cert:
+        try:
+            context.load_cert_chain(cert, key)
+        except OSError as error:
+            raise _refusal(f"failed to LoadX509KeyPair {cert}, {key} - {_text(error)}") from None
+    path = options.http_client_tls_root_ca_file
+    if path:
+        try:
+            context.load_verify_locations(path)
+        except ssl.SSLError:
+            raise _refusal(f"failed to AppendCertsFromPEM {path}") from None
+        except OSError as error:
+            text = f"failed to read TLS root CA file {path} - {_text(error)}"
+            raise _refusal(text) from None
+
+
+def _check_address(flag: str, text: str) -> None:
+    address = parse(text)
+    problem = ""
+    if address.path is not None or not address.port:
+        problem = f"address {text}: missing port in address"
+    elif not address.port.isdecimal():
+        problem = f"lookup tcp/{address.port}: unknown port"
+    else:
+        try:
+            socket.getaddrinfo(address.host or None, address.port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError, OverflowError):
+            problem = f"lookup {address.host}:{address.port}: no such host"
+    if problem:
+        raise _refusal(f"failed to resolve {flag} ({text}) - {problem}")
+
+
+def _check_url(text: str) -> None:
+    from urllib3.exceptions import LocationParseError
+    from urllib3.util import parse_url
+
+    try:
+        url = parse_url(text)
+    except LocationParseError:
+        url = None
+    if url is None or url.scheme not in ("http", "https") or not url.host:
+        raise _refusal(f"failed to parse --graphite-url ({text}) - not an HTTP URL")
+
+
+def _text(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def _refusal(text: str) -> StartError:
+    return StartError(f"failed to instantiate nsqadmin - {text}")

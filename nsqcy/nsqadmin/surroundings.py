@@ -1,0 +1,104 @@
+"""What handlers have around them: the options, whom to ask, and the threads they run in."""
+
+import time
+from collections.abc import Sequence
+
+import gevent
+from gevent.threadpool import ThreadPool
+
+from nsqcy.cluster.web_client import WebClient
+from nsqcy.errors import HttpError
+from nsqcy.log import Log
+from nsqcy.nsqadmin import access
+from nsqcy.nsqadmin.assets import Assets
+from nsqcy.nsqadmin.compression import compressed
+from nsqcy.nsqadmin.frame import Frame
+from nsqcy.nsqadmin.gathering import Gathering, Rows
+from nsqcy.nsqadmin.graphite import Graphite
+from nsqcy.nsqadmin.notify import Notifier
+from nsqcy.nsqadmin.options import AdminOptions
+from nsqcy.nsqadmin.shapes import Shapes
+from nsqcy.options import Option, Value
+from nsqcy.web import router
+from nsqcy.web.http_protocol import Head, Reply
+from nsqcy.web.router import Handler, Later, Request, Result, Route, Router
+
+THREADS_MOST = 32  # requests that wait for others at the same time
+IDLE_THREAD = 10.0  # seconds after which a thread without work ends
+BODY_MOST = 1 << 20  # bytes
+
+
+class Surroundings(router.Api):
+    """A handler that is not inline may ask others: it runs in a thread, and nobody waits for it."""
+
+    reads_headers = True
+    log: Log
+
+    def __init__(
+        self, options: AdminOptions, web: WebClient, log: Log, routes: Sequence[Route]
+    ) -> None:
+        super().__init__(options, log)
+        self.options = options
+        self.router = Router(routes, options.base)
+        self.assets = Assets(options.dev_static_dir)
+        self.graphite = Graphite(options.graphite_url, options.statsd_interval, web)
+        self.notifier = Notifier(options.notification_http_endpoint, web, log)
+        self._web = web
+        self._threads = ThreadPool(
+            THREADS_MOST, hub=gevent.get_hub(), idle_task_timeout=IDLE_THREAD
+        )
+
+    def call(self, route: Route, request: Request) -> Reply | Later:
+        if route.inline:
+            return self._call(route, request)
+        reply: Reply | Later = self._threads.apply(self._call, (route, request))
+        return reply
+
+    def _call(self, route: Route, request: Request) -> Reply | Later:
+        reply = super().call(route, request)
+        return compressed(request.head, reply) if isinstance(reply, Reply) else reply
+
+    # For the handlers
+
+    def gathering(self) -> Gathering:
+        return Gathering(self.options, self._web, self.log)
+
+    def shapes(self, rows: Rows) -> Shapes:
+        return Shapes(rows.nodes, time.time())
+
+    def frame(self, request: Request) -> Frame:
+        return Frame(self.options.base, self.may_act(request.head))
+
+    def may_act(self, head: Head) -> bool:
+        return access.may_act(head, self.options.acl_http_header, self.options.admin_user)
+
+    def change_option(self, option: Option, value: Value) -> None:
+        self.options.change(option.name, value)
+        if option.name == "log_level":
+            self.log.level = self.options.log_level
+
+
+def body_limit(api: Surroundings, head: Head) -> int:
+    return BODY_MOST
+
+
+def segments(request: Request, count: int) -> list[str]:
+    """The last segments of the path, which its route has as variables."""
+    return [readable(each) for each in request.head.path.rsplit("/", count)[1:]]
+
+
+def readable(text: str) -> str:
+    """Text of a URL or a form that can be sent on: bytes that are not UTF-8 are replaced."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def guarded(handler: Handler) -> Handler:
+    """For those only who may act."""
+
+    def handle(api: Surroundings, request: Request) -> Result:
+        head = request.head
+        if not api.may_act(head) or access.is_of_another_site(head):
+            raise HttpError(403, "FORBIDDEN")
+        return handler(api, request)
+
+    return handle

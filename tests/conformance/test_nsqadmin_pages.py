@@ -1,0 +1,366 @@
+"""nsqadmin's pages over scripted daemons: what is on them, and what their forms do."""
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from admin import Admin
+from markup import Element, read
+from upstream import Upstream
+from web import Answer
+
+NAME = "<b>&#ephemeral"  # no topic's, which an nsqd may claim all the same
+
+CHANNEL: dict[str, Any] = {
+    "channel_name": "c",
+    "depth": 1500,
+    "backend_depth": 500,
+    "in_flight_count": 2,
+    "deferred_count": 3,
+    "message_count": 2000,
+    "requeue_count": 4,
+    "timeout_count": 5,
+    "client_count": 1,
+    "global_msg_count": 10,
+    "paused": True,
+    "clients": [
+        {
+            "client_id": "i",
+            "hostname": "<i>",
+            "remote_address": "10.0.0.1:77",
+            "user_agent": "ua",
+            "tls": True,
+            "snappy": True,
+            "authed": True,
+            "auth_identity": "me",
+            "auth_identity_url": "javascript:alert(1)",
+            "sample_rate": 5,
+            "topology_zone": "z",
+            "ready_count": 2500,
+        }
+    ],
+    "e2e_processing_latency": {"count": 2, "percentiles": [{"quantile": 0.99, "value": 1500000}]},
+}
+TOPIC: dict[str, Any] = {"depth": 7, "message_count": 2007, "paused": False}
+
+
+@pytest.fixture(scope="module")
+def nsqd() -> Iterator[Upstream]:
+    topics = [
+        TOPIC | {"topic_name": "t", "channels": [CHANNEL]},
+        TOPIC | {"topic_name": "u", "channels": [], "depth": 9},
+        TOPIC | {"topic_name": NAME, "channels": []},
+    ]
+    with Upstream(stats={"topics": topics}) as nsqd:
+        for action in ("create", "pause", "unpause", "empty", "delete"):
+            for what in ("topic", "channel"):
+                nsqd.pages[f"/{what}/{action}"] = {}
+        yield nsqd
+
+
+@pytest.fixture(scope="module")
+def lookupd(nsqd: Upstream) -> Iterator[Upstream]:
+    producer = nsqd.producer("host", topology_zone="z")
+    names = ["t", "u", "gone"]
+    node = producer | {"topics": names, "tombstones": [False, False, True]}
+    with Upstream(
+        lookup={"producers": [producer]},
+        nodes={"producers": [node]},
+        topics={"topics": ["t", "u", "gone"]},
+        channels={"channels": ["old"]},
+    ) as lookupd:
+        for path in ("topic/create", "channel/create", "topic/delete", "topic/tombstone"):
+            lookupd.pages[f"/{path}"] = {}
+        lookupd.pages["/channel/delete"] = {}
+        yield lookupd
+
+
+@pytest.fixture(scope="module")
+def running(lookupd: Upstream) -> Iterator[Admin]:
+    with Admin(lookupd_http_address=lookupd.address, admin_user=["me"], base_path="/b") as admin:
+        yield admin
+
+
+@pytest.fixture
+def admin(running: Admin, lookupd: Upstream, nsqd: Upstream) -> Admin:
+    lookupd.asked.clear()
+    nsqd.asked.clear()
+    return running
+
+
+def get(admin: Admin, path: str, user: str = "me", **query: str) -> Element:
+    path = "/b" + ("" if path == "/" else path).replace("/?", "?", 1)
+    answer = admin.web.get(path, headers={"X-Forwarded-User": user}, **query)
+    assert (answer.status, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    return read(answer.body)
+
+
+def press(admin: Admin, form: Element, **headers: str) -> Answer:
+    """What a browser sends of a form."""
+    assert form.attributes["method"] == "post"
+    every = {
+        "X-Forwarded-User": "me",
+        "Content-Type": "application/x-www-form-urlencoded",
+        "Origin": f"http://127.0.0.1:{admin.http_port}",
+    } | headers
+    body = urlencode(form.fields).encode()
+    return admin.web.post(form.attributes["action"], body, headers=every)
+
+
+def led_to(answer: Answer) -> str:
+    assert answer.status == 303, answer
+    return answer.headers["location"]
+
+
+def posts(upstream: Upstream) -> list[str]:
+    return [each.removeprefix("POST ") for each in upstream.asked if each.startswith("POST ")]
+
+
+def form(page: Element, action: str) -> Element:
+    (found,) = [each for each in page.all("form") if each.all("button", value=action)]
+    return found
+
+
+# -- what is on them
+
+
+def test_streams(admin: Admin, nsqd: Upstream, lookupd: Upstream) -> None:
+    page = get(admin, "/")
+    assert page.one("h1").text == "Topics 3"
+    assert page.table("Topics") == [
+        ["Topic", "Depth", "In-Flight", "Deferred", "Messages", "Channels", "Connections"],
+        ["gone", "0", "0", "0", "0", "0", "0"],
+        ["t", "1,507", "2", "3", "2,007", "1", "1"],
+        ["u", "9", "0", "0", "2,007", "0", "0"],
+    ]
+    assert page.all("a", href="/b/topics/t")
+    assert nsqd.asked == ["GET /stats?format=json&include_clients=false"]
+    assert lookupd.asked == ["GET /topics", "GET /nodes"]
+
+
+def test_streams_that_are_looked_for(admin: Admin) -> None:
+    def names(**query: str) -> list[str]:
+        return [row[0] for row in get(admin, "/topics", **query).table("Topics")[1:]]
+
+    assert names(sort="depth") == ["t", "u", "gone"]
+    assert names(q="o") == ["gone"]
+    assert names(sort="nothing") == ["gone", "t", "u"]
+
+
+def test_no_streams(admin: Admin) -> None:
+    with (
+        Upstream(topics={"topics": []}, nodes={"producers": []}) as empty,
+        Admin(lookupd_http_address=empty.address) as other,
+    ):
+        page = read(other.web.get("/").body)
+        assert "No Topics Found" in page.text
+        assert page.one("body").attributes["data-admin"] == "true"
+
+
+def test_a_topic(admin: Admin, nsqd: Upstream) -> None:
+    page = get(admin, "/topics/t")
+    label = f"✘ host:{nsqd.port} ({nsqd.address})"
+    assert page.table("Topic Message Queue") == [
+        ["NSQd Host", "Depth", "Memory + Disk", "Messages", "Channels"],
+        [label, "7", "7 + 0", "2,007", "1"],
+        ["Total:", "7", "7 + 0", "2,007", "1"],
+    ]
+    (row,) = page.table("Channel Message Queues")[1:]
+    assert row == ["c paused", "1,500", "1,000 + 500", "2", "3", "4", "5", "2,000", "1", "1.5ms"]
+    assert page.table("Channel Message Queues")[0][-1] == "99th"
+    assert page.all("a", href="/b/topics/t/c")
+    assert "Messages queue until there is one." in get(admin, "/topics/u").text
+
+
+def test_a_channel(admin: Admin, nsqd: Upstream) -> None:
+    page = get(admin, "/topics/t/c")
+    head, row, total = page.table("Channel")
+    assert head[-2:] == ["Delivery", "99th"]
+    assert row[1:] == total[1:]
+    assert row[-2:] == ["global 100.00%", "1.5ms"]
+    (client,) = page.table("Client Connections")[1:]
+    assert client[:4] == ["<i>:77 (i)", "ua", "Sampled 5%TLSSnappyAuthedzzoneLocal", nsqd.address]
+    assert client[5] == "2,500"
+    assert not [each for each in page.all("a") if "javascript" in each.attributes["href"]]
+
+
+def test_nodes(admin: Admin, nsqd: Upstream, lookupd: Upstream) -> None:
+    page = get(admin, "/nodes")
+    assert page.one("h1").text == "NSQd Nodes (1)"
+    ((*row, seen, topics),) = page.table("NSQd Nodes")[1:]
+    port = str(nsqd.port)
+    assert row == ["host", "127.0.0.1", port, port, "1.3.0", "", "z"]
+    assert seen == f"1{lookupd.address}/127.0.0.1:{nsqd.port + 1}"
+    assert topics == "3gonetu"
+    assert page.one("a", title="tombstoned").text == "gone"
+
+
+def test_a_node(admin: Admin, nsqd: Upstream) -> None:
+    page = get(admin, f"/nodes/{nsqd.address}")
+    assert "3 Topics · 6,021 Messages · 1 Client" in page.text
+    assert page.table("Clients of t/c")[1][0] == "<i>:77 (i)"
+    assert page.table(f"Topic {NAME}")[1] == [NAME, "7", "7 + 0", "2,007", "0"]
+    assert page.all("a", href="/b/topics/%3Cb%3E%26%23ephemeral")
+
+
+def test_lookup(admin: Admin, lookupd: Upstream) -> None:
+    page = get(admin, "/lookup")
+    assert lookupd.address in page.text
+    assert page.one("ul", **{"class": "tree"}).text == "✘ gone✘ old"
+
+
+def test_the_counter(admin: Admin) -> None:
+    page = get(admin, "/counter")
+    assert page.one("p", **{"class": "counter"}).text == "2,000"
+    assert page.one("meta", **{"http-equiv": "refresh"}).attributes["content"] == "5"
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("/nodes/x:1", "NODE_NOT_FOUND"),
+        ("/topics/t/none", "CHANNEL_NOT_FOUND"),
+        ("/topics/none", "UPSTREAM_ERROR: failed to query any nsqd: "),
+    ],
+)
+def test_what_there_is_not_has_a_page(path: str, why: str, admin: Admin) -> None:
+    page = get(admin, path)
+    assert page.one("div", role="alert").text == why.strip()
+    assert page.all("a", href="/b/nodes")
+
+
+def test_a_node_that_is_down(admin: Admin, nsqd: Upstream) -> None:
+    stats, nsqd.pages["/stats"] = nsqd.pages["/stats"], 500
+    try:
+        page = get(admin, "/")
+    finally:
+        nsqd.pages["/stats"] = stats
+    assert "got response 500 Internal Server Error" in page.one("div", role="alert").text
+
+
+def test_names_that_are_no_text(admin: Admin, lookupd: Upstream) -> None:
+    assert get(admin, "/topics/%FF").one("div", role="alert").text.startswith("UPSTREAM_ERROR: ")
+    assert "GET /lookup?topic=%EF%BF%BD" in lookupd.asked
+    assert get(admin, "/?q=%FF%22%3E").one("input", type="search").attributes["value"] == '\ufffd">'
+    assert get(admin, "/?q=%").one("input", type="search").attributes["value"] == ""
+
+
+def test_nobody_may_frame_them(admin: Admin) -> None:
+    headers = admin.web.get("/b").headers
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+# -- what their forms do
+
+
+def test_who_may_not_act_has_no_buttons(admin: Admin, nsqd: Upstream) -> None:
+    for path in ("/topics/t", "/topics/t/c", f"/nodes/{nsqd.address}", "/lookup"):
+        page = get(admin, path, user="you")
+        assert not page.all("form", method="post")
+        assert "✘" not in page.text
+
+
+def test_pausing(admin: Admin, nsqd: Upstream) -> None:
+    answer = press(admin, form(get(admin, "/topics/t"), "pause"))
+    assert led_to(answer) == "/b/topics/t"
+    answer = press(admin, form(get(admin, "/topics/t/c"), "unpause"))
+    assert led_to(answer) == "/b/topics/t/c"
+    assert posts(nsqd) == ["/topic/pause?topic=t", "/channel/unpause?topic=t&channel=c"]
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "told", "then", "words"),
+    [
+        ("/topics/t", "empty", "/topic/empty?topic=t", "/b/topics/t", "7 messages"),
+        (
+            "/topics/t",
+            "delete",
+            "/topic/delete?topic=t",
+            "/b",
+            "1 channel and 1,507 messages on 1 node",
+        ),
+        (
+            "/topics/t/c",
+            "empty",
+            "/channel/empty?topic=t&channel=c",
+            "/b/topics/t/c",
+            "1,505 messages",
+        ),
+        (
+            "/topics/t/c",
+            "delete",
+            "/channel/delete?topic=t&channel=c",
+            "/b/topics/t",
+            "1 consumer will be cut off",
+        ),
+    ],
+)
+def test_what_destroys_asks(
+    path: str, query: str, told: str, then: str, words: str, admin: Admin, nsqd: Upstream
+) -> None:
+    """It says what is lost, and does nothing before somebody says yes."""
+    page = get(admin, path)
+    assert not page.all("button", value=query)
+    assert page.all("a", href=f"/b{path}?ask={query}#question")
+    box = get(admin, path, ask=query).one("section", id="question")
+    assert words in box.text
+    assert box.all("a", href=f"/b{path}")
+    assert posts(nsqd) == []
+    assert led_to(press(admin, box.one("form"))) == then
+    assert posts(nsqd) == [told]
+
+
+def test_tombstones_ask(admin: Admin, nsqd: Upstream, lookupd: Upstream) -> None:
+    node = nsqd.address
+    for path, query in (("/topics/t", {"node": node}), (f"/nodes/{node}", {"topic": "t"})):
+        box = get(admin, path, ask="tombstone", **query).one("section", id="question")
+        assert "hidden from the consumers of t" in box.text
+        assert led_to(press(admin, box.one("form"))) == f"/b{path.replace(':', '%3A')}"
+    assert posts(nsqd) == ["/topic/delete?topic=t"] * 2
+    query_string = urlencode({"topic": "t", "node": node})
+    assert posts(lookupd) == [f"/topic/tombstone?{query_string}"] * 2
+    assert not get(admin, "/topics/t", ask="tombstone", node="x:1").all("section", id="question")
+
+
+def test_creating(admin: Admin, lookupd: Upstream) -> None:
+    creation = form(get(admin, "/lookup"), "create")
+    body = urlencode({"topic": "new", "channel": "c", "action": "create"}).encode()
+    answer = admin.web.post(creation.attributes["action"], body, headers={"X-Forwarded-User": "me"})
+    assert led_to(answer) == "/b/lookup"
+    assert posts(lookupd) == ["/topic/create?topic=new", "/channel/create?topic=new&channel=c"]
+    body = urlencode({"topic": "a b", "action": "create"}).encode()
+    answer = admin.web.post("/b/lookup", body, headers={"X-Forwarded-User": "me"})
+    assert read(answer.body).one("div", role="alert").text == "INVALID_TOPIC"
+
+
+def test_deleting_what_is_inactive(admin: Admin, lookupd: Upstream) -> None:
+    query = {"ask": "delete", "topic": "gone", "channel": "old"}
+    box = get(admin, "/lookup", **query).one("section", id="question")
+    assert "Delete channel gone/old?" in box.text
+    assert led_to(press(admin, box.one("form"))) == "/b/lookup"
+    assert posts(lookupd) == ["/channel/delete?topic=gone&channel=old"]
+
+
+def test_what_went_wrong_is_told(admin: Admin, nsqd: Upstream) -> None:
+    pausing = form(get(admin, "/topics/t"), "pause")
+    nsqd.pages["/topic/pause"] = 500
+    try:
+        answer = press(admin, pausing)
+    finally:
+        nsqd.pages["/topic/pause"] = {}
+    page = read(answer.body)
+    assert "got response 500" in page.one("div", role="status").text
+    assert page.table("Topic Message Queue")
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "http://elsewhere.example"}, {"Sec-Fetch-Site": "cross-site"}]
+)
+def test_forms_of_other_sites(headers: dict[str, str], admin: Admin, nsqd: Upstream) -> None:
+    answer = press(admin, form(get(admin, "/topics/t"), "pause"), **headers)
+    assert (answer.status, answer.body) == (403, b"FORBIDDEN")
+    stranger = press(admin, form(get(admin, "/topics/t"), "pause"), **{"X-Forwarded-User": "you"})
+    assert stranger.status == 403
+    assert posts(nsqd) == []

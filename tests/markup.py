@@ -1,0 +1,78 @@
+"""Pages of HTML as tests look at them: strictly, as a browser would repair anything."""
+
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+
+VOID = {"br", "img", "input", "link", "meta"}
+
+
+@dataclass
+class Element:
+    name: str
+    attributes: dict[str, str]
+    children: list["Element | str"] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """All text in it, blanks as they are shown."""
+        pieces = [each if isinstance(each, str) else each.text for each in self.children]
+        return " ".join("".join(pieces).split())
+
+    def all(self, name: str, **attributes: str) -> list["Element"]:
+        """The elements in it of this name and with these attributes, from the first on."""
+        found = []
+        for each in self.children:
+            if isinstance(each, Element):
+                wanted = attributes.items() <= each.attributes.items()
+                found += [each] if each.name == name and wanted else []
+                found += each.all(name, **attributes)
+        return found
+
+    def one(self, name: str, **attributes: str) -> "Element":
+        (found,) = self.all(name, **attributes)
+        return found
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """What a form sends when its only button is pressed."""
+        given = {each.attributes["name"]: each.attributes["value"] for each in self.all("input")}
+        button = self.one("button").attributes
+        return given | {button["name"]: button["value"]}
+
+    def table(self, caption: str) -> list[list[str]]:
+        """The texts of a table, row by row."""
+        for table in self.all("table"):
+            if table.one("caption").text == caption:
+                return [
+                    [cell.text for cell in row.children if isinstance(cell, Element)]
+                    for row in table.all("tr")
+                ]
+        raise AssertionError(f"no table {caption}: {self.text}")
+
+
+class _Reader(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Element("", {})
+        self.open = [self.root]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        element = Element(tag, {name: value or "" for name, value in attrs})
+        assert len(element.attributes) == len(attrs), f"an attribute of {tag} is there twice"
+        self.open[-1].children.append(element)
+        if tag not in VOID:
+            self.open.append(element)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop().name == tag, f"</{tag}> closes another element"
+
+    def handle_data(self, data: str) -> None:
+        self.open[-1].children.append(data)
+
+
+def read(page: bytes | str) -> Element:
+    reader = _Reader()
+    reader.feed(page.decode() if isinstance(page, bytes) else page)
+    reader.close()
+    assert reader.open == [reader.root], "an element is not closed"
+    return reader.root

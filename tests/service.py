@@ -1,0 +1,133 @@
+"""A daemon of one process under test: its life, its log and its addresses."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any, ClassVar, Self
+
+from daemon import LISTENING, START_BUDGET, environment, flags
+from web import Web
+
+
+class Service:
+    """On ports of its own, which it keeps when it is started again.
+
+    Options are flags with underscores; `args` come before them. `NAME_BINARY` in the environment
+    names another command to test instead (a Go one, say).
+    """
+
+    name: ClassVar[str]
+    wanted: ClassVar[frozenset[str]]  # what it says that it listens on
+
+    def __init__(self, *, args: tuple[str, ...] = (), **options: Any) -> None:
+        self.args = args
+        self.options = {f"{each.lower()}_address": "127.0.0.1:0" for each in self.wanted} | options
+        self.addresses: dict[str, str] = {}
+        self._log: list[str] = []
+        self._process: subprocess.Popen[str] | None = None
+
+    @classmethod
+    def command(cls) -> list[str]:
+        foreign = os.environ.get(f"{cls.name.upper()}_BINARY", "")
+        return shlex.split(foreign) or [sys.executable, "-m", f"nsqcy.{cls.name}.main"]
+
+    # life
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.destroy()
+
+    def start(self) -> Self:
+        self.launch()
+        self.await_ready()
+        return self
+
+    def launch(self) -> None:
+        """Start the process and return at once."""
+        self.addresses = {}
+        self._process = subprocess.Popen(
+            [*self.command(), *self.args, *flags(self.options)],
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read_log, args=(self._process,), daemon=True)
+        self._reader.start()
+
+    def await_ready(self) -> None:
+        """Wait for the listening lines."""
+        deadline = time.monotonic() + START_BUDGET
+        while not self.addresses.keys() >= self.wanted:
+            if not self.alive() or time.monotonic() > deadline:
+                self.destroy()
+                raise AssertionError(f"{self.name} is not ready; its log:\n{self.log_text()}")
+            time.sleep(0.01)
+        for title, address in self.addresses.items():
+            self.options[f"{title.lower()}_address"] = address
+
+    def stop(self, timeout: float = 20.0) -> None:
+        """SIGTERM; the exit must be clean."""
+        self.process.send_signal(signal.SIGTERM)
+        code = self.wait(timeout)
+        assert code == 0, f"{self.name} exited with {code}; its log:\n{self.log_text()}"
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.wait()
+
+    def wait(self, timeout: float = 20.0) -> int:
+        """The exit code. The log is complete once this returns."""
+        code = self.process.wait(timeout)
+        self._reader.join(timeout)
+        return code
+
+    def destroy(self) -> None:
+        """Whatever happened: nothing of it is left."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._reader.join(5)
+
+    @property
+    def process(self) -> "subprocess.Popen[str]":
+        assert self._process is not None, "not started"
+        return self._process
+
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    # log
+
+    def _read_log(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            self._log.append(line)
+            if found := LISTENING.search(line):
+                self.addresses[found[1]] = found[2]
+
+    def log_text(self) -> str:
+        return "".join(self._log)
+
+    # addresses
+
+    @property
+    def http_address(self) -> str:
+        return self.addresses["HTTP"]
+
+    @property
+    def http_port(self) -> int:
+        return int(self.http_address.rpartition(":")[2])
+
+    @property
+    def web(self) -> Web:
+        return Web(self.http_port)
