@@ -27,7 +27,7 @@ from nsqcy.pipeline.options import (
 from nsqcy.pipeline.report import Report
 from nsqcy.pipeline.session import Missing, reason
 
-JOBS = ("archive", "doctor")
+JOBS = ("archive", "verify", "compact", "doctor")
 COMMAND = "nsqcy-pipeline"
 
 

@@ -71,7 +71,7 @@ def run(options: Options, report: Report) -> int:
     require_spark()
     root = Path(options["root"])
     metrics = Metrics("archive", options["metrics-port"])
-    with manifests.locked(root):
+    with manifests.locked(root, manifests.WRITING):
         for path in sweep(root):
             report.warn(f"{path} is what a crash has left, and was removed")
         state = Path(options["checkpoint"] or manifests.hidden(root, "checkpoint"))

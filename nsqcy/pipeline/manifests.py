@@ -1,9 +1,10 @@
 """What is in an archive, as its jobs have written it down: a manifest for each batch.
 
-    topic=orders/dt=2026-01-31/hr=07/batch=1f3c9a2e-000012/part-*.parquet    rows
-    _archive/manifests/1f3c9a2e-000012.json                                  of that batch
+    topic=orders/dt=2026-01-31/hr=07/batch=1f3c9a2e-000000012/part-*.parquet   rows
+    _archive/manifests/1f3c9a2e-000000012.json                               of that batch
     _archive/checkpoint/                                                     Spark's
-    _archive/lock                                                            held by who writes
+    _archive/lock, compact.lock                                              held by who writes
+    _archive/compacting/                                                     what is being made
 
 A batch belongs to the archive when its manifest is there, which is written last: what a crash
 leaves before that is written again under the same names. Each file has rows of one log. A
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 VERSION = 1
 HIDDEN = "_archive"
+WRITING, COMPACTING = "lock", "compact.lock"  # who may be one at a time
+STAGED = "compacting"
+HOLDERS = {WRITING: ("archive",), COMPACTING: ("compact", "verify")}
 PIECE = 1 << 20
 
 Positions = dict[str, dict[str, int]]
@@ -86,7 +90,7 @@ def manifest_path(root: Path, name: str) -> Path:
 
 def batch_name(query_id: str, number: int) -> str:
     """Queries over one root do not overwrite each other."""
-    return f"{query_id.replace('-', '')[:8]}-{number:06}"
+    return f"{query_id.replace('-', '')[:8]}-{number:09}"
 
 
 def batch_of(path: str) -> str:
@@ -268,13 +272,17 @@ def positions(contents: Contents) -> Positions:
 
 
 @contextmanager
-def locked(root: Path, name: str = "lock") -> Iterator[None]:
-    """One writer; raises Busy. The lock ends with its process."""
+def locked(root: Path, name: str, *, reading: bool = False) -> Iterator[None]:
+    """One writer, or any number of readers; raises Busy. The lock ends with its process. Who reads
+    what cannot be written has no need of it."""
     path = hidden(root, name)
+    if reading and not os.access(path if path.exists() else root, os.W_OK):
+        yield
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, (fcntl.LOCK_SH if reading else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Busy(f"another job writes {root}") from None
+            raise Busy(f"another job works on {root}: {' or '.join(HOLDERS[name])}") from None
         yield

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Positions = dict[str, dict[str, int]]
 
+STEP_SECONDS = 1.0
+
 
 class Report:
     """Of one job. As a context it closes what is on the terminal."""
@@ -30,6 +32,7 @@ class Report:
         self._json_lines = json_lines
         self._lock = threading.Lock()
         self._bar: Any = None
+        self._written = 0.0
 
     def __enter__(self) -> "Report":
         return self
@@ -42,10 +45,10 @@ class Report:
     def progress(self, **fields: Any) -> None:
         """How far it is. On a terminal `done` and `total` move the bar; the others stand beside
         it."""
-        if self._json_lines:
-            self._write("progress", fields)
-        else:
+        if not self._json_lines:
             self._move(fields)
+        elif self._is_time(fields):
+            self._write("progress", fields)
 
     def line(self, text: str, **fields: Any) -> None:
         """One result, which the fields say again for programs."""
@@ -66,6 +69,15 @@ class Report:
             self._write("done", fields)
         else:
             self._say(f"{self._job}: {shown(fields) or 'done'}")
+
+    def _is_time(self, fields: Mapping[str, Any]) -> bool:
+        """Of many small steps to a total a line each second is enough, and the last."""
+        now = time.monotonic()
+        if "total" in fields and fields.get("done") != fields["total"]:
+            if now - self._written < STEP_SECONDS:
+                return False
+            self._written = now
+        return True
 
     def _write(self, event: str, fields: Mapping[str, Any]) -> None:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

@@ -89,6 +89,7 @@ def settings(options: Options) -> dict[str, str]:
     found = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.parquet.compression.codec": "zstd",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 is Spark's alone
         "spark.log.level": "ERROR",
         "spark.ui.showConsoleProgress": "false",
     }
