@@ -102,8 +102,7 @@ def archive(
 ) -> None:
     """The query, to its end."""
     spark = make_session(options, "archive")
-    try:
-        watch.attach(spark)
+    with watch.on(spark):
         writer = spark.readStream.format("nsq").options(**given).load().writeStream
         writer = writer.foreachBatch(sink).option("checkpointLocation", state.absolute().as_uri())
         if options["once"]:
@@ -113,8 +112,6 @@ def archive(
         query = writer.start()
         sink.begin(query.id)
         follow(query)
-    finally:
-        spark.stop()
 
 
 # --- before the query -------------------------------------------------------------------------
@@ -178,6 +175,8 @@ class Sink:
             raise manifests.Damaged(
                 f"batch {name} has {seen['rows']} rows, and {manifest.rows} are in its files"
             )
+        for folder in {(self._root / path).parent for path in paths}:
+            manifests.sync_folders(folder, self._root)
         manifests.write(self._root, manifest)
 
     def _write(self, frame: "DataFrame", name: str) -> dict[str, Any]:

@@ -163,11 +163,9 @@ def checksum(path: Path, *, sync: bool = False) -> tuple[int, int]:
 
 
 def write(root: Path, manifest: Manifest) -> None:
-    """All of it or nothing, whatever happens."""
+    """All of it or nothing, whatever happens. What it speaks of is on disk already."""
     path = manifest_path(root, manifest.name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    for folder in {(root / file.path).parent for file in manifest.files}:
-        sync_folders(folder, root)
     text = json.dumps(as_json(manifest), indent=1) + "\n"
     partial = path.with_suffix(".partial")
     with partial.open("w") as file:

@@ -9,8 +9,8 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from nsqcy.pipeline.session import Missing
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Positions = dict[str, dict[str, int]]
 
 STEP_SECONDS = 1.0
+LAST_WORDS = 10.0  # seconds that the end of a stream is waited for
 
 
 class Report:
@@ -190,15 +191,27 @@ class Metrics:
 
 
 class Watch:
-    """Reports the batches of streams, from what Spark says of them."""
+    """Reports the batches of a stream, from what Spark says of them."""
 
     def __init__(self, report: Report, metrics: Metrics) -> None:
         self._report = report
         self._metrics = metrics
+        self._ended = threading.Event()
         self.rows = 0
         self.batches = 0
 
-    def attach(self, spark: "SparkSession") -> "StreamingQueryListener":
+    @contextmanager
+    def on(self, spark: "SparkSession") -> Iterator[None]:
+        """While the stream runs in there. Spark speaks of the last batch after it has ended."""
+        listener = self._listener()
+        spark.streams.addListener(listener)
+        try:
+            yield
+            self._ended.wait(LAST_WORDS)
+        finally:
+            spark.streams.removeListener(listener)
+
+    def _listener(self) -> "StreamingQueryListener":
         from pyspark.sql.streaming.listener import StreamingQueryListener
 
         watch = self
@@ -211,11 +224,9 @@ class Watch:
                 watch.seen(event.progress)
 
             def onQueryTerminated(self, event: Any) -> None:
-                pass
+                watch._ended.set()
 
-        listener = Listener()
-        spark.streams.addListener(listener)
-        return listener
+        return Listener()
 
     def seen(self, progress: Any) -> None:
         """A batch that is over."""

@@ -24,6 +24,7 @@ PACKAGES = ("pyspark", "pyarrow")
 OLDEST_JAVA = 17
 INSTALL = "pip install nsqcy[spark]"
 POLL_SECONDS = 5
+LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
 class Missing(Exception):
@@ -90,13 +91,13 @@ def settings(options: Options) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 is Spark's alone
-        "spark.log.level": "ERROR",
         "spark.ui.showConsoleProgress": "false",
     }
     if not submitted():
         cores = os.cpu_count() or 1
         found |= {
             "spark.driver.memory": options["driver-memory"],
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": str(cores),
         }
