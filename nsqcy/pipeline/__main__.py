@@ -16,10 +16,11 @@ from typing import Protocol, cast
 from nsqcy import __version__
 from nsqcy.pipeline.options import (
     OUTPUT,
+    SOURCE,
+    SPARK,
     Options,
     Table,
     UsageError,
-    documentation,
     parse,
     suggestion,
     usage,
@@ -29,6 +30,7 @@ from nsqcy.pipeline.session import Missing, reason
 
 JOBS = ("archive", "verify", "compact", "doctor")
 COMMAND = "nsqcy-pipeline"
+COMMON_TABLES: dict[str, Table] = {"all": OUTPUT, "spark": SPARK, "source": SOURCE}
 
 
 class Job(Protocol):
@@ -97,17 +99,6 @@ def overview() -> str:
 
 def help_of(name: str) -> str:
     return f"Usage: {COMMAND} {name} [FLAGS]\n\n{load(name).HELP.strip()}\n\n{usage(table(name))}\n"
-
-
-def rewritten(page: str) -> str:
-    """A page with the tables that jobs have now, each behind `<!-- options of JOB -->`."""
-    for name in JOBS:
-        mark = f"<!-- options of {name} -->\n"
-        before, found, behind = page.partition(mark)
-        if found:
-            behind = behind[behind.index("\n\n") :] if behind.startswith("|") else "\n" + behind
-            page = before + mark + documentation(table(name)) + behind.removeprefix("\n")
-    return page
 
 
 if __name__ == "__main__":

@@ -134,14 +134,14 @@ def describe(root: Path, path: str, *, sync: bool = True) -> File:
 
 def bounds(metadata: "pq.FileMetaData", path: str) -> tuple[str, int, int]:
     """The log, the first and the last seq, from the footer alone."""
-    names = metadata.schema.names
     ids: set[str] = set()
     seqs: list[int] = []
-    for group in range(metadata.num_row_groups):
-        found = metadata.row_group(group)
-        log_id, seq = (found.column(names.index(name)).statistics for name in ("log_id", "seq"))
-        ids |= {log_id.min, log_id.max}
-        seqs += [seq.min, seq.max]
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        columns = [group.column(index) for index in range(group.num_columns)]
+        found = {column.path_in_schema: column.statistics for column in columns}
+        ids |= {found["log_id"].min, found["log_id"].max}
+        seqs += [found["seq"].min, found["seq"].max]
     if len(ids) != 1:
         raise Damaged(f"{path}: rows of {len(ids)} logs, and a file has those of one")
     return ids.pop(), min(seqs), max(seqs)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from nsqcy.pipeline import session
-from nsqcy.pipeline.__main__ import JOBS, main, rewritten
+from nsqcy.pipeline.__main__ import JOBS, main
 from nsqcy.pipeline.options import SPARK, Options
+from nsqcy.pipeline.page import rewritten, tables
 
 ROOT = Path(__file__).parents[2]
 
@@ -129,4 +130,4 @@ def test_tables_of_the_page() -> None:
 def test_the_page_has_the_tables_of_the_jobs() -> None:
     page = (ROOT / "docs" / "PIPELINE.md").read_text()
     assert rewritten(page) == page, "run make conf"
-    assert all(f"<!-- options of {job} -->" in page for job in JOBS)
+    assert all(f"<!-- options of {name} -->" in page for name, table in tables().items() if table)

@@ -121,11 +121,20 @@ def until(driver: Driver, condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def kill_somewhere(root: Path, daemon: Nsqd, rng: random.Random, within: float, *words: str) -> str:
+def kill_somewhere(
+    root: Path,
+    daemon: Nsqd,
+    rng: random.Random,
+    within: float,
+    *words: str,
+    behind_batch_0: bool = False,
+) -> str:
     """A life of a driver; where it ended."""
     planned, staged = state(root).planned, set(root.glob(".spark-staging-*"))
     driver = Driver(root, daemon, "--every=100ms", *words)
     try:
+        if behind_batch_0:
+            until(driver, lambda: state(root).planned > 0)
         # One that is repeated is not planned again.
         until(
             driver,
@@ -218,7 +227,9 @@ def test_many_kills_of_drivers(daemon: Nsqd, tmp_path: Path) -> None:
             publish(daemon, published, min(published + each, ROWS))
             published = min(published + each, ROWS)
         first = places[BATCH_0] < least
-        places[kill_somewhere(root, daemon, rng, 0.3 if first else 3.0, *words)] += 1
+        within = 0.3 if first else 3.0
+        behind = not first
+        places[kill_somewhere(root, daemon, rng, within, *words, behind_batch_0=behind)] += 1
         print(json.dumps({"kills": places.total()} | places), flush=True)
     assert places[BATCH_0] >= least, places
     archive_the_rest(root, daemon)
