@@ -10,6 +10,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -140,13 +142,21 @@ def reason(error: BaseException) -> str:
 def follow(query: "StreamingQuery") -> None:
     """Until the query ends. SIGTERM and SIGINT stop it, which is a KeyboardInterrupt here: what was
     not written then is written by the next run."""
+    with stoppable():
+        try:
+            while not query.awaitTermination(POLL_SECONDS):
+                pass
+        except KeyboardInterrupt:
+            query.stop()
+            raise
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """SIGTERM is a KeyboardInterrupt meanwhile."""
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
-        while not query.awaitTermination(POLL_SECONDS):
-            pass
-    except KeyboardInterrupt:
-        query.stop()
-        raise
+        yield
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -1,0 +1,87 @@
+"""Jobs that read history, with Spark and a real nsqd: one session and one test."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from archives import LOG, HandmadeArchive
+from daemon import Nsqd
+from spark_sources import batch, rows
+
+from nsqcy.pipeline import rounds
+from nsqcy.pipeline.__main__ import main
+
+pytestmark = [pytest.mark.spark, pytest.mark.ours]
+
+Job = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Nsqd]:
+    path = tmp_path / "data"
+    path.mkdir()
+    daemon = Nsqd(path, workers=1, retention_time="1h", durability="os", events=True).start()
+    yield daemon
+    daemon.destroy()
+
+
+def bodies(daemon: Nsqd, topic: str) -> Counter[bytes]:
+    source = {"topic": topic, "nsqdTcpAddresses": f"127.0.0.1:{daemon.tcp_port}"}
+    return Counter(row["body"] for row in rows(batch(source, "body")))
+
+
+def test_jobs(
+    daemon: Nsqd,
+    job: Job,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    replayed(daemon, job, tmp_path, monkeypatch, capsys)
+
+
+def replayed(
+    daemon: Nsqd,
+    job: Job,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    daemon.connect().mpub("orders", [b"%d" % n for n in range(2500)])
+    odd = Counter(b"%d" % n for n in range(1, 2500, 2))
+    where = "--where=cast(cast(body as string) as int) % 2 = 1"
+    assert job("replay", where, "--dry-run")[-1]["rows"] == 1250
+
+    # the driver dies between a round that it has published, and its note of it
+    words = ["replay", where, "--to=again", "--round-rows=1000"]
+    save = rounds.save
+
+    def dying(path: Path, plan: rounds.Plan) -> None:
+        if plan.done == 2:
+            raise OSError("killed")
+        save(path, plan)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rounds, "save", dying)
+        assert main([words[0], "--config=jobs.toml", *words[1:]]) == 1
+        assert "killed" in capsys.readouterr().err
+    assert bodies(daemon, "again").total() == 1000
+    daemon.connect().mpub("orders", [b"later"])
+    said = job(*words)
+    assert said[0]["done"] == 1
+    assert said[-1]["rows"] == 1250
+    assert bodies(daemon, "again") == odd
+    assert job(*words)[-1]["rows"] == 1250  # which is done
+    assert bodies(daemon, "again") == odd
+
+    # an archive, some of it
+    archive = HandmadeArchive(tmp_path / "archive")
+    archive.batch({LOG: range(1, 101)}, "dt=2026-01-31/hr=07")
+    archive.batch({LOG: range(101, 111)}, "dt=2026-01-31/hr=08")
+    words = ["replay", "--root=archive", "--to=from-files"]
+    assert job(*words, "--end=2026-01-31T07:00:00", "--state=a.json")[-1]["rows"] == 0
+    assert job(*words, "--end=2026-01-31T08:00:00", "--tasks=1")[-1]["rows"] == 100
+    assert list(bodies(daemon, "from-files")) == [b"body %d" % n for n in range(1, 101)]
