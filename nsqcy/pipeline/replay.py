@@ -235,10 +235,12 @@ def one_round(
     if frame is None:
         return 0
     seen = Observation()
-    frame = choose(frame).observe(seen, f.count(f.lit(1)).alias("rows"))
+    frame = choose(frame)
     # Which task a row is in, and where, is a matter of its seq alone, wherever it was read.
     spread = f.expr("seq div 100") if plan.tasks > 1 else f.lit(0)
     frame = frame.repartition(plan.tasks, spread).sortWithinPartitions("seq")
+    # Behind that: what is before a shuffle without rows is not observed.
+    frame = frame.observe(seen, f.count(f.lit(1)).alias("rows"))
     given = destination(options, plan.asked["to"])
     given.pop("lookupdHttpAddresses", None)
     given |= {"nsqdTcpAddresses": ",".join(plan.nsqds), "producerId": plan.producer(plan.done)}

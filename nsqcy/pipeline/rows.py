@@ -146,7 +146,7 @@ class Archive:
     def frame(self, spark: "SparkSession", part: Part) -> "DataFrame | None":
         from pyspark.sql import functions as f
 
-        paths = [(self._root / path).absolute().as_uri() for path in self.files(part)]
+        paths = [f"file://{self._root.absolute() / path}" for path in self.files(part)]
         if not paths:
             return None
         found = spark.read.option("mergeSchema", "true").parquet(*paths)

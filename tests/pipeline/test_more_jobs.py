@@ -5,10 +5,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pytest
 from archives import LOG, HandmadeArchive
 from daemon import Nsqd
 from spark_sources import batch, rows
+from web import eventually
 
 from nsqcy.pipeline import rounds
 from nsqcy.pipeline.__main__ import main
@@ -41,6 +44,7 @@ def test_jobs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     replayed(daemon, job, tmp_path, monkeypatch, capsys)
+    rolled_up(daemon, job, tmp_path)
 
 
 def replayed(
@@ -85,3 +89,36 @@ def replayed(
     assert job(*words, "--end=2026-01-31T07:00:00", "--state=a.json")[-1]["rows"] == 0
     assert job(*words, "--end=2026-01-31T08:00:00", "--tasks=1")[-1]["rows"] == 100
     assert list(bodies(daemon, "from-files")) == [b"body %d" % n for n in range(1, 101)]
+
+
+def rolled_up(daemon: Nsqd, job: Job, tmp_path: Path) -> None:
+    """The topic of before, and what a consumer does with it."""
+    conn = daemon.connect().sub("orders", "c", rdy=100)
+    message = conn.message()
+    conn.req(message)
+    for message in conn.take(20):
+        conn.fin(message)
+    daemon.web.await_counts("orders", "c", requeue_count=1, in_flight_count=100, depth=2381)
+    eventually(lambda: daemon.web.stats()["events"]["published"] >= 21)
+    words = ["rollup", "--events", "--once", "--plots=no", "--root=sums"]
+    done = job(*words)[-1]
+    assert (done["rows"], done["late"]) == (2501 + 21, 0)
+
+    def totals() -> tuple[int, int, int, int]:
+        topics = ds.dataset("sums/topics").to_table()
+        channels = ds.dataset("sums/channels").to_table()
+        return tuple(
+            pc.sum(column).as_py()
+            for column in (
+                topics["count"],
+                topics["bytes"],
+                channels["finished"],
+                channels["requeued"],
+            )
+        )
+
+    size = sum(len(b"%d" % n) for n in range(2500)) + len(b"later")
+    assert totals() == (2501, size, 20, 1)
+    daemon.connect().mpub("orders", [b"12345"] * 10)
+    assert job(*words)[-1]["rows"] == 10
+    assert totals() == (2511, size + 50, 20, 1)
