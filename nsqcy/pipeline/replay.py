@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,8 +74,18 @@ OPTIONS = (
 
 SUBJECT = ("topic", "topics", "topics-pattern")
 
-Choose = Callable[["DataFrame"], "DataFrame"]  # the rows that are wanted, of some
-Shape = Callable[["DataFrame"], "DataFrame"]  # them with the columns of what is published
+Frames = Callable[["DataFrame"], "DataFrame"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a job publishes."""
+
+    job: str
+    to: str
+    source: Source
+    choose: Frames  # the rows that are wanted, of some
+    shape: Frames  # them with the columns of what is published
 
 
 def run(options: Options, report: Report) -> int:
@@ -91,11 +102,12 @@ def run(options: Options, report: Report) -> int:
         if options["dry-run"]:
             count(options, report, source, chosen(options))
         else:
-            publish(options, report, source, chosen(options), shape, options["to"])
+            work = Work("replay", options["to"], source, chosen(options), shape)
+            publish(options, report, work)
     return 0
 
 
-def chosen(options: Options) -> Choose:
+def chosen(options: Options) -> Frames:
     """By time and expression."""
 
     def choose(frame: "DataFrame") -> "DataFrame":
@@ -115,7 +127,7 @@ def microseconds(instant: datetime.datetime) -> int:
     return since // datetime.timedelta(microseconds=1)
 
 
-def count(options: Options, report: Report, source: Source, choose: Choose) -> None:
+def count(options: Options, report: Report, source: Source, choose: Frames) -> None:
     """What would be published, by topic."""
     spark = make_session(options, "replay")
     found: dict[str, int] = {}
@@ -135,37 +147,35 @@ def count(options: Options, report: Report, source: Source, choose: Choose) -> N
 # --- publishing -------------------------------------------------------------------------------
 
 
-def publish(
-    options: Options, report: Report, source: Source, choose: Choose, shape: Shape, to: str
-) -> None:
-    """All rounds that are not done; `state` has which those are."""
-    asked = asked_for(options, to)
-    path = Path(options["state"] or rounds.default_path(to, asked))
+def publish(options: Options, report: Report, work: Work) -> None:
+    """All rounds that are not done; `--state` has which those are."""
+    asked = asked_for(options, work.to)
+    path = Path(options["state"] or rounds.default_path(work.job, work.to, asked))
     with rounds.locked(path):
         plan = rounds.load(path, asked)
         if plan is not None and plan.done == len(plan.rounds()):
             report.warn(f"{path} says that this was done; remove it to do it again")
-            report.done(rows=plan.rows, to=to, state=str(path))
+            report.done(rows=plan.rows, to=work.to, state=str(path))
             return
         if plan is None:
-            plan = make_plan(options, asked, source, to)
+            plan = make_plan(options, asked, work)
             rounds.save(path, plan)
         else:
             report.line(f"going on with round {plan.done + 1}", done=plan.done, rows=plan.rows)
-        metrics = Metrics("replay", options["metrics-port"])
-        spark = make_session(options, "replay")
+        metrics = Metrics(work.job, options["metrics-port"])
+        spark = make_session(options, work.job)
         todo = plan.rounds()
         sizes = [part.rows for part in todo]
         for part in todo[plan.done :]:
             begun = time.monotonic()
             with reading(options):
-                rows = one_round(spark, options, source, choose, shape, plan, part)
+                rows = one_round(spark, options, work, plan, part)
             plan = plan.after(rows)
             rounds.save(path, plan)
             metrics.batch(rows, time.monotonic() - begun, {})
             done = sum(sizes[: plan.done])
             report.progress(done=done, total=sum(sizes), round=plan.done, rows=plan.rows)
-        report.done(rows=plan.rows, to=to, state=str(path))
+        report.done(rows=plan.rows, to=work.to, state=str(path))
 
 
 def asked_for(options: Options, to: str) -> Asked:
@@ -188,17 +198,17 @@ def reading(options: Options) -> Any:
     return manifests.locked(Path(options["root"]), manifests.COMPACTING, reading=True)
 
 
-def make_plan(options: Options, asked: Asked, source: Source, to: str) -> Plan:
+def make_plan(options: Options, asked: Asked, work: Work) -> Plan:
     from nsqcy.spark.discovery import all_nsqds
     from nsqcy.spark.options import parse_write
 
     return Plan(
         name=rounds.new_name(),
         asked=asked,
-        nsqds=tuple(all_nsqds(parse_write(destination(options, to)))),
+        nsqds=tuple(all_nsqds(parse_write(destination(options, work.to)))),
         tasks=options["tasks"] or os.cpu_count() or 1,
         round_rows=options["round-rows"],
-        parts=tuple(source.parts()),
+        parts=tuple(work.source.parts()),
     )
 
 
@@ -218,30 +228,22 @@ def destination(options: Options, to: str) -> dict[str, str]:
     return found
 
 
-def one_round(
-    spark: "SparkSession",
-    options: Options,
-    source: Source,
-    choose: Choose,
-    shape: Shape,
-    plan: Plan,
-    part: Part,
-) -> int:
+def one_round(spark: "SparkSession", options: Options, work: Work, plan: Plan, part: Part) -> int:
     """Publish what is chosen of this part; how many rows that were."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
-    frame = source.frame(spark, part)
+    frame = work.source.frame(spark, part)
     if frame is None:
         return 0
     seen = Observation()
-    frame = choose(frame)
+    frame = work.choose(frame)
     # Which task a row is in, and where, is a matter of its seq alone, wherever it was read.
     spread = f.expr("seq div 100") if plan.tasks > 1 else f.lit(0)
     frame = frame.repartition(plan.tasks, spread).sortWithinPartitions("seq")
     # Behind that: what is before a shuffle without rows is not observed.
     frame = frame.observe(seen, f.count(f.lit(1)).alias("rows"))
-    given = destination(options, plan.asked["to"])
+    given = destination(options, work.to)
     given.pop("lookupdHttpAddresses", None)
     given |= {"nsqdTcpAddresses": ",".join(plan.nsqds), "producerId": plan.producer(plan.done)}
     if plan.asked["rate"]:
@@ -249,5 +251,5 @@ def one_round(
             "maxMessagesPerSecond": str(plan.asked["rate"]),
             "parallelTasks": str(plan.tasks),
         }
-    shape(frame).write.format("nsq").mode("append").options(**given).save()
+    work.shape(frame).write.format("nsq").mode("append").options(**given).save()
     return int(seen.get["rows"])

@@ -62,10 +62,10 @@ def new_name() -> str:
     return f"replay-{uuid.uuid4().hex[:16]}"
 
 
-def default_path(to: str, asked: Asked) -> Path:
-    """The same for the same replay."""
+def default_path(job: str, to: str, asked: Asked) -> Path:
+    """The same for the same work."""
     text = json.dumps(asked, sort_keys=True)
-    return Path(f"replay-{to}-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}.json")
+    return Path(f"{job}-{to}-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}.json")
 
 
 def load(path: Path, asked: Asked) -> Plan | None:

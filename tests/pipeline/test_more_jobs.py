@@ -1,5 +1,7 @@
 """Jobs that read history, with Spark and a real nsqd: one session and one test."""
 
+import json
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,6 +47,7 @@ def test_jobs(
     monkeypatch.chdir(tmp_path)
     replayed(daemon, job, tmp_path, monkeypatch, capsys)
     rolled_up(daemon, job, tmp_path)
+    dead_letters(daemon, job)
 
 
 def replayed(
@@ -87,7 +90,7 @@ def replayed(
     archive.batch({LOG: range(101, 111)}, "dt=2026-01-31/hr=08")
     words = ["replay", "--root=archive", "--to=from-files"]
     assert job(*words, "--end=2026-01-31T07:00:00", "--state=a.json")[-1]["rows"] == 0
-    assert job(*words, "--end=2026-01-31T08:00:00", "--tasks=1")[-1]["rows"] == 100
+    assert job(*words, "--end=2026-01-31T07:30:00", "--tasks=1")[-1]["rows"] == 100
     assert list(bodies(daemon, "from-files")) == [b"body %d" % n for n in range(1, 101)]
 
 
@@ -122,3 +125,39 @@ def rolled_up(daemon: Nsqd, job: Job, tmp_path: Path) -> None:
     daemon.connect().mpub("orders", [b"12345"] * 10)
     assert job(*words)[-1]["rows"] == 10
     assert totals() == (2511, size + 50, 20, 1)
+
+
+def dead_letters(daemon: Nsqd, job: Job) -> None:
+    """Made by nsqd itself, then looked at and published again."""
+    policy = {"max_attempts": 1, "dead_letter_topic": "dead"}
+    daemon.web.put("/topic/config", json.dumps(policy).encode(), topic="bills")
+    daemon.web.create("bills", "c")
+    for number in range(3):
+        publish_with_header(daemon, "bills", b"bill %d" % number, str(number))
+    conn = daemon.connect()
+    conn.identify(client_id="worker-7")
+    conn.sub("bills", "c", rdy=3)
+    for message in conn.take(3):
+        conn.req(message)
+    daemon.connect().pub("dead", b"no letter")
+    daemon.web.await_counts("dead", message_count=4)
+    said = job("dlq", "--topic=dead")
+    (group,) = [line for line in said if "letters" in line and line["event"] == "line"]
+    assert (group["letters"], group["most_attempts"], group["reason"]) == (3, 1, "attempts")
+    assert (group["origin_channel"], group["last_client"]) == ("c", "worker-7")
+    assert "1 messages of the topic are no dead letters" in [line.get("text") for line in said]
+    assert job("dlq", "--topic=dead", "--where=origin_channel = 'd'")[-1]["letters"] == 0
+    words = ["--topic=dead", "--republish=bills-again", "--where=body != 'bill 1'"]
+    assert job("dlq", *words)[-1]["rows"] == 2
+    source = {"topic": "bills-again", "nsqdTcpAddresses": f"127.0.0.1:{daemon.tcp_port}"}
+    found = rows(batch(source | {"columns": "body,headers"}, "body", "headers"))
+    assert sorted((row["body"], row["headers"]) for row in found) == [
+        (b"bill 0", [("trace", "0")]),
+        (b"bill 2", [("trace", "2")]),
+    ]
+
+
+def publish_with_header(daemon: Nsqd, topic: str, body: bytes, value: str) -> None:
+    url = f"http://127.0.0.1:{daemon.http_port}/pub?topic={topic}"
+    with urllib.request.urlopen(urllib.request.Request(url, body, {"X-Nsq-Trace": value})):
+        pass

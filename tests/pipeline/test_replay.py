@@ -72,7 +72,7 @@ def test_one_run_at_a_time(tmp_path: Path) -> None:
 
 def test_the_same_replay_has_the_same_file() -> None:
     def path(*words: str) -> Path:
-        return rounds.default_path("again", replay.asked_for(options(*words), "again"))
+        return rounds.default_path("replay", "again", replay.asked_for(options(*words), "again"))
 
     same = path("--topic=orders")
     assert same.name.startswith("replay-again-")
