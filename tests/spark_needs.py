@@ -1,6 +1,7 @@
 """Hooks for folders of tests that need pyspark, pyarrow and, where they start Spark, java.
 
-Without those the tests are skipped, with the reason."""
+Without those the tests are skipped, with the reason.
+"""
 
 import shutil
 from importlib.util import find_spec
