@@ -60,7 +60,6 @@ OPTIONS = (
 
 CORRUPT = "_corrupt"
 STAGING = ".spark-staging-*"
-WRITERS = 8  # files that a task has open; rows of more hours at a time are sorted first
 MOST_HOURS = 10_000  # between the first and the last row of a batch; beyond, folders are searched
 READERS = 4
 
