@@ -43,7 +43,7 @@ def table(log_id: str, seqs: Iterable[int], body: str = "body") -> pa.Table:
 
 def save(path: Path, rows: pa.Table) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(rows, path, compression="zstd")
+    pq.write_table(rows, path, compression="none", use_dictionary=["log_id", "nsqd"])
 
 
 class HandmadeArchive:

@@ -9,8 +9,10 @@ Exit codes:
 
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol, cast
 
 from nsqcy import __version__
@@ -65,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         options = parse(name, {each: table(each) for each in JOBS}, rest)
-        with Report(name, json_lines=options["json"] or not os.isatty(1)) as report:
+        json_lines = options["json"] or not os.isatty(1)
+        with terminable(), Report(name, json_lines=json_lines) as report:
             return load(name).run(options, report)
     except UsageError as error:
         return refuse(f"{COMMAND} {name}", str(error))
@@ -77,6 +80,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "NSQCY_TRACEBACK" in os.environ:
             raise
         return fail(name, reason(error))
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM is like ^C."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def refuse(who: str, what: str) -> int:

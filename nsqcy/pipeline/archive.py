@@ -60,7 +60,6 @@ OPTIONS = (
 
 CORRUPT = "_corrupt"
 STAGING = ".spark-staging-*"
-WRITERS = 8  # files that a task has open; rows of more hours at a time are sorted first
 MOST_HOURS = 10_000  # between the first and the last row of a batch; beyond, folders are searched
 READERS = 4
 
@@ -152,6 +151,7 @@ class Sink:
         self._decode = decode
         self._schema = schema
         self._query_id = ""
+        self._clean = False
         self._begun = threading.Event()
 
     def begin(self, query_id: str) -> None:
@@ -164,6 +164,8 @@ class Sink:
         name = manifests.batch_name(self._query_id, number)
         if manifests.manifest_path(self._root, name).exists():
             return  # all but Spark's own note of it was written
+        if not self._clean:
+            self._remove(name)
         seen = self._write(frame, name)
         if not seen["rows"]:
             return
@@ -178,6 +180,13 @@ class Sink:
         for folder in {(self._root / path).parent for path in paths}:
             manifests.sync_folders(folder, self._root)
         manifests.write(self._root, manifest)
+
+    def _remove(self, name: str) -> None:
+        """What the first batch of a run may have left when it was killed. It is overwritten, but
+        for hours that it has no rows of any more, where it goes on without what was lost."""
+        for folder in self._root.glob(f"topic=*/dt=*/hr=*/batch={name}"):
+            shutil.rmtree(folder)
+        self._clean = True
 
     def _write(self, frame: "DataFrame", name: str) -> dict[str, Any]:
         """The rows, and what was seen of them on their way."""

@@ -20,7 +20,7 @@ from nsqcy.pipeline.options import (
 from nsqcy.pipeline.replay import DESTINATION, PLACE, Work, chosen, publish
 from nsqcy.pipeline.report import Report
 from nsqcy.pipeline.rows import HEADERS, Source, source_of
-from nsqcy.pipeline.session import make_session, require_spark, stoppable
+from nsqcy.pipeline.session import make_session, require_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -63,12 +63,10 @@ def run(options: Options, report: Report) -> int:
     def letters(frame: "DataFrame") -> "DataFrame":
         return choose(with_origin(frame).where("origin_topic is not null"))
 
-    with stoppable():
-        if options["republish"]:
-            work = Work("dlq", options["republish"], source, letters, own)
-            publish(options, report, work)
-        else:
-            look(options, report, source)
+    if options["republish"]:
+        publish(options, report, Work("dlq", options["republish"], source, letters, own))
+    else:
+        look(options, report, source)
     return 0
 
 

@@ -73,7 +73,7 @@ class Contents:
     """What an archive has: files by path, and where to find what is wrong."""
 
     files: dict[str, File] = field(default_factory=dict)
-    manifests: list[Manifest] = field(default_factory=list)  # those that count, the oldest first
+    manifests: list[Manifest] = field(default_factory=list)  # those that count
     unfinished: list[Manifest] = field(default_factory=list)  # compactions that did not happen
 
 
@@ -232,29 +232,26 @@ def read_all(root: Path) -> list[Manifest]:
 
 
 def read(root: Path) -> Contents:
-    """What is in the archive. A compaction counts if its files are there, or if one after it has
-    taken their place."""
+    """What is in the archive."""
     found = Contents()
-    batches: list[Manifest] = []
-    compactions: list[Manifest] = []
-    for manifest in read_all(root):
-        (compactions if manifest.replaces else batches).append(manifest)
     gone: set[str] = set()
-    counting = []
-    for manifest in reversed(compactions):
-        new = {file.path for file in manifest.files}
-        if new & gone or any((root / path).exists() for path in new):
-            counting.append(manifest)
-            gone |= set(manifest.replaces)
-        elif any((root / path).exists() for path in manifest.replaces):
+    for manifest in read_all(root):
+        if manifest.replaces and not happened(root, manifest):
             found.unfinished.append(manifest)
-        else:
-            counting.append(manifest)  # neither: what is missing will be seen
-            gone |= set(manifest.replaces)
-    found.manifests = batches + counting[::-1]
+            continue
+        found.manifests.append(manifest)
+        gone |= set(manifest.replaces)
     for manifest in found.manifests:
         found.files |= {file.path: file for file in manifest.files if file.path not in gone}
     return found
+
+
+def happened(root: Path, manifest: Manifest) -> bool:
+    """Whether a compaction did: not, if the files are there that it was to replace, and its own are
+    not. Where there are neither, a later one has replaced its files, or they are missing."""
+    new = (root / file.path for file in manifest.files)
+    old = (root / path for path in manifest.replaces)
+    return any(path.exists() for path in new) or not any(path.exists() for path in old)
 
 
 def positions(contents: Contents) -> Positions:

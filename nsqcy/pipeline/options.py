@@ -361,7 +361,8 @@ def from_file(job: str, tables: Mapping[str, Table], path: str) -> dict[str, Any
         raise UsageError(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: {error}") from None
-    known = {"common": COMMON, **tables}
+    every = [option for table in tables.values() for option in table]
+    known = {"common": (*every, *COMMON, *tables[job]), **tables}
     found: dict[str, dict[str, Any]] = {}
     for name, values in content.items():
         if name not in known:

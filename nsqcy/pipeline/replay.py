@@ -30,7 +30,7 @@ from nsqcy.pipeline.options import (
 from nsqcy.pipeline.report import Metrics, Report
 from nsqcy.pipeline.rounds import Asked, Plan
 from nsqcy.pipeline.rows import HEADERS, Part, Source, source_of
-from nsqcy.pipeline.session import make_session, require_spark, stoppable
+from nsqcy.pipeline.session import make_session, require_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -98,12 +98,10 @@ def run(options: Options, report: Report) -> int:
         there = options["headers"] and HEADERS in frame.columns
         return frame.select("body", HEADERS) if there else frame.select("body")
 
-    with stoppable():
-        if options["dry-run"]:
-            count(options, report, source, chosen(options))
-        else:
-            work = Work("replay", options["to"], source, chosen(options), shape)
-            publish(options, report, work)
+    if options["dry-run"]:
+        count(options, report, source, chosen(options))
+    else:
+        publish(options, report, Work("replay", options["to"], source, chosen(options), shape))
     return 0
 
 

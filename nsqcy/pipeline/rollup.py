@@ -29,7 +29,7 @@ from nsqcy.pipeline.report import Metrics, Report, Watch
 from nsqcy.pipeline.session import follow, make_session, require_packages, require_spark
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 HELP = """\
 counts messages, bytes and rates by minute, and draws them
@@ -183,12 +183,10 @@ def as_count(
 
 
 def counted(frame: "DataFrame", options: Options) -> "DataFrame":
-    """Groups of rows, in the order of a Count."""
+    """Groups of values, in the order of a Count."""
     from pyspark.sql import functions as f
 
-    rows = published(frame)
-    if options["events"]:
-        rows = rows.unionByName(happened(frame, options))
+    rows = measured(frame, options)
     bucket = f.floor(f.log2(f.greatest(f.col("value"), f.lit(1))) * BUCKETS).cast("int")
     rows = rows.withColumns({"bucket": bucket, "minute": f.expr("second div 60")})
     return rows.groupBy("topic", "channel", "nsqd", "minute", "kind", "measure", "bucket").agg(
@@ -196,37 +194,45 @@ def counted(frame: "DataFrame", options: Options) -> "DataFrame":
     )
 
 
-def published(frame: "DataFrame") -> "DataFrame":
-    """A value for each message: its size."""
+def measured(frame: "DataFrame", options: Options) -> "DataFrame":
+    """A value for each message, its size, and three for each event about one of the topics; what
+    is no event is left out. In one go, as two would read everything twice."""
     from pyspark.sql import functions as f
 
-    return frame.where(f.col("topic") != EVENTS_TOPIC).select(
-        "topic",
-        f.lit("").alias("channel"),
+    def value(measure: str, column: "Column") -> "Column":
+        return f.struct(
+            f.lit(measure).alias("measure"),
+            f.coalesce(column, f.lit(0)).cast("long").alias("value"),
+        )
+
+    size = f.array(value(minutes.SIZE, f.octet_length("body")))
+    if not options["events"]:
+        return frame.select(
+            "topic",
+            f.lit("").alias("channel"),
+            "nsqd",
+            f.unix_seconds("timestamp").alias("second"),
+            f.lit(minutes.PUBLISH).alias("kind"),
+            f.inline(size),
+        )
+    is_event = f.col("topic") == EVENTS_TOPIC
+    parsed = f.when(is_event, f.from_json(f.col("body").cast("string"), EVENT)).alias("event")
+    rows = frame.select("topic", "nsqd", "timestamp", "body", parsed)
+
+    def either(of_event: "Column", of_message: "Column") -> "Column":
+        return f.when(is_event, of_event).otherwise(of_message)
+
+    event = f.col("event")
+    names = (minutes.ATTEMPTS, minutes.AGE, minutes.IN_FLIGHT)
+    values = f.array(*(value(name, event[name]) for name in names))
+    rows = rows.select(
+        either(event["topic"], f.col("topic")).alias("topic"),
+        either(event["channel"], f.lit("")).alias("channel"),
         "nsqd",
-        f.unix_seconds("timestamp").alias("second"),
-        f.lit(minutes.PUBLISH).alias("kind"),
-        f.lit(minutes.SIZE).alias("measure"),
-        f.octet_length("body").cast("long").alias("value"),
-    )
-
-
-def happened(frame: "DataFrame", options: Options) -> "DataFrame":
-    """Three values for each event about one of the topics; what is no event is left out."""
-    from pyspark.sql import functions as f
-
-    event = f.from_json(f.col("body").cast("string"), EVENT)
-    events = frame.where(f.col("topic") == EVENTS_TOPIC).select("nsqd", event.alias("event"))
-    events = events.select("nsqd", "event.*").dropna()
+        either(f.expr("event.time div 1000000000"), f.unix_seconds("timestamp")).alias("second"),
+        either(event["kind"], f.lit(minutes.PUBLISH)).alias("kind"),
+        f.inline(either(values, size)),
+    ).dropna()
     if options["topics-pattern"]:
-        events = events.where(f.col("topic").rlike(f"^(?:{options['topics-pattern']})$"))
-    else:
-        names = (options["topic"] or options["topics"]).split(",")
-        events = events.where(f.col("topic").isin(*names))
-    pairs = [
-        f.struct(f.lit(name).alias("measure"), f.col(name).cast("long").alias("value"))
-        for name in (minutes.ATTEMPTS, minutes.AGE, minutes.IN_FLIGHT)
-    ]
-    events = events.withColumn("pair", f.explode(f.array(*pairs)))
-    second = f.expr("time div 1000000000").alias("second")
-    return events.select("topic", "channel", "nsqd", second, "kind", "pair.*")
+        return rows.where(f.col("topic").rlike(f"^(?:{options['topics-pattern']})$"))
+    return rows.where(f.col("topic").isin(*(options["topic"] or options["topics"]).split(",")))

@@ -7,11 +7,8 @@ listens to the outside. Under spark-submit what was told there holds.
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +23,7 @@ PACKAGES = ("pyspark", "pyarrow")
 OLDEST_JAVA = 17
 INSTALL = "pip install nsqcy[spark]"
 POLL_SECONDS = 5
+TRACEBACK = "Traceback (most recent call last)"
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -128,11 +126,17 @@ def make_session(options: Options, job: str) -> "SparkSession":
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong, in one line: the source's own words if it was the source."""
+    """What went wrong, in one line: of what Spark tells, the source's own words, or the end of
+    the Python traceback that is in it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = [line[line.index("nsq: ") :] for line in lines if "nsq: " in line]
     if ours:
         return ours[-1]
+    if any(TRACEBACK in line for line in lines):
+        raised = [line for line in lines if re.match(r"[A-Za-z_][\w.]*: \S", line)]
+        if raised:
+            name, _, text = raised[-1].partition(": ")
+            return text if name.startswith("nsqcy.") else raised[-1]
     return lines[0] if lines else type(error).__name__
 
 
@@ -140,26 +144,10 @@ def reason(error: BaseException) -> str:
 
 
 def follow(query: "StreamingQuery") -> None:
-    """Until the query ends. SIGTERM and SIGINT stop it, which is a KeyboardInterrupt here: what was
-    not written then is written by the next run."""
-    with stoppable():
-        try:
-            while not query.awaitTermination(POLL_SECONDS):
-                pass
-        except KeyboardInterrupt:
-            query.stop()
-            raise
-
-
-@contextmanager
-def stoppable() -> Iterator[None]:
-    """SIGTERM is a KeyboardInterrupt meanwhile."""
-    before = signal.signal(signal.SIGTERM, interrupt)
+    """Until the query ends, or somebody stops the job: what was not written then is written by the
+    next run."""
     try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def interrupt(_number: int, _frame: object) -> None:
-    raise KeyboardInterrupt
+        while not query.awaitTermination(POLL_SECONDS):
+            pass
+    except KeyboardInterrupt:
+        query.stop()

@@ -24,7 +24,7 @@ from nsqcy.pipeline.options import (
     Options,
 )
 from nsqcy.pipeline.report import Report
-from nsqcy.pipeline.session import require_packages, stoppable
+from nsqcy.pipeline.session import require_packages
 
 HELP = """\
 writes what nsqds say in /stats to Parquet or JSON lines
@@ -66,7 +66,7 @@ def run(options: Options, report: Report) -> int:
     poller = Poller(options, report)
     files = Files(Path(options["root"]), options["format"], options["file-every"])
     polls, begun = 0, time.monotonic()
-    with stoppable(), files:
+    with files:
         while True:
             files.add(poller.poll())
             polls += 1

@@ -1,38 +1,22 @@
-"""Without pyspark and pyarrow these tests are skipped; those that start Spark need java as well."""
+"""What is skipped here without pyspark, pyarrow or java; and jobs with a real nsqd."""
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from daemon import Nsqd
+from spark_needs import pytest_collection_modifyitems, pytest_pycollect_makemodule
 
 from nsqcy.pipeline.__main__ import main
 
 ROOT = Path(__file__).parents[2]
 Job = Callable[..., list[dict[str, Any]]]
-MISSING = [name for name in ("pyarrow", "pyspark") if find_spec(name) is None]
 
-
-class Skipped(pytest.Module):
-    def collect(self) -> Any:
-        pytest.skip(f"not installed: {', '.join(MISSING)}", allow_module_level=True)
-
-
-def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> Any:
-    return Skipped.from_parent(parent, path=module_path) if MISSING else None
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if shutil.which("java") is None:
-        for item in items:
-            if item.get_closest_marker("spark"):
-                item.add_marker(pytest.mark.skip(reason="java is not installed"))
+__all__ = ["pytest_collection_modifyitems", "pytest_pycollect_makemodule"]
 
 
 @pytest.fixture

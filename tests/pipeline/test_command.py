@@ -105,6 +105,13 @@ def test_one_line_of_a_long_story() -> None:
         "Job aborted\n  Traceback\n nsqcy.spark.errors.DataLoss: nsq: rows are lost: 5\nJVM stack"
     )
     assert session.reason(Exception(long)) == "nsq: rows are lost: 5"
+    python = (
+        "[FOREACH] An error occurred\nTraceback (most recent call last):\n  File\n{}\n\tat org.x: 5"
+    )
+    damaged = python.format("nsqcy.pipeline.manifests.Damaged: batch a.b has no rows")
+    assert session.reason(Exception(damaged)) == "batch a.b has no rows"
+    full = python.format("OSError: [Errno 28] No space left on device: 'x.y'")
+    assert session.reason(Exception(full)) == "OSError: [Errno 28] No space left on device: 'x.y'"
     assert session.reason(Exception("one\ntwo")) == "one"
     assert session.reason(ValueError()) == "ValueError"
 

@@ -56,7 +56,8 @@ def test_late_rows_are_merged_into_what_was_merged(archive: HandmadeArchive) -> 
     assert {manifests.batch_of(path) for path in files(archive)} == {"compact-00000002"}
     assert rows_by_glob(archive.root) == before
     assert whole(archive)
-    assert run(archive) == 0 and len(files(archive)) == 2  # nothing is left to do
+    done = files(archive)
+    assert run(archive) == 0 and files(archive) == done  # a file of each log cannot become fewer
 
 
 def test_which_hours(archive: HandmadeArchive) -> None:

@@ -185,7 +185,7 @@ def counted_by_spark(root: Path) -> list[int]:
 def check(root: Path, rows: int) -> None:
     assert counted(root) == (rows, rows, rows)
     assert main(["verify", f"--root={root}"]) == 0
-    assert not list(root.glob(".spark-staging-*"))
+    assert {path.name for path in root.iterdir()} == {manifests.HIDDEN, "topic=orders"}
 
 
 @pytest.fixture

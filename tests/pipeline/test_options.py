@@ -99,10 +99,12 @@ def test_the_file(tmp_path: Path) -> None:
         topic = "orders"
         nsqd_tcp_address = ["a:1", "b:2"]
         driver-memory = "4g"
+        root = "everywhere"
         [common.option]
         fetchBytes = "1m"
         [job]
         rate = 7
+        topic = "invoices"
         dry-run = true
         conf = ["a=b"]
         [other]
@@ -111,9 +113,10 @@ def test_the_file(tmp_path: Path) -> None:
     )
     options = parse("job", TABLES, [*words, "--rate=9"])
     assert options["rate"] == 9 and options["dry-run"] is True
+    assert options["root"] == "everywhere"
     assert options["nsqd-tcp-address"] == ("a:1", "b:2") and options["conf"] == {"a": "b"}
     assert options.source() == {
-        "topic": "orders",
+        "topic": "invoices",
         "nsqdTcpAddresses": "a:1,b:2",
         "fetchBytes": "1m",
     }
@@ -126,7 +129,7 @@ def test_the_file(tmp_path: Path) -> None:
         ("topic = 'x'\n", "jobs.toml: there is no table [topic]; there are common, job, other"),
         ("job = 5\n", "jobs.toml: job is no table; write [job]"),
         ("[job]\nrat = 5\n", "jobs.toml, [job]: there is no 'rat'; did you mean rate?"),
-        ("[common]\nrate = 5\n", "jobs.toml, [common]: there is no 'rate'"),
+        ("[common]\nrat = 5\n", "jobs.toml, [common]: there is no 'rat'; did you mean rate?"),
         ("[other]\ndepth = -1\n", "jobs.toml, [other], depth is '-1': expected a whole number"),
         ("[job]\nrate = [1]\n", "jobs.toml, [job], rate: one value is expected"),
         ("[job]\nconfig = 'x'\n", "jobs.toml, [job]: there is no 'config'"),

@@ -92,6 +92,15 @@ def test_a_swapped_file(archive: HandmadeArchive, verify: Lines) -> None:
     assert code == 1 and f"{path.relative_to(archive.root)} was changed" in changed
 
 
+def test_a_flipped_bit(archive: HandmadeArchive, verify: Lines) -> None:
+    path = files(archive)[2]
+    data = bytearray(path.read_bytes())
+    data[data.index(b"body 150") + 6] ^= 1
+    path.write_bytes(data)
+    code, (changed,) = verify()
+    assert code == 1 and f"{path.relative_to(archive.root)} was changed" in changed
+
+
 def test_two_files_in_each_others_place(archive: HandmadeArchive, verify: Lines) -> None:
     one, other = files(archive)[0], files(archive)[2]
     aside = archive.root / "aside"
@@ -121,6 +130,14 @@ def test_a_batch_under_way(archive: HandmadeArchive, verify: Lines) -> None:
     code, (note,) = verify()
     assert code == 0
     assert note.startswith(f"{path.relative_to(archive.root)} is of a batch that is not finished")
+
+
+def test_a_batch_that_has_lost_its_manifest(archive: HandmadeArchive, verify: Lines) -> None:
+    """Others of its query came after it, so nobody will write it again."""
+    manifests.manifest_path(archive.root, "1f3c9a2e-000000001").unlink()
+    code, (stray, gap) = verify()
+    assert code == 1 and stray == f"{files(archive)[2].relative_to(archive.root)} is in no manifest"
+    assert "seq 105 to 204 are missing" in gap
 
 
 def test_what_cannot_be_read(archive: HandmadeArchive, verify: Lines) -> None:
