@@ -55,7 +55,7 @@ DESTINATION = (
         "to-option",
         PAIRS,
         (),
-        'options of format("nsq") for writing; without one, --option counts for both',
+        'options of format("nsq") for writing alone; --option has those of both',
     ),
     Option("rate", POSITIVE, None, "messages in a second, at most"),
     Option("round-rows", POSITIVE, "1000000", "rows between two notes of how far it is"),
