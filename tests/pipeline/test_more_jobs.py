@@ -99,8 +99,7 @@ def rolled_up(daemon: Nsqd, job: Job, tmp_path: Path) -> None:
     conn = daemon.connect().sub("orders", "c", rdy=100)
     message = conn.message()
     conn.req(message)
-    for message in conn.take(20):
-        conn.fin(message)
+    conn.take(20)
     daemon.web.await_counts("orders", "c", requeue_count=1, in_flight_count=100, depth=2381)
     eventually(lambda: daemon.web.stats()["events"]["published"] >= 21)
     words = ["rollup", "--events", "--once", "--plots=no", "--root=sums"]
@@ -130,14 +129,17 @@ def rolled_up(daemon: Nsqd, job: Job, tmp_path: Path) -> None:
 def dead_letters(daemon: Nsqd, job: Job) -> None:
     """Made by nsqd itself, then looked at and published again."""
     policy = {"max_attempts": 1, "dead_letter_topic": "dead"}
-    daemon.web.put("/topic/config", json.dumps(policy).encode(), topic="bills")
     daemon.web.create("bills", "c")
+    answer = daemon.web.put(
+        "/channel/config", json.dumps(policy).encode(), topic="bills", channel="c"
+    )
+    assert answer.status == 200, answer.body
     for number in range(3):
         publish_with_header(daemon, "bills", b"bill %d" % number, str(number))
     conn = daemon.connect()
     conn.identify(client_id="worker-7")
     conn.sub("bills", "c", rdy=3)
-    for message in conn.take(3):
+    for message in conn.messages(3):
         conn.req(message)
     daemon.connect().pub("dead", b"no letter")
     daemon.web.await_counts("dead", message_count=4)
