@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from archives import rows_by_glob
 from daemon import Nsqd
+from spark_needs import QUICK_JAVA
 
 from nsqcy.pipeline import checkpoint, manifests
 from nsqcy.pipeline.__main__ import main
@@ -43,6 +44,7 @@ def session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("PYTHONPATH", path)
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", QUICK_JAVA)
     yield
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -153,18 +155,18 @@ def test_from_topic_to_archive_and_back_from_crashes(
     # any JSON, as a variant, after compaction too
     whole = (tmp_path / "jobs.toml").read_text()
     (tmp_path / "jobs.toml").write_text(whole.partition("[archive]")[0])
-    here = f"--root={tmp_path}/variants"
+    here = [f"--root={tmp_path}/variants", "--topic=variants"]
     for _ in range(2):
         publish(daemon, 20, "variants")
-        job("archive", "--once", "--decode=variant", "--topic=variants", here)
+        job("archive", "--once", "--decode=variant", *here)
     number = "sum(variant_get(value, '$.number', 'int'))"
     for _ in range(2):
         found = spark().read.parquet(f"{tmp_path}/variants")
         assert found.selectExpr(number).first()[0] == 2 * 190
         with monkeypatch.context() as patch:
             patch.setattr(time, "time", lambda: now + 4 * HOUR)
-            job("compact", here)
-        assert job("verify", here)[-1]["rows"] == 40
+            job("compact", *here)
+        assert job("verify", *here)[-1]["rows"] == 40
 
 
 def spark() -> Any:
