@@ -22,6 +22,7 @@ class Record:
     timestamp: int = 1_700_000_000 * SECOND
     id: int = 0x18A39F5CBE6691E0
     defer: int = 0
+    headers: bytes = b""
 
     @property
     def damaged(self) -> bool:
@@ -203,7 +204,7 @@ def block(log_id: str, base_seq: int, records: list[Record], columns: list[str])
         if name not in columns:
             continue
         if name in ("headers", "body"):
-            texts = [each.body if name == "body" else b"" for each in records]
+            texts = [getattr(each, name) for each in records]
             ends = [sum(map(len, texts[:count])) for count in range(len(texts) + 1)]
             parts += struct.pack(f"<{len(ends)}I", *ends) + b"".join(texts)
         else:

@@ -18,7 +18,7 @@ from talk import ERROR, HEARTBEAT, MAGIC, MESSAGE, RESPONSE
 from web import eventually
 
 OK = b"OK"
-BODIES = {"IDENTIFY", "AUTH", "PUB", "MPUB", "DPUB"}
+BODIES = {"IDENTIFY", "AUTH", "PUB", "MPUB", "DPUB", "LOG_PUB"}
 SETTINGS: dict[str, Any] = {"max_rdy_count": 2500, "version": "1.3.0", "max_msg_timeout": 900000}
 ID = b"0123456789abcdef"
 

@@ -6,13 +6,14 @@ from pyspark.sql.types import (
     BinaryType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
     TimestampType,
 )
 
-from nsqcy.spark.blocks import FIELDS
+from nsqcy.spark.blocks import DEFAULT_FIELDS, FIELDS
 from nsqcy.spark.source import NsqDataSource, NsqReader, NsqStreamReader
 
 TYPES = {
@@ -21,13 +22,14 @@ TYPES = {
     "timestamp": TimestampType(),
     "int": IntegerType(),
     "binary": BinaryType(),
+    "map<string,string>": MapType(StringType(), StringType()),
 }
 QUICK = {"fetchOffset.retryIntervalMs": "1", "pollTimeoutMs": "0", "connectTimeoutMs": "5000"}
 
 
 def schema(*names: str) -> StructType:
-    """Of the columns of these names, or of all of them."""
-    chosen = names or tuple(FIELDS)
+    """Of the columns of these names, or of those that there are without asking."""
+    chosen = names or DEFAULT_FIELDS
     return StructType([StructField(name, TYPES[FIELDS[name][0]], False) for name in chosen])
 
 

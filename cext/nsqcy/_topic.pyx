@@ -1056,6 +1056,8 @@ cdef class Topic(Window):
                     self.pending_messages = 0
                 self.fan_out()
                 self.keep_promises(write.last_seq, None)
+                if self.polls:
+                    self.answer_polls()
             if self.failing and self.pending_writes == 0:
                 self.undo_pending()
         if write.gated or error == 0:

@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from nsqcy.spark.checksum import checksum
 from nsqcy.spark.errors import CorruptBlock
+from nsqcy.spark.headers import as_text
 
 HEADER = "<QII16sQIIIIQ"
 HEADER_SIZE = 64
@@ -27,7 +28,9 @@ FIELDS: dict[str, tuple[str, pa.DataType, str]] = {
     "timestamp": ("timestamp", pa.timestamp("us", "UTC"), "timestamp"),
     "defer_ms": ("int", pa.int32(), "defer"),
     "body": ("binary", pa.binary(), "body"),
+    "headers": ("map<string,string>", pa.map_(pa.string(), pa.string()), "headers"),
 }
+DEFAULT_FIELDS = tuple(name for name in FIELDS if name != "headers")
 
 
 def wanted(names: list[str]) -> str:
@@ -109,10 +112,10 @@ class Decoder:
                 )
                 return pc.min_element_wise(milliseconds, pa.scalar(0x7FFFFFFF)).cast(pa.int32())
             case "body":
-                data = block.columns["body"]
-                behind = 4 * (block.count + 1)
-                parts = [None, data.slice(0, behind), data.slice(behind)]
-                return pa.Array.from_buffers(pa.binary(), block.count, parts)
+                return texts(block, "body")
+            case "headers":
+                found = texts(block, "headers").to_pylist()
+                return pa.array([as_text(each) for each in found], FIELDS["headers"][1])
         return self._constant(name, block.count)
 
     def _constant(self, name: str, count: int) -> pa.Array:
@@ -168,6 +171,13 @@ def cut(data: pa.Buffer, bits: int, count: int) -> dict[str, pa.Buffer]:
         columns[name] = data.slice(at, size)
         at += size + -size % 8
     return columns
+
+
+def texts(block: Block, name: str) -> pa.Array:
+    data = block.columns[name]
+    behind = 4 * (block.count + 1)
+    parts = [None, data.slice(0, behind), data.slice(behind)]
+    return pa.Array.from_buffers(pa.binary(), block.count, parts)
 
 
 def wide(block: Block, name: str, kind: pa.DataType) -> pa.Array:

@@ -1,4 +1,4 @@
-"""Which nsqds may have a topic: those that were named, and those that lookupds tell of."""
+"""Which nsqds there are: those that were named, and those that lookupds tell of."""
 
 import json
 import logging
@@ -10,8 +10,8 @@ import urllib.request
 from typing import Any
 
 from nsqcy.spark.errors import Unreachable
-from nsqcy.spark.options import Options
-from nsqcy.spark.v2 import reason
+from nsqcy.spark.options import Options, WriteOptions
+from nsqcy.spark.v2 import Access, reason
 
 LOG = logging.getLogger("nsqcy.spark")
 
@@ -55,7 +55,7 @@ class Discovery:
             if len(failures) < len(self._options.lookupds):
                 self._asked_at = now
                 return
-        text = f"none of {len(self._options.lookupds)} lookupds answered: {'; '.join(failures)}"
+        text = nobody(self._options.lookupds, failures)
         if first:
             raise Unreachable(text)
         LOG.warning("nsq: %s; going on with the nsqds known so far", text)
@@ -75,7 +75,7 @@ class Discovery:
     def _topics_at(self, address: str) -> list[str]:
         if not self._options.pattern:
             return list(self._options.topics)
-        found = self._get(f"http://{address}/topics").get("topics", [])
+        found = get(f"http://{address}/topics", self._options.access).get("topics", [])
         return [
             name
             for name in found
@@ -85,21 +85,49 @@ class Discovery:
     def _nsqds_at(self, address: str, topic: str) -> set[str]:
         query = urllib.parse.urlencode({"topic": topic})
         try:
-            found = self._get(f"http://{address}/lookup?{query}")
+            found = get(f"http://{address}/lookup?{query}", self._options.access)
         except urllib.error.HTTPError as error:
             if error.code != 404:
                 raise
             return set()  # it has no such topic
         return {tcp_address(producer) for producer in found.get("producers") or []}
 
-    def _get(self, url: str) -> dict[str, Any]:
-        request = urllib.request.Request(
-            url, headers={"Accept": "application/vnd.nsq; version=1.0"}
-        )
-        timeout = max(self._options.access.connect_timeout, 1.0)
-        with urllib.request.urlopen(request, timeout=timeout) as answer:
-            found = json.load(answer)
-        return dict(found.get("data") or found)  # older ones wrap it
+
+def all_nsqds(options: WriteOptions) -> list[str]:
+    """Where to publish: every nsqd that was named, or that some lookupd knows."""
+    found = set(options.nsqds)
+    if not options.lookupds:
+        return sorted(found)
+    failures: list[str] = []
+    for attempt in range(options.retries + 1):
+        if attempt:
+            time.sleep(options.retry_interval)
+        failures = []
+        for address in options.lookupds:
+            try:
+                nodes = get(f"http://{address}/nodes", options.access)
+                found.update(tcp_address(producer) for producer in nodes.get("producers") or [])
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                failures.append(f"{address}: {reason(error)}")
+        if len(failures) < len(options.lookupds):
+            break
+    if not found or len(failures) == len(options.lookupds):
+        raise Unreachable(nobody(options.lookupds, failures))
+    return sorted(found)
+
+
+def nobody(lookupds: tuple[str, ...], failures: list[str]) -> str:
+    if len(failures) < len(lookupds):
+        return f"no nsqd is known to lookupd {','.join(lookupds)}"
+    return f"none of {len(lookupds)} lookupds answered: {'; '.join(failures)}"
+
+
+def get(url: str, access: Access) -> dict[str, Any]:
+    request = urllib.request.Request(url, headers={"Accept": "application/vnd.nsq; version=1.0"})
+    timeout = max(access.connect_timeout, 1.0)
+    with urllib.request.urlopen(request, timeout=timeout) as answer:
+        found = json.load(answer)
+    return dict(found.get("data") or found)  # older ones wrap it
 
 
 def tcp_address(producer: dict[str, Any]) -> str:

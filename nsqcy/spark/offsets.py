@@ -62,6 +62,9 @@ class Offset:
     pos: Positions
     start: Positions = field(default_factory=dict)
     init: bool = False  # the beginning of a query, of which Spark keeps no record
+    # About how many tasks the batch before it has, and their least rows: a batch that is repeated
+    # has the same tasks, wherever.
+    split: tuple[int, int] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Spark compares texts, so everything is sorted."""
@@ -70,7 +73,10 @@ class Offset:
             found["from"] = ordered(self.start)
         if self.init:
             found["init"] = 1
-        return found | {"pos": ordered(self.pos), "v": VERSION}
+        found["pos"] = ordered(self.pos)
+        if self.split:
+            found["split"] = list(self.split)
+        return found | {"v": VERSION}
 
     @classmethod
     def parse(cls, value: Mapping[str, Any]) -> "Offset":
@@ -82,9 +88,10 @@ class Offset:
             )
         try:
             pos, start = positions(value["pos"]), positions(value.get("from", {}))
+            pieces, least = value.get("split") or (0, 0)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise OptionError(f"the checkpoint has an offset that is none: {value}") from None
-        return cls(pos, start, bool(value.get("init")))
+        return cls(pos, start, bool(value.get("init")), (pieces, least) if pieces else None)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import datetime
 import difflib
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -78,7 +79,7 @@ def topic_names(text: str) -> tuple[str, ...]:
     return tuple(sorted({topic_name(name) for name in listed(text)}))
 
 
-def cursor_name(text: str) -> str:
+def plain_name(text: str) -> str:
     if not re.fullmatch(NAME, text):
         raise BadValue("a name: 1 to 64 of .a-zA-Z0-9_-")
     return text
@@ -135,6 +136,23 @@ def column_names(text: str) -> tuple[str, ...]:
     return found
 
 
+def one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in words:
+            raise BadValue(" or ".join(words))
+        return text.lower()
+
+    return parse
+
+
+def partitioner(text: str) -> str:
+    """The column whose values choose an nsqd; empty if tasks take them in turn."""
+    found = re.fullmatch(r"(?i:roundrobin|hash\(\s*([^()\s]+)\s*\))", text)
+    if not found:
+        raise BadValue("roundrobin or hash(column)")
+    return found[1] or ""
+
+
 def anything(text: str) -> str:
     return text
 
@@ -147,12 +165,19 @@ class Option:
     parse: Callable[[str], Any]
     values: str
     default: str | None
-    used: str  # "read": by both kinds; "stream"; "batch"
+    used: str  # "all"; "read": by both kinds of queries; "stream"; "batch"; "write"
     meaning: str
 
 
 TABLE = (
-    Option("topic", topic_name, "name", None, "read", "one topic"),
+    Option(
+        "topic",
+        topic_name,
+        "name",
+        None,
+        "all",
+        "one topic; when writing, of rows without one of their own",
+    ),
     Option("topics", topic_names, "name,...", None, "read", "several topics"),
     Option(
         "topicsPattern",
@@ -167,15 +192,15 @@ TABLE = (
         addresses,
         "host:port,...",
         "",
-        "read",
-        "lookupds; all are asked which nsqds have the topic",
+        "all",
+        "lookupds; all are asked which nsqds have the topic, or, when writing, which there are",
     ),
     Option(
         "nsqdTcpAddresses",
         addresses,
         "host:port,...",
         "",
-        "read",
+        "all",
         "nsqds, beside those of lookupds",
     ),
     Option(
@@ -274,10 +299,10 @@ TABLE = (
         "stream holds its position there and goes on with the others",
     ),
     Option(
-        "fetchOffset.numRetries", whole(0), "number", "3", "read", "tries after one that has failed"
+        "fetchOffset.numRetries", whole(0), "number", "3", "all", "tries after one that has failed"
     ),
     Option(
-        "fetchOffset.retryIntervalMs", whole(0), "milliseconds", "200", "read", "time between them"
+        "fetchOffset.retryIntervalMs", whole(0), "milliseconds", "200", "all", "time between them"
     ),
     Option(
         "pollTimeoutMs",
@@ -289,7 +314,7 @@ TABLE = (
     ),
     Option(
         "cursor",
-        cursor_name,
+        plain_name,
         "name",
         None,
         "stream",
@@ -320,24 +345,91 @@ TABLE = (
         "let filters of seq, topic, nsqd and log_id choose what is fetched; needs "
         "spark.sql.python.filterPushdown.enabled",
     ),
-    Option("tls", boolean, "true, false", "false", "read", "speak TLS to nsqds"),
-    Option("tls.caFile", anything, "path", "", "read", "authorities, instead of the system's"),
-    Option("tls.certFile", anything, "path", "", "read", "the client's certificate"),
-    Option("tls.keyFile", anything, "path", "", "read", "its key"),
+    Option("tls", boolean, "true, false", "false", "all", "speak TLS to nsqds"),
+    Option("tls.caFile", anything, "path", "", "all", "authorities, instead of the system's"),
+    Option("tls.certFile", anything, "path", "", "all", "the client's certificate"),
+    Option("tls.keyFile", anything, "path", "", "all", "its key"),
     Option(
         "tls.verify",
         boolean,
         "true, false",
         "true",
-        "read",
+        "all",
         "check nsqd's certificate and its name",
     ),
-    Option("authSecret", anything, "text", "", "read", "for AUTH; never shown"),
+    Option("authSecret", anything, "text", "", "all", "for AUTH; never shown"),
     Option(
-        "connectTimeoutMs", whole(1), "milliseconds", "1000", "read", "how long connecting may take"
+        "connectTimeoutMs", whole(1), "milliseconds", "1000", "all", "how long connecting may take"
+    ),
+    Option(
+        "idempotent",
+        boolean,
+        "true, false",
+        "true",
+        "write",
+        "publish each row once, whatever is repeated; false: at least once",
+    ),
+    Option(
+        "producerId",
+        plain_name,
+        "name",
+        None,
+        "write",
+        "what nsqds know the producer by; otherwise the id of the query or, of a batch, a new one. "
+        "A batch that is run again under its name publishes what was missing",
+    ),
+    Option(
+        "partitioner",
+        partitioner,
+        "roundrobin, hash(column)",
+        "roundrobin",
+        "write",
+        "which nsqd gets what: tasks take them in turn, or all rows of a value go to one",
+    ),
+    Option(
+        "onNodeFailure",
+        one_of("retry", "failover"),
+        "retry, failover",
+        "retry",
+        "write",
+        "when an nsqd does not answer: fail the task, or publish to the next one, which is at "
+        "least once",
+    ),
+    Option(
+        "batchBytes",
+        size,
+        "size",
+        "1m",
+        "write",
+        "of a chunk, at most: not more than nsqd's --max-body-size",
+    ),
+    Option(
+        "maxMessageBytes",
+        size,
+        "size",
+        "1m",
+        "write",
+        "longer bodies are refused before anything is sent: nsqd's --max-msg-size",
+    ),
+    Option(
+        "maxMessagesPerSecond",
+        whole(1),
+        "number",
+        None,
+        "write",
+        "of the query; its tasks share it",
+    ),
+    Option(
+        "parallelTasks",
+        whole(1),
+        "number",
+        None,
+        "write",
+        "how many tasks share maxMessagesPerSecond; otherwise as many as the driver has cores",
     ),
 )
 BY_KEY = {option.name.lower(): option for option in TABLE}
+SPARKS_OWN = ("checkpointlocation", "queryname")  # which a stream's writer gets as well
 ENDS = ("endingOffsets", "endingTimestamp")
 
 
@@ -379,15 +471,45 @@ class Options:
         return ", ".join(f"topic {topic!r}" for topic in self.topics)
 
 
+@dataclass(frozen=True)
+class WriteOptions:
+    """The same of a sink."""
+
+    topic: str  # empty: every row has its own
+    lookupds: tuple[str, ...]
+    nsqds: tuple[str, ...]
+    idempotent: bool
+    producer: str
+    hashed: str  # a column; empty: nsqds in turn
+    failover: bool
+    chunk_bytes: int
+    longest: int
+    most_in_second: int | None
+    parallel: int
+    retries: int
+    retry_interval: float
+    access: Access
+
+
 def parse(given: Mapping[str, str]) -> Options:
     """Checked options; which kind of query it is for is seen by `for_stream` and `for_batch`."""
-    values = {name: option.default for name, option in BY_KEY.items()}
+    return assembled(values(given, lambda option: option.used != "write", "reading"))
+
+
+def parse_write(given: Mapping[str, str]) -> WriteOptions:
+    given = {key: text for key, text in given.items() if key.lower() not in SPARKS_OWN}
+    return assembled_write(values(given, lambda option: option.used in ("all", "write"), "writing"))
+
+
+def values(given: Mapping[str, str], has: Callable[[Option], bool], doing: str) -> dict[str, Any]:
+    """By the names of the options that there are for `doing`."""
+    texts = {name: option.default for name, option in BY_KEY.items() if has(option)}
     for key, text in given.items():
-        if key.lower() not in BY_KEY:
-            raise unknown(key)
-        values[key.lower()] = text.strip()
+        if key.lower() not in texts:
+            raise unknown(key, [BY_KEY[name].name for name in texts], doing)
+        texts[key.lower()] = text.strip()
     found: dict[str, Any] = {}
-    for key, value in values.items():
+    for key, value in texts.items():
         option = BY_KEY[key]
         left_out = value is None or (value == "" and option.default == "")
         found[option.name] = (
@@ -395,7 +517,7 @@ def parse(given: Mapping[str, str]) -> Options:
             if left_out
             else checked(option, value or "")
         )
-    return assembled(found)
+    return found
 
 
 def checked(option: Option, text: str) -> Any:
@@ -406,9 +528,14 @@ def checked(option: Option, text: str) -> Any:
         raise OptionError(f"option {option.name!r}{shown} expected {expected}") from None
 
 
-def unknown(key: str) -> OptionError:
-    near = difflib.get_close_matches(key.lower(), BY_KEY, 1, 0.6)
-    hint = f"did you mean {BY_KEY[near[0]].name!r}?" if near else f"there are {', '.join(names())}"
+def unknown(key: str, known: list[str], doing: str) -> OptionError:
+    if key.lower() in BY_KEY:
+        return OptionError(f"option {BY_KEY[key.lower()].name!r} is not for {doing}")
+    if key.lower() == "path":
+        return OptionError("there is no path: option 'topic' names the topic")
+    by_key = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(key.lower(), by_key, 1, 0.6)
+    hint = f"did you mean {by_key[near[0]]!r}?" if near else f"there are {', '.join(known)}"
     return OptionError(f"unknown option {key!r}; {hint}")
 
 
@@ -422,8 +549,7 @@ def assembled(found: dict[str, Any]) -> Options:
     if len(subjects) != 1:
         what = " and ".join(subjects) if subjects else "none"
         raise OptionError(f"exactly one of topic, topics, topicsPattern is needed: {what} is given")
-    if not found["lookupdHttpAddresses"] and not found["nsqdTcpAddresses"]:
-        raise OptionError("one of lookupdHttpAddresses, nsqdTcpAddresses is needed: none is given")
+    check_addresses(found)
     if found["topicsPattern"] and not found["lookupdHttpAddresses"]:
         raise OptionError("topicsPattern needs lookupdHttpAddresses: they know the topics")
     if found["fetchBytes"] > 8 << 20:
@@ -433,11 +559,6 @@ def assembled(found: dict[str, Any]) -> Options:
     topics = found["topics"] or ((found["topic"],) if found["topic"] else ())
     for name in ("startingOffsets", "endingOffsets"):
         check_topics(name, found[name], topics)
-    used = [name for name in ("tls.caFile", "tls.certFile", "tls.keyFile") if found[name]]
-    if used and not found["tls"]:
-        raise OptionError(f"option {used[0]!r} is of no use without tls=true")
-    if found["tls.keyFile"] and not found["tls.certFile"]:
-        raise OptionError("option 'tls.keyFile' is of no use without tls.certFile")
     return Options(
         topics=topics,
         pattern=found["topicsPattern"] or "",
@@ -463,15 +584,51 @@ def assembled(found: dict[str, Any]) -> Options:
         wait_for_topic=found["waitForTopic"],
         columns=found["columns"] or (),
         pushdown=found["pushdown"],
-        access=Access(
-            connect_timeout=found["connectTimeoutMs"] / 1000,
-            auth_secret=found["authSecret"] or "",
-            tls=found["tls"],
-            tls_ca_file=found["tls.caFile"] or "",
-            tls_cert_file=found["tls.certFile"] or "",
-            tls_key_file=found["tls.keyFile"] or "",
-            tls_verify=found["tls.verify"],
-        ),
+        access=access(found),
+    )
+
+
+def assembled_write(found: dict[str, Any]) -> WriteOptions:
+    check_addresses(found)
+    if found["parallelTasks"] and not found["maxMessagesPerSecond"]:
+        raise OptionError("option 'parallelTasks' is of no use without maxMessagesPerSecond")
+    return WriteOptions(
+        topic=found["topic"] or "",
+        lookupds=found["lookupdHttpAddresses"],
+        nsqds=found["nsqdTcpAddresses"],
+        idempotent=found["idempotent"],
+        producer=found["producerId"] or "",
+        hashed=found["partitioner"],
+        failover=found["onNodeFailure"] == "failover",
+        chunk_bytes=found["batchBytes"],
+        longest=found["maxMessageBytes"],
+        most_in_second=found["maxMessagesPerSecond"],
+        parallel=found["parallelTasks"] or os.cpu_count() or 1,
+        retries=found["fetchOffset.numRetries"],
+        retry_interval=found["fetchOffset.retryIntervalMs"] / 1000,
+        access=access(found),
+    )
+
+
+def check_addresses(found: dict[str, Any]) -> None:
+    if not found["lookupdHttpAddresses"] and not found["nsqdTcpAddresses"]:
+        raise OptionError("one of lookupdHttpAddresses, nsqdTcpAddresses is needed: none is given")
+
+
+def access(found: dict[str, Any]) -> Access:
+    used = [name for name in ("tls.caFile", "tls.certFile", "tls.keyFile") if found[name]]
+    if used and not found["tls"]:
+        raise OptionError(f"option {used[0]!r} is of no use without tls=true")
+    if found["tls.keyFile"] and not found["tls.certFile"]:
+        raise OptionError("option 'tls.keyFile' is of no use without tls.certFile")
+    return Access(
+        connect_timeout=found["connectTimeoutMs"] / 1000,
+        auth_secret=found["authSecret"] or "",
+        tls=found["tls"],
+        tls_ca_file=found["tls.caFile"] or "",
+        tls_cert_file=found["tls.certFile"] or "",
+        tls_key_file=found["tls.keyFile"] or "",
+        tls_verify=found["tls.verify"],
     )
 
 
@@ -505,9 +662,8 @@ def documentation() -> str:
     lines = ["| option | values | default | used by | meaning |", "|---|---|---|---|---|"]
     for option in TABLE:
         default = f"`{option.default}`" if option.default else ""
-        used = {"read": "all"}.get(option.used, option.used)
         lines.append(
-            f"| `{option.name}` | {option.values} | {default} | {used} | {option.meaning} |"
+            f"| `{option.name}` | {option.values} | {default} | {option.used} | {option.meaning} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -16,6 +16,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     EqualTo,
     Filter,
     GreaterThan,
@@ -32,10 +34,11 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from nsqcy.spark.blocks import FIELDS, arrow_schema
+from nsqcy.spark.blocks import DEFAULT_FIELDS, FIELDS, arrow_schema
 from nsqcy.spark.cluster import Cluster
 from nsqcy.spark.errors import LogUnknown, NoTopic, OptionError, Refused, Unreachable
 from nsqcy.spark.fetch import read_range
+from nsqcy.spark.messages import check_columns
 from nsqcy.spark.offsets import (
     Log,
     Loss,
@@ -51,7 +54,17 @@ from nsqcy.spark.offsets import (
     split,
     vanished,
 )
-from nsqcy.spark.options import EARLIEST, LATEST, Options, check_batch, check_stream, parse
+from nsqcy.spark.options import (
+    EARLIEST,
+    LATEST,
+    Options,
+    WriteOptions,
+    check_batch,
+    check_stream,
+    parse,
+    parse_write,
+)
+from nsqcy.spark.sink import NsqStreamWriter, NsqWriter
 
 LOG = logging.getLogger("nsqcy.spark")
 LEAST_ROWS = 50_000  # of a task, unless minPartitions asks for more of them
@@ -70,7 +83,7 @@ class NsqDataSource(DataSource):
         """Called by `load()`, so what is wrong is said there."""
         options = parse(dict(self.options))
         check_topics(options)
-        names = options.columns or tuple(FIELDS)
+        names = options.columns or DEFAULT_FIELDS
         return ", ".join(f"{name} {FIELDS[name][0]} not null" for name in names)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -83,6 +96,22 @@ class NsqDataSource(DataSource):
         given = dict(self.options)
         check_stream(given)
         return NsqStreamReader(parse(given), projection(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return NsqWriter(self._write_options(schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return NsqStreamWriter(self._write_options(schema, overwrite))
+
+    def _write_options(self, schema: StructType, overwrite: bool) -> WriteOptions:
+        if overwrite:
+            raise OptionError(
+                "a topic cannot be overwritten: use mode('append'), and of a stream the output "
+                "mode append or update"
+            )
+        options = parse_write(dict(self.options))
+        check_columns(schema, options)
+        return options
 
 
 class Part(InputPartition):
@@ -184,15 +213,17 @@ def not_there(pos: int | Positions | None, view: View) -> list[Loss]:
     ]
 
 
-def parts(options: Options, found: list[Range], view: View) -> list[Part]:
-    """Tasks for ranges that all have an nsqd."""
-    found = [each for each in found if each.rows]
+def tasks(options: Options) -> tuple[int, int]:
+    """About how many there are to be, and the least rows of one."""
     if options.min_partitions is None:
-        pieces = split(found, os.cpu_count() or 1, LEAST_ROWS)
-    else:
-        pieces = split(found, options.min_partitions)
+        return os.cpu_count() or 1, LEAST_ROWS
+    return options.min_partitions, 1
+
+
+def parts(found: list[Range], wanted: tuple[int, int], view: View) -> list[Part]:
+    """Tasks for ranges that all have an nsqd."""
     result: list[Part] = []
-    for piece in pieces:
+    for piece in split([each for each in found if each.rows], *wanted):
         located = view.find(piece.topic, piece.log_id)
         assert located is not None
         result.append(Part(piece, located[0].address))
@@ -221,7 +252,7 @@ class NsqReader(DataSourceReader):
             found = [
                 self._range(cluster, shard, log) for shard in view.shards for log in shard.logs
             ]
-            return list(parts(options, found, view))
+            return list(parts(found, tasks(options), view))
         finally:
             cluster.close()
 
@@ -352,7 +383,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = settled.start
         if offset.init:
             start = settled.pos
-        return Offset(pos, start), rows
+        return Offset(pos, start, split=tasks(options)), rows
 
     def _enough(self, rows: int) -> bool:
         """Whether to make a batch of them now."""
@@ -369,7 +400,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a batch, which may be one from before a crash."""
         options = self._options
-        found = ranges(self._parse(start), self._parse(end))
+        offset = self._parse(end)
+        found = ranges(self._parse(start), offset)
         view = self._view
         if view is None or any(view.find(each.topic, each.log_id) is None for each in found):
             view = self._look(first=True)
@@ -388,7 +420,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             fitted, losses = fit(*located, each)
             lose(options, losses)
             there.append(fitted)
-        return list(parts(options, there, view))
+        return list(parts(there, offset.split or tasks(options), view))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)

@@ -8,6 +8,7 @@ import socket
 import ssl
 import struct
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,11 +60,20 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 class Connection:
-    """A connection that has negotiated `topic_log`."""
+    """A connection that has negotiated `topic_log`; a publisher's may have to do without.
 
-    def __init__(self, address: str, access: Access) -> None:
+    With `headers` bodies are published behind the headers of their messages.
+    """
+
+    def __init__(
+        self, address: str, access: Access, *, publisher: bool = False, headers: bool = False
+    ) -> None:
         self.address = address
+        self.has_log = True
+        self.version = "unknown"
         self._access = access
+        self._publisher = publisher
+        self._headers = headers
         host, port = split_address(address)
         try:
             self._socket = socket.create_connection((host, port), access.connect_timeout)
@@ -103,11 +113,19 @@ class Connection:
                 "tls_v1": self._access.tls,
                 "topic_log": True,
             }
+            | ({"headers": True} if self._headers else {})
         )
-        if "topic_log" not in answer:
+        self.has_log = "topic_log" in answer
+        self.version = str(answer.get("version", "unknown"))
+        if not self.has_log and not self._publisher:
             raise Refused(
-                f"{self.address} does not offer topic_log (version nsqd/"
-                f"{answer.get('version', 'unknown')}); bridge it with nsq_to_nsq"
+                f"{self.address} does not offer topic_log (version nsqd/{self.version}); bridge "
+                "it with nsq_to_nsq"
+            )
+        if self._headers and not answer.get("headers"):
+            raise Refused(
+                f"{self.address} knows no headers of messages (version nsqd/{self.version}); "
+                "leave the column out"
             )
         if self._access.tls:
             if not answer.get("tls_v1"):
@@ -166,6 +184,15 @@ class Connection:
         self, topic: str, log_id: str, start: int, end: int, most: int, columns: str
     ) -> None:
         self.ask("LOG_FETCH", topic, log_id, start, end, most, columns)
+
+    def publish(self, command: str, size: int, parts: Iterable[bytes | pa.Buffer]) -> None:
+        """A command and its body of so many bytes. The answer is awaited by `expect_ok`."""
+        self._expect_within(ANSWER_SECONDS)
+        self._send(b"".join([command.encode(), b"\n", struct.pack(">I", size), *parts]))
+
+    def expect_ok(self) -> None:
+        self._expect_within(ANSWER_SECONDS)
+        self.answer()
 
     # frames
 
@@ -238,6 +265,8 @@ class Connection:
                 return LogRange(f"{self.address} has it up to before seq {rest}", int(rest))
             case "E_LOG_FAILED":
                 return Unreachable(f"{self.address} could not read its disk: {rest}")
+            case "E_LOG_PUB_FAILED" | "E_MPUB_FAILED" | "E_DPUB_FAILED":
+                return Unreachable(f"{self.address} could not publish: {rest}")
         return Refused(f"{self.address} refused: {code} {rest}".rstrip())
 
 

@@ -148,6 +148,33 @@ def test_spark_stands_alone() -> None:
         assert not {each.partition(".")[0] for each in found} & heavy, name
 
 
+WITHOUT_SPARK = """
+import importlib, sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pyspark", "pyarrow", "py4j"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Missing())
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+import nsqcy.spark, pyspark_nsq
+assert not hasattr(pyspark_nsq, "DefaultSource")
+"""
+
+
+def test_nsqcy_runs_where_spark_is_not_installed() -> None:
+    """Everything but the source and sink themselves can be imported, and PySpark's look at
+    `pyspark_nsq` finds nothing instead of failing."""
+    names = [
+        f"nsqcy.{name}"
+        for name, path in sources()
+        if path.suffix == ".py" and place(name) not in ("spark.", "nsqcy", "__main__")
+    ]
+    subprocess.run([sys.executable, "-c", WITHOUT_SPARK, *names], check=True, timeout=60)
+
+
 def test_no_circles() -> None:
     graph: dict[str, set[str]] = {}
     for name, path in sources():

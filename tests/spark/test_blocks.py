@@ -17,6 +17,11 @@ from nsqcy.spark.errors import CorruptBlock
 
 LOG_ID = "5b0e" * 8
 EVERYTHING = list(FIELDS)
+HEADERS = {
+    b"": [],
+    b"\1a\0\0": [("a", "")],
+    b"\5trace\0\2\xff\x31\3ttl\0\0015": [("trace", "\ufffd1"), ("ttl", "5")],
+}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 records = st.lists(
@@ -26,6 +31,7 @@ records = st.lists(
         st.integers(0, 1 << 62),
         st.integers(1, (1 << 64) - 1),
         st.integers(0, 1 << 62),
+        st.sampled_from(list(HEADERS)),
     ),
     min_size=1,
     max_size=30,
@@ -46,6 +52,7 @@ def row(seq: int, record: Record) -> dict[str, Any]:
         "timestamp": EPOCH + timedelta(microseconds=record.timestamp // 1000),
         "defer_ms": min(record.defer // 1_000_000, (1 << 31) - 1),
         "body": record.body,
+        "headers": HEADERS[record.headers],
     }
 
 

@@ -37,8 +37,8 @@ def settled(pos: dict[str, int], *logs: Log, ends: dict[str, int] | None = None)
 
 
 def test_offsets_are_sorted_texts() -> None:
-    offset = Offset({"t": {"b": 2, "a": 1}, "s": {}}, {"t": {"b": 1}}, init=True)
-    assert list(offset.as_json()) == ["from", "init", "pos", "v"]
+    offset = Offset({"t": {"b": 2, "a": 1}, "s": {}}, {"t": {"b": 1}}, init=True, split=(2, 1))
+    assert list(offset.as_json()) == ["from", "init", "pos", "split", "v"]
     assert str(offset.as_json()["pos"]) == "{'s': {}, 't': {'a': 1, 'b': 2}}"
     assert Offset.parse(offset.as_json()) == offset
 
@@ -53,6 +53,10 @@ def test_offsets_are_sorted_texts() -> None:
             "or a new checkpointLocation",
         ),
         ({"v": 1}, "the checkpoint has an offset that is none: {'v': 1}"),
+        (
+            {"v": 1, "pos": {}, "split": 3},
+            "the checkpoint has an offset that is none: {'v': 1, 'pos': {}, 'split': 3}",
+        ),
         ({"v": 1, "pos": 5}, "the checkpoint has an offset that is none: {'v': 1, 'pos': 5}"),
     ],
 )

@@ -1,5 +1,6 @@
 """What users type, and what they are told when it cannot be."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from spark_sources import QUICK, schema
 
 from nsqcy.spark import options
 from nsqcy.spark.errors import NsqError
-from nsqcy.spark.options import parse
+from nsqcy.spark.options import parse, parse_write
 from nsqcy.spark.source import NsqDataSource
 
 ROOT = Path(__file__).parents[2]
@@ -60,25 +61,37 @@ BAD = [
     (
         "columns",
         "seq,value",
-        "some of topic,nsqd,log_id,seq,id,timestamp,defer_ms,body",
+        "some of topic,nsqd,log_id,seq,id,timestamp,defer_ms,body,headers",
     ),
     ("pushdown", "on", "true or false"),
     ("tls", "yes", "true or false"),
     ("tls.verify", "yes", "true or false"),
     ("connectTimeoutMs", "0", f"{NUMBER} 1"),
+    ("idempotent", "1", "true or false"),
+    ("producerId", "a b", "a name: 1 to 64 of .a-zA-Z0-9_-"),
+    ("partitioner", "hash", "roundrobin or hash(column)"),
+    ("partitioner", "hash()", "roundrobin or hash(column)"),
+    ("onNodeFailure", "panic", "retry or failover"),
+    ("batchBytes", "-1", SIZE),
+    ("maxMessageBytes", "1 kilo", SIZE),
+    ("maxMessagesPerSecond", "0", f"{NUMBER} 1"),
+    ("parallelTasks", "all", f"{NUMBER} 1"),
 ]
 FREE = {"tls.caFile", "tls.certFile", "tls.keyFile", "authSecret"}  # any text will do
 
 
-def refusal(given: dict[str, str]) -> str:
+WRITING = {option.name for option in options.TABLE if option.used == "write"}
+
+
+def refusal(given: dict[str, str], how: Callable[[dict[str, str]], object] = parse) -> str:
     with pytest.raises(NsqError) as caught:
-        parse(given)
+        how(given)
     return str(caught.value)
 
 
 @pytest.mark.parametrize(("name", "value", "expected"), BAD)
 def test_bad_values(name: str, value: str, expected: str) -> None:
-    said = refusal(GOOD | {name: value})
+    said = refusal(GOOD | {name: value}, parse_write if name in WRITING else parse)
     assert said == f"nsq: option {name!r} is {value!r}: expected {expected}"
 
 
@@ -122,12 +135,42 @@ def test_every_option_has_a_bad_value() -> None:
         ),
         (
             GOOD | {"subscribe": "t"},
-            f"unknown option 'subscribe'; there are {', '.join(options.names())}",
+            "unknown option 'subscribe'; there are "
+            + ", ".join(name for name in options.names() if name not in WRITING),
         ),
+        (GOOD | {"idempotent": "true"}, "option 'idempotent' is not for reading"),
+        (GOOD | {"path": "x"}, "there is no path: option 'topic' names the topic"),
     ],
 )
 def test_bad_combinations(given: dict[str, str], text: str) -> None:
     assert refusal(given) == f"nsq: {text}"
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (
+            {"topic": "a"},
+            "one of lookupdHttpAddresses, nsqdTcpAddresses is needed: none is given",
+        ),
+        (
+            GOOD | {"parallelTasks": "1"},
+            "option 'parallelTasks' is of no use without maxMessagesPerSecond",
+        ),
+        (GOOD | {"tls.certFile": "x"}, "option 'tls.certFile' is of no use without tls=true"),
+        (GOOD | {"startingoffsets": "latest"}, "option 'startingOffsets' is not for writing"),
+        (GOOD | {"batchbites": "1m"}, "unknown option 'batchbites'; did you mean 'batchBytes'?"),
+    ],
+)
+def test_bad_combinations_of_a_sink(given: dict[str, str], text: str) -> None:
+    assert refusal(given, parse_write) == f"nsq: {text}"
+
+
+def test_what_a_sink_gets_of_spark_itself() -> None:
+    given = GOOD | {"checkpointlocation": "/tmp/x", "queryname": "q", "authSecret": "hunter2"}
+    found = parse_write(given)
+    assert found.topic == "orders"
+    assert "hunter2" not in repr(found)
 
 
 def test_options_of_the_other_kind_of_query() -> None:

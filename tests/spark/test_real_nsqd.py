@@ -1,18 +1,23 @@
-"""Readers against real nsqds, without a JVM."""
+"""Readers and writers against real nsqds, without a JVM."""
 
+import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from auth_server import AuthServer, grant
 from certificates import make
-from daemon import Nsqd
+from daemon import Nsqd, free_port
 from lookupd import Lookupd
 from spark_engine import Checkpoint, Engine
+from spark_sinks import run, table, write, writer
 from spark_sources import batch, rows, stream
 from web import eventually
 
@@ -59,6 +64,14 @@ def publish(daemon: Nsqd, topic: str, first: int, end: int) -> list[bytes]:
     return bodies
 
 
+def count_of(daemon: Nsqd, topic: str) -> int:
+    """Of the log; 0 while nobody answers."""
+    try:
+        return int(daemon.web.get("/topic/log", topic=topic).json()["next_seq"]) - 1
+    except (OSError, KeyError, ValueError):
+        return 0
+
+
 def test_rows_are_what_consumers_get(daemon: Nsqd, topic: str) -> None:
     sent = publish(daemon, topic, 0, 5000)
     conn = daemon.connect()
@@ -93,6 +106,106 @@ def test_a_stream_over_tls(daemon: Nsqd, topic: str, tmp_path: Path) -> None:
     engine.close()
 
 
+def test_what_was_written_is_read(daemon: Nsqd, topic: str, tmp_path: Path) -> None:
+    """Over TLS, with headers, to several topics."""
+    authority = str(SERVER.save(tmp_path).certificate)
+    options = given(daemon, topic, tls="true", batchBytes="1k") | {"tls.caFile": authority}
+    count = 1000
+    written = table(
+        {
+            "value": [f"message {number}" for number in range(count)],
+            "topic": [None if number % 2 else topic + "-even" for number in range(count)],
+            "headers": [{"n": str(number)} if number % 3 else None for number in range(count)],
+        },
+        topic=pa.string(),
+        headers=pa.map_(pa.string(), pa.string()),
+    )
+    made = writer(options, written)
+    for _ in range(2):
+        run(made, written)
+    for name, first in ((topic, 1), (topic + "-even", 0)):
+        found = rows(batch(given(daemon, name), "seq", "body", "headers"))
+        assert found == [
+            {
+                "seq": at + 1,
+                "body": f"message {number}".encode(),
+                "headers": [("n", str(number))] if number % 3 else [],
+            }
+            for at, number in enumerate(range(first, count, 2))
+        ]
+    conn = daemon.connect().sub(topic, "ch", rdy=1)
+    assert conn.message().body == b"message 1", "who has not asked for headers gets none"
+
+
+def test_deferred_messages_come_later(daemon: Nsqd, topic: str) -> None:
+    write(given(daemon, topic, idempotent="false"), {"defer_ms": [1, 0], "body": [b"a", b"b"]})
+    found = rows(batch(given(daemon, topic), "body", "defer_ms"))
+    assert sorted((row["body"], row["defer_ms"]) for row in found) == [(b"a", 1), (b"b", 0)]
+
+
+def test_nsqd_is_killed_while_it_is_written_to(start: Callable[..., Nsqd], topic: str) -> None:
+    """Attempts of one task go on where the one before failed; each row is there once."""
+    daemon = start(tcp_address=f"127.0.0.1:{free_port()}", workers=1)
+    options = given(daemon, topic, batchBytes="2k")
+    options |= {"fetchOffset.numRetries": "2000", "fetchOffset.retryIntervalMs": "5"}
+    sent = table({"body": [b"row %d" % number for number in range(20_000)]})
+    made = writer(options, sent, stream=True)
+    with ThreadPoolExecutor(1) as pool:
+        for kill in range(4):
+            attempt = pool.submit(run, made, sent, batch=kill)
+            eventually(lambda kill=kill: count_of(daemon, topic) > (kill + 0.2) * len(sent))
+            daemon.kill()
+            daemon.start()
+            attempt.result(60)
+    run(made, sent, batch=3)
+    found = rows(batch(given(daemon, topic), "body"))
+    assert [row["body"] for row in found] == sent["body"].to_pylist() * 4
+
+
+def test_available_now_ends_while_a_producer_goes_on(daemon: Nsqd, topic: str) -> None:
+    """At what there was at its start; and no batch has more rows than it may."""
+    publish(daemon, topic, 0, 20_000)
+    stopped = threading.Event()
+    published = 0
+
+    def produce() -> None:
+        nonlocal published
+        conn = daemon.connect()
+        while not stopped.is_set():
+            conn.mpub(topic, [b"x" * 100] * 1000)
+            published += 1000
+            stopped.wait(0.02)  # 50,000 in a second
+        conn.close()
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    try:
+        eventually(lambda: published)
+        options = given(daemon, topic, startingOffsets="earliest", maxOffsetsPerTrigger="3000")
+        engine = Engine(lambda: stream(options, "seq"), Checkpoint(), available_now=True)
+        assert engine.reader._cap is not None
+        ((_, last),) = engine.reader._cap[topic].items()
+        before = published
+        engine.run()
+        eventually(lambda: published > before + 2000)
+    finally:
+        stopped.set()
+        producer.join()
+    assert [row["seq"] for row in engine.checkpoint.rows] == list(range(1, last))
+    assert max(len(found) for found in engine.checkpoint.sink.values()) == 3000
+    engine.close()
+
+
+def test_a_range_reads_the_same_twice(daemon: Nsqd, topic: str) -> None:
+    publish(daemon, topic, 0, 5000)
+    first = rows(batch(given(daemon, topic, minPartitions="3")))
+    log_id = first[0]["log_id"]
+    publish(daemon, topic, 5000, 6000)
+    end = json.dumps({topic: {log_id: 5001}})
+    again = rows(batch(given(daemon, topic, endingOffsets=end, fetchBytes="30k")))
+    assert again == first
+
+
 def test_the_named_cursor(daemon: Nsqd, topic: str) -> None:
     publish(daemon, topic, 0, 30)
     options = given(daemon, topic, startingOffsets="earliest", maxOffsetsPerTrigger="10")
@@ -116,6 +229,13 @@ def test_auth(start: Callable[..., Nsqd], auth_server: AuthServer, topic: str) -
     conn.mpub(topic, [b"a", b"b"])
     options = given(daemon, topic, minPartitions="1")
     assert len(rows(batch(options | {"authSecret": "spark-reads"}))) == 2
+    auth_server.says("spark-writes", grant(topic, permissions=["publish"]))
+    auth_server.says("spark-reads-only", grant(topic, permissions=["subscribe"]))
+    for secret, text in [("spark-reads-only", "E_UNAUTHORIZED"), ("", "demands authSecret")]:
+        with pytest.raises(Exception, match=text) as caught:
+            write(given(daemon, topic, authSecret=secret), {"body": [b"c"]})
+        assert "spark-reads" not in str(caught.value)
+    write(given(daemon, topic, authSecret="spark-writes"), {"body": [b"c"]})
     for secret, text in [
         ("spark-reads-others", "E_UNAUTHORIZED"),
         ("", "demands authSecret"),

@@ -58,6 +58,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
         session.stop()
 
 
+def python_after(heading: str) -> str:
+    """The program in docs/SPARK.md below this heading."""
+    page = (ROOT / "docs/SPARK.md").read_text()
+    start = page.index("```python\n", page.index(heading)) + len("```python\n")
+    return page[start : page.index("```", start)]
+
+
 def given(daemon: Nsqd, **options: Any) -> dict[str, str]:
     return {"topic": "orders", "nsqdTcpAddresses": f"127.0.0.1:{daemon.tcp_port}"} | options
 
@@ -119,31 +126,79 @@ def check_a_stream_with_a_checkpoint(spark: "SparkSession", daemon: Nsqd, tmp_pa
 
 
 def check_words_of_a_live_topic(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
-    """The quick start of docs/SPARK.md."""
-    lines = (
-        spark.readStream.format("nsq")
-        .options(**given(daemon, topic="words", startingOffsets="earliest"))
-        .load()
+    """Kafka's quick start with nsq in its place, as docs/SPARK.md has it."""
+    program = python_after("## Kafka's quick start").replace(
+        "127.0.0.1:4150", f"127.0.0.1:{daemon.tcp_port}"
     )
-    words = lines.selectExpr("explode(split(cast(body as string), ' ')) as word")
-    query = (
-        words.groupBy("word")
-        .count()
-        .writeStream.outputMode("complete")
-        .format("memory")
-        .queryName("counts")
-        .start()
-    )
+    program = program.replace('format("console")', 'format("memory").queryName("counts")')
+    program = program.replace("query.awaitTermination()\n", "")
+    names: dict[str, Any] = {"spark": spark}
+    exec(program, names)
+    query = names["query"]
+
+    def counts() -> dict[str, int]:
+        query.processAllAvailable()
+        return {row["word"]: row["count"] for row in spark.table("counts").collect()}
+
     try:
-        query.processAllAvailable()
+        counts()
         daemon.connect().mpub("words", [b"be"])
-        query.processAllAvailable()
-        while {row["word"]: row["count"] for row in spark.table("counts").collect()}.get("be") != 3:
-            query.processAllAvailable()
-        found = {row["word"]: row["count"] for row in spark.table("counts").collect()}
+        while counts().get("be") != 3:
+            pass
+        assert counts() == {"to": 2, "be": 3, "or": 1, "not": 1}
     finally:
         query.stop()
-    assert found == {"to": 2, "be": 3, "or": 1, "not": 1}
+
+
+def check_a_batch_is_written(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
+    """The frame of docs/SPARK.md, with a row of each kind of column."""
+    frame = spark.range(5000).selectExpr(
+        "concat('row ', id) as value",
+        "if(id % 2 = 0, 'even', null) as topic",
+        "map('n', cast(id as string)) as headers",
+        "id as user",
+    )
+    options = given(daemon, topic="odd", partitioner="hash(user)")
+    frame.write.format("nsq").mode("append").options(**options).save()
+    for topic, first in (("even", 0), ("odd", 1)):
+        asked = given(daemon, topic=topic, columns="body,headers")
+        found = spark.read.format("nsq").options(**asked).load()
+        assert found.schema.simpleString() == "struct<body:binary,headers:map<string,string>>"
+        numbers = found.selectExpr("int(substr(string(body), 5)) as n", "int(headers['n']) as h")
+        sums = numbers.selectExpr("count(*)", "sum(n)", "sum(h)", "min(n)", "max(n)").first()
+        assert sums is not None
+        total = sum(range(first, 5000, 2))
+        assert tuple(sums) == (2500, total, total, first, 4998 + first)
+
+
+def check_from_topic_to_topic(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
+    """A driver that died between publishing and its commit does the batch again: once in all."""
+    checkpoint = tmp_path / "copy"
+
+    def run() -> None:
+        query = (
+            spark.readStream.format("nsq")
+            .options(**given(daemon, startingOffsets="earliest", maxOffsetsPerTrigger="8000"))
+            .load()
+            .select("body")
+            .writeStream.format("nsq")
+            .queryName("copy")
+            .options(**given(daemon, topic="copies", batchBytes="10k"))
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(200)
+        assert query.exception() is None
+
+    run()
+    last = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+    (checkpoint / "commits" / str(last)).unlink()
+    (checkpoint / "commits" / f".{last}.crc").unlink(missing_ok=True)
+    run()
+    found = spark.read.format("nsq").options(**given(daemon, topic="copies")).load()
+    orders = spark.read.format("nsq").options(**given(daemon)).load()
+    assert found.count() == found.select("body").distinct().count() == orders.count() >= COUNT
 
 
 def check_what_users_see_of_a_mistake(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
@@ -153,6 +208,15 @@ def check_what_users_see_of_a_mistake(spark: "SparkSession", daemon: Nsqd, tmp_p
         spark.read.format("nsq").options(**given(daemon, startingOfsets="latest")).load()
     with pytest.raises(AnalysisException, match="nsq: topic 'none' not found on 1 nsqds"):
         spark.readStream.format("nsq").options(**given(daemon, topic="none")).load()
+    frame = spark.sql("select cast(null as string) as body")
+    writing = frame.write.format("nsq")
+    text = "nsq: a topic cannot be overwritten: use mode\\('append'\\), and of a stream the output"
+    with pytest.raises(AnalysisException, match=text):
+        writing.mode("overwrite").options(**given(daemon)).save()
+    with pytest.raises(AnalysisException, match="nsq: there is no path: option 'topic' names"):
+        writing.mode("append").options(**given(daemon)).save("orders")
+    with pytest.raises(Exception, match="nsq: 1 of 1 rows of task 0 cannot be published, and none"):
+        writing.mode("append").options(**given(daemon)).save()
 
 
 def check_by_value(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
@@ -166,6 +230,8 @@ CHECKS = [
     check_a_schema_chooses_columns,
     check_a_stream_with_a_checkpoint,
     check_words_of_a_live_topic,
+    check_a_batch_is_written,
+    check_from_topic_to_topic,
     check_what_users_see_of_a_mistake,
     check_by_value,
 ]

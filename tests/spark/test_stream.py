@@ -1,6 +1,7 @@
 """A stream, driven as Spark drives it, against a broker that does what a test wants."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from spark_sources import stream
 from web import eventually
 
 from nsqcy.spark.errors import DataLoss, NsqError, OptionError, Refused, Unreachable
+from nsqcy.spark.source import LEAST_ROWS
 
 A, B, C = ("a" * 32, "b" * 32, "c" * 32)
 Start = Callable[..., Engine]
@@ -71,8 +73,13 @@ def test_everything_in_spark_s_order_of_calls(query: Start, broker: LogBroker) -
     assert [len(rows) for rows in engine.checkpoint.sink.values()] == [4, 4, 2]
     assert [row["body"] for row in engine.checkpoint.rows] == [b"%d" % n for n in numbers(1, 11)]
     first = json.loads(engine.checkpoint.offsets[0])
-    assert first == {"from": {"t": {A: 1}}, "pos": {"t": {A: 5}}, "v": 1}
-    assert json.loads(engine.checkpoint.offsets[2]) == {"pos": {"t": {A: 11}}, "v": 1}
+    split = [os.cpu_count(), LEAST_ROWS]
+    assert first == {"from": {"t": {A: 1}}, "pos": {"t": {A: 5}}, "split": split, "v": 1}
+    assert json.loads(engine.checkpoint.offsets[2]) == {
+        "pos": {"t": {A: 11}},
+        "split": split,
+        "v": 1,
+    }
     assert engine.calls[:6] == [
         "getDefaultReadLimit",
         "initialOffset",
@@ -268,6 +275,19 @@ def test_projection_leaves_bodies_where_they_are(query: Start, broker: LogBroker
     engine.run()
     assert engine.checkpoint.rows[0] == {"seq": 1}
     assert broker.said("LOG_FETCH") == [f"LOG_FETCH t {A} 1 11 8388608 id"]
+
+
+def test_a_repeated_batch_has_the_same_tasks(query: Start, broker: LogBroker) -> None:
+    """Also where there are fewer cores, or another minPartitions: sinks know rows by their task."""
+    checkpoint = Checkpoint()
+    with pytest.raises(Crash):
+        query(checkpoint, minPartitions="3").trigger("plan")
+    query(checkpoint, minPartitions="5")
+    assert [line.split()[3:5] for line in broker.said("LOG_FETCH")] == [
+        ["1", "4"],
+        ["4", "7"],
+        ["7", "11"],
+    ]
 
 
 def test_tasks(query: Start, broker: LogBroker) -> None:

@@ -234,6 +234,23 @@ def test_who_waits_is_answered_within_a_tenth_of_a_second(core: Core) -> None:
     assert kind == RESPONSE and json.loads(data)["next_seq"] == 6
 
 
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_who_waits_is_answered_with_the_publish(durability: str, tmp_path: Path) -> None:
+    """Where that is answered when it is on disk: nothing has to be waited for then."""
+    core = Core(tmp_path, policies=kept(durability))
+    client, publisher = core.client(topic_log=True), core.client()
+    core.create("t")
+    for n in range(3):
+        client.send(b"LOG_META t 60000 %d\n" % (n + 1))
+        core.settle()
+        assert client.answer() is None
+        publisher.publish("t", b"%d" % n)
+        core.settle()
+        kind, data = client.answer() or (None, b"")
+        assert kind == RESPONSE and json.loads(data)["next_seq"] == n + 2
+    core.close()
+
+
 def test_without_retention_there_is_what_is_queued(tmp_path: Path) -> None:
     core = Core(tmp_path, policies=Policies(TopicPolicy(durability="os")))
     core.create("t").channel("c")

@@ -1,0 +1,235 @@
+"""The executor's side of the sink: chunks to nsqds, several ahead of their answers.
+
+A chunk is known by its batch, its task, a checksum of all that the task publishes and where it does
+so, and the row behind its last one. So a task that is repeated publishes what was missing, and one
+that is repeated with other rows, or to other nsqds, publishes all of it: rows may be there twice
+then, but none is left out.
+"""
+
+import logging
+import struct
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from nsqcy.spark.errors import Unreachable
+from nsqcy.spark.options import WriteOptions
+from nsqcy.spark.v2 import Connection
+
+LOG = logging.getLogger("nsqcy.spark")
+COMMANDS_AHEAD = 64
+CHUNKS_AHEAD = 4  # of batchBytes
+TASKS_OF_EPOCH = 8192  # nsqd takes 10,000 parts; some are left for tasks that have changed
+CONTENT_BITS = 19  # of the 32 that a part has, with the task above them
+WARNED: set[str] = set()  # nsqds, in this process
+
+
+@dataclass(frozen=True)
+class Producer:
+    """Who publishes the chunks of a task."""
+
+    name: str
+    epoch: int  # of the batch
+    task: int
+    batch: int = 0
+    content: int = 0  # the checksum
+
+    def chunk(self, row: int) -> str:
+        """What LOG_PUB has behind the topic."""
+        epoch = (self.epoch + self.task // TASKS_OF_EPOCH) % (1 << 64)
+        content = self.content % (1 << CONTENT_BITS)
+        part = self.task % TASKS_OF_EPOCH << CONTENT_BITS | content
+        return f"{self.name} {epoch} {part} {row}"
+
+
+@dataclass(frozen=True)
+class Command:
+    """Messages to a topic that go together; a deferred one goes alone."""
+
+    topic: str
+    messages: int
+    parts: tuple[bytes | pa.Buffer, ...]
+    end_row: int
+    defer_ms: int = 0
+
+    @property
+    def size(self) -> int:
+        return sum(len(part) for part in self.parts)
+
+
+class Publisher:
+    """Sends commands to one nsqd until each of them is answered."""
+
+    def __init__(
+        self,
+        options: WriteOptions,
+        address: str,
+        producer: Producer,
+        *,
+        headers: bool,
+        unanswered: Iterable[Command] = (),
+    ) -> None:
+        self.address = address
+        self.unanswered = deque(unanswered)
+        self._options = options
+        self._producer = producer
+        self._headers = headers
+        self._connection: Connection | None = None
+        self._sent = 0  # of those that are not answered
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+        self._sent = 0
+
+    def send(self, command: Command) -> None:
+        self.unanswered.append(command)
+        self._work(COMMANDS_AHEAD, CHUNKS_AHEAD * self._options.chunk_bytes)
+
+    def finish(self) -> None:
+        self._work(0, 0)
+
+    def _work(self, most: int, most_bytes: int) -> None:
+        """Come back when no more than this is not answered."""
+        failures = 0
+        while True:
+            try:
+                # After a failure one by one: what nsqd says before it ends a connection is lost
+                # where more is on the way to it.
+                self._transmit(1 if failures else len(self.unanswered))
+                size = sum(command.size for command in self.unanswered)
+                if len(self.unanswered) <= most and size <= most_bytes:
+                    return
+                assert self._connection is not None
+                self._connection.expect_ok()
+                self.unanswered.popleft()
+                self._sent -= 1
+                failures = 0
+            except Unreachable as error:
+                self.close()
+                failures += 1
+                if failures > self._options.retries:
+                    raise Unreachable(f"{error.args[0]}; {self._what()}") from None
+                time.sleep(self._options.retry_interval)
+
+    def _transmit(self, most: int) -> None:
+        while self._sent < min(most, len(self.unanswered)):
+            if self._connection is None:
+                self._connection = self._connected()
+            command = self.unanswered[self._sent]
+            self._connection.publish(self._line(command), command.size, command.parts)
+            self._sent += 1
+
+    def _connected(self) -> Connection:
+        connection = Connection(
+            self.address, self._options.access, publisher=True, headers=self._headers
+        )
+        if self._options.idempotent and not connection.has_log and self.address not in WARNED:
+            WARNED.add(self.address)
+            LOG.warning(
+                "nsq: %s does not offer topic_log (version nsqd/%s): it gets MPUB, and rows are "
+                "published at least once",
+                self.address,
+                connection.version,
+            )
+        return connection
+
+    def _line(self, command: Command) -> str:
+        assert self._connection is not None
+        if command.defer_ms:
+            return f"DPUB {command.topic} {command.defer_ms}"
+        if self._options.idempotent and self._connection.has_log:
+            return f"LOG_PUB {command.topic} {self._producer.chunk(command.end_row)}"
+        return f"MPUB {command.topic}"
+
+    def _what(self) -> str:
+        command = self.unanswered[0]
+        first = command.end_row - command.messages
+        return f"publishing to topic {command.topic!r}, task {self._producer.task}, at row {first}"
+
+
+class Nodes:
+    """The nsqds of a task, by their place in a list that is the same whenever it is repeated."""
+
+    def __init__(self, options: WriteOptions, addresses: list[str], producer: Producer) -> None:
+        self.headers = False  # whether messages have them
+        self._options = options
+        self._addresses = addresses
+        self._producer = producer
+        self._publishers: dict[int, Publisher] = {}
+        self._failed: set[str] = set()
+
+    def close(self) -> None:
+        for publisher in self._publishers.values():
+            publisher.close()
+
+    def send(self, place: int, command: Command) -> None:
+        if place not in self._publishers:
+            self._publishers[place] = Publisher(
+                self._options, self._addresses[place], self._producer, headers=self.headers
+            )
+        try:
+            self._publishers[place].send(command)
+        except Unreachable as error:
+            self._fail_over(place, error)
+
+    def finish(self) -> None:
+        for place in sorted(self._publishers):
+            try:
+                self._publishers[place].finish()
+            except Unreachable as error:
+                self._fail_over(place, error)
+
+    def _fail_over(self, place: int, error: Unreachable) -> None:
+        """What is not answered there goes to the next one that answers."""
+        while self._options.failover:
+            last = self._publishers[place]
+            self._failed.add(last.address)
+            last.close()
+            turn = [*self._addresses[place:], *self._addresses[:place]]
+            others = [address for address in turn if address not in self._failed]
+            if not others:
+                break
+            LOG.warning(
+                "%s; it goes to nsqd %s, and some of it may be there twice", error, others[0]
+            )
+            # An epoch of its own: rows of this place come between those of the other's.
+            producer = replace(self._producer, epoch=self._producer.epoch + 1000 + place)
+            self._publishers[place] = Publisher(
+                self._options,
+                others[0],
+                producer,
+                headers=self.headers,
+                unanswered=last.unanswered,
+            )
+            try:
+                self._publishers[place].finish()
+            except Unreachable as another:
+                error = another
+            else:
+                return
+        raise error
+
+
+class Pace:
+    """So many messages in a second, on the average of a task."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._next = 0.0
+        self.most = max(1, int(rate / 10))  # at once
+
+    def wait(self, messages: int) -> None:
+        now = time.monotonic()
+        if self._next > now:
+            time.sleep(self._next - now)
+        self._next = max(now, self._next) + messages / self._rate
+
+
+def batch_head(messages: int) -> bytes:
+    """What an MPUB's body begins with."""
+    return struct.pack(">I", messages)

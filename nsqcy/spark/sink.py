@@ -1,0 +1,258 @@
+"""`format("nsq")` written to: what Spark calls, batch and stream.
+
+A task holds all its rows, on disk if they are many, until it has looked at each; then it publishes
+them in chunks that nsqds know again. So a task that is repeated publishes what was missing.
+"""
+
+import hashlib
+import logging
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import IO, Any, TypeAlias
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from nsqcy.spark.discovery import all_nsqds
+from nsqcy.spark.messages import Framed, Messages, by_value, framed, hashed, payloads
+from nsqcy.spark.options import WriteOptions
+from nsqcy.spark.publish import Command, Nodes, Pace, Producer, batch_head
+
+LOG = logging.getLogger("nsqcy.spark")
+MESSAGES_MOST = 1 << 31  # of a chunk: its bytes are fewer
+HELD_BYTES = 32 << 20  # in memory; more of a task's rows are on disk
+
+Indices: TypeAlias = pa.Array | None  # of rows; None: all of them
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task has published."""
+
+    task: int
+    rows: int
+
+
+class NsqWriter(DataSourceArrowWriter):
+    """A batch. Made once for a job, so a task that is repeated has the same name."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+        self._addresses = all_nsqds(options)
+        self._job = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        name = self._options.producer or self._job
+        producer = Producer(name, 0, this_task().partitionId())
+        return Task(self._options, self._addresses, producer).write(iterator)
+
+
+class NsqStreamWriter(DataSourceStreamArrowWriter):
+    """A stream: a batch that is repeated after a crash has the same names."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+        self._addresses = all_nsqds(options)
+        self._job = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return Task(self._options, self._addresses, self._producer()).write(iterator)
+
+    def _producer(self) -> Producer:
+        context = this_task()
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        if not query or not batch:
+            LOG.warning(
+                "nsq: this Spark does not say which batch of which query a task is of: a batch "
+                "that is repeated is published twice"
+            )
+            query, batch = self._job, "0"
+        # A new checkpoint counts batches from 0 again: those are of another query.
+        both = f"{query} {batch}".encode()
+        epoch = int.from_bytes(hashlib.blake2b(both, digest_size=8).digest())
+        name = self._options.producer or query
+        return Producer(name, epoch, context.partitionId(), int(batch))
+
+
+def this_task() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None
+    return context
+
+
+class Task:
+    """The rows of one task to nsqds."""
+
+    def __init__(self, options: WriteOptions, addresses: list[str], producer: Producer) -> None:
+        self._options = options
+        self._addresses = addresses
+        self._producer = producer
+        self._lanes: dict[tuple[int, str], Lane] = {}
+        rate = options.most_in_second
+        self._pace = Pace(rate / options.parallel) if rate else None
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
+        messages = Messages(self._options)
+        with Held() as held:
+            for batch in batches:
+                for prepared in messages.prepare(batch):
+                    if not messages.bad:
+                        held.add(prepared)
+            messages.check(self._producer.task)
+            content = messages.checksum(self._addresses)
+            nodes = Nodes(self._options, self._addresses, replace(self._producer, content=content))
+            try:
+                self._publish(held, nodes)
+            finally:
+                nodes.close()
+        return Written(self._producer.task, messages.rows)
+
+    def _publish(self, held: "Held", nodes: Nodes) -> None:
+        first_row = 0
+        for batch in held:
+            nodes.headers = "headers" in batch.schema.names
+            for place, command in self._commands(batch, first_row):
+                self._send(nodes, place, command)
+            first_row += batch.num_rows
+        for (place, _), lane in self._lanes.items():
+            for command in lane.flush():
+                self._send(nodes, place, command)
+        nodes.finish()
+
+    def _send(self, nodes: Nodes, place: int, command: Command) -> None:
+        if self._pace is not None:
+            self._pace.wait(command.messages)
+        nodes.send(place, command)
+
+    def _commands(self, batch: pa.RecordBatch, first_row: int) -> Iterator[tuple[int, Command]]:
+        """Messages to the lanes they belong to; what is full there, and for which nsqd."""
+        texts = payloads(batch)
+        for way, indices in self._ways(batch):
+            place, topic, defer_ms = way
+            some = texts if indices is None else texts.take(indices)
+            numbers = range(len(texts)) if indices is None else indices.to_pylist()
+            rows = [first_row + number for number in numbers]
+            if defer_ms:
+                for text, row in zip(some, rows, strict=True):
+                    yield place, Command(topic, 1, (text.as_buffer(),), row + 1, defer_ms)
+            else:
+                for command in self._lane(place, topic).add(framed(some, rows)):
+                    yield place, command
+
+    def _ways(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[int, str, int], Indices]]:
+        """Place, topic and delay, each with its rows."""
+        names = batch.schema.names
+        count = len(self._addresses)
+        places = hashed(batch.column("key"), count) if "key" in names else None
+        topics = batch.column("topic") if "topic" in names else None
+        delays = batch.column("defer_ms") if "defer_ms" in names else None
+        mine = (self._producer.task + self._producer.batch) % count
+        for place, at_place in values_within(places, mine, None):
+            for topic, of_topic in values_within(topics, self._options.topic, at_place):
+                for delay, indices in values_within(delays, 0, of_topic):
+                    yield (place, topic, delay), indices
+
+    def _lane(self, place: int, topic: str) -> "Lane":
+        if (place, topic) not in self._lanes:
+            most = self._pace.most if self._pace else MESSAGES_MOST
+            self._lanes[place, topic] = Lane(topic, self._options.chunk_bytes, most)
+        return self._lanes[place, topic]
+
+
+class Lane:
+    """Messages to one topic of one nsqd, until they are a chunk."""
+
+    def __init__(self, topic: str, most_bytes: int, most: int) -> None:
+        self._topic = topic
+        self._most_bytes = most_bytes
+        self._most = most
+        self._begin()
+
+    def _begin(self) -> None:
+        self._parts: list[pa.Buffer] = []
+        self._size = len(batch_head(0))
+        self._messages = 0
+        self._end_row = 0
+
+    def add(self, some: Framed) -> Iterator[Command]:
+        """The chunks that are full now. Where they end is a matter of messages alone."""
+        first = 0
+        while first < len(some.rows):
+            end = some.fitting(first, self._most_bytes - self._size)
+            end = min(end, first + self._most - self._messages)
+            if end <= first and self._messages:
+                yield from self.flush()
+                continue
+            end = max(end, first + 1)  # one that is longer than a chunk goes alone
+            part = some.slice(first, end)
+            self._parts.append(part)
+            self._size += part.size
+            self._messages += end - first
+            self._end_row = some.rows[end - 1] + 1
+            first = end
+
+    def flush(self) -> Iterator[Command]:
+        if self._messages:
+            parts = (batch_head(self._messages), *self._parts)
+            command = Command(self._topic, self._messages, parts, self._end_row)
+            self._begin()
+            yield command
+
+
+class Held:
+    """The rows of a task; those that are too many for memory in a file that nobody else sees."""
+
+    def __init__(self) -> None:
+        self._batches: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._file: IO[bytes] | None = None
+        self._writer: pa.RecordBatchStreamWriter | None = None
+
+    def __enter__(self) -> "Held":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        yield from self._batches
+        if self._file is not None and self._writer is not None:
+            self._writer.close()
+            self._file.seek(0)
+            with pa.ipc.open_stream(self._file) as stored:
+                yield from stored
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        if self._bytes < HELD_BYTES:
+            self._batches.append(batch)
+            self._bytes += batch.nbytes
+            return
+        if self._writer is None:
+            scratch = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
+            self._file = tempfile.TemporaryFile(dir=scratch or None)  # noqa: SIM115
+            self._writer = pa.ipc.new_stream(self._file, batch.schema)
+        self._writer.write_batch(batch)
+
+
+def values_within(
+    column: pa.Array | None, value: Any, indices: Indices
+) -> Iterator[tuple[Any, Indices]]:
+    """The values that a column has in these rows; without it all have the one given."""
+    if column is None:
+        yield value, indices
+        return
+    for found, within in by_value(column if indices is None else column.take(indices)):
+        if indices is None or within is None:
+            yield found, within if indices is None else indices
+        else:
+            yield found, indices.take(within)

@@ -1,0 +1,136 @@
+"""Drivers killed in the midst of it: from a topic to a topic, each row once.
+
+A soak: each kill is a start of Spark. `NSQCY_KILLS` and `NSQCY_ROWS` say how much.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from daemon import Nsqd
+from spark_sources import batch
+from web import eventually
+
+pytestmark = [pytest.mark.spark, pytest.mark.ours, pytest.mark.soak]
+
+ROOT = Path(__file__).parents[2]
+KILLS = int(os.environ.get("NSQCY_KILLS", "25"))
+ROWS = int(os.environ.get("NSQCY_ROWS", "5000000"))
+IN_FIRST_BATCH = 0.2  # of the kills
+BATCHES = 10
+ORPHANS: list[psutil.Process] = []
+
+
+class Driver:
+    """A run of tests/spark_copy.py."""
+
+    def __init__(self, *args: str) -> None:
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        more = {"PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        self.process = psutil.Popen(
+            [sys.executable, str(ROOT / "tests/spark_copy.py"), *args],
+            env=os.environ | more,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def kill(self, *, workers: bool) -> None:
+        """The driver and its JVM. Without `workers` those have to find out themselves, and go on
+        with what they have till then."""
+        family = self.process.children(recursive=True)
+        for each in [self.process, *family]:
+            if workers or each == self.process or each.name() == "java":
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
+        self.process.wait()
+        ORPHANS.extend(family)
+
+
+def count(daemon: Nsqd, topic: str) -> int:
+    answer = daemon.web.get("/topic/log", topic=topic)
+    return int(answer.json()["next_seq"]) - 1 if answer.status == 200 else 0
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Nsqd]:
+    path = tmp_path / "nsqd"
+    path.mkdir()
+    daemon = Nsqd(path, workers=2, retention_time="24h", durability="os").start()
+    conn = daemon.connect()
+    for at in range(0, ROWS, 10_000):
+        conn.mpub("from", [b"row %d" % number for number in range(at, min(ROWS, at + 10_000))])
+    conn.close()
+    yield daemon
+    daemon.destroy()
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_from_topic_to_topic(idempotent: bool, daemon: Nsqd, tmp_path: Path) -> None:
+    chance = random.Random(idempotent)
+    checkpoint = tmp_path / "checkpoint"
+    here = {"nsqdTcpAddresses": f"127.0.0.1:{daemon.tcp_port}"}
+    size = ROWS // BATCHES
+    reading = here | {
+        "topic": "from",
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": str(size),
+        "minPartitions": "2",
+    }
+    writing = here | {"topic": "to", "batchBytes": "20k", "idempotent": str(idempotent).lower()}
+    args = [str(checkpoint), json.dumps(reading), json.dumps(writing)]
+    kills = KILLS if idempotent else max(2, KILLS // 5)
+    where: Counter[str] = Counter()
+    for kill in range(kills):
+        driver = Driver(*args)
+        try:
+            if kill < kills * IN_FIRST_BATCH:
+                more = size // kills  # in all less than there is in it
+            else:
+                more = chance.randrange(ROWS // kills)
+            goal = min(count(daemon, "to") + max(1, more), ROWS - 1)
+            eventually(lambda goal=goal: count(daemon, "to") >= goal, 120)
+        finally:
+            driver.kill(workers=chance.random() < 0.5)
+        where[place(checkpoint)] += 1
+    last = Driver(*args)
+    try:
+        assert last.process.wait(1200) == 0
+    except psutil.TimeoutExpired:
+        last.kill(workers=True)
+        raise
+    psutil.wait_procs(ORPHANS, 60)
+    reader = batch(here | {"topic": "to"}, "body")
+    bodies = Counter(
+        body
+        for part in reader.partitions()
+        for rows in reader.read(part)
+        for body in rows["body"].to_pylist()
+    )
+    print(f"{sum(where.values())} kills: {dict(where)}; {bodies.total()} of {ROWS}")
+    assert set(bodies) == {b"row %d" % number for number in range(ROWS)}
+    if idempotent:
+        assert bodies.total() == ROWS
+    else:
+        assert bodies.total() >= ROWS
+
+
+def place(checkpoint: Path) -> str:
+    """Where the query was, by what it has written down."""
+    planned = numbered(checkpoint / "offsets")
+    committed = numbered(checkpoint / "commits")
+    first = "first batch, " if not committed else ""
+    return first + ("between plan and commit" if planned > committed else "between batches")
+
+
+def numbered(directory: Path) -> int:
+    return sum(path.name.isdigit() for path in directory.glob("*"))

@@ -1,0 +1,509 @@
+"""Writing, task by task, to nsqds that do what a test wants."""
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from chunk_broker import DROP, LOSE, ChunkBroker, Taken
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lookup_pages import LookupPages
+from pyspark.sql.pandas.types import from_arrow_schema
+from spark_sinks import QUERY, run, table, write, writer
+
+from nsqcy.spark import publish, sink
+from nsqcy.spark.errors import NsqError, OptionError, Refused, Unreachable
+from nsqcy.spark.source import NsqDataSource
+
+STRINGS = pa.map_(pa.string(), pa.string())
+BYTES = pa.map_(pa.string(), pa.binary())
+
+
+@pytest.fixture
+def broker() -> Iterator[ChunkBroker]:
+    broker = ChunkBroker()
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def brokers() -> Iterator[list[ChunkBroker]]:
+    found = sorted((ChunkBroker() for _ in range(3)), key=lambda broker: broker.address)
+    yield found
+    for broker in found:
+        broker.close()
+
+
+def to(*brokers: ChunkBroker, **options: str) -> dict[str, str]:
+    addresses = ",".join(broker.address for broker in brokers)
+    return {"topic": "t", "nsqdTcpAddresses": addresses} | options
+
+
+def bodies(count: int, first: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+def refusal(kind: type[NsqError], how: Callable[..., object], *args: Any, **named: Any) -> str:
+    with pytest.raises(kind) as caught:
+        how(*args, **named)
+    return str(caught.value)
+
+
+# what is published
+
+
+def test_bodies(broker: ChunkBroker) -> None:
+    assert write(to(broker), {"body": bodies(5)}) == sink.Written(0, 5)
+    write(to(broker), {"value": ["fünf", "x"]})
+    assert broker.bodies() == [*bodies(5), "fünf".encode(), b"x"]
+    assert write(to(broker), {"body": []}) == sink.Written(0, 0)
+    assert broker.connections == 2, "nothing to publish, nobody to talk to"
+
+
+def test_chunks_end_where_their_bytes_do(broker: ChunkBroker) -> None:
+    """Whatever the batches that rows come in; a message that is too long for one goes alone."""
+    rows = table({"body": [b"x" * 10] * 7 + [b"y" * 200] + [b"z" * 60] * 2})
+    made = writer(to(broker, batchBytes="74"), rows)
+    for piece in (1, 4, 100):
+        broker.asked.clear()
+        run(made, rows, piece=piece, task=piece)
+        ends = [int(line.split()[-1]) for line in broker.said("LOG_PUB")]
+        assert ends == [5, 7, 8, 9, 10]
+    assert broker.bodies() == rows["body"].to_pylist() * 3
+
+
+def test_topics_of_rows(broker: ChunkBroker) -> None:
+    topics = ["a", None, "b", "a", "t"]
+    write(to(broker), {"topic": topics, "body": bodies(5)}, topic=pa.string())
+    assert broker.bodies("a") == [b"0", b"3"]
+    assert broker.bodies("b") == [b"2"]
+    assert broker.bodies("t") == [b"1", b"4"]
+    ends = {line.split()[1]: line.split()[-1] for line in broker.asked}
+    assert ends == {"a": "4", "b": "3", "t": "5"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (STRINGS, [{"trace": "4b", "ttl": "500"}, {}, None]),
+        (BYTES, [{"trace": b"4b", "ttl": b"500"}, {}, None]),
+        (pa.binary(), [b"\5trace\0\0024b\3ttl\0\003500", b"", None]),
+    ],
+)
+def test_headers(kind: pa.DataType, values: list[Any], broker: ChunkBroker) -> None:
+    write(to(broker), {"headers": values, "body": bodies(3)}, headers=kind)
+    assert broker.topics["t"] == [
+        Taken(b"0", b"\5trace\0\0024b\3ttl\0\003500"),
+        Taken(b"1"),
+        Taken(b"2"),
+    ]
+
+
+def test_deferred_messages(broker: ChunkBroker) -> None:
+    columns = {"defer_ms": [0, 5000, None, 7], "body": bodies(4)}
+    write(to(broker, idempotent="false"), columns, defer_ms=pa.int16())
+    assert sorted(broker.topics["t"], key=lambda each: each.body) == [
+        Taken(b"0"),
+        Taken(b"1", defer_ms=5000),
+        Taken(b"2"),
+        Taken(b"3", defer_ms=7),
+    ]
+    columns["headers"] = [{"a": "b"}] * 4
+    broker.topics.clear()
+    write(to(broker, idempotent="false"), columns, defer_ms=pa.int64(), headers=STRINGS)
+    assert {each.headers for each in broker.topics["t"]} == {b"\1a\0\1b"}
+
+
+def test_many_rows_are_held_on_disk(broker: ChunkBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nsqcy.spark.sink.HELD_BYTES", 100)
+    monkeypatch.setattr("nsqcy.spark.messages.PIECE", 300)
+    rows = table({"body": bodies(500)})
+    run(writer(to(broker), rows), rows, piece=100)
+    assert broker.bodies() == bodies(500)
+
+
+def test_several_chunks_go_ahead_of_their_answers(broker: ChunkBroker) -> None:
+    broker.silent_for = publish.CHUNKS_AHEAD - 1
+    write(to(broker, batchBytes="1k"), {"body": [b"x" * 496] * 40})
+    assert len(broker.asked) == 20
+    assert broker.connections == 1
+
+
+# once
+
+
+def test_a_batch_that_is_repeated(broker: ChunkBroker) -> None:
+    """An attempt of the same job, as when a task fails."""
+    rows = table({"body": bodies(100)})
+    made = writer(to(broker, batchBytes="40"), rows)
+    run(made, rows)
+    run(made, rows)
+    assert broker.bodies() == bodies(100)
+    run(writer(to(broker, batchBytes="40"), rows), rows)
+    assert len(broker.bodies()) == 200, "another job is another batch"
+
+
+def test_a_batch_with_a_name(broker: ChunkBroker) -> None:
+    rows = table({"body": bodies(100)})
+    for _ in range(2):
+        run(writer(to(broker, producerId="backfill-7"), rows), rows)
+    assert broker.bodies() == bodies(100)
+    assert broker.asked[0].startswith("LOG_PUB t backfill-7 0 ")
+
+
+def test_a_stream_s_batch_that_is_repeated(broker: ChunkBroker) -> None:
+    """After a crash of the driver: another writer."""
+    first, second = table({"body": bodies(50)}), table({"body": bodies(10, 50)})
+    run(writer(to(broker), first, stream=True), first, batch=0)
+    for _ in range(2):
+        run(writer(to(broker), second, stream=True), second, batch=1)
+    assert broker.bodies() == bodies(60)
+    *_, name, epoch, _, chunk = broker.asked[-1].split()
+    assert (name, chunk) == (QUERY, "10")
+    run(writer(to(broker), first, stream=True), first, batch=0, query=QUERY.replace("5", "6"))
+    assert len(broker.bodies()) == 110, "a new checkpoint counts from 0 again"
+    assert broker.asked[-1].split()[3] != epoch
+
+
+def test_a_stream_whose_batches_have_no_names(
+    broker: ChunkBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = table({"body": bodies(5)})
+    run(writer(to(broker), rows, stream=True), rows)
+    assert broker.bodies() == bodies(5)
+    assert "a batch that is repeated is published twice" in caplog.messages[0]
+
+
+def test_very_many_tasks(broker: ChunkBroker) -> None:
+    """An epoch has at most 10,000 parts."""
+    rows = table({"body": [b"x"]})
+    made = writer(to(broker, producerId="p"), rows)
+    for task in (7, 8192 + 7):
+        run(made, rows, task=task)
+    found = [[int(word) for word in line.split()[3:]] for line in broker.asked]
+    content = found[0][1] % (1 << 19)
+    assert found == [[0, (7 << 19) + content, 1], [1, (7 << 19) + content, 1]]
+
+
+fates = st.lists(st.sampled_from(["", "", LOSE, DROP, "E_LOG_PUB_FAILED x"]), max_size=12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(fates, st.integers(1, 60), st.sampled_from(["30", "80", "1m"]), st.booleans())
+def test_every_row_once_whatever_is_lost(
+    fates: list[str], count: int, size: str, stream: bool
+) -> None:
+    """Answers, connections and whole attempts; in order within a topic."""
+    broker = ChunkBroker()
+    left = iter(fates)
+    broker.meddle = lambda line: next(left, "") if line.startswith("LOG_PUB") else ""
+    rows = table({"topic": ["a", "b", "b"] * count, "body": bodies(3 * count)}, topic=pa.string())
+    options = to(broker, batchBytes=size, **{"fetchOffset.numRetries": "1"})
+    made = writer(options, rows, stream=stream)
+    for attempt in range(20):
+        try:
+            run(made, rows, batch=3 if stream else None, piece=7 + attempt)
+            break
+        except Unreachable:
+            pass
+    broker.close()
+    everything = bodies(3 * count)
+    assert broker.bodies("a") == everything[::3]
+    assert broker.bodies("b") == [body for index, body in enumerate(everything) if index % 3]
+
+
+CHANGES: list[tuple[dict[str, str], list[bytes]]] = [
+    ({"batchBytes": "100"}, bodies(100)),
+    ({"maxMessagesPerSecond": "10000"}, bodies(100)),
+    ({}, list(reversed(bodies(100)))),
+    ({}, [*bodies(99), b"another"]),
+    ({}, [b"".join(bodies(12)), *bodies(88, 12)]),
+]
+
+
+@pytest.mark.parametrize(("options", "again"), CHANGES)
+def test_what_is_repeated_otherwise_is_published_again(
+    options: dict[str, str], again: list[bytes], broker: ChunkBroker
+) -> None:
+    """Other rows, another order or other chunks: rows may be there twice, but none is missing."""
+    broker.meddle = lambda line: "" if line.endswith(" 26") else "E_LOG_PUB_FAILED x"
+    given_ = to(broker, producerId="p", batchBytes="150", **{"fetchOffset.numRetries": "0"})
+    with pytest.raises(Unreachable):
+        run(writer(given_, rows := table({"body": bodies(100)})), rows)
+    assert broker.bodies() == bodies(26)
+    broker.meddle = lambda _line: ""
+    run(writer(given_ | options, rows := table({"body": again})), rows)
+    assert broker.bodies() == bodies(26) + again
+
+
+def test_other_nsqds_get_everything(brokers: list[ChunkBroker]) -> None:
+    rows = table({"k": list(range(40)), "body": bodies(40)}, k=pa.int64())
+    options = {"producerId": "p", "partitioner": "hash(k)"}
+    run(writer(to(*brokers[:2], **options), rows), rows)
+    run(writer(to(*brokers[1:], **options), rows), rows)
+    assert sum(len(broker.bodies()) for broker in brokers) == 80
+
+
+def test_columns_of_every_kind_add_up(broker: ChunkBroker) -> None:
+    """However they are cut into batches."""
+    columns = {
+        "body": bodies(30),
+        "topic": ["a", "b", None] * 10,
+        "defer_ms": [0] * 30,
+        "headers": [{"a": "b"}, None, {}] * 10,
+    }
+    rows = table(columns, topic=pa.string(), defer_ms=pa.int16(), headers=STRINGS)
+    made = writer(to(broker), rows)
+    for piece in (30, 7, 1):
+        run(made, rows, piece=piece)
+    assert len(set(broker.asked)) == 3
+    rows = rows.set_column(1, "topic", pa.array(["a", "c", None] * 10))
+    run(made, rows)
+    assert len(set(broker.asked)) == 6
+
+
+# which nsqd
+
+
+def test_tasks_take_nsqds_in_turn(brokers: list[ChunkBroker]) -> None:
+    rows = table({"body": bodies(4)})
+    made = writer(to(*brokers), rows, stream=True)
+    for task in range(4):
+        run(made, rows, task=task, batch=0)
+    assert [len(broker.bodies()) for broker in brokers] == [8, 4, 4]
+    run(made, rows, task=0, batch=2)
+    assert [len(broker.bodies()) for broker in brokers] == [8, 4, 8]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.int64()])
+def test_a_value_has_its_nsqd(kind: pa.DataType, brokers: list[ChunkBroker]) -> None:
+    keys = [number % 20 for number in range(200)]
+    values = [str(key) for key in keys] if kind == pa.string() else keys
+    columns = {"user": values, "body": bodies(200)}
+    write(to(*brokers, partitioner="hash(user)"), columns, user=kind)
+    found = [{int(body) % 20 for body in broker.bodies()} for broker in brokers]
+    assert all(found) and sum(map(len, found)) == 20
+    assert sum(len(broker.bodies()) for broker in brokers) == 200
+    for broker in brokers:
+        assert broker.bodies() == sorted(broker.bodies(), key=int)
+
+
+def test_nsqds_that_lookupds_know(brokers: list[ChunkBroker]) -> None:
+    nodes = [("127.0.0.1", int(broker.address.split(":")[1])) for broker in brokers[:2]]
+    with LookupPages(*nodes) as one, LookupPages(status=500) as two:
+        options = {"topic": "t", "lookupdHttpAddresses": f"{one.address},{two.address}"}
+        rows = table({"body": bodies(4)})
+        made = writer(options | {"nsqdTcpAddresses": brokers[2].address}, rows)
+        for task in range(3):
+            run(made, rows, task=task)
+        assert [len(broker.bodies()) for broker in brokers] == [4, 4, 4]
+        assert one.asked[0][0] == "/nodes"
+    options["fetchOffset.numRetries"] = "1"
+    for more in ({}, {"nsqdTcpAddresses": brokers[2].address}):
+        text = refusal(Unreachable, writer, options | more, rows)
+        assert text.startswith(f"nsq: none of 2 lookupds answered: {one.address}: ")
+    with LookupPages() as one:
+        options["lookupdHttpAddresses"] = one.address
+        text = refusal(Unreachable, writer, options, rows)
+        assert text == f"nsq: no nsqd is known to lookupd {one.address}"
+
+
+def test_an_nsqd_that_does_not_answer(brokers: list[ChunkBroker]) -> None:
+    rows = table({"body": bodies(10)})
+    made = writer(to(*brokers, **{"fetchOffset.numRetries": "1"}), rows)
+    brokers[1].close()
+    assert refusal(Unreachable, run, made, rows, task=1) == (
+        f"nsq: nsqd {brokers[1].address} cannot be reached: Connection refused; publishing to "
+        "topic 't', task 1, at row 0"
+    )
+    assert [len(broker.bodies()) for broker in brokers] == [0, 0, 0], "none takes its place"
+
+
+def test_failover(brokers: list[ChunkBroker], caplog: pytest.LogCaptureFixture) -> None:
+    """To the next that answers; what is not answered goes there, so rows may be twice."""
+    rows = table({"k": list(range(60)), "body": bodies(60)}, k=pa.int64())
+    options = to(*brokers, onNodeFailure="failover", partitioner="hash(k)", batchBytes="40")
+    options["fetchOffset.numRetries"] = "0"
+    made = writer(options, rows)
+    fates = iter(["", LOSE])
+    brokers[0].meddle = lambda _line: next(fates, DROP)
+    brokers[1].close()
+    run(made, rows)
+    found = [body for broker in brokers for body in broker.bodies()]
+    assert set(found) == set(bodies(60))
+    assert 60 < len(found) < 90
+    assert any(f"; it goes to nsqd {brokers[2].address}, and" in each for each in caplog.messages)
+    brokers[2].close()
+    assert "publishing to topic 't', task 0, at row" in refusal(Unreachable, run, made, rows)
+
+
+# nsqds that cannot do it
+
+
+def test_an_nsqd_without_chunks(caplog: pytest.LogCaptureFixture) -> None:
+    broker = ChunkBroker({"version": "1.3.0"})
+    for _ in range(2):
+        write(to(broker), {"body": bodies(5)})
+    assert broker.asked == ["MPUB t"] * 2
+    assert broker.bodies() == bodies(5) * 2
+    assert caplog.messages == [
+        f"nsq: {broker.address} does not offer topic_log (version nsqd/1.3.0): it gets MPUB, and "
+        "rows are published at least once"
+    ]
+    assert refusal(Refused, write, to(broker), {"body": [b"x"], "headers": [b""]}) == (
+        f"nsq: {broker.address} knows no headers of messages (version nsqd/1.3.0); leave the "
+        "column out"
+    )
+    broker.close()
+
+
+def test_without_idempotence(broker: ChunkBroker, caplog: pytest.LogCaptureFixture) -> None:
+    fates = iter([LOSE])
+    broker.meddle = lambda _line: next(fates, "")
+    write(to(broker, idempotent="false"), {"body": bodies(5)})
+    assert broker.asked == ["MPUB t"] * 2
+    assert broker.bodies() == bodies(5) * 2, "at least once"
+    assert not caplog.messages
+
+
+def test_what_nsqd_refuses_is_not_tried_again(broker: ChunkBroker) -> None:
+    """It says so and hangs up, with more chunks on the way to it."""
+    broker.meddle = lambda _line: "E_BAD_BODY LOG_PUB body too big 40 > 30"
+    options = to(broker, batchBytes="40")
+    assert refusal(Refused, write, options, {"body": bodies(500)}) == (
+        f"nsq: {broker.address} refused: E_BAD_BODY LOG_PUB body too big 40 > 30"
+    )
+    assert len(broker.asked) < 40
+
+
+# what is refused before anything is sent
+
+
+TOPIC = "is no topic: 1 to 64 of .a-zA-Z0-9_-"
+WRONG: list[tuple[str, list[Any], pa.DataType, str]] = [
+    ("body", [b"x", None], pa.binary(), "its body is null"),
+    ("body", [b"x", b""], pa.binary(), "its body is empty"),
+    ("body", [b"x", b"y" * 101], pa.binary(), "its body has 101 bytes, and maxMessageBytes is 100"),
+    ("topic", ["x", "a b"], pa.string(), f"'a b' {TOPIC}"),
+    ("topic", ["x", "a#ephemeral"], pa.string(), f"'a#ephemeral' {TOPIC}"),
+    ("topic", ["x", ""], pa.string(), "it has no topic"),
+    ("defer_ms", [0, -5], pa.int64(), "its defer_ms is -5"),
+    (
+        "defer_ms",
+        [0, 5],
+        pa.int64(),
+        "its defer_ms is 5, and deferred messages are published at least once: idempotent=false "
+        "allows that",
+    ),
+    ("headers", [{}, {"A": ""}], STRINGS, "header name 'A' (allowed are 1 to 255 of a-z, 0-9 and"),
+    ("headers", [{}, {"a": "x" * 5000}], STRINGS, "headers of 5004 bytes (at most 4096)"),
+    ("headers", [{}, {str(i): "" for i in range(33)}], STRINGS, "33 headers (at most 32)"),
+    ("headers", [{}, {"ttl": "0"}], STRINGS, "header 'ttl' is no number of milliseconds"),
+    ("headers", [b"", b"\5x"], pa.binary(), "header 0 ends behind the last of 2 bytes"),
+    ("headers", [b"", b"\1a\0\0" * 2], pa.binary(), "header 'a' twice"),
+]
+
+
+@pytest.mark.parametrize(("name", "values", "kind", "why"), WRONG)
+def test_bad_rows(
+    name: str, values: list[Any], kind: pa.DataType, why: str, broker: ChunkBroker
+) -> None:
+    """The second of each twenty and, in a batch of its own, the last."""
+    good, bad = values
+    column = ([good] + [bad] + [good] * 18) * 2 + [good] * 10 + [bad]
+    columns = {"body": [b"x"] * 51} | {name: column}
+    said = refusal(Refused, write, to(broker, maxMessageBytes="100"), columns, **{name: kind})
+    assert said.startswith(
+        "nsq: 3 of 51 rows of task 0 cannot be published, and none of them was; the first is row "
+        f"1: {why}"
+    )
+    assert broker.connections == 0
+
+
+def test_the_first_bad_row_is_counted_over_batches(broker: ChunkBroker) -> None:
+    rows = table({"body": [b"x"] * 70 + [None, b""]})
+    made = writer(to(broker), rows)
+    assert refusal(Refused, run, made, rows, task=3, piece=30) == (
+        "nsq: 2 of 72 rows of task 3 cannot be published, and none of them was; the first is row "
+        "70: its body is null"
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        ({"body": pa.int64()}, "column 'body' is bigint, not binary or string"),
+        ({"text": pa.string()}, "column 'text' cannot be written; there are body or value, topic,"),
+        ({"topic": pa.string()}, "exactly one of the columns body, value is needed: none is there"),
+        (
+            {"body": pa.string(), "value": pa.string()},
+            "exactly one of the columns body, value is needed: both are there",
+        ),
+        ({"body": pa.string(), "topic": pa.int32()}, "column 'topic' is int, not string"),
+        ({"body": pa.string(), "defer_ms": pa.float64()}, "column 'defer_ms' is double, not a wh"),
+        (
+            {"body": pa.string(), "headers": pa.string()},
+            "column 'headers' is string, not map<string,string>, map<string,binary> or binary",
+        ),
+    ],
+)
+def test_columns(columns: dict[str, pa.DataType], text: str) -> None:
+    rows = pa.schema(columns).empty_table()
+    said = refusal(OptionError, writer, {"topic": "t", "nsqdTcpAddresses": "a:1"}, rows)
+    assert said.startswith(f"nsq: {text}")
+
+
+def test_columns_and_options() -> None:
+    rows = table({"body": [b"x"]})
+    here = {"nsqdTcpAddresses": "a:1"}
+    text = "nsq: option 'topic' or a column topic is needed: none is given"
+    assert refusal(OptionError, writer, here, rows) == text
+    here["topic"] = "t"
+    text = "nsq: option 'partitioner' hashes 'user': no such column"
+    assert refusal(OptionError, writer, here | {"partitioner": "hash(user)"}, rows) == text
+    wrong = pa.schema({"body": pa.binary(), "user": pa.float64()}).empty_table()
+    text = "nsq: column 'user' is double, not binary, string or a whole number"
+    assert refusal(OptionError, writer, here | {"partitioner": "hash(user)"}, wrong) == text
+
+
+def test_a_topic_is_not_overwritten() -> None:
+    source = NsqDataSource({"topic": "t", "nsqdTcpAddresses": "a:1"})
+    schema = from_arrow_schema(table({"body": []}).schema)
+    for how in (source.writer, source.streamWriter):
+        assert refusal(OptionError, how, schema, True) == (
+            "nsq: a topic cannot be overwritten: use mode('append'), and of a stream the output "
+            "mode append or update"
+        )
+
+
+# not too fast
+
+
+def test_messages_per_second(broker: ChunkBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks share it, and chunks are of a tenth of a second."""
+    clock = [1000.0]
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        clock[0] += seconds
+
+    class Time:
+        monotonic = staticmethod(lambda: clock[0])
+        sleep: Any = None
+
+    Time.sleep = staticmethod(sleep)
+    monkeypatch.setattr(publish, "time", Time)
+    options = to(broker, maxMessagesPerSecond="200", parallelTasks="2")
+    write(options, {"body": bodies(1000)})
+    assert broker.bodies() == bodies(1000)
+    assert len(broker.asked) == 100
+    assert sum(slept) == pytest.approx(9.9)
+
+
+def test_its_share_by_default() -> None:
+    rows = table({"body": []})
+    made = writer({"topic": "t", "nsqdTcpAddresses": "a:1", "maxMessagesPerSecond": "10"}, rows)
+    assert made._options.parallel == (os.cpu_count() or 1)
