@@ -30,7 +30,7 @@ from nsqcy.pipeline.options import (
 from nsqcy.pipeline.report import Report
 from nsqcy.pipeline.session import Missing, reason
 
-JOBS = ("archive", "verify", "compact", "doctor")
+JOBS = ("archive", "verify", "compact", "replay", "rollup", "dlq", "stats", "doctor")
 COMMAND = "nsqcy-pipeline"
 COMMON_TABLES: dict[str, Table] = {"all": OUTPUT, "spark": SPARK, "source": SOURCE}
 

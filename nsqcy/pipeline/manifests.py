@@ -29,7 +29,7 @@ VERSION = 1
 HIDDEN = "_archive"
 WRITING, COMPACTING = "lock", "compact.lock"  # who may be one at a time
 STAGED = "compacting"
-HOLDERS = {WRITING: ("archive",), COMPACTING: ("compact", "verify")}
+HOLDERS = {WRITING: ("archive",), COMPACTING: ("compact", "verify", "replay")}
 PIECE = 1 << 20
 
 Positions = dict[str, dict[str, int]]

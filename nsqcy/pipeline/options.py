@@ -5,6 +5,7 @@ for those that read topics; `OUTPUT` is everybody's. Values are checked here, on
 mean together is the job's to check. Imports neither pyspark nor pyarrow.
 """
 
+import datetime
 import difflib
 import re
 import tomllib
@@ -75,6 +76,17 @@ def seconds(value: str) -> float:
     return float(found[1]) * UNITS[found[2]]
 
 
+def instant(value: str) -> datetime.datetime:
+    """Without a zone it is UTC."""
+    if re.fullmatch(r"[0-9]{1,14}", value):
+        return datetime.datetime.fromtimestamp(int(value) / 1000, datetime.UTC)
+    try:
+        found = datetime.datetime.fromisoformat(value)
+    except ValueError:
+        raise BadValue("ISO 8601 as 2024-05-01T12:00:00Z, or milliseconds since 1970") from None
+    return found.replace(tzinfo=found.tzinfo or datetime.UTC).astimezone(datetime.UTC)
+
+
 def size(value: str) -> int:
     found = re.fullmatch(r"([0-9]{1,12})([kmg]?)b?", value.lower())
     if not found or not int(found[1]):
@@ -139,6 +151,7 @@ WHOLE = Kind(whole, "number")
 POSITIVE = Kind(positive, "number of at least 1")
 PORT = Kind(port, "port")
 DURATION = Kind(seconds, "duration")
+INSTANT = Kind(instant, "ISO 8601, ms since 1970")
 SIZE = Kind(size, "size")
 MEMORY = Kind(memory, "size")
 PATH = Kind(root, "path")
@@ -250,6 +263,16 @@ class Options:
         """Addresses of nsqds; the one on this machine if there are no others to ask."""
         found: tuple[str, ...] = self["nsqd-tcp-address"]
         return found or (() if self["lookupd-http-address"] else ("127.0.0.1:4150",))
+
+    def for_writing(self, names: Mapping[str, str]) -> dict[str, str]:
+        """Options of `format("nsq")` for a sink: those of `--to-option` and, of `--option`, those
+        that a sink has as well: `names` says what each is for."""
+        shared = {
+            name: value
+            for name, value in self["option"].items()
+            if names.get(name.lower()) in ("all", "write")
+        }
+        return shared | dict(self["to-option"])
 
     def source(self, **more: str) -> dict[str, str]:
         """The options of `format("nsq")`; `more` are what the job wants unless the user says

@@ -62,11 +62,11 @@ def submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def require_packages(*names: str) -> None:
+def require_packages(*names: str, extra: str = "spark") -> None:
     missing = [name for name in names if find_spec(name) is None]
     if missing:
         are = "is" if len(missing) == 1 else "are"
-        raise Missing(f"{' and '.join(missing)} {are} not installed: {INSTALL}")
+        raise Missing(f"{' and '.join(missing)} {are} not installed: pip install nsqcy[{extra}]")
 
 
 def require_spark() -> None:
