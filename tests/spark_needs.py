@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+# Of JVMs that live for seconds: two thirds of the CPU time that the usual ones take.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 MISSING = [name for name in ("pyarrow", "pyspark") if find_spec(name) is None]
 
 

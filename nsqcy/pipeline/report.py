@@ -124,11 +124,19 @@ def shown(fields: Mapping[str, Any]) -> str:
 # --- streams ----------------------------------------------------------------------------------
 
 
+def positions(offset: str | None) -> Positions:
+    """Of an offset's text. Spark has words of its own where there is none."""
+    try:
+        return dict(json.loads(offset or "")["pos"])
+    except (TypeError, ValueError, KeyError):
+        return {}
+
+
 def lags(latest: str | None, end: str | None) -> Positions:
     """How many records each log has behind the end of the last batch, of two offsets as texts."""
-    if not latest or not end:
+    ends, there = positions(end), positions(latest)
+    if not ends:
         return {}
-    ends, there = json.loads(end)["pos"], json.loads(latest)["pos"]
     return {
         topic: {
             log_id: max(0, next_seq - ends.get(topic, {}).get(log_id, next_seq))

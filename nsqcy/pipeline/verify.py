@@ -96,6 +96,8 @@ def prove(root: Path, report: Report, *, topic: str, quick: bool, threads: int) 
     there = {path for path in manifests.on_disk(root) if wanted(path, topic)}
     listed = {path: file for path, file in contents.files.items() if wanted(path, topic)}
     proof = Proof()
+    if topic and not there and not listed:
+        proof.problems.append(f"there are no rows of topic {topic!r}")
     if there and not contents.manifests:
         proof.notes.append("there are no manifests: only what is in the files is checked")
     else:

@@ -26,7 +26,6 @@ from nsqcy.spark.headers import BadHeaders, checked, encode
 from nsqcy.spark.options import NAME, WriteOptions
 
 PIECE = 32 << 20  # bytes of a batch that are worked on at a time
-ROWS_MOST = 1 << 32  # of a task: their numbers are half of a chunk's
 PREPARED = pa.schema(
     {
         "body": pa.binary(),
@@ -82,13 +81,15 @@ def expected_type(name: str, kind: DataType, *, hashed: bool) -> str:
 
 
 class Messages:
-    """Prepares the batches of a task, and counts the rows that nsqd would not take."""
+    """Prepares the batches of a task, counts the rows that nsqd would not take, and sums them all
+    up in a number."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
         self.rows = 0
         self.bad = 0
         self._first = ""  # of the bad ones, and why
+        self._sums: dict[str, int] = {}  # of each column
 
     def prepare(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         for piece in pieces(batch) if batch.num_rows else ():
@@ -98,17 +99,31 @@ class Messages:
                 self._prepare_column(name, column, columns, faults)
             self._count(piece.num_rows, faults)
             schema = pa.schema([PREPARED.field(name) for name in columns])
-            yield pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
+            prepared = pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
+            self._add_up(prepared)
+            yield prepared
 
     def check(self, task: int) -> None:
         """Refuse the task if there was one."""
-        if self.rows > ROWS_MOST:
-            raise Refused(f"task {task} has {self.rows} rows, and {ROWS_MOST} are possible")
         if self.bad:
             raise Refused(
                 f"{self.bad} of {self.rows} rows of task {task} cannot be published, and none of "
                 f"them was; the first is row {self._first}"
             )
+
+    def checksum(self, addresses: list[str]) -> int:
+        """Of the rows in their order, whatever batches they came in, and of what decides how they
+        are put into chunks, and where those go."""
+        options = self._options
+        ways = [addresses, options.chunk_bytes, options.hashed, options.topic]
+        pace = [options.most_in_second, options.most_in_second and options.parallel]
+        return zlib.crc32(repr([self._sums, ways, pace]).encode())
+
+    def _add_up(self, batch: pa.RecordBatch) -> None:
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            for part, data in contents(column):
+                which = f"{name} {part}"
+                self._sums[which] = zlib.crc32(data, self._sums.get(which, 0))
 
     def _count(self, rows: int, faults: list[Fault]) -> None:
         bad = pa.array([False] * rows)
@@ -182,6 +197,24 @@ class Messages:
                 )
             )
         return delays
+
+
+def contents(column: pa.Array) -> Iterator[tuple[str, pa.Buffer]]:
+    """The bytes of a column without nulls; of texts also their lengths."""
+    if pa.types.is_integer(column.type):
+        yield "numbers", sliced(column.buffers()[1], column, column.type.bit_width // 8)
+        return
+    lengths = pc.binary_length(column)
+    _, offsets, data = column.buffers()
+    ends = memoryview(offsets).cast("i")
+    start, end = ends[column.offset], ends[column.offset + len(column)]
+    yield "lengths", sliced(lengths.buffers()[1], lengths, 4)
+    if end > start:
+        yield "texts", data.slice(start, end - start)
+
+
+def sliced(data: pa.Buffer, column: pa.Array, width: int) -> pa.Buffer:
+    return data.slice(column.offset * width, len(column) * width)
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

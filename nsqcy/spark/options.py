@@ -376,7 +376,7 @@ TABLE = (
         None,
         "write",
         "what nsqds know the producer by; otherwise the id of the query or, of a batch, a new one. "
-        "A batch under a name publishes what was not published under it, and nothing else",
+        "A batch that is run again under its name publishes what was missing",
     ),
     Option(
         "partitioner",

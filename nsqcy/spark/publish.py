@@ -1,7 +1,9 @@
 """The executor's side of the sink: chunks to nsqds, several ahead of their answers.
 
-A chunk is known by the row behind its last one, so chunks of a task ascend whatever their sizes,
-and a task that is repeated with other sizes may publish rows twice, but leaves none out.
+A chunk is known by its batch, its task, a checksum of all that the task publishes and where it does
+so, and the row behind its last one. So a task that is repeated publishes what was missing, and one
+that is repeated with other rows, or to other nsqds, publishes all of it: rows may be there twice
+then, but none is left out.
 """
 
 import logging
@@ -20,22 +22,27 @@ from nsqcy.spark.v2 import Connection
 LOG = logging.getLogger("nsqcy.spark")
 COMMANDS_AHEAD = 64
 CHUNKS_AHEAD = 4  # of batchBytes
-PARTS_OF_EPOCH = 8192  # nsqd takes 10,000
+TASKS_OF_EPOCH = 8192  # nsqd takes 10,000 parts; some are left for tasks that have changed
+CONTENT_BITS = 19  # of the 32 that a part has, with the task above them
 WARNED: set[str] = set()  # nsqds, in this process
 
 
 @dataclass(frozen=True)
 class Producer:
-    """Who publishes a task's chunks: what LOG_PUB has before the chunk."""
+    """Who publishes the chunks of a task."""
 
     name: str
-    epoch: int
+    epoch: int  # of the batch
     task: int
-    batch: int
+    batch: int = 0
+    content: int = 0  # the checksum
 
     def chunk(self, row: int) -> str:
-        epoch = (self.epoch + self.task // PARTS_OF_EPOCH) % (1 << 64)
-        return f"{self.name} {epoch} {self.task % PARTS_OF_EPOCH} {self.batch << 32 | row}"
+        """What LOG_PUB has behind the topic."""
+        epoch = (self.epoch + self.task // TASKS_OF_EPOCH) % (1 << 64)
+        content = self.content % (1 << CONTENT_BITS)
+        part = self.task % TASKS_OF_EPOCH << CONTENT_BITS | content
+        return f"{self.name} {epoch} {part} {row}"
 
 
 @dataclass(frozen=True)

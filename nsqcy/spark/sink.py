@@ -9,8 +9,8 @@ import logging
 import os
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import IO, Any, TypeAlias
 
 import pyarrow as pa
@@ -51,7 +51,7 @@ class NsqWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         name = self._options.producer or self._job
-        producer = Producer(name, 0, this_task().partitionId(), 0)
+        producer = Producer(name, 0, this_task().partitionId())
         return Task(self._options, self._addresses, producer).write(iterator)
 
 
@@ -76,8 +76,9 @@ class NsqStreamWriter(DataSourceStreamArrowWriter):
                 "that is repeated is published twice"
             )
             query, batch = self._job, "0"
-        # A new checkpoint counts batches from 0 again: its epoch has to be another one.
-        epoch = int.from_bytes(hashlib.blake2b(query.encode(), digest_size=8).digest())
+        # A new checkpoint counts batches from 0 again: those are of another query.
+        both = f"{query} {batch}".encode()
+        epoch = int.from_bytes(hashlib.blake2b(both, digest_size=8).digest())
         name = self._options.producer or query
         return Producer(name, epoch, context.partitionId(), int(batch))
 
@@ -93,9 +94,8 @@ class Task:
 
     def __init__(self, options: WriteOptions, addresses: list[str], producer: Producer) -> None:
         self._options = options
+        self._addresses = addresses
         self._producer = producer
-        self._nodes = Nodes(options, addresses, producer)
-        self._count = len(addresses)
         self._lanes: dict[tuple[int, str], Lane] = {}
         rate = options.most_in_second
         self._pace = Pace(rate / options.parallel) if rate else None
@@ -108,24 +108,33 @@ class Task:
                     if not messages.bad:
                         held.add(prepared)
             messages.check(self._producer.task)
+            content = messages.checksum(self._addresses)
+            nodes = Nodes(self._options, self._addresses, replace(self._producer, content=content))
             try:
-                self._publish(held)
+                self._publish(held, nodes)
             finally:
-                self._nodes.close()
+                nodes.close()
         return Written(self._producer.task, messages.rows)
 
-    def _publish(self, held: "Held") -> None:
+    def _publish(self, held: "Held", nodes: Nodes) -> None:
         first_row = 0
         for batch in held:
-            self._nodes.headers = "headers" in batch.schema.names
-            self._take(batch, first_row)
+            nodes.headers = "headers" in batch.schema.names
+            for place, command in self._commands(batch, first_row):
+                self._send(nodes, place, command)
             first_row += batch.num_rows
         for (place, _), lane in self._lanes.items():
-            self._send(place, lane.flush())
-        self._nodes.finish()
+            for command in lane.flush():
+                self._send(nodes, place, command)
+        nodes.finish()
 
-    def _take(self, batch: pa.RecordBatch, first_row: int) -> None:
-        """Messages to the lanes they belong to."""
+    def _send(self, nodes: Nodes, place: int, command: Command) -> None:
+        if self._pace is not None:
+            self._pace.wait(command.messages)
+        nodes.send(place, command)
+
+    def _commands(self, batch: pa.RecordBatch, first_row: int) -> Iterator[tuple[int, Command]]:
+        """Messages to the lanes they belong to; what is full there, and for which nsqd."""
         texts = payloads(batch)
         for way, indices in self._ways(batch):
             place, topic, defer_ms = way
@@ -134,17 +143,19 @@ class Task:
             rows = [first_row + number for number in numbers]
             if defer_ms:
                 for text, row in zip(some, rows, strict=True):
-                    self._send(place, [Command(topic, 1, (text.as_buffer(),), row + 1, defer_ms)])
+                    yield place, Command(topic, 1, (text.as_buffer(),), row + 1, defer_ms)
             else:
-                self._send(place, self._lane(place, topic).add(framed(some, rows)))
+                for command in self._lane(place, topic).add(framed(some, rows)):
+                    yield place, command
 
     def _ways(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[int, str, int], Indices]]:
         """Place, topic and delay, each with its rows."""
         names = batch.schema.names
-        places = hashed(batch.column("key"), self._count) if "key" in names else None
+        count = len(self._addresses)
+        places = hashed(batch.column("key"), count) if "key" in names else None
         topics = batch.column("topic") if "topic" in names else None
         delays = batch.column("defer_ms") if "defer_ms" in names else None
-        mine = (self._producer.task + self._producer.batch) % self._count
+        mine = (self._producer.task + self._producer.batch) % count
         for place, at_place in values_within(places, mine, None):
             for topic, of_topic in values_within(topics, self._options.topic, at_place):
                 for delay, indices in values_within(delays, 0, of_topic):
@@ -155,12 +166,6 @@ class Task:
             most = self._pace.most if self._pace else MESSAGES_MOST
             self._lanes[place, topic] = Lane(topic, self._options.chunk_bytes, most)
         return self._lanes[place, topic]
-
-    def _send(self, place: int, commands: Iterable[Command]) -> None:
-        for command in commands:
-            if self._pace is not None:
-                self._pace.wait(command.messages)
-            self._nodes.send(place, command)
 
 
 class Lane:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from daemon import Nsqd
-from spark_needs import pytest_collection_modifyitems, pytest_pycollect_makemodule
+from spark_needs import QUICK_JAVA, pytest_collection_modifyitems, pytest_pycollect_makemodule
 
 from nsqcy.pipeline.__main__ import main
 
@@ -37,6 +37,7 @@ def session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("PYTHONPATH", path)
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", QUICK_JAVA)
     yield
     active = SparkSession.getActiveSession()
     if active is not None:

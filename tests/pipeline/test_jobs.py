@@ -96,18 +96,18 @@ def test_from_topic_to_archive_and_back_from_crashes(
     # any JSON, as a variant, after compaction too
     whole = (tmp_path / "jobs.toml").read_text()
     (tmp_path / "jobs.toml").write_text(whole.partition("[archive]")[0])
-    here = f"--root={tmp_path}/variants"
+    here = [f"--root={tmp_path}/variants", "--topic=variants"]
     for _ in range(2):
         publish(daemon, 20, "variants")
-        job("archive", "--once", "--decode=variant", "--topic=variants", here)
+        job("archive", "--once", "--decode=variant", *here)
     number = "sum(variant_get(value, '$.number', 'int'))"
     for _ in range(2):
         found = spark().read.parquet(f"{tmp_path}/variants")
         assert found.selectExpr(number).first()[0] == 2 * 190
         with monkeypatch.context() as patch:
             patch.setattr(time, "time", lambda: now + 4 * HOUR)
-            job("compact", here)
-        assert job("verify", here)[-1]["rows"] == 40
+            job("compact", *here)
+        assert job("verify", *here)[-1]["rows"] == 40
 
 
 def spark() -> Any:

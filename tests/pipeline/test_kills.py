@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 from daemon import Nsqd, environment
+from spark_needs import QUICK_JAVA
 from web import eventually
 
 from nsqcy.pipeline import checkpoint, manifests
@@ -49,7 +50,7 @@ class Driver:
                 *(f"--root={root}", f"--nsqd-tcp-address=127.0.0.1:{daemon.tcp_port}"),
                 *("--master=local[2]", "--driver-memory=1g", *words),
             ],
-            env=environment() | {"SPARK_LOCAL_IP": "127.0.0.1"},
+            env=environment() | {"JAVA_TOOL_OPTIONS": QUICK_JAVA},
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
@@ -177,7 +178,7 @@ def counted_by_spark(root: Path) -> list[int]:
         [sys.executable, "-c", COUNT_BY_SPARK, str(root)],
         capture_output=True,
         text=True,
-        env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"},
+        env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "JAVA_TOOL_OPTIONS": QUICK_JAVA},
     )
     return [int(word) for word in done.stdout.split()]
 

@@ -66,7 +66,8 @@ def test_without_tqdm(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
 
 def test_lags() -> None:
     assert lags(OFFSET % (10, 20), OFFSET % (4, 20)) == {"orders": {"a": 6, "b": 0}}
-    assert lags(OFFSET % (10, 20), None) == {}
+    for nothing in (None, "", "null", "not available"):
+        assert lags(OFFSET % (10, 20), nothing) == lags(nothing, OFFSET % (4, 20)) == {}
     assert lags(OFFSET % (3, 20), OFFSET % (4, 20)) == {"orders": {"a": 0, "b": 0}}
     new = '{"pos": {"orders": {"a": 4}}, "v": 1}'
     assert lags(OFFSET % (4, 20), new) == {"orders": {"a": 0, "b": 0}}

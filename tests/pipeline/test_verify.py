@@ -46,7 +46,11 @@ def files(archive: HandmadeArchive) -> list[Path]:
 def test_an_archive_that_is_whole(archive: HandmadeArchive, verify: Lines) -> None:
     assert verify() == (0, [])
     assert verify("--quick") == (0, [])
-    assert verify("--topic=none") == (0, [])
+    assert verify("--topic=orders") == (0, [])
+
+
+def test_a_topic_that_is_not_there(verify: Lines) -> None:
+    assert verify("--topic=invoices") == (1, ["there are no rows of topic 'invoices'"])
 
 
 def test_what_it_says(archive: HandmadeArchive, capsys: pytest.CaptureFixture[str]) -> None:

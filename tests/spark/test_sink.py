@@ -150,7 +150,7 @@ def test_a_batch_with_a_name(broker: ChunkBroker) -> None:
     for _ in range(2):
         run(writer(to(broker, producerId="backfill-7"), rows), rows)
     assert broker.bodies() == bodies(100)
-    assert broker.asked[0] == "LOG_PUB t backfill-7 0 0 100"
+    assert broker.asked[0].startswith("LOG_PUB t backfill-7 0 ")
 
 
 def test_a_stream_s_batch_that_is_repeated(broker: ChunkBroker) -> None:
@@ -160,8 +160,8 @@ def test_a_stream_s_batch_that_is_repeated(broker: ChunkBroker) -> None:
     for _ in range(2):
         run(writer(to(broker), second, stream=True), second, batch=1)
     assert broker.bodies() == bodies(60)
-    *_, name, epoch, part, chunk = broker.asked[-1].split()
-    assert (name, part, int(chunk)) == (QUERY, "0", (1 << 32) + 10)
+    *_, name, epoch, _, chunk = broker.asked[-1].split()
+    assert (name, chunk) == (QUERY, "10")
     run(writer(to(broker), first, stream=True), first, batch=0, query=QUERY.replace("5", "6"))
     assert len(broker.bodies()) == 110, "a new checkpoint counts from 0 again"
     assert broker.asked[-1].split()[3] != epoch
@@ -182,7 +182,9 @@ def test_very_many_tasks(broker: ChunkBroker) -> None:
     made = writer(to(broker, producerId="p"), rows)
     for task in (7, 8192 + 7):
         run(made, rows, task=task)
-    assert broker.asked == ["LOG_PUB t p 0 7 1", "LOG_PUB t p 1 7 1"]
+    found = [[int(word) for word in line.split()[3:]] for line in broker.asked]
+    content = found[0][1] % (1 << 19)
+    assert found == [[0, (7 << 19) + content, 1], [1, (7 << 19) + content, 1]]
 
 
 fates = st.lists(st.sampled_from(["", "", LOSE, DROP, "E_LOG_PUB_FAILED x"]), max_size=12)
@@ -212,17 +214,54 @@ def test_every_row_once_whatever_is_lost(
     assert broker.bodies("b") == [body for index, body in enumerate(everything) if index % 3]
 
 
-def test_other_sizes_of_chunks_leave_nothing_out(broker: ChunkBroker) -> None:
-    """They should stay as they are, and rows may be there twice otherwise."""
-    rows = table({"body": bodies(100)})
+CHANGES: list[tuple[dict[str, str], list[bytes]]] = [
+    ({"batchBytes": "100"}, bodies(100)),
+    ({"maxMessagesPerSecond": "10000"}, bodies(100)),
+    ({}, list(reversed(bodies(100)))),
+    ({}, [*bodies(99), b"another"]),
+    ({}, [b"".join(bodies(12)), *bodies(88, 12)]),
+]
+
+
+@pytest.mark.parametrize(("options", "again"), CHANGES)
+def test_what_is_repeated_otherwise_is_published_again(
+    options: dict[str, str], again: list[bytes], broker: ChunkBroker
+) -> None:
+    """Other rows, another order or other chunks: rows may be there twice, but none is missing."""
     broker.meddle = lambda line: "" if line.endswith(" 26") else "E_LOG_PUB_FAILED x"
-    options = to(broker, producerId="p", **{"fetchOffset.numRetries": "0"})
+    given_ = to(broker, producerId="p", batchBytes="150", **{"fetchOffset.numRetries": "0"})
     with pytest.raises(Unreachable):
-        run(writer(options | {"batchBytes": "150"}, rows), rows)
+        run(writer(given_, rows := table({"body": bodies(100)})), rows)
     assert broker.bodies() == bodies(26)
     broker.meddle = lambda _line: ""
-    run(writer(options | {"batchBytes": "100"}, rows), rows)
-    assert set(broker.bodies()) == set(bodies(100))
+    run(writer(given_ | options, rows := table({"body": again})), rows)
+    assert broker.bodies() == bodies(26) + again
+
+
+def test_other_nsqds_get_everything(brokers: list[ChunkBroker]) -> None:
+    rows = table({"k": list(range(40)), "body": bodies(40)}, k=pa.int64())
+    options = {"producerId": "p", "partitioner": "hash(k)"}
+    run(writer(to(*brokers[:2], **options), rows), rows)
+    run(writer(to(*brokers[1:], **options), rows), rows)
+    assert sum(len(broker.bodies()) for broker in brokers) == 80
+
+
+def test_columns_of_every_kind_add_up(broker: ChunkBroker) -> None:
+    """However they are cut into batches."""
+    columns = {
+        "body": bodies(30),
+        "topic": ["a", "b", None] * 10,
+        "defer_ms": [0] * 30,
+        "headers": [{"a": "b"}, None, {}] * 10,
+    }
+    rows = table(columns, topic=pa.string(), defer_ms=pa.int16(), headers=STRINGS)
+    made = writer(to(broker), rows)
+    for piece in (30, 7, 1):
+        run(made, rows, piece=piece)
+    assert len(set(broker.asked)) == 3
+    rows = rows.set_column(1, "topic", pa.array(["a", "c", None] * 10))
+    run(made, rows)
+    assert len(set(broker.asked)) == 6
 
 
 # which nsqd
