@@ -57,7 +57,7 @@ def test_lines_are_the_same_lines(
     conn.close()
     words = ["--topic=lines", "--driver-memory=2g", "--option=maxOffsetsPerTrigger=1000000"]
     assert job("archive", *words, "--once", "--root=files")[-1]["rows"] == LINES
-    assert job("verify", "--root=files")[-1]["rows"] == LINES
+    assert job("verify", "--topic=lines", "--root=files")[-1]["rows"] == LINES
     done = job("replay", *words, "--root=files", "--to=again")[-1]
     assert done["rows"] == LINES
     assert ordered_bodies(daemon, "again").equals(ordered_bodies(daemon, "lines"))

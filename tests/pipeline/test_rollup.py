@@ -81,6 +81,14 @@ def test_a_minute_is_closed_by_its_own_log() -> None:
     assert list(state.open) == [orders(1), orders(0, "n2"), orders(2), orders(3)]
 
 
+def test_nothing_is_late_within_a_batch() -> None:
+    """A backlog of hours comes in one, in no order."""
+    state = State()
+    step = advance(state, *(count(orders(minute), 5) for minute in range(10, -1, -1)))
+    assert step.late_rows == 0 and not step.late
+    assert times(step.closed) == list(range(8)) and times(state.open) == [8, 9, 10]
+
+
 def test_the_channels_of_an_nsqd_have_one_clock() -> None:
     state = State()
     advance(state, count(orders(0, channel="c"), 1, kind=FINISH, measure=ATTEMPTS))
