@@ -7,10 +7,10 @@ import datetime
 import os
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nsqcy.pipeline import manifests, rounds
 from nsqcy.pipeline.options import (
@@ -72,6 +72,7 @@ OPTIONS = (
     *SOURCE,
 )
 
+REMEMBERED = 24 * 3600  # seconds that nsqds know what was published: docs/PROTOCOL.md, LOG_PUB
 SUBJECT = ("topic", "topics", "topics-pattern")
 
 Frames = Callable[["DataFrame"], "DataFrame"]
@@ -157,9 +158,12 @@ def publish(options: Options, report: Report, work: Work) -> None:
             return
         if plan is None:
             plan = make_plan(options, asked, work)
-            rounds.save(path, plan)
+            if plan.parts:  # otherwise there may be some the next time
+                rounds.save(path, plan)
         else:
             report.line(f"going on with round {plan.done + 1}", done=plan.done, rows=plan.rows)
+            if time.time() - path.stat().st_mtime > REMEMBERED:
+                report.warn("nsqds may have forgotten that round: some of it may be there twice")
         metrics = Metrics(work.job, options["metrics-port"])
         spark = make_session(options, work.job)
         todo = plan.rounds()
@@ -189,7 +193,7 @@ def asked_for(options: Options, to: str) -> Asked:
     return found
 
 
-def reading(options: Options) -> Any:
+def reading(options: Options) -> AbstractContextManager[None]:
     """No compaction takes files away meanwhile."""
     if not options["root"]:
         return nullcontext()

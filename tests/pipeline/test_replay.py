@@ -2,6 +2,8 @@
 
 import datetime
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -94,6 +96,57 @@ def test_what_is_done_needs_no_java(
     warning, done = map(json.loads, capsys.readouterr().out.splitlines())
     assert warning["text"].endswith("x.json says that this was done; remove it to do it again")
     assert done["rows"] == 250
+
+
+class Rounds:
+    """A replay whose rounds publish nothing, and may fail."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, parts: tuple[Part, ...]) -> None:
+        self.done: list[tuple[int, Part]] = []
+        self.fails_at = -1
+        monkeypatch.setattr(replay, "require_spark", lambda: None)
+        monkeypatch.setattr(replay, "make_session", lambda *_: None)
+        monkeypatch.setattr(replay, "one_round", self._round)
+        monkeypatch.setattr(rows.Logs, "parts", lambda _: list(parts))
+
+    def _round(self, _spark: None, _options: object, _work: object, plan: Plan, part: Part) -> int:
+        if plan.done == self.fails_at:
+            raise OSError("the network is gone")
+        self.done.append((plan.done, part))
+        return part.rows
+
+
+def test_rounds_are_done_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    work = Rounds(monkeypatch, plan().parts)
+    words = ["replay", "--topic=orders", "--to=again", "--round-rows=100"]
+    work.fails_at = 2
+    assert main(words) == 1
+    assert "the network is gone" in capsys.readouterr().err
+    (state,) = tmp_path.glob("replay-again-*.json")
+    yesterday = time.time() - 25 * 3600
+    os.utime(state, (yesterday, yesterday))
+    work.fails_at = -1
+    assert main(words) == 0
+    assert work.done == list(enumerate(plan().rounds()))
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert said[0]["text"] == "going on with round 3"
+    assert said[1]["text"].endswith("some of it may be there twice")
+    assert [(line["done"], line["total"]) for line in said if line["event"] == "progress"] == [
+        (250, 254),
+        (254, 254),
+    ]
+    assert said[-1]["rows"] == 254
+    assert main(words) == 0 and len(work.done) == 4
+
+
+def test_of_nothing_there_is_no_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Rounds(monkeypatch, ())
+    assert main(["replay", "--topic=orders", "--to=again"]) == 0
+    assert not list(tmp_path.glob("*.json"))
 
 
 def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
