@@ -41,10 +41,11 @@ def publish() -> None:
             return
 
 
-publish_thread = threading.Thread(target=publish)
+publish_thread = threading.Thread(target=publish, daemon=True)
 publish_thread.start()
 
 # %% Spark, and the topic as a stream
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the Python that has pyarrow
 spark = (
     SparkSession.builder.master("local[2]")
     .appName("nsqcy example")
