@@ -60,18 +60,17 @@ def rollup(root: Path, topics: list[str]) -> None:
 @drawn
 def test_pictures_and_the_page(tmp_path: Path) -> None:
     assert plots.draw(tmp_path, 3600) is None
-    rollup(tmp_path, ["orders", "topics"])
+    rollup(tmp_path, ["topics"])
     page = plots.draw(tmp_path, 3600)
     assert page == tmp_path / "plots" / "index.html"
     assert {path.name for path in page.parent.iterdir()} == {
         "index.html",
         "topics.png",
-        "topic-orders.png",
         "topic-topics.png",
     }
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in page.parent.glob("*.png"))
     text = page.read_text()
-    assert text.count("<svg") == 3 and "&lt;c&gt;" in text
+    assert text.count("<svg") == 2 and "&lt;c&gt;" in text
     assert "<td>300</td><td>24.0 kB</td>" in text
     outside = References()
     outside.feed(text)
