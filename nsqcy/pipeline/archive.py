@@ -153,7 +153,7 @@ def beginning(root: Path, state: Path) -> str:
     return as_offsets(found) if found else "earliest"
 
 
-def as_offsets(positions: manifests.Positions) -> str:
+def as_offsets(positions: checkpoint.Positions) -> str:
     return json.dumps(positions, sort_keys=True)
 
 

@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nsqcy.pipeline.checkpoint import Positions
+
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
@@ -31,8 +33,6 @@ WRITING, COMPACTING = "lock", "compact.lock"  # who may be one at a time
 STAGED = "compacting"
 HOLDERS = {WRITING: ("archive",), COMPACTING: ("compact", "verify", "replay")}
 PIECE = 1 << 20
-
-Positions = dict[str, dict[str, int]]
 
 
 class Damaged(Exception):
