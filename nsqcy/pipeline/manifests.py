@@ -122,13 +122,13 @@ def on_disk(
 # --- a file -----------------------------------------------------------------------------------
 
 
-def describe(root: Path, path: str, *, sync: bool = True) -> File:
-    """A file as it is; with `sync`, it is on disk then."""
+def describe(root: Path, path: str) -> File:
+    """A file as it is, and on disk."""
     import pyarrow.parquet as pq
 
     metadata = pq.read_metadata(root / path)
     log_id, start, last = bounds(metadata, path)
-    size, crc = checksum(root / path, sync=sync)
+    size, crc = checksum(root / path, sync=True)
     return File(path, topic_of(path), log_id, start, last + 1, metadata.num_rows, size, crc)
 
 
