@@ -58,6 +58,7 @@ OPTIONS = (
     *SOURCE,
 )
 
+NEEDED = {"topic", "log_id", "seq", "timestamp"}
 CORRUPT = "_corrupt"
 STAGING = ".spark-staging-*"
 MOST_HOURS = 10_000  # between the first and the last row of a batch; beyond, folders are searched
@@ -66,6 +67,7 @@ READERS = 4
 
 def run(options: Options, report: Report) -> int:
     options.require_one_subject()
+    check_columns(options)
     schema = decoding(options)
     require_spark()
     root = Path(options["root"])
@@ -74,11 +76,26 @@ def run(options: Options, report: Report) -> int:
         for path in sweep(root):
             report.warn(f"{path} is what a crash has left, and was removed")
         state = Path(options["checkpoint"] or manifests.hidden(root, "checkpoint"))
-        given = options.source(startingOffsets=beginning(root, state))
+        given = options.source(startingOffsets=beginning(root, state), columns=every_column())
         watch = Watch(report, metrics)
         archive(options, given, Sink(root, options["decode"], schema), state, watch)
     report.done(rows=watch.rows, batches=watch.batches, root=str(root))
     return 0
+
+
+def every_column() -> str:
+    """Headers too, which the format leaves out unless they are asked for."""
+    from nsqcy.spark.blocks import FIELDS
+
+    return ",".join(FIELDS)
+
+
+def check_columns(options: Options) -> None:
+    for name, value in options["option"].items():
+        if name.lower() == "columns":
+            missing = NEEDED - {column.strip() for column in value.split(",")}
+            if missing:
+                raise UsageError(f"--option columns: an archive needs {', '.join(sorted(missing))}")
 
 
 def decoding(options: Options) -> str:
@@ -136,7 +153,7 @@ def beginning(root: Path, state: Path) -> str:
     return as_offsets(found) if found else "earliest"
 
 
-def as_offsets(positions: manifests.Positions) -> str:
+def as_offsets(positions: checkpoint.Positions) -> str:
     return json.dumps(positions, sort_keys=True)
 
 

@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nsqcy.pipeline.checkpoint import Positions
+
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
@@ -31,8 +33,6 @@ WRITING, COMPACTING = "lock", "compact.lock"  # who may be one at a time
 STAGED = "compacting"
 HOLDERS = {WRITING: ("archive",), COMPACTING: ("compact", "verify", "replay")}
 PIECE = 1 << 20
-
-Positions = dict[str, dict[str, int]]
 
 
 class Damaged(Exception):
@@ -122,13 +122,13 @@ def on_disk(
 # --- a file -----------------------------------------------------------------------------------
 
 
-def describe(root: Path, path: str, *, sync: bool = True) -> File:
-    """A file as it is; with `sync`, it is on disk then."""
+def describe(root: Path, path: str) -> File:
+    """A file as it is, and on disk."""
     import pyarrow.parquet as pq
 
     metadata = pq.read_metadata(root / path)
     log_id, start, last = bounds(metadata, path)
-    size, crc = checksum(root / path, sync=sync)
+    size, crc = checksum(root / path, sync=True)
     return File(path, topic_of(path), log_id, start, last + 1, metadata.num_rows, size, crc)
 
 

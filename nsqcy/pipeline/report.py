@@ -13,13 +13,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
+from nsqcy.pipeline.checkpoint import Positions
 from nsqcy.pipeline.session import Missing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryListener
-
-Positions = dict[str, dict[str, int]]
 
 STEP_SECONDS = 1.0
 LAST_WORDS = 10.0  # seconds that the end of a stream is waited for

@@ -7,7 +7,6 @@ files there have to be, and what was in them. Needs no java.
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,6 +64,7 @@ def run(options: Options, report: Report) -> int:
         raise UsageError(f"there is no archive at {root}")
     state = Path(options["checkpoint"] or manifests.hidden(root, "checkpoint"))
     with manifests.locked(root, manifests.COMPACTING, reading=True):
+        ends = committed(state)  # before anything else: archive may go on meanwhile
         proof = prove(
             root,
             report,
@@ -72,7 +72,7 @@ def run(options: Options, report: Report) -> int:
             quick=options["quick"],
             threads=options["threads"] or os.cpu_count() or 1,
         )
-        proof.problems += behind_checkpoint(proof.logs, state)
+        proof.problems += missing_ends(proof.logs, ends)
     for note in proof.notes:
         report.warn(note)
     for problem in proof.problems:
@@ -215,15 +215,20 @@ def holes(log: Log, found: seqs.Coverage) -> Iterator[str]:
             yield f"{who}: {len(rest)} more ranges with {rows} rows are {what}"
 
 
-def behind_checkpoint(logs: dict[Log, seqs.Coverage], state: Path) -> Iterator[str]:
-    """Rows that archive has written, says Spark, and that are not there: the end of a log has no
-    rows behind it that would show a gap."""
-    with suppress(checkpoint.Unreadable):
-        for topic, ends in checkpoint.read(state).pos.items():
-            for log_id, seq in ends.items():
-                log = logs.get((topic, log_id))
-                if log is not None and log.end < seq:
-                    yield (
-                        f"topic {topic!r}, log {log_id}: seq {log.end} to {seq - 1} are missing: "
-                        f"the checkpoint says they were archived ({seq - log.end} rows)"
-                    )
+def committed(state: Path) -> checkpoint.Positions:
+    """How far archive is, says Spark; nothing if it does not say so."""
+    try:
+        return checkpoint.read(state).pos
+    except checkpoint.Unreadable:
+        return {}
+
+
+def missing_ends(logs: dict[Log, seqs.Coverage], ends: checkpoint.Positions) -> Iterator[str]:
+    """The end of a log has no rows behind it that would show a gap."""
+    for (topic, log_id), log in sorted(logs.items()):
+        seq = ends.get(topic, {}).get(log_id, 0)
+        if log.end < seq:
+            yield (
+                f"topic {topic!r}, log {log_id}: seq {log.end} to {seq - 1} are missing: "
+                f"the checkpoint says they were archived ({seq - log.end} rows)"
+            )

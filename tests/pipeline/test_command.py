@@ -30,6 +30,10 @@ def test_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
     for words, said in [
         (["archiv"], "nsqcy-pipeline: there is no job 'archiv'; did you mean archive?"),
         (["archive"], "nsqcy-pipeline archive: exactly one of --topic, --topics, --topics-pattern"),
+        (
+            ["archive", "--topic=a", "--option=columns=seq,body,topic"],
+            "--option columns: an archive needs log_id, timestamp",
+        ),
         (["archive", "--topic=a", "--decode=json"], "--decode=json and --schema belong together"),
         (["verify", "--root=nowhere"], "nsqcy-pipeline verify: there is no archive at nowhere"),
     ]:

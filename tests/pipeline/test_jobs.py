@@ -10,6 +10,7 @@ import pytest
 from archives import rows_by_glob
 from daemon import Nsqd
 
+from nsqcy.client import Producer
 from nsqcy.pipeline import checkpoint, manifests
 
 pytestmark = [pytest.mark.spark, pytest.mark.ours]
@@ -93,17 +94,25 @@ def test_from_topic_to_archive_and_back_from_crashes(
     assert tuple(bad) == (COUNT, "no json")
     assert found.select("topic", "dt").distinct().first()[0] == "orders"
 
-    # any JSON, as a variant, after compaction too
+    # any JSON, as a variant, and headers, after compaction too
     whole = (tmp_path / "jobs.toml").read_text()
     (tmp_path / "jobs.toml").write_text(whole.partition("[archive]")[0])
     here = [f"--root={tmp_path}/variants", "--topic=variants"]
     for _ in range(2):
-        publish(daemon, 20, "variants")
+        publish(daemon, 19, "variants")
+        with Producer(f"127.0.0.1:{daemon.tcp_port}", headers=True) as producer:
+            producer.publish("variants", b'{"number": 19}', headers={"trace-id": "4bf9"})
         job("archive", "--once", "--decode=variant", *here)
     number = "sum(variant_get(value, '$.number', 'int'))"
     for _ in range(2):
         found = spark().read.parquet(f"{tmp_path}/variants")
         assert found.selectExpr(number).first()[0] == 2 * 190
+        assert (
+            found.where(
+                "headers['trace-id'] = '4bf9' and variant_get(value, '$.number', 'int') = 19"
+            ).count()
+            == 2
+        )
         with monkeypatch.context() as patch:
             patch.setattr(time, "time", lambda: now + 4 * HOUR)
             job("compact", *here)
