@@ -64,6 +64,8 @@ def run(
         properties = {"sql.streaming.queryId": query, "streaming.sql.batchId": str(batch)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nsqcy.spark.sink.this_task", lambda: Context(task, properties))
+        # Another test may have registered our modules: these are to be the ones that are patched.
+        patch.setattr("pyspark.cloudpickle.cloudpickle._PICKLE_BY_VALUE_MODULES", set())
         sent = cloudpickle.loads(cloudpickle.dumps(made))
         return sent.write(iter(rows.to_batches(max_chunksize=piece)))
 

@@ -102,7 +102,7 @@ class Publisher:
                 # where more is on the way to it.
                 self._transmit(1 if failures else len(self.unanswered))
                 size = sum(command.size for command in self.unanswered)
-                if len(self.unanswered) <= most and size <= most_bytes:
+                if not failures and len(self.unanswered) <= most and size <= most_bytes:
                     return
                 assert self._connection is not None
                 self._connection.expect_ok()

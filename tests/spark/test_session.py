@@ -220,8 +220,19 @@ def check_what_users_see_of_a_mistake(spark: "SparkSession", daemon: Nsqd, tmp_p
 
 
 def check_by_value(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
+    from pyspark import cloudpickle
+
+    import nsqcy.spark
+
     register(spark)
-    assert spark.read.format("nsq").options(**given(daemon)).load().count() >= COUNT
+    try:
+        assert spark.read.format("nsq").options(**given(daemon)).load().count() >= COUNT
+        frame = spark.sql("select 'by value' as body")
+        options = given(daemon, topic="by-value")
+        frame.write.format("nsq").mode("append").options(**options).save()
+        assert spark.read.format("nsq").options(**options).load().count() == 1
+    finally:
+        cloudpickle.unregister_pickle_by_value(nsqcy.spark)  # type: ignore[no-untyped-call]
 
 
 CHECKS = [
