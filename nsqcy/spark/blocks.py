@@ -114,8 +114,7 @@ class Decoder:
             case "body":
                 return texts(block, "body")
             case "headers":
-                found = texts(block, "headers").to_pylist()
-                return pa.array([as_text(each) for each in found], FIELDS["headers"][1])
+                return maps(texts(block, "headers"))
         return self._constant(name, block.count)
 
     def _constant(self, name: str, count: int) -> pa.Array:
@@ -178,6 +177,15 @@ def texts(block: Block, name: str) -> pa.Array:
     behind = 4 * (block.count + 1)
     parts = [None, data.slice(0, behind), data.slice(behind)]
     return pa.Array.from_buffers(pa.binary(), block.count, parts)
+
+
+def maps(headers: pa.Array) -> pa.Array:
+    """Most topics have messages without any: then nothing is looked at one by one."""
+    if not headers.buffers()[2].size:
+        offsets = pa.repeat(pa.scalar(0, pa.int32()), len(headers) + 1)
+        nothing = pa.array([], pa.string())
+        return pa.MapArray.from_arrays(offsets, nothing, nothing)
+    return pa.array([as_text(each) for each in headers.to_pylist()], FIELDS["headers"][1])
 
 
 def wide(block: Block, name: str, kind: pa.DataType) -> pa.Array:

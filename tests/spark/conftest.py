@@ -1,26 +1,5 @@
-"""Without pyspark and pyarrow these tests are skipped; those that start Spark need java as well."""
+"""What is skipped here without pyspark, pyarrow or java."""
 
-import shutil
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
+from spark_needs import pytest_collection_modifyitems, pytest_pycollect_makemodule
 
-import pytest
-
-MISSING = [name for name in ("pyarrow", "pyspark") if find_spec(name) is None]
-
-
-class Skipped(pytest.Module):
-    def collect(self) -> Any:
-        pytest.skip(f"not installed: {', '.join(MISSING)}", allow_module_level=True)
-
-
-def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> Any:
-    return Skipped.from_parent(parent, path=module_path) if MISSING else None
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if shutil.which("java") is None:
-        for item in items:
-            if item.get_closest_marker("spark"):
-                item.add_marker(pytest.mark.skip(reason="java is not installed"))
+__all__ = ["pytest_collection_modifyitems", "pytest_pycollect_makemodule"]

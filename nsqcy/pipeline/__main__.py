@@ -1,0 +1,122 @@
+"""The command: `nsqcy-pipeline JOB [FLAGS]`.
+
+Exit codes:
+
+    0  done, or stopped by SIGTERM or SIGINT
+    1  the job has found what it looks for, or failed; the last line says what
+    2  the command line or the file could not be read
+"""
+
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol, cast
+
+from nsqcy import __version__
+from nsqcy.pipeline.options import (
+    OUTPUT,
+    SOURCE,
+    SPARK,
+    Options,
+    Table,
+    UsageError,
+    parse,
+    suggestion,
+    usage,
+)
+from nsqcy.pipeline.report import Report
+from nsqcy.pipeline.session import Missing, reason
+
+JOBS = ("archive", "verify", "compact", "replay", "rollup", "dlq", "stats", "doctor")
+COMMAND = "nsqcy-pipeline"
+COMMON_TABLES: dict[str, Table] = {"all": OUTPUT, "spark": SPARK, "source": SOURCE}
+
+
+class Job(Protocol):
+    """What the module of a job has."""
+
+    HELP: str  # the first line says what it does
+    OPTIONS: Table
+    run: Callable[[Options, Report], int]
+
+
+def load(name: str) -> Job:
+    return cast(Job, importlib.import_module(f"nsqcy.pipeline.{name}"))
+
+
+def table(name: str) -> Table:
+    return (*load(name).OPTIONS, *OUTPUT)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(overview(), end="")
+        return 0 if words else 2
+    if words[0] in ("--version", "version"):
+        print(f"{COMMAND} {__version__}")
+        return 0
+    name, *rest = words
+    if name not in JOBS:
+        return refuse(COMMAND, f"there is no job {name!r}{suggestion(name, JOBS)}")
+    if "--help" in rest or "-h" in rest:
+        print(help_of(name), end="")
+        return 0
+    try:
+        options = parse(name, {each: table(each) for each in JOBS}, rest)
+        json_lines = options["json"] or not os.isatty(1)
+        with terminable(), Report(name, json_lines=json_lines) as report:
+            return load(name).run(options, report)
+    except UsageError as error:
+        return refuse(f"{COMMAND} {name}", str(error))
+    except Missing as error:
+        return fail(name, str(error))
+    except KeyboardInterrupt:
+        return 0
+    except Exception as error:
+        if "NSQCY_TRACEBACK" in os.environ:
+            raise
+        return fail(name, reason(error))
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM is like ^C."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def refuse(who: str, what: str) -> int:
+    print(f"{who}: {what}", file=sys.stderr)
+    return 2
+
+
+def fail(name: str, what: str) -> int:
+    print(f"{COMMAND} {name}: {what}", file=sys.stderr)
+    return 1
+
+
+def overview() -> str:
+    width = max(map(len, JOBS)) + 2
+    jobs = "\n".join(f"  {name:<{width}}{load(name).HELP.splitlines()[0]}" for name in JOBS)
+    return (
+        f"Usage: {COMMAND} JOB [FLAGS]\n\n{jobs}\n\n{COMMAND} JOB --help shows the flags of one.\n"
+    )
+
+
+def help_of(name: str) -> str:
+    return f"Usage: {COMMAND} {name} [FLAGS]\n\n{load(name).HELP.strip()}\n\n{usage(table(name))}\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

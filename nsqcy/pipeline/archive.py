@@ -1,0 +1,253 @@
+"""`nsqcy-pipeline archive`: topics into Parquet, each row exactly once.
+
+Each micro-batch overwrites the folders `batch=ID` of its own and nothing else, so that one that is
+repeated after a crash takes the place of what it had left; its manifest makes it part of the
+archive. Any reader of Parquet may read the files without knowing of us.
+"""
+
+import datetime
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nsqcy.pipeline import checkpoint, manifests
+from nsqcy.pipeline.options import (
+    DURATION,
+    FLAG,
+    PATH,
+    SOURCE,
+    SPARK,
+    TEXT,
+    Option,
+    Options,
+    UsageError,
+)
+from nsqcy.pipeline.report import Metrics, Report, Watch
+from nsqcy.pipeline.session import follow, make_session, require_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+HELP = """\
+writes topics to Parquet, every row exactly once
+
+The files are root/topic=/dt=/hr=/batch=/part-*.zstd.parquet, by the time of publishing in UTC; each
+batch has a manifest, which verify checks. Without --once it goes on until ^C or SIGTERM. After a
+crash it goes on where it was."""
+
+OPTIONS = (
+    Option("root", PATH, "archive", "the folder of the archive; one job writes it"),
+    Option("once", FLAG, "false", "archive what there is now, and end"),
+    Option("every", DURATION, "1m", "without --once: how often a batch is written"),
+    Option("checkpoint", PATH, None, "where Spark keeps its state; in the root by default"),
+    Option(
+        "decode",
+        TEXT,
+        "none",
+        "a column `value` beside the body: by --schema, or any JSON as a variant",
+        choices=("none", "json", "variant"),
+    ),
+    Option(
+        "schema", TEXT, None, "a file with the schema of --decode=json as DDL: `a INT, b STRING`"
+    ),
+    *SPARK,
+    *SOURCE,
+)
+
+NEEDED = {"topic", "log_id", "seq", "timestamp"}
+CORRUPT = "_corrupt"
+STAGING = ".spark-staging-*"
+MOST_HOURS = 10_000  # between the first and the last row of a batch; beyond, folders are searched
+READERS = 4
+
+
+def run(options: Options, report: Report) -> int:
+    options.require_one_subject()
+    check_columns(options)
+    schema = decoding(options)
+    require_spark()
+    root = Path(options["root"])
+    metrics = Metrics("archive", options["metrics-port"])
+    with manifests.locked(root, manifests.WRITING):
+        for path in sweep(root):
+            report.warn(f"{path} is what a crash has left, and was removed")
+        state = Path(options["checkpoint"] or manifests.hidden(root, "checkpoint"))
+        given = options.source(startingOffsets=beginning(root, state), columns=every_column())
+        watch = Watch(report, metrics)
+        archive(options, given, Sink(root, options["decode"], schema), state, watch)
+    report.done(rows=watch.rows, batches=watch.batches, root=str(root))
+    return 0
+
+
+def every_column() -> str:
+    """Headers too, which the format leaves out unless they are asked for."""
+    from nsqcy.spark.blocks import FIELDS
+
+    return ",".join(FIELDS)
+
+
+def check_columns(options: Options) -> None:
+    for name, value in options["option"].items():
+        if name.lower() == "columns":
+            missing = NEEDED - {column.strip() for column in value.split(",")}
+            if missing:
+                raise UsageError(f"--option columns: an archive needs {', '.join(sorted(missing))}")
+
+
+def decoding(options: Options) -> str:
+    """The schema, if there has to be one."""
+    if (options["decode"] == "json") != bool(options["schema"]):
+        raise UsageError("--decode=json and --schema belong together")
+    if not options["schema"]:
+        return ""
+    try:
+        text = Path(options["schema"]).read_text().strip()
+    except OSError as error:
+        raise UsageError(f"--schema: {options['schema']}: {error.strerror}") from None
+    if not text:
+        raise UsageError(f"--schema: {options['schema']} is empty")
+    return f"{text.rstrip(';,')}, {CORRUPT} STRING"
+
+
+def archive(
+    options: Options, given: dict[str, str], sink: "Sink", state: Path, watch: Watch
+) -> None:
+    """The query, to its end."""
+    spark = make_session(options, "archive")
+    with watch.on(spark):
+        writer = spark.readStream.format("nsq").options(**given).load().writeStream
+        writer = writer.foreachBatch(sink).option("checkpointLocation", state.absolute().as_uri())
+        if options["once"]:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{options['every']:g} seconds")
+        query = writer.start()
+        sink.begin(query.id)
+        follow(query)
+
+
+# --- before the query -------------------------------------------------------------------------
+
+
+def sweep(root: Path) -> list[str]:
+    """Remove what Spark had not finished when it was killed. Nobody else writes here."""
+    found = [*root.glob(STAGING), *manifests.hidden(root, "manifests").glob("*.partial")]
+    for path in found:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    return [str(path.relative_to(root)) for path in found]
+
+
+def beginning(root: Path, state: Path) -> str:
+    """Where a new query begins: behind what the archive has, if it has something and Spark knows
+    nothing of it any more."""
+    if checkpoint.read(state).planned >= 0:
+        return "earliest"  # which Spark does not ask for
+    found = manifests.positions(manifests.read(root))
+    return as_offsets(found) if found else "earliest"
+
+
+def as_offsets(positions: checkpoint.Positions) -> str:
+    return json.dumps(positions, sort_keys=True)
+
+
+# --- a batch ----------------------------------------------------------------------------------
+
+
+class Sink:
+    """What Spark calls with each batch, perhaps more than once with the last one."""
+
+    def __init__(self, root: Path, decode: str, schema: str) -> None:
+        self._root = root
+        self._decode = decode
+        self._schema = schema
+        self._query_id = ""
+        self._clean = False
+        self._begun = threading.Event()
+
+    def begin(self, query_id: str) -> None:
+        """The first batch waits for this: Spark tells the id only when the query runs."""
+        self._query_id = str(query_id)
+        self._begun.set()
+
+    def __call__(self, frame: "DataFrame", number: int) -> None:
+        self._begun.wait()
+        name = manifests.batch_name(self._query_id, number)
+        if manifests.manifest_path(self._root, name).exists():
+            return  # all but Spark's own note of it was written
+        if not self._clean:
+            self._remove(name)
+        seen = self._write(frame, name)
+        if not seen["rows"]:
+            return
+        paths = manifests.on_disk(self._root, name, hours(seen["first"], seen["last"]))
+        with ThreadPoolExecutor(READERS) as pool:
+            files = pool.map(lambda path: manifests.describe(self._root, path), sorted(paths))
+        manifest = manifests.Manifest(name, tuple(files))
+        if manifest.rows != seen["rows"]:
+            raise manifests.Damaged(
+                f"batch {name} has {seen['rows']} rows, and {manifest.rows} are in its files"
+            )
+        for folder in {(self._root / path).parent for path in paths}:
+            manifests.sync_folders(folder, self._root)
+        manifests.write(self._root, manifest)
+
+    def _remove(self, name: str) -> None:
+        """What the first batch of a run may have left when it was killed. It is overwritten, but
+        for hours that it has no rows of any more, where it goes on without what was lost."""
+        for folder in self._root.glob(f"topic=*/dt=*/hr=*/batch={name}"):
+            shutil.rmtree(folder)
+        self._clean = True
+
+    def _write(self, frame: "DataFrame", name: str) -> dict[str, Any]:
+        """The rows, and what was seen of them on their way."""
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
+        seen = Observation()
+        frame = self._decoded(frame).observe(
+            seen,
+            f.count(f.lit(1)).alias("rows"),
+            f.min(f.unix_seconds("timestamp")).alias("first"),
+            f.max(f.unix_seconds("timestamp")).alias("last"),
+        )
+        frame = frame.withColumns(
+            {
+                "dt": f.to_date("timestamp"),
+                "hr": f.lpad(f.hour("timestamp").cast("string"), 2, "0"),
+                "batch": f.lit(name),
+            }
+        )
+        writer = frame.write.mode("overwrite").partitionBy("topic", "dt", "hr", "batch")
+        writer = writer.option("partitionOverwriteMode", "dynamic")
+        writer.parquet(self._root.absolute().as_uri())
+        return seen.get
+
+    def _decoded(self, frame: "DataFrame") -> "DataFrame":
+        from pyspark.sql import functions as f
+
+        text = f.col("body").cast("string")
+        match self._decode:
+            case "json":
+                options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+                return frame.withColumn("value", f.from_json(text, self._schema, options))
+            case "variant":
+                return frame.withColumn("value", f.try_parse_json(text))
+        return frame
+
+
+def hours(first: int, last: int) -> Iterator[str]:
+    """The folders that rows between these seconds can be in."""
+    numbers = range(first // 3600, last // 3600 + 1)
+    if len(numbers) > MOST_HOURS:
+        yield "topic=*/dt=*/hr=*"
+        return
+    for number in numbers:
+        hour = datetime.datetime.fromtimestamp(number * 3600, datetime.UTC)
+        yield f"topic=*/dt={hour:%Y-%m-%d}/hr={hour:%H}"

@@ -1,0 +1,52 @@
+"""What Spark has written down of a query: a folder with `offsets/N` and `commits/N`.
+
+`offsets/N` is written before batch N and says where it ends; `commits/N` when it is written.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+Positions = dict[str, dict[str, int]]
+
+
+class Unreadable(Exception):
+    """A checkpoint that makes no sense, in one line."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """`committed` is the last batch that was written, -1 for none, and `pos` where it ends."""
+
+    planned: int
+    committed: int
+    pos: Positions
+
+
+def read(path: Path) -> Checkpoint:
+    """Raises Unreadable. A folder that is not there, or is empty, is a query that has not begun."""
+    planned, committed = last(path / "offsets"), last(path / "commits")
+    pos = ends(path / "offsets" / str(committed)) if committed >= 0 else {}
+    return Checkpoint(planned, committed, pos)
+
+
+def last(folder: Path) -> int:
+    try:
+        names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    except OSError as error:
+        raise Unreadable(f"{folder}: {error.strerror}") from None
+    return max((int(name) for name in names if name.isdigit()), default=-1)
+
+
+def ends(path: Path) -> Positions:
+    """The positions of an offset; of a query with one source."""
+    try:
+        lines = path.read_text().splitlines()
+        if lines[0] != "v1" or len(lines) != 3:
+            raise Unreadable(f"{path} is no offset of a query with one source")
+        found = json.loads(lines[2])["pos"]
+    except OSError as error:
+        raise Unreadable(f"{path}: {error.strerror}") from None
+    except (IndexError, KeyError, TypeError, ValueError):
+        raise Unreadable(f"{path} holds no offset of format nsq") from None
+    return {topic: dict(logs) for topic, logs in found.items()}

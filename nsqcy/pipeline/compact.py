@@ -1,0 +1,248 @@
+"""`nsqcy-pipeline compact`: the many small files of an hour as few.
+
+A folder with the hour's new files is made aside, compared row by row with the old ones, and
+exchanged with the hour's folder in one system call. Whoever reads sees the one or the other. The
+compaction's manifest is written before that, and counts from then on (manifests.py); what a crash
+leaves is finished or undone by the next run.
+"""
+
+import ctypes
+import datetime
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsqcy.pipeline import manifests
+from nsqcy.pipeline.manifests import Contents, Damaged, File, Manifest
+from nsqcy.pipeline.options import DURATION, PATH, POSITIVE, TOPIC_NAME, Option, Options, UsageError
+from nsqcy.pipeline.report import Report
+from nsqcy.pipeline.session import require_packages
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+HELP = """\
+merges the small files of hours that are over
+
+The rows stay what they are, (log_id, seq) included, and verify proves it as before. archive may run
+meanwhile. Needs no java."""
+
+OPTIONS = (
+    Option("root", PATH, "archive", "the folder of the archive"),
+    Option("topic", TOPIC_NAME, None, "only this topic"),
+    Option("closed-for", DURATION, "2h", "hours that were over so long ago"),
+    Option("at-least", POSITIVE, "2", "hours with so many files"),
+)
+PREFIX = "compact"
+PIECE_ROWS = 65_536
+GROUP_BYTES = 64 << 20  # of a row group, as they are in memory
+AT_FDCWD = -100
+RENAME_EXCHANGE = 2
+
+
+def run(options: Options, report: Report) -> int:
+    require_packages("pyarrow")
+    root = Path(options["root"])
+    if not root.is_dir():
+        raise UsageError(f"there is no archive at {root}")
+    with manifests.locked(root, manifests.COMPACTING):
+        for text in recover(root):
+            report.warn(text)
+        contents = manifests.read(root)
+        before = after = 0
+        chosen = list(
+            hours(
+                contents,
+                topic=options["topic"] or "",
+                closed_before=time.time() - options["closed-for"],
+                at_least=options["at-least"],
+            )
+        )
+        for number, hour in enumerate(chosen, 1):
+            if not untouched(root, hour, contents):
+                report.warn(f"{hour} has a batch that is not finished, and is left alone")
+                continue
+            old = files_of(contents, hour)
+            new = compact(root, hour, old)
+            before, after = before + len(old), after + len(new.files)
+            report.progress(done=number, total=len(chosen), hour=hour, files=len(old))
+    report.done(hours=len(chosen), files_before=before, files_after=after)
+    return 0
+
+
+# --- which hours ------------------------------------------------------------------------------
+
+
+def hours(contents: Contents, *, topic: str, closed_before: float, at_least: int) -> Iterator[str]:
+    """Those that are over, and have files enough to become fewer."""
+    by_hour: dict[str, list[File]] = {}
+    for file in contents.files.values():
+        by_hour.setdefault(manifests.hour_of(file.path), []).append(file)
+    for hour, files in sorted(by_hour.items()):
+        fewest = len({file.log_id for file in files})
+        if topic and manifests.topic_of(hour) != topic:
+            continue
+        if end_of(hour) <= closed_before and len(files) >= max(at_least, fewest + 1):
+            yield hour
+
+
+def end_of(hour: str) -> float:
+    """When `topic=T/dt=D/hr=H` was over."""
+    _, day, number = (part.partition("=")[2] for part in hour.split("/"))
+    start = datetime.datetime.fromisoformat(f"{day}T{number}:00:00+00:00")
+    return start.timestamp() + 3600
+
+
+def files_of(contents: Contents, hour: str) -> list[File]:
+    found = [file for file in contents.files.values() if manifests.hour_of(file.path) == hour]
+    return sorted(found, key=lambda file: (file.log_id, file.start))
+
+
+def untouched(root: Path, hour: str, contents: Contents) -> bool:
+    """Whether all that is there is in manifests."""
+    return manifests.on_disk(root, hours=[hour]) <= set(contents.files)
+
+
+# --- one hour ---------------------------------------------------------------------------------
+
+
+def compact(root: Path, hour: str, old: list[File]) -> Manifest:
+    """New files for these, in their place; returns their manifest."""
+    name = next_name(root)
+    stage = manifests.hidden(root, manifests.STAGED) / name
+    folder = stage / f"batch={name}"
+    folder.mkdir(parents=True)
+    files = []
+    for number, group in enumerate(groups(root, old)):
+        path = folder / f"part-{number:05}.zstd.parquet"
+        merge(root, group, path)
+        check_same(root, group, path)
+        files.append(staged(root, path, hour, name))
+    manifests.sync_folders(folder, root)
+    manifest = Manifest(name, tuple(files), tuple(sorted(file.path for file in old)))
+    if manifest.rows != sum(file.count for file in old):
+        raise Damaged(f"{hour}: its files do not have the rows their manifests say; run verify")
+    manifests.write(root, manifest)
+    exchange(root / hour, stage)
+    manifests.sync_folder((root / hour).parent)
+    finish(root, hour, manifest, stage)
+    return manifest
+
+
+def next_name(root: Path) -> str:
+    names = [path.stem for path in manifests.hidden(root, "manifests").glob(f"{PREFIX}-*.json")]
+    return f"{PREFIX}-{int(max(names).partition('-')[2]) + 1 if names else 1:08}"
+
+
+def groups(root: Path, files: Iterable[File]) -> list[list[File]]:
+    """Files that can be one: of one log, and with the same columns."""
+    import pyarrow.parquet as pq
+
+    found: dict[tuple[str, bytes], list[File]] = {}
+    for file in files:
+        schema = pq.read_schema(root / file.path).serialize().to_pybytes()
+        found.setdefault((file.log_id, schema), []).append(file)
+    return list(found.values())
+
+
+def pieces(root: Path, files: Iterable[File]) -> Iterator["pa.RecordBatch"]:
+    """Their rows, in the order of the files."""
+    import pyarrow.parquet as pq
+
+    for file in files:
+        with pq.ParquetFile(root / file.path) as parquet:
+            yield from parquet.iter_batches(PIECE_ROWS)
+
+
+def merge(root: Path, files: list[File], path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pq.read_schema(root / files[0].path)
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        gathered: list[pa.RecordBatch] = []
+        size = 0
+        for piece in pieces(root, files):
+            gathered.append(piece)
+            size += piece.nbytes
+            if size >= GROUP_BYTES:
+                writer.write_table(pa.Table.from_batches(gathered))
+                gathered, size = [], 0
+        if gathered:
+            writer.write_table(pa.Table.from_batches(gathered))
+
+
+def check_same(root: Path, files: list[File], path: Path) -> None:
+    """Raises Damaged unless the new file has the rows of the old ones, in their order."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as parquet:
+        new = parquet.iter_batches(PIECE_ROWS)
+        rest: pa.RecordBatch | None = None
+        for piece in pieces(root, files):
+            while piece.num_rows:
+                if rest is None or not rest.num_rows:
+                    rest = next(new, None)
+                    if rest is None:
+                        raise Damaged(f"{path} has fewer rows than the files it is made of")
+                count = min(piece.num_rows, rest.num_rows)
+                if not piece.slice(0, count).equals(rest.slice(0, count)):
+                    raise Damaged(f"{path} has other rows than the files it is made of")
+                piece, rest = piece.slice(count), rest.slice(count)
+        if (rest is not None and rest.num_rows) or next(new, None) is not None:
+            raise Damaged(f"{path} has more rows than the files it is made of")
+
+
+def staged(root: Path, path: Path, hour: str, name: str) -> File:
+    """A file as its manifest will say, under the name that it is about to have."""
+    final = f"{hour}/batch={name}/{path.name}"
+    found = manifests.describe(root, str(path.relative_to(root)))
+    return replace(found, path=final, topic=manifests.topic_of(final))
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Two folders, each under the other's name at once."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    names = os.fsencode(one), os.fsencode(other)
+    if libc.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE):
+        number = ctypes.get_errno()
+        raise OSError(
+            number,
+            f"{one}: this filesystem cannot exchange folders ({os.strerror(number)}): ext4, xfs, "
+            "btrfs and tmpfs can",
+        )
+
+
+def finish(root: Path, hour: str, manifest: Manifest, stage: Path) -> None:
+    """After the exchange: what came into the old folder at the last moment goes into the new one,
+    and the old files go."""
+    replaced = {manifests.batch_of(path) for path in manifest.replaces}
+    for folder in stage.glob("batch=*"):
+        if folder.name.removeprefix("batch=") in replaced:
+            continue
+        place = root / hour / folder.name
+        if not place.exists():
+            folder.rename(place)
+    shutil.rmtree(stage)
+
+
+def recover(root: Path) -> Iterator[str]:
+    """Finish or undo what a crash has left."""
+    contents = manifests.read(root)
+    counting = {manifest.name: manifest for manifest in contents.manifests}
+    stages = manifests.hidden(root, manifests.STAGED)
+    for stage in sorted(stages.iterdir()) if stages.is_dir() else ():
+        manifest = counting.get(stage.name)
+        if manifest is None:
+            shutil.rmtree(stage)
+            yield f"{stage.name} was not finished, and is undone"
+        else:
+            finish(root, manifests.hour_of(manifest.files[0].path), manifest, stage)
+            yield f"{stage.name} was not finished, and is now"
+    for manifest in contents.unfinished:
+        manifests.manifest_path(root, manifest.name).unlink()

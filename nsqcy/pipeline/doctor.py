@@ -1,0 +1,199 @@
+"""`nsqcy-pipeline doctor`: whether jobs can work here, a line for each thing they need."""
+
+import re
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nsqcy.pipeline import checkpoint, session
+from nsqcy.pipeline.options import PATH, SOURCE, Option, Options
+from nsqcy.pipeline.report import Report
+
+if TYPE_CHECKING:
+    from nsqcy.spark.options import Options as SourceOptions
+
+HELP = """\
+says whether jobs can work here: what is installed, what answers, how far behind they are
+
+One line for each thing: ok, warn or fail. Works without java and pyspark. Exit code 1 if something
+fails."""
+
+OPTIONS = (
+    Option("checkpoint", PATH, None, "the checkpoint of a job, for its lag"),
+    *SOURCE,
+)
+OLDEST = {"pyspark": (4, 2), "pyarrow": (18, 0)}
+HOURS = 3_600_000_000_000
+NEAR_THE_END = 0.5  # of what retention keeps
+
+
+class Finding(NamedTuple):
+    level: str
+    text: str
+
+
+def ok(text: str) -> Finding:
+    return Finding("ok", text)
+
+
+def warn(text: str) -> Finding:
+    return Finding("warn", text)
+
+
+def fail(text: str) -> Finding:
+    return Finding("fail", text)
+
+
+def run(options: Options, report: Report) -> int:
+    failed = False
+    for found in findings(options):
+        failed |= found.level == "fail"
+        report.line(f"{found.level:<5} {found.text}", level=found.level)
+    return int(failed)
+
+
+def findings(options: Options) -> Iterator[Finding]:
+    yield ok(f"python {sys.version.split()[0]}")
+    yield java()
+    for name in session.PACKAGES:
+        yield package(name)
+    yield from reachability(options)
+
+
+# --- what is installed ------------------------------------------------------------------------
+
+
+def java() -> Finding:
+    path = session.java()
+    if path is None:
+        return fail(f"java is not installed, or not on the PATH; {session.OLDEST_JAVA} is needed")
+    found = session.java_version(path)
+    if not found:
+        return warn(f"java does not say its version ({path})")
+    if session.major(found) < session.OLDEST_JAVA:
+        return fail(f"java {found} is too old; {session.OLDEST_JAVA} is needed ({path})")
+    return ok(f"java {found} ({path})")
+
+
+def package(name: str) -> Finding:
+    oldest = ".".join(map(str, OLDEST[name]))
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        return fail(f"{name} is not installed: {session.INSTALL}")
+    if tuple(int(part) for part in re.findall(r"[0-9]+", found)[:2]) < OLDEST[name]:
+        return fail(f"{name} {found} is too old; {oldest} is needed: {session.INSTALL}")
+    return ok(f"{name} {found}")
+
+
+# --- what answers -----------------------------------------------------------------------------
+
+
+def reachability(options: Options) -> Iterator[Finding]:
+    if find_spec("pyarrow") is None:
+        yield warn("nsqds are not asked: that needs pyarrow")
+        return
+    from nsqcy.spark.discovery import Discovery
+    from nsqcy.spark.errors import NsqError
+    from nsqcy.spark.options import parse
+
+    given = options.source()
+    subject = given.keys() & {"topic", "topics", "topicsPattern"}
+    try:
+        asked = parse(given if subject else given | {"topic": "any"})
+        discovery = Discovery(asked)
+        discovery.refresh(tries=1)
+    except NsqError as error:
+        yield fail(error.args[0])
+        return
+    if asked.lookupds:
+        yield ok(f"lookupd {', '.join(asked.lookupds)}")
+    state = checkpoint.Checkpoint(-1, -1, {})
+    if options["checkpoint"]:
+        state, found = saved(Path(options["checkpoint"]))
+        yield found
+    topics = discovery.topics() if subject else []
+    addresses = sorted({each for topic in topics for each in discovery.nsqds(topic)})
+    if not addresses and not asked.nsqds:
+        yield fail("no lookupd knows an nsqd with the topic")
+    for address in addresses or asked.nsqds:
+        yield from nsqd(address, asked, topics, state)
+
+
+def saved(path: Path) -> tuple[checkpoint.Checkpoint, Finding]:
+    try:
+        found = checkpoint.read(path)
+    except checkpoint.Unreadable as error:
+        return checkpoint.Checkpoint(-1, -1, {}), fail(f"checkpoint: {error}")
+    if found.planned < 0:
+        return found, warn(f"checkpoint {path}: no batch yet")
+    return found, ok(f"checkpoint {path}: batch {found.committed} is written")
+
+
+def nsqd(
+    address: str, asked: "SourceOptions", topics: list[str], state: checkpoint.Checkpoint
+) -> Iterator[Finding]:
+    from nsqcy.spark.errors import NoTopic, NsqError
+    from nsqcy.spark.v2 import Connection
+
+    try:
+        connection = Connection(address, asked.access)
+    except NsqError as error:
+        yield fail(error.args[0])
+        return
+    try:
+        yield ok(f"nsqd {address} has logs to read")
+        for topic in topics:
+            try:
+                yield from log(address, connection.meta(topic), state.pos.get(topic, {}))
+            except NoTopic:
+                yield warn(f"nsqd {address} has no topic {topic!r}")
+    except NsqError as error:
+        yield fail(error.args[0])
+    finally:
+        connection.close()
+
+
+def log(address: str, meta: dict[str, Any], pos: dict[str, int]) -> Iterator[Finding]:
+    """One topic's log: what it keeps, and how far behind a job is."""
+    who = f"topic {meta['topic']!r} on {address}"
+    first, following = meta["first_seq"], meta["next_seq"]
+    retention = meta["retention"]
+    if retention is None and not meta["cursors"]:
+        yield fail(f"{who} keeps no log: start nsqd with --retention-time, or give it a policy")
+        return
+    yield ok(f"{who}: {following - first:,} records in {meta['bytes']:,} bytes, {kept(retention)}")
+    for cursor in meta["cursors"]:
+        say = fail if cursor["overrun"] else ok
+        yield say(
+            f"{who}: cursor {cursor['name']!r} is {cursor['lag']:,} records behind"
+            f"{', and retention has passed it' if cursor['overrun'] else ''}"
+        )
+    seq = pos.get(meta["log_id"])
+    if seq is not None:
+        yield lag(who, seq, first, following)
+
+
+def kept(retention: dict[str, int] | None) -> str:
+    if retention is None:
+        return "kept for cursors alone"
+    limits = []
+    if retention["time"]:
+        limits.append(f"kept for {retention['time'] / HOURS:g} h")
+    if retention["bytes"]:
+        limits.append(f"kept up to {retention['bytes']:,} bytes")
+    return " and ".join(limits) or "kept without limit"
+
+
+def lag(who: str, seq: int, first: int, following: int) -> Finding:
+    """Of the job with the checkpoint: retention takes what is before `first`."""
+    if seq < first:
+        return fail(f"{who}: retention has let go of {first - seq:,} records the job has not read")
+    behind = following - seq
+    text = f"{who}: the job is {behind:,} records behind"
+    if following > first and behind > NEAR_THE_END * (following - first):
+        return warn(f"{text}, more than half of what is kept")
+    return ok(text)

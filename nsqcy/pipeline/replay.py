@@ -1,0 +1,257 @@
+"""`nsqcy-pipeline replay`: rows of a log or of an archive into a topic, each once.
+
+The rounds, and why a repeated one publishes only what was missing: rounds.py.
+"""
+
+import datetime
+import os
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsqcy.pipeline import manifests, rounds
+from nsqcy.pipeline.options import (
+    ADDRESSES,
+    FLAG,
+    INSTANT,
+    PAIRS,
+    PATH,
+    POSITIVE,
+    SOURCE,
+    SPARK,
+    TEXT,
+    TOPIC_NAME,
+    Option,
+    Options,
+)
+from nsqcy.pipeline.report import Metrics, Report
+from nsqcy.pipeline.rounds import Asked, Plan
+from nsqcy.pipeline.rows import HEADERS, Part, Source, source_of
+from nsqcy.pipeline.session import make_session, require_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+HELP = """\
+publishes rows of a log, or of an archive, to a topic, each once
+
+Without --root it reads the logs of the topics, as they are when it begins. Run again after any
+crash it goes on where it was; after its end the same command does nothing."""
+
+# What jobs have that publish what was read from somewhere.
+PLACE = (
+    Option("root", PATH, None, "the folder of an archive to read, instead of logs"),
+    Option("start", INSTANT, None, "rows published then or later"),
+    Option("end", INSTANT, None, "rows published before that"),
+    Option("where", TEXT, None, "an SQL expression over the columns; rows for which it is true"),
+)
+DESTINATION = (
+    Option("to-nsqd-tcp-address", ADDRESSES, (), "nsqds to publish to; by default those it reads"),
+    Option("to-lookupd-http-address", ADDRESSES, (), "nsqlookupds that know nsqds to publish to"),
+    Option(
+        "to-option",
+        PAIRS,
+        (),
+        'options of format("nsq") for writing alone; --option has those of both',
+    ),
+    Option("rate", POSITIVE, None, "messages in a second, at most"),
+    Option("round-rows", POSITIVE, "1000000", "rows between two notes of how far it is"),
+    Option("tasks", POSITIVE, None, "tasks at a time; 1 keeps the order of a log"),
+    Option("state", PATH, None, "where it is noted; a file here, named by what is asked for"),
+)
+OPTIONS = (
+    Option("to", TOPIC_NAME, None, "the topic to publish to"),
+    *PLACE,
+    Option("headers", FLAG, "true", "publish the headers of messages, too"),
+    Option("dry-run", FLAG, "false", "count the rows, and publish nothing"),
+    *DESTINATION,
+    *SPARK,
+    *SOURCE,
+)
+
+REMEMBERED = 24 * 3600  # seconds that nsqds know what was published: docs/PROTOCOL.md, LOG_PUB
+SUBJECT = ("topic", "topics", "topics-pattern")
+
+Frames = Callable[["DataFrame"], "DataFrame"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a job publishes."""
+
+    job: str
+    to: str
+    source: Source
+    choose: Frames  # the rows that are wanted, of some
+    shape: Frames  # them with the columns of what is published
+
+
+def run(options: Options, report: Report) -> int:
+    if not options["dry-run"]:
+        options.require("to")
+    source = source_of(options, headers=options["headers"])
+    require_spark()
+
+    def shape(frame: "DataFrame") -> "DataFrame":
+        there = options["headers"] and HEADERS in frame.columns
+        return frame.select("body", HEADERS) if there else frame.select("body")
+
+    if options["dry-run"]:
+        count(options, report, source, chosen(options))
+    else:
+        publish(options, report, Work("replay", options["to"], source, chosen(options), shape))
+    return 0
+
+
+def chosen(options: Options) -> Frames:
+    """By time and expression."""
+
+    def choose(frame: "DataFrame") -> "DataFrame":
+        from pyspark.sql import functions as f
+
+        for name, is_in in (("start", "__ge__"), ("end", "__lt__")):
+            if options[name] is not None:
+                when = f.timestamp_micros(f.lit(microseconds(options[name])))
+                frame = frame.where(getattr(f.col("timestamp"), is_in)(when))
+        return frame.where(options["where"]) if options["where"] else frame
+
+    return choose
+
+
+def microseconds(instant: datetime.datetime) -> int:
+    since = instant - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    return since // datetime.timedelta(microseconds=1)
+
+
+def count(options: Options, report: Report, source: Source, choose: Frames) -> None:
+    """What would be published, by topic."""
+    spark = make_session(options, "replay")
+    found: dict[str, int] = {}
+    parts = source.parts()
+    total, done = sum(part.rows for part in parts), 0
+    for part in parts:
+        frame = source.frame(spark, part)
+        rows = choose(frame).count() if frame is not None else 0
+        found[part.topic] = found.get(part.topic, 0) + rows
+        done += part.rows
+        report.progress(done=done, total=total, rows=sum(found.values()))
+    for topic, rows in sorted(found.items()):
+        report.line(f"topic {topic!r}: {rows:,} rows", topic=topic, rows=rows)
+    report.done(rows=sum(found.values()), dry_run="nothing was published")
+
+
+# --- publishing -------------------------------------------------------------------------------
+
+
+def publish(options: Options, report: Report, work: Work) -> None:
+    """All rounds that are not done; `--state` has which those are."""
+    asked = asked_for(options, work.to)
+    path = Path(options["state"] or rounds.default_path(work.job, work.to, asked))
+    with rounds.locked(path):
+        plan = rounds.load(path, asked)
+        if plan is not None and plan.done == len(plan.rounds()):
+            report.warn(f"{path} says that this was done; remove it to do it again")
+            report.done(rows=plan.rows, to=work.to, state=str(path))
+            return
+        if plan is None:
+            plan = make_plan(options, asked, work)
+            if plan.parts:  # otherwise there may be some the next time
+                rounds.save(path, plan)
+        else:
+            report.line(f"going on with round {plan.done + 1}", done=plan.done, rows=plan.rows)
+            if time.time() - path.stat().st_mtime > REMEMBERED:
+                report.warn("nsqds may have forgotten that round: some of it may be there twice")
+        metrics = Metrics(work.job, options["metrics-port"])
+        spark = make_session(options, work.job)
+        todo = plan.rounds()
+        sizes = [part.rows for part in todo]
+        for part in todo[plan.done :]:
+            begun = time.monotonic()
+            with reading(options):
+                rows = one_round(spark, options, work, plan, part)
+            plan = plan.after(rows)
+            rounds.save(path, plan)
+            metrics.batch(rows, time.monotonic() - begun, {})
+            done = sum(sizes[: plan.done])
+            report.progress(done=done, total=sum(sizes), round=plan.done, rows=plan.rows)
+        report.done(rows=plan.rows, to=work.to, state=str(path))
+
+
+def asked_for(options: Options, to: str) -> Asked:
+    """What makes it this replay and no other. Where nsqds are is none of it, nor are secrets."""
+    found: Asked = {"to": to}
+    there = {option.name for option in options.table}
+    for name in (*SUBJECT, *(option.name for option in PLACE), "headers", "rate"):
+        if name in there:
+            found[name] = options[name]
+    for name in ("start", "end"):
+        found[name] = options[name] and options[name].isoformat()
+    found["root"] = options["root"] and str(Path(options["root"]).absolute())
+    return found
+
+
+def reading(options: Options) -> AbstractContextManager[None]:
+    """No compaction takes files away meanwhile."""
+    if not options["root"]:
+        return nullcontext()
+    return manifests.locked(Path(options["root"]), manifests.COMPACTING, reading=True)
+
+
+def make_plan(options: Options, asked: Asked, work: Work) -> Plan:
+    from nsqcy.spark.discovery import all_nsqds
+    from nsqcy.spark.options import parse_write
+
+    return Plan(
+        name=rounds.new_name(),
+        asked=asked,
+        nsqds=tuple(all_nsqds(parse_write(destination(options, work.to)))),
+        tasks=options["tasks"] or os.cpu_count() or 1,
+        round_rows=options["round-rows"],
+        parts=tuple(work.source.parts()),
+    )
+
+
+def destination(options: Options, to: str) -> dict[str, str]:
+    """The options of the sink, but for what the plan says."""
+    from nsqcy.spark.options import BY_KEY
+
+    lookupds, nsqds = options["to-lookupd-http-address"], options["to-nsqd-tcp-address"]
+    if not lookupds and not nsqds:
+        lookupds, nsqds = options["lookupd-http-address"], options.nsqds
+    found = options.for_writing({key: option.used for key, option in BY_KEY.items()})
+    found |= {"topic": to}
+    if lookupds:
+        found["lookupdHttpAddresses"] = ",".join(lookupds)
+    if nsqds:
+        found["nsqdTcpAddresses"] = ",".join(nsqds)
+    return found
+
+
+def one_round(spark: "SparkSession", options: Options, work: Work, plan: Plan, part: Part) -> int:
+    """Publish what is chosen of this part; how many rows that were."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    frame = work.source.frame(spark, part)
+    if frame is None:
+        return 0
+    seen = Observation()
+    frame = work.choose(frame)
+    # Which task a row is in, and where, is a matter of its seq alone, wherever it was read.
+    spread = f.expr("seq div 100") if plan.tasks > 1 else f.lit(0)
+    frame = frame.repartition(plan.tasks, spread).sortWithinPartitions("seq")
+    # Behind that: what is before a shuffle without rows is not observed.
+    frame = frame.observe(seen, f.count(f.lit(1)).alias("rows"))
+    given = destination(options, work.to)
+    given.pop("lookupdHttpAddresses", None)
+    given |= {"nsqdTcpAddresses": ",".join(plan.nsqds), "producerId": plan.producer(plan.done)}
+    if plan.asked["rate"]:
+        given |= {
+            "maxMessagesPerSecond": str(plan.asked["rate"]),
+            "parallelTasks": str(plan.tasks),
+        }
+    work.shape(frame).write.format("nsq").mode("append").options(**given).save()
+    return int(seen.get["rows"])

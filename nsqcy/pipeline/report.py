@@ -1,0 +1,255 @@
+"""How a job says how far it is: a bar and words on a terminal, JSON lines otherwise.
+
+One line of JSON is one event: `{"at": ..., "job": ..., "event": ..., ...}` with the event's fields.
+Any thread may report.
+"""
+
+import datetime
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any
+
+from nsqcy.pipeline.checkpoint import Positions
+from nsqcy.pipeline.session import Missing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryListener
+
+STEP_SECONDS = 1.0
+LAST_WORDS = 10.0  # seconds that the end of a stream is waited for
+
+
+class Report:
+    """Of one job. As a context it closes what is on the terminal."""
+
+    def __init__(self, job: str, *, json_lines: bool) -> None:
+        self._job = job
+        self._json_lines = json_lines
+        self._lock = threading.Lock()
+        self._bar: Any = None
+        self._written = 0.0
+
+    def __enter__(self) -> "Report":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def progress(self, **fields: Any) -> None:
+        """How far it is. On a terminal `done` and `total` move the bar; the others stand beside
+        it."""
+        if not self._json_lines:
+            self._move(fields)
+        elif self._is_time(fields):
+            self._write("progress", fields)
+
+    def line(self, text: str, **fields: Any) -> None:
+        """One result, which the fields say again for programs."""
+        if self._json_lines:
+            self._write("line", {"text": text} | fields)
+        else:
+            self._say(text)
+
+    def warn(self, text: str, **fields: Any) -> None:
+        if self._json_lines:
+            self._write("warning", {"text": text} | fields)
+        else:
+            self._say(f"warning: {text}", sys.stderr)
+
+    def done(self, **fields: Any) -> None:
+        """The last word."""
+        if self._json_lines:
+            self._write("done", fields)
+        else:
+            self._say(f"{self._job}: {shown(fields) or 'done'}")
+
+    def _is_time(self, fields: Mapping[str, Any]) -> bool:
+        """Of many small steps to a total a line each second is enough, and the last."""
+        now = time.monotonic()
+        if "total" in fields and fields.get("done") != fields["total"]:
+            if now - self._written < STEP_SECONDS:
+                return False
+            self._written = now
+        return True
+
+    def _write(self, event: str, fields: Mapping[str, Any]) -> None:
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        head = {"at": now.replace("+00:00", "Z"), "job": self._job, "event": event}
+        with self._lock:
+            print(json.dumps(head | dict(fields), default=str), flush=True)
+
+    def _say(self, text: str, stream: Any = None) -> None:
+        with self._lock, self._bar.external_write_mode() if self._bar else nullcontext():
+            print(text, file=stream or sys.stdout, flush=True)
+
+    def _move(self, fields: Mapping[str, Any]) -> None:
+        with self._lock:
+            if self._bar is None:
+                self._bar = bar(fields.get("total"))
+            if self._bar is None:
+                return
+            rest = {name: value for name, value in fields.items() if name not in ("done", "total")}
+            self._bar.total = fields.get("total", self._bar.total)
+            self._bar.set_postfix_str(shown(rest), refresh=False)
+            self._bar.update(fields.get("done", self._bar.n) - self._bar.n)
+            self._bar.refresh()
+
+
+def bar(total: int | None) -> Any:
+    with suppress(ImportError):
+        from tqdm import tqdm
+
+        tqdm.monitor_interval = 0  # no thread that redraws it
+        return tqdm(total=total, unit_scale=True, dynamic_ncols=True, file=sys.stderr)
+    return None
+
+
+def shown(fields: Mapping[str, Any]) -> str:
+    """`rows 1,000  batch 3`."""
+    return "  ".join(
+        f"{name.replace('_', ' ')} {value:,}" if isinstance(value, int) else f"{name} {value}"
+        for name, value in fields.items()
+        if not isinstance(value, dict | list)
+    )
+
+
+# --- streams ----------------------------------------------------------------------------------
+
+
+def positions(offset: str | None) -> Positions:
+    """Of an offset's text. Spark has words of its own where there is none."""
+    try:
+        return dict(json.loads(offset or "")["pos"])
+    except (TypeError, ValueError, KeyError):
+        return {}
+
+
+def lags(latest: str | None, end: str | None) -> Positions:
+    """How many records each log has behind the end of the last batch, of two offsets as texts."""
+    ends, there = positions(end), positions(latest)
+    if not ends:
+        return {}
+    return {
+        topic: {
+            log_id: max(0, next_seq - ends.get(topic, {}).get(log_id, next_seq))
+            for log_id, next_seq in logs.items()
+        }
+        for topic, logs in there.items()
+    }
+
+
+class Metrics:
+    """What Prometheus is shown. Without a port nothing is served, and nothing is needed."""
+
+    def __init__(self, job: str, port: int) -> None:
+        self._job = job
+        self._last = time.time()
+        self._gauges: dict[str, Any] = {}
+        self.port = 0
+        if port:
+            self._serve(port)
+
+    def _serve(self, port: int) -> None:
+        try:
+            import prometheus_client as prometheus
+        except ImportError:
+            raise Missing(
+                "prometheus_client is not installed, which --metrics-port needs: "
+                "pip install nsqcy[spark]"
+            ) from None
+        registry = prometheus.CollectorRegistry()
+        plain, by_log = ["job"], ["job", "topic", "log_id"]
+
+        def gauge(name: str, meaning: str, labels: list[str]) -> Any:
+            return prometheus.Gauge(f"nsqcy_pipeline_{name}", meaning, labels, registry=registry)
+
+        self._gauges = {
+            "rows": prometheus.Counter(
+                "nsqcy_pipeline_rows", "rows that were written", plain, registry=registry
+            ),
+            "batches": prometheus.Counter(
+                "nsqcy_pipeline_batches", "batches", plain, registry=registry
+            ),
+            "batch_seconds": gauge("batch_seconds", "how long the last batch took", plain),
+            "lag": gauge("lag_records", "records behind the last batch", by_log),
+            "idle": gauge("seconds_since_batch", "time since the last batch", plain),
+        }
+        self._gauges["idle"].labels(self._job).set_function(lambda: time.time() - self._last)
+        server, _ = prometheus.start_http_server(port, registry=registry)
+        self.port = server.server_port
+
+    def batch(self, rows: int, seconds: float, lag: Positions) -> None:
+        self._last = time.time()
+        if not self._gauges:
+            return
+        self._gauges["rows"].labels(self._job).inc(rows)
+        self._gauges["batches"].labels(self._job).inc()
+        self._gauges["batch_seconds"].labels(self._job).set(seconds)
+        for topic, logs in lag.items():
+            for log_id, records in logs.items():
+                self._gauges["lag"].labels(self._job, topic, log_id).set(records)
+
+
+class Watch:
+    """Reports the batches of a stream, from what Spark says of them."""
+
+    def __init__(self, report: Report, metrics: Metrics) -> None:
+        self._report = report
+        self._metrics = metrics
+        self._ended = threading.Event()
+        self.rows = 0
+        self.batches = 0
+
+    @contextmanager
+    def on(self, spark: "SparkSession") -> Iterator[None]:
+        """While the stream runs in there. Spark speaks of the last batch after it has ended."""
+        listener = self._listener()
+        spark.streams.addListener(listener)
+        try:
+            yield
+            self._ended.wait(LAST_WORDS)
+        finally:
+            spark.streams.removeListener(listener)
+
+    def _listener(self) -> "StreamingQueryListener":
+        from pyspark.sql.streaming.listener import StreamingQueryListener
+
+        watch = self
+
+        class Listener(StreamingQueryListener):
+            def onQueryStarted(self, event: Any) -> None:
+                pass
+
+            def onQueryProgress(self, event: Any) -> None:
+                watch.seen(event.progress)
+
+            def onQueryTerminated(self, event: Any) -> None:
+                watch._ended.set()
+
+        return Listener()
+
+    def seen(self, progress: Any) -> None:
+        """A batch that is over."""
+        rows = progress.numInputRows
+        seconds = progress.batchDuration / 1000
+        lag: Positions = {}
+        for source in progress.sources:
+            lag |= lags(source.latestOffset, source.endOffset)
+        self.rows += rows
+        self.batches += bool(rows)
+        self._metrics.batch(rows, seconds, lag)
+        self._report.progress(
+            done=self.rows,
+            batch=progress.batchId,
+            rows=rows,
+            seconds=round(seconds, 3),
+            behind=sum(records for logs in lag.values() for records in logs.values()),
+            lag=lag,
+        )

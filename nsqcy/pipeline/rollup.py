@@ -1,0 +1,238 @@
+"""`nsqcy-pipeline rollup`: what goes through topics, by minute, as Parquet and as plots.
+
+Executors count rows by minute and bucket; the driver merges the counts, which are few, into the
+files that minutes.py describes.
+"""
+
+import re
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsqcy.names import EVENTS_TOPIC
+from nsqcy.pipeline import checkpoint, manifests, minutes
+from nsqcy.pipeline.minutes import BUCKETS, Count, Key
+from nsqcy.pipeline.options import (
+    DURATION,
+    FLAG,
+    INSTANT,
+    PATH,
+    SOURCE,
+    SPARK,
+    TEXT,
+    Option,
+    Options,
+    UsageError,
+)
+from nsqcy.pipeline.report import Metrics, Report, Watch
+from nsqcy.pipeline.session import follow, make_session, require_packages, require_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+HELP = """\
+counts messages, bytes and rates by minute, and draws them
+
+Rows for each topic, nsqd and minute; with --events also for each channel: latency from publish to
+finish, attempts, requeues, timeouts. Parquet files and, with matplotlib, plots and one HTML page.
+Without --once it goes on until ^C or SIGTERM."""
+
+OPTIONS = (
+    Option("root", PATH, "rollup", "the folder for it; one job writes it"),
+    Option("events", FLAG, "false", f"read the topic {EVENTS_TOPIC}, too: nsqd --events"),
+    Option("once", FLAG, "false", "count what there is now, and end"),
+    Option("every", DURATION, "1m", "without --once: how often files are written"),
+    Option("start", INSTANT, None, "begin with what was published then; otherwise with all of it"),
+    Option("watermark", DURATION, "10m", "how long after its end a minute is closed"),
+    Option(
+        "plots",
+        TEXT,
+        "auto",
+        "draw the last --plot-range; auto: if matplotlib is installed",
+        choices=("auto", "yes", "no"),
+    ),
+    Option("plot-range", DURATION, "24h", "what is drawn, up to the last minute there is"),
+    *SPARK,
+    *SOURCE,
+)
+
+WRITING = "lock"
+EVENT = (
+    "time LONG, kind STRING, topic STRING, channel STRING, attempts INT, in_flight LONG, age LONG"
+)
+DRAWN_SECONDS = 60  # between two pages, while it goes on
+
+
+def run(options: Options, report: Report) -> int:
+    options.require_one_subject()
+    require_spark()
+    draws = wants_plots(options, report)
+    root = Path(options["root"])
+    metrics = Metrics("rollup", options["metrics-port"])
+    with manifests.locked(root, WRITING):
+        state = root / minutes.HIDDEN / "checkpoint"
+        check_state(root, state)
+        sink = Sink(root, options, draws)
+        watch = Watch(report, metrics)
+        rollup(options, sink, state, watch)
+        pages = sink.draw() if draws else {}
+    found = minutes.load(root)
+    if found.late:
+        report.warn(f"{found.late:,} rows were late, and have rows of their own", late=found.late)
+    report.done(rows=watch.rows, late=found.late, root=str(root), **pages)
+    return 0
+
+
+def wants_plots(options: Options, report: Report) -> bool:
+    from importlib.util import find_spec
+
+    if options["plots"] == "yes":
+        require_packages("matplotlib", extra="plots")
+    if options["plots"] == "auto" and find_spec("matplotlib") is None:
+        report.warn("matplotlib is not installed, so nothing is drawn: pip install nsqcy[plots]")
+        return False
+    return bool(options["plots"] != "no")
+
+
+def check_state(root: Path, state: Path) -> None:
+    """Without Spark's notes what is there would be counted again."""
+    if minutes.state_path(root).exists() and checkpoint.read(state).planned < 0:
+        raise UsageError(f"{root} has counts, and the checkpoint is gone: take another --root")
+
+
+def rollup(options: Options, sink: "Sink", state: Path, watch: Watch) -> None:
+    """The query, to its end."""
+    spark = make_session(options, "rollup")
+    with watch.on(spark):
+        reader = spark.readStream.format("nsq").options(**given(options))
+        writer = reader.load().writeStream.foreachBatch(sink)
+        writer = writer.option("checkpointLocation", f"file://{state.absolute()}")
+        if options["once"]:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{options['every']:g} seconds")
+        query = writer.start()
+        sink.begin(query.id)
+        follow(query)
+
+
+def given(options: Options) -> dict[str, str]:
+    """The options of the source: the topics, and that of events."""
+    found = options.source(startingOffsets="earliest", columns="topic,nsqd,timestamp,body")
+    if options["start"]:
+        found["startingTimestamp"] = str(round(options["start"].timestamp() * 1000))
+    if options["events"]:
+        if options["topics-pattern"]:
+            found["topicsPattern"] = f"(?:{options['topics-pattern']})|{re.escape(EVENTS_TOPIC)}"
+        else:
+            names = options["topic"] or options["topics"]
+            found.pop("topic", None)
+            found["topics"] = f"{names},{EVENTS_TOPIC}"
+    return found
+
+
+# --- a batch ----------------------------------------------------------------------------------
+
+
+class Sink:
+    """What Spark calls with each batch, perhaps more than once with the last one."""
+
+    def __init__(self, root: Path, options: Options, draws: bool) -> None:
+        self._root = root
+        self._options = options
+        self._draws = draws
+        self._drawn = 0.0
+        self._query_id = ""
+        self._begun = threading.Event()
+
+    def begin(self, query_id: str) -> None:
+        """The first batch waits for this: Spark tells the id only when the query runs."""
+        self._query_id = str(query_id)
+        self._begun.set()
+
+    def __call__(self, frame: "DataFrame", number: int) -> None:
+        self._begun.wait()
+        state = minutes.load(self._root)
+        if state.query == self._query_id and state.batch >= number:
+            return  # all but Spark's own note of it was written
+        counts = [as_count(*row) for row in counted(frame, self._options).collect()]
+        if not counts:
+            return
+        step = minutes.advance(state, counts, self._options["watermark"])
+        state.query, state.batch = self._query_id, number
+        minutes.write_days(self._root, state, step)
+        minutes.save(self._root, state)
+        now = time.monotonic()
+        if self._draws and not self._options["once"] and now - self._drawn > DRAWN_SECONDS:
+            self._drawn = now
+            self.draw()
+
+    def draw(self) -> dict[str, str]:
+        """The files of it, for the report."""
+        from nsqcy.pipeline import plots
+
+        page = plots.draw(self._root, self._options["plot-range"])
+        return {"page": str(page)} if page else {}
+
+
+def as_count(
+    topic: str, channel: str, nsqd: str, minute: int, kind: str, measure: str, *numbers: int
+) -> Count:
+    return Count(Key(topic, channel, nsqd, minute), kind, measure, *numbers)
+
+
+def counted(frame: "DataFrame", options: Options) -> "DataFrame":
+    """Groups of values, in the order of a Count."""
+    from pyspark.sql import functions as f
+
+    rows = measured(frame, options)
+    bucket = f.floor(f.log2(f.greatest(f.col("value"), f.lit(1))) * BUCKETS).cast("int")
+    rows = rows.withColumns({"bucket": bucket, "minute": f.expr("second div 60")})
+    return rows.groupBy("topic", "channel", "nsqd", "minute", "kind", "measure", "bucket").agg(
+        f.count(f.lit(1)), f.sum("value"), f.min("value"), f.max("value"), f.max("second")
+    )
+
+
+def measured(frame: "DataFrame", options: Options) -> "DataFrame":
+    """A value for each message, its size, and three for each event about one of the topics; what
+    is no event is left out. In one go, as two would read everything twice."""
+    from pyspark.sql import functions as f
+
+    def value(measure: str, column: "Column") -> "Column":
+        return f.struct(
+            f.lit(measure).alias("measure"),
+            f.coalesce(column, f.lit(0)).cast("long").alias("value"),
+        )
+
+    size = f.array(value(minutes.SIZE, f.octet_length("body")))
+    if not options["events"]:
+        return frame.select(
+            "topic",
+            f.lit("").alias("channel"),
+            "nsqd",
+            f.unix_seconds("timestamp").alias("second"),
+            f.lit(minutes.PUBLISH).alias("kind"),
+            f.inline(size),
+        )
+    is_event = f.col("topic") == EVENTS_TOPIC
+    parsed = f.when(is_event, f.from_json(f.col("body").cast("string"), EVENT)).alias("event")
+    rows = frame.select("topic", "nsqd", "timestamp", "body", parsed)
+
+    def either(of_event: "Column", of_message: "Column") -> "Column":
+        return f.when(is_event, of_event).otherwise(of_message)
+
+    event = f.col("event")
+    names = (minutes.ATTEMPTS, minutes.AGE, minutes.IN_FLIGHT)
+    values = f.array(*(value(name, event[name]) for name in names))
+    rows = rows.select(
+        either(event["topic"], f.col("topic")).alias("topic"),
+        either(event["channel"], f.lit("")).alias("channel"),
+        "nsqd",
+        either(f.expr("event.time div 1000000000"), f.unix_seconds("timestamp")).alias("second"),
+        either(event["kind"], f.lit(minutes.PUBLISH)).alias("kind"),
+        f.inline(either(values, size)),
+    ).dropna()
+    if options["topics-pattern"]:
+        return rows.where(f.col("topic").rlike(f"^(?:{options['topics-pattern']})$"))
+    return rows.where(f.col("topic").isin(*(options["topic"] or options["topics"]).split(",")))

@@ -1,0 +1,166 @@
+"""Where jobs that look back find rows: the logs of nsqds, or an archive of them.
+
+Rows are named by (log_id, seq) in both, so a job plans in parts of a log, and finds the same rows
+in a part whenever it asks: after retention has gone on, and when an archive was compacted.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from nsqcy.pipeline import manifests
+from nsqcy.pipeline.options import Options, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+HEADERS = "headers"
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+class Part(NamedTuple):
+    """Of one log: seqs from `start` to before `end`."""
+
+    topic: str
+    log_id: str
+    start: int
+    end: int
+
+    @property
+    def rows(self) -> int:
+        """At most: an archive may have fewer."""
+        return self.end - self.start
+
+
+class Source(Protocol):
+    def parts(self) -> list[Part]:
+        """What there is now, a part for each log, in an order that is always the same."""
+
+    def frame(self, spark: "SparkSession", part: Part) -> "DataFrame | None":
+        """The rows of a part, with the columns of `format("nsq")`; None if there are none."""
+
+
+def source_of(options: Options, *, headers: bool) -> Source:
+    """The archive if there is a `root`, otherwise the logs."""
+    if options["root"]:
+        return Archive(options)
+    options.require_one_subject()
+    return Logs(options, headers=headers)
+
+
+def joined(parts: Iterable[Part]) -> list[Part]:
+    """One for each log, from the first seq to the last."""
+    found: dict[tuple[str, str], Part] = {}
+    for part in parts:
+        known = found.get(part[:2], part)
+        found[part[:2]] = Part(*part[:2], min(known.start, part.start), max(known.end, part.end))
+    return sorted(part for part in found.values() if part.rows)
+
+
+def pieces(parts: Iterable[Part], most: int) -> list[Part]:
+    """The same, none larger than that."""
+    return [
+        Part(part.topic, part.log_id, start, min(start + most, part.end))
+        for part in parts
+        for start in range(part.start, part.end, most)
+    ]
+
+
+class Logs:
+    """Of nsqds that answer."""
+
+    def __init__(self, options: Options, *, headers: bool) -> None:
+        self._given = options.source(
+            startingTimestamp=milliseconds(options["start"]),
+            endingTimestamp=milliseconds(options["end"]),
+        )
+        self._headers = headers
+
+    def parts(self) -> list[Part]:
+        from nsqcy.spark.blocks import arrow_schema
+        from nsqcy.spark.options import parse
+        from nsqcy.spark.source import NsqReader
+        from nsqcy.spark.source import Part as Task
+
+        planned = NsqReader(parse(self._given), arrow_schema([("seq", False)])).partitions()
+        ranges = [task.range for task in planned if isinstance(task, Task)]
+        return joined(Part(each.topic, each.log_id, each.start, each.end) for each in ranges)
+
+    def frame(self, spark: "SparkSession", part: Part) -> "DataFrame":
+        from nsqcy.spark.blocks import DEFAULT_FIELDS
+
+        spark.conf.set(PUSHDOWN, "true")  # so that the topic's other logs are not read
+        columns = (*DEFAULT_FIELDS, HEADERS) if self._headers else DEFAULT_FIELDS
+        reader = spark.read.format("nsq").options(**self.given(part))
+        return reader.option("columns", ",".join(columns)).load().where(f"log_id = '{part.log_id}'")
+
+    def given(self, part: Part) -> dict[str, str]:
+        """The options that read this part, and stop if rows of it are gone."""
+        theirs = {
+            name: value
+            for name, value in self._given.items()
+            if not name.lower().startswith(("topic", "starting", "ending"))
+        }
+        return theirs | {
+            "topic": part.topic,
+            "startingOffsets": json.dumps({part.topic: {part.log_id: part.start}}),
+            "endingOffsets": json.dumps({part.topic: {part.log_id: part.end}}),
+            "pushdown": "true",
+        }
+
+
+class Archive:
+    """As its manifests say."""
+
+    def __init__(self, options: Options) -> None:
+        self._root = Path(options["root"])
+        if not self._root.is_dir():
+            raise UsageError(f"there is no archive at {self._root}")
+        names = [options["topic"]] if options["topic"] else (options["topics"] or "").split(",")
+        if options["topics-pattern"] or not any(names):
+            raise UsageError("of an archive --topic or --topics is needed")
+        self._topics = set(names)
+        self._hours = tuple(
+            each and each.strftime("dt=%Y-%m-%d/hr=%H")
+            for each in (options["start"], options["end"])
+        )
+
+    def parts(self) -> list[Part]:
+        return joined(
+            Part(file.topic, file.log_id, file.start, file.end)
+            for file in manifests.read(self._root).files.values()
+            if file.topic in self._topics and self._is_between(file)
+        )
+
+    def files(self, part: Part) -> list[str]:
+        return sorted(
+            file.path
+            for file in manifests.read(self._root).files.values()
+            if (file.topic, file.log_id) == part[:2]
+            and file.start < part.end
+            and part.start < file.end
+            and self._is_between(file)
+        )
+
+    def frame(self, spark: "SparkSession", part: Part) -> "DataFrame | None":
+        from pyspark.sql import functions as f
+
+        paths = [f"file://{self._root.absolute() / path}" for path in self.files(part)]
+        if not paths:
+            return None
+        found = spark.read.option("mergeSchema", "true").parquet(*paths)
+        found = found.withColumn("topic", f.lit(part.topic))
+        return found.where((f.col("seq") >= part.start) & (f.col("seq") < part.end))
+
+    def _is_between(self, file: manifests.File) -> bool:
+        """Whether rows of its hour may be of the time that was asked for."""
+        first, last = self._hours
+        _, _, hour = manifests.hour_of(file.path).partition("/")
+        return (not first or hour >= first) and (not last or hour <= last)
+
+
+def milliseconds(instant: object) -> str:
+    """As options of the format have it; empty for none."""
+    timestamp = getattr(instant, "timestamp", None)
+    return str(round(timestamp() * 1000)) if timestamp else ""

@@ -1,0 +1,153 @@
+"""Spark, started as a job wants it; and what is missing for that, said before Spark says it.
+
+In local mode, which is the default, the driver is all of Spark: it needs the heap, and nothing
+listens to the outside. Under spark-submit what was told there holds.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsqcy.pipeline.options import Options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+PACKAGES = ("pyspark", "pyarrow")
+OLDEST_JAVA = 17
+INSTALL = "pip install nsqcy[spark]"
+POLL_SECONDS = 5
+TRACEBACK = "Traceback (most recent call last)"
+LOGGING = Path(__file__).with_name("log4j2.properties")
+
+
+class Missing(Exception):
+    """Something that is not installed, in one line."""
+
+
+def java() -> str | None:
+    """The java that Spark would start."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        return shutil.which(str(Path(home, "bin", "java")))
+    return shutil.which("java")
+
+
+def java_version(path: str) -> str:
+    """As it says itself; empty if it does not."""
+    try:
+        done = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    found = re.search(r'version "([^"]+)"', done.stderr + done.stdout)
+    return found[1] if found else ""
+
+
+def major(version: str) -> int:
+    """17 of 17.0.15, 8 of 1.8.0_402."""
+    numbers = re.findall(r"[0-9]+", version)
+    if not numbers:
+        return 0
+    return int(numbers[1] if numbers[0] == "1" and len(numbers) > 1 else numbers[0])
+
+
+def submitted() -> bool:
+    """Whether spark-submit started us, and has a JVM for us already."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def require_packages(*names: str, extra: str = "spark") -> None:
+    missing = [name for name in names if find_spec(name) is None]
+    if missing:
+        are = "is" if len(missing) == 1 else "are"
+        raise Missing(f"{' and '.join(missing)} {are} not installed: pip install nsqcy[{extra}]")
+
+
+def require_spark() -> None:
+    require_packages(*PACKAGES)
+    if submitted():
+        return
+    path = java()
+    if path is None:
+        where = "at JAVA_HOME" if os.environ.get("JAVA_HOME") else "on the PATH"
+        raise Missing(
+            f"java is not {where}: Spark needs version {OLDEST_JAVA} or newer "
+            "(apt install openjdk-17-jre-headless)"
+        )
+    version = java_version(path)
+    if version and major(version) < OLDEST_JAVA:
+        raise Missing(f"java {version} is too old: Spark needs {OLDEST_JAVA} or newer")
+
+
+def settings(options: Options) -> dict[str, str]:
+    """What Spark is told. `--conf` wins."""
+    found = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.parquet.compression.codec": "zstd",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 is Spark's alone
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if not submitted():
+        cores = os.cpu_count() or 1
+        found |= {
+            "spark.driver.memory": options["driver-memory"],
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": str(cores),
+        }
+    return found | dict(options["conf"])
+
+
+def make_session(options: Options, job: str) -> "SparkSession":
+    """A session with `format("nsq")`; raises Missing."""
+    require_spark()
+    from pyspark.sql import SparkSession
+
+    from nsqcy.spark import register
+
+    builder = SparkSession.builder.appName(f"nsqcy-pipeline {job}")
+    master = options["master"] or (None if submitted() else "local[*]")
+    if master:
+        builder = builder.master(master)
+    if master and master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    for name, value in settings(options).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def reason(error: BaseException) -> str:
+    """What went wrong, in one line: of what Spark tells, the source's own words, or the end of
+    the Python traceback that is in it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    ours = [line[line.index("nsq: ") :] for line in lines if "nsq: " in line]
+    if ours:
+        return ours[-1]
+    if any(TRACEBACK in line for line in lines):
+        raised = [line for line in lines if re.match(r"[A-Za-z_][\w.]*: \S", line)]
+        if raised:
+            name, _, text = raised[-1].partition(": ")
+            return text if name.startswith("nsqcy.") else raised[-1]
+    return lines[0] if lines else type(error).__name__
+
+
+# --- streams ----------------------------------------------------------------------------------
+
+
+def follow(query: "StreamingQuery") -> None:
+    """Until the query ends, or somebody stops the job: what was not written then is written by the
+    next run."""
+    try:
+        while not query.awaitTermination(POLL_SECONDS):
+            pass
+    except KeyboardInterrupt:
+        query.stop()

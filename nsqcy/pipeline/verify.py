@@ -1,0 +1,234 @@
+"""`nsqcy-pipeline verify`: the proof that an archive has every row once.
+
+Seqs are dense in a log, so what is missing or there twice shows in them alone. Manifests say which
+files there have to be, and what was in them. Needs no java.
+"""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nsqcy.pipeline import checkpoint, manifests, seqs
+from nsqcy.pipeline.manifests import Contents, File
+from nsqcy.pipeline.options import FLAG, PATH, POSITIVE, TOPIC_NAME, Option, Options, UsageError
+from nsqcy.pipeline.report import Report
+from nsqcy.pipeline.session import require_packages
+
+HELP = """\
+proves that an archive has every row once
+
+Reads all files: their checksums, and that the seqs of each log are dense, without gaps and
+duplicates. Exit code 1 if something is missing, changed, or there twice. Needs no java."""
+
+OPTIONS = (
+    Option("root", PATH, "archive", "the folder of the archive"),
+    Option("topic", TOPIC_NAME, None, "only this topic"),
+    Option("quick", FLAG, "false", "believe the manifests, and look at names and sizes only"),
+    Option("checkpoint", PATH, None, "the checkpoint of archive; in the root by default"),
+    Option("threads", POSITIVE, None, "files read at a time; as many as there are cores"),
+)
+SHOWN = 5  # gaps of a log that are shown one by one
+
+Log = tuple[str, str]  # topic, log_id
+
+
+@dataclass
+class Found:
+    """What is in one file, and what is wrong with it."""
+
+    log: Log | None = None
+    runs: list[seqs.Run] = field(default_factory=list)
+    again: list[int] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Proof:
+    """Of an archive."""
+
+    logs: dict[Log, seqs.Coverage] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        return sum(log.rows for log in self.logs.values())
+
+
+def run(options: Options, report: Report) -> int:
+    require_packages("pyarrow")
+    root = Path(options["root"])
+    if not root.is_dir():
+        raise UsageError(f"there is no archive at {root}")
+    state = Path(options["checkpoint"] or manifests.hidden(root, "checkpoint"))
+    with manifests.locked(root, manifests.COMPACTING, reading=True):
+        ends = committed(state)  # before anything else: archive may go on meanwhile
+        proof = prove(
+            root,
+            report,
+            topic=options["topic"] or "",
+            quick=options["quick"],
+            threads=options["threads"] or os.cpu_count() or 1,
+        )
+        proof.problems += missing_ends(proof.logs, ends)
+    for note in proof.notes:
+        report.warn(note)
+    for problem in proof.problems:
+        report.line(f"wrong: {problem}", problem=problem)
+    for (topic, log_id), log in sorted(proof.logs.items()):
+        report.line(
+            f"topic {topic!r}, log {log_id}: {log.rows:,} rows, seq {log.start} to {log.end - 1}",
+            topic=topic,
+            log_id=log_id,
+            rows=log.rows,
+            first=log.start,
+            last=log.end - 1,
+            missing=log.missing,
+        )
+    report.done(rows=proof.rows, logs=len(proof.logs), problems=len(proof.problems), root=str(root))
+    return int(bool(proof.problems))
+
+
+def prove(root: Path, report: Report, *, topic: str, quick: bool, threads: int) -> Proof:
+    contents = manifests.read(root)
+    there = {path for path in manifests.on_disk(root) if wanted(path, topic)}
+    listed = {path: file for path, file in contents.files.items() if wanted(path, topic)}
+    proof = Proof()
+    if topic and not there and not listed:
+        proof.problems.append(f"there are no rows of topic {topic!r}")
+    if there and not contents.manifests:
+        proof.notes.append("there are no manifests: only what is in the files is checked")
+    else:
+        compare(proof, contents, listed, there)
+        there &= set(listed)
+    unfinished = manifests.hidden(root, manifests.STAGED)
+    if unfinished.is_dir() and any(unfinished.iterdir()):
+        proof.notes.append("a compaction was not finished: run nsqcy-pipeline compact")
+
+    def look(path: str) -> Found:
+        return examine(root, path, listed.get(path), quick=quick)
+
+    parts: dict[Log, tuple[list[seqs.Run], list[int]]] = {}
+    with ThreadPoolExecutor(threads) as pool:
+        for number, found in enumerate(pool.map(look, sorted(there)), 1):
+            proof.problems += found.problems
+            if found.log is not None:
+                runs, again = parts.setdefault(found.log, ([], []))
+                runs += found.runs
+                again += found.again
+            report.progress(done=number, total=len(there))
+    for log, (runs, again) in parts.items():
+        if runs:
+            proof.logs[log] = seqs.coverage(runs, again)
+            proof.problems += holes(log, proof.logs[log])
+    return proof
+
+
+def wanted(path: str, topic: str) -> bool:
+    return not topic or manifests.topic_of(path) == topic
+
+
+def compare(proof: Proof, contents: Contents, listed: dict[str, File], there: set[str]) -> None:
+    """Files that have to be there, and those that should not."""
+    for path in sorted(set(listed) - there):
+        file = listed[path]
+        proof.problems.append(
+            f"{path} is gone: {file.count} rows of seq {file.start} to {file.end - 1}"
+        )
+    for path in sorted(there - set(listed)):
+        if unfinished(path, contents):
+            proof.notes.append(
+                f"{path} is of a batch that is not finished: archive writes it, or will again"
+            )
+        else:
+            proof.problems.append(f"{path} is in no manifest")
+
+
+def unfinished(path: str, contents: Contents) -> bool:
+    """Whether it is of the batch behind the last one that its query has finished."""
+    name = manifests.batch_of(path)
+    query = name.partition("-")[0]
+    names = [each.name for each in contents.manifests if each.name.partition("-")[0] == query]
+    return name not in names and name > max(names, default="") and not name.startswith("compact")
+
+
+def examine(root: Path, path: str, file: File | None, *, quick: bool) -> Found:
+    """One file, and whether it is what its manifest says."""
+    found = Found()
+    try:
+        if quick and file is not None:
+            look_at_size(root, file, found)
+        else:
+            read(root, path, file, found)
+    except FileNotFoundError:
+        found.problems.append(f"{path} is gone")
+    except (OSError, ValueError, manifests.Damaged) as error:  # pyarrow's errors are some of these
+        found.problems.append(f"{path} cannot be read: {str(error).splitlines()[0]}")
+    return found
+
+
+def look_at_size(root: Path, file: File, found: Found) -> None:
+    size = (root / file.path).stat().st_size
+    found.log = file.topic, file.log_id
+    if size != file.size:
+        found.problems.append(f"{file.path} has {size} bytes instead of {file.size}")
+    if file.count == file.end - file.start:
+        found.runs.append((file.start, file.end))
+    else:  # rows between are in other files: only a full reading can tell
+        read_seqs(root, file.path, found)
+
+
+def read(root: Path, path: str, file: File | None, found: Found) -> None:
+    if file is not None:
+        size, crc = manifests.checksum(root / path)
+        if (size, crc) != (file.size, file.crc):
+            found.problems.append(
+                f"{path} was changed: its checksum is {crc:08x}, and the manifest has "
+                f"{file.crc:08x}"
+            )
+    count = read_seqs(root, path, found)
+    if file is not None and count != file.count:
+        found.problems.append(f"{path} has {count} rows instead of {file.count}")
+
+
+def read_seqs(root: Path, path: str, found: Found) -> int:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(root / path) as parquet:
+        log_id, _, _ = manifests.bounds(parquet.metadata, path)
+        found.log = manifests.topic_of(path), log_id
+        column = parquet.read(columns=["seq"]).column("seq").combine_chunks()
+    found.runs, found.again = seqs.runs(column)
+    return len(column)
+
+
+def holes(log: Log, found: seqs.Coverage) -> Iterator[str]:
+    who = f"topic {log[0]!r}, log {log[1]}"
+    for what, parts in (("missing", found.gaps), ("there more than once", found.twice)):
+        for start, end in parts[:SHOWN]:
+            yield f"{who}: seq {start} to {end - 1} are {what} ({end - start} rows)"
+        rest = parts[SHOWN:]
+        if rest:
+            rows = sum(end - start for start, end in rest)
+            yield f"{who}: {len(rest)} more ranges with {rows} rows are {what}"
+
+
+def committed(state: Path) -> checkpoint.Positions:
+    """How far archive is, says Spark; nothing if it does not say so."""
+    try:
+        return checkpoint.read(state).pos
+    except checkpoint.Unreadable:
+        return {}
+
+
+def missing_ends(logs: dict[Log, seqs.Coverage], ends: checkpoint.Positions) -> Iterator[str]:
+    """The end of a log has no rows behind it that would show a gap."""
+    for (topic, log_id), log in sorted(logs.items()):
+        seq = ends.get(topic, {}).get(log_id, 0)
+        if log.end < seq:
+            yield (
+                f"topic {topic!r}, log {log_id}: seq {log.end} to {seq - 1} are missing: "
+                f"the checkpoint says they were archived ({seq - log.end} rows)"
+            )

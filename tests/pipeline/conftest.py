@@ -1,0 +1,72 @@
+"""What is skipped here without pyspark, pyarrow or java; and jobs with a real nsqd."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon import Nsqd
+from spark_needs import QUICK_JAVA, pytest_collection_modifyitems, pytest_pycollect_makemodule
+
+from nsqcy.pipeline.__main__ import main
+
+ROOT = Path(__file__).parents[2]
+Job = Callable[..., list[dict[str, Any]]]
+
+__all__ = ["pytest_collection_modifyitems", "pytest_pycollect_makemodule"]
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Nsqd]:
+    path = tmp_path / "data"
+    path.mkdir()
+    daemon = Nsqd(path, workers=1, retention_time="1h", durability="os").start()
+    yield daemon
+    daemon.destroy()
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Spark's own processes find nsqcy where this test found it; what was started is stopped."""
+    from pyspark.sql import SparkSession
+
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", QUICK_JAVA)
+    yield
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        active.stop()
+
+
+@pytest.fixture
+def job(session: None, daemon: Nsqd, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Job:
+    """Runs one, which has to be fine; what it said."""
+    (tmp_path / "jobs.toml").write_text(
+        f"""
+        [common]
+        topic = "orders"
+        nsqd-tcp-address = "127.0.0.1:{daemon.tcp_port}"
+        master = "local[2]"
+        driver-memory = "1g"
+        option = {{ maxOffsetsPerTrigger = 2000 }}
+        conf = {{ "spark.sql.warehouse.dir" = "{tmp_path}/warehouse" }}
+        [archive]
+        decode = "json"
+        schema = "{tmp_path}/orders.ddl"
+        """
+    )
+    (tmp_path / "orders.ddl").write_text("number INT, note STRING")
+
+    def run(name: str, *words: str) -> list[dict[str, Any]]:
+        code = main([name, f"--config={tmp_path}/jobs.toml", *words])
+        out, err = capsys.readouterr()
+        assert code == 0, out + err
+        return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+
+    return run

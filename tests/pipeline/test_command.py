@@ -1,0 +1,144 @@
+"""The command as a whole, without Spark: help, mistakes, what is missing."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nsqcy.pipeline import session
+from nsqcy.pipeline.__main__ import JOBS, main
+from nsqcy.pipeline.options import SPARK, Options
+from nsqcy.pipeline.page import rewritten, tables
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    overview = capsys.readouterr().out
+    assert all(f"  {job} " in overview for job in JOBS)
+    assert main([]) == 2
+    for job in JOBS:
+        assert main([job, "--help"]) == 0
+        assert "--config" in capsys.readouterr().out
+
+
+def test_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, said in [
+        (["archiv"], "nsqcy-pipeline: there is no job 'archiv'; did you mean archive?"),
+        (["archive"], "nsqcy-pipeline archive: exactly one of --topic, --topics, --topics-pattern"),
+        (
+            ["archive", "--topic=a", "--option=columns=seq,body,topic"],
+            "--option columns: an archive needs log_id, timestamp",
+        ),
+        (["archive", "--topic=a", "--decode=json"], "--decode=json and --schema belong together"),
+        (["verify", "--root=nowhere"], "nsqcy-pipeline verify: there is no archive at nowhere"),
+    ]:
+        assert main(words) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_nothing_heavy_is_imported_before_a_job_runs() -> None:
+    code = (
+        "import sys; from nsqcy.pipeline.__main__ import main; main(['--help'])\n"
+        "print({'pyspark', 'pyarrow', 'gevent'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.endswith("\nset()\n"), done.stderr
+
+
+def test_without_java(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    assert main(["archive", "--topic=a", f"--root={tmp_path}/a"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        "nsqcy-pipeline archive: java is not on the PATH: Spark needs version 17"
+    )
+    assert not (tmp_path / "a").exists()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert main(["archive", "--topic=a", f"--root={tmp_path}/a"]) == 1
+    assert "java is not at JAVA_HOME" in capsys.readouterr().err
+
+
+def test_without_pyspark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(session, "find_spec", lambda name: None)
+    for job in (["archive", "--topic=a"], ["verify"], ["compact"]):
+        assert main([*job, f"--root={tmp_path}"]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.endswith(" not installed: pip install nsqcy[spark]")
+
+
+def java_that_says(folder: Path, text: str) -> str:
+    path = folder / "java"
+    path.write_text(f"#!/bin/sh\necho '{text}' >&2\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_versions_of_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = java_that_says(tmp_path, 'openjdk version "1.8.0_402"')
+    assert session.major(session.java_version(path)) == 8
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(session.Missing, match=r"java 1.8.0_402 is too old: Spark needs 17"):
+        session.require_spark()
+    java_that_says(tmp_path, 'openjdk version "21.0.1" 2023-10-17')
+    assert session.major(session.java_version(path)) == 21
+    session.require_spark()
+
+
+def test_what_spark_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = Options(SPARK, {"conf": {"spark.ui.enabled": "true"}})
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    told = session.settings(options)
+    assert (told["spark.driver.memory"], told["spark.ui.enabled"]) == ("2g", "true")
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")  # spark-submit has said these already
+    assert "spark.driver.memory" not in session.settings(options)
+
+
+def test_one_line_of_a_long_story() -> None:
+    long = (
+        "Job aborted\n  Traceback\n nsqcy.spark.errors.DataLoss: nsq: rows are lost: 5\nJVM stack"
+    )
+    assert session.reason(Exception(long)) == "nsq: rows are lost: 5"
+    python = (
+        "[FOREACH] An error occurred\nTraceback (most recent call last):\n  File\n{}\n\tat org.x: 5"
+    )
+    damaged = python.format("nsqcy.pipeline.manifests.Damaged: batch a.b has no rows")
+    assert session.reason(Exception(damaged)) == "batch a.b has no rows"
+    full = python.format("OSError: [Errno 28] No space left on device: 'x.y'")
+    assert session.reason(Exception(full)) == "OSError: [Errno 28] No space left on device: 'x.y'"
+    assert session.reason(Exception("one\ntwo")) == "one"
+    assert session.reason(ValueError()) == "ValueError"
+
+
+def test_doctor_without_java_and_nsqd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    assert main(["doctor", "--nsqd-tcp-address=127.0.0.1:1"]) == 1
+    lines = [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()]
+    assert lines[1].startswith("fail  java is not installed")
+    assert lines[-1] == "fail  nsqd 127.0.0.1:1 cannot be reached: Connection refused"
+
+
+def test_tables_of_the_page() -> None:
+    page = "# Jobs\n\n<!-- options of verify -->\n\nText.\n"
+    once = rewritten(page)
+    assert "| `--quick` |" in once and once.endswith("|\n\nText.\n")
+    assert rewritten(once) == once
+
+
+def test_the_page_has_the_tables_of_the_jobs() -> None:
+    page = (ROOT / "docs" / "PIPELINE.md").read_text()
+    assert rewritten(page) == page, "run make conf"
+    assert all(f"<!-- options of {name} -->" in page for name, table in tables().items() if table)

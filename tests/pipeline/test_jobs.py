@@ -1,0 +1,125 @@
+"""Jobs with Spark and a real nsqd: one session and one test, as a session takes long to start."""
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from archives import rows_by_glob
+from daemon import Nsqd
+
+from nsqcy.client import Producer
+from nsqcy.pipeline import checkpoint, manifests
+
+pytestmark = [pytest.mark.spark, pytest.mark.ours]
+
+COUNT = 5000
+HOUR = 3600
+
+Job = Callable[..., list[dict[str, Any]]]
+
+
+def publish(daemon: Nsqd, count: int, topic: str = "orders") -> None:
+    conn = daemon.connect()
+    conn.mpub(topic, [b'{"number": %d, "note": "n"}' % n for n in range(count)])
+    conn.close()
+
+
+def test_from_topic_to_archive_and_back_from_crashes(
+    daemon: Nsqd, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "archive"
+    here = f"--root={root}"
+    publish(daemon, COUNT - 1)
+    daemon.connect().mpub("orders", [b"no json"])
+
+    def seqs() -> list[int]:
+        return [seq for _, seq, _ in rows_by_glob(root)]
+
+    # everything, in batches
+    said = job("archive", "--once", here)
+    assert said[-1]["rows"] == COUNT
+    sizes = [line["rows"] for line in said if line["event"] == "progress"]
+    assert sizes == [2000, 2000, 1000]
+    assert [line["behind"] for line in said if line["event"] == "progress"] == [3000, 1000, 0]
+    assert seqs() == list(range(1, COUNT + 1))
+    assert job("verify", here)[-1]["rows"] == COUNT
+
+    # killed after the files were written, and before their manifest was
+    state = manifests.hidden(root, "checkpoint")
+    last = checkpoint.read(state).committed
+    (written,) = manifests.hidden(root, "manifests").glob(f"*-{last:09}.json")
+    written.unlink()
+    for path in (state / "commits").glob(f"*{last}*"):
+        path.unlink()
+    (root / ".spark-staging-0").mkdir()
+    publish(daemon, 10)
+    said = job("archive", "--once", here)
+    assert [line["text"] for line in said if line["event"] == "warning"] == [
+        ".spark-staging-0 is what a crash has left, and was removed"
+    ]
+    assert written.exists() and seqs() == list(range(1, COUNT + 11))
+
+    # Spark's state is lost
+    shutil.rmtree(state)
+    publish(daemon, 10)
+    assert job("archive", "--once", here)[-1]["rows"] == 10
+    assert seqs() == list(range(1, COUNT + 21))
+    assert job("verify", here)[-1]["problems"] == 0
+
+    # compacted, when the hours are over
+    before = rows_by_glob(root)
+    now = time.time()
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: now + 4 * HOUR)
+        done = job("compact", here)[-1]
+    assert done["files_before"] >= 5 and done["files_after"] == done["hours"]
+    assert rows_by_glob(root) == before
+    assert job("verify", here)[-1]["rows"] == COUNT + 20
+    publish(daemon, 10)
+    assert job("archive", "--once", here)[-1]["rows"] == 10
+    assert job("verify", here)[-1]["rows"] == COUNT + 30
+
+    # doctor knows how far it is
+    lines = [line["text"] for line in job("doctor", f"--checkpoint={state}")]
+    assert any("the job is 0 records behind" in line for line in lines)
+
+    # what was decoded, as Spark reads it
+    found = spark().read.parquet(str(root))
+    assert found.count() == COUNT + 30
+    assert found.where("value.number = 17 and value._corrupt is null").count() == 1
+    (bad,) = found.where("value._corrupt is not null").select("seq", "value._corrupt").collect()
+    assert tuple(bad) == (COUNT, "no json")
+    assert found.select("topic", "dt").distinct().first()[0] == "orders"
+
+    # any JSON, as a variant, and headers, after compaction too
+    whole = (tmp_path / "jobs.toml").read_text()
+    (tmp_path / "jobs.toml").write_text(whole.partition("[archive]")[0])
+    here = [f"--root={tmp_path}/variants", "--topic=variants"]
+    for _ in range(2):
+        publish(daemon, 19, "variants")
+        with Producer(f"127.0.0.1:{daemon.tcp_port}", headers=True) as producer:
+            producer.publish("variants", b'{"number": 19}', headers={"trace-id": "4bf9"})
+        job("archive", "--once", "--decode=variant", *here)
+    number = "sum(variant_get(value, '$.number', 'int'))"
+    for _ in range(2):
+        found = spark().read.parquet(f"{tmp_path}/variants")
+        assert found.selectExpr(number).first()[0] == 2 * 190
+        assert (
+            found.where(
+                "headers['trace-id'] = '4bf9' and variant_get(value, '$.number', 'int') = 19"
+            ).count()
+            == 2
+        )
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda: now + 4 * HOUR)
+            job("compact", *here)
+        assert job("verify", *here)[-1]["rows"] == 40
+
+
+def spark() -> Any:
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()

@@ -1,0 +1,340 @@
+"""Drivers of archive and nsqds killed with SIGKILL: nothing is lost, and nothing is there twice.
+
+Where a driver was killed is not guessed: what it had on disk says it.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pytest
+from daemon import Nsqd, environment
+from spark_needs import QUICK_JAVA
+from web import eventually
+
+from nsqcy.pipeline import checkpoint, manifests
+from nsqcy.pipeline.__main__ import main
+
+pytestmark = [pytest.mark.spark, pytest.mark.ours]
+
+ROWS = int(os.environ.get("NSQCY_KILLS_ROWS", "5000000"))
+KILLS = int(os.environ.get("NSQCY_KILLS", "25"))
+NSQD_KILLS = int(os.environ.get("NSQCY_NSQD_KILLS", "10"))
+SEED = int(os.environ.get("NSQCY_KILLS_SEED", "1"))
+START_SECONDS = 180.0
+BATCH_0, PLANNED, WRITTEN, BETWEEN = "in batch 0", "planned", "written", "between batches"
+
+
+class Driver:
+    """`nsqcy-pipeline archive` in a process group of its own."""
+
+    def __init__(self, root: Path, daemon: Nsqd, *words: str) -> None:
+        self.root = root
+        self._log = (root.parent / "driver.log").open("a+")
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "nsqcy.pipeline", "archive", "--topic=orders"),
+                *(f"--root={root}", f"--nsqd-tcp-address=127.0.0.1:{daemon.tcp_port}"),
+                *("--master=local[2]", "--driver-memory=1g", *words),
+            ],
+            env=environment() | {"JAVA_TOOL_OPTIONS": QUICK_JAVA},
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
+        )
+
+    def kill(self) -> None:
+        """The group, and those that Spark takes out of it: its Python workers."""
+        family = [psutil.Process(self._process.pid)]
+        family += family[0].children(recursive=True)
+        os.killpg(self._process.pid, signal.SIGKILL)
+        for process in family[1:]:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._process.wait()
+        psutil.wait_procs(family, 30)
+        self._log.close()
+
+    def stop(self) -> int:
+        self._process.terminate()
+        return self.wait()
+
+    def wait(self) -> int:
+        code = self._process.wait(1200)
+        self._log.close()
+        return code
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def said(self) -> str:
+        return (self.root.parent / "driver.log").read_text()[-4000:]
+
+
+def state(root: Path) -> checkpoint.Checkpoint:
+    return checkpoint.read(manifests.hidden(root, "checkpoint"))
+
+
+def has_manifest(root: Path, number: int) -> bool:
+    return any(manifests.hidden(root, "manifests").glob(f"*-{number:09}.json"))
+
+
+def place(root: Path) -> str:
+    """Where the driver was that is dead now."""
+    found = state(root)
+    if found.planned == found.committed:
+        return BETWEEN
+    if found.planned == 0:
+        return BATCH_0
+    return WRITTEN if has_manifest(root, found.planned) else PLANNED
+
+
+def publish(daemon: Nsqd, first: int, end: int) -> None:
+    conn = daemon.connect()
+    for at in range(first, end, 5000):
+        conn.mpub("orders", [body(number) for number in range(at, min(at + 5000, end))])
+    conn.close()
+
+
+def body(number: int) -> bytes:
+    return b"%d " % number + b"x" * (number % 100)
+
+
+def until(driver: Driver, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not condition():
+        assert driver.running and time.monotonic() < deadline, driver.said()
+        time.sleep(0.005)
+
+
+def kill_somewhere(
+    root: Path,
+    daemon: Nsqd,
+    rng: random.Random,
+    within: float,
+    *words: str,
+    behind_batch_0: bool = False,
+) -> str:
+    """A life of a driver; where it ended."""
+    planned, staged = state(root).planned, set(root.glob(".spark-staging-*"))
+    driver = Driver(root, daemon, "--every=100ms", *words)
+    try:
+        if behind_batch_0:
+            until(driver, lambda: state(root).planned > 0)
+        # One that is repeated is not planned again.
+        until(
+            driver,
+            lambda: (
+                state(root).planned > planned or not set(root.glob(".spark-staging-*")) <= staged
+            ),
+        )
+        time.sleep(rng.uniform(0, within))
+    finally:
+        driver.kill()
+    return place(root)
+
+
+def archive_the_rest(root: Path, daemon: Nsqd, *words: str) -> None:
+    driver = Driver(root, daemon, "--once", *words)
+    assert driver.wait() == 0, driver.said()
+
+
+def counted(root: Path) -> tuple[int, int, int]:
+    """Rows, and how many of them are different, as a reader sees them that knows nothing of us."""
+    found = ds.dataset(root, format="parquet", partitioning="hive").to_table(["seq", "body"])
+    numbers = pc.cast(
+        pc.list_element(pc.split_pattern(pc.cast(found["body"], "string"), " "), 0), "int64"
+    )
+    distinct = pc.count_distinct(numbers).as_py()
+    return found.num_rows, distinct, pc.max(numbers).as_py() + 1
+
+
+COUNT_BY_SPARK = """
+import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+found = spark.read.parquet(sys.argv[1])
+print(found.count(), found.select("log_id", "seq").distinct().count())
+"""
+
+
+def counted_by_spark(root: Path) -> list[int]:
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT_BY_SPARK, str(root)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "JAVA_TOOL_OPTIONS": QUICK_JAVA},
+    )
+    return [int(word) for word in done.stdout.split()]
+
+
+def check(root: Path, rows: int) -> None:
+    assert counted(root) == (rows, rows, rows)
+    assert main(["verify", f"--root={root}"]) == 0
+    assert {path.name for path in root.iterdir()} == {manifests.HIDDEN, "topic=orders"}
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Nsqd]:
+    path = tmp_path / "data"
+    path.mkdir()
+    daemon = Nsqd(path, workers=1, retention_time="24h", durability="os").start()
+    yield daemon
+    daemon.destroy()
+
+
+def test_two_kills(daemon: Nsqd, tmp_path: Path) -> None:
+    """One in the first batch, whose beginning Spark has not written down, one behind it."""
+    root = tmp_path / "archive"
+    publish(daemon, 0, 20_000)
+    rng = random.Random(SEED)
+    words = ["--option=maxOffsetsPerTrigger=10000"]
+    assert kill_somewhere(root, daemon, rng, 0.2, *words) == BATCH_0
+    kill_somewhere(root, daemon, rng, 0.5, *words)
+    publish(daemon, 20_000, 25_000)
+    archive_the_rest(root, daemon)
+    check(root, 25_000)
+
+
+@pytest.mark.soak
+def test_many_kills_of_drivers(daemon: Nsqd, tmp_path: Path) -> None:
+    """At least a fifth of them in batch 0, and a fifth between what was planned and its manifest.
+    `NSQCY_KILLS` and `NSQCY_KILLS_ROWS` are how many."""
+    root = tmp_path / "archive"
+    rng = random.Random(SEED)
+    least = max(1, KILLS // 5)
+    each = ROWS // KILLS
+    words = [f"--option=maxOffsetsPerTrigger={each // 3 + 1}"]
+    places: Counter[str] = Counter()
+    published = 0
+    while places.total() < KILLS or places[PLANNED] < least:
+        assert places.total() < 3 * KILLS, places
+        if published < ROWS:
+            publish(daemon, published, min(published + each, ROWS))
+            published = min(published + each, ROWS)
+        first = places[BATCH_0] < least
+        within = 0.3 if first else 3.0
+        behind = not first
+        places[kill_somewhere(root, daemon, rng, within, *words, behind_batch_0=behind)] += 1
+        print(json.dumps({"kills": places.total()} | places), flush=True)
+    assert places[BATCH_0] >= least, places
+    archive_the_rest(root, daemon)
+    check(root, published)
+    assert counted_by_spark(root) == [published, published]
+
+
+class Producer:
+    """Publishes until it is stopped, whatever happens to nsqd. `taken` are the numbers of which
+    nsqd said OK; one that was not answered is not sent again."""
+
+    def __init__(self, daemon: Nsqd) -> None:
+        self._daemon = daemon
+        self._stop = threading.Event()
+        self.taken: list[int] = []
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        number = 0
+        conn: Any = None
+        while not self._stop.is_set():
+            numbers = range(number, number + 50)
+            try:
+                conn = conn or self._daemon.connect()
+                conn.mpub("orders", [body(each) for each in numbers])
+                self.taken += numbers
+            except (OSError, AssertionError):
+                conn = None
+                time.sleep(0.05)
+            number += 50
+
+
+@pytest.mark.soak
+def test_many_kills_of_nsqd(tmp_path: Path) -> None:
+    """What was answered with OK is in the archive, once."""
+    path, root = tmp_path / "data", tmp_path / "archive"
+    path.mkdir()
+    daemon = Nsqd(path, workers=1, retention_time="24h", sync_every=1, durability="fsync").start()
+    port = daemon.tcp_port
+    daemon.options["tcp_address"] = f"127.0.0.1:{port}"
+    rng = random.Random(SEED)
+    producer = Producer(daemon)
+    try:
+        eventually(lambda: len(producer.taken) > 1000)
+        driver = Driver(root, daemon, "--every=500ms")
+        try:
+            until(driver, lambda: state(root).committed >= 0)
+            for _ in range(NSQD_KILLS):
+                time.sleep(rng.uniform(0.5, 3))
+                before = state(root).committed
+                daemon.destroy()
+                daemon.start()
+                until(driver, lambda before=before: state(root).committed > before + 1)
+            producer.stop()
+            assert driver.stop() == 0, driver.said()
+        finally:
+            if driver.running:
+                driver.kill()
+        archive_the_rest(root, daemon)
+    finally:
+        producer.stop()
+        daemon.destroy()
+    rows, distinct, _ = counted(root)
+    assert rows == distinct >= len(producer.taken)
+    assert main(["verify", f"--root={root}"]) == 0
+    found = ds.dataset(root, format="parquet", partitioning="hive").to_table(["body"])
+    there = {int(each.split()[0]) for each in found["body"].to_pylist()}
+    assert set(producer.taken) <= there
+    assert counted_by_spark(root) == [rows, rows]
+
+
+@pytest.mark.soak
+def test_what_the_first_batch_was_to_have_is_gone(tmp_path: Path) -> None:
+    """Killed in batch 0; then retention moves on, or the topic is made anew. It stops and says so:
+    never a gap that nobody sees."""
+    for what, said in [("retention", "retention has let go of"), ("topic", "a new incarnation is")]:
+        path, root = tmp_path / what, tmp_path / f"{what}-archive" / "archive"
+        path.mkdir()
+        root.parent.mkdir()
+        daemon = Nsqd(path, workers=1, retention_time="24h", durability="os").start()
+        try:
+            publish(daemon, 0, 50_000)
+            assert kill_somewhere(root, daemon, random.Random(SEED), 0.1) == BATCH_0
+            if what == "retention":
+                daemon.stop()
+                daemon.options["retention_bytes"] = 600_000
+                daemon.start()
+                eventually(lambda daemon=daemon: first_seq(daemon) > 1)
+            else:
+                daemon.web.post("/topic/delete?topic=orders")
+                publish(daemon, 0, 1000)
+            driver = Driver(root, daemon, "--once")
+            assert driver.wait() == 1
+            last = driver.said().splitlines()[-1]
+            assert last.startswith("nsqcy-pipeline archive: nsq: rows are lost: ") and said in last
+            assert not manifests.read(root).files
+        finally:
+            daemon.destroy()
+
+
+def first_seq(daemon: Nsqd) -> int:
+    return int(json.loads(daemon.web.get("/topic/log?topic=orders").body)["first_seq"])

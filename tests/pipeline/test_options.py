@@ -1,0 +1,172 @@
+"""Flags, the file, and what is said of what they cannot be."""
+
+from pathlib import Path
+
+import pytest
+
+from nsqcy.pipeline.__main__ import JOBS, table
+from nsqcy.pipeline.options import (
+    DURATION,
+    FLAG,
+    MEMORY,
+    PAIRS,
+    PATH,
+    SIZE,
+    SOURCE,
+    TEXT,
+    WHOLE,
+    Option,
+    Options,
+    UsageError,
+    parse,
+    read_flags,
+)
+
+TABLE = (
+    Option("rate", WHOLE, None, "messages a second"),
+    Option("every", DURATION, "1m", "how often"),
+    Option("size", SIZE, "8m", "of a piece"),
+    Option("memory", MEMORY, "2g", "heap"),
+    Option("root", PATH, "archive", "where"),
+    Option("dry-run", FLAG, "false", "only count"),
+    Option("kind", TEXT, "none", "of decoding", choices=("none", "json")),
+    Option("conf", PAIRS, (), "settings"),
+    *SOURCE,
+)
+TABLES = {"job": TABLE, "other": (Option("depth", WHOLE, "1", "how deep"),)}
+
+
+def told(*argv: str) -> str:
+    with pytest.raises(UsageError) as caught:
+        parse("job", TABLES, argv)
+    return str(caught.value)
+
+
+def in_file(tmp_path: Path, text: str) -> list[str]:
+    (tmp_path / "jobs.toml").write_text(text)
+    return ["--config", str(tmp_path / "jobs.toml")]
+
+
+@pytest.fixture(autouse=True)
+def configurable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TABLES, "job", (*TABLE, Option("config", TEXT, None, "the file")))
+
+
+def test_flags() -> None:
+    words = ["--rate=5", "--every", "1.5h", "--dry-run", "--size", "2K", "--topic", "t"]
+    words += ["--conf", "a=b=c", "--conf", "d="]
+    options = parse("job", TABLES, words)
+    assert (options["rate"], options["every"], options["dry-run"]) == (5, 5400, True)
+    assert (options["size"], options["memory"], options["kind"]) == (2048, "2g", "none")
+    assert options["conf"] == {"a": "b=c", "d": ""}
+    assert options.given == {"rate", "every", "dry-run", "size", "conf", "topic"}
+
+
+def test_the_last_of_several_counts() -> None:
+    assert read_flags(TABLE, ["--rate=1", "--rate=2"]) == {"rate": 2}
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("--rat=5", "there is no --rat; did you mean --rate?"),
+        ("rate", "'rate' is no flag; flags begin with --"),
+        ("--rate", "--rate needs a value: number"),
+        ("--rate=x", "--rate is 'x': expected a whole number"),
+        ("--every=5", "--every is '5': expected a duration as 500ms, 30s, 15m, 1h or 7d"),
+        ("--size=0", "--size is '0': expected a number of bytes as 512k, 256m or 2g"),
+        ("--memory=2", "--memory is '2': expected memory as 512m or 2g"),
+        ("--dry-run=yes", "--dry-run is 'yes': expected true or false"),
+        ("--kind=jso", "--kind is 'jso': expected one of none, json; did you mean json?"),
+        ("--kind=x", "--kind is 'x': expected one of none, json; there are none, json"),
+        ("--conf=a", "--conf is 'a': expected NAME=VALUE"),
+        ("--root=s3a://b/x", "--root is 's3a://b/x': expected a path, and s3a:// is none: mount"),
+        ("--topic=a b", "--topic is 'a b': expected a topic name"),
+        ("--topics-pattern=(", "--topics-pattern is '(': expected a regular expression"),
+        ("--nsqd-tcp-address=x", "--nsqd-tcp-address is 'x': expected host:port, without http://"),
+        ("--option=authSecret", "--option expected NAME=VALUE"),
+    ],
+)
+def test_bad_flags(word: str, text: str) -> None:
+    assert text in told(word)
+
+
+def test_the_file(tmp_path: Path) -> None:
+    words = in_file(
+        tmp_path,
+        """
+        [common]
+        topic = "orders"
+        nsqd_tcp_address = ["a:1", "b:2"]
+        driver-memory = "4g"
+        root = "everywhere"
+        [common.option]
+        fetchBytes = "1m"
+        [job]
+        rate = 7
+        topic = "invoices"
+        dry-run = true
+        conf = ["a=b"]
+        [other]
+        depth = 3
+        """,
+    )
+    options = parse("job", TABLES, [*words, "--rate=9"])
+    assert options["rate"] == 9 and options["dry-run"] is True
+    assert options["root"] == "everywhere"
+    assert options["nsqd-tcp-address"] == ("a:1", "b:2") and options["conf"] == {"a": "b"}
+    assert options.source() == {
+        "topic": "invoices",
+        "nsqdTcpAddresses": "a:1,b:2",
+        "fetchBytes": "1m",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[jop]\n", "jobs.toml: there is no table [jop]; did you mean job?"),
+        ("topic = 'x'\n", "jobs.toml: there is no table [topic]; there are common, job, other"),
+        ("job = 5\n", "jobs.toml: job is no table; write [job]"),
+        ("[job]\nrat = 5\n", "jobs.toml, [job]: there is no 'rat'; did you mean rate?"),
+        ("[common]\nrat = 5\n", "jobs.toml, [common]: there is no 'rat'; did you mean rate?"),
+        ("[other]\ndepth = -1\n", "jobs.toml, [other], depth is '-1': expected a whole number"),
+        ("[job]\nrate = [1]\n", "jobs.toml, [job], rate: one value is expected"),
+        ("[job]\nconfig = 'x'\n", "jobs.toml, [job]: there is no 'config'"),
+        ("[job\n", "jobs.toml: Expected ']'"),
+    ],
+)
+def test_bad_files(tmp_path: Path, text: str, said: str) -> None:
+    assert said in told(*in_file(tmp_path, text))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    assert "none.toml: No such file" in told("--config", str(tmp_path / "none.toml"))
+
+
+def test_topics_and_addresses() -> None:
+    def options(*argv: str) -> Options:
+        return parse("job", TABLES, argv)
+
+    assert options().nsqds == ("127.0.0.1:4150",)
+    assert options("--lookupd-http-address=a:1").nsqds == ()
+    for words, what in [
+        ([], "none"),
+        (["--topic=a", "--topics=b,c"], "--topic and --topics"),
+    ]:
+        with pytest.raises(UsageError, match=f"is needed: {what} is given"):
+            options(*words).require_one_subject()
+    with pytest.raises(UsageError, match="--topics-pattern needs --lookupd-http-address"):
+        options("--topics-pattern=a.*").require_one_subject()
+    with pytest.raises(UsageError, match="--rate is needed"):
+        options().require("rate")
+    theirs = options("--topic=a", "--option=STARTINGoffsets=latest")
+    assert theirs.source(startingOffsets="earliest")["STARTINGoffsets"] == "latest"
+    assert "startingOffsets" not in theirs.source(startingOffsets="earliest")
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_tables_make_sense(job: str) -> None:
+    names = [option.name for option in table(job)]
+    assert len(names) == len(set(names))
+    assert Options(table(job), {})

@@ -1,0 +1,114 @@
+"""What a job says, to people and to programs."""
+
+import json
+import sys
+import urllib.request
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nsqcy.pipeline import report as module
+from nsqcy.pipeline.report import Metrics, Report, Watch, lags
+from nsqcy.pipeline.session import Missing
+
+OFFSET = '{"pos": {"orders": {"a": %d, "b": %d}}, "v": 1}'
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_lines_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+    with Report("archive", json_lines=True) as report:
+        report.warn("careful")
+        report.line("text", rows=1)
+        report.progress(rows=5)
+        report.done(rows=5)
+    found = lines(capsys)
+    assert [line["event"] for line in found] == ["warning", "line", "progress", "done"]
+    assert {line["job"] for line in found} == {"archive"}
+    assert found[0]["at"].endswith("Z") and found[1]["text"] == "text"
+
+
+def test_small_steps_are_not_told_one_by_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    report = Report("verify", json_lines=True)
+    for done in range(1, 101):
+        now[0] += 0.3
+        report.progress(done=done, total=100)
+    told = [line["done"] for line in lines(capsys)]
+    assert told[0] == 1 and told[-1] == 100 and 20 < len(told) < 30
+
+
+def test_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with Report("verify", json_lines=False) as report:
+        report.progress(done=1, total=2, batch=7)
+        report.warn("careful")
+        report.line("all is well")
+        report.progress(done=2, total=2, batch=8)
+        report.done(rows=12345, lag={"a": 1})
+    out, err = capsys.readouterr()
+    assert out == "all is well\nverify: rows 12,345\n"
+    assert "warning: careful\n" in err and "2.00/2.00" in err and "batch 8" in err
+
+
+def test_without_tqdm(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    with Report("verify", json_lines=False) as report:
+        report.progress(done=1, total=2)
+        report.done()
+    assert capsys.readouterr() == ("verify: done\n", "")
+
+
+def test_lags() -> None:
+    assert lags(OFFSET % (10, 20), OFFSET % (4, 20)) == {"orders": {"a": 6, "b": 0}}
+    for nothing in (None, "", "null", "not available"):
+        assert lags(OFFSET % (10, 20), nothing) == lags(nothing, OFFSET % (4, 20)) == {}
+    assert lags(OFFSET % (3, 20), OFFSET % (4, 20)) == {"orders": {"a": 0, "b": 0}}
+    new = '{"pos": {"orders": {"a": 4}}, "v": 1}'
+    assert lags(OFFSET % (4, 20), new) == {"orders": {"a": 0, "b": 0}}
+
+
+def progress(rows: int, batch: int = 1) -> Any:
+    source = SimpleNamespace(latestOffset=OFFSET % (10, 20), endOffset=OFFSET % (4, 20))
+    return SimpleNamespace(numInputRows=rows, batchDuration=1500, batchId=batch, sources=[source])
+
+
+def test_batches_of_a_stream(capsys: pytest.CaptureFixture[str]) -> None:
+    watch = Watch(Report("archive", json_lines=True), Metrics("archive", 0))
+    watch.seen(progress(100))
+    watch.seen(progress(0, 2))
+    watch.seen(progress(50, 3))
+    assert (watch.rows, watch.batches) == (150, 2)
+    last = lines(capsys)[-1]
+    assert (last["done"], last["rows"], last["seconds"], last["behind"]) == (150, 50, 1.5, 6)
+    assert last["lag"] == {"orders": {"a": 6, "b": 0}}
+
+
+def test_metrics() -> None:
+    pytest.importorskip("prometheus_client")
+    from daemon import free_port
+
+    port = free_port()
+    metrics = Metrics("archive", port)
+    metrics.batch(100, 1.5, {"orders": {"a": 6}})
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        text = answer.read().decode()
+    for line in [
+        'nsqcy_pipeline_rows_total{job="archive"} 100.0',
+        'nsqcy_pipeline_batches_total{job="archive"} 1.0',
+        'nsqcy_pipeline_batch_seconds{job="archive"} 1.5',
+        'nsqcy_pipeline_lag_records{job="archive",log_id="a",topic="orders"} 6.0',
+        'nsqcy_pipeline_seconds_since_batch{job="archive"} ',
+    ]:
+        assert f"\n{line}" in text
+
+
+def test_metrics_without_prometheus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(Missing, match=r"prometheus_client is not installed, which --metrics-port"):
+        Metrics("archive", 1)

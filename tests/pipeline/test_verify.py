@@ -1,0 +1,206 @@
+"""What verify sees of an archive that somebody has touched."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from archives import LOG, OTHER, HandmadeArchive, save, table
+
+from nsqcy.pipeline import manifests
+from nsqcy.pipeline.__main__ import main
+
+Lines = Callable[..., tuple[int, list[str]]]
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> HandmadeArchive:
+    """Two logs, three batches."""
+    archive = HandmadeArchive(tmp_path)
+    archive.batch({LOG: range(5, 105), OTHER: range(1, 11)})
+    archive.batch({LOG: range(105, 205)})
+    archive.batch({LOG: range(205, 305), OTHER: range(11, 21)})
+    return archive
+
+
+@pytest.fixture
+def verify(archive: HandmadeArchive, capsys: pytest.CaptureFixture[str]) -> Lines:
+    """The exit code, and what is wrong or worth a note."""
+
+    def run(*words: str) -> tuple[int, list[str]]:
+        code = main(["verify", f"--root={archive.root}", *words])
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert lines[-1]["event"] == "done"
+        told = [line.get("problem") or line["text"] for line in lines if "text" in line]
+        return code, [text for text in told if " rows, seq " not in text]
+
+    return run
+
+
+def files(archive: HandmadeArchive) -> list[Path]:
+    return sorted(archive.root.glob("topic=*/*/*/*/*.parquet"))
+
+
+def test_an_archive_that_is_whole(archive: HandmadeArchive, verify: Lines) -> None:
+    assert verify() == (0, [])
+    assert verify("--quick") == (0, [])
+    assert verify("--topic=orders") == (0, [])
+
+
+def test_a_topic_that_is_not_there(verify: Lines) -> None:
+    assert verify("--topic=invoices") == (1, ["there are no rows of topic 'invoices'"])
+
+
+def test_what_it_says(archive: HandmadeArchive, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", f"--root={archive.root}"]) == 0
+    *_, one, other, done = map(json.loads, capsys.readouterr().out.splitlines())
+    assert one["text"] == f"topic 'orders', log {LOG}: 300 rows, seq 5 to 304"
+    assert (other["log_id"], other["rows"], other["first"], other["last"]) == (OTHER, 20, 1, 20)
+    assert (done["rows"], done["logs"], done["problems"]) == (320, 2, 0)
+
+
+def test_a_deleted_file(archive: HandmadeArchive, verify: Lines) -> None:
+    path = files(archive)[2]
+    path.unlink()
+    gap = f"topic 'orders', log {LOG}: seq 105 to 204 are missing (100 rows)"
+    gone = f"{path.relative_to(archive.root)} is gone: 100 rows of seq 105 to 204"
+    assert verify() == (1, [gone, gap])
+    assert verify("--quick") == (1, [gone, gap])
+
+
+def test_a_deleted_row(archive: HandmadeArchive, verify: Lines) -> None:
+    path = files(archive)[0]
+    rows = pq.ParquetFile(path).read()
+    save(path, rows.slice(0, 50).to_batches() and join(rows, 50))
+    name = path.relative_to(archive.root)
+    code, (changed, count, gap) = verify()
+    assert code == 1
+    assert changed.startswith(f"{name} was changed: its checksum is ")
+    assert count == f"{name} has 99 rows instead of 100"
+    assert gap == f"topic 'orders', log {LOG}: seq 55 to 55 are missing (1 rows)"
+
+
+def join(rows: "pq.Table", without: int) -> "pq.Table":
+    import pyarrow as pa
+
+    return pa.concat_tables([rows.slice(0, without), rows.slice(without + 1)])
+
+
+def test_a_swapped_file(archive: HandmadeArchive, verify: Lines) -> None:
+    """With the same seqs in it."""
+    path = files(archive)[2]
+    save(path, table(LOG, range(105, 205), "nobod"))
+    code, (changed,) = verify()
+    assert code == 1 and f"{path.relative_to(archive.root)} was changed" in changed
+
+
+def test_a_flipped_bit(archive: HandmadeArchive, verify: Lines) -> None:
+    path = files(archive)[2]
+    data = bytearray(path.read_bytes())
+    data[data.index(b"body 150") + 6] ^= 1
+    path.write_bytes(data)
+    code, (changed,) = verify()
+    assert code == 1 and f"{path.relative_to(archive.root)} was changed" in changed
+
+
+def test_two_files_in_each_others_place(archive: HandmadeArchive, verify: Lines) -> None:
+    one, other = files(archive)[0], files(archive)[2]
+    aside = archive.root / "aside"
+    one.rename(aside)
+    other.rename(one)
+    aside.rename(other)
+    code, found = verify()
+    assert code == 1 and len(found) == 2
+
+
+def test_a_row_twice(archive: HandmadeArchive, verify: Lines) -> None:
+    archive.batch({LOG: range(300, 306)})
+    again = f"topic 'orders', log {LOG}: seq 300 to 304 are there more than once (5 rows)"
+    assert verify() == (1, [again])
+
+
+def test_a_file_of_nobody(archive: HandmadeArchive, verify: Lines) -> None:
+    path = files(archive)[0]
+    copy = path.with_name("copy.parquet")
+    shutil.copy(path, copy)
+    name = str(copy.relative_to(archive.root))
+    assert verify() == (1, [f"{name} is in no manifest"])
+
+
+def test_a_batch_under_way(archive: HandmadeArchive, verify: Lines) -> None:
+    (path,) = archive.batch({LOG: range(305, 400)}, finished=False)
+    code, (note,) = verify()
+    assert code == 0
+    assert note.startswith(f"{path.relative_to(archive.root)} is of a batch that is not finished")
+
+
+def test_a_batch_that_has_lost_its_manifest(archive: HandmadeArchive, verify: Lines) -> None:
+    """Others of its query came after it, so nobody will write it again."""
+    manifests.manifest_path(archive.root, "1f3c9a2e-000000001").unlink()
+    code, (stray, gap) = verify()
+    assert code == 1 and stray == f"{files(archive)[2].relative_to(archive.root)} is in no manifest"
+    assert "seq 105 to 204 are missing" in gap
+
+
+def test_what_cannot_be_read(archive: HandmadeArchive, verify: Lines) -> None:
+    path = files(archive)[0]
+    path.write_bytes(path.read_bytes()[:100])
+    code, (changed, broken) = verify()
+    assert code == 1 and " was changed: " in changed
+    assert broken.startswith(f"{path.relative_to(archive.root)} cannot be read: ")
+
+
+def test_a_missing_end(archive: HandmadeArchive, verify: Lines) -> None:
+    """Files and manifest: only Spark knows."""
+    archive.checkpoint({LOG: 305, OTHER: 21}, 2)
+    assert verify() == (0, [])
+    for path in files(archive)[3:]:
+        path.unlink()
+    manifests.manifest_path(archive.root, "1f3c9a2e-000000002").unlink()
+    text = "seq {} to {} are missing: the checkpoint says they were archived ({} rows)"
+    assert verify() == (
+        1,
+        [
+            f"topic 'orders', log {LOG}: " + text.format(205, 304, 100),
+            f"topic 'orders', log {OTHER}: " + text.format(11, 20, 10),
+        ],
+    )
+
+
+def test_many_gaps_are_summed_up(archive: HandmadeArchive, verify: Lines) -> None:
+    archive.batch({LOG: range(305, 405, 2)})
+    code, found = verify()
+    assert code == 1 and len(found) == 6
+    assert found[-1].endswith(": 44 more ranges with 44 rows are missing")
+
+
+def test_files_without_manifests(archive: HandmadeArchive, verify: Lines) -> None:
+    shutil.rmtree(manifests.hidden(archive.root, "manifests"))
+    note = "there are no manifests: only what is in the files is checked"
+    assert verify() == (0, [note])
+    files(archive)[2].unlink()
+    assert verify()[0] == 1
+
+
+def test_a_broken_manifest(archive: HandmadeArchive, capsys: pytest.CaptureFixture[str]) -> None:
+    path = manifests.manifest_path(archive.root, "1f3c9a2e-000000001")
+    for text, said in [("{", "is no manifest"), ('{"v": 2}', "version 2, and this nsqcy knows 1")]:
+        path.write_text(text)
+        assert main(["verify", f"--root={archive.root}"]) == 1
+        assert said in capsys.readouterr().err
+
+
+def test_rows_of_two_logs_in_a_file(archive: HandmadeArchive, verify: Lines) -> None:
+    import pyarrow as pa
+
+    path = files(archive)[0]
+    save(path, pa.concat_tables([table(LOG, [1]), table(OTHER, [1])]))
+    assert any("rows of 2 logs, and a file has those of one" in text for text in verify()[1])
+
+
+def test_while_compact_runs(archive: HandmadeArchive, capsys: pytest.CaptureFixture[str]) -> None:
+    with manifests.locked(archive.root, manifests.COMPACTING):
+        assert main(["verify", f"--root={archive.root}"]) == 1
+    assert "another job works on" in capsys.readouterr().err

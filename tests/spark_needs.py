@@ -1,0 +1,31 @@
+"""Hooks for folders of tests that need pyspark, pyarrow and, where they start Spark, java.
+
+Without those the tests are skipped, with the reason.
+"""
+
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Of JVMs that live for seconds: two thirds of the CPU time that the usual ones take.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+MISSING = [name for name in ("pyarrow", "pyspark") if find_spec(name) is None]
+
+
+class Skipped(pytest.Module):
+    def collect(self) -> Any:
+        pytest.skip(f"not installed: {', '.join(MISSING)}", allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> Any:
+    return Skipped.from_parent(parent, path=module_path) if MISSING else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if shutil.which("java") is None:
+        for item in items:
+            if item.get_closest_marker("spark"):
+                item.add_marker(pytest.mark.skip(reason="java is not installed"))
