@@ -106,9 +106,12 @@ class LogBroker:
         for link in self._nsqd.links:
             link.close()
 
+    def await_question(self) -> None:
+        """Until somebody waits for more of a topic."""
+        eventually(lambda: self._waiting)
+
     def answer_waiting(self) -> None:
         """To those who wait for more of a topic, of which there has to be some."""
-        eventually(lambda: self._waiting)
         for link, topic, words in self._waiting:
             with link:
                 link.answer(self.log_meta(topic, words[0]))

@@ -467,6 +467,7 @@ def test_connections_are_used_again(query: Start, broker: LogBroker) -> None:
     engine.run()
     for _ in range(5):
         assert not engine.trigger()
+        broker.await_question()
         broker.topics["t"].publish(1)
         broker.answer_waiting()
         broker.asked.clear()
