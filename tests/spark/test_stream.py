@@ -453,6 +453,7 @@ class TestManyNodes:
 def test_an_idle_query_asks_rarely(query: Start, broker: LogBroker) -> None:
     engine = query(pollTimeoutMs="1")
     engine.run()
+    broker.await_question()
     before = len(broker.asked)
     for _ in range(50):
         assert not engine.trigger()
