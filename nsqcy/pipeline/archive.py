@@ -27,7 +27,7 @@ from nsqcy.pipeline.options import (
     UsageError,
 )
 from nsqcy.pipeline.report import Metrics, Report, Watch
-from nsqcy.pipeline.session import follow, make_session, require_spark
+from nsqcy.pipeline.session import follow, make_session, require_spark, uri
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -120,7 +120,7 @@ def archive(
     spark = make_session(options, "archive")
     with watch.on(spark):
         writer = spark.readStream.format("nsq").options(**given).load().writeStream
-        writer = writer.foreachBatch(sink).option("checkpointLocation", state.absolute().as_uri())
+        writer = writer.foreachBatch(sink).option("checkpointLocation", uri(state))
         if options["once"]:
             writer = writer.trigger(availableNow=True)
         else:
@@ -226,7 +226,7 @@ class Sink:
         )
         writer = frame.write.mode("overwrite").partitionBy("topic", "dt", "hr", "batch")
         writer = writer.option("partitionOverwriteMode", "dynamic")
-        writer.parquet(self._root.absolute().as_uri())
+        writer.parquet(uri(self._root))
         return seen.get
 
     def _decoded(self, frame: "DataFrame") -> "DataFrame":

@@ -26,7 +26,7 @@ from nsqcy.pipeline.options import (
     UsageError,
 )
 from nsqcy.pipeline.report import Metrics, Report, Watch
-from nsqcy.pipeline.session import follow, make_session, require_packages, require_spark
+from nsqcy.pipeline.session import follow, make_session, require_packages, require_spark, uri
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -107,7 +107,7 @@ def rollup(options: Options, sink: "Sink", state: Path, watch: Watch) -> None:
     with watch.on(spark):
         reader = spark.readStream.format("nsq").options(**given(options))
         writer = reader.load().writeStream.foreachBatch(sink)
-        writer = writer.option("checkpointLocation", f"file://{state.absolute()}")
+        writer = writer.option("checkpointLocation", uri(state))
         if options["once"]:
             writer = writer.trigger(availableNow=True)
         else:

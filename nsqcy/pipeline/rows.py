@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from nsqcy.pipeline import manifests
 from nsqcy.pipeline.options import Options, UsageError
+from nsqcy.pipeline.session import uri
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -146,7 +147,7 @@ class Archive:
     def frame(self, spark: "SparkSession", part: Part) -> "DataFrame | None":
         from pyspark.sql import functions as f
 
-        paths = [f"file://{self._root.absolute() / path}" for path in self.files(part)]
+        paths = [uri(self._root / path) for path in self.files(part)]
         if not paths:
             return None
         found = spark.read.option("mergeSchema", "true").parquet(*paths)

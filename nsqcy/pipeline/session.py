@@ -125,6 +125,11 @@ def make_session(options: Options, job: str) -> "SparkSession":
     return spark
 
 
+def uri(path: Path) -> str:
+    """A file or folder as Spark is told of it, which does not decode what is percent-encoded."""
+    return f"file://{path.absolute()}"
+
+
 def reason(error: BaseException) -> str:
     """What went wrong, in one line: of what Spark tells, the source's own words, or the end of
     the Python traceback that is in it."""

@@ -3,49 +3,35 @@
 Programs and chances are numbered, so a failure is repeated by its number.
 """
 
-import shutil
 from pathlib import Path
-from random import Random
 
 import pytest
 
-from nsqcy._io import IoThread
 from nsqcy.policies import Policies, TopicPolicy
-from tests.core import RESPONSE, SECOND, Client, Core, log_pub
-from tests.recorded_disk import RecordedDisk
+from tests.core import RESPONSE, SECOND, Client, log_pub
+from tests.crash.lives import Lives
 
 OK = (RESPONSE, b"OK")
-POLICIES = Policies(TopicPolicy(durability="fsync"))
 LIVES = 4
 ACTIONS = 25
 PARTS = 2
-FILE_BYTES = 6000
 
 
-class Program:
+class Program(Lives):
     """A topic of class fsync, a producer that repeats what was not answered, and one consumer."""
 
+    policies = Policies(TopicPolicy(durability="fsync"))
+    file_bytes = 6000
+
     def __init__(self, path: Path, number: int) -> None:
-        self.path = path
-        self.chance = Random(number)
-        self.lives = 0
-        self.now = 1000 * SECOND
         self.chunks: list[list[list[bytes]]] = [[] for _ in range(PARTS)]
         self.answered = [0] * PARTS  # chunks of each part
         self.ids: dict[bytes, set[bytes]] = {}  # under which a message was seen
-        folder = path / "0"
-        folder.mkdir(parents=True)
-        self.start(folder)
+        super().__init__(path, number)
         self.core.create("t").channel("c")
 
-    def start(self, folder: Path) -> None:
-        self.disk = RecordedDisk(folder)
-        io = IoThread(faults=True, stepped=True)
-        io.record()
-        options = {"max_bytes_per_file": FILE_BYTES, "sync_every": 0, "sync_timeout": 2 * SECOND}
-        self.core = Core(folder, io=io, policies=POLICIES, now=self.now, log_options=options)
-        for each in folder.glob("*.topic"):
-            self.core.shard.load_topic(each.name.removesuffix(".topic").encode(), False, {})
+    def boot(self, folder: Path) -> None:
+        super().boot(folder)
         self.producers: list[Client | None] = [None] * PARTS
         self.sent = list(self.answered)
         self.consumer = self.core.client().subscribe("t", "c", 100)
@@ -89,18 +75,8 @@ class Program:
             client = self.core.client(topic_log=True)
             client.send(log_pub("t", chunk, self.chunks[part][chunk], part=part))
 
-    def step(self) -> None:
-        for _ in range(self.chance.randint(1, 6)):
-            self.core.home.run_turn(self.core.now, self.core.wall)
-            self.core.io.step_now()
-        self.listen()
-
-    def settle(self) -> None:
-        self.core.settle()
-        self.listen()
-
     def listen(self) -> None:
-        self.disk.take(self.core.io.recorded())
+        super().listen()
         for part, client in enumerate(self.producers):
             while client is not None and (answer := client.answer()) is not None:
                 assert answer == OK
@@ -123,17 +99,7 @@ class Program:
     def crash(self) -> None:
         self.listen()
         self.consume()
-        self.lives += 1
-        folder = self.path / str(self.lives)
-        if self.chance.random() < 0.7:
-            self.disk.lose_power(len(self.disk.calls), folder, self.chance)
-        else:
-            self.disk.kill(len(self.disk.calls), folder, self.chance)
-        self.now = self.core.now
-        self.core.io.clear_faults()
-        self.core.close()
-        shutil.rmtree(self.disk.root)
-        self.start(folder)
+        super().crash()
 
     # ---- what must be so ----
 

@@ -3,65 +3,47 @@
 Programs and chances are numbered, so a failure is repeated by its number.
 """
 
-import shutil
 import struct
 from collections import Counter
 from pathlib import Path
-from random import Random
 
 import pytest
 
-from nsqcy._io import IoThread
 from nsqcy.policies import Policies, TopicPolicy
-from tests.core import RESPONSE, SECOND, Client, Core, Delivery
+from tests.core import RESPONSE, SECOND, Client, Delivery
+from tests.crash.lives import Lives
 from tests.crash.program import run_all
-from tests.recorded_disk import RecordedDisk
 
 OK = (RESPONSE, b"OK")
-POLICIES = Policies(
-    TopicPolicy(durability="fsync"),
-    [],
-    [("t/c", {"max_attempts": 2, "dead_letter_topic": "dead"})],
-)
 PLACES = [("t", "c"), ("dead", "look")]
 LIVES = 4
 ACTIONS = 30
-FILE_BYTES = 4000
 REST = 2 * SECOND  # longer than a move rests after a failure
 
 
-class Program:
+class Program(Lives):
     """Topics of class fsync; a consumer that fails most messages, one that reads what is dead, and
     somebody who sends some of that back."""
 
+    policies = Policies(
+        TopicPolicy(durability="fsync"),
+        [],
+        [("t/c", {"max_attempts": 2, "dead_letter_topic": "dead"})],
+    )
+    file_bytes = 4000
+
     def __init__(self, path: Path, number: int) -> None:
-        self.path = path
-        self.chance = Random(number)
-        self.lives = 0
-        self.now = 1000 * SECOND
         self.sent: list[bytes] = []
-        self.waiting: list[bytes] = []
         self.answered: set[bytes] = set()
         self.finished: set[bytes] = set()
-        folder = path / "0"
-        folder.mkdir(parents=True)
-        self.start(folder)
+        super().__init__(path, number)
+
+    def boot(self, folder: Path) -> None:
+        super().boot(folder)
         for topic, channel in PLACES:
             self.core.create(topic).channel(channel)
-
-    def start(self, folder: Path) -> None:
-        self.disk = RecordedDisk(folder)
-        io = IoThread(faults=True, stepped=True)
-        io.record()
-        options = {"max_bytes_per_file": FILE_BYTES, "sync_every": 0, "sync_timeout": 2 * SECOND}
-        self.core = Core(folder, io=io, policies=POLICIES, now=self.now, log_options=options)
-        for topic, channel in PLACES:
-            if (folder / f"{topic}.topic").exists():
-                self.core.shard.load_topic(topic.encode(), False, {channel: False})
-            else:
-                self.core.create(topic).channel(channel)
         self.producer = self.core.client()
-        self.waiting = []
+        self.waiting: list[bytes] = []
         self.readers = [
             self.core.client().subscribe(topic, channel, 20) for topic, channel in PLACES
         ]
@@ -84,18 +66,8 @@ class Program:
             self.waiting.append(body)
             self.producer.send(b"PUB t\n", struct.pack(">i", len(body)), body)
 
-    def step(self) -> None:
-        for _ in range(self.chance.randint(1, 6)):
-            self.core.home.run_turn(self.core.now, self.core.wall)
-            self.core.io.step_now()
-        self.listen()
-
-    def settle(self) -> None:
-        self.core.settle()
-        self.listen()
-
     def listen(self) -> None:
-        self.disk.take(self.core.io.recorded())
+        super().listen()
         while self.waiting and (answer := self.producer.answer()) is not None:
             assert answer == OK
             self.answered.add(self.waiting.pop(0))
@@ -120,20 +92,6 @@ class Program:
     def wait(self) -> None:
         self.core.advance(self.chance.choice([SECOND // 10, REST, 61 * SECOND]))
         self.listen()
-
-    def crash(self) -> None:
-        self.listen()
-        self.lives += 1
-        folder = self.path / str(self.lives)
-        if self.chance.random() < 0.7:
-            self.disk.lose_power(len(self.disk.calls), folder, self.chance)
-        else:
-            self.disk.kill(len(self.disk.calls), folder, self.chance)
-        self.now = self.core.now
-        self.core.io.clear_faults()
-        self.core.close()
-        shutil.rmtree(self.disk.root)
-        self.start(folder)
 
     # ---- what must be so ----
 

@@ -1,0 +1,76 @@
+"""A core that ends again and again, on a recorded disk: killed, or with its power lost."""
+
+import shutil
+from pathlib import Path
+from random import Random
+
+from nsqcy._io import IoThread
+from nsqcy.policies import Policies
+from tests.core import SECOND, Core
+from tests.recorded_disk import RecordedDisk
+
+POWER = 0.7  # of all ends so many are power losses
+
+
+class Lives:
+    """`core` and `disk` are those of this life. The thread's ops are made one by one, or by
+    `core.settle()`; what they did has to be taken by `listen` before anything is said of it."""
+
+    policies: Policies
+    file_bytes: int
+
+    def __init__(self, path: Path, number: int) -> None:
+        self.path = path
+        self.chance = Random(number)
+        self.lives = 0
+        self.now = 1000 * SECOND
+        folder = path / "0"
+        folder.mkdir(parents=True)
+        self.boot(folder)
+
+    def boot(self, folder: Path) -> None:
+        self.disk = RecordedDisk(folder)
+        io = IoThread(faults=True, stepped=True)
+        io.record()
+        self.core = Core(
+            folder,
+            io=io,
+            policies=self.policies,
+            now=self.now,
+            log_options={
+                "max_bytes_per_file": self.file_bytes,
+                "sync_every": 0,
+                "sync_timeout": 2 * SECOND,
+            },
+        )
+        for each in sorted(folder.glob("*.topic")):
+            self.core.shard.load_topic(each.name.removesuffix(".topic").encode(), False, {})
+
+    def step(self) -> None:
+        """A few ops of the thread, and what follows from each."""
+        for _ in range(self.chance.randint(1, 6)):
+            self.core.home.run_turn(self.core.now, self.core.wall)
+            self.core.io.step_now()
+        self.listen()
+
+    def settle(self) -> None:
+        self.core.settle()
+        self.listen()
+
+    def listen(self) -> None:
+        self.disk.take(self.core.io.recorded())
+
+    def crash(self) -> None:
+        """The end of this life, and the next one."""
+        self.listen()
+        self.lives += 1
+        folder = self.path / str(self.lives)
+        if self.chance.random() < POWER:
+            self.disk.lose_power(len(self.disk.calls), folder, self.chance)
+        else:
+            self.disk.kill(len(self.disk.calls), folder, self.chance)
+        self.now = self.core.now
+        self.core.io.clear_faults()
+        self.core.close()
+        shutil.rmtree(self.disk.root)
+        self.boot(folder)
