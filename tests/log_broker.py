@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mock_nsqd import Link, MockNsqd, Peer
-from web import eventually
 
 from nsqcy._crc import crc32c
 
@@ -106,9 +105,10 @@ class LogBroker:
         for link in self._nsqd.links:
             link.close()
 
-    def await_question(self) -> None:
-        """Until somebody waits for more of a topic."""
-        eventually(lambda: self._waiting)
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody waits for more of a topic."""
+        return bool(self._waiting)
 
     def answer_waiting(self) -> None:
         """To those who wait for more of a topic, of which there has to be some."""
