@@ -235,7 +235,7 @@ def test_a_lookupd_that_is_down(admin: Admin, cluster: Cluster, nobody: str) -> 
     admin.point_at(nobody, cluster.lookupd.http_address)
     for path in ("/api/topics", "/api/nodes"):
         assert admin.get(path)["message"] == f"WARNING: {nobody}: Connection refused"
-    assert "WARNING: " in admin.log_text()
+    eventually(lambda: "WARNING: " in admin.log_text())
 
 
 @pytest.mark.case("ADM-019", "ADM-020", "ADM-034")

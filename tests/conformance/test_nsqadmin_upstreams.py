@@ -255,7 +255,7 @@ def test_nobody_answers(running: Admin, nobody_ever: str) -> None:
     for action in ("pause", "unpause", "empty"):
         refused(running.post("/api/topics/t", action=action), 502, text)
     refused(running.delete("/api/topics/t"), 502, text)
-    assert "ERROR: failed to query any nsqlookupd: " in running.log_text()
+    eventually(lambda: "ERROR: failed to query any nsqlookupd: " in running.log_text())
 
 
 def test_a_node_that_is_down(cluster: Cluster) -> None:
