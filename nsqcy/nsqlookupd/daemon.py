@@ -1,21 +1,17 @@
 """A running nsqlookupd: one process, one hub, a greenlet for each TCP connection.
 
-Owns the sockets, the clocks and the signals. What is said on a connection is the session's affair,
+Owns the connections and the clocks. What is said on a connection is the session's affair,
 what HTTP requests mean is the Api's.
 """
 
-import faulthandler
-import signal
 import socket
 import time
 from collections.abc import Callable
 
 import gevent
 import gevent.socket
-from gevent.event import AsyncResult
 
-from nsqcy import NSQ_VERSION
-from nsqcy.acceptor import Acceptor
+from nsqcy import NSQ_VERSION, daemon
 from nsqcy.daemon_options import hostname
 from nsqcy.gotext import json_bytes
 from nsqcy.listeners import Listener
@@ -24,13 +20,9 @@ from nsqcy.nsqlookupd.api import Api
 from nsqcy.nsqlookupd.options import LookupdOptions
 from nsqcy.nsqlookupd.protocol import Home, Session
 from nsqcy.nsqlookupd.registry import Moment, Registry
-from nsqcy.process import spawn
 from nsqcy.process.handoff import Accepted
 from nsqcy.process.service import Notifier
-from nsqcy.process.watchdog import Watchdog
 from nsqcy.web.http import HttpServer
-
-CLEAN, FAILED = 0, 1
 
 _MAGIC_LIMIT = 60.0  # seconds in which a connection has to say what it speaks
 _SEND_LIMIT = 60.0  # and to take an answer
@@ -42,12 +34,7 @@ def clock() -> Moment:
     return Moment(time.monotonic_ns(), time.time_ns())
 
 
-class Daemon:
-    """`run` lives until the end and gives the exit code.
-
-    `reread` reads the configuration again and gives the log level; None if it is wrong now.
-    """
-
+class Daemon(daemon.Daemon):
     def __init__(
         self,
         options: LookupdOptions,
@@ -56,85 +43,29 @@ class Daemon:
         reread: Callable[[], int | None],
         notifier: Notifier,
     ) -> None:
-        self.options = options
-        self.log = log
-        self.held = 0  # bytes of half-sent commands
         registry = Registry(options.inactive_producer_timeout, options.tombstone_lifetime)
+        http = HttpServer(gevent.get_hub().loop, Api(registry, clock, options, log))
+        super().__init__(listeners, http, log, reread, notifier)
+        self.options = options
+        self.held = 0  # bytes of half-sent commands
         self.home = Home(registry, _identity(options, listeners), log)
-        self._listeners = listeners
-        self._reread = reread
-        self._notifier = notifier
-        self._watchdog = Watchdog(notifier, lambda _: [])
-        self._http = HttpServer(gevent.get_hub().loop, Api(registry, clock, options, log))
         self._connections: set[Connection] = set()
-        self._acceptor = Acceptor(listeners, log, self._failed)
-        self._code: AsyncResult = AsyncResult()
 
     def run(self) -> int:
-        self._watch_signals()
-        for listener in self._listeners:
-            self.log.info(f"{listener.title}: listening on {listener.text}")
-        self._acceptor.add(0, self)
-        where = ", ".join(f"{each.title} {each.text}" for each in self._listeners)
-        self._watchdog.serve(f"serving {where}")
-        code: int = self._code.get()
-        self._watchdog.stop()
-        self._notifier.stopping("closing")
-        self._acceptor.close()
-        self._http.close()
+        code = super().run()
         for connection in list(self._connections):
             connection.kill()
         return code
 
-    # The acceptor's only target
-
-    def lagging(self) -> bool:
-        return False
-
-    def load(self) -> int:
-        return 0
-
     def send(self, item: Accepted) -> bool:
         if item.kind == "http":
-            self._http.adopt(item.sock, item.peer)
-            return True
+            return super().send(item)
         self.log.info(f"TCP: new client({item.peer})")
         connection = Connection(self, item)
         self._connections.add(connection)
         connection.rawlink(self._connections.discard)
         connection.start()
         return True
-
-    # Signals and the end
-
-    def _watch_signals(self) -> None:
-        loop = gevent.get_hub().loop
-        actions: dict[int, Callable[[], object]] = {
-            signal.SIGTERM: self._stop,
-            signal.SIGINT: self._stop,
-            signal.SIGHUP: self._reread_settings,
-        }
-        self._watchers = []
-        for signum, action in actions.items():
-            watcher = loop.signal(signum)
-            watcher.start(action)
-            self._watchers.append(watcher)
-        faulthandler.enable()
-        faulthandler.register(signal.SIGQUIT, all_threads=True)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, spawn.BLOCKED)
-
-    def _stop(self) -> None:
-        if not self._code.ready():
-            self._code.set(CLEAN)
-
-    def _failed(self, reason: str) -> None:
-        self.log.fatal(reason)
-        self._code.set(FAILED)
-
-    def _reread_settings(self) -> None:
-        level = self._reread()
-        if level is not None:
-            self.log.level = level
 
 
 class Connection(gevent.Greenlet):  # type: ignore[misc]
