@@ -85,6 +85,7 @@ class LogBroker:
         self.spoil: Callable[[bytearray], None] | None = None
         self.refuse: Callable[[str], str] | None = None
         self.most_records = 1 << 20  # of a block
+        self.silent = False  # as one that hangs: it takes connections and commands
         self._waiting: list[tuple[Link, FakeTopic, list[str]]] = []
         self._settings = {"topic_log": 1} if settings is None else settings
         self._nsqd = MockNsqd(port, settings=self._settings, script=self._script)
@@ -124,6 +125,8 @@ class LogBroker:
         assert isinstance(peer, Link)
         verb, *words = line.split(" ")
         self.asked.append(line)
+        if self.silent:
+            return True
         refusal = self.refuse(line) if self.refuse is not None else ""
         if refusal:
             peer.error(refusal, close=not refusal.startswith("E_LOG_"))

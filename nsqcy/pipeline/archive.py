@@ -8,13 +8,12 @@ archive. Any reader of Parquet may read the files without knowing of us.
 import datetime
 import json
 import shutil
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nsqcy.pipeline import checkpoint, manifests
+from nsqcy.pipeline import checkpoint, manifests, streams
 from nsqcy.pipeline.options import (
     DURATION,
     FLAG,
@@ -26,8 +25,8 @@ from nsqcy.pipeline.options import (
     Options,
     UsageError,
 )
-from nsqcy.pipeline.report import Metrics, Report, Watch
-from nsqcy.pipeline.session import follow, make_session, require_spark, uri
+from nsqcy.pipeline.report import Metrics, Report
+from nsqcy.pipeline.session import require_spark, uri
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -77,8 +76,8 @@ def run(options: Options, report: Report) -> int:
             report.warn(f"{path} is what a crash has left, and was removed")
         state = Path(options["checkpoint"] or manifests.hidden(root, "checkpoint"))
         given = options.source(startingOffsets=beginning(root, state), columns=every_column())
-        watch = Watch(report, metrics)
-        archive(options, given, Sink(root, options["decode"], schema), state, watch)
+        watch = streams.Watch(report, metrics)
+        streams.run(options, given, Files(root, options["decode"], schema), state, watch)
     report.done(rows=watch.rows, batches=watch.batches, root=str(root))
     return 0
 
@@ -113,23 +112,6 @@ def decoding(options: Options) -> str:
     return f"{text.rstrip(';,')}, {CORRUPT} STRING"
 
 
-def archive(
-    options: Options, given: dict[str, str], sink: "Sink", state: Path, watch: Watch
-) -> None:
-    """The query, to its end."""
-    spark = make_session(options, "archive")
-    with watch.on(spark):
-        writer = spark.readStream.format("nsq").options(**given).load().writeStream
-        writer = writer.foreachBatch(sink).option("checkpointLocation", uri(state))
-        if options["once"]:
-            writer = writer.trigger(availableNow=True)
-        else:
-            writer = writer.trigger(processingTime=f"{options['every']:g} seconds")
-        query = writer.start()
-        sink.begin(query.id)
-        follow(query)
-
-
 # --- before the query -------------------------------------------------------------------------
 
 
@@ -160,25 +142,22 @@ def as_offsets(positions: checkpoint.Positions) -> str:
 # --- a batch ----------------------------------------------------------------------------------
 
 
-class Sink:
-    """What Spark calls with each batch, perhaps more than once with the last one."""
+class Files(streams.Sink):
+    """Folders and a manifest for each batch."""
 
     def __init__(self, root: Path, decode: str, schema: str) -> None:
+        super().__init__()
         self._root = root
         self._decode = decode
         self._schema = schema
-        self._query_id = ""
         self._clean = False
-        self._begun = threading.Event()
 
-    def begin(self, query_id: str) -> None:
-        """The first batch waits for this: Spark tells the id only when the query runs."""
-        self._query_id = str(query_id)
-        self._begun.set()
+    def prepare(self) -> None:
+        super().prepare()
+        self._clean = False
 
-    def __call__(self, frame: "DataFrame", number: int) -> None:
-        self._begun.wait()
-        name = manifests.batch_name(self._query_id, number)
+    def write(self, frame: "DataFrame", query_id: str, number: int) -> None:
+        name = manifests.batch_name(query_id, number)
         if manifests.manifest_path(self._root, name).exists():
             return  # all but Spark's own note of it was written
         if not self._clean:

@@ -9,26 +9,21 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
+from typing import Any
 
 from nsqcy.pipeline.checkpoint import Positions
 from nsqcy.pipeline.session import Missing
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.listener import StreamingQueryListener
-
 STEP_SECONDS = 1.0
-LAST_WORDS = 10.0  # seconds that the end of a stream is waited for
 
 
 class Report:
     """Of one job. As a context it closes what is on the terminal."""
 
     def __init__(self, job: str, *, json_lines: bool) -> None:
-        self._job = job
+        self.job = job
         self._json_lines = json_lines
         self._lock = threading.Lock()
         self._bar: Any = None
@@ -68,7 +63,7 @@ class Report:
         if self._json_lines:
             self._write("done", fields)
         else:
-            self._say(f"{self._job}: {shown(fields) or 'done'}")
+            self._say(f"{self.job}: {shown(fields) or 'done'}")
 
     def _is_time(self, fields: Mapping[str, Any]) -> bool:
         """Of many small steps to a total a line each second is enough, and the last."""
@@ -81,7 +76,7 @@ class Report:
 
     def _write(self, event: str, fields: Mapping[str, Any]) -> None:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        head = {"at": now.replace("+00:00", "Z"), "job": self._job, "event": event}
+        head = {"at": now.replace("+00:00", "Z"), "job": self.job, "event": event}
         with self._lock:
             print(json.dumps(head | dict(fields), default=str), flush=True)
 
@@ -120,29 +115,7 @@ def shown(fields: Mapping[str, Any]) -> str:
     )
 
 
-# --- streams ----------------------------------------------------------------------------------
-
-
-def positions(offset: str | None) -> Positions:
-    """Of an offset's text. Spark has words of its own where there is none."""
-    try:
-        return dict(json.loads(offset or "")["pos"])
-    except (TypeError, ValueError, KeyError):
-        return {}
-
-
-def lags(latest: str | None, end: str | None) -> Positions:
-    """How many records each log has behind the end of the last batch, of two offsets as texts."""
-    ends, there = positions(end), positions(latest)
-    if not ends:
-        return {}
-    return {
-        topic: {
-            log_id: max(0, next_seq - ends.get(topic, {}).get(log_id, next_seq))
-            for log_id, next_seq in logs.items()
-        }
-        for topic, logs in there.items()
-    }
+# --- metrics ---------------------------------------------------------------------------------
 
 
 class Metrics:
@@ -195,61 +168,3 @@ class Metrics:
         for topic, logs in lag.items():
             for log_id, records in logs.items():
                 self._gauges["lag"].labels(self._job, topic, log_id).set(records)
-
-
-class Watch:
-    """Reports the batches of a stream, from what Spark says of them."""
-
-    def __init__(self, report: Report, metrics: Metrics) -> None:
-        self._report = report
-        self._metrics = metrics
-        self._ended = threading.Event()
-        self.rows = 0
-        self.batches = 0
-
-    @contextmanager
-    def on(self, spark: "SparkSession") -> Iterator[None]:
-        """While the stream runs in there. Spark speaks of the last batch after it has ended."""
-        listener = self._listener()
-        spark.streams.addListener(listener)
-        try:
-            yield
-            self._ended.wait(LAST_WORDS)
-        finally:
-            spark.streams.removeListener(listener)
-
-    def _listener(self) -> "StreamingQueryListener":
-        from pyspark.sql.streaming.listener import StreamingQueryListener
-
-        watch = self
-
-        class Listener(StreamingQueryListener):
-            def onQueryStarted(self, event: Any) -> None:
-                pass
-
-            def onQueryProgress(self, event: Any) -> None:
-                watch.seen(event.progress)
-
-            def onQueryTerminated(self, event: Any) -> None:
-                watch._ended.set()
-
-        return Listener()
-
-    def seen(self, progress: Any) -> None:
-        """A batch that is over."""
-        rows = progress.numInputRows
-        seconds = progress.batchDuration / 1000
-        lag: Positions = {}
-        for source in progress.sources:
-            lag |= lags(source.latestOffset, source.endOffset)
-        self.rows += rows
-        self.batches += bool(rows)
-        self._metrics.batch(rows, seconds, lag)
-        self._report.progress(
-            done=self.rows,
-            batch=progress.batchId,
-            rows=rows,
-            seconds=round(seconds, 3),
-            behind=sum(records for logs in lag.values() for records in logs.values()),
-            lag=lag,
-        )

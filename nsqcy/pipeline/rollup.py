@@ -5,13 +5,12 @@ files that minutes.py describes.
 """
 
 import re
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsqcy.names import EVENTS_TOPIC
-from nsqcy.pipeline import checkpoint, manifests, minutes
+from nsqcy.pipeline import checkpoint, manifests, minutes, streams
 from nsqcy.pipeline.minutes import BUCKETS, Count, Key
 from nsqcy.pipeline.options import (
     DURATION,
@@ -25,8 +24,8 @@ from nsqcy.pipeline.options import (
     Options,
     UsageError,
 )
-from nsqcy.pipeline.report import Metrics, Report, Watch
-from nsqcy.pipeline.session import follow, make_session, require_packages, require_spark, uri
+from nsqcy.pipeline.report import Metrics, Report
+from nsqcy.pipeline.session import require_packages, require_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -73,9 +72,9 @@ def run(options: Options, report: Report) -> int:
     with manifests.locked(root, WRITING):
         state = root / minutes.HIDDEN / "checkpoint"
         check_state(root, state)
-        sink = Sink(root, options, draws)
-        watch = Watch(report, metrics)
-        rollup(options, sink, state, watch)
+        sink = Counts(root, options, draws)
+        watch = streams.Watch(report, metrics)
+        streams.run(options, given(options), sink, state, watch)
         pages = sink.draw() if draws else {}
     found = minutes.load(root)
     if found.late:
@@ -101,22 +100,6 @@ def check_state(root: Path, state: Path) -> None:
         raise UsageError(f"{root} has counts, and the checkpoint is gone: take another --root")
 
 
-def rollup(options: Options, sink: "Sink", state: Path, watch: Watch) -> None:
-    """The query, to its end."""
-    spark = make_session(options, "rollup")
-    with watch.on(spark):
-        reader = spark.readStream.format("nsq").options(**given(options))
-        writer = reader.load().writeStream.foreachBatch(sink)
-        writer = writer.option("checkpointLocation", uri(state))
-        if options["once"]:
-            writer = writer.trigger(availableNow=True)
-        else:
-            writer = writer.trigger(processingTime=f"{options['every']:g} seconds")
-        query = writer.start()
-        sink.begin(query.id)
-        follow(query)
-
-
 def given(options: Options) -> dict[str, str]:
     """The options of the source: the topics, and that of events."""
     found = options.source(startingOffsets="earliest", columns="topic,nsqd,timestamp,body")
@@ -135,32 +118,25 @@ def given(options: Options) -> dict[str, str]:
 # --- a batch ----------------------------------------------------------------------------------
 
 
-class Sink:
-    """What Spark calls with each batch, perhaps more than once with the last one."""
+class Counts(streams.Sink):
+    """The files of days, and what is known of minutes that are not closed."""
 
     def __init__(self, root: Path, options: Options, draws: bool) -> None:
+        super().__init__()
         self._root = root
         self._options = options
         self._draws = draws
         self._drawn = 0.0
-        self._query_id = ""
-        self._begun = threading.Event()
 
-    def begin(self, query_id: str) -> None:
-        """The first batch waits for this: Spark tells the id only when the query runs."""
-        self._query_id = str(query_id)
-        self._begun.set()
-
-    def __call__(self, frame: "DataFrame", number: int) -> None:
-        self._begun.wait()
+    def write(self, frame: "DataFrame", query_id: str, number: int) -> None:
         state = minutes.load(self._root)
-        if state.query == self._query_id and state.batch >= number:
+        if state.query == query_id and state.batch >= number:
             return  # all but Spark's own note of it was written
         counts = [as_count(*row) for row in counted(frame, self._options).collect()]
         if not counts:
             return
         step = minutes.advance(state, counts, self._options["watermark"])
-        state.query, state.batch = self._query_id, number
+        state.query, state.batch = query_id, number
         minutes.write_days(self._root, state, step)
         minutes.save(self._root, state)
         now = time.monotonic()

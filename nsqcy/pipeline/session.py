@@ -17,12 +17,10 @@ from nsqcy.pipeline.options import Options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 PACKAGES = ("pyspark", "pyarrow")
 OLDEST_JAVA = 17
 INSTALL = "pip install nsqcy[spark]"
-POLL_SECONDS = 5
 TRACEBACK = "Traceback (most recent call last)"
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
@@ -143,16 +141,3 @@ def reason(error: BaseException) -> str:
             name, _, text = raised[-1].partition(": ")
             return text if name.startswith("nsqcy.") else raised[-1]
     return lines[0] if lines else type(error).__name__
-
-
-# --- streams ----------------------------------------------------------------------------------
-
-
-def follow(query: "StreamingQuery") -> None:
-    """Until the query ends, or somebody stops the job: what was not written then is written by the
-    next run."""
-    try:
-        while not query.awaitTermination(POLL_SECONDS):
-            pass
-    except KeyboardInterrupt:
-        query.stop()

@@ -12,15 +12,16 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from nsqcy.spark.discovery import Discovery
-from nsqcy.spark.errors import LogUnknown, NoTopic, NsqError, Unreachable
+from nsqcy.spark.errors import LogUnknown, NoTopic, NsqError, Silent, Unreachable
 from nsqcy.spark.offsets import Log, Shard, View
 from nsqcy.spark.options import Options
-from nsqcy.spark.v2 import Connection
+from nsqcy.spark.v2 import ANSWER_SECONDS, Connection
 
 LOG = logging.getLogger("nsqcy.spark")
 WAIT_MS = 20_000
 MOST_WATCHES = 64  # open questions, each on a connection of its own
 LONGEST_PAUSE = 15.0  # before an nsqd that was down is tried again
+PATIENCE = 5.0  # seconds that all others wait for an nsqd that takes connections and says nothing
 
 Place = tuple[str, str]  # topic, address
 Answer = TypeVar("Answer")
@@ -53,6 +54,7 @@ class Cluster:
         self._watches: dict[Place, Watch] = {}
         self._shards: dict[Place, Shard | None] = {}  # None: no such topic there
         self._down: dict[str, Down] = {}
+        self._patience = ANSWER_SECONDS
 
     def close(self) -> None:
         for spare in self._connections.values():
@@ -69,8 +71,9 @@ class Cluster:
     # what there is
 
     def view(self, *, tries: int = 1) -> View:
-        """What nsqds say now. Those that were down a moment ago are left alone, unless `tries` says
-        otherwise."""
+        """What nsqds say now. With one try those that were down a moment ago are left alone, and
+        one that hangs is not waited for for long: its logs are held, and others go on."""
+        self._patience = PATIENCE if tries == 1 else ANSWER_SECONDS
         self._discovery.refresh(tries=tries)
         shards: dict[Place, Shard] = {}
         away: dict[str, set[str]] = {}
@@ -104,6 +107,8 @@ class Cluster:
                 return self._shards[place]
             except Unreachable as error:
                 failed = error
+                if isinstance(error, Silent):
+                    break
         self._is_down(address, failed)
         raise failed
 
@@ -121,10 +126,12 @@ class Cluster:
     def _answer(self, address: str, connection: Connection) -> dict[str, Any] | None:
         """None if the connection was lost: that nsqd may have been started again."""
         try:
+            connection.patience = self._patience
+            connection.expect_soon()
             found = connection.answer_json()
         except NsqError as error:
             connection.close()
-            if not isinstance(error, Unreachable):
+            if isinstance(error, Silent) or not isinstance(error, Unreachable):
                 raise
             return None
         self._spare(address).append(connection)
@@ -196,7 +203,7 @@ class Cluster:
             raise
         except NsqError as error:
             connection.close()
-            if fresh or not isinstance(error, Unreachable):
+            if fresh or isinstance(error, Silent) or not isinstance(error, Unreachable):
                 raise
             return self._call(address, question)
         self._spare(address).append(connection)
@@ -210,7 +217,11 @@ class Cluster:
 
     def _connection(self, address: str) -> Connection:
         spare = self._spare(address)
-        return spare.pop() if spare else Connection(address, self._options.access)
+        if not spare:
+            return Connection(address, self._options.access, patience=self._patience)
+        connection = spare.pop()
+        connection.patience = self._patience
+        return connection
 
     # nsqds that are down
 
@@ -224,6 +235,8 @@ class Cluster:
         if known is None:
             LOG.warning("%s; its logs are held where they are", error)
         pause = min(known.pause * 2, LONGEST_PAUSE) if known else 0.5
+        if isinstance(error, Silent):
+            pause = LONGEST_PAUSE  # to try it costs the others PATIENCE
         self._down[address] = Down(time.monotonic() + pause, pause, error.args[0])
 
     def _is_up(self, address: str) -> None:

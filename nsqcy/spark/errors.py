@@ -16,6 +16,10 @@ class Unreachable(NsqError):
     """An nsqd or lookupd did not answer. It may do so later."""
 
 
+class Silent(Unreachable):
+    """An nsqd takes connections, and answers nothing within the time it has: it may hang."""
+
+
 class Refused(NsqError):
     """An nsqd answered that it will not, and asking again does not help."""
 

@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -303,6 +303,17 @@ class NsqFilteredReader(NsqReader):
         return Range(found.topic, found.log_id, start, max(start, end))
 
 
+class Standing(NamedTuple):
+    """Where a cursor is, and since when."""
+
+    log_id: str
+    seq: int
+    at: float
+
+    def is_elsewhere(self, other: "Standing") -> bool:
+        return self[:2] != other[:2]
+
+
 class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream. One instance serves a run of a query, and others are made for its tasks."""
 
@@ -315,8 +326,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._cap: Positions | None = None  # of Trigger.AvailableNow
         self._ends: dict[str, int] = {}  # how far each log went, as seen last
         self._held_since: float | None = None  # when rows were first held for minOffsetsPerTrigger
-        self._cursors: dict[tuple[str, str], tuple[str, int]] = {}  # by topic and nsqd: where it is
-        self._cursors_set_at = 0.0
+        self._cursors: dict[tuple[str, str], Standing] = {}  # by topic and nsqd
 
     def __getstate__(self) -> dict[str, Any]:
         """What tasks need: no sockets."""
@@ -370,7 +380,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         settled = settle(offset.pos, view, self._ends, options.topics)
         self._ends.update((log.log_id, log.next_seq) for shard in view.shards for log in shard.logs)
         lose(options, settled.losses)
-        self._hold(view, settled.pos)
+        self._move_cursors(view, settled.pos)
         everything = isinstance(limit, ReadAllAvailable)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else options.max_rows
         pos, rows = advance(
@@ -427,9 +437,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(self._options, self._schema, partition.range, partition.address)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """All before this was written. Spark says so a batch late, and not of the last one."""
-        if self._view is not None:
-            self._set_cursors(self._view, self._parse(end).pos)
+        """All before this was written. Spark says so a batch late, and not of the last one; where
+        it asks what comes next it has written all before that, and the cursor is moved there."""
 
     # what there is
 
@@ -460,36 +469,32 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # the named cursor
 
-    def _hold(self, view: View, pos: Positions) -> None:
-        """Keep retention behind a query that begins, or has nothing to read for long."""
-        if not self._cursors or time.monotonic() - self._cursors_set_at >= CURSOR_SECONDS:
-            self._cursors = {}
-            self._set_cursors(view, pos)
-
-    def _set_cursors(self, view: View, pos: Positions) -> None:
+    def _move_cursors(self, view: View, pos: Positions) -> None:
         """On each nsqd it stands in the oldest log that there is something to read of."""
         if not self._options.cursor:
             return
+        now = time.monotonic()
         for shard in view.shards:
             there = pos.get(shard.topic, {})
             log = next((log for log in shard.logs if log.log_id in there), None)
             if log is None:
                 continue
             seq = min(max(there[log.log_id], log.first_seq), log.next_seq)
-            if self._cursors.get((shard.topic, shard.address)) != (log.log_id, seq):
-                self._set_cursor(shard, log.log_id, seq)
-        self._cursors_set_at = time.monotonic()
+            known = self._cursors.get((shard.topic, shard.address))
+            wanted = Standing(log.log_id, seq, now)
+            if known is None or known.is_elsewhere(wanted) or now - known.at >= CURSOR_SECONDS:
+                self._set_cursor(shard, wanted)
 
-    def _set_cursor(self, shard: Shard, log_id: str, seq: int) -> None:
+    def _set_cursor(self, shard: Shard, wanted: Standing) -> None:
         name = self._options.cursor
         try:
-            self._opened().set_cursor(shard, log_id, seq)
+            self._opened().set_cursor(shard, wanted.log_id, wanted.seq)
         except (Unreachable, NoTopic, LogUnknown) as error:
             LOG.warning("nsq: cursor %r is not set: %s", name, error.args[0])
         except Refused as error:
             raise Refused(f"cursor {name!r} cannot be set: {error.args[0]}") from None
         else:
-            self._cursors[shard.topic, shard.address] = log_id, seq
+            self._cursors[shard.topic, shard.address] = wanted
 
 
 def ends(view: View) -> Positions:

@@ -22,12 +22,13 @@ from nsqcy.spark.errors import (
     NoTopic,
     NsqError,
     Refused,
+    Silent,
     Unreachable,
 )
 
 RESPONSE, ERROR = 0, 1
 HEARTBEAT = b"_heartbeat_"
-ANSWER_SECONDS = 30.0  # how long an answer may take, beyond what it was asked to wait
+ANSWER_SECONDS = 30.0
 LARGEST_FRAME = 1 << 31
 
 
@@ -62,13 +63,21 @@ def split_address(address: str) -> tuple[str, int]:
 class Connection:
     """A connection that has negotiated `topic_log`; a publisher's may have to do without.
 
-    With `headers` bodies are published behind the headers of their messages.
+    With `headers` bodies are published behind the headers of their messages. `patience` is how
+    long an answer may take, beyond what nsqd was asked to wait.
     """
 
     def __init__(
-        self, address: str, access: Access, *, publisher: bool = False, headers: bool = False
+        self,
+        address: str,
+        access: Access,
+        *,
+        publisher: bool = False,
+        headers: bool = False,
+        patience: float = ANSWER_SECONDS,
     ) -> None:
         self.address = address
+        self.patience = patience
         self.has_log = True
         self.version = "unknown"
         self._access = access
@@ -83,7 +92,7 @@ class Connection:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self._deadline = 0.0
-            self._expect_within(ANSWER_SECONDS)
+            self.expect_soon()
             self._introduce(host)
         except BaseException:
             self.close()
@@ -170,7 +179,7 @@ class Connection:
     def ask_meta(self, topic: str, wait_ms: int, after_seq: int) -> None:
         """The answer, `answer_json`, comes when there is more than that, or after `wait_ms`."""
         self.ask("LOG_META", topic, wait_ms, after_seq)
-        self._expect_within(wait_ms / 1000 + ANSWER_SECONDS)
+        self._expect_within(wait_ms / 1000 + self.patience)
 
     def seek(self, topic: str, log_id: str, timestamp_ns: int) -> int:
         self.ask("LOG_SEEK", topic, log_id, timestamp_ns)
@@ -187,17 +196,17 @@ class Connection:
 
     def publish(self, command: str, size: int, parts: Iterable[bytes | pa.Buffer]) -> None:
         """A command and its body of so many bytes. The answer is awaited by `expect_ok`."""
-        self._expect_within(ANSWER_SECONDS)
+        self.expect_soon()
         self._send(b"".join([command.encode(), b"\n", struct.pack(">I", size), *parts]))
 
     def expect_ok(self) -> None:
-        self._expect_within(ANSWER_SECONDS)
+        self.expect_soon()
         self.answer()
 
     # frames
 
     def ask(self, *words: object) -> None:
-        self._expect_within(ANSWER_SECONDS)
+        self.expect_soon()
         self._send(" ".join(map(str, words)).encode() + b"\n")
 
     def answer_json(self) -> dict[str, Any]:
@@ -238,6 +247,10 @@ class Connection:
             raise self._lost(error) from None
         return buffer
 
+    def expect_soon(self) -> None:
+        """The next answer has its time from now on."""
+        self._expect_within(self.patience)
+
     def _expect_within(self, seconds: float) -> None:
         self._deadline = time.monotonic() + seconds
 
@@ -248,6 +261,8 @@ class Connection:
         self._socket.settimeout(left)
 
     def _lost(self, error: OSError) -> Unreachable:
+        if isinstance(error, TimeoutError):
+            return Silent(f"nsqd {self.address} did not answer within {self.patience:g} s")
         return Unreachable(f"connection to nsqd {self.address} was lost: {reason(error)}")
 
     def _error(self, text: str) -> NsqError:

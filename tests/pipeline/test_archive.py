@@ -55,12 +55,12 @@ def test_a_batch_with_a_manifest_is_not_written_again(tmp_path: Path) -> None:
     HandmadeArchive(tmp_path).batch({LOG: range(1, 11)})
     written = []
 
-    class Sink(archive.Sink):
+    class Files(archive.Files):
         def _write(self, frame: Any, name: str) -> dict[str, Any]:
             written.append(name)
             return {"rows": 0}
 
-    sink = Sink(tmp_path, "none", "")
+    sink = Files(tmp_path, "none", "")
     sink.begin(QUERY)
     frame: Any = None
     for number in range(2):

@@ -3,16 +3,13 @@
 import json
 import sys
 import urllib.request
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from nsqcy.pipeline import report as module
-from nsqcy.pipeline.report import Metrics, Report, Watch, lags
+from nsqcy.pipeline.report import Metrics, Report
 from nsqcy.pipeline.session import Missing
-
-OFFSET = '{"pos": {"orders": {"a": %d, "b": %d}}, "v": 1}'
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -62,31 +59,6 @@ def test_without_tqdm(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
         report.progress(done=1, total=2)
         report.done()
     assert capsys.readouterr() == ("verify: done\n", "")
-
-
-def test_lags() -> None:
-    assert lags(OFFSET % (10, 20), OFFSET % (4, 20)) == {"orders": {"a": 6, "b": 0}}
-    for nothing in (None, "", "null", "not available"):
-        assert lags(OFFSET % (10, 20), nothing) == lags(nothing, OFFSET % (4, 20)) == {}
-    assert lags(OFFSET % (3, 20), OFFSET % (4, 20)) == {"orders": {"a": 0, "b": 0}}
-    new = '{"pos": {"orders": {"a": 4}}, "v": 1}'
-    assert lags(OFFSET % (4, 20), new) == {"orders": {"a": 0, "b": 0}}
-
-
-def progress(rows: int, batch: int = 1) -> Any:
-    source = SimpleNamespace(latestOffset=OFFSET % (10, 20), endOffset=OFFSET % (4, 20))
-    return SimpleNamespace(numInputRows=rows, batchDuration=1500, batchId=batch, sources=[source])
-
-
-def test_batches_of_a_stream(capsys: pytest.CaptureFixture[str]) -> None:
-    watch = Watch(Report("archive", json_lines=True), Metrics("archive", 0))
-    watch.seen(progress(100))
-    watch.seen(progress(0, 2))
-    watch.seen(progress(50, 3))
-    assert (watch.rows, watch.batches) == (150, 2)
-    last = lines(capsys)[-1]
-    assert (last["done"], last["rows"], last["seconds"], last["behind"]) == (150, 50, 1.5, 6)
-    assert last["lag"] == {"orders": {"a": 6, "b": 0}}
 
 
 def test_metrics() -> None:

@@ -210,12 +210,17 @@ def test_the_named_cursor(daemon: Nsqd, topic: str) -> None:
     publish(daemon, topic, 0, 30)
     options = given(daemon, topic, startingOffsets="earliest", maxOffsetsPerTrigger="10")
     engine = Engine(lambda: stream(options | {"cursor": "archive"}, "seq"), Checkpoint())
-    engine.run()
-    meta = engine.reader._opened()._call(
-        options["nsqdTcpAddresses"], lambda connection: connection.meta(topic)
-    )
-    (cursor,) = meta["cursors"]
-    assert (cursor["name"], cursor["seq"], cursor["lag"]) == ("archive", 21, 10)
+
+    def cursor() -> tuple[str, int, int]:
+        (shown,) = daemon.web.topic(topic)["cursors"]
+        return shown["name"], shown["seq"], shown["lag"]
+
+    engine.trigger()
+    assert cursor() == ("archive", 1, 30)
+    engine.trigger()
+    assert cursor() == ("archive", 11, 20)
+    engine.run()  # up to a trigger with nothing to read
+    assert cursor() == ("archive", 31, 0)
     engine.close()
 
 

@@ -308,15 +308,29 @@ def test_the_named_cursor(query: Start, broker: LogBroker) -> None:
     assert broker.cursors == {("t", "archive"): (A, 1)}
     engine.trigger()
     assert broker.cursors == {("t", "archive"): (A, 5)}
-    assert not broker.topics["t"].publish(1)
     query(checkpoint, cursor="archive").trigger()
     assert broker.cursors == {("t", "archive"): (A, 9)}
+    assert not query(checkpoint, cursor="archive").trigger(), "all of it was written"
+    assert broker.cursors == {("t", "archive"): (A, 11)}
     broker.refuse = lambda line: "E_INVALID invalid command" if "CURSOR" in line else ""
     with pytest.raises(Refused) as caught:
         query(checkpoint, cursor="archive").trigger()
     assert str(caught.value) == (
         f"nsq: cursor 'archive' cannot be set: {broker.address} refused: E_INVALID invalid command"
     )
+
+
+def test_a_cursor_that_does_not_move_is_set_again(
+    query: Start, broker: LogBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would expire."""
+    engine = query(cursor="archive")
+    engine.run()
+    assert not engine.trigger()
+    assert len(broker.said("LOG_CURSOR")) == 2
+    monkeypatch.setattr("nsqcy.spark.source.CURSOR_SECONDS", 0.0)
+    assert not engine.trigger()
+    assert broker.said("LOG_CURSOR")[1:] == [f"LOG_CURSOR t {A} archive 11"] * 2
 
 
 def test_a_cursor_keeps_a_log_that_nobody_else_keeps(query: Start, broker: LogBroker) -> None:
@@ -408,6 +422,50 @@ class TestManyNodes:
         engine.run()
         found = [(row["log_id"], row["seq"]) for row in engine.checkpoint.rows]
         assert sorted(found) == [(log_id, seq) for log_id in (A, B, C) for seq in range(1, 11)]
+
+    @pytest.mark.parametrize("watched", [False, True])
+    def test_one_that_hangs_is_held(
+        self,
+        watched: bool,
+        everywhere: Start,
+        brokers: list[LogBroker],
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """Also one whose question is open. Others wait for it once."""
+        monkeypatch.setattr("nsqcy.spark.cluster.PATIENCE", 1.0)
+        engine, address = everywhere(pollTimeoutMs="1" if watched else "0"), brokers[2].address
+        engine.run()
+        if watched:
+            eventually(lambda: not engine.trigger() and all(each.is_asked for each in brokers))
+            engine.reader._opened()._watches["t", address].since -= 60  # it should have answered
+        brokers[2].silent = True
+        brokers[0].topics["t"].publish(5)
+        brokers[0].answer_waiting()
+        assert engine.trigger()
+        asked = len(brokers[2].asked)
+        brokers[1].topics["t"].publish(5)
+        brokers[1].answer_waiting()
+        assert engine.trigger()
+        assert len(brokers[2].asked) == asked
+        text = f"nsq: nsqd {address} did not answer within 1 s; its logs are held where they are"
+        assert caplog.messages == [text]
+        brokers[2].silent = False
+        brokers[2].topics["t"].publish(5)
+        engine.reader._opened()._down[address].until = 0
+        engine.run()
+        assert len(engine.checkpoint.rows) == 45
+
+    def test_one_that_hangs_at_the_start(
+        self, everywhere: Start, brokers: list[LogBroker], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is not asked again and again."""
+        monkeypatch.setattr("nsqcy.spark.cluster.ANSWER_SECONDS", 1.0)
+        brokers[2].silent = True
+        engine = everywhere(**{"fetchOffset.numRetries": "3"})
+        engine.run()
+        assert len(engine.checkpoint.rows) == 20
+        assert brokers[2].asked == ["IDENTIFY"]
 
     def test_one_that_is_away_may_be_too_much(
         self, everywhere: Start, brokers: list[LogBroker]

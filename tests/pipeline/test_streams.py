@@ -1,0 +1,139 @@
+"""Streams without Spark: what is told of batches, and what becomes of a query that fails."""
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nsqcy.pipeline import streams
+from nsqcy.pipeline.options import DURATION, FLAG, Option, Options
+from nsqcy.pipeline.report import Metrics, Report
+from nsqcy.pipeline.streams import Watch, lags
+
+OFFSET = '{"pos": {"orders": {"a": %d, "b": %d}}, "v": 1}'
+TABLE = (Option("once", FLAG, "false", "to the end"), Option("every", DURATION, "1m", "how often"))
+AWAY = (
+    "[STREAM_FAILED]\nTraceback (most recent call last):\n  x\n" + streams.AWAY + "nsq: h:1 is away"
+)
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_lags() -> None:
+    assert lags(OFFSET % (10, 20), OFFSET % (4, 20)) == {"orders": {"a": 6, "b": 0}}
+    for nothing in (None, "", "null", "not available"):
+        assert lags(OFFSET % (10, 20), nothing) == lags(nothing, OFFSET % (4, 20)) == {}
+    assert lags(OFFSET % (3, 20), OFFSET % (4, 20)) == {"orders": {"a": 0, "b": 0}}
+    new = '{"pos": {"orders": {"a": 4}}, "v": 1}'
+    assert lags(OFFSET % (4, 20), new) == {"orders": {"a": 0, "b": 0}}
+
+
+def progress(rows: int, batch: int = 1) -> Any:
+    source = SimpleNamespace(latestOffset=OFFSET % (10, 20), endOffset=OFFSET % (4, 20))
+    return SimpleNamespace(numInputRows=rows, batchDuration=1500, batchId=batch, sources=[source])
+
+
+def test_batches_of_a_stream(capsys: pytest.CaptureFixture[str]) -> None:
+    watch = Watch(Report("archive", json_lines=True), Metrics("archive", 0))
+    watch.seen(progress(100))
+    watch.seen(progress(0, 2))
+    watch.seen(progress(50, 3))
+    assert (watch.rows, watch.batches) == (150, 2)
+    last = lines(capsys)[-1]
+    assert (last["done"], last["rows"], last["seconds"], last["behind"]) == (150, 50, 1.5, 6)
+    assert last["lag"] == {"orders": {"a": 6, "b": 0}}
+
+
+class Sink(streams.Sink):
+    def __init__(self) -> None:
+        super().__init__()
+        self.prepared = 0
+        self.written: list[tuple[str, int]] = []
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.prepared += 1
+
+    def write(self, frame: Any, query_id: str, number: int) -> None:
+        self.written.append((query_id, number))
+
+
+def test_a_batch_waits_for_the_name_of_its_query() -> None:
+    sink, frame = Sink(), None
+    sink.prepare()
+    batch = threading.Thread(target=sink, args=(frame, 7))
+    batch.start()
+    assert sink.written == []
+    sink.begin("query")
+    batch.join(10)
+    assert sink.written == [("query", 7)]
+
+
+class Query:
+    """One that ends so: by an exception with a text, or well."""
+
+    id = "query"
+
+    def __init__(self, end: str) -> None:
+        self._end = end
+
+    def awaitTermination(self, _seconds: int) -> bool:
+        if self._end:
+            raise RuntimeError(self._end)
+        return True
+
+
+Run = Callable[..., Sink]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Queries one after the other, which end so. A `start` of one fails."""
+
+    def go(*ends: str, start: str = "", **given: str) -> Sink:
+        left, sink = list(ends), Sink()
+
+        def started(*_: Any) -> Any:
+            if start:
+                raise RuntimeError(start)
+            sink.prepare()
+            return Query(left.pop(0))
+
+        watch = Watch(Report("archive", json_lines=True), Metrics("archive", 0))
+        spark = SimpleNamespace(streams=SimpleNamespace(removeListener=lambda _: None))
+        spark.streams.addListener = lambda _: watch._ended.set()
+        monkeypatch.setattr(streams, "make_session", lambda options, job: spark)
+        monkeypatch.setattr(streams, "started", started)
+        monkeypatch.setattr(streams, "AGAIN_SECONDS", 0.01)
+        options = Options(TABLE, {"once": False} | given)
+        streams.run(options, {}, sink, tmp_path, watch)
+        assert left == []
+        return sink
+
+    return go
+
+
+def test_a_query_whose_nsqd_is_away_is_started_again(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(AWAY, AWAY, "").prepared == 3
+    text = "nsq: h:1 is away; the batch is begun again in 0.01 s"
+    assert [line["text"] for line in lines(capsys)] == [text] * 2
+
+
+def test_other_ends_are_the_job_s(run: Run) -> None:
+    for ends, given in [
+        (["nsqcy.spark.errors.DataLoss: nsq: rows are lost"], {}),
+        ([AWAY], {"once": True}),
+        ([AWAY, "nsqcy.spark.errors.DataLoss: nsq: rows are lost"], {}),
+    ]:
+        with pytest.raises(RuntimeError, match=ends[-1].splitlines()[-1]):
+            run(*ends, **given)
+    with pytest.raises(RuntimeError, match="is away"):
+        run(start=AWAY)
