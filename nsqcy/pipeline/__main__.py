@@ -11,6 +11,7 @@ import importlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, cast
@@ -65,10 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "--help" in rest or "-h" in rest:
         print(help_of(name), end="")
         return 0
+    asked = threading.Event()  # to stop
     try:
         options = parse(name, {each: table(each) for each in JOBS}, rest)
         json_lines = options["json"] or not os.isatty(1)
-        with terminable(), Report(name, json_lines=json_lines) as report:
+        with terminable(asked), Report(name, json_lines=json_lines) as report:
             return load(name).run(options, report)
     except UsageError as error:
         return refuse(f"{COMMAND} {name}", str(error))
@@ -77,16 +79,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 0
     except Exception as error:
+        if asked.is_set():
+            return 0  # a call to the JVM that was broken off; nothing was written by halves
         if "NSQCY_TRACEBACK" in os.environ:
             raise
         return fail(name, reason(error))
 
 
 @contextmanager
-def terminable() -> Iterator[None]:
-    """SIGTERM is like ^C."""
+def terminable(asked: threading.Event) -> Iterator[None]:
+    """SIGTERM is like ^C, and sets `asked`."""
 
     def interrupt(_number: int, _frame: object) -> None:
+        asked.set()
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, interrupt)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryListener
     from pyspark.sql.streaming.query import StreamingQuery
 
-POLL_SECONDS = 5
 LAST_WORDS = 10.0  # seconds that the end of a stream is waited for
 AGAIN_SECONDS = 15.0
 AWAY = "nsqcy.spark.errors.Unreachable: "  # in what Spark tells of a query that failed so
@@ -101,11 +100,26 @@ def started(
 def follow(query: "StreamingQuery") -> None:
     """Until the query ends, or somebody stops the job: what was not written then is written by the
     next run."""
+    over = threading.Event()
+    failures = []
+
+    def wait() -> None:
+        try:
+            query.awaitTermination()
+        except Exception as error:
+            failures.append(error)
+        over.set()
+
+    # In a thread of its own: a signal in the midst of a call to the JVM would leave the connection
+    # with half an answer, and the next call would get the rest.
     try:
-        while not query.awaitTermination(POLL_SECONDS):
-            pass
+        threading.Thread(target=wait, daemon=True).start()
+        over.wait()
     except KeyboardInterrupt:
         query.stop()
+        return
+    if failures:
+        raise failures[0]
 
 
 # --- what is told -----------------------------------------------------------------------------

@@ -1,15 +1,19 @@
 """Streams without Spark: what is told of batches, and what becomes of a query that fails."""
 
 import json
+import os
+import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from nsqcy.pipeline import streams
+from nsqcy.pipeline import stats, streams
+from nsqcy.pipeline.__main__ import main, terminable
 from nsqcy.pipeline.options import DURATION, FLAG, Option, Options
 from nsqcy.pipeline.report import Metrics, Report
 from nsqcy.pipeline.streams import Watch, lags
@@ -83,10 +87,9 @@ class Query:
     def __init__(self, end: str) -> None:
         self._end = end
 
-    def awaitTermination(self, _seconds: int) -> bool:
+    def awaitTermination(self) -> None:
         if self._end:
             raise RuntimeError(self._end)
-        return True
 
 
 Run = Callable[..., Sink]
@@ -125,6 +128,44 @@ def test_a_query_whose_nsqd_is_away_is_started_again(
     assert run(AWAY, AWAY, "").prepared == 3
     text = "nsq: h:1 is away; the batch is begun again in 0.01 s"
     assert [line["text"] for line in lines(capsys)] == [text] * 2
+
+
+class Endless:
+    """A query that runs until it is stopped, and tells the process to end when it does."""
+
+    def __init__(self) -> None:
+        self.stopped = threading.Event()
+
+    def awaitTermination(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        self.stopped.wait(60)
+        raise RuntimeError("stopped")
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+def test_a_job_is_stopped_by_a_signal() -> None:
+    query = Endless()
+    with terminable(threading.Event()):
+        streams.follow(query)  # type: ignore[arg-type]
+    assert query.stopped.is_set()
+
+
+def test_what_a_signal_broke_off_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A call to the JVM has half an answer then, and what comes next may fail anyhow."""
+
+    def run(_options: Options, _report: Report) -> int:
+        with suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+            threading.Event().wait(60)
+        raise RuntimeError("Answer from Java side is empty")
+
+    monkeypatch.setattr(stats, "run", run)
+    assert main(["stats"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_other_ends_are_the_job_s(run: Run) -> None:
