@@ -3,17 +3,22 @@ tests of a module may run in several processes."""
 
 import os
 import sys
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from daemon import Nsqd
+from admin import Admin
+from daemon import Nsqd, free_port
+from markup import read
 from outages import gone, hanging, three_nsqds
 from spark_needs import QUICK_JAVA
 from web import eventually
 
+from nsqcy.pipeline.report import Metrics, Report
+from nsqcy.pipeline.streams import Watch
 from nsqcy.spark import register
 
 if TYPE_CHECKING:
@@ -128,6 +133,53 @@ def check_a_stream_with_a_checkpoint(spark: "SparkSession", daemon: Nsqd, tmp_pa
     assert sum(run()) == 2
     found = spark.read.parquet(str(tmp_path / "out"))
     assert found.count() == found.select("log_id", "seq").distinct().count() == COUNT + 2
+
+
+def check_lag_is_what_there_is_to_read(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
+    """As nsqd and nsqadmin show it of the cursor, and as metrics do, in each batch."""
+    port = free_port()
+    watch = Watch(Report("lag", json_lines=True), Metrics("lag", port))
+    seen: list[tuple[int, int]] = []
+    left = daemon.web.get("/topic/log", topic="orders").json()["next_seq"] - 1
+
+    def cursor() -> int:
+        (shown,) = daemon.web.topic("orders")["cursors"]
+        return int(shown["lag"])
+
+    def metric() -> float | None:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            lines = answer.read().decode().splitlines()
+        found = [
+            line.split()[1] for line in lines if line.startswith("nsqcy_pipeline_lag_records{")
+        ]
+        return float(found[0]) if found else None
+
+    def written(frame: Any, _: int) -> None:
+        nonlocal left
+        if seen:  # of the batch before, which Spark tells us of in a thread of its own
+            eventually(lambda: metric() == left)
+        seen.append((left, cursor()))
+        left -= frame.count()
+
+    with watch.on(spark):
+        query = (
+            spark.readStream.format("nsq")
+            .options(**given(daemon, startingOffsets="earliest", maxOffsetsPerTrigger="8000"))
+            .option("cursor", "lake")
+            .load()
+            .writeStream.foreachBatch(written)
+            .option("checkpointLocation", str(tmp_path / "lag"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(200)
+    assert query.exception() is None
+    assert len(seen) == 3 and all(real == shown for real, shown in seen), seen
+    assert (left, cursor(), metric()) == (0, 0, 0)
+    with Admin(nsqd_http_address=f"127.0.0.1:{daemon.http_port}") as admin:
+        page = read(admin.web.get("/topics/orders").body)
+    (row,) = page.table("Readers of the Log")[1:]
+    assert (row[0], row[2]) == ("lake", "0")
 
 
 def check_words_of_a_live_topic(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
@@ -290,6 +342,7 @@ CHECKS = [
     check_pushdown_and_projection,
     check_a_schema_chooses_columns,
     check_a_stream_with_a_checkpoint,
+    check_lag_is_what_there_is_to_read,
     check_words_of_a_live_topic,
     check_a_batch_is_written,
     check_from_topic_to_topic,
