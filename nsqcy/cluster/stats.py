@@ -105,6 +105,18 @@ class ClientStats:
 
 
 @dataclass(frozen=True)
+class CursorStats:
+    """A reader of a topic's log, as one node has it."""
+
+    name: str = ""
+    log_id: str = ""
+    seq: int = 0  # what it reads next
+    lag: int = 0  # records from there to the end
+    age: int = 0  # seconds since it was set or asked for
+    overrun: bool = False  # whether some of what it was to hold is gone
+
+
+@dataclass(frozen=True)
 class ChannelStats:
     """A channel of one node, or of several together: then `nodes` are those. `clients` are None
     where nobody was asked for them, `latency` where a node knows of no such thing."""
@@ -130,6 +142,7 @@ class TopicStats:
     channels: Mapping[str, ChannelStats] = field(default_factory=dict)
     nodes: tuple["TopicStats", ...] = ()
     latency: Latency | None = None
+    cursors: tuple[CursorStats, ...] = ()  # of one node: their logs have nothing in common
 
 
 def sum_topics(stats: Iterable[TopicStats]) -> dict[str, TopicStats]:
@@ -180,7 +193,7 @@ _READERS: dict[Any, gojson.Reader] = {
 }
 
 
-def _readers(values: type[TopicFigures] | type[ClientStats]) -> gojson.Fields:
+def _readers(values: type[TopicFigures | ClientStats | CursorStats]) -> gojson.Fields:
     return {each.name: (_READERS[each.type], each.default) for each in fields(values)}
 
 
@@ -205,6 +218,7 @@ def _page(channel: gojson.Fields) -> gojson.Fields:
         **_readers(TopicFigures),
         **_LATENCY,
         "channels": (_several(channels), []),
+        "cursors": (_several(_readers(CursorStats)), []),
     }
     return {"topics": (_several(topics), [])}
 
@@ -233,8 +247,17 @@ def _topic(values: dict[str, Any], node: str, hostname: str) -> TopicStats:
     for each in values.pop("channels"):
         channel = _channel(each, name, node, hostname)
         channels[channel.name] = channel
+    cursors = tuple(CursorStats(**each) for each in values.pop("cursors"))
     figures = TopicFigures(**values)
-    return TopicStats(name, node, hostname, figures, channels, latency=latency.of_node(times))
+    return TopicStats(
+        name,
+        node,
+        hostname,
+        figures,
+        channels,
+        latency=latency.of_node(times),
+        cursors=cursors,
+    )
 
 
 def _channel(values: dict[str, Any], topic: str, node: str, hostname: str) -> ChannelStats:

@@ -11,6 +11,7 @@ from nsqcy.nsqadmin import figures
 from nsqcy.nsqadmin.figures import number, plural
 from nsqcy.nsqadmin.frame import Frame
 from nsqcy.nsqadmin.markup import Child, Markup, join, tag
+from nsqcy.nsqadmin.reader_views import readers_table
 from nsqcy.nsqadmin.shapes import Shapes
 from nsqcy.nsqadmin.tables import (
     CHANNEL,
@@ -109,6 +110,7 @@ def topic(frame: Frame, stats: TopicStats, params: Mapping[str, str]) -> list[Ma
         _topic_actions(frame, path, stats),
         _topic_table(frame, path, stats),
         _channels_table(frame, stats),
+        readers_table(frame, stats),
     ]
 
 

@@ -236,7 +236,7 @@ class Cluster:
             LOG.warning("%s; its logs are held where they are", error)
         pause = min(known.pause * 2, LONGEST_PAUSE) if known else 0.5
         if isinstance(error, Silent):
-            pause = LONGEST_PAUSE  # to try it costs the others PATIENCE
+            pause = max(pause, PATIENCE)  # no less than it costs the others to try it
         self._down[address] = Down(time.monotonic() + pause, pause, error.args[0])
 
     def _is_up(self, address: str) -> None:

@@ -42,13 +42,14 @@ CHANNEL: dict[str, Any] = {
     ],
     "e2e_processing_latency": {"count": 2, "percentiles": [{"quantile": 0.99, "value": 1500000}]},
 }
+CURSOR = {"name": "lake", "log_id": "5b0e", "seq": 4000, "lag": 1712, "age": 63, "overrun": True}
 TOPIC: dict[str, Any] = {"depth": 7, "message_count": 2007, "paused": False}
 
 
 @pytest.fixture(scope="module")
 def nsqd() -> Iterator[Upstream]:
     topics = [
-        TOPIC | {"topic_name": "t", "channels": [CHANNEL]},
+        TOPIC | {"topic_name": "t", "channels": [CHANNEL], "cursors": [CURSOR]},
         TOPIC | {"topic_name": "u", "channels": [], "depth": 9},
         TOPIC | {"topic_name": NAME, "channels": []},
     ]
@@ -171,6 +172,16 @@ def test_a_topic(admin: Admin, nsqd: Upstream) -> None:
     assert page.table("Channel Message Queues")[0][-1] == "99th"
     assert page.all("a", href="/b/topics/t/c")
     assert "Messages queue until there is one." in get(admin, "/topics/u").text
+
+
+@pytest.mark.ours
+def test_readers_of_a_log(admin: Admin, nsqd: Upstream) -> None:
+    page = get(admin, "/topics/t")
+    assert page.table("Readers of the Log") == [
+        ["Reader", "NSQd Host", "Lag", "Position", "Heard Of"],
+        ["lake overrun", nsqd.address, "1,712", "4,000", "1m3s ago"],
+    ]
+    assert "Readers of the Log" not in get(admin, "/topics/u").text
 
 
 def test_a_channel(admin: Admin, nsqd: Upstream) -> None:

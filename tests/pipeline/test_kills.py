@@ -6,26 +6,22 @@ Where a driver was killed is not guessed: what it had on disk says it.
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
-from daemon import Nsqd, environment
+from archive_driver import Driver, Producer, at, publish, state
+from daemon import Nsqd
 from spark_needs import QUICK_JAVA
 from web import eventually
 
-from nsqcy.pipeline import checkpoint, manifests
+from nsqcy.pipeline import manifests
 from nsqcy.pipeline.__main__ import main
 
 pytestmark = [pytest.mark.spark, pytest.mark.ours]
@@ -34,60 +30,7 @@ ROWS = int(os.environ.get("NSQCY_KILLS_ROWS", "5000000"))
 KILLS = int(os.environ.get("NSQCY_KILLS", "25"))
 NSQD_KILLS = int(os.environ.get("NSQCY_NSQD_KILLS", "10"))
 SEED = int(os.environ.get("NSQCY_KILLS_SEED", "1"))
-START_SECONDS = 180.0
 BATCH_0, PLANNED, WRITTEN, BETWEEN = "in batch 0", "planned", "written", "between batches"
-
-
-class Driver:
-    """`nsqcy-pipeline archive` in a process group of its own."""
-
-    def __init__(self, root: Path, daemon: Nsqd, *words: str) -> None:
-        self.root = root
-        self._log = (root.parent / "driver.log").open("a+")
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "nsqcy.pipeline", "archive", "--topic=orders"),
-                *(f"--root={root}", f"--nsqd-tcp-address=127.0.0.1:{daemon.tcp_port}"),
-                *("--master=local[2]", "--driver-memory=1g", *words),
-            ],
-            env=environment() | {"JAVA_TOOL_OPTIONS": QUICK_JAVA},
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            start_new_session=True,
-        )
-
-    def kill(self) -> None:
-        """The group, and those that Spark takes out of it: its Python workers."""
-        family = [psutil.Process(self._process.pid)]
-        family += family[0].children(recursive=True)
-        os.killpg(self._process.pid, signal.SIGKILL)
-        for process in family[1:]:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        self._process.wait()
-        psutil.wait_procs(family, 30)
-        self._log.close()
-
-    def stop(self) -> int:
-        self._process.terminate()
-        return self.wait()
-
-    def wait(self) -> int:
-        code = self._process.wait(1200)
-        self._log.close()
-        return code
-
-    @property
-    def running(self) -> bool:
-        return self._process.poll() is None
-
-    def said(self) -> str:
-        return (self.root.parent / "driver.log").read_text()[-4000:]
-
-
-def state(root: Path) -> checkpoint.Checkpoint:
-    return checkpoint.read(manifests.hidden(root, "checkpoint"))
 
 
 def has_manifest(root: Path, number: int) -> bool:
@@ -104,24 +47,6 @@ def place(root: Path) -> str:
     return WRITTEN if has_manifest(root, found.planned) else PLANNED
 
 
-def publish(daemon: Nsqd, first: int, end: int) -> None:
-    conn = daemon.connect()
-    for at in range(first, end, 5000):
-        conn.mpub("orders", [body(number) for number in range(at, min(at + 5000, end))])
-    conn.close()
-
-
-def body(number: int) -> bytes:
-    return b"%d " % number + b"x" * (number % 100)
-
-
-def until(driver: Driver, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while not condition():
-        assert driver.running and time.monotonic() < deadline, driver.said()
-        time.sleep(0.005)
-
-
 def kill_somewhere(
     root: Path,
     daemon: Nsqd,
@@ -132,13 +57,12 @@ def kill_somewhere(
 ) -> str:
     """A life of a driver; where it ended."""
     planned, staged = state(root).planned, set(root.glob(".spark-staging-*"))
-    driver = Driver(root, daemon, "--every=100ms", *words)
+    driver = Driver(root, *at(daemon), "--every=100ms", *words)
     try:
         if behind_batch_0:
-            until(driver, lambda: state(root).planned > 0)
+            driver.until(lambda: state(root).planned > 0)
         # One that is repeated is not planned again.
-        until(
-            driver,
+        driver.until(
             lambda: (
                 state(root).planned > planned or not set(root.glob(".spark-staging-*")) <= staged
             ),
@@ -150,7 +74,7 @@ def kill_somewhere(
 
 
 def archive_the_rest(root: Path, daemon: Nsqd, *words: str) -> None:
-    driver = Driver(root, daemon, "--once", *words)
+    driver = Driver(root, *at(daemon), "--once", *words)
     assert driver.wait() == 0, driver.said()
 
 
@@ -198,8 +122,9 @@ def daemon(tmp_path: Path) -> Iterator[Nsqd]:
     daemon.destroy()
 
 
-def test_two_kills(daemon: Nsqd, tmp_path: Path) -> None:
-    """One in the first batch, whose beginning Spark has not written down, one behind it."""
+def test_two_kills(daemon: Nsqd, session: None, tmp_path: Path) -> None:
+    """One in the first batch, whose beginning Spark has not written down, one behind it. The rest
+    in this process, which may have a JVM already."""
     root = tmp_path / "archive"
     publish(daemon, 0, 20_000)
     rng = random.Random(SEED)
@@ -207,7 +132,12 @@ def test_two_kills(daemon: Nsqd, tmp_path: Path) -> None:
     assert kill_somewhere(root, daemon, rng, 0.2, *words) == BATCH_0
     kill_somewhere(root, daemon, rng, 0.5, *words)
     publish(daemon, 20_000, 25_000)
-    archive_the_rest(root, daemon)
+    local = [
+        "--master=local[2]",
+        "--driver-memory=1g",
+        f"--conf=spark.sql.warehouse.dir={tmp_path}",
+    ]
+    assert main(["archive", "--topic=orders", f"--root={root}", *at(daemon), "--once", *local]) == 0
     check(root, 25_000)
 
 
@@ -238,36 +168,6 @@ def test_many_kills_of_drivers(daemon: Nsqd, tmp_path: Path) -> None:
     assert counted_by_spark(root) == [published, published]
 
 
-class Producer:
-    """Publishes until it is stopped, whatever happens to nsqd. `taken` are the numbers of which
-    nsqd said OK; one that was not answered is not sent again."""
-
-    def __init__(self, daemon: Nsqd) -> None:
-        self._daemon = daemon
-        self._stop = threading.Event()
-        self.taken: list[int] = []
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        number = 0
-        conn: Any = None
-        while not self._stop.is_set():
-            numbers = range(number, number + 50)
-            try:
-                conn = conn or self._daemon.connect()
-                conn.mpub("orders", [body(each) for each in numbers])
-                self.taken += numbers
-            except (OSError, AssertionError):
-                conn = None
-                time.sleep(0.05)
-            number += 50
-
-
 @pytest.mark.soak
 def test_many_kills_of_nsqd(tmp_path: Path) -> None:
     """What was answered with OK is in the archive, once."""
@@ -280,15 +180,15 @@ def test_many_kills_of_nsqd(tmp_path: Path) -> None:
     producer = Producer(daemon)
     try:
         eventually(lambda: len(producer.taken) > 1000)
-        driver = Driver(root, daemon, "--every=500ms")
+        driver = Driver(root, *at(daemon), "--every=500ms")
         try:
-            until(driver, lambda: state(root).committed >= 0)
+            driver.until(lambda: state(root).committed >= 0)
             for _ in range(NSQD_KILLS):
                 time.sleep(rng.uniform(0.5, 3))
                 before = state(root).committed
                 daemon.destroy()
                 daemon.start()
-                until(driver, lambda before=before: state(root).committed > before + 1)
+                driver.until(lambda before=before: state(root).committed > before + 1)
             producer.stop()
             assert driver.stop() == 0, driver.said()
         finally:
@@ -327,7 +227,7 @@ def test_what_the_first_batch_was_to_have_is_gone(tmp_path: Path) -> None:
             else:
                 daemon.web.post("/topic/delete?topic=orders")
                 publish(daemon, 0, 1000)
-            driver = Driver(root, daemon, "--once")
+            driver = Driver(root, *at(daemon), "--once")
             assert driver.wait() == 1
             last = driver.said().splitlines()[-1]
             assert last.startswith("nsqcy-pipeline archive: nsq: rows are lost: ") and said in last

@@ -20,9 +20,7 @@ from nsqcy.pipeline.streams import Watch, lags
 
 OFFSET = '{"pos": {"orders": {"a": %d, "b": %d}}, "v": 1}'
 TABLE = (Option("once", FLAG, "false", "to the end"), Option("every", DURATION, "1m", "how often"))
-AWAY = (
-    "[STREAM_FAILED]\nTraceback (most recent call last):\n  x\n" + streams.AWAY + "nsq: h:1 is away"
-)
+AWAY = f"[STREAM_FAILED]\nTraceback (most recent call last):\n  x\n{streams.AWAY}nsq: h:1 is away"
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:

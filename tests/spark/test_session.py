@@ -3,13 +3,22 @@ tests of a module may run in several processes."""
 
 import os
 import sys
+import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from daemon import Nsqd
+from admin import Admin
+from daemon import Nsqd, free_port
+from markup import read
+from outages import gone, hanging, three_nsqds
+from spark_needs import QUICK_JAVA
+from web import eventually
 
+from nsqcy.pipeline.report import Metrics, Report
+from nsqcy.pipeline.streams import Watch
 from nsqcy.spark import register
 
 if TYPE_CHECKING:
@@ -44,6 +53,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
         patch.setenv("PYTHONPATH", path)
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        patch.setenv("JAVA_TOOL_OPTIONS", QUICK_JAVA)
         session = (
             SparkSession.builder.master("local[2]")
             .config("spark.ui.enabled", "false")
@@ -125,6 +135,53 @@ def check_a_stream_with_a_checkpoint(spark: "SparkSession", daemon: Nsqd, tmp_pa
     assert found.count() == found.select("log_id", "seq").distinct().count() == COUNT + 2
 
 
+def check_lag_is_what_there_is_to_read(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
+    """As nsqd and nsqadmin show it of the cursor, and as metrics do, in each batch."""
+    port = free_port()
+    watch = Watch(Report("lag", json_lines=True), Metrics("lag", port))
+    seen: list[tuple[int, int]] = []
+    left = daemon.web.get("/topic/log", topic="orders").json()["next_seq"] - 1
+
+    def cursor() -> int:
+        (shown,) = daemon.web.topic("orders")["cursors"]
+        return int(shown["lag"])
+
+    def metric() -> float | None:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            lines = answer.read().decode().splitlines()
+        found = [
+            line.split()[1] for line in lines if line.startswith("nsqcy_pipeline_lag_records{")
+        ]
+        return float(found[0]) if found else None
+
+    def written(frame: Any, _: int) -> None:
+        nonlocal left
+        if seen:  # of the batch before, which Spark tells us of in a thread of its own
+            eventually(lambda: metric() == left)
+        seen.append((left, cursor()))
+        left -= frame.count()
+
+    with watch.on(spark):
+        query = (
+            spark.readStream.format("nsq")
+            .options(**given(daemon, startingOffsets="earliest", maxOffsetsPerTrigger="8000"))
+            .option("cursor", "lake")
+            .load()
+            .writeStream.foreachBatch(written)
+            .option("checkpointLocation", str(tmp_path / "lag"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(200)
+    assert query.exception() is None
+    assert len(seen) == 3 and all(real == shown for real, shown in seen), seen
+    assert (left, cursor(), metric()) == (0, 0, 0)
+    with Admin(nsqd_http_address=f"127.0.0.1:{daemon.http_port}") as admin:
+        page = read(admin.web.get("/topics/orders").body)
+    (row,) = page.table("Readers of the Log")[1:]
+    assert (row[0], row[2]) == ("lake", "0")
+
+
 def check_words_of_a_live_topic(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
     """Kafka's quick start with nsq in its place, as docs/SPARK.md has it."""
     program = python_after("## Kafka's quick start").replace(
@@ -201,6 +258,51 @@ def check_from_topic_to_topic(spark: "SparkSession", daemon: Nsqd, tmp_path: Pat
     assert found.count() == found.select("body").distinct().count() == orders.count() >= COUNT
 
 
+def check_one_of_three_nsqds_is_away(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
+    """It hangs, then it is stopped: rows of the others come within two batches, and in the end
+    all are there once."""
+    batches: dict[int, list[tuple[str, int]]] = {}
+
+    def written(frame: Any, number: int) -> None:
+        batches[number] = [(row.log_id, row.seq) for row in frame.collect()]
+
+    def rows() -> Counter[tuple[str, int]]:
+        return Counter(row for each in list(batches.values()) for row in each)
+
+    with three_nsqds(tmp_path) as (lookupd, daemons):
+        query = (
+            spark.readStream.format("nsq")
+            .option("topic", "orders")
+            .option("lookupdHttpAddresses", lookupd.http_address)
+            .option("startingOffsets", "earliest")
+            .option("discoveryInterval", "1s")
+            .load()
+            .writeStream.foreachBatch(written)
+            .option("checkpointLocation", str(tmp_path / "outage"))
+            .start()
+        )
+        try:
+            for each in daemons:
+                each.connect().mpub("orders", [b"x"] * 100)
+            eventually(lambda: rows().total() == 300, 60)
+            for away, outage in ((daemons[2], hanging), (daemons[1], gone)):
+                before, last = rows().total(), max(batches)
+                others = [each for each in daemons if each is not away]
+                with outage(away):
+                    for each in others:
+                        each.connect().pub("orders", b"x")
+                    eventually(lambda before=before: rows().total() == before + 2, 60)
+                    assert max(batches) <= last + 2
+                away.connect().mpub("orders", [b"x"] * 100)
+                eventually(lambda before=before: rows().total() == before + 102, 60)
+            assert query.exception() is None
+        finally:
+            query.stop()
+    assert set(rows().values()) == {1}
+    by_log = Counter(log_id for log_id, _ in rows())
+    assert sorted(by_log.values()) == [102, 201, 201]
+
+
 def check_what_users_see_of_a_mistake(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
     from pyspark.errors import AnalysisException
 
@@ -240,9 +342,11 @@ CHECKS = [
     check_pushdown_and_projection,
     check_a_schema_chooses_columns,
     check_a_stream_with_a_checkpoint,
+    check_lag_is_what_there_is_to_read,
     check_words_of_a_live_topic,
     check_a_batch_is_written,
     check_from_topic_to_topic,
+    check_one_of_three_nsqds_is_away,
     check_what_users_see_of_a_mistake,
     check_by_value,
 ]
