@@ -63,7 +63,7 @@ class Addresses:
 def look(addresses: Addresses, web: WebClient, watch: float = 0.0) -> Cluster:
     """`watch`: seconds until nsqds are asked again, for what changes; 0 for once."""
     assumed = addresses.assumed
-    lookupds = _lookupds(addresses.lookupds, web, assumed=assumed)
+    lookupds = ask_lookupds(addresses.lookupds, web, assumed=assumed)
     named = [Nsqd(each, Producer("", 0, 0), assumed=assumed) for each in addresses.nsqds]
     nsqds = _once_each(_nsqds([*named, *_announced(lookupds)], web))
     watched = 0.0
@@ -76,7 +76,11 @@ def look(addresses: Addresses, web: WebClient, watch: float = 0.0) -> Cluster:
 # --- nsqlookupds --------------------------------------------------------------------------------
 
 
-def _lookupds(addresses: Sequence[str], web: WebClient, *, assumed: bool) -> list[Lookupd]:
+def ask_lookupds(
+    addresses: Sequence[str], web: WebClient, *, assumed: bool = False
+) -> list[Lookupd]:
+    """What each of them says; never fails."""
+
     def ask(address: str) -> Lookupd:
         info, offset = _timed(web, _beside(address, "info"))
         version = answers.read(info.body, info.headers, _VERSION)["version"]
@@ -131,7 +135,7 @@ def _nsqds(nsqds: Sequence[Nsqd], web: WebClient) -> list[Nsqd]:
 def _nsqd(nsqd: Nsqd, web: WebClient) -> Nsqd:
     """What it says of itself; never fails."""
     try:
-        nsqd = _of_http(nsqd, web)
+        nsqd = of_http(nsqd, web)
     except RequestError as error:
         nsqd = replace(nsqd, error=str(error))
     if not nsqd.node.tcp_port:
@@ -140,7 +144,8 @@ def _nsqd(nsqd: Nsqd, web: WebClient) -> Nsqd:
     return replace(nsqd, door=look_doors.knock(node.broadcast_address, node.tcp_port, web.terms))
 
 
-def _of_http(nsqd: Nsqd, web: WebClient) -> Nsqd:
+def of_http(nsqd: Nsqd, web: WebClient) -> Nsqd:
+    """What it says over HTTP; raises RequestError."""
     url = _url(nsqd)
     info, offset = _timed(web, url._replace(path="/info"))
     node = Producer(**answers.read(info.body, info.headers, discovery.PRODUCER))

@@ -35,6 +35,8 @@ def look_at(flag: str, text: str, root: str = "/") -> Port:
         return _unix(flag, text, address.path)
     try:
         number = int(address.port)
+        if not 0 <= number < 65536:  # getaddrinfo would take it for another one
+            raise ValueError
         host = address.host or "0.0.0.0"
         where = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0]
         _bind(where[0], where[4])

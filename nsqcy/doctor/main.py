@@ -47,6 +47,7 @@ CLUSTER = (
 OUTPUT = (
     Option("json", BOOL, False, "print JSON"),
     Option("quiet", BOOL, False, "print only what is not ok"),
+    Option("checks", BOOL, False, "print the table of all checks, and look at nothing"),
 )
 DOCTOR = OptionTable("nsqcy doctor", {"Host": HOST, "Cluster": CLUSTER, "Output": OUTPUT})
 
@@ -55,6 +56,9 @@ def main(words: Sequence[str]) -> int:
     """Look, judge and tell; gives the exit code."""
     try:
         flags = parse(words)
+        if flags["checks"]:
+            write(1, report.table())
+            return 0
         found = look_and_judge(flags)
     except Stop as stop:
         return config.report(stop, "nsqcy doctor")
