@@ -90,9 +90,9 @@ class User(NamedTuple):
 Users = Mapping[str, User]
 
 
-def hash_password(text: str) -> Password:
+def hash_password(text: str, log_cost: int = LOG_COST) -> Password:
     salt = secrets.token_bytes(SALT_BYTES)
-    empty = Password(LOG_COST, BLOCKS, PARALLEL, salt, bytes(HASH_BYTES))
+    empty = Password(log_cost, BLOCKS, PARALLEL, salt, bytes(HASH_BYTES))
     return empty._replace(hash=_scrypt(text, empty))
 
 
@@ -197,7 +197,7 @@ def _toml(path: str, text: str) -> Iterator[_Section]:
     if not isinstance(users, dict):
         raise ConfigError(path, _line(text, "user"), "user is not a table", "[user.NAME]")
     for name, values in users.items():
-        line = _line(text, "user", name)
+        line = _line(text, "user", name) or _line(text, "user")
         section = _Section(line, _checked_name(path, line, name))
         if not isinstance(values, dict):
             raise ConfigError(path, line, f"user {name} is not a table", "[user.NAME]")
