@@ -19,6 +19,7 @@ from nsqcy.errors import HttpError, Stop
 from nsqcy.lines import Lines
 from nsqcy.nsqadmin import users
 from nsqcy.nsqadmin.access import basic
+from nsqcy.nsqadmin.hashes import NOBODY
 from nsqcy.nsqadmin.sessions import Failures, Sessions
 from nsqcy.nsqadmin.users import User, Users
 from nsqcy.web.http_protocol import Head
@@ -145,7 +146,7 @@ class Logins:
         if user is None or not self._is_right(user, password):
             if user is None:
                 with self._checking:
-                    users.NOBODY.is_of(password)
+                    NOBODY.is_of(password)
             self._fail(f"of {user.name}" if user else "of nobody we know", address)
             raise HttpError(401, "UNAUTHORIZED")
         if len(self._verified) >= VERIFIED_MOST:
@@ -155,7 +156,7 @@ class Logins:
 
     def _is_right(self, user: User, password: str) -> bool:
         with self._checking:
-            by_password = (user.password or users.NOBODY).is_of(password)
+            by_password = (user.password or NOBODY).is_of(password)
         by_token = user.token is not None and user.token.is_of(password)
         return (by_password and user.password is not None) or by_token
 

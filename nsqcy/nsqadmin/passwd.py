@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from nsqcy.log import write
-from nsqcy.nsqadmin import users
+from nsqcy.nsqadmin import hashes, users
 
 LEAST = 8  # characters
 
@@ -22,14 +22,14 @@ def main(words: Sequence[str]) -> int:
         write(2, f"{arguments.name!r} is no name of a user (allowed: {users.NAME_ALLOWED})\n")
         return 2
     if arguments.token:
-        token = users.new_token()
+        token = hashes.new_token()
         write(2, f"the token of {arguments.name}, which is shown this once: {token}\n")
-        setting = f"token = {users.hash_token(token)}"
+        setting = f"token = {hashes.hash_token(token)}"
     else:
         password = _password()
         if password is None:
             return 1
-        setting = f"password = {users.hash_password(password)}"
+        setting = f"password = {hashes.hash_password(password)}"
     write(1, f"[user {arguments.name}]\nrole = {arguments.role}\n{setting}\n")
     return 0
 

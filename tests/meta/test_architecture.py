@@ -46,6 +46,7 @@ PURE += [f"client.{part}" for part in ("connection", "consumer", "core", "flow",
 PURE += ["nsqlookupd.registry", "nsqlookupd.protocol"]
 PURE += [f"nsqadmin.{part}" for part in ("figures", "frame", "markup", "shapes", "versions")]
 PURE += [f"nsqadmin.{part}" for part in ("node_views", "tables", "topic_views")]
+PURE += [f"nsqadmin.{part}" for part in ("hashes", "sessions", "users")]
 PURE += [f"doctor.{part}" for part in ("checks", "cluster", "facts", "host", "report", "topics")]
 PURE += [
     f"tools.{part}" for part in ("destinations", "json_filter", "pieces", "status", "throttle")

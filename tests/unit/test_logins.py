@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcy.errors import ConfigError, HttpError
-from nsqcy.nsqadmin import login_gate, passwd, sessions, users
+from nsqcy.nsqadmin import hashes, login_gate, logins, passwd, sessions, users
+from nsqcy.nsqadmin.hashes import Password, hash_password, hash_token
 from nsqcy.nsqadmin.logins import COOKIE, Logins, address_of
 from nsqcy.nsqadmin.sessions import FAILURES_MOST, RECOVERY, Failures, Sessions
-from nsqcy.nsqadmin.users import Password, User, hash_password, hash_token, parse
+from nsqcy.nsqadmin.users import User, parse
 from nsqcy.web.http_protocol import Body, Head
 from nsqcy.web.router import Request
 
@@ -27,7 +28,7 @@ CHEAP = 10  # the cost of a hash that takes no time
 
 @pytest.fixture(autouse=True)
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(users, "NOBODY", users.NOBODY._replace(log_cost=CHEAP))
+    monkeypatch.setattr(logins, "NOBODY", logins.NOBODY._replace(log_cost=CHEAP))
 
 
 @pytest.fixture(scope="module")
@@ -127,11 +128,11 @@ def test_any_text_is_users_or_an_error(text: str) -> None:
         assert all(each.role in users.ROLES for each in parse("f", text).values())
 
 
-@given(st.from_regex(users._SCRYPT, fullmatch=True))
+@given(st.from_regex(hashes._SCRYPT, fullmatch=True))
 def test_hashes_are_checked_at_a_sane_price(text: str) -> None:
-    found = users.parse_password(text)
+    found = hashes.parse_password(text)
     if found is not None:
-        assert 128 * found.blocks << found.log_cost <= users.MEMORY_MOST
+        assert 128 * found.blocks << found.log_cost <= hashes.MEMORY_MOST
 
 
 @pytest.mark.parametrize(
@@ -147,15 +148,15 @@ def test_hashes_are_checked_at_a_sane_price(text: str) -> None:
     ],
 )
 def test_hashes_that_cannot_be_checked(text: str) -> None:
-    assert users.parse_password(text) is None
+    assert hashes.parse_password(text) is None
 
 
 def test_a_hash_is_read_back(password: Password) -> None:
-    assert users.parse_password(str(password)) == password
+    assert hashes.parse_password(str(password)) == password
     assert password.is_of(SECRET) and not password.is_of(SECRET + " ")
     assert hash_password(SECRET, CHEAP).salt != password.salt
     token = hash_token(TOKEN)
-    assert users.parse_token(str(token)) == token
+    assert hashes.parse_token(str(token)) == token
     assert token.is_of(TOKEN) and not token.is_of("")
 
 
@@ -169,7 +170,7 @@ def test_secrets_are_compared_in_constant_time(
         compared.append(one)
         return real(one, other)
 
-    monkeypatch.setattr("nsqcy.nsqadmin.users.hmac.compare_digest", compare)
+    monkeypatch.setattr("nsqcy.nsqadmin.hashes.hmac.compare_digest", compare)
     assert password.is_of(SECRET) and hash_token(TOKEN).is_of(TOKEN)
     assert compared == [password.hash, hash_token(TOKEN).hash]
 
@@ -377,13 +378,13 @@ def test_failures_are_limited_and_those_who_are_in_stay_in(made: Made) -> None:
 def test_a_name_that_nobody_has_costs_as_much(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     users_, _, _ = made
     hashed = []
-    real = users._scrypt
+    real = hashes._scrypt
 
     def count(text: str, like: Password) -> bytes:
         hashed.append(text)
         return real(text, like)
 
-    monkeypatch.setattr(users, "_scrypt", count)
+    monkeypatch.setattr(hashes, "_scrypt", count)
     for name in ("anna", "bot", "nobody"):
         assert status(lambda name=name: users_.enter(request(), name, "wrong")) == 401
     assert len(hashed) == 3
