@@ -79,7 +79,7 @@ class Daemon:
         actions: dict[int, Callable[[], object]] = {
             signal.SIGTERM: self._stop,
             signal.SIGINT: self._stop,
-            signal.SIGHUP: self._reread_settings,
+            signal.SIGHUP: self.reread_settings,
         }
         self._watchers = []
         for signum, action in actions.items():
@@ -98,7 +98,7 @@ class Daemon:
         self.log.fatal(reason)
         self._code.set(FAILED)
 
-    def _reread_settings(self) -> None:
+    def reread_settings(self) -> None:
         level = self._reread()
         if level is not None:
             self.change_level(level)

@@ -18,7 +18,7 @@ class Element:
         pieces = [each if isinstance(each, str) else each.text for each in self.children]
         return " ".join("".join(pieces).split())
 
-    def all(self, name: str, **attributes: str) -> list["Element"]:
+    def all(self, name: str, /, **attributes: str) -> list["Element"]:
         """The elements in it of this name and with these attributes, from the first on."""
         found = []
         for each in self.children:
@@ -28,7 +28,7 @@ class Element:
                 found += each.all(name, **attributes)
         return found
 
-    def one(self, name: str, **attributes: str) -> "Element":
+    def one(self, name: str, /, **attributes: str) -> "Element":
         (found,) = self.all(name, **attributes)
         return found
 

@@ -1,8 +1,10 @@
-"""Who may do what: users by a header of the proxy in front, and no other site's pages.
+"""What a request's head says of who sends it: users by a header of the proxy in front, names and
+passwords, and pages of other sites.
 
-Pure functions of a request's head.
+Pure functions.
 """
 
+import base64
 import ipaddress
 from collections.abc import Sequence
 from urllib.parse import urlsplit
@@ -14,6 +16,24 @@ from nsqcy.web.http_protocol import Head
 def may_act(head: Head, header: str, users: Sequence[str]) -> bool:
     """Whether this is one of the users; without any everybody is."""
     return not users or head.header(header) in users
+
+
+def basic(head: Head) -> tuple[str, str]:
+    """Name and password of HTTP's Basic authentication; empty without them."""
+    scheme, _, encoded = head.header("Authorization").partition(" ")
+    if scheme.lower() != "basic":
+        return "", ""
+    try:
+        decoded = base64.b64decode(encoded.strip(), validate=True).decode()
+    except ValueError:
+        return "", ""
+    name, colon, password = decoded.partition(":")
+    return (name, password) if colon else ("", "")
+
+
+def basic_user(head: Head) -> str:
+    """Its name alone: who a proxy in front has let in."""
+    return basic(head)[0]
 
 
 def is_of_another_site(head: Head) -> bool:

@@ -12,7 +12,8 @@ from nsqcy import NSQ_VERSION, __version__, daemon
 from nsqcy.cluster.web_client import SECOND, Terms, WebClient
 from nsqcy.listeners import Listener
 from nsqcy.log import Log
-from nsqcy.nsqadmin import api, pages
+from nsqcy.nsqadmin import api, login_pages, pages
+from nsqcy.nsqadmin.logins import Logins
 from nsqcy.nsqadmin.options import AdminOptions
 from nsqcy.nsqadmin.surroundings import Surroundings
 from nsqcy.process.service import Notifier
@@ -31,10 +32,14 @@ class Daemon(daemon.Daemon):
         log: Log,
         reread: Callable[[], int | None],
         notifier: Notifier,
+        logins: Logins | None = None,
     ) -> None:
         proxy = [api.PROXY] if options.proxy_graphite else []
         routes = [*pages.ROUTES, *api.ROUTES, *proxy]
-        surroundings = Surroundings(options, WebClient(terms(options)), log, routes)
+        self._logins = logins
+        if logins is not None:
+            routes += login_pages.ROUTES
+        surroundings = Surroundings(options, WebClient(terms(options)), log, routes, logins)
         http = HttpServer(gevent.get_hub().loop, surroundings)
         super().__init__([listener], http, log, reread, notifier)
         self._options = options
@@ -43,6 +48,11 @@ class Daemon(daemon.Daemon):
         gc.freeze()
         gc.set_threshold(OBJECTS_MOST)
         return super().run()
+
+    def reread_settings(self) -> None:
+        super().reread_settings()
+        if self._logins is not None:
+            self._logins.reload()
 
     def change_level(self, level: int) -> None:
         super().change_level(level)

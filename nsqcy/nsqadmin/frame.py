@@ -14,10 +14,12 @@ NAVIGATION = (("/", "Streams"), ("/nodes", "Nodes"), ("/counter", "Counter"), ("
 
 @dataclass(frozen=True)
 class Frame:
-    """`base` is what every path begins with, `is_admin` whether this user may act."""
+    """`base` is what every path begins with, `is_admin` whether this user may act, `user` who has
+    logged in."""
 
     base: str
     is_admin: bool
+    user: str = ""
 
     def link(self, *segments: str) -> str:
         """The path of a page; segments are escaped."""
@@ -64,7 +66,14 @@ class Frame:
         ]
         version = tag("span", f"v{NSQ_VERSION}", class_="version", title=f"nsqcy {__version__}")
         home = tag("a", "NSQ", class_="brand", href=self.home)
-        return tag("header", tag("nav", home, *links, aria_label="Pages"), version)
+        return tag("header", tag("nav", home, *links, aria_label="Pages"), self._leave(), version)
+
+    def _leave(self) -> Markup:
+        """How to log out, for whoever is logged in."""
+        if not self.user:
+            return join()
+        button = tag("button", f"Log out {self.user}")
+        return tag("form", button, method="post", action=self.link("logout"), class_="leave")
 
 
 def _bar(kind: str, text: str) -> Markup:

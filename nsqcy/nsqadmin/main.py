@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 
 from nsqcy import config, listeners, log
+from nsqcy.durations import SECOND
 from nsqcy.errors import Stop
 from nsqcy.nsqadmin import preflight
 from nsqcy.nsqadmin.options import NSQADMIN, resolve
@@ -46,6 +47,11 @@ def _run(argv: Sequence[str]) -> int:
     notifier = service.notifier(os.environ, lines)
 
     from nsqcy.nsqadmin.daemon import Daemon
+    from nsqcy.nsqadmin.logins import Logins
+
+    logins = None
+    if options.auth_file:
+        logins = Logins(options.auth_file, options.auth_session_time / SECOND, lines)
 
     def reread() -> int | None:
         try:
@@ -54,7 +60,7 @@ def _run(argv: Sequence[str]) -> int:
             lines.error(f"SIGHUP: {stop}; everything stays as it was")
             return None
 
-    return Daemon(options, listener, lines, reread, notifier).run()
+    return Daemon(options, listener, lines, reread, notifier, logins).run()
 
 
 if __name__ == "__main__":

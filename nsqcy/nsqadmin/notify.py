@@ -4,10 +4,10 @@ Owns a thread that sends one notification after the other, so that nobody waits 
 One that cannot be sent is logged and forgotten.
 """
 
-import base64
 import queue
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from urllib3.util import parse_url
@@ -17,6 +17,7 @@ from nsqcy.daemon_options import hostname
 from nsqcy.errors import RequestError
 from nsqcy.gotext import json_bytes
 from nsqcy.lines import Lines
+from nsqcy.web.http_protocol import Head
 from nsqcy.web.router import Request
 
 WAITING_MOST = 1000  # notifications; more are lost, as they would be at an exit
@@ -26,8 +27,11 @@ ANSWER_MOST = 1 << 20  # bytes
 class Notifier:
     """`send` comes back at once. Without an endpoint nothing is sent."""
 
-    def __init__(self, endpoint: str, web: WebClient, log: Lines) -> None:
+    def __init__(
+        self, endpoint: str, web: WebClient, log: Lines, user_of: Callable[[Head], str]
+    ) -> None:
         self._endpoint = endpoint
+        self._user_of = user_of
         self._web = web
         self._log = log
         self._waiting: queue.Queue[bytes] = queue.Queue(WAITING_MOST)
@@ -39,7 +43,8 @@ class Notifier:
     ) -> None:
         if not self._endpoint:
             return
-        told = notification(request, int(time.time()), action, topic, channel, node)
+        user = self._user_of(request.head)
+        told = notification(request, int(time.time()), action, topic, channel, node, user)
         try:
             self._waiting.put_nowait(json_bytes(told))
         except queue.Full:
@@ -63,7 +68,7 @@ class Notifier:
 
 
 def notification(
-    request: Request, now: int, action: str, topic: str, channel: str, node: str
+    request: Request, now: int, action: str, topic: str, channel: str, node: str, user: str
 ) -> dict[str, Any]:
     """What is told of an action, as NSQ has it."""
     head = request.head
@@ -74,7 +79,7 @@ def notification(
         "channel": channel,
         "node": node,
         "timestamp": now,
-        "user": basic_user(head.header("Authorization")),
+        "user": user,
         "remote_ip": request.peer,
         "user_agent": head.header("User-Agent"),
         "url": f"{scheme}://{head.header('Host')}{head.target}",
@@ -84,15 +89,3 @@ def notification(
 
 
 _WHERE_GIVEN = ("channel", "node", "user")
-
-
-def basic_user(authorization: str) -> str:
-    """The user name of HTTP's Basic authentication; empty without one."""
-    scheme, _, encoded = authorization.partition(" ")
-    if scheme.lower() != "basic":
-        return ""
-    try:
-        decoded = base64.b64decode(encoded.strip(), validate=True).decode()
-    except ValueError:
-        return ""
-    return decoded.partition(":")[0] if ":" in decoded else ""

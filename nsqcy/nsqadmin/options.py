@@ -18,7 +18,7 @@ from nsqcy.daemon_options import (
     obey_rules,
     refuse,
 )
-from nsqcy.durations import MINUTE, SECOND
+from nsqcy.durations import HOUR, MINUTE, SECOND
 from nsqcy.options import BOOL, DURATION, INT, STRING, STRINGS, Option, Options, OptionTable, Rule
 
 MIN_INPUT_BYTES = 4 << 20
@@ -100,6 +100,25 @@ ACCESS = (
         toml_key="admin_users",
     ),
     Option(
+        "auth-file",
+        STRING,
+        "",
+        "INI or TOML file of users, who then have to log in, instead of --admin-user",
+    ),
+    Option(
+        "auth-session-time",
+        DURATION,
+        12 * HOUR,
+        "time after its last use at which a session of the log-in page is over",
+        rule=Rule(">= 1m", lambda value: value >= MINUTE),
+    ),
+    Option(
+        "auth-secure-cookie",
+        BOOL,
+        False,
+        "have browsers send a session over HTTPS only, also where no X-Forwarded-Proto says https",
+    ),
+    Option(
         "notification-http-endpoint",
         STRING,
         "",
@@ -159,6 +178,9 @@ class AdminOptions(Options):
     allow_config_from_cidr: str
     acl_http_header: str
     admin_user: tuple[str, ...]
+    auth_file: str
+    auth_session_time: int
+    auth_secure_cookie: bool
     notification_http_endpoint: str
     graphite_url: str
     proxy_graphite: bool
@@ -195,6 +217,8 @@ def resolve(settings: Settings) -> AdminOptions:
     options = AdminOptions(settings.values)
     if options.lookupd_http_address and options.nsqd_http_address:
         raise refuse(settings, "use --nsqd-http-address or --lookupd-http-address not both")
+    if options.auth_file and options.admin_user:
+        raise refuse(settings, "use --auth-file or --admin-user not both")
     if options.http_client_tls_cert and not options.http_client_tls_key:
         text = "--http-client-tls-key must be specified with --http-client-tls-cert"
         raise refuse(settings, text)

@@ -18,7 +18,7 @@ from nsqcy.web.router import Handler, Request, Route
 
 # Nobody else's page may frame ours, have its forms sent elsewhere, or run anything in it.
 _POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
-_HEADERS = (
+HEADERS = (
     ("Content-Security-Policy", _POLICY),
     ("X-Content-Type-Options", "nosniff"),
     ("Referrer-Policy", "same-origin"),
@@ -133,7 +133,7 @@ def shown(
         error="\n".join(errors),
         refresh=view.refresh,
     )
-    return Reply(200, page, HTML, nsq=False, headers=_HEADERS)
+    return Reply(200, page, HTML, nsq=False, headers=HEADERS)
 
 
 # What forms do

@@ -15,6 +15,8 @@ from nsqcy.nsqadmin.compression import compressed
 from nsqcy.nsqadmin.frame import Frame
 from nsqcy.nsqadmin.gathering import Gathering, Rows
 from nsqcy.nsqadmin.graphite import Graphite
+from nsqcy.nsqadmin.login_gate import for_users
+from nsqcy.nsqadmin.logins import Logins
 from nsqcy.nsqadmin.notify import Notifier
 from nsqcy.nsqadmin.options import AdminOptions
 from nsqcy.nsqadmin.shapes import Shapes
@@ -35,14 +37,22 @@ class Surroundings(router.Api):
     log: Log
 
     def __init__(
-        self, options: AdminOptions, web: WebClient, log: Log, routes: Sequence[Route]
+        self,
+        options: AdminOptions,
+        web: WebClient,
+        log: Log,
+        routes: Sequence[Route],
+        logins: Logins | None = None,
     ) -> None:
         super().__init__(options, log)
         self.options = options
+        self.logins = logins
+        if logins is not None:
+            routes = [for_users(route) for route in routes]
         self.router = Router(routes, options.base)
         self.assets = Assets(options.dev_static_dir)
         self.graphite = Graphite(options.graphite_url, options.statsd_interval, web)
-        self.notifier = Notifier(options.notification_http_endpoint, web, log)
+        self.notifier = Notifier(options.notification_http_endpoint, web, log, self.user_of)
         self._web = web
         self._threads = ThreadPool(
             THREADS_MOST, hub=gevent.get_hub(), idle_task_timeout=IDLE_THREAD
@@ -67,9 +77,22 @@ class Surroundings(router.Api):
         return Shapes(rows.nodes, time.time())
 
     def frame(self, request: Request) -> Frame:
-        return Frame(self.options.base, self.may_act(request.head))
+        head = request.head
+        return Frame(
+            self.options.base, self.may_act(head), self.user_of(head) if self.logins else ""
+        )
+
+    def user_of(self, head: Head) -> str:
+        """The name of who sends this; empty if nobody says."""
+        if self.logins is None:
+            return access.basic_user(head)
+        user = self.logins.user(head)
+        return user.name if user else ""
 
     def may_act(self, head: Head) -> bool:
+        if self.logins is not None:
+            user = self.logins.user(head)
+            return user is not None and user.may_operate
         return access.may_act(head, self.options.acl_http_header, self.options.admin_user)
 
     def change_option(self, option: Option, value: Value) -> None:

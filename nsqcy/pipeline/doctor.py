@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from nsqcy.findings import PROBLEM, Finding, ok, problem, warning
 from nsqcy.pipeline import checkpoint, session
 from nsqcy.pipeline.options import PATH, SOURCE, Option, Options
 from nsqcy.pipeline.report import Report
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 HELP = """\
 says whether jobs can work here: what is installed, what answers, how far behind they are
 
-One line for each thing: ok, warn or fail. Works without java and pyspark. Exit code 1 if something
-fails."""
+One line for each thing: ok, warning or problem. Works without java and pyspark. Exit code 1 if
+there is a problem."""
 
 OPTIONS = (
     Option("checkpoint", PATH, None, "the checkpoint of a job, for its lag"),
@@ -30,28 +31,11 @@ HOURS = 3_600_000_000_000
 NEAR_THE_END = 0.5  # of what retention keeps
 
 
-class Finding(NamedTuple):
-    level: str
-    text: str
-
-
-def ok(text: str) -> Finding:
-    return Finding("ok", text)
-
-
-def warn(text: str) -> Finding:
-    return Finding("warn", text)
-
-
-def fail(text: str) -> Finding:
-    return Finding("fail", text)
-
-
 def run(options: Options, report: Report) -> int:
     failed = False
     for found in findings(options):
-        failed |= found.level == "fail"
-        report.line(f"{found.level:<5} {found.text}", level=found.level)
+        failed |= found.level == PROBLEM
+        report.line(f"{found.level:<8} {found.text}", level=found.level)
     return int(failed)
 
 
@@ -69,12 +53,14 @@ def findings(options: Options) -> Iterator[Finding]:
 def java() -> Finding:
     path = session.java()
     if path is None:
-        return fail(f"java is not installed, or not on the PATH; {session.OLDEST_JAVA} is needed")
+        return problem(
+            f"java is not installed, or not on the PATH; {session.OLDEST_JAVA} is needed"
+        )
     found = session.java_version(path)
     if not found:
-        return warn(f"java does not say its version ({path})")
+        return warning(f"java does not say its version ({path})")
     if session.major(found) < session.OLDEST_JAVA:
-        return fail(f"java {found} is too old; {session.OLDEST_JAVA} is needed ({path})")
+        return problem(f"java {found} is too old; {session.OLDEST_JAVA} is needed ({path})")
     return ok(f"java {found} ({path})")
 
 
@@ -83,9 +69,9 @@ def package(name: str) -> Finding:
     try:
         found = version(name)
     except PackageNotFoundError:
-        return fail(f"{name} is not installed: {session.INSTALL}")
+        return problem(f"{name} is not installed: {session.INSTALL}")
     if tuple(int(part) for part in re.findall(r"[0-9]+", found)[:2]) < OLDEST[name]:
-        return fail(f"{name} {found} is too old; {oldest} is needed: {session.INSTALL}")
+        return problem(f"{name} {found} is too old; {oldest} is needed: {session.INSTALL}")
     return ok(f"{name} {found}")
 
 
@@ -94,7 +80,7 @@ def package(name: str) -> Finding:
 
 def reachability(options: Options) -> Iterator[Finding]:
     if find_spec("pyarrow") is None:
-        yield warn("nsqds are not asked: that needs pyarrow")
+        yield warning("nsqds are not asked: that needs pyarrow")
         return
     from nsqcy.spark.discovery import Discovery
     from nsqcy.spark.errors import NsqError
@@ -107,7 +93,7 @@ def reachability(options: Options) -> Iterator[Finding]:
         discovery = Discovery(asked)
         discovery.refresh(tries=1)
     except NsqError as error:
-        yield fail(error.args[0])
+        yield problem(error.args[0])
         return
     if asked.lookupds:
         yield ok(f"lookupd {', '.join(asked.lookupds)}")
@@ -118,7 +104,7 @@ def reachability(options: Options) -> Iterator[Finding]:
     topics = discovery.topics() if subject else []
     addresses = sorted({each for topic in topics for each in discovery.nsqds(topic)})
     if not addresses and not asked.nsqds:
-        yield fail("no lookupd knows an nsqd with the topic")
+        yield problem("no lookupd knows an nsqd with the topic")
     for address in addresses or asked.nsqds:
         yield from nsqd(address, asked, topics, state)
 
@@ -127,9 +113,9 @@ def saved(path: Path) -> tuple[checkpoint.Checkpoint, Finding]:
     try:
         found = checkpoint.read(path)
     except checkpoint.Unreadable as error:
-        return checkpoint.Checkpoint(-1, -1, {}), fail(f"checkpoint: {error}")
+        return checkpoint.Checkpoint(-1, -1, {}), problem(f"checkpoint: {error}")
     if found.planned < 0:
-        return found, warn(f"checkpoint {path}: no batch yet")
+        return found, warning(f"checkpoint {path}: no batch yet")
     return found, ok(f"checkpoint {path}: batch {found.committed} is written")
 
 
@@ -142,7 +128,7 @@ def nsqd(
     try:
         connection = Connection(address, asked.access)
     except NsqError as error:
-        yield fail(error.args[0])
+        yield problem(error.args[0])
         return
     try:
         yield ok(f"nsqd {address} has logs to read")
@@ -150,9 +136,9 @@ def nsqd(
             try:
                 yield from log(address, connection.meta(topic), state.pos.get(topic, {}))
             except NoTopic:
-                yield warn(f"nsqd {address} has no topic {topic!r}")
+                yield warning(f"nsqd {address} has no topic {topic!r}")
     except NsqError as error:
-        yield fail(error.args[0])
+        yield problem(error.args[0])
     finally:
         connection.close()
 
@@ -163,11 +149,11 @@ def log(address: str, meta: dict[str, Any], pos: dict[str, int]) -> Iterator[Fin
     first, following = meta["first_seq"], meta["next_seq"]
     retention = meta["retention"]
     if retention is None and not meta["cursors"]:
-        yield fail(f"{who} keeps no log: start nsqd with --retention-time, or give it a policy")
+        yield problem(f"{who} keeps no log: start nsqd with --retention-time, or give it a policy")
         return
     yield ok(f"{who}: {following - first:,} records in {meta['bytes']:,} bytes, {kept(retention)}")
     for cursor in meta["cursors"]:
-        say = fail if cursor["overrun"] else ok
+        say = problem if cursor["overrun"] else ok
         yield say(
             f"{who}: cursor {cursor['name']!r} is {cursor['lag']:,} records behind"
             f"{', and retention has passed it' if cursor['overrun'] else ''}"
@@ -191,9 +177,11 @@ def kept(retention: dict[str, int] | None) -> str:
 def lag(who: str, seq: int, first: int, following: int) -> Finding:
     """Of the job with the checkpoint: retention takes what is before `first`."""
     if seq < first:
-        return fail(f"{who}: retention has let go of {first - seq:,} records the job has not read")
+        return problem(
+            f"{who}: retention has let go of {first - seq:,} records the job has not read"
+        )
     behind = following - seq
     text = f"{who}: the job is {behind:,} records behind"
     if following > first and behind > NEAR_THE_END * (following - first):
-        return warn(f"{text}, more than half of what is kept")
+        return warning(f"{text}, more than half of what is kept")
     return ok(text)

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 # A module imports only from rows above its own. `name.` stands for a package: its modules may
 # import each other, in no circle.
 ROWS = [
-    "nsqcy _debug _bytes _atomics _http errors names durations lines log files journal",
+    "nsqcy _debug _bytes _atomics _http errors findings names durations lines log files journal",
     "_events _headers",
     "_crc _heap _quantile _ids _ring _io options process. listeners gotext gojson debug"
     " dead_letters named_cursors producers",
@@ -30,7 +30,7 @@ ROWS = [
     "client.",
     "compat.",
     "nsqd. nsqlookupd. nsqadmin. tools.",
-    "up testing. spark.",
+    "up doctor. testing. spark.",
     "pipeline.",
     "__main__",
 ]
@@ -46,6 +46,8 @@ PURE += [f"client.{part}" for part in ("connection", "consumer", "core", "flow",
 PURE += ["nsqlookupd.registry", "nsqlookupd.protocol"]
 PURE += [f"nsqadmin.{part}" for part in ("figures", "frame", "markup", "shapes", "versions")]
 PURE += [f"nsqadmin.{part}" for part in ("node_views", "tables", "topic_views")]
+PURE += [f"nsqadmin.{part}" for part in ("hashes", "sessions", "users")]
+PURE += [f"doctor.{part}" for part in ("checks", "cluster", "facts", "host", "report", "topics")]
 PURE += [
     f"tools.{part}" for part in ("destinations", "json_filter", "pieces", "status", "throttle")
 ]

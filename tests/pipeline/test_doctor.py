@@ -8,8 +8,8 @@ import pytest
 from archives import LOG, HandmadeArchive
 from log_broker import FakeTopic, LogBroker
 
+from nsqcy.findings import Finding, ok, problem, warning
 from nsqcy.pipeline import doctor, manifests
-from nsqcy.pipeline.doctor import Finding
 from nsqcy.pipeline.options import Options
 
 Ask = Callable[..., list[Finding]]
@@ -36,19 +36,19 @@ def ask(broker: LogBroker) -> Ask:
 def test_a_topic_that_is_kept(broker: LogBroker, ask: Ask) -> None:
     broker.topics["orders"] = FakeTopic(LOG, 5)
     first, second = ask()
-    assert first == ("ok", f"nsqd {broker.address} has logs to read")
+    assert first == ok(f"nsqd {broker.address} has logs to read")
     assert second.text.endswith(": 5 records in 5 bytes, kept without limit")
 
 
 def test_topics_that_cannot_be_read(broker: LogBroker, ask: Ask) -> None:
-    assert ask()[1] == ("warn", f"nsqd {broker.address} has no topic 'orders'")
+    assert ask()[1] == warning(f"nsqd {broker.address} has no topic 'orders'")
     broker.topics["orders"] = FakeTopic(LOG, 5)
     broker.topics["orders"].kept = False
-    assert ask()[1].level == "fail" and "keeps no log" in ask()[1].text
+    assert ask()[1].level == "problem" and "keeps no log" in ask()[1].text
 
 
 def test_without_a_topic_only_addresses_are_tried(broker: LogBroker, ask: Ask) -> None:
-    assert ask(topic=None) == [("ok", f"nsqd {broker.address} has logs to read")]
+    assert ask(topic=None) == [ok(f"nsqd {broker.address} has logs to read")]
 
 
 def test_an_nsqd_of_somebody_else(ask: Ask) -> None:
@@ -57,37 +57,39 @@ def test_an_nsqd_of_somebody_else(ask: Ask) -> None:
         (found,) = ask(**{"nsqd-tcp-address": (other.address,)})
     finally:
         other.close()
-    assert found.level == "fail" and "does not offer topic_log (version nsqd/1.3.0)" in found.text
+    assert (
+        found.level == "problem" and "does not offer topic_log (version nsqd/1.3.0)" in found.text
+    )
 
 
 def test_lookupds_and_options(ask: Ask) -> None:
     given: dict[str, Any] = {"nsqd-tcp-address": (), "lookupd-http-address": ("127.0.0.1:1",)}
     (found,) = ask(**given)
-    assert found.level == "fail" and "none of 1 lookupds answered" in found.text
+    assert found.level == "problem" and "none of 1 lookupds answered" in found.text
     (found,) = ask(option={"fetchBites": "1m"})
-    assert found == ("fail", "unknown option 'fetchBites'; did you mean 'fetchBytes'?")
+    assert found == problem("unknown option 'fetchBites'; did you mean 'fetchBytes'?")
 
 
 def test_how_far_a_job_is(broker: LogBroker, ask: Ask, tmp_path: Path) -> None:
     topic = broker.topics["orders"] = FakeTopic(LOG, 10)
     handmade = HandmadeArchive(tmp_path)
     state = str(manifests.hidden(tmp_path, "checkpoint"))
-    assert ask(checkpoint=state)[0] == ("warn", f"checkpoint {state}: no batch yet")
+    assert ask(checkpoint=state)[0] == warning(f"checkpoint {state}: no batch yet")
     handmade.checkpoint({LOG: 8}, 3)
     first, *_, last = ask(checkpoint=state)
-    assert first == ("ok", f"checkpoint {state}: batch 3 is written")
+    assert first == ok(f"checkpoint {state}: batch 3 is written")
     assert last.level == "ok" and last.text.endswith("the job is 3 records behind")
     topic.publish(10)
     last = ask(checkpoint=state)[-1]
-    assert last.level == "warn"
+    assert last.level == "warning"
     assert last.text.endswith("the job is 13 records behind, more than half of what is kept")
     topic.logs[0].let_go(9)
     last = ask(checkpoint=state)[-1]
-    assert last.level == "fail"
+    assert last.level == "problem"
     assert last.text.endswith("retention has let go of 2 records the job has not read")
     handmade.checkpoint({LOG: 8}, 3)
     (Path(state) / "offsets" / "3").write_text("?")
-    assert ask(checkpoint=state)[0].level == "fail"
+    assert ask(checkpoint=state)[0].level == "problem"
 
 
 def test_cursors_and_retention() -> None:
@@ -106,7 +108,8 @@ def test_cursors_and_retention() -> None:
     kept, overrun, fine = doctor.log("h:1", meta, {})
     assert kept.text.endswith("1,000 bytes, kept for 25 h and kept up to 5,000 bytes")
     assert (
-        overrun.level == "fail" and "4 records behind, and retention has passed it" in overrun.text
+        overrun.level == "problem"
+        and "4 records behind, and retention has passed it" in overrun.text
     )
     assert fine.level == "ok"
     meta["retention"] = None
@@ -114,6 +117,11 @@ def test_cursors_and_retention() -> None:
 
 
 def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    for found, level in [("4.2.0", "ok"), ("5.0", "ok"), ("4.1.4", "fail"), ("3.5.1", "fail")]:
+    for found, level in [
+        ("4.2.0", "ok"),
+        ("5.0", "ok"),
+        ("4.1.4", "problem"),
+        ("3.5.1", "problem"),
+    ]:
         monkeypatch.setattr(doctor, "version", lambda name, found=found: found)
         assert doctor.package("pyspark").level == level

@@ -9,12 +9,13 @@ from markup import read
 from nsqcy.config import Settings
 from nsqcy.errors import StartError
 from nsqcy.nsqadmin import access, figures
+from nsqcy.nsqadmin.access import basic_user
 from nsqcy.nsqadmin.assets import Assets
 from nsqcy.nsqadmin.compression import compressed
 from nsqcy.nsqadmin.frame import Frame
 from nsqcy.nsqadmin.graphite import passed_on
 from nsqcy.nsqadmin.markup import join, tag
-from nsqcy.nsqadmin.notify import basic_user, notification
+from nsqcy.nsqadmin.notify import notification
 from nsqcy.nsqadmin.options import NSQADMIN, AdminOptions, network, resolve
 from nsqcy.nsqadmin.versions import latest, version_key
 from nsqcy.web.http_protocol import Body, Head, Reply
@@ -107,7 +108,8 @@ def test_users() -> None:
 def test_a_notification() -> None:
     secret = base64.b64encode(b"bob:a:b").decode()
     asked = head("/api/topics/t?x=1", Host="h:1", Authorization=f"basic {secret}", User_Agent="ua")
-    told = notification(Request(asked, Body(b""), "1.2.3.4:5"), 7, "pause_topic", "t", "", "")
+    request = Request(asked, Body(b""), "1.2.3.4:5")
+    told = notification(request, 7, "pause_topic", "t", "", "", basic_user(asked))
     assert told.pop("via")
     assert told == {
         "action": "pause_topic",
@@ -122,7 +124,7 @@ def test_a_notification() -> None:
 
 @pytest.mark.parametrize("text", ["", "Bearer x", "Basic", "Basic !", "Basic Ym9i", "Basic /w=="])
 def test_users_that_are_none(text: str) -> None:
-    assert basic_user(text) == ""
+    assert basic_user(head(Authorization=text)) == ""
 
 
 # -- answers

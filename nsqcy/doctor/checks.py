@@ -1,0 +1,46 @@
+"""What a check is, and how a row of them judges. Knows no particular one."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+from nsqcy.findings import Finding, ok
+
+Facts = TypeVar("Facts")
+
+
+@dataclass(frozen=True)
+class Check(Generic[Facts]):
+    """`judge` is pure. `fine` is what is said if it finds nothing, `told` what it tells of, for the
+    documents, and `applies` whether there is anything to judge."""
+
+    name: str
+    told: str
+    fine: str
+    judge: Callable[[Facts], Iterable[Finding]]
+    applies: Callable[[Facts], object] = lambda _: True
+
+
+class Judged(NamedTuple):
+    check: str
+    finding: Finding
+
+
+def run(checks: Sequence[Check[Facts]], facts: Facts) -> list[Judged]:
+    """What each of them says, in their order."""
+    found = []
+    for check in checks:
+        if check.applies(facts):
+            said = list(check.judge(facts)) or [ok(check.fine)]
+            found += [Judged(check.name, each) for each in said]
+    return found
+
+
+def size(count: int) -> str:
+    """Bytes, for people."""
+    size = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.1f} {unit}" if unit != "bytes" else f"{count} bytes"
+        size /= 1024
+    return f"{size:.1f} TiB"

@@ -1,0 +1,256 @@
+"""Looking at a cluster: every nsqlookupd, every nsqd they announce, all at once, over HTTP and TCP.
+
+Whatever a node answers, or does not, is a fact. Go's daemons are asked the same: what they do not
+have stays unknown.
+"""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
+from urllib.parse import urlencode
+
+from urllib3.util import Url, parse_url
+
+from nsqcy import gojson
+from nsqcy.cluster import answers, discovery
+from nsqcy.cluster.discovery import Producer, daemon_url
+from nsqcy.cluster.parallel import ask_all
+from nsqcy.cluster.stats import ANSWER_MOST, TopicStats, parse_stats
+from nsqcy.cluster.web_client import Answer, WebClient, unwanted
+from nsqcy.doctor import look_doors
+from nsqcy.doctor.facts import Cluster, Lookupd, Nsqd, Offset, Policy
+from nsqcy.errors import RequestError
+
+TEXT_MOST = 1 << 20  # bytes of a short answer
+NOT_FOUND = 404
+DATE_PRECISION = 0.5  # seconds: Date has whole ones, so the middle of one is taken
+
+_VERSION: gojson.Fields = {"version": (gojson.text, "")}
+
+_POLICY: gojson.Fields = {
+    "max_depth": (gojson.int64, 0),
+    "max_bytes": (gojson.int64, 0),
+    "on_full": (gojson.text, "reject"),
+    "dead_letter_topic": (gojson.text, ""),
+}
+_CHANNEL: gojson.Fields = {
+    "channel_name": (gojson.text, ""),
+    "policy": (gojson.structure(_POLICY), None),
+}
+_TOPIC: gojson.Fields = {
+    "topic_name": (gojson.text, ""),
+    "policy": (gojson.structure(_POLICY), None),
+    "channels": (gojson.array(gojson.structure(_CHANNEL), gojson.EMPTY), []),
+}
+# What /stats has beside the figures, most of it only ours.
+_HEALTH: gojson.Fields = {
+    "health": (gojson.text, "OK"),
+    "draining": (gojson.flag, False),
+    "topics": (gojson.array(gojson.structure(_TOPIC), gojson.EMPTY), []),
+}
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Whom to ask. `assumed`: nobody named them, they are the usual ones."""
+
+    lookupds: Sequence[str] = ()
+    nsqds: Sequence[str] = ()
+    assumed: bool = False
+
+
+def look(addresses: Addresses, web: WebClient, watch: float = 0.0) -> Cluster:
+    """`watch`: seconds until nsqds are asked again, for what changes; 0 for once."""
+    assumed = addresses.assumed
+    lookupds = ask_lookupds(addresses.lookupds, web, assumed=assumed)
+    named = [Nsqd(each, Producer("", 0, 0), assumed=assumed) for each in addresses.nsqds]
+    nsqds = _once_each(_nsqds([*named, *_announced(lookupds)], web))
+    watched = 0.0
+    if watch > 0 and any(not each.error for each in nsqds):
+        time.sleep(watch)
+        nsqds, watched = _later(nsqds, web), watch
+    return Cluster(time.time(), lookupds, nsqds, watched)
+
+
+# --- nsqlookupds --------------------------------------------------------------------------------
+
+
+def ask_lookupds(
+    addresses: Sequence[str], web: WebClient, *, assumed: bool = False
+) -> list[Lookupd]:
+    """What each of them says; never fails."""
+
+    def ask(address: str) -> Lookupd:
+        info, offset = _timed(web, _beside(address, "info"))
+        version = answers.read(info.body, info.headers, _VERSION)["version"]
+        topics = _get(web, _beside(address, "topics"))
+        nodes = _get(web, _beside(address, "nodes"))
+        return Lookupd(
+            address,
+            version=version,
+            offset=offset,
+            topics=frozenset(discovery.parse_topics(topics.body, topics.headers)),
+            producers=discovery.parse_nodes(nodes.body, nodes.headers),
+            assumed=assumed,
+        )
+
+    outcome = ask_all(addresses, ask, 3 * web.terms.whole)
+    return [
+        outcome.values.get(address)
+        or Lookupd(address, error=str(outcome.errors[address]), assumed=assumed)
+        for address in dict.fromkeys(addresses)
+    ]
+
+
+def _beside(address: str, name: str) -> Url:
+    return parse_url(discovery.lookupd_url(address, name))
+
+
+def _announced(lookupds: Iterable[Lookupd]) -> list[Nsqd]:
+    """Every nsqd that some of them announce, with who does."""
+    by: dict[tuple[str, int, int], tuple[Producer, list[str]]] = {}
+    for lookupd in lookupds:
+        for node in lookupd.producers:
+            key = (node.broadcast_address, node.tcp_port, node.http_port)
+            by.setdefault(key, (node, []))[1].append(lookupd.address)
+    return [Nsqd(node.http_address, node, who) for node, who in by.values()]
+
+
+# --- nsqds --------------------------------------------------------------------------------------
+
+
+def _nsqds(nsqds: Sequence[Nsqd], web: WebClient) -> list[Nsqd]:
+    def ask(number: int) -> Nsqd:
+        return _nsqd(nsqds[number], web)
+
+    numbers = range(len(nsqds))
+    outcome = ask_all(numbers, ask, 5 * web.terms.whole)
+    return [
+        outcome.values.get(each) or replace(nsqds[each], error=str(outcome.errors[each]))
+        for each in numbers
+    ]
+
+
+def _nsqd(nsqd: Nsqd, web: WebClient) -> Nsqd:
+    """What it says of itself; never fails."""
+    try:
+        nsqd = of_http(nsqd, web)
+    except RequestError as error:
+        nsqd = replace(nsqd, error=str(error))
+    if not nsqd.node.tcp_port:
+        return nsqd
+    node = nsqd.node
+    return replace(nsqd, door=look_doors.knock(node.broadcast_address, node.tcp_port, web.terms))
+
+
+def of_http(nsqd: Nsqd, web: WebClient) -> Nsqd:
+    """What it says over HTTP; raises RequestError."""
+    url = _url(nsqd)
+    info, offset = _timed(web, url._replace(path="/info"))
+    node = Producer(**answers.read(info.body, info.headers, discovery.PRODUCER))
+    if not node.broadcast_address:
+        host, port = (url.host or "").strip("[]"), url.port or 0
+        node = replace(node, broadcast_address=host, http_port=port)
+    if nsqd.lookupds:  # what clients are told counts, whatever it says of itself
+        known = nsqd.node
+        node = replace(known, version=node.version or known.version)
+    page = _stats(web, url)
+    extra = answers.read(page.body, page.headers, _HEALTH)
+    return replace(
+        nsqd,
+        node=node,
+        offset=offset,
+        health=extra["health"],
+        draining=extra["draining"],
+        unready=_unready(web, url),
+        expires=look_doors.https_expiry(url, web.terms),
+        topics=_topics(page, node),
+        policies=_policies(extra["topics"]),
+    )
+
+
+def _url(nsqd: Nsqd) -> Url:
+    return nsqd.node.url if nsqd.lookupds else daemon_url(nsqd.address)
+
+
+def _stats(web: WebClient, url: Url) -> Answer:
+    return _get(web, url._replace(path="/stats", query=urlencode({"format": "json"})), ANSWER_MOST)
+
+
+def _topics(page: Answer, node: Producer) -> list[TopicStats]:
+    name = node.http_address
+    return parse_stats(page.body, page.headers, name, node.hostname, clients=True)
+
+
+def _unready(web: WebClient, url: Url) -> str:
+    """Why it is not ready; Go's nsqd has no such page."""
+    answer = web.ask(url._replace(path="/ready"), most=TEXT_MOST)
+    if answer.status in (200, NOT_FOUND):
+        return ""
+    return " ".join(answer.body.decode("utf-8", "replace").split()) or f"status {answer.status}"
+
+
+def _policies(topics: Iterable[Mapping[str, object]]) -> dict[tuple[str, str], Policy]:
+    found = {}
+    for topic in topics:
+        name = str(topic["topic_name"])
+        if isinstance(topic["policy"], dict):
+            found[name, ""] = Policy(**topic["policy"])
+        channels = topic["channels"]
+        assert isinstance(channels, list)
+        for channel in channels:
+            if channel["policy"] is not None:
+                found[name, channel["channel_name"]] = Policy(**channel["policy"])
+    return found
+
+
+def _once_each(nsqds: Sequence[Nsqd]) -> list[Nsqd]:
+    """Without those that answered at two addresses: one that was named, and is announced."""
+    kept: dict[tuple[str, int], Nsqd] = {}
+    failed = []
+    for nsqd in sorted(nsqds, key=lambda each: not each.lookupds):
+        if nsqd.error:
+            failed.append(nsqd)
+        else:
+            kept.setdefault((nsqd.node.broadcast_address, nsqd.node.tcp_port), nsqd)
+    return [*kept.values(), *failed]
+
+
+def _later(nsqds: Sequence[Nsqd], web: WebClient) -> list[Nsqd]:
+    """The same, with what those that answered say of their topics now."""
+
+    def ask(number: int) -> list[TopicStats]:
+        nsqd = nsqds[number]
+        return _topics(_stats(web, _url(nsqd)), nsqd.node)
+
+    numbers = [number for number, nsqd in enumerate(nsqds) if not nsqd.error]
+    again = ask_all(numbers, ask, web.terms.whole).values
+    return [replace(nsqd, later=again.get(number)) for number, nsqd in enumerate(nsqds)]
+
+
+# --- one answer ---------------------------------------------------------------------------------
+
+
+def _get(web: WebClient, url: Url, most: int = discovery.ANSWER_MOST) -> Answer:
+    answer = web.ask(url, most=most)
+    if answer.status != 200:
+        raise unwanted(answer)
+    return answer
+
+
+def _timed(web: WebClient, url: Url) -> tuple[Answer, Offset | None]:
+    """An answer, and how far its Date is before our clock."""
+    sent = time.time()
+    answer = _get(web, url)
+    return answer, offset(answer.headers.get("date", ""), sent, time.time())
+
+
+def offset(date: str, sent: float, received: float) -> Offset | None:
+    """Of a clock that wrote this date between these two moments of ours; None if it is no date."""
+    try:
+        told = parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError, TypeError):
+        return None
+    middle = (sent + received) / 2
+    return Offset(told + DATE_PRECISION - middle, DATE_PRECISION + (received - sent) / 2)

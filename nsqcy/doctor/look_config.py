@@ -1,0 +1,100 @@
+"""Reading the configuration of the daemon that a host is for: what is wrong with the file, what the
+daemon asks of the host, and where the cluster is."""
+
+from collections.abc import Sequence
+from importlib import import_module
+
+from nsqcy import config, listeners
+from nsqcy.cluster.discovery import host_port
+from nsqcy.config import Settings
+from nsqcy.doctor.facts import ConfigFile, Wanted
+from nsqcy.doctor.look_cluster import Addresses
+from nsqcy.errors import StartError
+from nsqcy.options import OptionTable, Value
+
+USUAL_LOOKUPD, USUAL_NSQD = "127.0.0.1:4161", "127.0.0.1:4151"
+LOOKUPD_PORT = 4161  # where HTTP of an nsqlookupd usually is, beside its TCP port
+NOT_DURABLE = "memory"
+EVERYWHERE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+def read(path: str, daemon: str) -> tuple[Settings, ConfigFile | None]:
+    """The settings of a daemon, and how their file reads; the defaults where it cannot be read.
+    `daemon` may be empty: the one that the file names."""
+    if not path:
+        return Settings(_table(daemon or "nsqd"), {}), None
+    try:
+        daemon = daemon or config.daemon_of(config.read_text(path))
+        table = _table(daemon)
+        file = config.read_file(table, path)
+        settings = Settings(table, {}, file)
+        _module(daemon).resolve(settings)
+    except StartError as error:
+        table = _table(daemon or "nsqd")
+        return Settings(table, {}), ConfigFile(path, table.daemon, error=str(error))
+    count = sum(len(section.values) for section in (file, *file.patterns))
+    return settings, ConfigFile(path, daemon, count, warnings=settings.warnings)
+
+
+def wanted(settings: Settings) -> Wanted:
+    """What is asked of the host."""
+    values, daemon = settings.values, settings.table.daemon
+    if daemon != "nsqd":
+        return Wanted(daemon)
+    classes = {values["durability"], *(each.values.get("durability") for each in settings.patterns)}
+    return Wanted(
+        daemon,
+        workers=_int(values["workers"]),
+        memory_bytes=_int(values["memory_bytes"]),
+        min_free_disk=_int(values["min_free_disk"]),
+        durable=bool(classes - {NOT_DURABLE, None}),
+    )
+
+
+def addresses(settings: Settings, *, given: bool) -> Addresses:
+    """Where the daemon's cluster is; `given`: there is a file that says so."""
+    values = settings.values
+    if not given:
+        return Addresses([USUAL_LOOKUPD], [USUAL_NSQD], assumed=True)
+    match settings.table.daemon:
+        case "nsqadmin":
+            return Addresses(
+                _texts(values["lookupd_http_address"]), _texts(values["nsqd_http_address"])
+            )
+        case "nsqlookupd":
+            return Addresses(_here(str(values["http_address"])), assumed=True)
+        case _:
+            lookupds = [_usual_http(each) for each in _texts(values["lookupd_tcp_address"])]
+            return Addresses(lookupds, _here(str(values["http_address"])), assumed=True)
+
+
+def _here(text: str) -> list[str]:
+    """Where an address to listen at is asked from here."""
+    address = listeners.parse(text)
+    if address.path is not None or not address.port.isdecimal():
+        return []
+    return [host_port(EVERYWHERE.get(address.host, address.host), int(address.port))]
+
+
+def _usual_http(tcp_address: str) -> str:
+    return host_port(listeners.parse(tcp_address).host, LOOKUPD_PORT)
+
+
+def _module(daemon: str):  # type: ignore[no-untyped-def]
+    return import_module(f"nsqcy.{daemon}.options")
+
+
+def _table(daemon: str) -> OptionTable:
+    table = getattr(_module(daemon), daemon.upper())
+    assert isinstance(table, OptionTable)
+    return table
+
+
+def _int(value: Value) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def _texts(value: Value) -> Sequence[str]:
+    assert isinstance(value, tuple)
+    return [str(each) for each in value]

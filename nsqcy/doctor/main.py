@@ -1,0 +1,126 @@
+"""`nsqcy doctor`: flags in, lines or JSON out.
+
+Exit codes:
+
+    0  no problem was found; warnings and notes are none
+    1  there are problems
+    2  the command line could not be read
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from nsqcy import config
+from nsqcy.cluster.discovery import daemon_url
+from nsqcy.cluster.web_client import Terms, WebClient
+from nsqcy.config import Settings
+from nsqcy.doctor import cluster, disk, host, look_cluster, look_config, look_host, report, topics
+from nsqcy.doctor.checks import Judged, run
+from nsqcy.doctor.look_cluster import Addresses
+from nsqcy.durations import SECOND
+from nsqcy.errors import Stop, UsageError
+from nsqcy.log import write
+from nsqcy.options import BOOL, DURATION, STRING, STRINGS, Option, OptionTable, split_flags, usage
+from nsqcy.policies import NOT_NEGATIVE, POSITIVE
+
+HOST = (
+    Option("host", BOOL, True, "check this host"),
+    Option("config", STRING, "", "INI or TOML file of a daemon of this host"),
+    Option("daemon", STRING, "", "the daemon it is for: nsqd, unless the file names another"),
+    Option("data-path", STRING, "", "data path of nsqd, instead of the one of the file"),
+)
+CLUSTER = (
+    Option("cluster", BOOL, True, "check the cluster"),
+    Option("lookupd-http-address", STRINGS, (), "host:port or URL of an nsqlookupd to ask"),
+    Option("nsqd-http-address", STRINGS, (), "host:port or URL of an nsqd to ask"),
+    Option(
+        "watch",
+        DURATION,
+        2 * SECOND,
+        "time between two looks at nsqds; 0 for one look",
+        rule=NOT_NEGATIVE,
+    ),
+    Option("timeout", DURATION, 5 * SECOND, "time for a whole request", rule=POSITIVE),
+    Option("tls-root-ca-file", STRING, "", "PEM file of the authorities of HTTPS ports"),
+    Option("tls-insecure-skip-verify", BOOL, False, "take every certificate"),
+)
+OUTPUT = (
+    Option("json", BOOL, False, "print JSON"),
+    Option("quiet", BOOL, False, "print only what is not ok"),
+    Option("checks", BOOL, False, "print the table of all checks, and look at nothing"),
+)
+DOCTOR = OptionTable("nsqcy doctor", {"Host": HOST, "Cluster": CLUSTER, "Output": OUTPUT})
+
+
+def main(words: Sequence[str]) -> int:
+    """Look, judge and tell; gives the exit code."""
+    try:
+        flags = parse(words)
+        if flags["checks"]:
+            write(1, report.table())
+            return 0
+        found = look_and_judge(flags)
+    except Stop as stop:
+        return config.report(stop, "nsqcy doctor")
+    shown = report.not_ok(found) if flags["quiet"] else found
+    if flags["json"]:
+        write(1, report.as_json(shown))
+    else:
+        write(1, report.lines(shown) + ("" if flags["quiet"] else report.summary(found)))
+    return report.exit_code(found)
+
+
+def parse(words: Sequence[str]) -> dict[str, Any]:
+    """The flags; raises a Stop."""
+    given, rest = split_flags(DOCTOR, words)
+    flags: dict[str, Any] = DOCTOR.defaults() | given
+    if rest:
+        raise _refusal(f"unexpected argument: {rest[0]}")
+    if flags["daemon"] not in ("", *config.DAEMONS):
+        raise _refusal(f"--daemon must be one of {', '.join(config.DAEMONS)}")
+    for option in DOCTOR:
+        if option.rule and not option.rule.holds(flags[option.name]):
+            raise _refusal(f"--{option.flag} must be {option.rule.text}")
+    for name in ("lookupd_http_address", "nsqd_http_address"):
+        for address in flags[name]:
+            try:
+                daemon_url(address)
+            except ValueError as error:
+                raise _refusal(f"--{name.replace('_', '-')}: {error}") from None
+    return flags
+
+
+def _refusal(text: str) -> UsageError:
+    return UsageError(f"{text}\n{usage(DOCTOR)}")
+
+
+def look_and_judge(flags: dict[str, Any]) -> list[Judged]:
+    settings, file = look_config.read(flags["config"], flags["daemon"])
+    if flags["data_path"] and "data_path" in settings.values:
+        settings.values["data_path"] = flags["data_path"]
+    found = []
+    if flags["host"]:
+        facts = look_host.look(look_config.wanted(settings), settings, file)
+        found += run((*host.CHECKS, *disk.CHECKS), facts)
+    if flags["cluster"]:
+        asked = _addresses(flags, settings)
+        seen = look_cluster.look(asked, WebClient(_terms(flags)), flags["watch"] / SECOND)
+        found += run((*cluster.CHECKS, *topics.CHECKS), seen)
+    return found
+
+
+def _addresses(flags: dict[str, Any], settings: Settings) -> Addresses:
+    lookupds, nsqds = flags["lookupd_http_address"], flags["nsqd_http_address"]
+    if lookupds or nsqds:
+        return Addresses(lookupds, nsqds)
+    return look_config.addresses(settings, given=bool(flags["config"]))
+
+
+def _terms(flags: dict[str, Any]) -> Terms:
+    whole = flags["timeout"] / SECOND
+    return Terms(
+        connect_timeout=min(2.0, whole),
+        request_timeout=whole,
+        root_ca_file=flags["tls_root_ca_file"],
+        verify=not flags["tls_insecure_skip_verify"],
+    )

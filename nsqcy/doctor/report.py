@@ -1,0 +1,58 @@
+"""How what was found is told: lines, JSON, and the table of all checks."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from nsqcy.doctor import cluster, disk, host, topics
+from nsqcy.doctor.checks import Check, Judged
+from nsqcy.findings import LEVELS, OK, PROBLEM
+
+BEGIN, END = "<!-- checks -->\n", "<!-- end of checks -->\n"
+SECTIONS: Sequence[tuple[str, Sequence[Check[Any]]]] = (
+    ("host", (*host.CHECKS, *disk.CHECKS)),
+    ("cluster", (*cluster.CHECKS, *topics.CHECKS)),
+)
+
+
+def not_ok(found: Sequence[Judged]) -> list[Judged]:
+    return [each for each in found if each.finding.level != OK]
+
+
+def exit_code(found: Sequence[Judged]) -> int:
+    return int(any(each.finding.level == PROBLEM for each in found))
+
+
+def lines(found: Sequence[Judged]) -> str:
+    """A line for each, and what to do on the next one."""
+    text = []
+    for check, (level, what, advice) in found:
+        text.append(f"{level:<8} {check}: {one_line(what)}\n")
+        if advice and level != OK:
+            text.append(f"{'':<8} -> {advice}\n")
+    return "".join(text)
+
+
+def summary(found: Sequence[Judged]) -> str:
+    count = Counter(each.finding.level for each in found)
+    told = [f"{count[level]} {level}" for level in LEVELS if count[level]]
+    return f"{', '.join(told)}\n"
+
+
+def one_line(text: str) -> str:
+    """Without what would break the line or move the cursor: nodes write what they like."""
+    return "".join(each if each.isprintable() else " " for each in text)
+
+
+def as_json(found: Sequence[Judged]) -> str:
+    shown = [{"check": check, **finding._asdict()} for check, finding in found]
+    return json.dumps({"findings": shown, "exit_code": exit_code(found)}, indent=2) + "\n"
+
+
+def table() -> str:
+    """The part of docs/DOCTOR.md that is made of the checks."""
+    rows = [BEGIN, "\n| of | check | what is told |\n", "|---|---|---|\n"]
+    for section, checks in SECTIONS:
+        rows += [f"| {section} | `{each.name}` | {each.told} |\n" for each in checks]
+    return "".join([*rows, "\n", END])

@@ -1,0 +1,288 @@
+"""The checks of topics and channels: pure functions of what nsqds and nsqlookupds say of them."""
+
+from collections.abc import Iterator
+
+from nsqcy.cluster.stats import ChannelStats, ClientStats, TopicFigures
+from nsqcy.doctor.checks import Check
+from nsqcy.doctor.facts import Cluster, Nsqd, Policy
+from nsqcy.findings import Finding, note, problem, several, warning
+from nsqcy.names import is_ephemeral
+
+NEARLY = 0.8  # of a limit
+SETTLED = 60.0  # seconds after which a consumer has begun, if it ever does
+
+
+def ghost_topics(cluster: Cluster) -> Iterator[Finding]:
+    """Names that nsqlookupds keep, and that nothing is behind."""
+    ghosts = [name for name in _without_nsqd(cluster) if not is_ephemeral(name)]
+    if ghosts:
+        text = f"nsqlookupds know topics that no nsqd has: {several(ghosts)}"
+        yield warning(text, "publish to them, or delete them on the page Lookup of nsqadmin")
+
+
+def unread_topics(cluster: Cluster) -> Iterator[Finding]:
+    for name, topic in cluster.topics.items():
+        if not topic.channels and topic.figures.depth:
+            later = cluster.topics_later.get(name, topic)
+            waiting = _waiting(cluster, topic.figures, later.figures)
+            text = f"topic {name} has no channel, and {waiting}"
+            yield warning(text, "subscribe to it, or empty or delete it")
+
+
+def idle_channels(cluster: Cluster) -> Iterator[Finding]:
+    for channel, later in _channels(cluster):
+        figures = channel.figures
+        if figures.client_count or not _held(channel) or is_ephemeral(channel.name):
+            continue
+        waiting = _waiting(cluster, figures, later.figures)
+        text = f"channel {_name(channel)} has no consumer, and {waiting}"
+        if figures.deferred_count:
+            text += f", {figures.deferred_count} deferred"
+        yield warning(text, "start its consumers, or delete it: it takes a copy of every message")
+
+
+def uneven_consumers(cluster: Cluster) -> Iterator[Finding]:
+    for channel, _ in _channels(cluster):
+        without = [
+            each.node
+            for each in channel.nodes
+            if not each.figures.client_count and each.figures.depth
+        ]
+        if without and channel.figures.client_count:
+            where = f"at {several(without)}, where messages wait"
+            text = f"channel {_name(channel)} has consumers, but none {where}"
+            yield warning(
+                text, "consumers cannot reach that nsqd, or ask an nsqlookupd that lacks it"
+            )
+
+
+def stuck_consumers(cluster: Cluster) -> Iterator[Finding]:
+    for channel, later in _channels(cluster):
+        if not channel.clients or not channel.figures.depth:
+            continue
+        silent = [_client(each) for each in channel.clients if _asks_nothing(each, cluster.now)]
+        if silent:
+            text = (
+                f"consumers of {_name(channel)} have RDY 0 while messages wait: {several(silent)}"
+            )
+            yield warning(text, "they back off after failures, or are closing: see their logs")
+        if not cluster.watched:
+            continue
+        before = {_identity(each): each for each in channel.clients}
+        full = [
+            _client(each)
+            for each in later.clients or ()
+            if _identity(each) in before and _is_full(before[_identity(each)], each)
+        ]
+        if full:
+            text = (
+                f"consumers of {_name(channel)} hold all that they ask for and finished nothing"
+                f" within {cluster.watched:g} s: {several(full)}"
+            )
+            yield note(
+                text, "if their work is not that long they hang: see them, and --msg-timeout"
+            )
+
+
+def paused(cluster: Cluster) -> Iterator[Finding]:
+    for name, topic in cluster.topics.items():
+        if topic.figures.paused:
+            yield _paused(f"topic {name}", topic.figures.depth)
+    for channel, _ in _channels(cluster):
+        if channel.figures.paused:
+            yield _paused(f"channel {_name(channel)}", channel.figures.depth)
+
+
+def _paused(what: str, depth: int) -> Finding:
+    advice = "if that was forgotten unpause it, on its page of nsqadmin"
+    if depth:
+        return warning(f"{what} is paused, and {_messages(depth)}", advice)
+    return note(f"{what} is paused", advice)
+
+
+def ephemeral(cluster: Cluster) -> Iterator[Finding]:
+    left = [name for name in _without_nsqd(cluster) if is_ephemeral(name)]
+    left += [
+        name for name, topic in cluster.topics.items() if is_ephemeral(name) and not topic.channels
+    ]
+    left += [
+        _name(channel)
+        for channel, _ in _channels(cluster)
+        if is_ephemeral(channel.name) and not channel.figures.client_count
+    ]
+    if left:
+        text = f"ephemeral topics and channels are left that nobody consumes: {several(left)}"
+        yield note(text, "they should have gone with their last consumer; delete them")
+
+
+def dead_letters(cluster: Cluster) -> Iterator[Finding]:
+    sources: dict[str, set[str]] = {}
+    for nsqd in cluster.alive:
+        for (topic, channel), policy in nsqd.policies.items():
+            if policy.dead_letter_topic:
+                sources.setdefault(policy.dead_letter_topic, set()).add(f"{topic}/{channel}")
+    for name, channels in sorted(sources.items()):
+        dead = cluster.topics.get(name)
+        if dead is None:
+            continue
+        waiting = max([dead.figures.depth, *map(_held, dead.channels.values())])
+        if waiting:
+            text = f"{_messages(waiting)} in topic {name}, for dead letters of {several(channels)}"
+            yield warning(text, "see why they failed, then redrive or empty them: docs/POLICIES.md")
+
+
+def limits(cluster: Cluster) -> Iterator[Finding]:
+    for nsqd in cluster.alive:
+        for topic in nsqd.topics:
+            policy = nsqd.policies.get((topic.name, ""))
+            channels = topic.channels.values()
+            depths = [each.figures.depth for each in channels]
+            if policy:
+                most = max([topic.figures.depth, *depths])
+                yield from _limit(nsqd, f"topic {topic.name}", most, policy)
+            for each, depth in zip(channels, depths, strict=True):
+                if own := nsqd.policies.get((topic.name, each.name)):
+                    yield from _limit(nsqd, f"channel {_name(each)}", depth, own)
+
+
+def _limit(nsqd: Nsqd, what: str, depth: int, policy: Policy) -> Iterator[Finding]:
+    most = policy.max_depth
+    if not most or depth < NEARLY * most:
+        return
+    text = f"in {what} at {nsqd.name} {_messages(depth)}, and max_depth is {most}"
+    advice = "add consumers, or raise max_depth: docs/POLICIES.md"
+    if depth < most:
+        yield warning(text, advice)
+    elif policy.on_full == "reject":
+        yield problem(f"{text}: publishes are refused", advice)
+    else:
+        yield warning(f"{text}: messages are dropped ({policy.on_full})", advice)
+
+
+# --- parts --------------------------------------------------------------------------------------
+
+
+def _without_nsqd(cluster: Cluster) -> set[str]:
+    """Topics that nsqlookupds know of nobody."""
+    known: set[str] = set()
+    had = set(cluster.topics)
+    for lookupd in cluster.answering:
+        known |= lookupd.topics
+        for producer in lookupd.producers:
+            had |= producer.topics.keys()
+    return known - had
+
+
+def _channels(cluster: Cluster) -> Iterator[tuple[ChannelStats, ChannelStats]]:
+    """Each channel of all nsqds together, and the same a moment after."""
+    for name, topic in cluster.topics.items():
+        after = cluster.topics_later.get(name, topic)
+        for channel in topic.channels.values():
+            yield channel, after.channels.get(channel.name, channel)
+
+
+def _name(channel: ChannelStats) -> str:
+    return f"{channel.topic}/{channel.name}"
+
+
+def _held(channel: ChannelStats) -> int:
+    return channel.figures.depth + channel.figures.deferred_count
+
+
+def _waiting(cluster: Cluster, figures: TopicFigures, later: TopicFigures) -> str:
+    more = later.depth - figures.depth
+    grew = f", {more} more within {cluster.watched:g} s" if more > 0 else ""
+    return f"{_messages(figures.depth)}{grew}"
+
+
+def _messages(count: int) -> str:
+    return "1 message waits" if count == 1 else f"{count} messages wait"
+
+
+def _client(client: ClientStats) -> str:
+    return (
+        f"{client.remote_address} ({client.client_id})"
+        if client.client_id
+        else client.remote_address
+    )
+
+
+def _identity(client: ClientStats) -> tuple[str, str]:
+    return client.node, client.remote_address
+
+
+def _asks_nothing(client: ClientStats, now: float) -> bool:
+    return not client.ready_count and now - client.connect_ts > SETTLED
+
+
+def _is_full(before: ClientStats, after: ClientStats) -> bool:
+    return all(0 < each.ready_count <= each.in_flight_count for each in (before, after)) and (
+        before.finish_count == after.finish_count
+    )
+
+
+def _any_alive(cluster: Cluster) -> object:
+    return cluster.alive
+
+
+CHECKS = (
+    Check(
+        "ghost-topics",
+        "topics that nsqlookupds know and no nsqd has",
+        "every topic that is known is somewhere",
+        ghost_topics,
+        lambda cluster: cluster.answering,
+    ),
+    Check(
+        "unread-topics",
+        "topics without a channel, in which messages pile up",
+        "no topic without a channel has messages",
+        unread_topics,
+        _any_alive,
+    ),
+    Check(
+        "idle-channels",
+        "channels without a consumer, in which messages wait; whether they become more",
+        "no channel without a consumer has messages",
+        idle_channels,
+        _any_alive,
+    ),
+    Check(
+        "uneven-consumers",
+        "channels that have consumers at some nsqds, and at others messages but no consumer",
+        "consumers are wherever messages wait",
+        uneven_consumers,
+        _any_alive,
+    ),
+    Check(
+        "stuck-consumers",
+        f"consumers that have RDY 0 longer than {SETTLED:.0f} s after they connected, or hold all"
+        " they ask for and finish nothing while doctor watches",
+        "consumers ask for messages and finish them",
+        stuck_consumers,
+        _any_alive,
+    ),
+    Check("paused", "topics and channels that are paused", "nothing is paused", paused, _any_alive),
+    Check(
+        "ephemeral",
+        "ephemeral topics and channels that are left though nobody consumes them",
+        "none is left over",
+        ephemeral,
+        _any_alive,
+    ),
+    Check(
+        "dead-letters",
+        "messages in topics that channels have as their dead_letter_topic",
+        "none wait",
+        dead_letters,
+        _any_alive,
+    ),
+    Check(
+        "limits",
+        f"topics and channels whose depth is at {NEARLY:.0%} of max_depth, or at it: publishes are"
+        " refused, or messages dropped",
+        "none is near its max_depth",
+        limits,
+        _any_alive,
+    ),
+)

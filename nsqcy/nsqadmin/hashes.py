@@ -1,0 +1,115 @@
+"""Passwords and tokens as hashes: made, written, read, and compared in constant time.
+
+Passwords have scrypt, which costs memory and time; tokens are random and need no slow hash.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
+from typing import NamedTuple
+
+_SCRYPT = re.compile(
+    r"\$scrypt\$ln=([0-9]{1,2}),r=([0-9]{1,2}),p=([0-9]{1,2})\$([A-Za-z0-9+/]+)\$([A-Za-z0-9+/]+)"
+)
+_SHA256 = re.compile(r"\$sha256\$([0-9a-f]{64})")
+
+# What a password costs: 32 MiB, and about a tenth of a second.
+LOG_COST, BLOCKS, PARALLEL = 15, 8, 1
+MEMORY_MOST = 128 << 20  # bytes that a hash of a file may ask for
+SALT_BYTES, HASH_BYTES = 16, 32
+
+
+class Password(NamedTuple):
+    """A password by its hash."""
+
+    log_cost: int
+    blocks: int
+    parallel: int
+    salt: bytes
+    hash: bytes
+
+    def is_of(self, text: str) -> bool:
+        """Takes as long whatever the text is."""
+        return hmac.compare_digest(self.hash, _scrypt(text, self))
+
+    def __str__(self) -> str:
+        costs = f"ln={self.log_cost},r={self.blocks},p={self.parallel}"
+        return f"$scrypt${costs}${_base64(self.salt)}${_base64(self.hash)}"
+
+
+class Token(NamedTuple):
+    """A token by its hash: it is random, and needs no slow one."""
+
+    hash: bytes
+
+    def is_of(self, text: str) -> bool:
+        return hmac.compare_digest(self.hash, _sha256(text))
+
+    def __str__(self) -> str:
+        return f"$sha256${self.hash.hex()}"
+
+
+def hash_password(text: str, log_cost: int = LOG_COST) -> Password:
+    salt = secrets.token_bytes(SALT_BYTES)
+    empty = Password(log_cost, BLOCKS, PARALLEL, salt, bytes(HASH_BYTES))
+    return empty._replace(hash=_scrypt(text, empty))
+
+
+def hash_token(text: str) -> Token:
+    return Token(_sha256(text))
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(32)
+
+
+# A password that nobody has: checking it takes as long as one of a user.
+NOBODY = Password(LOG_COST, BLOCKS, PARALLEL, bytes(SALT_BYTES), bytes(HASH_BYTES))
+
+
+def _scrypt(text: str, like: Password) -> bytes:
+    return hashlib.scrypt(
+        text.encode("utf-8", "surrogateescape"),
+        salt=like.salt,
+        n=1 << like.log_cost,
+        r=like.blocks,
+        p=like.parallel,
+        maxmem=2 * MEMORY_MOST,
+        dklen=len(like.hash),
+    )
+
+
+def _sha256(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode().rstrip("=")
+
+
+def parse_password(text: str) -> Password | None:
+    """What a hash says, if it can be checked at a sane price."""
+    found = _SCRYPT.fullmatch(text)
+    if found is None:
+        return None
+    log_cost, blocks, parallel = map(int, found.groups()[:3])
+    try:
+        salt, digest = (
+            base64.b64decode(each + "=" * (-len(each) % 4)) for each in found.groups()[3:]
+        )
+    except binascii.Error:
+        return None
+    is_sane = 10 <= log_cost <= 20 and blocks and 1 <= parallel <= 4
+    if not is_sane or 128 * blocks << log_cost > MEMORY_MOST:
+        return None
+    if len(salt) < 8 or not 16 <= len(digest) <= 64:
+        return None
+    return Password(log_cost, blocks, parallel, salt, digest)
+
+
+def parse_token(text: str) -> Token | None:
+    found = _SHA256.fullmatch(text)
+    return Token(bytes.fromhex(found[1])) if found else None

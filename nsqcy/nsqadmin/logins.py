@@ -1,0 +1,191 @@
+"""Who sends a request, where there is a file of users: by a session's cookie, a token, or a name
+with its password. Without such a file none of this is there, and NSQ's ACL header decides.
+
+Owns the users while nsqadmin runs, and what is logged of them, which is never a secret: not even a
+name that nobody has, as it may be a password in the wrong field.
+"""
+
+import hmac
+import os
+import secrets
+import stat
+import threading
+import time
+from collections.abc import Callable
+from ipaddress import ip_address
+
+from nsqcy import config
+from nsqcy.errors import HttpError, Stop
+from nsqcy.lines import Lines
+from nsqcy.nsqadmin import users
+from nsqcy.nsqadmin.access import basic
+from nsqcy.nsqadmin.hashes import NOBODY
+from nsqcy.nsqadmin.sessions import Failures, Sessions
+from nsqcy.nsqadmin.users import User, Users
+from nsqcy.web.http_protocol import Head
+from nsqcy.web.router import Request
+
+COOKIE = "nsqadmin_session"
+VERIFIED_MOST = 1_000
+
+
+class TooMany(HttpError):
+    """Of tries that failed; `wait` seconds later there may be another."""
+
+    def __init__(self, wait: float) -> None:
+        super().__init__(429, "TOO_MANY_FAILURES")
+        self.wait = wait
+
+
+def read(path: str) -> tuple[Users, list[str]]:
+    """The users of a file, and what to warn of; raises ConfigError."""
+    found = users.parse(path, config.read_text(path))
+    try:
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+    except OSError:
+        return found, []
+    if mode & (stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP):
+        return found, [f"{path} has mode {mode:04o}: others may read or write it; chmod 600 it"]
+    return found, []
+
+
+class Logins:
+    """The users, their sessions, and who fails to be one of them."""
+
+    def __init__(
+        self,
+        path: str,
+        session_time: float,
+        log: Lines,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Raises ConfigError. `session_time`: seconds of a session after its last use."""
+        self._path = path
+        self._log = log
+        self._users, warnings = read(path)
+        for each in warnings:
+            log.warn(each)
+        self._sessions = Sessions(session_time, clock)
+        self._failures = Failures(clock)
+        # A password costs memory and time: one is checked at a time, and one that was right is
+        # known again by a hash that is worth nothing outside of this process.
+        self._checking = threading.Lock()
+        self._key = secrets.token_bytes(32)
+        self._verified: dict[bytes, User] = {}
+
+    def reload(self) -> None:
+        """Read the file again; what is wrong with it is logged, and everything stays as it was."""
+        try:
+            found, warnings = read(self._path)
+        except Stop as stop:
+            self._log.error(f"SIGHUP: {stop}; users stay as they were")
+            return
+        for each in warnings:
+            self._log.warn(each)
+        self._users = found
+        self._log.info(f"SIGHUP: {len(found)} users")
+
+    # Who it is
+
+    def user(self, head: Head) -> User | None:
+        """Who sends this, as far as that costs nothing: a password has to be verified before."""
+        return self._of_session(head) or self._of_authorization(head)
+
+    def admit(self, request: Request) -> User | None:
+        """Who sends this; None if nobody says who. Raises HttpError if what is said is wrong."""
+        head = request.head
+        user = self.user(head)
+        if user is not None or not head.header("Authorization"):
+            return user
+        address = address_of(request)
+        name, password = basic(head)
+        if name:
+            return self._check(name, password, address)
+        if wait := self._failures.wait(address):
+            raise TooMany(wait)
+        self._fail("with a token", address)
+        raise HttpError(401, "UNAUTHORIZED")
+
+    def enter(self, request: Request, name: str, password: str) -> str:
+        """The key of a session; raises HttpError."""
+        user = self._check(name, password, address_of(request))
+        self._log.info(f"log-in: {user.name} ({user.role}) from {address_of(request)}")
+        return self._sessions.begin(user)
+
+    def leave(self, head: Head) -> None:
+        if key := cookie(head):
+            self._sessions.end(key)
+
+    def _of_session(self, head: Head) -> User | None:
+        key = cookie(head)
+        return self._current(self._sessions.find(key)) if key else None
+
+    def _of_authorization(self, head: Head) -> User | None:
+        scheme, _, text = head.header("Authorization").partition(" ")
+        if scheme.lower() == "bearer":
+            return self._of_token(text.strip())
+        name, password = basic(head)
+        return self._current(self._verified.get(self._fingerprint(name, password)))
+
+    def _current(self, user: User | None) -> User | None:
+        """The same as the file has it now: the role counts that it says, and who has other secrets
+        has to log in again."""
+        now = self._users.get(user.name) if user else None
+        return now if user and now and now._replace(role=user.role) == user else None
+
+    def _of_token(self, text: str) -> User | None:
+        """Looks at all of them, whichever it is."""
+        found = [each for each in self._users.values() if each.token and each.token.is_of(text)]
+        return found[0] if found else None
+
+    def _check(self, name: str, password: str, address: str) -> User:
+        """The user of this name, if that is the password, or the token; raises HttpError."""
+        if wait := self._failures.wait(address):
+            raise TooMany(wait)
+        user = self._users.get(name)
+        if user is None or not self._is_right(user, password):
+            if user is None:
+                with self._checking:
+                    NOBODY.is_of(password)
+            self._fail(f"of {user.name}" if user else "of nobody we know", address)
+            raise HttpError(401, "UNAUTHORIZED")
+        if len(self._verified) >= VERIFIED_MOST:
+            self._verified = {}
+        self._verified[self._fingerprint(name, password)] = user
+        return user
+
+    def _is_right(self, user: User, password: str) -> bool:
+        with self._checking:
+            by_password = (user.password or NOBODY).is_of(password)
+        by_token = user.token is not None and user.token.is_of(password)
+        return (by_password and user.password is not None) or by_token
+
+    def _fingerprint(self, name: str, password: str) -> bytes:
+        text = f"{name}:{password}".encode("utf-8", "surrogateescape")
+        return hmac.digest(self._key, text, "sha256")
+
+    def _fail(self, whose: str, address: str) -> None:
+        self._log.warn(f"log-in {whose} failed, from {address}")
+        self._failures.add(address)
+
+
+def cookie(head: Head) -> str:
+    """The key of a session, as the browser has it."""
+    for part in head.header("Cookie").split(";"):
+        name, _, value = part.strip().partition("=")
+        if name == COOKIE:
+            return value
+    return ""
+
+
+def address_of(request: Request) -> str:
+    """Whose failures are counted together: the peer's IP, or what a proxy on this machine has seen
+    as its peer's. Others may write into X-Forwarded-For what they like, and are not believed."""
+    peer = request.peer.rpartition(":")[0].strip("[]")
+    seen = request.head.header("X-Forwarded-For").rpartition(",")[2].strip()
+    if not seen:
+        return peer
+    try:
+        return str(ip_address(seen)) if ip_address(peer).is_loopback else peer
+    except ValueError:
+        return peer

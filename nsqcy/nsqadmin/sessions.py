@@ -1,0 +1,95 @@
+"""Who is logged in, and who fails to: two tables in memory, bounded, that forget with time.
+
+Time is given. Called from several threads.
+"""
+
+import hashlib
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple
+
+from nsqcy.nsqadmin.users import User
+
+SESSIONS_MOST = 1_000
+KEY_BYTES = 32
+
+FAILURES_MOST = 10  # of one address, before it has to wait
+RECOVERY = 10.0  # seconds after which one of them is forgotten
+ADDRESSES_MOST = 10_000
+
+
+class _Session(NamedTuple):
+    user: User
+    used: float
+
+
+class Sessions:
+    """Browsers that have logged in, by a key that only they have: here is but its hash."""
+
+    def __init__(self, idle_most: float, clock: Callable[[], float]) -> None:
+        """`idle_most`: seconds without use after which a session is over."""
+        self._idle_most = idle_most
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._sessions: OrderedDict[bytes, _Session] = OrderedDict()  # the last used one is last
+
+    def begin(self, user: User) -> str:
+        """The key of a new session. Beyond the most there may be, the longest unused one ends."""
+        key = secrets.token_urlsafe(KEY_BYTES)
+        with self._lock:
+            self._sessions[_hash(key)] = _Session(user, self._clock())
+            while len(self._sessions) > SESSIONS_MOST:
+                self._sessions.popitem(last=False)
+        return key
+
+    def find(self, key: str) -> User | None:
+        """The user of a session that is not over; this is a use of it."""
+        hashed, now = _hash(key), self._clock()
+        with self._lock:
+            found = self._sessions.get(hashed)
+            if found is None:
+                return None
+            if now - found.used > self._idle_most:
+                del self._sessions[hashed]
+                return None
+            self._sessions[hashed] = found._replace(used=now)
+            self._sessions.move_to_end(hashed)
+            return found.user
+
+    def end(self, key: str) -> None:
+        with self._lock:
+            self._sessions.pop(_hash(key), None)
+
+
+class Failures:
+    """Addresses that failed to log in, and how long they have to wait before they may try again.
+
+    Each failure is a drop in a bucket that leaks: who fails now and then never waits, and who tries
+    all day has one try every RECOVERY seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._empty_at: OrderedDict[str, float] = OrderedDict()  # when all of it is forgotten
+
+    def wait(self, address: str) -> float:
+        """Seconds until it may try; 0 for now."""
+        with self._lock:
+            empty_at = self._empty_at.get(address, 0.0)
+        return max(0.0, empty_at - self._clock() - (FAILURES_MOST - 1) * RECOVERY)
+
+    def add(self, address: str) -> None:
+        now = self._clock()
+        with self._lock:
+            empty_at = max(self._empty_at.get(address, now), now) + RECOVERY
+            self._empty_at[address] = min(empty_at, now + FAILURES_MOST * RECOVERY)
+            self._empty_at.move_to_end(address)
+            while len(self._empty_at) > ADDRESSES_MOST:
+                self._empty_at.popitem(last=False)
+
+
+def _hash(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

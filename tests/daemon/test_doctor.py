@@ -1,0 +1,103 @@
+"""`nsqcy doctor` at a real cluster: what it says, as lines and as JSON, and how it ends."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import certificates
+import pytest
+from conftest import Starter
+from daemon import environment
+from lookupd import Lookupd
+from web import eventually
+
+from nsqcy.doctor import report
+from nsqcy.doctor.main import main
+
+
+def doctor(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "nsqcy", "doctor", *words],
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def findings(done: subprocess.CompletedProcess[str]) -> dict[tuple[str, str], Any]:
+    """Those of a kind and a level are one here."""
+    assert not done.stderr
+    told = json.loads(done.stdout)
+    assert told["exit_code"] == done.returncode
+    return {(each["check"], each["level"]): each for each in told["findings"]}
+
+
+def test_a_cluster_with_something_of_everything(starter: Starter, tmp_path: Path) -> None:
+    old = certificates.make("old", expired=True).save(tmp_path)
+    with Lookupd() as lookupd, Lookupd() as lacking:
+        where = {"broadcast_address": "127.0.0.1", "lookupd_tcp_address": lookupd.addresses["TCP"]}
+        nsqd = starter(workers=1, **where, **old.options)
+        for topic in ("t", "dead"):
+            nsqd.web.do("create", topic)
+            nsqd.web.post("/pub", b"body", topic=topic)
+        nsqd.web.do("create", "t", "c")
+        nsqd.web.put("/channel/config", b'{"dead_letter_topic": "dead"}', topic="t", channel="c")
+        nsqd.web.put("/topic/config", b'{"max_depth": 1}', topic="t")
+        eventually(lambda: set(lookupd.web.get("/topics").json()["topics"]) == {"t", "dead"})
+        lookupd.web.do("create", "ghost")
+
+        at = [f"--lookupd-http-address={each.http_address}" for each in (lookupd, lacking)]
+        done = doctor(*at, "--host=false", "--watch=10ms", "--json", "--quiet")
+        assert done.returncode == 1
+        told = findings(done)
+        assert told.keys() == {
+            ("agreement", "problem"),
+            ("agreement", "warning"),
+            ("certificates", "problem"),
+            ("ghost-topics", "warning"),
+            ("unread-topics", "warning"),
+            ("idle-channels", "warning"),
+            ("dead-letters", "warning"),
+            ("limits", "problem"),
+        }
+        assert all(each["advice"] for each in told.values())
+        assert (
+            f"127.0.0.1:{nsqd.tcp_port} ended 1 days ago" in told["certificates", "problem"]["text"]
+        )
+        assert "ghost" in told["ghost-topics", "warning"]["text"]
+
+        lacking.kill()
+        done = doctor(*at, "--host=false", "--watch=0", "--json", "--quiet")
+        assert "Connection refused" in findings(done)["lookupds", "problem"]["text"]
+
+
+def test_a_host(tmp_path: Path) -> None:
+    config = tmp_path / "nsqd.ini"
+    config.write_text(
+        f"[nsqd]\ndata_path = {tmp_path}\ntcp_address = 127.0.0.1:0\nhttp_address =\n"
+    )
+    done = doctor(f"--config={config}", "--cluster=false")
+    assert done.returncode == 0 or "problem  " in done.stdout
+    assert f"ok       config: {config}: fit for nsqd, 3 options set\n" in done.stdout
+    assert f"ok       data-path: {tmp_path} can be written to\n" in done.stdout
+    assert os.listdir(tmp_path) == ["nsqd.ini"]
+
+    config.write_text("[nsqd]\ndata_pith = x\n")
+    done = doctor(f"--config={config}", "--cluster=false", "--quiet")
+    assert done.returncode == 1
+    assert done.stdout.startswith("problem  config: ")
+    assert 'line 2: unknown key "data_pith", did you mean data_path?' in done.stdout
+
+
+def test_a_command_line_that_cannot_be_read(capfd: pytest.CaptureFixture[str]) -> None:
+    for word in ("--nsqd-http-address=foo", "--daemon=redis", "word", "--timeout=0"):
+        assert main([word]) == 2
+        out, err = capfd.readouterr()
+        assert not out and "Usage of nsqcy doctor:" in err
+    assert main(["-help"]) == 0 and main(["--checks"]) == 0
+    assert capfd.readouterr().out == report.table()

@@ -1,0 +1,339 @@
+"""What doctor says of a cluster, by facts made by hand."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from nsqcy.cluster.discovery import Producer
+from nsqcy.cluster.stats import (
+    ChannelFigures,
+    ChannelStats,
+    ClientStats,
+    TopicFigures,
+    TopicStats,
+)
+from nsqcy.doctor import cluster, topics
+from nsqcy.doctor.checks import run
+from nsqcy.doctor.cluster import DAY
+from nsqcy.doctor.facts import Cluster, Door, Lookupd, Nsqd, Offset, Policy
+from nsqcy.findings import Finding
+
+NOW = 1_800_000_000.0
+EXACT = Offset(0.0, 0.5)
+CHECKS = (*cluster.CHECKS, *topics.CHECKS)
+Channels = Mapping[str, ChannelStats]
+
+
+def node(number: int = 1, version: str = "1.3.0", **announced: bool) -> Producer:
+    host = f"10.0.0.{number}"
+    return Producer(host, 4150, 4151, f"h{number}", version, topics=announced)
+
+
+def nsqd(number: int = 1, *stats: TopicStats, **values: Any) -> Nsqd:
+    one = values.pop("node", node(number))
+    known = {"lookupds": ["l1"], "offset": EXACT, "door": Door(one.tcp_address)} | values
+    return Nsqd(one.http_address, one, topics=stats, **known)
+
+
+def lookupd(name: str = "l1", *producers: Producer, **values: Any) -> Lookupd:
+    names = frozenset(topic for each in producers for topic in each.topics)
+    known = {"version": "1.3.0", "offset": EXACT, "topics": names} | values
+    return Lookupd(name, producers=producers, **known)
+
+
+def topic(name: str, depth: int = 0, *channels: ChannelStats, paused: bool = False) -> TopicStats:
+    figures = TopicFigures(depth=depth, paused=paused)
+    return TopicStats(name, "n", "h", figures, {each.name: each for each in channels})
+
+
+def channel(
+    name: str, depth: int = 0, *clients: ClientStats, of: str = "t", at: str = "n", **values: Any
+) -> ChannelStats:
+    figures = ChannelFigures(depth=depth, client_count=len(clients), **values)
+    return ChannelStats(of, name, at, "h", figures, clients=clients)
+
+
+def client(port: int = 1, ready: int = 1, **values: Any) -> ClientStats:
+    known = {"connect_ts": int(NOW) - 3600} | values
+    return ClientStats(node="n", remote_address=f"c:{port}", ready_count=ready, **known)
+
+
+def of(*nsqds: Nsqd, lookupds: Iterable[Lookupd] = (), watched: float = 0.0) -> Cluster:
+    return Cluster(NOW, list(lookupds), list(nsqds), watched)
+
+
+def said(check: Callable[[Cluster], Iterable[Finding]], facts: Cluster) -> list[str]:
+    found = list(check(facts))
+    assert all(each.advice for each in found)
+    return [f"{each.level}: {each.text} -> {each.advice}" for each in found]
+
+
+def only(check: Callable[[Cluster], Iterable[Finding]], facts: Cluster) -> str:
+    (one,) = said(check, facts)
+    return one
+
+
+GOOD = of(
+    nsqd(1, topic("t", 0, channel("c", 3, client()))),
+    nsqd(2, topic("t", 0, channel("c", 0, client(2)))),
+    lookupds=[lookupd(name, node(1, t=False), node(2, t=False)) for name in ("l1", "l2")],
+)
+
+
+def test_a_good_cluster_has_one_line_for_each_check() -> None:
+    found = run(CHECKS, GOOD)
+    assert [each.check for each in found] == [each.name for each in CHECKS]
+    assert {each.finding.level for each in found} == {"ok"}
+
+
+def test_of_a_dead_cluster_only_that_is_said() -> None:
+    dead = of(
+        nsqd(1, error="Connection refused", door=Door("x", "refused")),
+        lookupds=[lookupd("l1", error="timed out")],
+    )
+    found = run(CHECKS, dead)
+    assert [(each.check, each.finding.level) for each in found] == [
+        ("lookupds", "problem"),
+        ("nsqds", "problem"),
+    ]
+    assert run(CHECKS, of())[0].finding.text == "there is no nsqd"
+
+
+def test_nobody_at_the_usual_addresses_is_no_problem() -> None:
+    nobody = of(
+        Nsqd("127.0.0.1:4151", Producer("", 0, 0), error="refused", assumed=True),
+        lookupds=[Lookupd("127.0.0.1:4161", error="refused", assumed=True)],
+    )
+    assert [each.finding.level for each in run(CHECKS, nobody)] == ["note", "note"]
+
+
+# -- who answers
+
+
+def test_a_broadcast_address_that_is_not_reached() -> None:
+    silent = nsqd(1, error="timed out", door=Door("10.0.0.1:4150", "timed out"))
+    told = only(cluster.nsqds, of(silent))
+    assert told.startswith("problem: nsqd 10.0.0.1:4151, announced by l1, does not answer: timed")
+    assert "10.0.0.1 is its --broadcast-address" in told
+
+    answers = Nsqd("far:4151", node(1), offset=EXACT)
+    assert "one of its host answers at far:4151" in said(cluster.nsqds, of(silent, answers))[0]
+
+    own = Producer("127.0.0.1", 4150, 4151)
+    told = only(cluster.nsqds, of(nsqd(node=own, error="refused", door=Door("x", "refused"))))
+    assert "every machine has its own 127.0.0.1" in told
+
+
+def test_one_port_of_two() -> None:
+    told = only(cluster.nsqds, of(nsqd(1, error="refused", door=Door("10.0.0.1:4150"))))
+    assert "clients reach it; open HTTP port 4151" in told
+    told = only(cluster.nsqds, of(nsqd(1, door=Door("10.0.0.1:4150", "refused"))))
+    assert "answers over HTTP, but not clients at 10.0.0.1:4150: refused" in told
+
+
+def test_an_nsqd_that_nobody_announces() -> None:
+    facts = of(nsqd(1, topic("t")), lookupds=[lookupd()])
+    assert "10.0.0.1:4151 is announced by no nsqlookupd" in only(cluster.registration, facts)
+    facts = of(nsqd(1, topic("t"), topic("u")), lookupds=[lookupd("l1", node(1, t=True))])
+    assert "topics that no nsqlookupd knows it by: u" in only(cluster.registration, facts)
+
+
+# -- who agrees
+
+
+def test_versions() -> None:
+    facts = of(*(nsqd(each, node=node(each, f"1.{each // 3}.0")) for each in (1, 2, 3)))
+    told = only(cluster.versions, facts)
+    assert "nsqds are of 2 versions: most have 1.0.0, 10.0.0.3:4151 has 1.1.0" in told
+    facts = of(lookupds=[lookupd("l1"), lookupd("l2", version="")])
+    assert "l2 has none" in only(cluster.versions, facts)
+    # A daemon of one kind may be newer than those of the other.
+    assert not said(cluster.versions, of(nsqd(), lookupds=[lookupd(version="1.2.0")]))
+
+
+def test_agreement() -> None:
+    full = lookupd("l1", node(1, t=False), node(2, t=False))
+    lacking = lookupd("l2", node(1, t=False), topics=frozenset({"t", "u"}))
+    lacks_topic, lacks_nsqd = said(cluster.agreement, of(lookupds=[full, lacking]))
+    assert lacks_nsqd.startswith("problem: nsqlookupd l2 lacks nsqd 10.0.0.2:4150")
+    assert "nsqlookupd l1 lacks topics that others have: u" in lacks_topic
+    assert not said(cluster.agreement, of(lookupds=[full, lookupd("l3", error="refused")]))
+
+
+def test_tombstones_of_some() -> None:
+    facts = of(lookupds=[lookupd("l1", node(1, t=True)), lookupd("l2", node(1, t=False))])
+    assert "only some nsqlookupds have a tombstone for t of 10.0" in only(cluster.agreement, facts)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "within", "level"),
+    [(2.4, 0.5, ""), (2.6, 0.5, "warning"), (-2.6, 0.5, "warning"), (9, 8, ""), (31, 0, "problem")],
+)
+def test_clocks(seconds: float, within: float, level: str) -> None:
+    told = said(cluster.clocks, of(nsqd(1, offset=Offset(seconds, within)), nsqd(2, offset=None)))
+    assert [each.partition(":")[0] for each in told] == ([level] if level else [])
+
+
+def test_clocks_apart() -> None:
+    """Each is near enough to ours, but they are not to each other."""
+    two = of(nsqd(1, offset=Offset(-2, 0.5)), nsqd(2, offset=Offset(2, 0.5)))
+    assert "10.0.0.2:4151 is 3 s or more ahead of 10.0.0.1:4151" in only(cluster.clocks, two)
+
+
+@pytest.mark.parametrize(
+    ("days", "says"),
+    [(31, ""), (29.9, "warning: the certificate of h:1 ends in 30"), (-2, "problem: the cert")],
+)
+def test_certificates(days: float, says: str) -> None:
+    door = Door("h:1", tls=True, expires=NOW + days * DAY)
+    told = said(cluster.certificates, of(nsqd(1, door=door)))
+    assert len(told) == bool(says) and all(each.startswith(says) for each in told)
+    assert len(said(cluster.certificates, of(nsqd(1, expires=door.expires)))) == bool(says)
+
+
+def test_a_certificate_that_cannot_be_seen() -> None:
+    door = Door("h:1", tls=True, tls_error="SSLError")
+    assert only(cluster.certificates, of(nsqd(1, door=door))).startswith("note: ")
+
+
+def test_health() -> None:
+    facts = of(
+        nsqd(1, health="NOK - no space left", unready="worker 0: no space left"),
+        nsqd(2, health="NOK - input/output error"),
+        nsqd(3, draining=True),
+    )
+    told = said(cluster.health, facts)
+    assert [each.partition(":")[0] for each in told] == ["problem", "problem", "note"]
+    assert "is not ready: worker 0: no space left" in told[0]
+    assert "is not well: NOK - input/output error" in told[1]
+
+
+# -- topics and channels
+
+
+def test_ghost_topics() -> None:
+    names = frozenset({"t", "ghost", "gone#ephemeral"})
+    facts = of(nsqd(1), lookupds=[lookupd("l1", node(1, t=False), topics=names)])
+    assert "know topics that no nsqd has: ghost ->" in only(topics.ghost_topics, facts)
+    assert "nobody consumes: gone#ephemeral" in only(topics.ephemeral, facts)
+    # What an nsqd has that nsqlookupds have not heard of yet is none.
+    assert not said(topics.ghost_topics, of(nsqd(1, *map(topic, names)), lookupds=[lookupd()]))
+
+
+def test_topics_without_a_channel() -> None:
+    before, after = topic("t", 5), topic("t", 7)
+    assert "topic t has no channel, and 5 messages wait ->" in only(
+        topics.unread_topics, of(nsqd(1, before))
+    )
+    growing = of(nsqd(1, before, later=[after]), watched=2.0)
+    assert "5 messages wait, 2 more within 2 s" in only(topics.unread_topics, growing)
+    assert not said(topics.unread_topics, of(nsqd(1, topic("t", 0), topic("u", 1, channel("c")))))
+
+
+def test_channels_without_a_consumer() -> None:
+    facts = of(
+        nsqd(1, topic("t", 0, channel("c", 1, deferred_count=4), channel("idle"))),
+        nsqd(2, topic("t", 0, channel("c"))),
+    )
+    told = only(topics.idle_channels, facts)
+    assert "channel t/c has no consumer, and 1 message waits, 4 deferred" in told
+    # Consumers at one nsqd are consumers.
+    facts = of(
+        nsqd(1, topic("t", 0, channel("c", 1))), nsqd(2, topic("t", 0, channel("c", 0, client())))
+    )
+    assert not said(topics.idle_channels, facts)
+
+
+def test_consumers_at_some_nsqds_only() -> None:
+    with_one = nsqd(1, topic("t", 0, channel("c", 3, client(), at="n1")))
+    facts = of(with_one, nsqd(2, topic("t", 0, channel("c", 1, at="n2"))))
+    assert "consumers, but none at n2, where messages wait" in only(topics.uneven_consumers, facts)
+    empty = of(with_one, nsqd(2, topic("t", 0, channel("c", 0, at="n2"))))
+    assert not said(topics.uneven_consumers, empty)
+
+
+def test_consumers_that_ask_for_nothing() -> None:
+    def facts(depth: int, *clients: ClientStats) -> Cluster:
+        return of(nsqd(1, topic("t", 0, channel("c", depth, *clients))))
+
+    silent = client(7, 0, client_id="me")
+    told = only(topics.stuck_consumers, facts(1, client(), silent))
+    assert "consumers of t/c have RDY 0 while messages wait: c:7 (me)" in told
+    assert not said(topics.stuck_consumers, facts(0, silent))
+    assert not said(topics.stuck_consumers, facts(1, client(7, 0, connect_ts=int(NOW) - 10)))
+
+
+def test_consumers_that_finish_nothing() -> None:
+    def facts(before: ClientStats, after: ClientStats, watched: float = 2.0) -> Cluster:
+        tops = [topic("t", 0, channel("c", 1, each)) for each in (before, after)]
+        return of(nsqd(1, tops[0], later=[tops[1]]), watched=watched)
+
+    full = client(1, 2, in_flight_count=2, finish_count=9)
+    assert "finished nothing within 2 s: c:1" in only(topics.stuck_consumers, facts(full, full))
+    assert not said(topics.stuck_consumers, facts(full, full, watched=0.0))
+    for other in (
+        client(1, 2, in_flight_count=2, finish_count=10),
+        client(1, 2, in_flight_count=1, finish_count=9),
+        client(2, 2, in_flight_count=2, finish_count=9),
+    ):
+        assert not said(topics.stuck_consumers, facts(full, other))
+
+
+def test_paused() -> None:
+    facts = of(
+        nsqd(
+            1,
+            topic("t", 2, channel("c", paused=True), paused=True),
+            topic("u", 0, channel("d", 1, paused=True, of="u"), channel("e", of="u")),
+        )
+    )
+    told = said(topics.paused, facts)
+    assert [each.partition(" ->")[0] for each in told] == [
+        "warning: topic t is paused, and 2 messages wait",
+        "note: channel t/c is paused",
+        "warning: channel u/d is paused, and 1 message waits",
+    ]
+
+
+def test_ephemeral_ones_that_are_left() -> None:
+    facts = of(
+        nsqd(
+            1,
+            topic("t", 0, channel("x#ephemeral", 3), channel("y#ephemeral", 0, client())),
+            topic("e#ephemeral"),
+        )
+    )
+    assert "e#ephemeral, t/x#ephemeral ->" in only(topics.ephemeral, facts)
+    assert not said(topics.idle_channels, facts)
+
+
+def test_dead_letters() -> None:
+    policies = {
+        ("t", "c"): Policy(dead_letter_topic="dead"),
+        ("t", "d"): Policy(dead_letter_topic="elsewhere"),
+    }
+    facts = of(
+        nsqd(1, topic("dead", 0, channel("look", 2, of="dead")), policies=policies),
+        nsqd(2, topic("dead", 0, channel("look", 3, of="dead")), topic("elsewhere")),
+    )
+    told = only(topics.dead_letters, facts)
+    assert "5 messages wait in topic dead, for dead letters of t/c" in told
+
+
+@pytest.mark.parametrize(
+    ("depth", "on_full", "says"),
+    [
+        (7, "reject", ""),
+        (8, "reject", "warning: in topic t at 10.0.0.1:4151 8 messages wait, and max_depth is 10 "),
+        (10, "reject", "problem: "),
+        (10, "drop-oldest", "warning: "),
+    ],
+)
+def test_limits(depth: int, on_full: str, says: str) -> None:
+    policy = Policy(max_depth=10, on_full=on_full)
+    stats = topic("t", 0, channel("c", depth))
+    told = said(topics.limits, of(nsqd(1, stats, policies={("t", ""): policy})))
+    assert len(told) == bool(says) and all(each.startswith(says) for each in told)
+    own = said(topics.limits, of(nsqd(1, stats, policies={("t", "c"): policy})))
+    assert len(own) == bool(says) and all("in channel t/c" in each for each in own)
