@@ -6,14 +6,21 @@ import pytest
 
 from nsqcy.pipeline.__main__ import JOBS, table
 from nsqcy.pipeline.options import (
+    ADDRESSES,
     DURATION,
+    EXPRESSION,
     FLAG,
+    INSTANT,
     MEMORY,
     PAIRS,
     PATH,
+    PORT,
+    POSITIVE,
     SIZE,
     SOURCE,
     TEXT,
+    TOPIC_NAME,
+    TOPIC_NAMES,
     WHOLE,
     Option,
     Options,
@@ -163,6 +170,38 @@ def test_topics_and_addresses() -> None:
     theirs = options("--topic=a", "--option=STARTINGoffsets=latest")
     assert theirs.source(startingOffsets="earliest")["STARTINGoffsets"] == "latest"
     assert "startingOffsets" not in theirs.source(startingOffsets="earliest")
+
+
+# A value that cannot be, by the kind of an option, and what is expected instead.
+BAD = {
+    ADDRESSES: ("http://a:4150", "host:port, without http://"),
+    DURATION: ("5", "a duration as 500ms, 30s, 15m, 1h or 7d"),
+    EXPRESSION: ("(", "a regular expression (missing ), unterminated subpattern at position 0)"),
+    FLAG: ("yes", "true or false"),
+    INSTANT: ("yesterday", "ISO 8601 as 2024-05-01T12:00:00Z, or milliseconds since 1970"),
+    MEMORY: ("2", "memory as 512m or 2g"),
+    PAIRS: ("a", "NAME=VALUE"),
+    PATH: ("s3://b/x", "a path, and s3:// is none: mount it where it can be one"),
+    PORT: ("65536", "a port: 0 to 65535"),
+    POSITIVE: ("0", "a whole number of at least 1"),
+    SIZE: ("0", "a number of bytes as 512k, 256m or 2g"),
+    TEXT: (" ", "a text that is not empty"),
+    TOPIC_NAME: ("a b", "a topic name: 1 to 64 of .a-zA-Z0-9_- (ephemeral topics have no log)"),
+    TOPIC_NAMES: ("a,", "a topic name: 1 to 64 of .a-zA-Z0-9_- (ephemeral topics have no log)"),
+    WHOLE: ("-1", "a whole number"),
+}
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_every_option_has_a_bad_value(job: str) -> None:
+    tables = {name: table(name) for name in JOBS}
+    for option in table(job):
+        value, expected = BAD[option.kind]
+        if option.choices:
+            expected = f"one of {', '.join(option.choices)}; there are {', '.join(option.choices)}"
+        with pytest.raises(UsageError) as caught:
+            parse(job, tables, [f"--{option.name}={value}"])
+        assert str(caught.value) == f"--{option.name} is {value!r}: expected {expected}"
 
 
 @pytest.mark.parametrize("job", JOBS)

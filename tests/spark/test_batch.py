@@ -293,6 +293,24 @@ def test_what_is_refused_is_not_tried_again(broker: LogBroker) -> None:
     assert len(broker.said("LOG_META")) == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "said", "text"),
+    [
+        ({}, ["IDENTIFY"], "{} demands authSecret"),
+        ({"authSecret": "hunter2"}, ["IDENTIFY", "AUTH"], "{} refused: E_AUTH_FAILED not ***"),
+        ({"tls": "true"}, ["IDENTIFY"], "{} does not offer TLS"),
+    ],
+)
+def test_who_is_not_let_in_does_not_knock_again(
+    options: dict[str, str], said: list[str], text: str
+) -> None:
+    guarded = LogBroker(settings={"topic_log": 1, "auth_required": True})
+    guarded.refuse = lambda line: "E_AUTH_FAILED not hunter2" if line == "AUTH" else ""
+    assert loading(given(guarded, **options)) == f"nsq: {text.format(guarded.address)}"
+    assert guarded.asked == said
+    guarded.close()
+
+
 def test_an_answer_that_makes_no_sense(broker: LogBroker) -> None:
     broker.refuse = lambda line: "E_LOG_GONE 1" if "FETCH" in line else ""
     assert refusal(broker, Refused, failOnDataLoss="false") == (

@@ -14,6 +14,7 @@ from spark_sources import batch, rows, stream
 from nsqcy.spark.discovery import Discovery
 from nsqcy.spark.errors import Refused, Unreachable
 from nsqcy.spark.options import parse
+from nsqcy.spark.source import NsqDataSource
 
 
 class Pages(LookupPages):
@@ -88,6 +89,18 @@ def test_no_lookupd_answers_at_first() -> None:
     with pytest.raises(Unreachable) as caught:
         discovery(one).refresh(tries=2)
     assert str(caught.value).startswith(f"nsq: none of 1 lookupds answered: {one.address}: ")
+
+
+def test_lookupds_are_asked_three_times_more() -> None:
+    with LookupPages(status=500) as one, LookupPages(status=500) as two:
+        given = {"lookupdHttpAddresses": f"{one.address},{two.address}", "topic": "t"}
+        with pytest.raises(Unreachable) as caught:
+            NsqDataSource(given | {"fetchOffset.retryIntervalMs": "1"}).schema()
+        assert str(caught.value) == (
+            f"nsq: none of 2 lookupds answered: {one.address}: HTTP Error 500: Internal Server "
+            f"Error; {two.address}: HTTP Error 500: Internal Server Error"
+        )
+        assert len(one.asked) == len(two.asked) == 4
 
 
 def test_they_are_not_asked_all_the_time() -> None:

@@ -352,6 +352,7 @@ CHECKS = [
 ]
 
 
+@pytest.mark.timeout(600)
 def test_spark_itself(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
     for check in CHECKS:
         check(spark, daemon, tmp_path)

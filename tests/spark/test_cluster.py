@@ -1,0 +1,96 @@
+"""A cluster of two workers: nsqcy installed on it, sent along in a zip, and only on the driver.
+
+A soak: it starts six JVMs.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from archives import rows_by_glob
+from daemon import Nsqd
+from spark_sources import batch, rows
+from standalone import Standalone, bare_python, submit
+
+from nsqcy.spark.__main__ import main as pack
+
+pytestmark = [pytest.mark.spark, pytest.mark.ours, pytest.mark.soak]
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = str(ROOT / "tests" / "spark_on_cluster.py")
+COUNT = 100_000
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Nsqd]:
+    path = tmp_path / "nsqd"
+    path.mkdir()
+    daemon = Nsqd(path, workers=1, retention_time="1h", durability="os").start()
+    conn = daemon.connect()
+    for at in range(0, COUNT, 5000):
+        conn.mpub("orders", [b"order %d" % number for number in range(at, at + 5000)])
+    conn.close()
+    yield daemon
+    daemon.destroy()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Standalone]:
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    with Standalone(folder) as cluster:
+        yield cluster
+        print(cluster.log())
+
+
+def here(daemon: Nsqd) -> dict[str, str]:
+    return {"nsqdTcpAddresses": f"127.0.0.1:{daemon.tcp_port}"}
+
+
+def bodies(daemon: Nsqd, topic: str) -> Counter[bytes]:
+    source = here(daemon) | {"topic": topic}
+    return Counter(row["body"] for row in rows(batch(source, "body")))
+
+
+@pytest.mark.timeout(900)
+def test_a_cluster(daemon: Nsqd, cluster: Standalone, tmp_path: Path) -> None:
+    expected = Counter(b"order %d" % number for number in range(COUNT))
+    flags = ["--master", cluster.url, "--driver-memory", "512m", "--executor-memory", "512m"]
+    zipped = str(tmp_path / "nsqcy-spark.zip")
+    assert pack([zipped]) == 0
+    bare = bare_python(tmp_path)
+
+    # nsqcy where drivers and executors find it
+    installed = {"spark.executorEnv.PYTHONPATH": str(ROOT)}
+    conf = [f"--conf={name}={value}" for name, value in installed.items()]
+    words = [json.dumps(here(daemon)), "orders", "copies", str(tmp_path / "copies")]
+    said = json.loads(submit(*flags, *conf, PROGRAM, *words).splitlines()[-1])
+    assert said == {
+        "batch": [COUNT, COUNT],
+        "executors": 2,
+        "on_driver": ["nsqcy", "nsqcy._crc"],
+        "on_executors": ["nsqcy", "nsqcy._crc"],
+    }
+    assert bodies(daemon, "copies") == expected
+
+    # in a zip: nobody has nsqcy, and there is nothing compiled
+    words = [json.dumps(here(daemon)), "orders", "zipped", str(tmp_path / "zipped")]
+    nowhere = bare | {"PYTHONPATH": ""}
+    said = json.loads(
+        submit(*flags, "--py-files", zipped, PROGRAM, *words, **nowhere).splitlines()[-1]
+    )
+    assert (said["batch"], said["executors"]) == ([COUNT, COUNT], 2)
+    assert said["on_driver"] == said["on_executors"] == ["nsqcy"]
+    assert bodies(daemon, "zipped") == expected
+
+    # a job: nsqcy is on the driver alone
+    root = tmp_path / "archive"
+    job = ["archive", "--once", "--topic=orders", f"--root={root}"]
+    job += [f"--nsqd-tcp-address=127.0.0.1:{daemon.tcp_port}", "--option=minPartitions=4"]
+    program = str(ROOT / "nsqcy" / "pipeline" / "__main__.py")
+    only_executors = {"PYSPARK_PYTHON": bare["PYSPARK_PYTHON"]}
+    submit(*flags, program, *job, **only_executors)
+    found = Counter(body for _, _, body in rows_by_glob(root))
+    assert found == expected
