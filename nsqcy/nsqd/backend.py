@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 from nsqcy._http import Sink
 from nsqcy._publisher import UNKNOWN as UNKNOWN
+from nsqcy.nsqd.peeking import Look
 from nsqcy.nsqd.places import Place
 from nsqcy.nsqd.stats import Query
 from nsqcy.options import Value
@@ -18,6 +19,7 @@ Message = bytes | memoryview
 Outcome = Literal["ok", "TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"]
 Cancelled = Outcome | Literal["MESSAGE_NOT_FOUND", "NOT_WRITTEN"]
 Upcoming = dict[str, Any] | Literal["TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"]
+Peeked = bytes | Literal["TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "NOT_READ"]
 Redriven = int | Literal["TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"]
 Sought = int | Literal["TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "CHANNEL_EXISTS"]
 Done = Callable[[str | None], None]
@@ -76,6 +78,10 @@ class Backend(Inspected, Protocol):
     ) -> Upcoming:
         """The next deferred messages of a channel and the place to go on behind, or why not."""
 
+    def peek(self, topic: str, channel: str, look: Look) -> Peeked:
+        """A page of messages as JSON, of a channel or with "" of what the topic has for itself; or
+        why not."""
+
     def redrive(self, topic: str, channel: str, limit: int) -> Redriven:
         """Send messages of a channel back to where they came from, so many at most (0: all)."""
 
@@ -130,3 +136,6 @@ class Options(Limits, Protocol):
     def max_req_timeout(self) -> int: ...
     @property
     def max_defer_timeout(self) -> int: ...
+    @property
+    def may_peek(self) -> bool:
+        """Whether messages may be looked at over HTTP, which knows of no AUTH."""
