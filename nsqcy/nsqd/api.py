@@ -300,10 +300,7 @@ def seek_channel(api: "Api", request: Request) -> Reply:
 
 
 def _seek(api: "Api", topic: str, channel: str, param: str, text: str, *, create: bool) -> Reply:
-    try:
-        place = places.parse(text)
-    except ValueError:
-        raise HttpError(400, f"INVALID_{param}: allowed are {places.ALLOWED}") from None
+    place = _place(param, text)
     if names.is_ephemeral(channel) or names.is_ephemeral(topic):
         raise HttpError(400, f"INVALID_{param}: what is ephemeral keeps no place in a log")
     found = api.backend.seek_channel(topic, channel, place, create=create)
@@ -314,8 +311,16 @@ def _seek(api: "Api", topic: str, channel: str, param: str, text: str, *, create
     return Reply(200, json_bytes({"seq": found}), JSON)
 
 
+def _place(param: str, text: str) -> places.Place:
+    try:
+        return places.parse(text)
+    except ValueError:
+        raise HttpError(400, f"INVALID_{param}: allowed are {places.ALLOWED}") from None
+
+
 def topic_log(api: "Api", request: Request) -> Reply:
-    found = api.backend.topic_log(_any_topic(request))
+    topic, at = _any_topic(request), request.params.get("at")
+    found = api.backend.topic_log(topic, None if at is None else _place("AT", at))
     if found is None:
         raise HttpError(404, "TOPIC_NOT_FOUND")
     return Reply(200, json_bytes(found), JSON)

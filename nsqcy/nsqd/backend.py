@@ -88,8 +88,9 @@ class Backend(Inspected, Protocol):
     def cancel_message(self, topic: str, channel: str, id: int) -> Cancelled:
         """Drop a deferred message; `ok` when that is written down."""
 
-    def topic_log(self, topic: str) -> dict[str, Any] | None:
-        """What is known of a topic's log; None if there is no such topic."""
+    def topic_log(self, topic: str, at: Place | None) -> dict[str, Any] | None:
+        """What is known of a topic's log, and which message is at a place; None if there is no such
+        topic."""
 
     def policy(self, topic: str, channel: str) -> dict[str, Any]:
         """What holds for a topic, or for one of its channels, and who has said so; both need not

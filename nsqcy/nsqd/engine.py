@@ -499,14 +499,7 @@ class Engine:
     def on_seek_channel(
         self, topic: str, channel: str, seq: int, time: int | None, create: bool
     ) -> Sought:
-        found = self._topic(topic)
-        while found is not None and time is not None:
-            there = found.seq_at(time)
-            if there is not None:
-                seq, time = there, None
-                continue
-            gevent.sleep(READING)
-            found = self._topic(topic)
+        found, seq = self._find_place(topic, seq, time)
         if found is None:
             return "TOPIC_NOT_FOUND"
         if create == (channel in found.channels):
@@ -517,6 +510,17 @@ class Engine:
         if create:
             self._save_channel(found, channel)
         return begin
+
+    def _find_place(self, topic: str, seq: int, time: int | None) -> tuple[Topic | None, int]:
+        """The topic, if there is one, and a place in its log as a sequence number."""
+        found = self._topic(topic)
+        while found is not None and time is not None:
+            there = found.seq_at(time)
+            if there is not None:
+                return found, there
+            gevent.sleep(READING)
+            found = self._topic(topic)
+        return found, seq
 
     def on_redrive(self, topic: str, channel: str, limit: int) -> Redriven:
         found = self._topic(topic)
@@ -593,9 +597,15 @@ class Engine:
         except gevent.Timeout:
             return "NOT_WRITTEN"
 
-    def on_topic_log(self, topic: str) -> dict[str, Any] | None:
-        found = self._topic(topic)
-        return None if found is None else found.log_facts()
+    def on_topic_log(self, topic: str, at: Sequence[int | None] | None) -> dict[str, Any] | None:
+        seq, time = at or (0, None)
+        found, seq = self._find_place(topic, seq or 0, time)
+        if found is None:
+            return None
+        facts = found.log_facts()
+        if at is not None:
+            facts["at"] = min(max(seq, facts["first_seq"]), facts["fanout_seq"])
+        return facts
 
     def on_find_channel(self, topic: str, channel: str) -> Outcome:
         return self._on_channel(topic, channel, lambda found: None)
@@ -712,8 +722,8 @@ class Engine:
         found: Cancelled | None = self._at_owner(topic, "cancel_message", channel=channel, id=id)
         return found or "TOPIC_NOT_FOUND"
 
-    def topic_log(self, topic: str) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = self._at_owner(topic, "topic_log")
+    def topic_log(self, topic: str, at: Place | None) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = self._at_owner(topic, "topic_log", at=at)
         return found
 
     def delete_channel(self, topic: str, channel: str) -> Outcome:

@@ -6,7 +6,6 @@ messages are found is nsqcy._peek's affair; knows neither topics nor workers.
 
 import re
 from base64 import b64encode
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from nsqcy._headers import decode
@@ -22,6 +21,9 @@ ANSWER_MOST = 1 << 20
 
 _NUMBER = re.compile(r"[0-9]{1,6}", re.ASCII)
 _PLACE = re.compile(r"(-?[0-9]{1,19})\.([0-9]{1,19})", re.ASCII)
+
+
+Placed = tuple[str, Seen]  # where a page begins with it
 
 
 class Look(NamedTuple):
@@ -70,29 +72,31 @@ def after(look: Look) -> tuple[int, int] | None:
 def page(look: Look, peek: Peek) -> bytes:
     """The answer."""
     found, following = (_waiting if look.state in (QUEUED, BACKLOG) else _by_time)(look, peek)
-    messages = [_shown(each, look.state) for each in found]
+    messages = [{"start": start} | _shown(each, look.state) for start, each in found]
     return json_bytes({"state": look.state, "messages": messages, "next": following})
 
 
-def _by_time(look: Look, peek: Peek) -> tuple[Sequence[Seen], str | None]:
-    size, count = 0, 0
+def _by_time(look: Look, peek: Peek) -> tuple[list[Placed], str | None]:
+    """Each behind the one before."""
+    before, seq = look.start or (-(1 << 63) + 1, 0)
+    found: list[Placed] = []
+    size = 0
     for each in peek.entries:
         size += _size(each)
-        if count and size > ANSWER_MOST:
+        if found and size > ANSWER_MOST:
             break
-        count += 1
-    if count == len(peek.entries) and not peek.more_held:
-        return peek.entries, None
-    last = peek.entries[count - 1]
-    return peek.entries[:count], f"{last.place}.{last.seq}"
+        found.append((f"{before}.{seq}", each))
+        before, seq = each.place, each.seq
+    is_last = len(found) == len(peek.entries) and not peek.more_held
+    return found, None if is_last else f"{before}.{seq}"
 
 
-def _waiting(look: Look, peek: Peek) -> tuple[Sequence[Seen], str | None]:
+def _waiting(look: Look, peek: Peek) -> tuple[list[Placed], str | None]:
     """In the order in which they would be delivered: what is queued again before the first record
     that its place is not before."""
     entries, records = peek.entries, peek.records
     passed = look.start[1] if look.start else 0
-    found: list[Seen] = []
+    found: list[Placed] = []
     size = one = other = 0
     while True:
         has_record = other < len(records)
@@ -107,7 +111,7 @@ def _waiting(look: Look, peek: Peek) -> tuple[Sequence[Seen], str | None]:
         size += _size(each)
         if len(found) == look.most or (found and size > ANSWER_MOST):
             break
-        found.append(each)
+        found.append((f"{seq}.{passed + one}", each))
         one, other = one + step[0], other + step[1]
     is_last = one == len(entries) and not has_record and peek.is_complete and not peek.more_held
     return found, None if is_last else f"{seq}.{passed + one}"

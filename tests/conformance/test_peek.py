@@ -51,6 +51,7 @@ def test_every_state_in_every_class(nsqd: Starter, durability: str) -> None:
         web.create(topic, "c")
         assert page(web, topic) == {"state": "backlog", "messages": [], "next": None}
         assert page(web, topic, "c")["messages"] == [own]
+        assert page(web, topic, "c", start=own["start"])["messages"] == [own]
         consumer = daemon.connect()
         consumer.identify(client_id="me")
         consumer.sub(topic, "c", 1)
@@ -61,7 +62,9 @@ def test_every_state_in_every_class(nsqd: Starter, durability: str) -> None:
 
         (held,) = page(web, topic, "c", state="in_flight")["messages"]
         assert held["id"] == own["id"] == delivered.id.decode()
-        assert held | {"attempts": 0} == own | {key: held[key] for key in ("deadline", "consumer")}
+        assert held | {"attempts": 0} == own | {
+            key: held[key] for key in ("start", "deadline", "consumer")
+        }
         assert held["deadline"] > held["timestamp"] == delivered.timestamp
         assert held["headers"] == {"trace": "t"}
         assert held["consumer"]["client_id"] == "me"
@@ -70,6 +73,10 @@ def test_every_state_in_every_class(nsqd: Starter, durability: str) -> None:
         first = page(web, topic, "c", count=5)
         rest = page(web, topic, "c", count=5, start=first["next"])
         assert bodies(first) + bodies(rest) == [b"%d" % each for each in range(9)]
+        for state in ("queued", "in_flight", "deferred"):
+            one = page(web, topic, "c", state=state)["messages"][-1]
+            (same,) = page(web, topic, "c", state=state, start=one["start"])["messages"]
+            assert (same["id"], same["start"]) == (one["id"], one["start"])
         assert rest["next"] is None
         web.await_counts(topic, "c", depth=9, in_flight_count=1, deferred_count=1)
 
