@@ -12,7 +12,7 @@ from nsqcy import NSQ_VERSION, __version__, daemon
 from nsqcy.cluster.web_client import SECOND, Terms, WebClient
 from nsqcy.listeners import Listener
 from nsqcy.log import Log
-from nsqcy.nsqadmin import api, pages
+from nsqcy.nsqadmin import api, operation_api, operation_pages, pages
 from nsqcy.nsqadmin.options import AdminOptions
 from nsqcy.nsqadmin.surroundings import Surroundings
 from nsqcy.process.service import Notifier
@@ -33,7 +33,8 @@ class Daemon(daemon.Daemon):
         notifier: Notifier,
     ) -> None:
         proxy = [api.PROXY] if options.proxy_graphite else []
-        routes = [*pages.ROUTES, *api.ROUTES, *proxy]
+        ours = [*operation_pages.ROUTES, *operation_api.ROUTES]
+        routes = [*pages.ROUTES, *api.ROUTES, *ours, *proxy]
         surroundings = Surroundings(options, WebClient(terms(options)), log, routes)
         http = HttpServer(gevent.get_hub().loop, surroundings)
         super().__init__([listener], http, log, reread, notifier)

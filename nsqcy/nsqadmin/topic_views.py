@@ -12,6 +12,7 @@ from nsqcy.nsqadmin.figures import number, plural
 from nsqcy.nsqadmin.frame import Frame
 from nsqcy.nsqadmin.markup import Child, Markup, join, tag
 from nsqcy.nsqadmin.shapes import Shapes
+from nsqcy.nsqadmin.subject_views import further
 from nsqcy.nsqadmin.tables import (
     CHANNEL,
     DEPTHS,
@@ -19,6 +20,7 @@ from nsqcy.nsqadmin.tables import (
     Times,
     ask,
     channel_cells,
+    crumbs,
     depths,
     form,
     notice,
@@ -103,10 +105,11 @@ def _headings(frame: Frame, wanted: str, order: str) -> list[Child]:
 def topic(frame: Frame, stats: TopicStats, params: Mapping[str, str]) -> list[Markup]:
     path = frame.link("topics", stats.name)
     return [
-        _crumbs(tag("a", "Streams", href=frame.home), stats.name),
+        crumbs(tag("a", "Streams", href=frame.home), stats.name),
         tag("h1", stats.name, " ", paused(stats.figures)),
         question_box(path, _topic_question(stats, params)),
         _topic_actions(frame, path, stats),
+        further(frame, stats.name),
         _topic_table(frame, path, stats),
         _channels_table(frame, stats),
     ]
@@ -197,11 +200,6 @@ def node_link(frame: Frame, node: str, hostname: str) -> Markup:
     return tag("a", node, href=link)
 
 
-def _crumbs(*parts: Child) -> Markup:
-    pieces = [tag("li", each) for each in parts]
-    return tag("nav", tag("ol", pieces), class_="crumbs", aria_label="Where this is")
-
-
 # --- a channel ----------------------------------------------------------------------------------
 
 
@@ -210,7 +208,7 @@ def channel(
 ) -> list[Markup]:
     path = frame.link("topics", stats.topic, stats.name)
     return [
-        _crumbs(
+        crumbs(
             tag("a", "Streams", href=frame.home),
             tag("a", stats.topic, href=frame.link("topics", stats.topic)),
             stats.name,
@@ -218,6 +216,7 @@ def channel(
         tag("h1", stats.name, " ", paused(stats.figures)),
         question_box(path, _channel_question(stats, params)),
         _channel_actions(frame, path, stats),
+        further(frame, stats.topic, stats.name),
         _channel_table(frame, stats),
         _clients_table(frame, stats, shapes),
     ]
