@@ -39,7 +39,13 @@ def peek(api: Surroundings, request: Request, topic: str, channel: str = "") -> 
             return _dead_letters(api, request, gathering, subject)
         node = given.get("node", "") if "ask" not in given else ""
         said = operations.peek(gathering, topic, channel, node, look(given, subject.tab))
-        return peek_views.peek(frame, subject, said)
+        waiting = 0
+        if given.get("ask") == "redrive":
+            rows = gathering.topic(topic, channel).topics
+            waiting = sum(
+                row.channels[channel].figures.depth for row in rows if channel in row.channels
+            )
+        return peek_views.peek(frame, subject, said, waiting)
 
     return View(f"Messages of {subject.name}", subject.path(frame), draw)
 

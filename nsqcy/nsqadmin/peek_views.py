@@ -51,10 +51,10 @@ class Subject:
         return f"{self.path(frame)}?{urlencode(kept | params)}"
 
 
-def peek(frame: Frame, subject: Subject, said: Sequence[Said]) -> list[Markup]:
-    """What nsqds have said of one tab."""
+def peek(frame: Frame, subject: Subject, said: Sequence[Said], waiting: int = 0) -> list[Markup]:
+    """What nsqds have said of one tab; `waiting`: how many messages would be redriven."""
     return [
-        *_head(frame, subject, said),
+        *_head(frame, subject, waiting),
         *_nodes(frame, subject, said),
     ]
 
@@ -68,7 +68,7 @@ def dead_letters(
 ) -> list[Markup]:
     """Those of a channel. `topics`: where its policy sends them; `places`: the channels of these
     that have them, or the topics themselves, of which the first is shown."""
-    head = _head(frame, subject, said)
+    head = _head(frame, subject)
     if not topics:
         link = tag("a", "policy", href=frame.link("policy", subject.topic, subject.channel))
         return [*head, notice("Nothing dies here: the ", link, " has no dead_letter_topic.")]
@@ -113,11 +113,11 @@ def _only_from(said: Said, subject: Subject) -> Said:
 # --- what all tabs have -------------------------------------------------------------------------
 
 
-def _head(frame: Frame, subject: Subject, said: Sequence[Said]) -> list[Markup]:
+def _head(frame: Frame, subject: Subject, waiting: int = 0) -> list[Markup]:
     return [
         trail(frame, subject.topic, subject.channel, "Messages"),
         tag("h1", f"Messages of {subject.name}"),
-        question_box(subject.path(frame), _question(subject, said)),
+        question_box(subject.path(frame), _question(subject, waiting)),
         _tabs(frame, subject),
     ]
 
@@ -138,15 +138,15 @@ def _tabs(frame: Frame, subject: Subject) -> Markup:
     return tag("nav", links, class_="tabs", aria_label="Which messages")
 
 
-def _question(subject: Subject, said: Sequence[Said]) -> Question | None:
+def _question(subject: Subject, waiting: int) -> Question | None:
     params = subject.params
     match params.get("ask"):
         case "redrive" if subject.channel:
             text = (
-                f"All dead letters that wait in {subject.name}, on {plural(len(said), 'node')}, go"
+                f"{plural(waiting, 'message')} wait in {subject.name}. Those that are dead letters"
             )
-            text += " back to the channels where they came from, and are delivered there again. "
-            text += "What is no dead letter stays."
+            text += " go back to the channels where they came from, and are delivered there again;"
+            text += " what is none stays."
             return Question(f"Redrive {subject.name}?", text, "redrive", "Redrive")
         case "cancel" if subject.channel:
             id, node = params.get("id", ""), params.get("node", "")
