@@ -1,11 +1,7 @@
 """Figures as pages show them."""
 
-from datetime import datetime, timedelta
-
 from nsqcy.durations import HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND
 
-_EPOCH = datetime(1970, 1, 1)
-_LAST = 200_000_000_000  # seconds: there are no dates beyond the year 9999
 _UNITS = ((MILLISECOND, "ms"), (MICROSECOND, "µs"), (1, "ns"))
 
 
@@ -37,13 +33,6 @@ def percent(quantile: float) -> str:
     if "." in text or text[-2:] in ("11", "12", "13"):
         return f"{text}th"
     return text + {"1": "st", "2": "nd", "3": "rd"}.get(last, "th")
-
-
-def moment(nanoseconds: int) -> str:
-    """`2026-01-31 12:00:00.123 UTC`, of nanoseconds since 1970."""
-    seconds, rest = divmod(nanoseconds, SECOND)
-    days = _EPOCH + timedelta(seconds=min(seconds, _LAST))
-    return f"{days:%Y-%m-%d %H:%M:%S}.{rest // MILLISECOND:03d} UTC"
 
 
 def plural(count: int, one: str) -> str:

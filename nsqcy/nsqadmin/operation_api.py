@@ -30,7 +30,7 @@ def _answer(gathering: Gathering, said: Iterable[Said]) -> Json:
 def _of_node(said: Said) -> Json:
     if not said.is_done:
         return {"node": said.node, "error": said.reason}
-    return {"node": said.node, **(said.value if isinstance(said.value, dict) else {})}
+    return {"node": said.node, **said.value}
 
 
 def _done(done: Done) -> Json:

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from nsqcy.nsqadmin import bodies, figures
+from nsqcy.nsqadmin import bodies
 from nsqcy.nsqadmin.figures import number, plural
 from nsqcy.nsqadmin.frame import Frame
 from nsqcy.nsqadmin.markup import Child, Markup, join, tag
+from nsqcy.nsqadmin.moments import moment
 from nsqcy.nsqadmin.saying import Said
 from nsqcy.nsqadmin.subject_views import trail
 from nsqcy.nsqadmin.tables import Question, ask, notice, question_box
@@ -107,7 +108,7 @@ def _only_from(said: Said, subject: Subject) -> Said:
         if each["headers"].get("origin-topic") == subject.topic
         and each["headers"].get("origin-channel") == subject.channel
     ]
-    return Said(said.node, said.status, said.value | {"messages": mine})
+    return Said(said.node, said.status, {**said.value, "messages": mine})
 
 
 # --- what all tabs have -------------------------------------------------------------------------
@@ -142,11 +143,9 @@ def _question(subject: Subject, waiting: int) -> Question | None:
     params = subject.params
     match params.get("ask"):
         case "redrive" if subject.channel:
-            text = (
-                f"{plural(waiting, 'message')} wait in {subject.name}. Those that are dead letters"
-            )
-            text += " go back to the channels where they came from, and are delivered there again;"
-            text += " what is none stays."
+            text = f"The queue of {subject.name} has {plural(waiting, 'message')}. Those that are"
+            text += " dead letters go back to the channels where they came from, and are delivered"
+            text += " there again; what is none stays."
             return Question(f"Redrive {subject.name}?", text, "redrive", "Redrive")
         case "cancel" if subject.channel:
             id, node = params.get("id", ""), params.get("node", "")
@@ -218,7 +217,7 @@ def _facts(message: Mapping[str, Any]) -> list[tuple[str, Child]]:
 
 
 def _moment(nanoseconds: int | None) -> str:
-    return figures.moment(nanoseconds) if nanoseconds else ""
+    return moment(nanoseconds) if nanoseconds else ""
 
 
 def _cancel(frame: Frame, subject: Subject, node: str, message: Mapping[str, Any]) -> Markup:

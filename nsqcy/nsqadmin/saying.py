@@ -4,7 +4,8 @@ Pure. Tells an nsqd that has no such thing from one that refuses.
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from nsqcy.cluster.web_client import Answer
@@ -22,7 +23,7 @@ class Said:
 
     node: str
     status: int
-    value: Any = None
+    value: Mapping[str, Any] = field(default_factory=dict)
     message: str = ""
 
     @property
@@ -46,9 +47,12 @@ def read(node: str, answer: Answer) -> Said:
     try:
         value = json.loads(answer.body) if answer.body else {}
     except (ValueError, RecursionError):
-        return Said(node, answer.status if answer.status != 200 else 502, message="not JSON")
+        value = None
+    if not isinstance(value, dict):
+        status = 502 if answer.status == 200 else answer.status
+        return Said(node, status, message=f"got response {answer.status}, which cannot be read")
     if answer.status == 200:
         return Said(node, 200, value)
-    message = value.get("message") if isinstance(value, dict) else None
+    message = value.get("message")
     shown = message if isinstance(message, str) else f"got response {answer.status}"
     return Said(node, answer.status, message=shown)

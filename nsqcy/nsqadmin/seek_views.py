@@ -94,12 +94,12 @@ def _preview(path: str, topic: str, channel: str, to: str, found: Sequence[Move]
     dropped = sum(each.dropped for each in found)
     again = sum(each.again for each in found)
     waiting = sum(each.waiting for each in found)
-    text = f"On {plural(len(found), 'node')}: {plural(again, 'message')} that it has read come"
-    text += (
-        f" again, and {plural(waiting, 'message')} wait for it then. What it holds now is thrown"
+    text = (
+        f"On {plural(len(found), 'node')}. Delivered once more: {plural(again, 'message')}. Waiting"
     )
-    text += f" away, {plural(dropped, 'message')}, with those in flight and deferred; of these come"
-    text += " again only those that lie behind the place."
+    text += f" then: {plural(waiting, 'message')}. Thrown away is what the channel holds now, with"
+    text += f" those in flight and deferred: {plural(dropped, 'message')}; of these come again only"
+    text += " those that lie behind the place."
     name = f"{topic}/{channel}"
     question = Question(f"Seek {name} to {to}?", text, "seek", "Seek", (("to", to),))
     return [table("What it means", columns, rows), question_box(path, question)]

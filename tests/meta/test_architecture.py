@@ -47,6 +47,8 @@ PURE += [f"client.{part}" for part in ("connection", "consumer", "core", "flow",
 PURE += ["nsqlookupd.registry", "nsqlookupd.protocol"]
 PURE += [f"nsqadmin.{part}" for part in ("figures", "frame", "markup", "shapes", "versions")]
 PURE += [f"nsqadmin.{part}" for part in ("node_views", "tables", "topic_views")]
+PURE += [f"nsqadmin.{part}" for part in ("bodies", "saying", "subject_views", "peek_views")]
+PURE += [f"nsqadmin.{part}" for part in ("policy_views", "seek_views", "node_action_views")]
 PURE += [
     f"tools.{part}" for part in ("destinations", "json_filter", "pieces", "status", "throttle")
 ]
