@@ -4,6 +4,7 @@ from typing import Any
 from nsqcy._channel import Agenda, Channel
 from nsqcy._ids import IdSource
 from nsqcy._io import IoThread
+from nsqcy._peek import Peek
 from nsqcy._store import Store, Window
 from nsqcy.journal import MoveRun, NamedCursor, TopicState
 from nsqcy.lines import Lines
@@ -79,6 +80,15 @@ class Topic(Window):
     @property
     def first_seq(self) -> int: ...
     def seq_at(self, time: int) -> int | None: ...
+    def peek(
+        self,
+        channel: str,
+        state: str,
+        limit: int,
+        after: tuple[int, int] | None,
+        body_most: int,
+        done: Callable[[str | None], object],
+    ) -> Peek: ...
     def seek(self, name: str, seq: int) -> int: ...
     def empty_channel(self, name: str) -> None: ...
     def empty(self) -> None: ...

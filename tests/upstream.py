@@ -74,7 +74,7 @@ def handler(upstream: Upstream) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(json.dumps(body).encode())
 
-        do_POST = do_GET
+        do_POST = do_PUT = do_DELETE = do_GET
 
         def log_message(self, *args: object) -> None:
             pass

@@ -9,14 +9,13 @@ received = finished + queued + in flight + deferred + dropped + sampled out; see
 """
 
 cimport cython
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
 from nsqcy._debug cimport NSQCY_DEBUG
 from nsqcy._events cimport DEAD_LETTER, EXPIRED, FINISH, REQUEUE, TIMEOUT
 from nsqcy._heap cimport (
     HEAP_NOWHERE,
-    HeapSlot,
     heap_due,
     heap_first_due,
     heap_free,
@@ -25,6 +24,7 @@ from nsqcy._heap cimport (
     heap_remove,
     heap_update,
 )
+from nsqcy._listing cimport Listing
 from nsqcy._store cimport (
     DEFERRED,
     IN_FLIGHT,
@@ -248,87 +248,6 @@ cdef inline void clear_slot(Entry **table, uint32_t mask, uint32_t slot) noexcep
             table[hole] = table[slot]
             hole = slot
     table[hole] = NULL
-
-
-@cython.final
-cdef class Listing:
-    """The first few of many timers: those that are offered to it, and are not left out."""
-    cdef HeapSlot *slots        # a heap whose first is the last one that it has
-    cdef int count
-    cdef int limit
-    cdef HeapSlot border        # the last one that is not wanted ...
-    cdef uint64_t border_seq    # ... and its seq
-
-    def __cinit__(self, int limit, after):
-        self.slots = <HeapSlot *>malloc(max(1, limit) * sizeof(HeapSlot))
-        if self.slots == NULL:
-            raise MemoryError()
-        self.limit = limit
-        self.border.due = -0x7fffffffffffffff
-        if after is not None:
-            self.border.due, self.border_seq = after
-
-    def __dealloc__(self):
-        free(self.slots)
-
-    cdef inline bint is_later(self, const HeapSlot *one, const HeapSlot *other) noexcept:
-        if one.due != other.due:
-            return one.due > other.due
-        return (<const Deferred *>one.node).seq > (<const Deferred *>other.node).seq
-
-    cdef inline bint is_wanted(self, const HeapSlot *slot) noexcept:
-        """The node is looked at only if its due time does not say enough: there may be a million,
-        and each lies elsewhere."""
-        cdef const HeapSlot *last = &self.slots[0]
-        if slot.due < self.border.due or (self.count == self.limit and slot.due > last.due):
-            return False
-        if slot.node.tag & HOLDING_TIMER:
-            return False
-        if slot.due == self.border.due and (<const Deferred *>slot.node).seq <= self.border_seq:
-            return False
-        return self.count < self.limit or self.is_later(last, slot)
-
-    cdef void offer(self, const HeapSlot *slot) noexcept:
-        if not self.is_wanted(slot):
-            return
-        if self.count < self.limit:
-            self.count += 1
-            self.sift_up(self.count - 1, slot)
-        else:
-            self.sift_down(slot)
-
-    cdef void sift_up(self, int hole, const HeapSlot *slot) noexcept:
-        cdef int parent
-        while hole:
-            parent = (hole - 1) // 2
-            if not self.is_later(slot, &self.slots[parent]):
-                break
-            self.slots[hole] = self.slots[parent]
-            hole = parent
-        self.slots[hole] = slot[0]
-
-    cdef void sift_down(self, const HeapSlot *slot) noexcept:
-        """In the place of the last one, which it was offered instead of."""
-        cdef int hole = 0
-        cdef int child
-        while 2 * hole + 1 < self.count:
-            child = 2 * hole + 1
-            if child + 1 < self.count and self.is_later(
-                    &self.slots[child + 1], &self.slots[child]):
-                child += 1
-            if not self.is_later(&self.slots[child], slot):
-                break
-            self.slots[hole] = self.slots[child]
-            hole = child
-        self.slots[hole] = slot[0]
-
-    def sorted_indices(self):
-        """Where they are, the first one first."""
-        cdef int i
-        keys = []
-        for i in range(self.count):
-            keys.append((self.slots[i].due, (<Deferred *>self.slots[i].node).seq, i))
-        return [key[2] for key in sorted(keys)]
 
 
 @cython.final
@@ -1600,7 +1519,7 @@ cdef class Channel:
         """The next deferred messages in the order of their due times, so many at most: (place,
         seq, due, id, attempts, size) each, the due time on the wall clock. `after` is the place of
         the last one that is not wanted, or None."""
-        cdef Listing listing = Listing(limit, after)
+        cdef Listing listing = Listing(limit, after, HOLDING_TIMER)
         cdef int64_t ahead = self.agenda.wall - self.agenda.now
         cdef const Deferred *deferred
         cdef uint32_t i

@@ -55,7 +55,7 @@ cdef class LogRead:
     cdef Piece *pieces
     cdef uint32_t count
     cdef uint32_t room
-    cdef uint64_t next_seq          # what is looked at next
+    cdef readonly uint64_t next_seq     # what is looked at next
     cdef uint64_t end               # exclusive
     cdef readonly uint64_t held     # bytes
 

@@ -44,6 +44,7 @@ from nsqcy._log cimport (
 )
 from nsqcy._moves cimport Moves
 from nsqcy._packing cimport PackedEntry, Packing
+from nsqcy._peek cimport Peek
 from nsqcy._reads cimport ENDED, Fetch, LogRead, Poll, Seek, WAITING
 from nsqcy._snapshot cimport Snapshot
 from nsqcy._store cimport (
@@ -1353,6 +1354,14 @@ cdef class Topic(Window):
                     at += record.length
             block = block.next
         return self.fanout.seq
+
+    def peek(self, str channel not None, str state not None, int limit, after,
+             uint32_t body_most, done):
+        """Look at messages of a channel, or with "" at those of the topic itself, and call
+        done(None) when that was done, or done(reason) if it cannot be: see nsqcy._peek."""
+        return self.begin_read(Peek(
+            self, self.channels[channel] if channel else None, state, limit, after, body_most,
+            done))
 
     def seek(self, str name not None, uint64_t seq):
         """Have a channel go on with record `seq`, or the one nearest to it that there is; what the

@@ -6,13 +6,12 @@ in a thread.
 
 from typing import Any
 
-from nsqcy import gojson
 from nsqcy.cluster.discovery import daemon_url
 from nsqcy.cluster.stats import sum_topics
 from nsqcy.errors import HttpError, RequestError
 from nsqcy.gotext import json_bytes
-from nsqcy.nsqadmin import access, acting, shapes
-from nsqcy.nsqadmin.gathering import Gathering
+from nsqcy.nsqadmin import access, acting, operation_api, shapes
+from nsqcy.nsqadmin.api_forms import Json, done, post, read_body, shown
 from nsqcy.nsqadmin.graphite import passed_on
 from nsqcy.nsqadmin.options import NSQADMIN
 from nsqcy.nsqadmin.surroundings import Surroundings, body_limit, guarded, segments
@@ -20,26 +19,6 @@ from nsqcy.options import Option
 from nsqcy.web import config_api
 from nsqcy.web.http_protocol import JSON, Fault, Reply
 from nsqcy.web.router import Handler, Request, Result, Route, ignored
-
-Json = dict[str, Any]
-
-
-# Parameters
-
-
-def read_body(request: Request, *names: str) -> list[str]:
-    """These texts of an object of JSON; those that it does not have are empty."""
-    body = request.body
-    if body.fault is not Fault.NONE:
-        raise HttpError(413 if body.fault is Fault.TOO_BIG else 400, "INVALID_BODY")
-    if not body.data:
-        raise HttpError(400, "EOF")
-    try:
-        found = gojson.decode(bytes(body.data), dict.fromkeys(names, (gojson.text, "")))
-    except ValueError as error:
-        raise HttpError(400, f"the body cannot be read: {error}") from None
-    return [found[name] for name in names]
-
 
 # What there is
 
@@ -102,16 +81,7 @@ def counter(api: Surroundings, request: Request) -> Json:
     return shown({"stats": shapes.counter(gathering.everything().topics)}, gathering)
 
 
-def shown(value: Json, gathering: Gathering) -> Json:
-    """An answer, with what went wrong meanwhile."""
-    return value | {"message": gathering.warning("; ")}
-
-
 # What is done
-
-
-def done(gathering: Gathering) -> Json:
-    return {"message": gathering.warning("\n")}
 
 
 def create(api: Surroundings, request: Request) -> Json:
@@ -126,6 +96,9 @@ def act_on_topic(api: Surroundings, request: Request) -> Json:
 
 def act_on_channel(api: Surroundings, request: Request) -> Json:
     (action,) = read_body(request, "action")
+    beyond = operation_api.ON_CHANNEL.get(action)
+    if beyond is not None:
+        return beyond(api, request, *segments(request, 2))
     return done(acting.act(api, request, action, *segments(request, 2)))
 
 
@@ -221,10 +194,6 @@ def put_option(api: Surroundings, request: Request) -> Result:
 # Routes
 
 
-def _post(path: str, handler: Handler) -> Route:
-    return Route("POST", path, guarded(handler), body=body_limit)
-
-
 def _delete(path: str, handler: Handler) -> Route:
     return Route("DELETE", path, guarded(handler), body=ignored)
 
@@ -241,9 +210,9 @@ ROUTES = (
     Route("GET", "/api/nodes/:node", node),
     Route("GET", "/api/counter", counter),
     Route("GET", "/api/graphite", graphite),
-    _post("/api/topics", create),
-    _post("/api/topics/:topic", act_on_topic),
-    _post("/api/topics/:topic/:channel", act_on_channel),
+    post("/api/topics", create),
+    post("/api/topics/:topic", act_on_topic),
+    post("/api/topics/:topic/:channel", act_on_channel),
     _delete("/api/topics/:topic", delete_topic),
     _delete("/api/topics/:topic/:channel", delete_channel),
     Route("DELETE", "/api/nodes/:node", guarded(tombstone), body=body_limit),

@@ -12,7 +12,7 @@ from nsqcy import NSQ_VERSION, __version__, daemon
 from nsqcy.cluster.web_client import SECOND, Terms, WebClient
 from nsqcy.listeners import Listener
 from nsqcy.log import Log
-from nsqcy.nsqadmin import api, login_pages, pages
+from nsqcy.nsqadmin import api, login_pages, operation_api, operation_pages, pages
 from nsqcy.nsqadmin.logins import Logins
 from nsqcy.nsqadmin.options import AdminOptions
 from nsqcy.nsqadmin.surroundings import Surroundings
@@ -35,7 +35,8 @@ class Daemon(daemon.Daemon):
         logins: Logins | None = None,
     ) -> None:
         proxy = [api.PROXY] if options.proxy_graphite else []
-        routes = [*pages.ROUTES, *api.ROUTES, *proxy]
+        ours = [*operation_pages.ROUTES, *operation_api.ROUTES]
+        routes = [*pages.ROUTES, *api.ROUTES, *ours, *proxy]
         self._logins = logins
         if logins is not None:
             routes += login_pages.ROUTES

@@ -22,6 +22,7 @@ from nsqcy.cluster.stats import TopicStats
 from nsqcy.cluster.web_client import WebClient, unwanted
 from nsqcy.errors import HttpError, RequestError
 from nsqcy.lines import Lines
+from nsqcy.nsqadmin.saying import SAID_MOST, Said, read
 from nsqcy.nsqadmin.versions import latest, version_key
 
 NSQD, NSQLOOKUPD = "nsqd", "nsqlookupd"
@@ -229,7 +230,27 @@ class Gathering:
 
         outcome = ask_all(list(places), ask, self._web.terms.whole)
         if outcome.errors:
-            self._warn(_texts(outcome.errors))
+            self.warn(_texts(outcome.errors))
+
+    def ask_each(
+        self,
+        nodes: Iterable[Node],
+        path: str,
+        query: Mapping[str, str],
+        method: str = "GET",
+        body: bytes | None = None,
+    ) -> list[Said]:
+        """What each of these nsqds says; one that does not answer at all is a warning."""
+        by_name = {node.name: node for node in nodes}
+
+        def ask(name: str) -> Said:
+            url = by_name[name].url._replace(path=f"/{path}", query=urlencode(query))
+            return read(name, self._web.ask(url, method, body=body, most=SAID_MOST))
+
+        outcome = ask_all(list(by_name), ask, self._web.terms.whole)
+        if outcome.errors:
+            self.warn(_texts(outcome.errors))
+        return list(outcome.values.values())
 
     # What went wrong
 
@@ -239,10 +260,10 @@ class Gathering:
         if not outcome.values:
             raise self._failure(whom, text)
         if text:
-            self._warn(text)
+            self.warn(text)
         return list(outcome.values.values())
 
-    def _warn(self, text: str) -> None:
+    def warn(self, text: str) -> None:
         self._log.warn(text)
         self.warnings.append(text)
 

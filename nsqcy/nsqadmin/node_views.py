@@ -6,11 +6,12 @@ Pure: functions of what was gathered. What a user may not do has no button.
 from collections.abc import Mapping, Sequence
 
 from nsqcy.cluster.stats import ChannelStats, TopicStats
-from nsqcy.nsqadmin import figures
+from nsqcy.nsqadmin import figures, node_action_views
 from nsqcy.nsqadmin.figures import number, plural
 from nsqcy.nsqadmin.frame import Frame
 from nsqcy.nsqadmin.gathering import Node
 from nsqcy.nsqadmin.markup import Child, Markup, join, tag
+from nsqcy.nsqadmin.saying import Said
 from nsqcy.nsqadmin.shapes import Shapes
 from nsqcy.nsqadmin.tables import (
     CHANNEL,
@@ -18,6 +19,7 @@ from nsqcy.nsqadmin.tables import (
     Question,
     ask,
     channel_cells,
+    crumbs,
     depths,
     notice,
     paused,
@@ -81,7 +83,12 @@ def _topic_links(frame: Frame, topics: Mapping[str, bool]) -> Markup:
 
 
 def node(
-    frame: Frame, name: str, rows: Sequence[TopicStats], shapes: Shapes, params: Mapping[str, str]
+    frame: Frame,
+    name: str,
+    rows: Sequence[TopicStats],
+    shapes: Shapes,
+    params: Mapping[str, str],
+    drain: Said | None = None,
 ) -> list[Markup]:
     path = frame.link("nodes", name)
     messages = sum(row.figures.message_count for row in rows)
@@ -89,15 +96,12 @@ def node(
     clients = sum(len(each.clients or ()) for each in channels)
     counts = (plural(len(rows), "Topic"), plural(messages, "Message"), plural(clients, "Client"))
     content = [
-        tag(
-            "nav",
-            tag("ol", tag("li", tag("a", "Nodes", href=frame.link("nodes"))), tag("li", name)),
-            class_="crumbs",
-            aria_label="Where this is",
-        ),
+        crumbs(tag("a", "Nodes", href=frame.link("nodes")), name),
         tag("h1", name),
-        question_box(path, _node_question(name, rows, params)),
+        question_box(path, _node_question(name, rows, drain, params) if frame.is_admin else None),
+        node_action_views.box(frame, path, name, rows, params),
         tag("p", " · ".join(counts)),
+        node_action_views.drain_state(frame, path, drain),
     ]
     if not rows:
         return [*content, notice("No topics exist on this node.")]
@@ -105,12 +109,12 @@ def node(
 
 
 def _node_question(
-    node: str, rows: Sequence[TopicStats], params: Mapping[str, str]
+    node: str, rows: Sequence[TopicStats], drain: Said | None, params: Mapping[str, str]
 ) -> Question | None:
     name = params.get("topic", "")
     row = next((each for each in rows if each.name == name), None)
     if params.get("ask") != "tombstone" or row is None:
-        return None
+        return node_action_views.question(node, rows, drain, params)
     held = row.figures.depth + sum(each.figures.depth for each in row.channels.values())
     text = f"{node} is hidden from the consumers of {name} for a while, and the topic is deleted"
     text += f" there, with {plural(held, 'message')}."
@@ -123,17 +127,18 @@ def _topic_section(frame: Frame, path: str, row: TopicStats, shapes: Shapes) -> 
     bury = join()
     if frame.is_admin:
         bury = ask(path, "✘", "tombstone", f"Tombstone {row.name} here", topic=row.name)
+    manage = node_action_views.manage(frame, path, row.name)
     counts = [number(row.figures.message_count), number(len(row.channels))]
     channels: Markup = notice("No channels exist for this topic.")
     if row.channels:
         channels = table(
             f"Channels of {row.name}",
             ["Channel", *CHANNEL],
-            [_channel_row(frame, each) for each in row.channels.values()],
+            [_channel_row(frame, path, each) for each in row.channels.values()],
         )
     return tag(
         "section",
-        tag("h2", bury, " ", title, " ", paused(row.figures)),
+        tag("h2", bury, " ", title, " ", manage, " ", paused(row.figures)),
         table(
             f"Topic {row.name}",
             ["Topic", *DEPTHS, "Messages", "Channels"],
@@ -144,9 +149,10 @@ def _topic_section(frame: Frame, path: str, row: TopicStats, shapes: Shapes) -> 
     )
 
 
-def _channel_row(frame: Frame, stats: ChannelStats) -> list[Child]:
+def _channel_row(frame: Frame, path: str, stats: ChannelStats) -> list[Child]:
     link = tag("a", stats.name, href=frame.link("topics", stats.topic, stats.name))
-    return [join(link, " ", paused(stats.figures)), *channel_cells(stats.figures)]
+    manage = node_action_views.manage(frame, path, stats.topic, stats.name)
+    return [join(link, " ", manage, " ", paused(stats.figures)), *channel_cells(stats.figures)]
 
 
 def _clients(stats: ChannelStats, shapes: Shapes) -> Markup:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from nsqcy.cluster.stats import sum_topics
 from nsqcy.errors import HttpError
-from nsqcy.nsqadmin import acting, node_views, topic_views
+from nsqcy.nsqadmin import acting, node_views, operating, operations, topic_views
 from nsqcy.nsqadmin.gathering import Gathering
 from nsqcy.nsqadmin.markup import Markup
 from nsqcy.nsqadmin.surroundings import Surroundings, body_limit, guarded, readable, segments
@@ -87,7 +87,9 @@ def node(api: Surroundings, request: Request, name: str) -> View:
 
     def draw(gathering: Gathering) -> Sequence[Markup]:
         rows = gathering.node(name)
-        return node_views.node(frame, name, rows.topics, api.shapes(rows), params(request))
+        (found,) = rows.nodes.values()
+        drain = operations.drain_state(gathering, found)
+        return node_views.node(frame, name, rows.topics, api.shapes(rows), params(request), drain)
 
     return View(name, frame.link("nodes", name), draw)
 
@@ -147,7 +149,7 @@ def read_form(request: Request) -> dict[str, str]:
     return {name: readable(value) for name, value in fields.items()}
 
 
-def _did(
+def did(
     api: Surroundings, request: Request, do: Callable[[], Gathering], here: View, then: View
 ) -> Reply:
     """Do it, and go on to the other page; or stay here with what is wrong."""
@@ -167,14 +169,12 @@ def act_on_topic(api: Surroundings, request: Request) -> Reply:
     match fields.get("action", ""):
         case "delete":
             then = streams(api, request)
-            return _did(api, request, lambda: acting.delete(api, request, name), here, then)
+            return did(api, request, lambda: acting.delete(api, request, name), here, then)
         case "tombstone":
             node = fields.get("node", "")
-            return _did(
-                api, request, lambda: acting.tombstone(api, request, node, name), here, here
-            )
+            return did(api, request, lambda: acting.tombstone(api, request, node, name), here, here)
         case action:
-            return _did(api, request, lambda: acting.act(api, request, action, name), here, here)
+            return did(api, request, lambda: acting.act(api, request, action, name), here, here)
 
 
 def act_on_channel(api: Surroundings, request: Request) -> Reply:
@@ -183,20 +183,41 @@ def act_on_channel(api: Surroundings, request: Request) -> Reply:
     match read_form(request).get("action", ""):
         case "delete":
             then = topic(api, request, of)
-            return _did(api, request, lambda: acting.delete(api, request, of, name), here, then)
+            return did(api, request, lambda: acting.delete(api, request, of, name), here, then)
         case action:
-            return _did(
-                api, request, lambda: acting.act(api, request, action, of, name), here, here
-            )
+            return did(api, request, lambda: acting.act(api, request, action, of, name), here, here)
 
 
 def act_on_node(api: Surroundings, request: Request) -> Reply:
     (name,) = segments(request, 1)
     fields = read_form(request)
-    if fields.get("action") != "tombstone":
-        raise HttpError(400, "INVALID_ACTION")
-    here, topic = node(api, request, name), fields.get("topic", "")
-    return _did(api, request, lambda: acting.tombstone(api, request, name, topic), here, here)
+    here, topic, channel = (
+        node(api, request, name),
+        fields.get("topic", ""),
+        fields.get("channel", ""),
+    )
+    match fields.get("action", ""):
+        case "tombstone":
+            return did(
+                api, request, lambda: acting.tombstone(api, request, name, topic), here, here
+            )
+        case "drain" | "undrain" as action:
+            on = action == "drain"
+            return did(
+                api,
+                request,
+                lambda: operating.drain(api, request, name, on=on).gathering,
+                here,
+                here,
+            )
+        case action:
+            return did(
+                api,
+                request,
+                lambda: operating.act_on_node(api, request, name, action, topic, channel).gathering,
+                here,
+                here,
+            )
 
 
 def act_on_lookupds(api: Surroundings, request: Request) -> Reply:
@@ -210,13 +231,13 @@ def act_on_lookupds(api: Surroundings, request: Request) -> Reply:
             do = acting.delete
         case _:
             raise HttpError(400, "INVALID_ACTION")
-    return _did(api, request, lambda: do(api, request, topic, channel), here, here)
+    return did(api, request, lambda: do(api, request, topic, channel), here, here)
 
 
 # Routes
 
 
-def _get(path: str, view: Callable[..., View]) -> Route:
+def get(path: str, view: Callable[..., View]) -> Route:
     count = path.count(":")
 
     def handle(api: Surroundings, request: Request) -> Reply:
@@ -226,21 +247,21 @@ def _get(path: str, view: Callable[..., View]) -> Route:
     return Route("GET", path, handle, plain=True)
 
 
-def _post(path: str, handler: Handler) -> Route:
+def post(path: str, handler: Handler) -> Route:
     return Route("POST", path, guarded(handler), body=body_limit, plain=True)
 
 
 ROUTES = (
-    _get("/", streams),
-    _get("/topics", streams),
-    _get("/topics/:topic", topic),
-    _get("/topics/:topic/:channel", channel),
-    _get("/nodes", nodes),
-    _get("/nodes/:node", node),
-    _get("/counter", counter),
-    _get("/lookup", lookup),
-    _post("/topics/:topic", act_on_topic),
-    _post("/topics/:topic/:channel", act_on_channel),
-    _post("/nodes/:node", act_on_node),
-    _post("/lookup", act_on_lookupds),
+    get("/", streams),
+    get("/topics", streams),
+    get("/topics/:topic", topic),
+    get("/topics/:topic/:channel", channel),
+    get("/nodes", nodes),
+    get("/nodes/:node", node),
+    get("/counter", counter),
+    get("/lookup", lookup),
+    post("/topics/:topic", act_on_topic),
+    post("/topics/:topic/:channel", act_on_channel),
+    post("/nodes/:node", act_on_node),
+    post("/lookup", act_on_lookupds),
 )

@@ -82,6 +82,11 @@ class Times:
         return cells
 
 
+def crumbs(*parts: Child) -> Markup:
+    pieces = [tag("li", each) for each in parts]
+    return tag("nav", tag("ol", pieces), class_="crumbs", aria_label="Where this is")
+
+
 # Forms
 
 

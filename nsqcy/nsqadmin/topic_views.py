@@ -13,6 +13,7 @@ from nsqcy.nsqadmin.frame import Frame
 from nsqcy.nsqadmin.markup import Child, Markup, join, tag
 from nsqcy.nsqadmin.reader_views import readers_table
 from nsqcy.nsqadmin.shapes import Shapes
+from nsqcy.nsqadmin.subject_views import further
 from nsqcy.nsqadmin.tables import (
     CHANNEL,
     DEPTHS,
@@ -20,6 +21,7 @@ from nsqcy.nsqadmin.tables import (
     Times,
     ask,
     channel_cells,
+    crumbs,
     depths,
     form,
     notice,
@@ -104,10 +106,11 @@ def _headings(frame: Frame, wanted: str, order: str) -> list[Child]:
 def topic(frame: Frame, stats: TopicStats, params: Mapping[str, str]) -> list[Markup]:
     path = frame.link("topics", stats.name)
     return [
-        _crumbs(tag("a", "Streams", href=frame.home), stats.name),
+        crumbs(tag("a", "Streams", href=frame.home), stats.name),
         tag("h1", stats.name, " ", paused(stats.figures)),
         question_box(path, _topic_question(stats, params)),
         _topic_actions(frame, path, stats),
+        further(frame, stats.name),
         _topic_table(frame, path, stats),
         _channels_table(frame, stats),
         readers_table(frame, stats),
@@ -199,11 +202,6 @@ def node_link(frame: Frame, node: str, hostname: str) -> Markup:
     return tag("a", node, href=link)
 
 
-def _crumbs(*parts: Child) -> Markup:
-    pieces = [tag("li", each) for each in parts]
-    return tag("nav", tag("ol", pieces), class_="crumbs", aria_label="Where this is")
-
-
 # --- a channel ----------------------------------------------------------------------------------
 
 
@@ -212,7 +210,7 @@ def channel(
 ) -> list[Markup]:
     path = frame.link("topics", stats.topic, stats.name)
     return [
-        _crumbs(
+        crumbs(
             tag("a", "Streams", href=frame.home),
             tag("a", stats.topic, href=frame.link("topics", stats.topic)),
             stats.name,
@@ -220,6 +218,7 @@ def channel(
         tag("h1", stats.name, " ", paused(stats.figures)),
         question_box(path, _channel_question(stats, params)),
         _channel_actions(frame, path, stats),
+        further(frame, stats.topic, stats.name),
         _channel_table(frame, stats),
         _clients_table(frame, stats, shapes),
     ]

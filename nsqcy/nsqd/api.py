@@ -15,7 +15,7 @@ from nsqcy.errors import HttpError
 from nsqcy.gotext import json_bytes
 from nsqcy.lines import Lines
 from nsqcy.nsqd import mpub as bodies
-from nsqcy.nsqd import places, policy_values
+from nsqcy.nsqd import peeking, places, policy_values
 from nsqcy.nsqd.backend import UNKNOWN, Backend, Message, Options, Outcome
 from nsqcy.nsqd.options import NSQD
 from nsqcy.nsqd.stats import Query
@@ -300,10 +300,7 @@ def seek_channel(api: "Api", request: Request) -> Reply:
 
 
 def _seek(api: "Api", topic: str, channel: str, param: str, text: str, *, create: bool) -> Reply:
-    try:
-        place = places.parse(text)
-    except ValueError:
-        raise HttpError(400, f"INVALID_{param}: allowed are {places.ALLOWED}") from None
+    place = _place(param, text)
     if names.is_ephemeral(channel) or names.is_ephemeral(topic):
         raise HttpError(400, f"INVALID_{param}: what is ephemeral keeps no place in a log")
     found = api.backend.seek_channel(topic, channel, place, create=create)
@@ -314,8 +311,16 @@ def _seek(api: "Api", topic: str, channel: str, param: str, text: str, *, create
     return Reply(200, json_bytes({"seq": found}), JSON)
 
 
+def _place(param: str, text: str) -> places.Place:
+    try:
+        return places.parse(text)
+    except ValueError:
+        raise HttpError(400, f"INVALID_{param}: allowed are {places.ALLOWED}") from None
+
+
 def topic_log(api: "Api", request: Request) -> Reply:
-    found = api.backend.topic_log(_any_topic(request))
+    topic, at = _any_topic(request), request.params.get("at")
+    found = api.backend.topic_log(topic, None if at is None else _place("AT", at))
     if found is None:
         raise HttpError(404, "TOPIC_NOT_FOUND")
     return Reply(200, json_bytes(found), JSON)
@@ -359,6 +364,25 @@ LISTED_MOST = 1000
 _LIMIT = re.compile(r"[0-9]{1,5}", re.ASCII)
 _PLACE = re.compile(r"(-?[0-9]{1,18})\.([0-9]{1,19})", re.ASCII)
 _MESSAGE_ID = re.compile(r"[0-9a-f]{16}")
+
+
+def peek_channel(api: "Api", request: Request) -> Reply:
+    topic, channel = topic_and_channel(request)
+    return _peek(api, topic, channel, peeking.parse(request.params, of_channel=True))
+
+
+def peek_topic(api: "Api", request: Request) -> Reply:
+    topic = _any_topic(request)
+    return _peek(api, topic, "", peeking.parse(request.params, of_channel=False))
+
+
+def _peek(api: "Api", topic: str, channel: str, look: peeking.Look) -> Reply:
+    if not api.options.may_peek:
+        raise HttpError(403, "PEEK_NOT_ALLOWED (consumers need AUTH here: see --peek-without-auth)")
+    found = api.backend.peek(topic, channel, look)
+    if isinstance(found, str):
+        raise HttpError(503 if found == "NOT_READ" else 404, found)
+    return Reply(200, found, JSON)
 
 
 def redrive(api: "Api", request: Request) -> Reply:
@@ -621,6 +645,8 @@ ROUTES = (
     Route("POST", "/channel/pause", pause_channel, body=ignored),
     Route("POST", "/channel/unpause", unpause_channel, body=ignored),
     Route("GET", "/channel/deferred", deferred),
+    Route("GET", "/channel/peek", peek_channel),
+    Route("GET", "/topic/peek", peek_topic),
     Route("POST", "/channel/redrive", redrive, body=ignored),
     Route("POST", "/message/cancel", cancel_message, body=ignored),
     Route("POST", "/channel/rate", set_rate, body=ignored),

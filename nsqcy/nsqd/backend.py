@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 from nsqcy._http import Sink
 from nsqcy._publisher import UNKNOWN as UNKNOWN
+from nsqcy.nsqd.peeking import Look
 from nsqcy.nsqd.places import Place
 from nsqcy.nsqd.stats import Query
 from nsqcy.options import Value
@@ -18,6 +19,7 @@ Message = bytes | memoryview
 Outcome = Literal["ok", "TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"]
 Cancelled = Outcome | Literal["MESSAGE_NOT_FOUND", "NOT_WRITTEN"]
 Upcoming = dict[str, Any] | Literal["TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"]
+Peeked = bytes | Literal["TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "NOT_READ"]
 Redriven = int | Literal["TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"]
 Sought = int | Literal["TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "CHANNEL_EXISTS"]
 Done = Callable[[str | None], None]
@@ -76,14 +78,19 @@ class Backend(Inspected, Protocol):
     ) -> Upcoming:
         """The next deferred messages of a channel and the place to go on behind, or why not."""
 
+    def peek(self, topic: str, channel: str, look: Look) -> Peeked:
+        """A page of messages as JSON, of a channel or with "" of what the topic has for itself; or
+        why not."""
+
     def redrive(self, topic: str, channel: str, limit: int) -> Redriven:
         """Send messages of a channel back to where they came from, so many at most (0: all)."""
 
     def cancel_message(self, topic: str, channel: str, id: int) -> Cancelled:
         """Drop a deferred message; `ok` when that is written down."""
 
-    def topic_log(self, topic: str) -> dict[str, Any] | None:
-        """What is known of a topic's log; None if there is no such topic."""
+    def topic_log(self, topic: str, at: Place | None) -> dict[str, Any] | None:
+        """What is known of a topic's log, and which message is at a place; None if there is no such
+        topic."""
 
     def policy(self, topic: str, channel: str) -> dict[str, Any]:
         """What holds for a topic, or for one of its channels, and who has said so; both need not
@@ -130,3 +137,6 @@ class Options(Limits, Protocol):
     def max_req_timeout(self) -> int: ...
     @property
     def max_defer_timeout(self) -> int: ...
+    @property
+    def may_peek(self) -> bool:
+        """Whether messages may be looked at over HTTP, which knows of no AUTH."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import gevent
 from gevent import Greenlet
 from gevent.event import AsyncResult
+from gevent.lock import BoundedSemaphore
 
 from nsqcy import NSQ_VERSION, debug
 from nsqcy._channel import Agenda
@@ -33,9 +34,9 @@ from nsqcy._topic import Shard, Topic
 from nsqcy._transport import Loop, accept_move, accept_socket, accept_stream
 from nsqcy.log import Log
 from nsqcy.names import EVENTS_TOPIC
-from nsqcy.nsqd import gathering, policy_values, stats
+from nsqcy.nsqd import gathering, peeking, policy_values, stats
 from nsqcy.nsqd.api import Api, tls_required
-from nsqcy.nsqd.backend import Cancelled, Message, Outcome, Redriven, Sought, Upcoming
+from nsqcy.nsqd.backend import Cancelled, Message, Outcome, Peeked, Redriven, Sought, Upcoming
 from nsqcy.nsqd.census import Census
 from nsqcy.nsqd.drain import Remains, Rest, summed
 from nsqcy.nsqd.negotiate import negotiate
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 
 READING = 0.002  # seconds between two looks whether a block of a log was read
 WRITING_MOST = 4.0  # seconds until it is said that a write has not come to an end
+PEEKING_MOST = 4.0  # and that messages could not be read
+PEEKS_MOST = 8  # at a time: each may hold some megabytes
 ASK_TIMEOUT = 5.0  # seconds another worker may take to answer
 NO_ANSWER = "the master does not answer"
 GATHER_TIMEOUT = 15.0  # and the master, for a round under way and the next one
@@ -217,6 +220,9 @@ class Engine:
         self._https = _https(self._handshakes)
         self._turns = Turns()
         self._pages = Rounds(self._page)
+        self._peeks = BoundedSemaphore(PEEKS_MOST)
+        self._peeked = hub.loop.async_()
+        self._peeked.start(lambda: None)
         self._asked: deque[bytes] = deque()
         self._asking = hub.loop.async_()
         self._asking.start(self._spawn_placements)
@@ -493,14 +499,7 @@ class Engine:
     def on_seek_channel(
         self, topic: str, channel: str, seq: int, time: int | None, create: bool
     ) -> Sought:
-        found = self._topic(topic)
-        while found is not None and time is not None:
-            there = found.seq_at(time)
-            if there is not None:
-                seq, time = there, None
-                continue
-            gevent.sleep(READING)
-            found = self._topic(topic)
+        found, seq = self._find_place(topic, seq, time)
         if found is None:
             return "TOPIC_NOT_FOUND"
         if create == (channel in found.channels):
@@ -511,6 +510,17 @@ class Engine:
         if create:
             self._save_channel(found, channel)
         return begin
+
+    def _find_place(self, topic: str, seq: int, time: int | None) -> tuple[Topic | None, int]:
+        """The topic, if there is one, and a place in its log as a sequence number."""
+        found = self._topic(topic)
+        while found is not None and time is not None:
+            there = found.seq_at(time)
+            if there is not None:
+                return found, there
+            gevent.sleep(READING)
+            found = self._topic(topic)
+        return found, seq
 
     def on_redrive(self, topic: str, channel: str, limit: int) -> Redriven:
         found = self._topic(topic)
@@ -544,6 +554,35 @@ class Engine:
             "next": f"{last[0]}.{last[1]}" if last else None,
         }
 
+    def on_peek(self, topic: str, channel: str, look: Sequence[Any]) -> Answer:
+        state, count, start, size = look
+        wanted = peeking.Look(state, count, start and (start[0], start[1]), size)
+        try:
+            with gevent.Timeout(PEEKING_MOST), self._peeks:
+                return self._peek(topic, channel, wanted)
+        except gevent.Timeout:
+            return Answer("NOT_READ")
+
+    def _peek(self, topic: str, channel: str, look: peeking.Look) -> Answer:
+        found = self._topic(topic)
+        if found is None:
+            return Answer("TOPIC_NOT_FOUND")
+        if channel and channel not in found.channels:
+            return Answer("CHANNEL_NOT_FOUND")
+        read: AsyncResult[str | None] = AsyncResult()
+
+        def told(problem: str | None) -> None:
+            read.set(problem)
+            self._peeked.send()  # at the end of a turn nothing else keeps the loop from waiting
+
+        after = peeking.after(look)
+        peek = found.peek(channel, look.state, look.most, after, look.body_most, told)
+        try:
+            problem = read.get()
+        finally:
+            peek.cancel()
+        return Answer("NOT_READ") if problem else Answer(blob=peeking.page(look, peek))
+
     def on_cancel_message(self, topic: str, channel: str, id: int) -> Cancelled:
         found = self._topic(topic)
         if found is None:
@@ -558,9 +597,15 @@ class Engine:
         except gevent.Timeout:
             return "NOT_WRITTEN"
 
-    def on_topic_log(self, topic: str) -> dict[str, Any] | None:
-        found = self._topic(topic)
-        return None if found is None else found.log_facts()
+    def on_topic_log(self, topic: str, at: Sequence[int | None] | None) -> dict[str, Any] | None:
+        seq, time = at or (0, None)
+        found, seq = self._find_place(topic, seq or 0, time)
+        if found is None:
+            return None
+        facts = found.log_facts()
+        if at is not None:
+            facts["at"] = min(max(seq, facts["first_seq"]), facts["fanout_seq"])
+        return facts
 
     def on_find_channel(self, topic: str, channel: str) -> Outcome:
         return self._on_channel(topic, channel, lambda found: None)
@@ -661,12 +706,24 @@ class Engine:
         )
         return "TOPIC_NOT_FOUND" if found is None else found
 
+    def peek(self, topic: str, channel: str, look: peeking.Look) -> Peeked:
+        owner = self._home.owner(topic.encode())
+        if owner is None:
+            return "TOPIC_NOT_FOUND"
+        if owner == self._index:
+            found = self.on_peek(topic, channel, look)
+        else:
+            args: dict[str, Any] = {"topic": topic, "channel": channel, "look": look}
+            found = self._master.ask(owner, "peek", ASK_TIMEOUT, **args)
+        refused: Peeked | None = found.value
+        return refused or found.blob
+
     def cancel_message(self, topic: str, channel: str, id: int) -> Cancelled:
         found: Cancelled | None = self._at_owner(topic, "cancel_message", channel=channel, id=id)
         return found or "TOPIC_NOT_FOUND"
 
-    def topic_log(self, topic: str) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = self._at_owner(topic, "topic_log")
+    def topic_log(self, topic: str, at: Place | None) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = self._at_owner(topic, "topic_log", at=at)
         return found
 
     def delete_channel(self, topic: str, channel: str) -> Outcome:

@@ -180,6 +180,12 @@ NETWORK = (
         rule=Rule("post or get", lambda value: value in ("post", "get")),
     ),
     Option(
+        "peek-without-auth",
+        BOOL,
+        False,
+        "show messages over HTTP although consumers need AUTH",
+    ),
+    Option(
         "http-client-connect-timeout",
         DURATION,
         2 * SECOND,
@@ -444,6 +450,7 @@ class NsqdOptions(Options):
     lookupd_tcp_address: tuple[str, ...]
     auth_http_address: tuple[str, ...]
     auth_http_request_method: str
+    peek_without_auth: bool
     http_client_connect_timeout: int
     http_client_request_timeout: int
     topology_region: str
@@ -497,6 +504,11 @@ class NsqdOptions(Options):
     deflate: bool
     max_deflate_level: int
     snappy: bool
+
+    @property
+    def may_peek(self) -> bool:
+        """HTTP knows of no AUTH: who needs it to consume is not to be passed by."""
+        return self.peek_without_auth or not self.auth_http_address
 
 
 def resolve(settings: Settings) -> NsqdOptions:

@@ -75,6 +75,22 @@ def test_a_channel_goes_on_where_it_is_told(kept: Nsqd, topic: str) -> None:
     assert sorted(read(kept, topic, "c", 100)) == list(range(100))
 
 
+def test_it_is_seen_before_where_a_place_is(kept: Nsqd, topic: str) -> None:
+    kept.web.create(topic, "c")
+    fill(kept, topic, 0, 10)
+    half = datetime.now(UTC).isoformat()
+    fill(kept, topic, 10, 10)
+
+    def at(place: object) -> int:
+        found: int = kept.web.get("/topic/log", topic=topic, at=place).json()["at"]
+        return found
+
+    assert [at(each) for each in ("earliest", 5, half, "latest", 99)] == [1, 5, 11, 21, 21]
+    assert "at" not in kept.web.get("/topic/log", topic=topic).json()
+    refused = kept.web.get("/topic/log", topic=topic, at="x")
+    assert (refused.status, refused.json()["message"][:10]) == (400, "INVALID_AT")
+
+
 def test_a_log_is_shown(kept: Nsqd, topic: str) -> None:
     kept.web.create(topic, "c")
     fill(kept, topic, 0, 100)

@@ -21,9 +21,10 @@ ROWS = [
     " dead_letters named_cursors producers",
     "_log _mesh config policies layers acceptor web. cluster.",
     "_store _log_probe daemon daemon_options",
-    "_wire _packing _excerpt",
+    "_wire _packing _excerpt _listing",
     "_channel",
     "_client _compaction _moves _reads _snapshot",
+    "_peek",
     "_topic",
     "_session",
     "_transport _publisher",
@@ -38,8 +39,8 @@ RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
 
 # Driven by a test with bytes and a clock of its own; they may not reach for the real ones.
 CORE = ["_channel", "_compaction", "_events", "_excerpt", "_headers", "_heap", "_ids"]
-CORE += ["_io", "_log", "_mesh", "_moves", "_packing", "_publisher", "_quantile", "_reads"]
-CORE += ["_ring", "_session", "_snapshot", "_store", "_topic", "_wire"]
+CORE += ["_io", "_listing", "_log", "_mesh", "_moves", "_packing", "_peek", "_publisher"]
+CORE += ["_quantile", "_reads", "_ring", "_session", "_snapshot", "_store", "_topic", "_wire"]
 WORLD = {"gevent", "socket", "select", "selectors", "asyncio", "ssl", "sys/socket.h"}
 PURE = [*CORE, "_client"]
 PURE += [f"client.{part}" for part in ("connection", "consumer", "core", "flow", "producer")]
@@ -48,6 +49,8 @@ PURE += [f"nsqadmin.{part}" for part in ("figures", "frame", "markup", "shapes",
 PURE += [f"nsqadmin.{part}" for part in ("node_views", "tables", "topic_views")]
 PURE += [f"nsqadmin.{part}" for part in ("hashes", "sessions", "users")]
 PURE += [f"doctor.{part}" for part in ("checks", "cluster", "facts", "host", "report", "topics")]
+PURE += [f"nsqadmin.{part}" for part in ("bodies", "saying", "subject_views", "peek_views")]
+PURE += [f"nsqadmin.{part}" for part in ("policy_views", "seek_views", "node_action_views")]
 PURE += [
     f"tools.{part}" for part in ("destinations", "json_filter", "pieces", "status", "throttle")
 ]

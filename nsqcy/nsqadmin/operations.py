@@ -1,0 +1,178 @@
+"""What nsqadmin asks of nsqds, and tells them, beyond what NSQ's can: one of them, or all that
+have a topic.
+
+Whoever fails or refuses is a warning of the gathering, with the reason in its own words; only where
+nobody did it is there an error.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from nsqcy.errors import HttpError
+from nsqcy.nsqadmin import actions
+from nsqcy.nsqadmin.gathering import Gathering, Node
+from nsqcy.nsqadmin.saying import Said
+
+ON_NODE = (*actions.ON_MESSAGES, "delete")
+DRAIN = "config/drain"
+
+
+def nodes_with(gathering: Gathering, topic: str, node: str = "") -> list[Node]:
+    """The nsqds that have a topic, or that one of them."""
+    nodes = gathering.producers(topic)
+    if node:
+        nodes = [each for each in nodes if each.name == node]
+        if not nodes:
+            raise HttpError(404, "NODE_NOT_FOUND")
+    if not nodes:
+        raise HttpError(404, "TOPIC_NOT_FOUND")
+    return nodes
+
+
+def find_node(gathering: Gathering, name: str) -> Node:
+    """Only nodes that are known are asked: this is no way to have requests sent to anybody."""
+    found = next((each for each in gathering.nodes() if each.name == name), None)
+    if found is None:
+        raise HttpError(404, "NODE_NOT_FOUND")
+    return found
+
+
+# What is asked
+
+
+def peek(
+    gathering: Gathering, topic: str, channel: str, node: str, look: Mapping[str, str]
+) -> list[Said]:
+    """Messages of a channel, or without one of the topic itself."""
+    path = "channel/peek" if channel else "topic/peek"
+    nodes = nodes_with(gathering, topic, node)
+    return gathering.ask_each(nodes, path, {**_names(topic, channel), **look})
+
+
+def policies(gathering: Gathering, topic: str, channel: str, node: str = "") -> list[Said]:
+    nodes = nodes_with(gathering, topic, node)
+    return gathering.ask_each(nodes, _config(channel), _names(topic, channel))
+
+
+def dead_letter_topics(said: Iterable[Said]) -> list[str]:
+    """Where these policies of a channel send its dead letters."""
+    values = [each.value["config"].get("dead_letter_topic", {}) for each in said if each.is_done]
+    return sorted({each["value"] for each in values if each.get("value")})
+
+
+def dead_letter_places(gathering: Gathering, topics: Iterable[str]) -> list[tuple[str, str]]:
+    """The channels of these topics, as (topic, channel); a topic without channels is one itself."""
+    found: list[tuple[str, str]] = []
+    for topic in topics:
+        try:
+            rows = gathering.topic(topic)
+        except HttpError:  # it comes with the first dead letter
+            continue
+        channels = sorted({name for row in rows.topics for name in row.channels})
+        found += [(topic, channel) for channel in channels or ("",)]
+    return found
+
+
+def places(gathering: Gathering, topic: str, to: str) -> list[Said]:
+    """The logs of a topic, and where in each of them a place is."""
+    return gathering.ask_each(nodes_with(gathering, topic), "topic/log", {"topic": topic, "at": to})
+
+
+def drain_state(gathering: Gathering, node: Node) -> Said | None:
+    """None: it does not answer."""
+    return next(iter(gathering.ask_each([node], DRAIN, {})), None)
+
+
+# What is told
+
+
+def redrive(
+    gathering: Gathering, topic: str, channel: str, limit: str = "", node: str = ""
+) -> list[Said]:
+    """Send what waits in a channel of dead letters back to where it came from."""
+    query = _names(topic, channel) | ({"limit": limit} if limit else {})
+    nodes = nodes_with(gathering, topic, node)
+    return _told(gathering, gathering.ask_each(nodes, "channel/redrive", query, "POST", b""))
+
+
+def seek(gathering: Gathering, topic: str, channel: str, to: str, node: str = "") -> list[Said]:
+    query = _names(topic, channel) | {"to": to}
+    nodes = nodes_with(gathering, topic, node)
+    return _told(gathering, gathering.ask_each(nodes, "channel/seek", query, "POST", b""))
+
+
+def cancel(gathering: Gathering, topic: str, channel: str, id: str, node: str) -> list[Said]:
+    """Drop one deferred message."""
+    query = _names(topic, channel) | {"id": id}
+    nodes = nodes_with(gathering, topic, node)
+    return _told(gathering, gathering.ask_each(nodes, "message/cancel", query, "POST", b""))
+
+
+def set_policy(
+    gathering: Gathering,
+    topic: str,
+    channel: str,
+    values: Mapping[str, Any] | None,
+    node: str = "",
+) -> list[Said]:
+    """Set keys, or take them back (a key's None, or None for all)."""
+    nodes = nodes_with(gathering, topic, node)
+    method = "DELETE" if values is None else "PUT"
+    body = b"" if values is None else json.dumps(values).encode()
+    said = gathering.ask_each(nodes, _config(channel), _names(topic, channel), method, body)
+    return _told(gathering, said)
+
+
+def set_rate(
+    gathering: Gathering, topic: str, channel: str, rate: str, node: str = ""
+) -> list[Said]:
+    query = _names(topic, channel) | {"rate": rate}
+    nodes = nodes_with(gathering, topic, node)
+    return _told(gathering, gathering.ask_each(nodes, "channel/rate", query, "POST", b""))
+
+
+def drain(gathering: Gathering, node: str, on: bool, timeout: str = "") -> list[Said]:
+    """Have a node take no more publishes, and exit when it is empty; or end that."""
+    query = {"timeout": timeout} if timeout else {}
+    body = b"true" if on else b"false"
+    found = [find_node(gathering, node)]
+    return _told(gathering, gathering.ask_each(found, DRAIN, query, "PUT", body))
+
+
+def act_on_node(
+    gathering: Gathering, node: str, action: str, topic: str, channel: str = ""
+) -> list[Said]:
+    """Pause, unpause, empty or delete a topic, or a channel of it, on one node."""
+    found = [find_node(gathering, node)]
+    path = f"{'channel' if channel else 'topic'}/{action}"
+    said = gathering.ask_each(found, path, _names(topic, channel), "POST", b"")
+    return _told(gathering, said)
+
+
+def _told(gathering: Gathering, said: list[Said]) -> list[Said]:
+    """Those who refuse are warnings; if nobody did it, that is an error."""
+    if not said:
+        raise HttpError(502, f"UPSTREAM_ERROR: {gathering.warnings[-1]}")
+    refused = [each for each in said if not each.is_done]
+    if refused and len(refused) == len(said):
+        raise HttpError(refused[0].status, refusals(refused))
+    if refused:
+        gathering.warn(refusals(refused))
+    return said
+
+
+def refusals(said: Sequence[Said]) -> str:
+    """What they say, once if all say the same."""
+    reasons = list(dict.fromkeys(each.reason for each in said))
+    if len(reasons) == 1:
+        return reasons[0]
+    return "\n".join(f"{each.node}: {each.reason}" for each in said)
+
+
+def _names(topic: str, channel: str) -> dict[str, str]:
+    return {"topic": topic} | ({"channel": channel} if channel else {})
+
+
+def _config(channel: str) -> str:
+    return "channel/config" if channel else "topic/config"

@@ -1,0 +1,58 @@
+"""What one nsqd says to a request that NSQ's know nothing of.
+
+Pure. Tells an nsqd that has no such thing from one that refuses.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nsqcy.cluster.web_client import Answer
+
+SAID_MOST = 8 << 20  # bytes of an answer
+
+# What our nsqd refuses with where it has the thing and not what it is asked for.
+_OF_NAMES = frozenset(("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "MESSAGE_NOT_FOUND"))
+NO_SUCH_THING = "this nsqd has no such thing"
+
+
+@dataclass(frozen=True)
+class Said:
+    """`value` is what it answered, if it did as asked; else `message` says why not."""
+
+    node: str
+    status: int
+    value: Mapping[str, Any] = field(default_factory=dict)
+    message: str = ""
+
+    @property
+    def is_done(self) -> bool:
+        return self.status == 200
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether this nsqd is NSQ's, or older than the thing."""
+        if self.status == 400:
+            return self.message == "INVALID_OPTION"
+        return self.status in (404, 405) and self.message not in _OF_NAMES
+
+    @property
+    def reason(self) -> str:
+        return NO_SUCH_THING if self.is_missing else self.message
+
+
+def read(node: str, answer: Answer) -> Said:
+    """An answer that makes no sense is a refusal."""
+    try:
+        value = json.loads(answer.body) if answer.body else {}
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        status = 502 if answer.status == 200 else answer.status
+        return Said(node, status, message=f"got response {answer.status}, which cannot be read")
+    if answer.status == 200:
+        return Said(node, 200, value)
+    message = value.get("message")
+    shown = message if isinstance(message, str) else f"got response {answer.status}"
+    return Said(node, answer.status, message=shown)

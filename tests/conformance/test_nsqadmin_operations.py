@@ -1,0 +1,518 @@
+"""nsqadmin's pages and API beyond NSQ's: messages, policies, places, and single nodes.
+
+A cluster of an nsqd of ours and one that knows of none of it, as NSQ's.
+"""
+
+import json
+from base64 import b64decode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from admin import Admin
+from daemon import Nsqd, free_port
+from destination import Destination
+from markup import Element, read
+from upstream import Upstream
+from web import Answer, Web, eventually
+
+pytestmark = pytest.mark.ours
+
+SCRIPT = b"<script>alert(1)</script>"
+MISSING = "this nsqd has no such thing"
+DAY_MS = 24 * 3600 * 1000
+
+
+@dataclass
+class Cluster:
+    nsqd: Nsqd
+    old: Upstream
+    admin: Admin
+    endpoint: Destination
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.name = f"127.0.0.1:{self.nsqd.http_port}"
+
+    @property
+    def web(self) -> Web:
+        return self.nsqd.web
+
+    def page(self, path: str, user: str = "me", **query: Any) -> Element:
+        answer = self.get(path, user, **query)
+        assert (answer.status, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        return read(answer.body)
+
+    def get(self, path: str, user: str = "me", **query: Any) -> Answer:
+        return self.admin.web.get(path, headers={"X-Forwarded-User": user}, **query)
+
+    def api(self, path: str, **query: Any) -> dict[str, Any]:
+        answer = self.get(f"/api{path}", **query)
+        assert answer.status == 200, answer
+        return self.ours(answer)
+
+    def ours(self, answer: Answer) -> dict[str, Any]:
+        """What our nsqd has said; the other one has no such thing."""
+        assert answer.status == 200, answer
+        nodes: list[dict[str, Any]] = answer.json()["nodes"]
+        found = {each["node"]: each for each in nodes}
+        assert all(each["error"] == MISSING for name, each in found.items() if name != self.name)
+        return found[self.name]
+
+    def ask(self, method: str, path: str, user: str = "me", **said: Any) -> Answer:
+        headers = {"X-Forwarded-User": user}
+        return self.admin.web.request(method, path, json.dumps(said).encode(), headers=headers)
+
+    def press(self, form: Element, **headers: str) -> Answer:
+        """What a browser sends of a form."""
+        every = {
+            "X-Forwarded-User": "me",
+            "Content-Type": "application/x-www-form-urlencoded",
+            "Origin": f"http://127.0.0.1:{self.admin.http_port}",
+        } | headers
+        body = urlencode(form.fields).encode()
+        return self.admin.web.post(form.attributes["action"], body, headers=every)
+
+    @contextmanager
+    def telling(self, *actions: str) -> Iterator[None]:
+        """The endpoint is told of these, by this node or topic."""
+        before = len(self.endpoint.requests)
+        yield
+        eventually(lambda: len(self.endpoint.requests) >= before + len(actions))
+        told = [json.loads(each.body) for each in list(self.endpoint.requests)[before:]]
+        assert [each["action"] for each in told] == [*actions]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Both nsqds have the topic `both`."""
+    nsqd = Nsqd(
+        tmp_path_factory.mktemp("nsqd"),
+        workers=1,
+        broadcast_address="127.0.0.1",
+        retention_time="1h",
+        max_defer_timeout="744h",
+        msg_timeout="10m",
+    ).start()
+    endpoint = Destination()
+    channel = {"channel_name": "c", "depth": 3}
+    both = {"topic_name": "both", "channels": [channel], "depth": 0}
+    with Upstream(stats={"topics": [both], "version": "1.3.0"}) as old:
+        old.pages["/info"] = old.producer("old")
+        nsqd.web.create("both", "c")
+        with Admin(
+            nsqd_http_address=[f"127.0.0.1:{nsqd.http_port}", old.address],
+            admin_user=["me"],
+            notification_http_endpoint=endpoint.url(),
+        ) as admin:
+            yield Cluster(nsqd, old, admin, endpoint)
+    endpoint.close()
+    nsqd.destroy()
+
+
+def led_to(answer: Answer) -> str:
+    assert answer.status == 303, answer
+    return answer.headers["location"]
+
+
+def article(page: Element) -> Element:
+    (found,) = page.all("article")
+    return found
+
+
+def question(page: Element) -> Element:
+    return page.one("section", id="question")
+
+
+def bodies(page: Element) -> list[str]:
+    return [each.text for each in page.all("pre")]
+
+
+# -- messages
+
+
+@pytest.fixture
+def filled(cluster: Cluster, topic: str) -> str:
+    """A topic whose channel has a message of every state."""
+    cluster.web.create(topic, "c")
+    cluster.web.pub(topic, b'{"n":1,"list":["<b>"]}', headers={"X-Nsq-Trace": "<i>"})
+    consumer = cluster.nsqd.connect()
+    consumer.identify(client_id="<u>")
+    consumer.sub(topic, "c", 1)
+    consumer.message()
+    consumer.rdy(0)
+    cluster.web.pub(topic, b"plain")
+    cluster.web.pub(topic, b"later", defer=DAY_MS)
+    return topic
+
+
+def test_messages_of_every_state(cluster: Cluster, filled: str) -> None:
+    page = cluster.page(f"/peek/{filled}/c")
+    assert bodies(page) == ["plain"]
+    assert [each.text for each in page.one("nav", **{"class": "tabs"}).all("a")] == [
+        *("Queued", "In Flight", "Deferred", "Dead Letters")
+    ]
+    held = article(cluster.page(f"/peek/{filled}/c", state="in_flight"))
+    assert held.one("pre").children == ['{\n  "n": 1,\n  "list": [\n    "<b>"\n  ]\n}']
+    assert "trace<i>" in held.one("dl", **{"class": "headers"}).text
+    assert "Consumer<u>" in held.text
+    later = cluster.page(f"/peek/{filled}/c", state="deferred")
+    assert bodies(later) == ["later"]
+    cluster.web.await_counts(filled, "c", depth=1, in_flight_count=1, deferred_count=1)
+    found = cluster.api(f"/peek/{filled}/c", state="in_flight")
+    assert b64decode(found["messages"][0]["body"]) == b'{"n":1,"list":["<b>"]}'
+
+
+def test_what_a_topic_has_for_itself(cluster: Cluster, topic: str) -> None:
+    cluster.web.pub(topic, b"own")
+    assert bodies(cluster.page(f"/peek/{topic}")) == ["own"]
+    assert len(cluster.api(f"/peek/{topic}")["messages"]) == 1
+
+
+def test_bodies_are_never_more_than_text(cluster: Cluster, topic: str) -> None:
+    cluster.web.create(topic, "c")
+    whole = b"\x00\xff" + SCRIPT + bytes(1 << 20)
+    for body in (SCRIPT, whole[: 1 << 20], b"\xe2\x80\xaetxt.exe"):
+        cluster.web.pub(topic, body)
+    answer = cluster.get(f"/peek/{topic}/c")
+    assert b"<script" not in answer.body
+    assert answer.headers["content-security-policy"].startswith("default-src 'self'")
+    script, binary, turned = read(answer.body).all("article")
+    assert script.one("pre").text == SCRIPT.decode()
+    assert binary.one("pre").text.startswith("00000000 00 ff 3c 73 63 72 69 70 74 3e")
+    assert f"{(1 << 20) - (16 << 10):,} bytes more" in binary.text
+    assert turned.one("pre").text == r"\u202etxt.exe"
+    more = binary.one("p", **{"class": "below"}).all("a")[0].attributes["href"]
+    alone = article(cluster.page(more))
+    assert f"{(1 << 20) - (16 << 10):,} bytes more" in alone.text
+    assert "0x" not in alone.text
+    in_hex = script.one("p", **{"class": "below"}).one("a").attributes["href"]
+    assert article(cluster.page(in_hex)).one("pre").text.startswith("00000000 3c 73 63")
+
+
+def test_from_page_to_page(cluster: Cluster, topic: str) -> None:
+    cluster.web.create(topic, "c")
+    cluster.web.mpub(topic, [b"%d" % each for each in range(25)])
+    found: list[str] = []
+    path = f"/peek/{topic}/c"
+    while path:
+        page = cluster.page(path)
+        found += bodies(page)
+        following = page.all("a", rel="next")
+        path = following[0].attributes["href"] if following else ""
+    assert found == [str(each) for each in range(25)]
+
+
+def test_a_deferred_message_is_cancelled(cluster: Cluster, filled: str) -> None:
+    page = cluster.page(f"/peek/{filled}/c", state="deferred")
+    href = article(page).one("h3").one("a").attributes["href"].partition("#")[0]
+    box = question(cluster.page(href))
+    assert "is thrown away" in box.text
+    with cluster.telling("cancel_message"):
+        assert led_to(cluster.press(box.one("form"))) == f"/peek/{filled}/c?state=deferred"
+    cluster.web.await_counts(filled, "c", deferred_count=0, depth=1)
+    again = cluster.press(box.one("form"))
+    assert read(again.body).one("div", role="alert").text == "MESSAGE_NOT_FOUND"
+
+
+def test_dead_letters_go_back(cluster: Cluster, topic: str) -> None:
+    web, dead = cluster.web, f"{topic}-dead"
+    web.create(topic, "c")
+    page = cluster.page(f"/peek/{topic}/c", state="dead")
+    assert "has no dead_letter_topic" in page.text
+    values = {"max_attempts": 1, "dead_letter_topic": dead}
+    assert cluster.ask("PUT", f"/api/policy/{topic}/c", **values).status == 200
+    assert "nothing has died" in cluster.page(f"/peek/{topic}/c", state="dead").text
+    web.create(dead, "look")
+    web.pub(dead, b"of another")
+    with cluster.nsqd.connect() as consumer:
+        consumer.sub(topic, "c", 1)
+        web.pub(topic, b"bad")
+        consumer.req(consumer.message())
+        web.await_counts(dead, "look", depth=2)
+    page = cluster.page(f"/peek/{topic}/c", state="dead")
+    assert bodies(page) == ["bad"]
+    assert f"in {dead}/look." in page.text
+    href = page.one("a", **{"class": "button danger"}).attributes["href"].partition("#")[0]
+    box = question(cluster.page(href))
+    assert f"The queue of {dead}/look has 2 messages." in box.text
+    with cluster.telling("redrive_channel"):
+        assert led_to(cluster.press(box.one("form"))) == f"/peek/{dead}/look"
+    web.await_counts(topic, "c", depth=1)
+    web.await_counts(dead, "look", depth=1)
+    answer = cluster.ask("POST", f"/api/topics/{dead}/look", action="redrive", limit="5")
+    assert cluster.ours(answer)["redriven"] == 1
+
+
+# -- policies
+
+
+def test_a_policy_is_shown_and_set(cluster: Cluster, topic: str) -> None:
+    cluster.web.create(topic, "c")
+    path = f"/policy/{topic}/c"
+
+    def rows() -> dict[str, list[str]]:
+        return {row[0]: row[1:3] for row in cluster.page(path).table("Policy")[1:]}
+
+    def said(key: str, value: str) -> Answer:
+        (form,) = [
+            each
+            for each in cluster.page(path).all("form")
+            if each.all("input", value=key) and each.all("button", value="set")
+        ]
+        (field,) = [each for each in form.all("input") if each.attributes["name"] == "value"]
+        field.attributes["value"] = value
+        return cluster.press(form)
+
+    assert rows()["rate"] == ["0", "default"]
+    with cluster.telling("set_channel_policy", "set_channel_policy"):
+        assert led_to(said("rate", "12.5")) == path
+        assert led_to(said("msg_timeout", "30s")) == path
+    assert rows()["rate"] == ["12.5", "http"]
+    assert rows()["msg_timeout"] == ["30s", "http"]
+
+    problem = read(said("rate", "<fast>").body)
+    field = problem.one("p", id="problem-rate")
+    assert 'rate: invalid value "<fast>"' in field.text
+    assert problem.one("input", **{"aria-invalid": "true"}).attributes["value"] == "<fast>"
+    assert rows()["rate"] == ["12.5", "http"]
+
+    (reset,) = [
+        each
+        for each in cluster.page(path).all("form")
+        if each.all("input", value="rate") and each.all("button", value="reset")
+    ]
+    assert led_to(cluster.press(reset)) == path
+    assert rows()["rate"] == ["0", "default"]
+    box = question(cluster.page(path, ask="reset-all"))
+    assert "msg_timeout" in box.text
+    with cluster.telling("reset_channel_policy"):
+        assert led_to(cluster.press(box.one("form"))) == path
+    assert rows()["msg_timeout"] == ["10m", "default"]
+
+
+def test_policies_over_the_api(cluster: Cluster, topic: str) -> None:
+    cluster.web.create(topic, "c")
+    path = f"/api/policy/{topic}"
+    found = cluster.ours(cluster.ask("PUT", path, max_msg_size=10))
+    assert found["config"]["max_msg_size"] == {"value": 10, "from": "http"}
+    refused = cluster.ask("PUT", path, max_msg_size="x")
+    assert (refused.status, refused.json()["message"][:14]) == (400, "INVALID_CONFIG")
+    assert cluster.ask("PUT", path + "/c", rate=1, node="x").status == 400
+    assert cluster.api(f"/policy/{topic}")["config"]["max_msg_size"]["from"] == "http"
+    found = cluster.ours(cluster.ask("DELETE", path))
+    assert found["config"]["max_msg_size"]["from"] == "default"
+    rate = cluster.ask("POST", f"/api/topics/{topic}/c", action="rate", rate="5")
+    assert cluster.ours(rate) == {"node": cluster.name}
+    assert cluster.api(f"/policy/{topic}/c")["config"]["rate"]["value"] == 5
+
+
+# -- places
+
+
+def test_a_seek_says_first_what_it_means(cluster: Cluster, topic: str) -> None:
+    cluster.web.create(topic, "c")
+    cluster.web.mpub(topic, [b"%d" % each for each in range(10)])
+    with cluster.nsqd.connect() as consumer:
+        consumer.sub(topic, "c", 10)
+        for message in consumer.messages(4):
+            consumer.fin(message)
+        consumer.cls()
+    page = cluster.page(f"/seek/{topic}/c")
+    assert not page.all("section", id="question")
+    assert page.all("a", href=f"/seek/{topic}/c?to=earliest")
+    web = cluster.web
+    held = sum(web.counts(topic, "c")[key] for key in ("depth", "in_flight_count"))
+    page = cluster.page(f"/seek/{topic}/c", to="earliest")
+    (row,) = page.table("What it means")[1:]
+    assert (row[0], row[2], row[5]) == (cluster.name, "1", str(held))
+    box = question(page)
+    assert "Waiting then: 10 messages." in box.text
+    assert cluster.api(f"/seek/{topic}/c", to="earliest") | {"now": 0, "again": 0} == {
+        "node": cluster.name,
+        "now": 0,
+        "then": 1,
+        "again": 0,
+        "skipped": 0,
+        "waiting": 10,
+        "dropped": held,
+    }
+    with cluster.telling("seek_channel"):
+        assert led_to(cluster.press(box.one("form"))) == f"/topics/{topic}/c"
+    web.await_counts(topic, "c", depth=10, in_flight_count=0)
+    answer = cluster.ask("POST", f"/api/topics/{topic}/c", action="seek", to="latest")
+    assert cluster.ours(answer)["seq"] == 11
+    web.await_counts(topic, "c", depth=0)
+    refused = cluster.ask("POST", f"/api/topics/{topic}/c", action="seek", to="noon")
+    assert (refused.status, refused.json()["message"][:10]) == (400, "INVALID_TO")
+    assert "INVALID_AT" in cluster.page(f"/seek/{topic}/c", to="noon").text
+
+
+# -- single nodes
+
+
+def test_one_node_only(cluster: Cluster, topic: str) -> None:
+    cluster.web.create(topic, "c")
+    cluster.web.mpub(topic, [b"1", b"2"])
+    path = f"/nodes/{cluster.name}"
+    box = cluster.page(path, topic=topic, channel="c").one("section", id="actions")
+    assert f"channel {topic}/c on {cluster.name} only" in box.text
+    with cluster.telling("pause_channel", "empty_channel", "delete_topic"):
+        assert led_to(cluster.press(box.one("form"))) == path.replace(":", "%3A")
+        cluster.web.await_counts(topic, "c", paused=True)
+        for action, words, names in (
+            ("empty", "2 messages", {"topic": topic, "channel": "c"}),
+            ("delete", "with 0 messages", {"topic": topic}),
+        ):
+            asked = question(cluster.page(path, ask=action, **names))
+            assert words in asked.text
+            assert led_to(cluster.press(asked.one("form"))) == path.replace(":", "%3A")
+    assert cluster.web.topic(topic) is None
+    cluster.web.create(topic, "c")
+    answer = cluster.ask("POST", f"/api{path}", action="pause", topic=topic)
+    assert cluster.ours(answer) == {"node": cluster.name}
+    assert cluster.web.counts(topic)["paused"] is True
+    for said, status, message in (
+        ({"action": "burn", "topic": topic}, 400, "INVALID_ACTION"),
+        ({"action": "pause", "topic": "a b"}, 400, "INVALID_TOPIC"),
+        ({"action": "pause", "topic": "none-such"}, 404, "TOPIC_NOT_FOUND"),
+    ):
+        refused = cluster.ask("POST", f"/api{path}", **said)
+        assert (refused.status, refused.json()["message"]) == (status, message)
+    assert cluster.ask("POST", "/api/nodes/x:1", action="pause", topic=topic).status == 404
+
+
+def test_a_node_is_drained(cluster: Cluster, topic: str) -> None:
+    cluster.web.create(topic, "c")
+    cluster.web.pub(topic, b"left")
+    path = f"/nodes/{cluster.name}"
+    assert cluster.api(f"/drain/{cluster.name}")["draining"] is False
+    box = question(cluster.page(path, ask="drain"))
+    assert "refuses publishes from now on" in box.text
+    with cluster.telling("drain_node", "undrain_node"):
+        cluster.press(box.one("form"))
+        page = cluster.page(path)
+        assert page.all("span", **{"class": "label old"})[0].text == "draining"
+        assert cluster.web.post("/pub", b"x", topic=topic).status == 503
+        (stop,) = [each for each in page.all("form") if each.all("button", value="undrain")]
+        cluster.press(stop)
+    assert cluster.web.post("/pub", b"x", topic=topic).status == 200
+    answer = cluster.ask("POST", f"/api{path}", action="drain", timeout="x")
+    assert (answer.status, answer.json()["message"][:15]) == (400, "INVALID_TIMEOUT")
+
+
+# -- who may, and where it is missing
+
+
+def test_who_may_not_act_sees_no_message(cluster: Cluster, filled: str) -> None:
+    for path in (
+        f"/peek/{filled}/c",
+        f"/peek/{filled}",
+        f"/api/peek/{filled}/c",
+        f"/seek/{filled}/c",
+    ):
+        assert cluster.get(path, user="you").status == 403
+    page = cluster.page(f"/topics/{filled}/c", user="you")
+    assert [each.text for each in page.one("nav", **{"class": "further"}).all("a")] == ["Policy"]
+    policy = cluster.page(f"/policy/{filled}/c", user="you")
+    assert policy.table("Policy")[0] == ["Key", "Value", "From"]
+    assert not policy.all("form")
+    node = cluster.page(f"/nodes/{cluster.name}", user="you", topic=filled, ask="drain")
+    assert not node.all("form") and not node.all("section", id="question")
+
+
+FORMS = [
+    ("/peek/both/c", {"action": "redrive"}),
+    ("/peek/both/c", {"action": "cancel", "id": "0" * 16}),
+    ("/policy/both", {"action": "set", "key": "max_depth", "value": "1"}),
+    ("/policy/both/c", {"action": "reset-all"}),
+    ("/seek/both/c", {"action": "seek", "to": "latest"}),
+    ("/nodes/{node}", {"action": "delete", "topic": "both"}),
+    ("/nodes/{node}", {"action": "drain"}),
+]
+CALLS = [
+    ("POST", "/api/topics/both/c", {"action": "redrive"}),
+    ("POST", "/api/topics/both/c", {"action": "seek", "to": "latest"}),
+    ("POST", "/api/topics/both/c", {"action": "cancel", "id": "0" * 16}),
+    ("POST", "/api/topics/both/c", {"action": "rate", "rate": "1"}),
+    ("PUT", "/api/policy/both", {"max_depth": 1}),
+    ("PUT", "/api/policy/both/c", {"max_depth": 1}),
+    ("DELETE", "/api/policy/both", {}),
+    ("DELETE", "/api/policy/both/c", {}),
+    ("POST", "/api/nodes/{node}", {"action": "delete", "topic": "both"}),
+    ("POST", "/api/nodes/{node}", {"action": "drain"}),
+]
+
+
+@pytest.mark.parametrize(("path", "fields"), FORMS)
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://elsewhere.example"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"X-Forwarded-User": "you"},
+    ],
+    ids=["origin", "site", "user"],
+)
+def test_no_other_site_and_nobody_else(
+    cluster: Cluster, path: str, fields: dict[str, str], headers: dict[str, str]
+) -> None:
+    every = {"X-Forwarded-User": "me", "Content-Type": "application/x-www-form-urlencoded"}
+    cluster.old.asked.clear()
+    path = path.format(node=cluster.name)
+    answer = cluster.admin.web.post(path, urlencode(fields).encode(), headers=every | headers)
+    assert (answer.status, answer.body) == (403, b"FORBIDDEN")
+    assert cluster.old.asked == []
+
+
+@pytest.mark.parametrize(("method", "path", "said"), CALLS)
+def test_nobody_else_calls_the_api(
+    cluster: Cluster, method: str, path: str, said: dict[str, str]
+) -> None:
+    answer = cluster.ask(method, path.format(node=cluster.name), user="you", **said)
+    assert (answer.status, answer.json()) == (403, {"message": "FORBIDDEN"})
+
+
+def test_an_nsqd_that_has_no_such_thing(cluster: Cluster) -> None:
+    """It says so, beside what the other one shows."""
+    for path in ("/peek/both/c", "/policy/both/c"):
+        page = cluster.page(path)
+        assert MISSING in page.text
+        assert cluster.name in page.text or page.table("Policy")
+    page = cluster.page(f"/nodes/{cluster.old.address}")
+    assert "Drain" not in page.text
+    answer = cluster.ask("POST", f"/api/nodes/{cluster.old.address}", action="drain")
+    assert (answer.status, answer.json()) == (404, {"message": MISSING})
+
+
+def test_only_nsqds_that_have_no_such_thing(cluster: Cluster) -> None:
+    with Admin(nsqd_http_address=[cluster.old.address]) as admin:
+
+        def text(path: str) -> str:
+            page = read(admin.web.get(path).body)
+            assert not page.all("form") and not page.all("section", id="question")
+            return page.text
+
+        assert "No nsqd can show its messages" in text("/peek/both/c")
+        assert "No nsqd has policies" in text("/policy/both/c")
+        assert "No nsqd can seek" in text("/seek/both/c?to=earliest")
+        answer = admin.post("/api/topics/both/c", action="seek", to="latest")
+        assert (answer.status, answer.json()) == (404, {"message": MISSING})
+
+
+def test_a_node_that_is_down(cluster: Cluster, filled: str) -> None:
+    down = f"127.0.0.1:{free_port()}"
+    with Admin(nsqd_http_address=[cluster.name, down]) as admin:
+        for path, words in (
+            (f"/peek/{filled}/c", "plain"),
+            (f"/policy/{filled}/c", "max_attempts"),
+            (f"/seek/{filled}/c?to=latest", "Thrown Away"),
+        ):
+            page = read(admin.web.get(path).body)
+            assert f"{down}: " in page.one("div", role="status").text
+            assert words in page.text
+        answer = admin.post(f"/api/topics/{filled}/c", action="seek", to="latest")
+        assert answer.status == 200 and down in answer.json()["message"]

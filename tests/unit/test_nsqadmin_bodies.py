@@ -1,0 +1,93 @@
+"""Bodies of messages as pages show them, and what nsqds say to what they may not know."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nsqcy.cluster.web_client import Answer
+from nsqcy.nsqadmin import bodies, saying
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "text"),
+    [
+        (b"", "text", ""),
+        (b"plain\n\ttext", "text", "plain\n\ttext"),
+        (b"17", "text", "17"),
+        (b'{"b":1.0,"a":[],"b":{}}', "JSON", '{\n  "b": 1.0,\n  "a": [],\n  "b": {}\n}'),
+        (b"[12345678901234567890, 1e999]", "JSON", "[\n  12345678901234567890,\n  1e999\n]"),
+        (b'{"a": "\\u202e, {x}"}', "JSON", '{\n  "a": "\\u202e, {x}"\n}'),
+        (b'{"a": ', "text", '{"a": '),
+        ("a\u202eb\u200b".encode(), "text", "a\\u202eb\\u200b"),
+        (b"a\rb", "text", "a\\u000db"),
+        (b"\xff", "hex", "00000000  ff" + " " * 47 + "|.|"),
+        (b"\x1b[31m", "hex", "00000000  1b 5b 33 31 6d" + " " * 35 + "|.[31m|"),
+    ],
+)
+def test_what_a_body_seems_to_be(body: bytes, kind: str, text: str) -> None:
+    assert bodies.shown(body, cut=False)[:2] == (kind, text)
+
+
+def test_a_body_that_is_cut() -> None:
+    """In the middle of a character, or of JSON."""
+    assert bodies.shown("ä".encode()[:1], cut=True)[:2] == ("text", "")
+    assert bodies.shown(b"[1]", cut=True).kind == "text"
+
+
+def test_as_hex() -> None:
+    shown = bodies.shown(bytes(range(97, 117)), cut=False, as_hex=True)
+    assert shown.text.split("\n") == [
+        "00000000  61 62 63 64 65 66 67 68  69 6a 6b 6c 6d 6e 6f 70 |abcdefghijklmnop|",
+        "00000010  71 72 73 74" + " " * 38 + "|qrst|",
+    ]
+    assert bodies.shown(bytes(20_000), cut=False).left_out == 20_000 - bodies.HEX_MOST
+
+
+def test_json_that_would_grow_is_left_alone() -> None:
+    deep = "[" * 400 + "]" * 400
+    assert bodies.lay_out(deep) is None
+    assert bodies.lay_out("[" * 100_000) is None
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=40)
+@given(st.lists(VALUES))
+def test_laid_out_json_is_the_same(value: list[Any]) -> None:
+    for text in (json.dumps(value), json.dumps(value, ensure_ascii=False, separators=(",", ":"))):
+        laid_out = bodies.lay_out(text)
+        assert laid_out is None or json.loads(laid_out) == value
+
+
+@given(st.binary())
+def test_nothing_unseen_is_shown(body: bytes) -> None:
+    shown = bodies.shown(body, cut=False)
+    assert all(each.isprintable() or each in "\n\t" or each.isspace() for each in shown.text)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "done", "missing", "reason"),
+    [
+        (200, b"", True, False, ""),
+        (200, b'{"a":1}', True, False, ""),
+        (200, b"<html>", False, False, "got response 200, which cannot be read"),
+        (404, b'{"message":"NOT_FOUND"}', False, True, saying.NO_SUCH_THING),
+        (404, b'{"message":"TOPIC_NOT_FOUND"}', False, False, "TOPIC_NOT_FOUND"),
+        (405, b'{"message":"METHOD_NOT_ALLOWED"}', False, True, saying.NO_SUCH_THING),
+        (400, b'{"message":"INVALID_OPTION"}', False, True, saying.NO_SUCH_THING),
+        (400, b'{"message":"INVALID_TO"}', False, False, "INVALID_TO"),
+        (503, b"{}", False, False, "got response 503"),
+        (500, b"[" * 100_000, False, False, "got response 500, which cannot be read"),
+    ],
+)
+def test_what_nsqds_say(status: int, body: bytes, done: bool, missing: bool, reason: str) -> None:
+    said = saying.read("n", Answer(status, {}, body))
+    assert (said.is_done, said.is_missing, said.reason) == (done, missing, reason)
