@@ -574,6 +574,12 @@ def stats(api: "Api", request: Request) -> Reply:
     return Reply(200, api.backend.stats(query), JSON if query.json else PLAIN)
 
 
+def metrics(api: "Api", request: Request) -> Reply:
+    """For Prometheus, which asks every few seconds."""
+    content_type, page = api.backend.metrics(request.head.header("Accept"))
+    return Reply(200, page, content_type, nsq=False, logged=False)
+
+
 # Looking into a running nsqd, beside the pages of pprof
 
 
@@ -603,6 +609,7 @@ ROUTES = (
     Route("GET", "/live", live, plain=True, logged=False),
     Route("GET", "/info", info),
     Route("GET", "/stats", stats, body=ignored),
+    Route("GET", "/metrics", metrics, plain=True, logged=False),
     Route("POST", "/pub", pub, body=_pub_limit, logged=False, inline=True, short=_pub_short),
     Route("POST", "/mpub", mpub, body=_mpub_limit, logged=False, inline=True),
     Route("POST", "/topic/create", create_topic),
@@ -641,6 +648,7 @@ class Api(router.Api):
     """The handlers' surroundings."""
 
     router = Router(ROUTES)
+    reads_headers = True  # what the client accepts
 
     def __init__(self, backend: Backend, options: Options, log: Lines) -> None:
         super().__init__(options, log)

@@ -24,6 +24,7 @@ from nsqcy._events import Events
 from nsqcy._ids import IdSource
 from nsqcy._io import IoThread
 from nsqcy._mesh import Mesh, Stream, StreamEnd
+from nsqcy._metrics import Exposition
 from nsqcy._publisher import NO_ROOM, Publisher, TopicSink
 from nsqcy._quantile import Percentiles
 from nsqcy._ring import Shared
@@ -33,7 +34,7 @@ from nsqcy._topic import Shard, Topic
 from nsqcy._transport import Loop, accept_move, accept_socket, accept_stream
 from nsqcy.log import Log
 from nsqcy.names import EVENTS_TOPIC
-from nsqcy.nsqd import gathering, policy_values, stats
+from nsqcy.nsqd import gathering, metrics, policy_values, stats
 from nsqcy.nsqd.api import Api, tls_required
 from nsqcy.nsqd.backend import Cancelled, Message, Outcome, Redriven, Sought, Upcoming
 from nsqcy.nsqd.census import Census
@@ -724,6 +725,31 @@ class Engine:
             memory=stats.process_memory(),
             events=self._event_counts(),
         )
+
+    def metrics(self, accept: str) -> tuple[str, bytes]:
+        found = self._master.ask(None, "metrics", GATHER_TIMEOUT, accept=accept)
+        return found.value, found.blob
+
+    def on_metrics(self) -> Answer:
+        """This worker's share of /metrics."""
+        self._give_way()
+        most = -(-self._options.metrics_max_series // self._workers)
+        lines = Exposition(
+            self._shard, most, metrics.TOPIC_SAMPLES, metrics.AGES.name, metrics.CHANNEL_SAMPLES
+        )
+        metrics.walk(lines, self._topics(""), self._give_way)
+        figures = {
+            "tcp": self._home.connections(),
+            "http": self._http.connections,
+            "turns": self._loop.turn_times(),
+            "syncs": self._io.sync_times(),
+            "failing": int(self._shard.health != "OK"),
+            "topics": len(self._shard.topics),
+            "memory": self._store.resident_bytes,
+            "memory_limit": self._store.budget,
+            "events": self._event_counts(),
+        }
+        return metrics.share(lines, figures)
 
     def _event_counts(self) -> dict[str, int] | None:
         if self._events is None:

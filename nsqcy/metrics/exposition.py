@@ -1,0 +1,96 @@
+"""Metrics as text: which form is asked for, and prometheus_client's hand in writing it.
+
+Knows no metric: only families as the table has them. Importing it takes a moment, and megabytes.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.registry import Collector
+
+from nsqcy.metrics.families import Family
+
+ACCEPT_MOST = 1000  # characters of the header that are looked at
+_END = b"# EOF\n"
+
+_CLASSES: dict[str, type[Metric]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+    "info": InfoMetricFamily,
+}
+
+
+class Format(NamedTuple):
+    """What a client takes."""
+
+    content_type: str
+    encode: Callable[[Collector], bytes]
+
+    @property
+    def is_openmetrics(self) -> bool:
+        return self.content_type.startswith("application/openmetrics-text")
+
+
+def choose(accept: str) -> Format:
+    """OpenMetrics for those who ask for it, else the text format."""
+    encode, content_type = choose_encoder(accept[:ACCEPT_MOST])
+    return Format(content_type, encode)
+
+
+class Collected(Collector):
+    """Metrics that are there already."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._metrics
+
+
+def metric(family: Family, *samples: tuple[Sequence[str], float]) -> Metric:
+    """A family with these samples, each the values of its labels and a number."""
+    found = _CLASSES[family.kind](family.name, family.help)
+    for values, number in samples:
+        labels = dict(zip(family.labels, values, strict=True))
+        found.add_sample(family.sample, labels, number)
+    return found
+
+
+def histogram(
+    family: Family,
+    bounds: Sequence[float],
+    *samples: tuple[Sequence[str], Sequence[float], float],
+) -> Metric:
+    """A histogram, of the counts between the bounds and the sum of all."""
+    found = HistogramMetricFamily(family.name, family.help, labels=family.labels)
+    ends = [*map(repr, bounds), "+Inf"]
+    for values, counts, total in samples:
+        so_far = 0.0
+        buckets = []
+        for end, count in zip(ends, counts, strict=True):
+            so_far += count
+            buckets.append((end, so_far))
+        found.add_metric(values, buckets, total)
+    return found
+
+
+def heading(family: Family, openmetrics: bool) -> bytes:
+    """What stands before the samples of a family."""
+    generate = generate_openmetrics if openmetrics else generate_latest
+    return generate(Collected([metric(family)])).removesuffix(_END)
+
+
+def lines(found: Metric) -> bytes:
+    """The samples of a family without what stands before them; both forms write them alike."""
+    text = generate_latest(Collected([found]))
+    return b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"#"))

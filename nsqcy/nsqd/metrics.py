@@ -1,0 +1,247 @@
+"""Metrics of nsqd: the share that each worker makes, and the page the master makes of all shares.
+
+A worker walks its topics in slices, as for /stats, and answers with lines that are ready as they
+are; the master joins them family by family, and adds what is not about a topic: that is little, and
+prometheus_client writes it.
+
+    value   {"lengths", "summed", "worker"}   see share()
+    blob    the lines, `lengths` bytes of each family: those of topics, the ages, those of channels
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import gevent
+
+from nsqcy import NSQ_VERSION, __version__
+from nsqcy.metrics import families
+from nsqcy.metrics.families import AGES, CHANNELS, EPHEMERAL, OTHER, TOPICS, Family
+from nsqcy.nsqd.gathering import Slices
+from nsqcy.nsqd.metrics_sums import Summed
+from nsqcy.nsqd.rounds import Rounds
+from nsqcy.nsqd.stats import process_memory
+from nsqcy.process.control import Answer
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+    from nsqcy._metrics import Exposition
+    from nsqcy._topic import Topic
+
+SLICE = 256
+"""Topics and channels of one slice: about 0.3 ms."""
+
+TOPIC_SAMPLES = tuple(family.sample for family in TOPICS)
+CHANNEL_SAMPLES = tuple(family.sample for family in CHANNELS)
+LINES = (*TOPICS, AGES, *CHANNELS)
+"""The families whose lines come from workers, in their order."""
+
+_SECOND = 1_000_000_000
+
+
+# The worker's half
+
+
+def walk(lines: "Exposition", topics: Iterable["Topic"], give_way: Callable[[], None]) -> None:
+    """Put down all topics with their channels."""
+    slices = Slices(give_way, SLICE)
+    for topic in topics:
+        slices.step()
+        if topic.gone:
+            continue
+        lines.topic(topic)
+        for channel in list(topic.channels.values()):
+            slices.step()
+            lines.channel(channel)
+
+
+def share(lines: "Exposition", worker: Mapping[str, Any]) -> Answer:
+    """What a worker answers. `worker`: its own figures, as `of_workers` reads them."""
+    summed = lines.summed()
+    lengths, blob = lines.take()
+    figures = {**worker, **process_figures()}
+    return Answer({"lengths": lengths, "summed": summed, "worker": figures}, blob)
+
+
+# The master's half
+
+
+class Whole(NamedTuple):
+    """What the master knows itself. `workers` is as Master.workers() has them."""
+
+    workers: Sequence[Mapping[str, Any]]
+    lookupds: Mapping[str, bool]
+    draining: bool
+    disk_refuses: bool
+
+
+class Metrics:
+    """The master's answers to /metrics.
+
+    `ask_all` asks every worker that is up for its share, by worker; `whole` tells what the master
+    knows. `started` is nsqd's start, wall clock ns.
+    """
+
+    def __init__(
+        self,
+        ask_all: Callable[[], Mapping[int, Answer]],
+        whole: Callable[[], Whole],
+        data_path: str,
+        started: int,
+    ) -> None:
+        self._ask_all = ask_all
+        self._whole = whole
+        self._data_path = data_path or "."
+        self._started = started
+        self._pages = Rounds(self._page)
+        self._summed = [Summed(OTHER), Summed(EPHEMERAL)]
+        self._headings: dict[tuple[Family, bool], bytes] = {}
+
+    def page(self, accept: str) -> Answer:
+        """Blocks until all workers have answered; the content type, and the page as a blob."""
+        form = gevent.get_hub().threadpool.apply(_exposition).choose(accept)
+        return Answer(form.content_type, self._pages.ask(form.content_type))
+
+    def _page(self, content_type: str) -> bytes:
+        form = _exposition().choose(content_type)
+        disk = gevent.get_hub().threadpool.apply(disk_space, (self._data_path,))
+        shares = self._ask_all()
+        whole = self._whole()
+        own = [
+            *self._of_workers(whole.workers, shares),
+            *self._of_nsqd(whole, disk),
+        ]
+        tail = form.encode(_exposition().Collected(own))
+        return b"".join([*self._of_topics(whole, shares, form.is_openmetrics), tail])
+
+    def _of_topics(
+        self, whole: Whole, shares: Mapping[int, Answer], openmetrics: bool
+    ) -> Iterator[bytes | memoryview]:
+        """Heading and lines of each family of topics and channels."""
+        generations = {each["worker"]: each["generation"] for each in whole.workers}
+        for summed in self._summed:
+            its = {index: answer.value["summed"][summed.name] for index, answer in shares.items()}
+            summed.look(its, generations)
+        sums = self._lines_of_sums()
+        blobs = [split(answer) for answer in shares.values()]
+        for number, family in enumerate(LINES):
+            yield self._heading(family, openmetrics)
+            yield from (lines[number] for lines in blobs)
+            yield sums.get(family, b"")
+
+    def _lines_of_sums(self) -> dict[Family, bytes]:
+        samples: dict[Family, list[Any]] = {}
+        ages = []
+        for summed in self._summed:
+            for family, value in (*summed.topics(), *summed.channels()):
+                labels = [summed.name] * len(family.labels)
+                samples.setdefault(family, []).append((labels, value))
+            found = summed.ages()
+            if found is not None:
+                ages.append(([summed.name], *found))
+        write = _exposition()
+        lines = {each: write.lines(write.metric(each, *its)) for each, its in samples.items()}
+        if ages:
+            lines[AGES] = write.lines(write.histogram(AGES, families.AGE_BOUNDS, *ages))
+        return lines
+
+    def _heading(self, family: Family, openmetrics: bool) -> bytes:
+        key = family, openmetrics
+        if key not in self._headings:
+            self._headings[key] = _exposition().heading(*key)
+        return self._headings[key]
+
+    def _of_workers(
+        self, workers: Sequence[Mapping[str, Any]], shares: Mapping[int, Answer]
+    ) -> Iterator["Metric"]:
+        metric, histogram = _exposition().metric, _exposition().histogram
+        found = {str(index): answer.value["worker"] for index, answer in sorted(shares.items())}
+
+        def of_each(family: Family, key: str) -> "Metric":
+            return metric(family, *(([name], each[key]) for name, each in found.items()))
+
+        yield metric(
+            families.CONNECTIONS,
+            *(([name, kind], each[kind]) for name, each in found.items() for kind in ("tcp", "http")),
+        )
+        yield metric(
+            families.WORKER_UP,
+            *(([str(each["worker"])], int(each["worker"] in shares)) for each in workers),
+        )
+        yield metric(
+            families.RESTARTS, *(([str(each["worker"])], each["restarts"]) for each in workers)
+        )
+        turns = [([name], *each["turns"]) for name, each in found.items()]
+        yield histogram(families.TURNS, families.TURN_BOUNDS, *turns)
+        syncs = [
+            ([name, lane], *times)
+            for name, each in found.items()
+            for lane, times in each["syncs"].items()
+        ]
+        yield histogram(families.SYNCS, families.SYNC_BOUNDS, *syncs)
+        yield of_each(families.WRITES_FAIL, "failing")
+        yield of_each(families.TOPIC_COUNT, "topics")
+        yield of_each(families.MESSAGE_MEMORY, "memory")
+        yield of_each(families.MESSAGE_MEMORY_LIMIT, "memory_limit")
+        processes = {**found, "master": process_figures()}
+        for family, key in ((families.RESIDENT, "resident"), (families.CPU, "cpu")):
+            yield metric(family, *(([name], each[key]) for name, each in processes.items()))
+        for family, key in ((families.EVENTS, "published"), (families.EVENTS_DROPPED, "dropped")):
+            told = {name: each["events"] for name, each in found.items() if each["events"]}
+            yield metric(family, *(([name], events[key]) for name, events in told.items()))
+
+    def _of_nsqd(self, whole: Whole, disk: tuple[int, int]) -> Iterator["Metric"]:
+        metric = _exposition().metric
+        kinds = {"topics": "topic", "channels": "channel"}
+        yield metric(
+            families.SUMMED,
+            *(
+                ([summed.name, kind], summed.count(key))
+                for summed in self._summed
+                for key, kind in kinds.items()
+            ),
+        )
+        size, free = disk
+        yield metric(families.DISK_SIZE, ([], size))
+        yield metric(families.DISK_FREE, ([], free))
+        refusing = {"draining": whole.draining, "disk": whole.disk_refuses}
+        yield metric(
+            families.REFUSING, *(([reason], int(value)) for reason, value in refusing.items())
+        )
+        yield metric(
+            families.LOOKUPD_CONNECTED,
+            *(([name], int(knows)) for name, knows in whole.lookupds.items()),
+        )
+        yield metric(families.STARTED, ([], self._started / _SECOND))
+        yield metric(families.BUILD, ([__version__, NSQ_VERSION], 1))
+
+
+def split(answer: Answer) -> list[memoryview]:
+    """The lines of each of LINES."""
+    blob, at, found = memoryview(answer.blob), 0, []
+    for length in answer.value["lengths"]:
+        found.append(blob[at : at + length])
+        at += length
+    return found
+
+
+def process_figures() -> dict[str, float]:
+    """What a process tells of itself."""
+    return {"resident": process_memory()["heap_in_use_bytes"], "cpu": time.process_time()}
+
+
+def disk_space(path: str) -> tuple[int, int]:
+    """Size of the disk, and what is free; may take long."""
+    found = os.statvfs(path)
+    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+
+@cache
+def _exposition() -> ModuleType:
+    """Imported when it is first needed: it takes a moment, and megabytes."""
+    return import_module("nsqcy.metrics.exposition")
