@@ -10,9 +10,9 @@ and what was summed and is gone stays in the sum (`Shard.gone`, `Topic.gone_ephe
 
 cimport cython
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy, memset, strlen
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 
 from nsqcy._figures cimport (
@@ -37,6 +37,8 @@ from nsqcy._histogram cimport (
     histogram_merge,
 )
 
+cdef bytes END_OF_LABELS = b"} "
+
 TOPIC_NAMES = ("messages", "bytes", "dropped", "depth", "disk_bytes", "paused")
 CHANNEL_NAMES = (
     "messages", "deliveries", "finishes", "requeues", "timeouts", "dead_letters", "dropped",
@@ -50,7 +52,8 @@ def bounds(str what not None):
     return tuple((1 << (first + 2 * i)) / 1e9 for i in range(HISTOGRAM_BOUNDS))
 
 
-cdef int put(Text *text, const char *data, size_t n) except -1:
+cdef char *room_for(Text *text, size_t n) except NULL:
+    """Where so many bytes can be put."""
     cdef size_t room = text.room
     cdef char *grown
     if text.used + n > room:
@@ -61,27 +64,37 @@ cdef int put(Text *text, const char *data, size_t n) except -1:
             raise MemoryError()
         text.data = grown
         text.room = room
-    memcpy(text.data + text.used, data, n)
-    text.used += n
-    return 0
+    return text.data + text.used
 
 
-cdef int put_bytes(Text *text, bytes data) except -1:
-    return put(text, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+cdef inline char *copied(char *at, const char *data, size_t n) noexcept:
+    """Where what comes behind these bytes has its place."""
+    memcpy(at, data, n)
+    return at + n
 
 
-cdef int put_number(Text *text, uint64_t number) except -1:
-    """With the end of the line."""
-    cdef char digits[24]
-    cdef int at = 23
-    digits[at] = b"\n"
+cdef int put_line(Text *text, bytes name, const char *suffix, const Labels *labels, bytes end,
+                  uint64_t number) except -1:
+    """`end` closes the labels."""
+    cdef char digits[20]
+    cdef int first = 20
+    cdef size_t suffix_length = strlen(suffix)
+    cdef char *at = room_for(text, PyBytes_GET_SIZE(name) + suffix_length + labels.used
+                             + PyBytes_GET_SIZE(end) + 21)
+    at = copied(at, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+    at = copied(at, suffix, suffix_length)
+    at = copied(at, labels.text, labels.used)
+    at = copied(at, PyBytes_AS_STRING(end), PyBytes_GET_SIZE(end))
     while True:
-        at -= 1
-        digits[at] = <char>(b"0" + number % 10)
+        first -= 1
+        digits[first] = <char>(c"0" + number % 10)
         number //= 10
         if number == 0:
             break
-    return put(text, digits + at, 24 - at)
+    at = copied(at, digits + first, 20 - first)
+    at[0] = c"\n"
+    text.used = at + 1 - text.data
+    return 0
 
 
 cdef int put_label(Labels *labels, bytes before, str name) except -1:
@@ -95,12 +108,12 @@ cdef int put_label(Labels *labels, bytes before, str name) except -1:
     memcpy(labels.text + labels.used, PyBytes_AS_STRING(before), PyBytes_GET_SIZE(before))
     labels.used += PyBytes_GET_SIZE(before)
     for i in range(n):
-        if text[i] in b'\\"\n':
-            labels.text[labels.used] = b"\\"
+        if text[i] == c"\\" or text[i] == c'"' or text[i] == c"\n":
+            labels.text[labels.used] = c"\\"
             labels.used += 1
-        labels.text[labels.used] = b"n" if text[i] == b"\n" else text[i]
+        labels.text[labels.used] = c"n" if text[i] == c"\n" else text[i]
         labels.used += 1
-    labels.text[labels.used] = b'"'
+    labels.text[labels.used] = c'"'
     labels.used += 1
     return 0
 
@@ -216,18 +229,15 @@ cdef class Exposition:
         cdef int paused = TOPIC_PAUSED if count == TOPIC_FIGURES else CHANNEL_PAUSED
         cdef int i
         for i in range(count):
-            if i == paused and figures[i] == 0:
-                continue
-            put_bytes(&text[i], <bytes>names[i])
-            put(&text[i], labels.text, labels.used)
-            put(&text[i], b"} ", 2)
-            put_number(&text[i], figures[i])
+            if i != paused or figures[i]:
+                put_line(&text[i], <bytes>names[i], b"", labels, END_OF_LABELS, figures[i])
         return 0
 
     cdef int put_ages(self, const Histogram *ages) except -1:
         """The buckets, the sum and the count; nothing, as long as no message was finished."""
         cdef Text *text = &self.texts[<int>TOPIC_FIGURES]
         cdef uint64_t total = 0
+        cdef bytes line
         cdef int i
         for i in range(HISTOGRAM_BOUNDS + 1):
             total += ages.counts[i]
@@ -236,34 +246,18 @@ cdef class Exposition:
         total = 0
         for i in range(HISTOGRAM_BOUNDS + 1):
             total += ages.counts[i]
-            put_bytes(text, self.ages_name)
-            put(text, b"_bucket", 7)
-            put(text, self.labels.text, self.labels.used)
-            put_bytes(text, <bytes>self.bounds[i])
-            put_number(text, total)
-        put_bytes(text, self.ages_name)
-        put(text, b"_sum", 4)
-        put(text, self.labels.text, self.labels.used)
-        put_bytes(text, b"} %r\n" % (ages.sum / 1e9))
-        put_bytes(text, self.ages_name)
-        put(text, b"_count", 6)
-        put(text, self.labels.text, self.labels.used)
-        put(text, b"} ", 2)
-        return put_number(text, total)
+            put_line(text, self.ages_name, b"_bucket", &self.labels, <bytes>self.bounds[i], total)
+        line = b"%b_sum%b} %r\n" % (
+            self.ages_name, self.labels.text[:self.labels.used], ages.sum / 1e9)
+        copied(room_for(text, len(line)), line, len(line))
+        text.used += len(line)
+        return put_line(text, self.ages_name, b"_count", &self.labels, END_OF_LABELS, total)
 
     def take(self):
-        """The lines, family behind family (topics', ages, channels'), and the bytes of each."""
+        """The lines of each family: those of topics, the ages, those of channels."""
         cdef int i
-        cdef size_t at = 0
-        cdef bytes whole
         self.end_topic()
-        lengths = [self.texts[i].used for i in range(self.text_count)]
-        whole = PyBytes_FromStringAndSize(NULL, sum(lengths))
-        for i in range(self.text_count):
-            if self.texts[i].used:
-                memcpy(PyBytes_AS_STRING(whole) + at, self.texts[i].data, self.texts[i].used)
-                at += self.texts[i].used
-        return lengths, whole
+        return [self.texts[i].data[:self.texts[i].used] for i in range(self.text_count)]
 
     def summed(self):
         """What has no lines, by the name that stands for it: figures of topics and of channels,

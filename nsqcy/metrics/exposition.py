@@ -3,7 +3,7 @@
 Knows no metric: only families as the table has them. Importing it takes a moment, and megabytes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from prometheus_client.core import (
@@ -13,13 +13,13 @@ from prometheus_client.core import (
     InfoMetricFamily,
     Metric,
 )
-from prometheus_client.exposition import choose_encoder, generate_latest
+from prometheus_client.exposition import choose_encoder, generate_latest, gzip_accepted
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.registry import Collector
 
 from nsqcy.metrics.families import Family
 
-ACCEPT_MOST = 1000  # characters of the header that are looked at
+ACCEPT_MOST = 1000  # characters of a header that are looked at
 _END = b"# EOF\n"
 
 _CLASSES: dict[str, type[Metric]] = {
@@ -30,21 +30,27 @@ _CLASSES: dict[str, type[Metric]] = {
 }
 
 
-class Format(NamedTuple):
+class Form(NamedTuple):
     """What a client takes."""
 
     content_type: str
-    encode: Callable[[Collector], bytes]
+    gzip: bool
 
     @property
     def is_openmetrics(self) -> bool:
         return self.content_type.startswith("application/openmetrics-text")
 
 
-def choose(accept: str) -> Format:
-    """OpenMetrics for those who ask for it, else the text format."""
-    encode, content_type = choose_encoder(accept[:ACCEPT_MOST])
-    return Format(content_type, encode)
+def choose(accept: str, accept_encoding: str) -> Form:
+    """OpenMetrics for those who ask for it, else the text format; from two headers."""
+    _, content_type = choose_encoder(accept[:ACCEPT_MOST])
+    return Form(content_type, gzip_accepted(accept_encoding[:ACCEPT_MOST]))
+
+
+def write(form: Form, metrics: Iterable[Metric]) -> bytes:
+    """Metrics in that form, which is not compressed yet, with its end."""
+    encode, _ = choose_encoder(form.content_type)
+    return encode(Collected(metrics))
 
 
 class Collected(Collector):

@@ -576,8 +576,12 @@ def stats(api: "Api", request: Request) -> Reply:
 
 def metrics(api: "Api", request: Request) -> Reply:
     """For Prometheus, which asks every few seconds."""
-    content_type, page = api.backend.metrics(request.head.header("Accept"))
-    return Reply(200, page, content_type, nsq=False, logged=False)
+    head = request.head
+    content_type, is_compressed, page = api.backend.metrics(
+        head.header("Accept"), head.header("Accept-Encoding")
+    )
+    headers = [("Content-Encoding", "gzip")] if is_compressed else []
+    return Reply(200, page, content_type, nsq=False, headers=headers, logged=False)
 
 
 # Looking into a running nsqd, beside the pages of pprof

@@ -726,11 +726,14 @@ class Engine:
             events=self._event_counts(),
         )
 
-    def metrics(self, accept: str) -> tuple[str, bytes]:
-        found = self._master.ask(None, "metrics", GATHER_TIMEOUT, accept=accept)
-        return found.value, found.blob
+    def metrics(self, accept: str, accept_encoding: str) -> tuple[str, bool, bytes]:
+        found = self._master.ask(
+            None, "metrics", GATHER_TIMEOUT, accept=accept, accept_encoding=accept_encoding
+        )
+        content_type, is_compressed = found.value
+        return content_type, is_compressed, found.blob
 
-    def on_metrics(self) -> Answer:
+    def on_metrics(self, compress: bool) -> Answer:
         """This worker's share of /metrics."""
         self._give_way()
         most = -(-self._options.metrics_max_series // self._workers)
@@ -749,7 +752,7 @@ class Engine:
             "memory_limit": self._store.budget,
             "events": self._event_counts(),
         }
-        return metrics.share(lines, figures)
+        return metrics.share(lines, figures, compress, self._give_way)
 
     def _event_counts(self) -> dict[str, int] | None:
         if self._events is None:

@@ -472,7 +472,7 @@ class Master:
             case "stats":
                 return Answer(blob=self._gathering.page(Query(**args)))
             case "metrics":
-                return self._metrics.page(args["accept"])
+                return self._metrics.page(**args)
             case "drain":
                 return self._set_drain(args["on"], args["limit"])
             case "drain_state":
@@ -557,8 +557,8 @@ class Master:
     def _ask_shares(self, query: Query) -> list[Answer]:
         return list(self._ask_ready("share", SHARE_LIMIT, **query._asdict()).values())
 
-    def _ask_metrics(self) -> dict[int, Answer]:
-        return self._ask_ready("metrics", SHARE_LIMIT)
+    def _ask_metrics(self, compress: bool) -> dict[int, Answer]:
+        return self._ask_ready("metrics", SHARE_LIMIT, compress=compress)
 
     def _ask_ready(self, method: str, timeout: float, /, **args: Any) -> dict[int, Answer]:
         """The answers of the workers that have loaded their topics and answer in time."""
@@ -568,9 +568,11 @@ class Master:
             if man.ready
         }
         gevent.joinall(list(asked.values()))
-        return {
-            index: each.value for index, each in asked.items() if isinstance(each.value, Answer)
-        }
+        answers = {index: each.value for index, each in asked.items()}
+        for index, answer in answers.items():
+            if isinstance(answer, RemoteError):  # a bug there
+                self._log.error(f"worker {index}: {method}: {answer}", worker=index)
+        return {index: each for index, each in answers.items() if isinstance(each, Answer)}
 
     def _facts(self) -> Whole:
         """What metrics tell beside the workers' shares."""
