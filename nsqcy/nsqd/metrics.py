@@ -154,19 +154,19 @@ class Metrics:
         disk = gevent.get_hub().threadpool.apply(disk_space, (self._data_path,))
         shares = self._ask_all(form.gzip)
         whole = self._whole()
-        own = [*self._of_workers(whole.workers, shares), *self._of_nsqd(whole, disk)]
-        topics = self._of_topics(whole, shares, form)
-        return b"".join([*topics, pack(_exposition().write(form, own))])
-
-    def _of_topics(
-        self, whole: Whole, shares: Mapping[int, Answer], form: "Form"
-    ) -> Iterator[bytes | memoryview]:
-        """Heading and lines of each family of topics and channels."""
-        pack = compressed if form.gzip else bytes
         generations = {each["worker"]: each["generation"] for each in whole.workers}
         for summed in self._summed:
             its = {index: answer.value["summed"][summed.name] for index, answer in shares.items()}
             summed.look(its, generations)
+        topics = self._of_topics(shares, form)
+        others = [*self._of_workers(whole.workers, shares), *self._of_nsqd(whole, disk)]
+        return b"".join([*topics, pack(_exposition().write(form, others))])
+
+    def _of_topics(
+        self, shares: Mapping[int, Answer], form: "Form"
+    ) -> Iterator[bytes | memoryview]:
+        """Heading and lines of each family of topics and channels."""
+        pack = compressed if form.gzip else bytes
         sums = self._lines_of_sums()
         blobs = [split(answer) for answer in shares.values()]
         for number, family in enumerate(LINES):
