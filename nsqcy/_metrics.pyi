@@ -7,6 +7,7 @@ TOPIC_NAMES: tuple[str, ...]
 CHANNEL_NAMES: tuple[str, ...]
 
 def bounds(what: str) -> tuple[float, ...]: ...
+
 @final
 class Exposition:
     def __new__(

@@ -325,7 +325,7 @@ cdef class Shard:
     cdef public uint64_t log_hold_max_bytes     # that named cursors keep of a topic
     cdef public int64_t log_cursor_expiry       # ns without use after which one is gone
     cdef readonly str shut                  # why nothing may be published; None: it may
-    cdef uint64_t own_series                # topics and channels whose figures are shown by themselves
+    cdef uint64_t own_series                # topics and channels that are shown by themselves
     cdef Sums gone[<int>SERIES]             # counters of what is gone and was not
 
     cdef Topic find(self, bytes key)

@@ -4,15 +4,10 @@ Knows no metric: only families as the table has them. Importing it takes a momen
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-    Metric,
-)
+from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder, generate_latest, gzip_accepted
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.registry import Collector
@@ -21,13 +16,6 @@ from nsqcy.metrics.families import Family
 
 ACCEPT_MOST = 1000  # characters of a header that are looked at
 _END = b"# EOF\n"
-
-_CLASSES: dict[str, type[Metric]] = {
-    "counter": CounterMetricFamily,
-    "gauge": GaugeMetricFamily,
-    "histogram": HistogramMetricFamily,
-    "info": InfoMetricFamily,
-}
 
 
 class Form(NamedTuple):
@@ -63,9 +51,9 @@ class Collected(Collector):
         yield from self._metrics
 
 
-def metric(family: Family, *samples: tuple[Sequence[str], float]) -> Metric:
+def metric(family: Family, samples: Iterable[tuple[Sequence[str], float]] = ()) -> Metric:
     """A family with these samples, each the values of its labels and a number."""
-    found = _CLASSES[family.kind](family.name, family.help)
+    found = Metric(family.name, family.help, family.kind)
     for values, number in samples:
         labels = dict(zip(family.labels, values, strict=True))
         found.add_sample(family.sample, labels, number)
@@ -75,17 +63,13 @@ def metric(family: Family, *samples: tuple[Sequence[str], float]) -> Metric:
 def histogram(
     family: Family,
     bounds: Sequence[float],
-    *samples: tuple[Sequence[str], Sequence[float], float],
+    samples: Iterable[tuple[Sequence[str], Sequence[float], float]],
 ) -> Metric:
     """A histogram, of the counts between the bounds and the sum of all."""
     found = HistogramMetricFamily(family.name, family.help, labels=family.labels)
     ends = [*map(repr, bounds), "+Inf"]
     for values, counts, total in samples:
-        so_far = 0.0
-        buckets = []
-        for end, count in zip(ends, counts, strict=True):
-            so_far += count
-            buckets.append((end, so_far))
+        buckets = list(zip(ends, accumulate(counts), strict=True))
         found.add_metric(values, buckets, total)
     return found
 

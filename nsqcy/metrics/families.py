@@ -1,7 +1,7 @@
 """The table of all metrics: name, kind, labels and meaning of each family.
 
-docs/METRICS.md is made of it, dashboard and alerts are tested against it, and a daemon has no metric
-that is not in it. Imports nothing heavy.
+docs/METRICS.md is made of it, dashboard and alerts are tested against it, and a daemon has no
+metric that is not in it. Imports nothing heavy.
 """
 
 from typing import Literal, NamedTuple
@@ -107,7 +107,7 @@ TURNS = Family(
 SYNCS = Family(
     "nsqd_sync_duration_seconds",
     "histogram",
-    "fsync and its like: awaited by publishers, or in the background.",
+    "fsync and its like, by the lane of the I/O threads: awaited by publishers, or background.",
     ("worker", "lane"),
 )
 WRITES_FAIL = Family(
@@ -133,7 +133,10 @@ RESIDENT = Family(
     ("process",),
 )
 CPU = Family(
-    "nsqd_process_cpu_seconds", "counter", "CPU time of the process, of user and system.", ("process",)
+    "nsqd_process_cpu_seconds",
+    "counter",
+    "CPU time of the process, of user and system.",
+    ("process",),
 )
 EVENTS = Family("nsqd_events", "counter", "Events published, with --events.", ("worker",))
 EVENTS_DROPPED = Family(

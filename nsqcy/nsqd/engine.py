@@ -737,9 +737,7 @@ class Engine:
         """This worker's share of /metrics."""
         self._give_way()
         most = -(-self._options.metrics_max_series // self._workers)
-        lines = Exposition(
-            self._shard, most, metrics.TOPIC_SAMPLES, metrics.AGES.name, metrics.CHANNEL_SAMPLES
-        )
+        lines = Exposition(self._shard, most, *metrics.NAMES)
         metrics.walk(lines, self._topics(""), self._give_way)
         figures = {
             "tcp": self._home.connections(),

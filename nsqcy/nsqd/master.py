@@ -162,7 +162,6 @@ class Master:
             self._ask_metrics,
             self._facts,
             data_path,
-            launcher.context.get("started", 0),
         )
         self._statsd: statsd.Pusher | None = None
         self._started = False
@@ -582,6 +581,7 @@ class Master:
             lookupds={peer.name: peer.told for peer in peers},
             draining=self._is_draining(),
             disk_refuses=self._guard is not None and self._guard.refusal is not None,
+            started=self._launcher.context["started"],
         )
 
     def _place(self, topic: str) -> int:

@@ -68,7 +68,9 @@ class Summed:
         return _shown(TOPICS, self._topics.total(), added(each["topic"] for each in self._now))
 
     def channels(self) -> Iterator[tuple[Family, float]]:
-        return _shown(CHANNELS, self._channels.total(), added(each["channel"] for each in self._now))
+        return _shown(
+            CHANNELS, self._channels.total(), added(each["channel"] for each in self._now)
+        )
 
     def ages(self) -> tuple[Values, float] | None:
         """Counts by bucket, and the sum in seconds."""

@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 # A module imports only from rows above its own. `name.` stands for a package: its modules may
 # import each other, in no circle.
 ROWS = [
-    "nsqcy _debug _bytes _atomics _http errors names durations lines log files journal",
-    "_events _headers",
+    "nsqcy _debug _bytes _atomics _http _histogram errors names durations lines log files journal",
+    "_events _figures _headers metrics.",
     "_crc _heap _quantile _ids _ring _io options process. listeners gotext gojson debug"
     " dead_letters named_cursors producers",
     "_log _mesh config policies layers acceptor web. cluster.",
@@ -26,7 +26,7 @@ ROWS = [
     "_client _compaction _moves _reads _snapshot",
     "_topic",
     "_session",
-    "_transport _publisher",
+    "_transport _publisher _metrics",
     "client.",
     "compat.",
     "nsqd. nsqlookupd. nsqadmin. tools.",
