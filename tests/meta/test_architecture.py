@@ -15,8 +15,9 @@ ROOT = Path(__file__).parents[2]
 # A module imports only from rows above its own. `name.` stands for a package: its modules may
 # import each other, in no circle.
 ROWS = [
-    "nsqcy _debug _bytes _atomics _http errors findings names durations lines log files journal",
-    "_events _headers",
+    "nsqcy _debug _bytes _atomics _http _histogram errors findings names durations lines log files"
+    " journal",
+    "_events _figures _headers metrics.",
     "_crc _heap _quantile _ids _ring _io options process. listeners gotext gojson debug"
     " dead_letters named_cursors producers",
     "_log _mesh config policies layers acceptor web. cluster.",
@@ -27,7 +28,7 @@ ROWS = [
     "_peek",
     "_topic",
     "_session",
-    "_transport _publisher",
+    "_transport _publisher _metrics",
     "client.",
     "compat.",
     "nsqd. nsqlookupd. nsqadmin. tools.",
