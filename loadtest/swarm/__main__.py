@@ -19,8 +19,8 @@ from nsqcy.testing import nsqd, nsqlookupd
 
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 ROOT = Path(__file__).parents[2]
-DEFAULTS = {"--users": "20", "--run-time": "60s", "--loglevel": "WARNING"}
-SHORT = {"-u": "--users", "-t": "--run-time", "-L": "--loglevel"}
+DEFAULTS = {"--users": "20", "--spawn-rate": "10", "--run-time": "60s", "--loglevel": "WARNING"}
+SHORT = {"-u": "--users", "-r": "--spawn-rate", "-t": "--run-time", "-L": "--loglevel"}
 WEB = ("--web-port", "--web-host", "--autostart", "--headful")  # the wish for locust's page
 
 
@@ -38,9 +38,7 @@ def main(argv: Sequence[str]) -> int:
     with contextlib.ExitStack() as stack:
         lookupd = stack.enter_context(nsqlookupd())
         nsqds = [
-            stack.enter_context(
-                nsqd(lookupd_tcp_address=lookupd.tcp_address, workers=args.workers)
-            )
+            stack.enter_context(nsqd(lookupd_tcp_address=lookupd.tcp_address, workers=args.workers))
             for _ in range(args.nsqds)
         ]
         found = {

@@ -1,10 +1,10 @@
 """Bodies of messages: how long they are, and the header that tells who published them and when.
 
-    8 bytes   when it was due, nanoseconds since 1970; of a deferred message when it was to come
-    8         the run, so that what another run has left behind is not taken for its messages
-    4         the publisher
-    4         the number of the message, from 0, of this publisher and topic
-    1         whether it was deferred
+8 bytes   when it was due, nanoseconds since 1970; of a deferred message when it was to come
+8         the run, so that what another run has left behind is not taken for its messages
+4         the publisher
+4         the number of the message, from 0, of this publisher and topic
+1         whether it was deferred
 """
 
 import os

@@ -63,7 +63,9 @@ def _known(options: Options) -> list[Producer]:
     """The nsqds that lookupds know of."""
     if not options.lookupds:
         return []
-    web = WebClient(Terms(connect_timeout=CONNECT, request_timeout=CONNECT, user_agent="nsqcy-load"))
+    web = WebClient(
+        Terms(connect_timeout=CONNECT, request_timeout=CONNECT, user_agent="nsqcy-load")
+    )
     found = nodes(options.lookupds, web=web, auth_secret=options.auth_secret or None)
     if not found.answers:
         raise Unreachable("; ".join(f"{name}: {error}" for name, error in found.errors.items()))

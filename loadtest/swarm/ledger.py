@@ -13,6 +13,8 @@ from typing import Any, Self
 SPAN = 9  # bits of a number: how many numbers share an int
 WITHIN = (1 << SPAN) - 1
 
+COUNTED = ("duplicates", "again", "requeued", "out_of_order", "early", "ahead", "foreign")
+
 Place = tuple[str, str]  # topic, channel
 
 
@@ -79,7 +81,7 @@ class Account:
 
 @dataclass
 class Ledger:
-    """`counters` are by (topic, channel, name), the names being those of Account."""
+    """`counters` are by topic, channel and one of COUNTED."""
 
     published: dict[str, Marks] = field(default_factory=dict)
     finished: dict[Place, Marks] = field(default_factory=dict)
@@ -121,14 +123,15 @@ class Ledger:
     def account(self, place: Place) -> Account:
         published = self.published.get(place[0], Marks())
         finished = self.finished.get(place, Marks())
-        names = ("duplicates", "again", "requeued", "out_of_order", "early", "ahead", "foreign")
+        counted = {name: self.counters[*place, name] for name in COUNTED}
         return Account(
-            *place,
+            topic=place[0],
+            channel=place[1],
             published=len(published),
             finished=len(finished),
             lost=published.without(finished),
             unconfirmed=finished.without(published),
-            **{name: self.counters[*place, name] for name in names},
+            **counted,
         )
 
 

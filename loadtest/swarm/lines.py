@@ -1,4 +1,4 @@
-"""Lines over time as an SVG, in the style of loadtest.bench.chart. Knows not what they stand for."""
+"""Lines over time as SVG, in the style of loadtest.bench.chart. Knows not what they stand for."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -11,8 +11,9 @@ from locust.env import Environment
 sys.path.insert(0, str(Path(__file__).parents[2]))  # locust finds this file by its path alone
 
 from loadtest.swarm import options
+from loadtest.swarm.consumers import ConsumeUser
+from loadtest.swarm.publishers import BatchUser, DeferUser, HttpUser, PublishUser
 from loadtest.swarm.shape import Shape
-from loadtest.swarm.users import BatchUser, ConsumeUser, DeferUser, HttpUser, PublishUser
 from loadtest.swarm.wiring import Wiring
 
 __all__ = ["BatchUser", "ConsumeUser", "DeferUser", "HttpUser", "PublishUser", "Shape"]
@@ -25,8 +26,10 @@ def add_flags(parser: ArgumentParser, **_: Any) -> None:
 
 @events.init.add_listener
 def wire(environment: Environment, **_: Any) -> None:
+    assert environment.parsed_options is not None
     try:
         options.Options.of(environment.parsed_options)
     except ValueError as error:
-        sys.exit(f"locust: {error}")
+        print(f"locust: {error}", file=sys.stderr)
+        sys.exit(2)
     Wiring(environment)

@@ -15,16 +15,19 @@ from typing import Any
 
 from loadtest.swarm.lines import STYLE, Line, Panel, svg
 from loadtest.swarm.machine import Sample
-from loadtest.swarm.run import DELIVERIES, Run
+from loadtest.swarm.options import Options
+from loadtest.swarm.run import Run, Strain
 from loadtest.swarm.stages import Knee
 from loadtest.swarm.thresholds import PERCENTILES, Verdict
 from nsqcy.pipeline.plots import CSS, section, table
 
 BUSY = 0.9  # a process of the load that was busier than this held itself back
+LATE = 20.0  # ms; one that was later than this for its own doings shows in the latencies
 KEPT, MISSED = "kept", "MISSED"
 DARK = """
 @media (prefers-color-scheme: dark) {
-  body { background: #14171b; color: #dfe4ea } section { background: #1c2127; border-color: #2c333b }
+  body { background: #14171b; color: #dfe4ea }
+  section { background: #1c2127; border-color: #2c333b }
   p, th { color: #98a2ad } th, td { border-color: #2c333b }
 }
 .missed { color: #c8423b; font-weight: 600 }
@@ -46,8 +49,10 @@ def gather(
         "requests": _requests(run),
         "channels": [asdict(account) for account in run.accounts()],
         "verdicts": [{"kept": each.kept, "told": str(each)} for each in verdicts],
-        "knee": None if knee is None else {"told": knee.told(), "steps": list(map(asdict, knee.steps))},
-        "busiest": max(run.busiest.values(), default=0.0),
+        "knee": None
+        if knee is None
+        else {"told": knee.told(), "steps": list(map(asdict, knee.steps))},
+        "strain": run.strains.worst()._asdict(),
         "span": run.timeline.span,
         "kinds": _kinds(run),
         "samples": _samples(run, samples),
@@ -61,7 +66,7 @@ def _requests(run: Run) -> list[Figures]:
             "name": name,
             "requests": cell.requests,
             "messages": cell.messages,
-            "rate": cell.messages / max(1e-3, run.seconds),
+            "rate": run.rate(kind, cell.messages),
             "failures": cell.failures,
             **{each: cell.percentile(share) for each, share in PERCENTILES.items()},
         }
@@ -90,7 +95,9 @@ def _samples(run: Run, samples: Sequence[Sample]) -> list[Figures]:
     span = run.timeline.span
     last = {each.second // span: each for each in samples}
     return [
-        asdict(each) | {"second": each.second - run.begun, "busiest": run.busiest.get(each.second)}
+        asdict(each)
+        | run.strains.get(each.second, Strain())._asdict()
+        | {"second": max(0.0, each.second - run.begun)}
         for each in last.values()
     ]
 
@@ -110,14 +117,26 @@ def text(figures: Figures) -> str:
         for row in rows
     ]
     lines += ["", *(_told(channel) for channel in figures["channels"])]
-    lines += [f"{KEPT if each['kept'] else MISSED:7} {each['told']}" for each in figures["verdicts"]]
+    lines += [
+        f"{KEPT if each['kept'] else MISSED:7} {each['told']}" for each in figures["verdicts"]
+    ]
     if figures["knee"]:
         lines.append(f"knee    {figures['knee']['told']}")
     lines += [f"note    {each}" for each in notes(figures)]
     return "\n".join(["", *lines])
 
 
-REQUESTS = ("type", "name", "messages", "msg/s", "failures", "p50 ms", "p99 ms", "p99.9 ms", "max ms")
+REQUESTS = (
+    "type",
+    "name",
+    "messages",
+    "msg/s",
+    "failures",
+    "p50 ms",
+    "p99 ms",
+    "p99.9 ms",
+    "max ms",
+)
 COUNTED = ("unconfirmed", "duplicates", "again", "requeued", "out_of_order", "early", "foreign")
 
 
@@ -142,19 +161,24 @@ def _milliseconds(value: float | None) -> str:
 def _told(channel: Figures) -> str:
     rest = [f"{name.replace('_', ' ')} {channel[name]:,}" for name in COUNTED if channel[name]]
     counts = f"published {channel['published']:,}, finished {channel['finished']:,}"
-    return (
-        f"{channel['topic']}/{channel['channel']}: "
-        + ", ".join([counts, f"lost {channel['lost']:,}", *rest])
+    return f"{channel['topic']}/{channel['channel']}: " + ", ".join(
+        [counts, f"lost {channel['lost']:,}", *rest]
     )
 
 
 def notes(figures: Figures) -> list[str]:
     """What a reader has to know before the figures are believed."""
     found = []
-    if figures["busiest"] > BUSY:
+    busy, late = figures["strain"]["busy"], figures["strain"]["late"]
+    if busy > BUSY:
         found.append(
-            f"a process of the load was busy {figures['busiest']:.0%} of the time: latencies are its"
-            " own as well, and the cluster can do more (--processes, or fewer users)"
+            f"a process of the load was busy for {busy:.0%} of a second: the cluster can do more"
+            " (--processes, or fewer users)"
+        )
+    if late > LATE:
+        found.append(
+            f"a process of the load came up to {late:,.0f} ms too late for what was due:"
+            " the latencies of that time are its own as well (a machine with other things to do?)"
         )
     if ahead := sum(channel["ahead"] for channel in figures["channels"]):
         found.append(
@@ -175,7 +199,9 @@ def write(path: Path, figures: Figures) -> None:
 
 def page(figures: Figures) -> str:
     begun = datetime.datetime.fromtimestamp(figures["begun"], datetime.UTC)
-    head = f"{begun:%Y-%m-%d %H:%M:%S} UTC, {figures['seconds']:,.0f} s, {figures['options']['shape']}"
+    head = (
+        f"{begun:%Y-%m-%d %H:%M:%S} UTC, {figures['seconds']:,.0f} s, {figures['options']['shape']}"
+    )
     parts = [
         section("Verdict", _verdict(figures)),
         section("Requests", table(REQUESTS, _escaped(_request_rows(figures)))),
@@ -214,7 +240,10 @@ def _channels(figures: Figures) -> str:
 
 
 def _options(figures: Figures) -> list[tuple[str, ...]]:
-    return [(name, str(value)) for name, value in figures["options"].items() if value != ""]
+    """Those that differ from their defaults."""
+    usual = Options().shown()
+    given = figures["options"].items()
+    return [(name, str(value)) for name, value in given if value != usual[name]]
 
 
 def _escaped(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -231,25 +260,23 @@ def _last(figures: Figures) -> float:
 def panels(figures: Figures) -> list[Panel]:
     kinds, samples = figures["kinds"], figures["samples"]
 
-    def of(figure: str, label: str = "") -> list[Line]:
-        """Of each type; where it pauses, there is no line."""
-        return [
-            Line(f"{kind}{label}", _points(rows, figure, figures["span"]))
-            for kind, rows in kinds.items()
-        ]
+    def of(figure: str) -> list[Line]:
+        """Of each type."""
+        return [Line(kind, _points(rows, figure, figures["span"])) for kind, rows in kinds.items()]
 
     def sampled(name: str, label: str) -> Line:
-        return Line(label, [(max(0.0, each["second"]), each[name]) for each in samples])
+        return Line(label, [(each["second"], each[name]) for each in samples])
 
+    late = sampled("late", "lateness of the load itself, at most")
     found = [
         Panel("Messages", "a second", of("rate")),
         Panel("Latency, p50", "ms", of("p50"), logarithmic=True),
-        Panel("Latency, p99", "ms", of("p99"), logarithmic=True),
+        Panel("Latency, p99", "ms", [*of("p99"), late], logarithmic=True),
         Panel("Users", "", [sampled("users", "users")]),
     ]
     if any(row["failures"] for rows in kinds.values() for row in rows):
         found.insert(1, Panel("Failures", "a second", of("failures")))
-    cpu = [sampled("busiest", "busiest process of the load")]
+    cpu = [sampled("busy", "busiest process of the load")]
     if any(each["memory"] is not None for each in samples):
         found.append(Panel("Memory of nsqd", "bytes", [sampled("memory", "proportional")]))
         cpu.insert(0, sampled("cpu", "nsqd"))

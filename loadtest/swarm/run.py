@@ -7,13 +7,13 @@ is the same, and nothing is handed over. Knows no locust.
 
 import time
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from loadtest.swarm.bodies import Bodies, Stamp
 from loadtest.swarm.ledger import Account, Ledger
 from loadtest.swarm.options import Options
 from loadtest.swarm.stages import Step
-from loadtest.swarm.thresholds import COUNTS, FAILURES, PERCENTILES, Threshold
+from loadtest.swarm.thresholds import COUNTS, FAILURES, PERCENTILES, RATE, Threshold
 from loadtest.swarm.timeline import Cell, Timeline
 
 DELIVER, DEFERRED = "deliver", "deferred"  # types of requests: what came, and how late
@@ -33,15 +33,43 @@ class Quiet:
         return self.halted and not self.waiting
 
 
-class Busy:
-    """How much of the time this process was running, since it was asked last."""
+class Strain(NamedTuple):
+    """What a process that makes load had to bear, at most."""
+
+    busy: float = 0.0  # share of the time it was running
+    late: float = 0.0  # milliseconds that it came too late for something that was due
+
+    def most(self, other: "Strain") -> "Strain":
+        return Strain(max(self.busy, other.busy), max(self.late, other.late))
+
+
+class Strains(dict[int, Strain]):
+    """By second; of all processes together."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._last = time.monotonic(), time.process_time()
 
-    def share(self) -> float:
+    def note(self, late: float) -> None:
+        """What this process has borne since the last note, of some time before now."""
         before, self._last = self._last, (time.monotonic(), time.process_time())
-        return (self._last[1] - before[1]) / max(1e-6, self._last[0] - before[0])
+        busy = (self._last[1] - before[1]) / max(1e-6, self._last[0] - before[0])
+        self.add(int(time.time()), Strain(busy, late))
+
+    def add(self, second: int, strain: Strain) -> None:
+        self[second] = self.get(second, Strain()).most(strain)
+
+    def take(self) -> list[tuple[int, float, float]]:
+        """What is new, for the wire; it is forgotten here."""
+        taken = [(second, *strain) for second, strain in self.items()]
+        self.clear()
+        return taken
+
+    def worst(self) -> Strain:
+        worst = Strain()
+        for strain in self.values():
+            worst = worst.most(strain)
+        return worst
 
 
 class Run:
@@ -64,12 +92,12 @@ class Run:
         self.consumes = consumes
         self.begun = time.time()
         self._seconds: float | None = None
+        self._drained: float | None = None
         self.bodies = Bodies(options.sizes)
         self.ledger = Ledger()
         self.timeline = Timeline()
         self.quiet = Quiet()
-        self._busy = Busy()
-        self.busiest: dict[int, float] = {}  # by second, of the processes that make load
+        self.strains = Strains()
         self._publishers = process * PUBLISHERS
 
     # -- of this process
@@ -101,19 +129,13 @@ class Run:
             failed=exception is not None,
         )
 
-    def note_busy(self) -> None:
-        second = int(time.time())
-        self.busiest[second] = max(self.busiest.get(second, 0.0), self._busy.share())
-
     def take(self) -> dict[str, Any]:
         """What is new, for the wire."""
-        self.note_busy()
-        busiest, self.busiest = self.busiest, {}
         return {
             "run": self.number,
             "ledger": self.ledger.take(),
             "timeline": self.timeline.take(),
-            "busiest": list(busiest.items()),
+            "strains": self.strains.take(),
             "quiet": (self.quiet.halted, self.quiet.waiting),
         }
 
@@ -122,19 +144,31 @@ class Run:
     @property
     def seconds(self) -> float:
         """How long there was load."""
-        return time.time() - self.begun if self._seconds is None else self._seconds
+        return self._now() if self._seconds is None else self._seconds
 
     def ended(self) -> None:
         """Nothing is published from now on."""
-        self._seconds = self.seconds
+        self._seconds = self._now()
+
+    def drained(self) -> None:
+        """All is delivered, or there was no more time for it."""
+        self._drained = self._now()
+
+    def _now(self) -> float:
+        return max(1e-3, time.time() - self.begun)
+
+    def rate(self, kind: str, messages: int) -> float:
+        """Messages a second; deliveries go on for a while after the last publish."""
+        drained = self._drained if kind in DELIVERIES else None
+        return messages / (drained or self.seconds)
 
     def merge(self, taken: dict[str, Any]) -> Quiet:
         """What another process has taken. Tells whether that one is quiet."""
         if taken["run"] == self.number:
             self.ledger.merge(taken["ledger"])
             self.timeline.merge(taken["timeline"])
-            for second, share in taken["busiest"]:
-                self.busiest[second] = max(self.busiest.get(second, 0.0), share)
+            for second, busy, late in taken["strains"]:
+                self.strains.add(second, Strain(busy, late))
         return Quiet(*taken["quiet"])
 
     def accounts(self) -> list[Account]:
@@ -171,14 +205,18 @@ class Run:
         if figure in COUNTS:
             accounts = self.accounts()
             return sum(getattr(each, figure) for each in accounts) if accounts else None
-        cell = Cell()
-        for (kind, name), each in self.timeline.totals().items():
-            if of in ("", kind, f"{kind} {name}"):
-                cell.merge(each)
-        if not cell.requests:
+        found = {
+            (kind, name): cell
+            for (kind, name), cell in self.timeline.totals().items()
+            if of in ("", kind, f"{kind} {name}")
+        }
+        if not found:
             return None
+        if figure == RATE:
+            return sum(self.rate(kind, cell.messages) for (kind, _), cell in found.items())
+        whole = Cell()
+        for cell in found.values():
+            whole.merge(cell)
         if figure == FAILURES:
-            return cell.failures / cell.requests
-        if figure in PERCENTILES:
-            return cell.percentile(PERCENTILES[figure])
-        return cell.messages / max(1e-3, self.seconds)
+            return whole.failures / whole.requests
+        return whole.percentile(PERCENTILES[figure])

@@ -1,17 +1,20 @@
 """How many users there are, for locust: the shapes of stages.py with the numbers of the flags."""
 
+from typing import Any
+
 from locust import LoadTestShape
 
+from loadtest.swarm.consumers import ConsumeUser
 from loadtest.swarm.options import Options
 from loadtest.swarm.run import Run
 from loadtest.swarm.stages import Knee, Step, users_at
-from loadtest.swarm.users import ConsumeUser
 
 FASTEST = 100  # users a second that locust starts without complaint
 
 
 class Shape(LoadTestShape):
-    """The only one, so that -u, -r and -t mean what they say for all of them."""
+    """The only one, so that -u and -t mean the same for all of them; -r counts where a shape does
+    not say itself how fast users come."""
 
     use_common_options = True
 
@@ -27,21 +30,25 @@ class Shape(LoadTestShape):
 
     def tick(self) -> tuple[int, float] | None:
         """Users there are to be, and how many a second may start."""
-        parsed = self.runner.environment.parsed_options
+        assert self.runner is not None
+        parsed: Any = self.runner.environment.parsed_options
         most = parsed.num_users or 1
         if self._options is None:
-            self._begin(Options.of(parsed), most)
-        elapsed, seconds = self.get_run_time(), parsed.run_time or None
-        if self.knee is None:
-            users = users_at(self._options.shape, elapsed, most, seconds)
-        elif seconds and elapsed >= seconds:
-            users = None
-        else:
-            users = self.knee.tick(elapsed)
-        return None if users is None else (users, parsed.spawn_rate or min(users, FASTEST))
+            self._options = self._begin(Options.of(parsed), most)
+        users = self._users(self._options.shape, most, parsed.run_time or None)
+        if users is None:
+            return None
+        if self._options.shape == "steady" and parsed.spawn_rate:
+            return users, parsed.spawn_rate
+        return users, min(users, FASTEST)
 
-    def _begin(self, options: Options, most: int) -> None:
-        self._options = options
+    def _users(self, shape: str, most: int, seconds: float | None) -> int | None:
+        elapsed = self.get_run_time()
+        if self.knee is None:
+            return users_at(shape, elapsed, most, seconds)
+        return None if seconds and elapsed >= seconds else self.knee.tick(elapsed)
+
+    def _begin(self, options: Options, most: int) -> Options:
         # Before locust makes up its mind whom to start: it starts these first.
         ConsumeUser.fixed_count = options.consumers
         self.knee = None
@@ -54,6 +61,7 @@ class Shape(LoadTestShape):
                 options.knee_failures,
                 _measure,
             )
+        return options
 
 
 def _measure(users: int, since: float, until: float) -> Step:
