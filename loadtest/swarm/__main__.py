@@ -9,9 +9,10 @@ thresholds were kept: its exit code is ours. Without other flags it makes a minu
 import argparse
 import contextlib
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from loadtest.swarm.options import ENV
@@ -45,13 +46,19 @@ def main(argv: Sequence[str]) -> int:
             "LOOKUPD_HTTP_ADDRESS": lookupd.http_address,
             "NSQD_HTTP_ADDRESS": ",".join(each.http_address for each in nsqds),
         }
-        return subprocess.run(
-            [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), *with_defaults(words)],
-            env=os.environ
-            | {ENV + name: value for name, value in found.items()}
-            | {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")},
-            check=False,
-        ).returncode
+        environment = os.environ | {ENV + name: value for name, value in found.items()}
+        environment["PYTHONPATH"] = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
+        command = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), *with_defaults(words)]
+        return run(command, environment)
+
+
+def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run locust to its end; gives its exit code. Whoever ends us wants its report: it makes one
+    on ^C, which reaches it by itself, and makes none on SIGTERM while a shape goes on."""
+    signal.signal(signal.SIGINT, lambda *_: None)  # before it starts: it has to have one, too
+    locust = subprocess.Popen(command, env=environment)
+    signal.signal(signal.SIGTERM, lambda *_: locust.send_signal(signal.SIGINT))
+    return locust.wait()
 
 
 def with_defaults(words: Sequence[str]) -> list[str]:

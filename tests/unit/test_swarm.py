@@ -1,6 +1,7 @@
 """The parts of the load test that know no locust: time, bodies, ledger, latencies, users."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -288,6 +289,12 @@ def test_what_is_left_of_another_run_does_not_count() -> None:
 def test_options_that_make_no_sense(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=r"."):
         Options(**{name: value})
+
+
+def test_every_flag_is_on_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "LOADTEST.md").read_text()
+    flags = {f"--{name.replace('_', '-')}" for name in Options().shown()} | {"--auth-secret"}
+    assert {each for each in flags if f"`{each}`" not in page} == set()
 
 
 def test_options_say_where_nsqds_are() -> None:
