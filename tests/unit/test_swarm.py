@@ -132,8 +132,16 @@ def test_ledgers_of_processes_add_up() -> None:
 
 def test_order_is_of_a_publisher_and_an_nsqd() -> None:
     order = Order()
-    seen = [(1, 0, "a"), (1, 2, "a"), (1, 1, "b"), (2, 0, "a"), (1, 1, "a"), (1, 3, "a")]
-    assert [order.breaks(*each) for each in seen] == [False, False, False, False, True, False]
+    seen = [
+        (1, 0, "a"),
+        (1, 3, "a"),
+        (1, 1, "b"),
+        (2, 0, "a"),
+        (1, 1, "a"),
+        (1, 2, "a"),
+        (1, 4, "a"),
+    ]
+    assert [order.breaks(*each) for each in seen] == [*[False] * 4, True, True, False]
 
 
 # --- latencies ----------------------------------------------------------------------------------
@@ -167,13 +175,14 @@ def test_timelines_of_processes_add_up() -> None:
     assert sum(cell.latencies.values()) == 2
 
 
-def test_a_long_timeline_becomes_coarser() -> None:
+@pytest.mark.parametrize(("spans", "span"), [(1, 1), (2, 2), (3, 4)])
+def test_a_long_timeline_becomes_coarser(spans: int, span: int) -> None:
     timeline = Timeline()
-    for second in range(1000, 1000 + 3 * SPANS):
+    for second in range(1000, 1000 + spans * SPANS):
         timeline.add(second, "PUB", "t", 1.0)
-    assert timeline.span == 4
+    assert timeline.span == span
     assert len(timeline.cells) <= SPANS
-    assert timeline.totals()["PUB", "t"].requests == 3 * SPANS
+    assert timeline.totals()["PUB", "t"].requests == spans * SPANS
     assert timeline.totals(1000, 1100)["PUB", "t"].requests == 100
 
 
@@ -249,10 +258,11 @@ def test_processes_send_in_what_they_did() -> None:
     worker.request("PUB", "t", 2.0, context={"messages": 3})
     worker.ledger.publish("t", 1, range(3))
     worker.strains.note(12.0)
-    worker.quiet.waiting = 1
+    assert not whole.merge(over_the_wire(Run(options, 5).take())).is_so
+    worker.quiet.waiting, worker.quiet.halted = 1, True
     assert not whole.merge(over_the_wire(worker.take())).is_so
     assert not whole.is_drained
-    worker.quiet.waiting, worker.quiet.halted = 0, True
+    worker.quiet.waiting = 0
     for number in range(3):
         worker.ledger.finish(PLACE, 1, number)
     assert whole.merge(over_the_wire(worker.take())).is_so
