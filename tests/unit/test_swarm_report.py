@@ -2,9 +2,12 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from daemon import environment
 
 from loadtest.swarm import lines, report
 from loadtest.swarm.lines import Line, Panel, round_up, svg
@@ -191,3 +194,10 @@ def test_round_numbers(value: float, above: float) -> None:
 @pytest.mark.parametrize(("seconds", "told"), [(9, "9 s"), (75, "1:15"), (7325, "2:02:05")])
 def test_clock(seconds: int, told: str) -> None:
     assert lines.clock(seconds) == told
+
+
+def test_locust_stays_in_its_own_process() -> None:
+    """It patches the one it is imported in: not this one, and not the one with the daemons."""
+    code = "import sys, loadtest.swarm.report, loadtest.swarm.__main__; "
+    code += "sys.exit('locust' in sys.modules or 'gevent' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], env=environment(), check=True, timeout=60)
