@@ -302,9 +302,16 @@ def of_nsqd(
     clients: bool = False,
 ) -> list[TopicStats]:
     """The same of one nsqd, asked at this URL; raises RequestError."""
-    answer = _get(web, _stats_url(url, topic, channel, clients=clients))
+    answer = answer_of(url, topic, channel, web=web, clients=clients)
     name, hostname = node.http_address, node.hostname
     return parse_stats(answer.body, answer.headers, name, hostname, clients=clients)
+
+
+def answer_of(
+    url: Url, topic: str = "", channel: str = "", *, web: WebClient, clients: bool = False
+) -> Answer:
+    """What parse_stats() reads; raises RequestError."""
+    return _get(web, _stats_url(url, topic, channel, clients=clients))
 
 
 def nsqds(
@@ -338,7 +345,7 @@ def topic_producers(
 
     def ask(address: str) -> list[Producer]:
         url = urls[address]
-        answer = _get(web, _stats_url(url, topic))
+        answer = answer_of(url, topic, web=web)
         found = parse_stats(answer.body, answer.headers)
         return [node_info(url, web=web)] if any(each.name == topic for each in found) else []
 

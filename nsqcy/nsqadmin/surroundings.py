@@ -15,8 +15,10 @@ from nsqcy.nsqadmin.compression import compressed
 from nsqcy.nsqadmin.frame import Frame
 from nsqcy.nsqadmin.gathering import Gathering, Rows
 from nsqcy.nsqadmin.graphite import Graphite
+from nsqcy.nsqadmin.history import History
 from nsqcy.nsqadmin.notify import Notifier
 from nsqcy.nsqadmin.options import AdminOptions
+from nsqcy.nsqadmin.plots import FRAME, Plots
 from nsqcy.nsqadmin.shapes import Shapes
 from nsqcy.options import Option, Value
 from nsqcy.web import router
@@ -35,7 +37,12 @@ class Surroundings(router.Api):
     log: Log
 
     def __init__(
-        self, options: AdminOptions, web: WebClient, log: Log, routes: Sequence[Route]
+        self,
+        options: AdminOptions,
+        web: WebClient,
+        log: Log,
+        routes: Sequence[Route],
+        history: History | None = None,
     ) -> None:
         super().__init__(options, log)
         self.options = options
@@ -43,6 +50,7 @@ class Surroundings(router.Api):
         self.assets = Assets(options.dev_static_dir)
         self.graphite = Graphite(options.graphite_url, options.statsd_interval, web)
         self.notifier = Notifier(options.notification_http_endpoint, web, log)
+        self._history = history
         self._web = web
         self._threads = ThreadPool(
             THREADS_MOST, hub=gevent.get_hub(), idle_task_timeout=IDLE_THREAD
@@ -68,6 +76,11 @@ class Surroundings(router.Api):
 
     def frame(self, request: Request) -> Frame:
         return Frame(self.options.base, self.may_act(request.head))
+
+    def plots(self, request: Request) -> Plots:
+        chosen = (request.head.params or {}).get("range", FRAME)
+        now = time.monotonic()
+        return Plots(self._history, now, time.time() - now, chosen)
 
     def may_act(self, head: Head) -> bool:
         return access.may_act(head, self.options.acl_http_header, self.options.admin_user)
