@@ -47,7 +47,9 @@ class History:
         """Of a series."""
         return Series.size(self._fine, self._coarse)
 
-    def __len__(self) -> int:
+    @property
+    def series(self) -> int:
+        """How many there are."""
         return len(self._series)
 
     def add(self, now: float, rows: Mapping[Subject, list[float]]) -> None:

@@ -23,9 +23,9 @@ def history(api: Surroundings, request: Request) -> Json:
         return {
             "interval": kept.step,
             "length": kept.length,
-            "series": len(kept),
+            "series": kept.series,
             "series_most": kept.most,
-            "bytes": len(kept) * kept.bytes_each,
+            "bytes": kept.series * kept.bytes_each,
         }
     if bool(subject.node) == bool(subject.topic) or (subject.channel and not subject.topic):
         raise HttpError(400, "INVALID_ARG_SUBJECT")

@@ -208,16 +208,16 @@ def test_the_busiest_are_kept() -> None:
     for tick in range(7, 14):  # one that is hardly busier does not
         kept.add(10 * tick, busy("calm", 25) | busy("busy", 50) | busy("new", 20) | node)
     assert names() == {"busy", "new"}
-    assert len(kept) == 3
+    assert kept.series == 3
 
 
 def test_what_is_older_than_all_that_is_kept_is_forgotten() -> None:
     kept = history(length=600.0)
     kept.add(0, busy("old", 1))
     kept.add(500, busy("new", 1))
-    assert len(kept) == 2
+    assert kept.series == 2
     kept.add(700, busy("new", 1))
-    assert len(kept) == 1
+    assert kept.series == 1
 
 
 def test_the_memory_of_a_series_is_what_it_says() -> None:
