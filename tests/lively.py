@@ -17,7 +17,12 @@ from talk import Conn, Hangup, Message, Silence
 from web import eventually
 
 INTERVAL = 0.2  # seconds between two samples
-TOPICS = {"audit": (), "invoices": ("ledger",), "mails": ("sender",), "orders": ("billing", "stock")}
+TOPICS = {
+    "audit": (),
+    "invoices": ("ledger",),
+    "mails": ("sender",),
+    "orders": ("billing", "stock"),
+}
 BODIES = {topic: [f"{topic} {number}".encode() for number in range(20)] for topic in TOPICS}
 
 
@@ -43,15 +48,26 @@ class Lively:
         for nsqd in self.nsqds:
             for topic, channels in TOPICS.items():
                 nsqd.web.create(topic, *channels)
-        wanted = len(self.nsqds)
-        for topic in TOPICS:
-            eventually(lambda topic=topic: len(self.producers(topic)) == wanted)
+        self.known(*TOPICS)
         for each in self._threads:
             each.start()
 
-    def producers(self, topic: str) -> list[object]:
-        found: list[object] = self.lookupd.web.get("/lookup", topic=topic).json().get("producers", [])
-        return found
+    def known(self, *topics: str) -> None:
+        """Wait until the nsqlookupd knows that all nsqds have these topics."""
+
+        def are_known() -> bool:
+            nodes = self.lookupd.web.get("/nodes").json()["producers"]
+            having = [each for each in nodes if {*topics} <= {*each["topics"]}]
+            return len(having) == len(self.nsqds)
+
+        eventually(are_known)
+
+    def forget(self, topic: str) -> None:
+        """As if it had never been."""
+        for nsqd in self.nsqds:
+            if nsqd.web.topic(topic):
+                nsqd.web.do("delete", topic)
+        self.lookupd.web.do("delete", topic)
 
     def end(self) -> None:
         self._over.set()
@@ -59,7 +75,7 @@ class Lively:
             each.join(10)
 
     def _publish(self) -> None:
-        with contextlib.suppress(OSError, Hangup):
+        with contextlib.suppress(OSError, Hangup):  # at the end of the nsqds
             conns = [Conn(("127.0.0.1", each.tcp_port)) for each in self.nsqds]
             for turn in itertools.count():
                 if self._over.wait(0.05):

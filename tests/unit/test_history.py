@@ -1,4 +1,4 @@
-"""The past of topics, channels and nodes: rates, rings, what is kept; with times of the test's own."""
+"""The past of topics, channels and nodes: rates, rings, what is kept. Times are the test's own."""
 
 import math
 from typing import Any

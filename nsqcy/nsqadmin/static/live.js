@@ -9,33 +9,27 @@ const LATE = 30000; // ms after which it is not waited for any longer
 
 export function keepLive(main, state) {
   let timer;
-  let request;
+  let request; // the latest; what others are answered nobody wants any longer
 
   async function refresh() {
     clearTimeout(timer);
     request?.abort();
     const mine = (request = new AbortController());
     const begun = performance.now();
-    try {
-      const limit = AbortSignal.timeout(LATE);
-      const answer = await fetch(location.href, { signal: AbortSignal.any([mine.signal, limit]) });
-      if (answer.redirected) return location.reload(); // to where somebody has to log in, say
-      if (!answer.ok) throw new Error(`status ${answer.status}`);
-      const text = await answer.text();
-      if (mine !== request) return;
-      const fresh = new DOMParser().parseFromString(text, "text/html").querySelector("main");
-      morph(main, fresh);
-      main.dispatchEvent(new Event("fresh"));
-      show(true);
-    } catch {
-      if (mine !== request) return; // another one has taken its place
-      show(false);
-    }
-    request = undefined;
+    const text = await ask(mine);
+    if (mine !== request) return;
+    if (text !== undefined) show(text);
+    tell(text !== undefined);
     plan(Math.max(EVERY, SHARE * (performance.now() - begun)));
   }
 
-  function show(isLive) {
+  function show(text) {
+    const fresh = new DOMParser().parseFromString(text, "text/html");
+    morph(main, fresh.querySelector("main"));
+    main.dispatchEvent(new Event("fresh"));
+  }
+
+  function tell(isLive) {
     state.hidden = false;
     state.textContent = isLive ? "live" : "not live";
     state.classList.toggle("old", !isLive);
@@ -50,7 +44,22 @@ export function keepLive(main, state) {
     if (document.hidden) clearTimeout(timer);
     else refresh();
   });
-  show(true);
+  tell(true);
   plan(EVERY);
   return { refresh };
+}
+
+// The page as it is now; undefined if it cannot be had.
+async function ask(request) {
+  const limit = setTimeout(() => request.abort(), LATE);
+  try {
+    const answer = await fetch(location.href, { signal: request.signal });
+    // To where somebody has to log in, say: that is a page of its own.
+    if (answer.redirected) location.reload();
+    return answer.ok ? await answer.text() : undefined;
+  } catch {
+    return undefined;
+  } finally {
+    clearTimeout(limit);
+  }
 }
