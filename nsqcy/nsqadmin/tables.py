@@ -6,7 +6,7 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 from nsqcy.cluster.latency import Latency
-from nsqcy.cluster.stats import ChannelFigures, TopicFigures
+from nsqcy.cluster.stats import AnyFigures, ChannelFigures
 from nsqcy.nsqadmin import figures
 from nsqcy.nsqadmin.here import Here, Value, slug
 from nsqcy.nsqadmin.history_rates import Subject
@@ -85,11 +85,11 @@ def count(value: int) -> Cell:
     return Cell(figures.number(value), value)
 
 
-def paused(stats: TopicFigures) -> Markup:
+def paused(stats: AnyFigures) -> Markup:
     return tag("span", "paused", class_="label") if stats.paused else join()
 
 
-def depths(stats: TopicFigures) -> list[Child | Cell]:
+def depths(stats: AnyFigures) -> list[Child | Cell]:
     """Depth, and where it is."""
     parts = f"{figures.number(stats.memory_depth)} + {figures.number(stats.backend_depth)}"
     return [count(stats.depth), Cell(parts, stats.backend_depth)]
