@@ -7,7 +7,7 @@ are deferred; `invoices` pile up, as nobody reads them; `audit` has no channel.
 import contextlib
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from admin import Admin
@@ -27,8 +27,11 @@ BODIES = {topic: [f"{topic} {number}".encode() for number in range(20)] for topi
 
 
 class Lively:
-    def __init__(self, lookupd: Lookupd, nsqds: list[Nsqd], admin: Admin) -> None:
+    def __init__(
+        self, lookupd: Lookupd, nsqds: list[Nsqd], admin: Admin, pause: Callable[[], float]
+    ) -> None:
         self.lookupd, self.nsqds, self.admin = lookupd, nsqds, admin
+        self._pause = pause
         self._over = threading.Event()
         self._threads = [
             threading.Thread(target=self._publish, daemon=True),
@@ -78,7 +81,7 @@ class Lively:
         with contextlib.suppress(OSError, Hangup):  # at the end of the nsqds
             conns = [Conn(("127.0.0.1", each.tcp_port)) for each in self.nsqds]
             for turn in itertools.count():
-                if self._over.wait(0.05):
+                if self._over.wait(self._pause()):
                     return
                 conn = conns[turn % len(conns)]
                 for topic, bodies in BODIES.items():
@@ -104,8 +107,11 @@ class Lively:
 
 
 @contextlib.contextmanager
-def lively(home: Path, nsqds: int = 2, **options: object) -> Iterator[Lively]:
-    """Under load from here to the end of the context; the second nsqd has no consumers."""
+def lively(
+    home: Path, nsqds: int = 2, pause: Callable[[], float] = lambda: 0.05, **options: object
+) -> Iterator[Lively]:
+    """Under load from here to the end of the context; the second nsqd has no consumers. `pause`
+    says each time how many seconds it is quiet between two rounds of publishes."""
     with contextlib.ExitStack() as stack:
         lookupd = stack.enter_context(Lookupd())
         daemons = []
@@ -126,7 +132,7 @@ def lively(home: Path, nsqds: int = 2, **options: object) -> Iterator[Lively]:
             "history_interval": f"{round(INTERVAL * 1000)}ms",
         }
         admin = stack.enter_context(Admin(**(settings | options)))
-        found = Lively(lookupd, daemons, admin)
+        found = Lively(lookupd, daemons, admin, pause)
         stack.callback(found.end)
         found.begin()
         yield found

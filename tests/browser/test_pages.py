@@ -37,21 +37,24 @@ def cell(page: Any, row: str, column: str) -> Any:
     return page.locator(f'tbody tr[data-key="{row}"]').locator("th, td").nth(titles.index(column))
 
 
-@pytest.mark.parametrize("width", [390, 1440])
-@pytest.mark.parametrize(("scheme", "ground"), [("light", LIGHT), ("dark", DARK)])
-def test_every_page(scheme: str, ground: str, width: int, live: Lively, visit: Begin) -> None:
-    """Nothing is wrong on it, and it fits: what is too wide scrolls in a box of its own."""
-    visitor = visit(width, color_scheme=scheme)
+def test_every_page(live: Lively, visit: Begin) -> None:
+    """Nothing is wrong on it, light or dark, and it fits: what is too wide scrolls in a box of its
+    own."""
+    visitor = visit()
     eventually(lambda: len(sampled(live, topic="orders")) > 2)
     paths = ["/", "/topics/orders", "/topics/orders/billing", "/topics/audit", "/nodes"]
     paths += [f"/nodes/{live.nodes[0]}", "/counter", "/lookup", "/topics/orders?ask=delete"]
     for path in paths:
         page = visitor.to(path)
-        expect(page.locator("main")).not_to_be_empty()
-        assert not page.locator("[role=alert]").count(), path
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
-        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == ground
         expect(page.locator("#theme")).to_be_visible()
+        assert page.locator("main h1").count() == 1, path
+        assert not page.locator("[role=alert]").count(), path
+        for scheme, ground in (("light", LIGHT), ("dark", DARK)):
+            page.emulate_media(color_scheme=scheme)
+            assert page.evaluate("getComputedStyle(document.body).backgroundColor") == ground
+        for width in (390, 1440):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, path
 
 
 def test_plots_are_drawn(live: Lively, visit: Begin) -> None:
