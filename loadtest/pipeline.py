@@ -71,8 +71,10 @@ class Family:
         while self._process.poll() is None:
             with suppress(psutil.Error):
                 for child in psutil.Process(self._process.pid).children(recursive=True):
-                    kind = "java" if "java" in child.name() else "python"
-                    self.most[kind] = max(self.most[kind], child.memory_info().rss)
+                    # What the JVM is about to start has its memory, and another name.
+                    kind = Path(child.exe()).name.rstrip("0123456789.")
+                    if kind in self.most:
+                        self.most[kind] = max(self.most[kind], child.memory_info().rss)
             time.sleep(SAMPLES)
 
 

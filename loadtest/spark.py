@@ -36,7 +36,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from daemon import Nsqd  # noqa: E402
 
 RATE = 1000  # messages a second, for latency
-BATCH = 10_000
+PIECE = 4_000_000  # bytes of an MPUB
 Figures = dict[str, Any]
 
 
@@ -68,8 +68,9 @@ def at(daemon: Nsqd, topic: str) -> dict[str, str]:
 def fill(daemon: Nsqd, topic: str, rows: int, size: int) -> None:
     """Random hex bodies: they compress as little as real ones."""
     conn = daemon.connect(timeout=120)
-    for begin in range(0, rows, BATCH):
-        count = min(BATCH, rows - begin)
+    each = max(1, PIECE // (size + 4))
+    for begin in range(0, rows, each):
+        count = min(each, rows - begin)
         conn.mpub(topic, [os.urandom(size // 2 + 1).hex()[:size].encode() for _ in range(count)])
     conn.close()
 

@@ -303,6 +303,26 @@ def waiting(
     return run
 
 
+def asking(
+    address: Address, one: bytes, count: int, team: Team, index: int
+) -> Callable[[], Report]:
+    """One connection that sends the next command when the last one is answered, and has timed
+    each."""
+    sock = producer(address)
+
+    def run() -> Report:
+        latencies = []
+        for _ in range(count):
+            sent = time.monotonic_ns()
+            sock.sendall(one)
+            if not sock.recv(512).endswith(b"OK"):
+                raise RuntimeError("a publish failed")
+            latencies.append(time.monotonic_ns() - sent)
+        return {"messages": count, "latencies": latencies}
+
+    return run
+
+
 plainly = partial(waiting, open=plain)  # bytes that are requests of HTTP
 
 

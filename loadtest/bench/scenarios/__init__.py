@@ -1,6 +1,15 @@
 """What is measured, by name."""
 
-from loadtest.bench.scenarios import durable, encoded, latency, later, many, scaling, throughput
+from loadtest.bench.scenarios import (
+    durable,
+    encoded,
+    kept,
+    latency,
+    later,
+    many,
+    scaling,
+    throughput,
+)
 from loadtest.bench.speed import Scenario
 
 SCENARIOS = {
@@ -15,6 +24,7 @@ SCENARIOS = {
     ),
     "disk": Scenario(throughput.disk, "overflow to disk, and back", True, 8),
     "durable": Scenario(durable.durable, "MPUB in each class; fsync beside Redis", True, 30),
+    "kept": Scenario(kept.kept, "retention beside none; consumers beside a reader", False, 30),
     "memory": Scenario(many.queued, "memory of a queued message", True, 12),
     "idle": Scenario(many.idle, "memory of an idle connection", True, 8),
     "fanout": Scenario(many.fanout, "1, 10 and 50 channels, all copies queued", True, 30),
