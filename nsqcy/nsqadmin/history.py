@@ -146,6 +146,9 @@ def _folded(values: "array[float]", fold: int, metric: str) -> "array[float]":
     begin = len(values) % fold
     pieces = [values[:begin]] if begin else []
     pieces += [values[place : place + fold] for place in range(begin, len(values), fold)]
+    total = sum(values)
+    if total == total and not begin:  # all of it is known, as it mostly is: there is a quicker way
+        return array("f", [sum(each) / fold for each in pieces] if is_rate else map(max, pieces))
     return array("f", [together(piece, is_rate) for piece in pieces])
 
 

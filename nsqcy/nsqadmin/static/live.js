@@ -30,8 +30,9 @@ export function keepLive(main, state) {
   }
 
   function tell(isLive) {
+    const text = isLive ? "live" : "not live";
     state.hidden = false;
-    state.textContent = isLive ? "live" : "not live";
+    if (state.textContent !== text) state.textContent = text; // what is new is read aloud
     state.classList.toggle("old", !isLive);
   }
 
