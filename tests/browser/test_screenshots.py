@@ -18,7 +18,7 @@ PICTURES = {
     "streams": ("/", "light", 1200),
     "topic": ("/topics/orders?range=15m", "dark", 1200),
     "channel": ("/topics/mails/sender?range=15m", "light", 390),
-    "node": ("/nodes?range=15m", "dark", 1200),
+    "nodes": ("/nodes", "dark", 1200),
 }
 
 
