@@ -210,6 +210,7 @@ def _readers(values: Any) -> gojson.Fields:
 
 _LATENCY = {"e2e_processing_latency": (latency.of_node, None)}
 _CLIENTS = gojson.array(gojson.structure(_readers(ClientStats)), gojson.EMPTY)
+_CURSORS = gojson.array(gojson.structure(_readers(CursorStats)), gojson.EMPTY)
 
 
 def _page(channel: gojson.Fields) -> gojson.Fields:
@@ -228,7 +229,7 @@ def _page(channel: gojson.Fields) -> gojson.Fields:
             "topic_name": (gojson.text, ""),
             **_LATENCY,
             "channels": (gojson.array(channels, gojson.EMPTY), []),
-            "cursors": (gojson.array(gojson.alike(_readers(CursorStats)), gojson.EMPTY), []),
+            "cursors": (_CURSORS, []),
         }
     )
     return {"topics": (gojson.array(topics, gojson.EMPTY), [])}
@@ -260,7 +261,7 @@ def _topic(values: tuple[Any, ...], node: str, hostname: str) -> TopicStats:
         channel = _channel(row, name, node, hostname)
         channels[channel.name] = channel
     counts = TopicFigures._make(figures)
-    readers = tuple(map(CursorStats._make, cursors))
+    readers = tuple(CursorStats(**each) for each in cursors)
     return TopicStats(name, node, hostname, counts, channels, (), times, readers)
 
 
