@@ -1,64 +1,25 @@
-"""Jobs with Spark and a real nsqd: one session and one test, as a session takes long to start and
-tests of a module may run in several processes."""
+"""Archives with Spark and a real nsqd: few tests, as what Spark starts takes long."""
 
-import json
 import shutil
 import time
-import urllib.request
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pytest
 from archive_driver import Driver, at, state
-from archives import LOG, HandmadeArchive, rows_by_glob
+from archives import rows_by_glob
 from daemon import Nsqd
-from spark_sources import batch, rows
-from web import eventually
 
 from nsqcy.client import Producer
-from nsqcy.pipeline import checkpoint, manifests, rounds
-from nsqcy.pipeline.__main__ import main
+from nsqcy.pipeline import checkpoint, manifests
 
 pytestmark = [pytest.mark.spark, pytest.mark.ours]
 
 COUNT = 5000
 HOUR = 3600
-HISTORY = "--topic=history"
 
 Job = Callable[..., list[dict[str, Any]]]
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Nsqd]:
-    path = tmp_path / "data"
-    path.mkdir()
-    daemon = Nsqd(path, workers=1, retention_time="1h", durability="os", events=True).start()
-    yield daemon
-    daemon.destroy()
-
-
-@pytest.mark.timeout(600)
-def test_jobs(
-    daemon: Nsqd,
-    job: Job,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    archived(daemon, job, tmp_path, monkeypatch)
-    killed(daemon, job, tmp_path)
-    any_json(daemon, job, tmp_path, monkeypatch)
-    replayed(daemon, job, tmp_path, monkeypatch, capsys)
-    rolled_up(daemon, job, tmp_path)
-    dead_letters(daemon, job)
-
-
-# --- topics to files --------------------------------------------------------------------------
 
 
 def publish(daemon: Nsqd, count: int, topic: str = "orders") -> None:
@@ -67,8 +28,9 @@ def publish(daemon: Nsqd, count: int, topic: str = "orders") -> None:
     conn.close()
 
 
-def archived(daemon: Nsqd, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And back from crashes."""
+def test_from_topic_to_archive_and_back_from_crashes(
+    daemon: Nsqd, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tmp_path / "the archive"
     here = f"--root={root}"
     publish(daemon, COUNT - 1)
@@ -133,27 +95,7 @@ def archived(daemon: Nsqd, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert tuple(bad) == (COUNT, "no json")
     assert found.select("topic", "dt").distinct().first()[0] == "orders"
 
-
-def killed(daemon: Nsqd, job: Job, tmp_path: Path) -> None:
-    """A process, by SIGKILL in its first batch, of which Spark has not written down where it
-    begins."""
-    root = tmp_path / "killed" / "archive"
-    root.parent.mkdir()
-    driver = Driver(root, *at(daemon), "--once")
-    try:
-        driver.until(lambda: state(root).planned == 0)
-    finally:
-        driver.kill()
-    assert state(root).committed == -1
-    here = f"--root={root}"
-    assert job("archive", "--once", here)[-1]["rows"] == COUNT + 30
-    assert [seq for _, seq, _ in rows_by_glob(root)] == list(range(1, COUNT + 31))
-    assert job("verify", here)[-1]["problems"] == 0
-
-
-def any_json(daemon: Nsqd, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a variant, and headers, after compaction too."""
-    now = time.time()
+    # any JSON, as a variant, and headers, after compaction too
     whole = (tmp_path / "jobs.toml").read_text()
     (tmp_path / "jobs.toml").write_text(whole.partition("[archive]")[0])
     here = [f"--root={tmp_path}/variants", "--topic=variants"]
@@ -178,129 +120,25 @@ def any_json(daemon: Nsqd, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert job("verify", *here)[-1]["rows"] == 40
 
 
+def test_killed_in_its_first_batch(daemon: Nsqd, job: Job, tmp_path: Path) -> None:
+    """By SIGKILL, the whole of it: Spark has not written down then where the batch begins."""
+    root = tmp_path / "lake" / "archive"
+    root.parent.mkdir()
+    publish(daemon, COUNT)
+    driver = Driver(root, *at(daemon), "--once")
+    try:
+        driver.until(lambda: state(root).planned == 0)
+    finally:
+        driver.kill()
+    assert state(root).committed == -1
+    publish(daemon, 10)
+    here = f"--root={root}"
+    assert job("archive", "--once", here)[-1]["rows"] == COUNT + 10
+    assert [seq for _, seq, _ in rows_by_glob(root)] == list(range(1, COUNT + 11))
+    assert job("verify", here)[-1]["problems"] == 0
+
+
 def spark() -> Any:
     from pyspark.sql import SparkSession
 
     return SparkSession.getActiveSession()
-
-
-# --- what a log has kept ----------------------------------------------------------------------
-
-
-def bodies(daemon: Nsqd, topic: str) -> Counter[bytes]:
-    source = {"topic": topic, "nsqdTcpAddresses": f"127.0.0.1:{daemon.tcp_port}"}
-    return Counter(row["body"] for row in rows(batch(source, "body")))
-
-
-def replayed(
-    daemon: Nsqd,
-    job: Job,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    daemon.connect().mpub("history", [b"%d" % n for n in range(2500)])
-    odd = Counter(b"%d" % n for n in range(1, 2000, 2))
-    number = "cast(cast(body as string) as int)"
-    where = f"--where={number} % 2 = 1 and {number} < 2000"  # nothing of the last round
-    assert job("replay", HISTORY, where, "--dry-run")[-1]["rows"] == 1000
-
-    # the driver dies between a round that it has published, and its note of it
-    words = ["replay", HISTORY, where, "--to=again", "--round-rows=800"]
-    save = rounds.save
-
-    def dying(path: Path, plan: rounds.Plan) -> None:
-        if plan.done == 2:
-            raise OSError("killed")
-        save(path, plan)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(rounds, "save", dying)
-        assert main([words[0], "--config=jobs.toml", *words[1:]]) == 1
-        assert "killed" in capsys.readouterr().err
-    assert bodies(daemon, "again").total() == 800
-    daemon.connect().mpub("history", [b"later"])
-    said = job(*words)
-    assert said[0]["done"] == 1
-    assert said[-1]["rows"] == 1000
-    assert bodies(daemon, "again") == odd
-    assert job(*words)[-1]["rows"] == 1000  # which is done
-    assert bodies(daemon, "again") == odd
-
-    # an archive, some of it
-    archive = HandmadeArchive(tmp_path / "archive")
-    archive.batch({LOG: range(1, 101)}, "dt=2026-01-31/hr=07")
-    archive.batch({LOG: range(101, 111)}, "dt=2026-01-31/hr=08")
-    words = ["replay", "--root=archive", "--to=from-files"]
-    assert job(*words, "--end=2026-01-31T07:30:00", "--tasks=1")[-1]["rows"] == 100
-    assert list(bodies(daemon, "from-files")) == [b"body %d" % n for n in range(1, 101)]
-
-
-def rolled_up(daemon: Nsqd, job: Job, tmp_path: Path) -> None:
-    """The topic of before, and what a consumer does with it."""
-    conn = daemon.connect().sub("history", "c", rdy=100)
-    message = conn.message()
-    conn.req(message)
-    conn.take(20)
-    daemon.web.await_counts("history", "c", requeue_count=1, in_flight_count=100, depth=2381)
-    eventually(lambda: daemon.web.stats()["events"]["published"] >= 21)
-    words = ["rollup", HISTORY, "--events", "--once", "--plots=no", "--root=sums"]
-    done = job(*words)[-1]
-    assert (done["rows"], done["late"]) == (2501 + 21, 0)
-
-    def totals() -> tuple[int, int, int, int]:
-        topics = ds.dataset("sums/topics").to_table()
-        channels = ds.dataset("sums/channels").to_table()
-        return tuple(
-            pc.sum(column).as_py()
-            for column in (
-                topics["count"],
-                topics["bytes"],
-                channels["finished"],
-                channels["requeued"],
-            )
-        )
-
-    size = sum(len(b"%d" % n) for n in range(2500)) + len(b"later")
-    assert totals() == (2501, size, 20, 1)
-    daemon.connect().mpub("history", [b"12345"] * 10)
-    assert job(*words)[-1]["rows"] == 10
-    assert totals() == (2511, size + 50, 20, 1)
-
-
-def dead_letters(daemon: Nsqd, job: Job) -> None:
-    """Made by nsqd itself, then looked at and published again."""
-    policy = {"max_attempts": 1, "dead_letter_topic": "dead"}
-    daemon.web.create("bills", "c")
-    answer = daemon.web.put(
-        "/channel/config", json.dumps(policy).encode(), topic="bills", channel="c"
-    )
-    assert answer.status == 200, answer.body
-    for number in range(3):
-        publish_with_header(daemon, "bills", b"bill %d" % number, str(number))
-    conn = daemon.connect()
-    conn.identify(client_id="worker-7")
-    conn.sub("bills", "c", rdy=3)
-    for message in conn.messages(3):
-        conn.req(message)
-    daemon.connect().pub("dead", b"no letter")
-    daemon.web.await_counts("dead", message_count=4)
-    said = job("dlq", "--topic=dead", "--where=attempts is null or origin_channel = 'c'")
-    (group,) = [line for line in said if "letters" in line and line["event"] == "line"]
-    assert (group["letters"], group["most_attempts"], group["reason"]) == (3, 1, "attempts")
-    assert (group["origin_channel"], group["last_client"]) == ("c", "worker-7")
-    assert "1 messages of the topic are no dead letters" in [line.get("text") for line in said]
-    words = ["--topic=dead", "--republish=bills-again", "--where=body != 'bill 1'"]
-    assert job("dlq", *words)[-1]["rows"] == 2
-    source = {"topic": "bills-again", "nsqdTcpAddresses": f"127.0.0.1:{daemon.tcp_port}"}
-    found = rows(batch(source | {"columns": "body,headers"}, "body", "headers"))
-    assert sorted((row["body"], row["headers"]) for row in found) == [
-        (b"bill 0", [("trace", "0")]),
-        (b"bill 2", [("trace", "2")]),
-    ]
-
-
-def publish_with_header(daemon: Nsqd, topic: str, body: bytes, value: str) -> None:
-    url = f"http://127.0.0.1:{daemon.http_port}/pub?topic={topic}"
-    with urllib.request.urlopen(urllib.request.Request(url, body, {"X-Nsq-Trace": value})):
-        pass
