@@ -9,13 +9,15 @@
 #   make bench    nsqd, and other brokers beside it, in a quarter of an hour: docs/BENCHMARKS.md;
 #                 FULL=1 everything;  ARGS="speed" nsqd alone, ARGS="--only latency" some of it;
 #                 ARGS="memory" the memory of things;  ARGS="clients" Python clients side by side
+#   make load     a minute of mixed load by locust on a private cluster: docs/LOADTEST.md;
+#                 ARGS="--users=50 --shape=knee"
 #   make perfcheck  instructions per message, counted by valgrind, against what is recorded;
 #                 UPDATE=1 records them;  ARGS=--functions shows where they go
 #   make soak     the tests that take long
 #   make clients  what npm has for the tests of third-party clients
 #   make dist     sdist, a wheel made from it, and that wheel tried outside of this tree
-#   make conf     write the samples of conf/, docs/CONFIG.md and the tables of docs/SPARK.md and
-#                 docs/PIPELINE.md from the tables of options
+#   make conf     write the samples of conf/, docs/CONFIG.md and the tables of docs/SPARK.md,
+#                 docs/PIPELINE.md and docs/METRICS.md from the tables of options and metrics
 #   make dev      set everything up, and run nothing;  make clean: as it was cloned
 #
 # A build is of one kind at a time: release, debug, trace or asan. Going from one to another cleans
@@ -42,7 +44,7 @@ BUILD_ENV := $(env_$(KIND))
 PIP := $(BIN)/python -W ignore -m pip install -q --disable-pip-version-check
 
 .DELETE_ON_ERROR:
-.PHONY: run test lint clients debug asan trace cov bench perfcheck soak dist conf dev build stubtest clean clean-build
+.PHONY: run test lint clients debug asan trace cov bench load perfcheck soak dist conf dev build stubtest clean clean-build
 
 # -- setting up
 
@@ -86,6 +88,9 @@ run: $(BUILT) $(VENV)/.run
 
 bench: $(BUILT) $(VENV)/.run $(if $(filter clients,$(ARGS)),$(VENV)/.extra-load)
 	$(BIN)/python -m loadtest.bench $(or $(ARGS),all) $(if $(FULL),--full)
+
+load: $(BUILT) $(VENV)/.run $(VENV)/.extra-load
+	$(BIN)/python -m loadtest.swarm $(ARGS)
 
 # Needs valgrind. It counts the build that users get, so a build of another kind makes way for it.
 perfcheck: $(BUILT)
@@ -151,6 +156,7 @@ conf: $(BUILT) $(VENV)/.extra-test
 	$(BIN)/python -m nsqcy config docs > docs/CONFIG.md
 	$(BIN)/python -m nsqcy.spark.options docs/SPARK.md
 	$(BIN)/python -m nsqcy.pipeline.page docs/PIPELINE.md
+	$(BIN)/python -m nsqcy.metrics.page docs/METRICS.md
 
 # In a scratch environment and from another folder, where only what the wheel has can be imported.
 dist: $(VENV)/.tools

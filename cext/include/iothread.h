@@ -31,6 +31,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <time.h>
 
 #include "iocalls.h"
 #include "segment.h"
@@ -112,6 +113,7 @@ typedef struct IoOp {
     int kind;
     int lane;                /* of an IO_WAIT: the one waited for */
     int error;
+    int64_t took;            /* ns, of a sync; 0: it was none */
 } IoOp;
 
 typedef struct IoList {
@@ -536,9 +538,20 @@ static void file_leave(IoEngine *engine, File *file, int error, int call) {
     pthread_mutex_unlock(&engine->files);
 }
 
+static int64_t monotonic_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static int op_syncs(int kind) {
+    return kind == IO_SYNC || kind == IO_FSYNC || kind == IO_SYNC_DIR;
+}
+
 static void run_op(IoEngine *engine, IoOp *op) {
     File *file = op->file;
     int call = CALL_NONE, sticky, fails;
+    int64_t began = op_syncs(op->kind) ? monotonic_ns() : 0;
     if (!file) {
         op->error = run_path_op(engine, op, &call);
     } else {
@@ -554,6 +567,8 @@ static void run_op(IoEngine *engine, IoOp *op) {
     }
     if (op->result)
         op->result->call = call;
+    if (began)
+        op->took = monotonic_ns() - began;
 }
 
 /* Whether the first lane passes it on. */

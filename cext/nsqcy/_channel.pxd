@@ -14,7 +14,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from nsqcy._events cimport EventKind, Events
 from nsqcy._excerpt cimport Excerpt
+from nsqcy._figures cimport Series
 from nsqcy._heap cimport Heap, HeapNode
+from nsqcy._histogram cimport FIRST_OF_AGES, Histogram, histogram_add
 from nsqcy._packing cimport Packing
 from nsqcy._quantile cimport Latency, Percentiles
 from nsqcy._store cimport Block, Cursor, Deferred, Entry, Hole, Pages, Record, Store, Window
@@ -235,6 +237,8 @@ cdef class Channel:
     cdef Events events                      # None: nobody is told
     cdef bytes event_names
     cdef bint watched                       # there is a latency to be kept, or somebody to tell
+    cdef Histogram *ages                    # of its topic, of finished messages; NULL: not kept
+    cdef Series series                      # whose figures its are shown with
     cdef Walk place                         # of the compaction that is under way
     cdef Packing packing                    # of the snapshot that is under way
     cdef Entry *unpacked                    # of the queue: the next one that it visits
@@ -304,6 +308,14 @@ cdef class Channel:
     cdef void note(self, EventKind kind, const Entry *entry) noexcept
     cdef void note_finish(self, const Entry *entry) noexcept
     cdef Outcome finish(self, Consumer consumer, uint64_t id) noexcept
+    cdef int64_t age_of(self, uint64_t id) noexcept
+
+    cdef inline void note_ages(self, int64_t age, uint64_t count) noexcept:
+        """So many messages were finished, of which the first was so old."""
+        if self.ages != NULL:
+            histogram_add(self.ages, FIRST_OF_AGES, age, count)
+
+    cdef void add_figures(self, uint64_t *figures) noexcept
     cdef Outcome requeue(self, Consumer consumer, uint64_t id, int64_t delay) except *
     cdef Outcome touch(self, Consumer consumer, uint64_t id) noexcept
     cdef int drop_everything(self) except -1

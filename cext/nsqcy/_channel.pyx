@@ -14,6 +14,20 @@ from libc.string cimport memset
 
 from nsqcy._debug cimport NSQCY_DEBUG
 from nsqcy._events cimport DEAD_LETTER, EXPIRED, FINISH, REQUEUE, TIMEOUT
+from nsqcy._figures cimport (
+    CHANNEL_CONSUMERS,
+    CHANNEL_DEAD_LETTERS,
+    CHANNEL_DEFERRED,
+    CHANNEL_DELIVERIES,
+    CHANNEL_DEPTH,
+    CHANNEL_DROPPED,
+    CHANNEL_FINISHES,
+    CHANNEL_IN_FLIGHT,
+    CHANNEL_MESSAGES,
+    CHANNEL_PAUSED,
+    CHANNEL_REQUEUES,
+    CHANNEL_TIMEOUTS,
+)
 from nsqcy._heap cimport (
     HEAP_NOWHERE,
     heap_due,
@@ -398,6 +412,24 @@ cdef class Channel:
         if self.unusual:
             shown["policy"] = self.unusual
         return shown
+
+    cdef void add_figures(self, uint64_t *figures) noexcept:
+        """Add what metrics show of the channel; of one that is gone its counters are right."""
+        figures[CHANNEL_MESSAGES] += self.window.fanout.seq - self.born_seq
+        figures[CHANNEL_DELIVERIES] += self.taken[0] + self.taken[1] + self.taken[2]
+        figures[CHANNEL_FINISHES] += self.finish_count
+        figures[CHANNEL_REQUEUES] += self.requeue_count
+        figures[CHANNEL_TIMEOUTS] += self.timeout_count
+        figures[CHANNEL_DEAD_LETTERS] += self.dead_lettered_count
+        figures[CHANNEL_DROPPED] += (self.exhausted_count + self.full_count + self.dropped_count
+                                     + self.expired_count)
+        if self.gone:
+            return
+        figures[CHANNEL_DEPTH] += self.depth()
+        figures[CHANNEL_IN_FLIGHT] += self.in_flight_count
+        figures[CHANNEL_DEFERRED] += self.deferred_count
+        figures[CHANNEL_CONSUMERS] += <uint64_t>len(self.consumers)
+        figures[CHANNEL_PAUSED] += self.paused
 
     def ledger(self):
         """What became of every message that it received from the topic, or back from a restart.
@@ -1327,6 +1359,11 @@ cdef class Channel:
         consumer.finish_count += 1
         self.drop_entry(entry)
         return DONE
+
+    cdef int64_t age_of(self, uint64_t id) noexcept:
+        """The time since the publish of a message in flight, ns; 0: it is not."""
+        cdef const Entry *entry = self.table[self.table_find(id)]
+        return 0 if entry == NULL else self.agenda.wall - entry.timestamp
 
     cdef Outcome requeue(self, Consumer consumer, uint64_t id, int64_t delay) except *:
         """Put a message back: at once to the tail, or deferred for `delay` ns."""

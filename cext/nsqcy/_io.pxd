@@ -7,6 +7,8 @@
 #   poll()  done(arg, error) <- finished <-  eventfd
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
+from nsqcy._histogram cimport Histogram
+
 
 cdef extern from "iocalls.h" nogil:
     const char *io_call_names[13]
@@ -155,6 +157,7 @@ cdef extern from "iothread.h" nogil:
         int kind
         int lane
         int error
+        int64_t took
 
     struct Lane:
         pass
@@ -193,6 +196,7 @@ cdef extern from "iothread.h" nogil:
 # ptr (and result) must stay until done; done and result may be NULL.
 cdef class IoThread:
     cdef IoEngine engine
+    cdef Histogram syncs[<int>LANES]     # how long they took, by lane
     cdef IoFaults *faults
     cdef IoCalls *calls            # for the few calls made before serving, on the hub
 

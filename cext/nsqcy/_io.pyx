@@ -12,6 +12,8 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset, strdup
 
+from nsqcy._histogram cimport FIRST_OF_SYNCS, histogram_add, histogram_facts
+
 
 cdef extern from "fcntl.h" nogil:
     int AT_FDCWD
@@ -199,6 +201,8 @@ cdef class IoThread:
         cdef io_done done = op.done
         cdef void *arg = op.arg
         cdef int error = op.error
+        if op.took:
+            histogram_add(&self.syncs[op.lane], FIRST_OF_SYNCS, op.took, 1)
         if op.kind == IO_FREE:
             file_delete(&self.engine, file)
             file = NULL
@@ -225,6 +229,13 @@ cdef class IoThread:
     def fileno(self):
         """The eventfd: readable when completions wait."""
         return self.engine.event
+
+    def sync_times(self):
+        """By lane, how long its syncs took: counts by length, and the sum in seconds."""
+        return {
+            "awaited": histogram_facts(&self.syncs[<int>LANE_AWAITED]),
+            "background": histogram_facts(&self.syncs[<int>LANE_BACKGROUND]),
+        }
 
     def kick_now(self):
         """Hand over what was submitted."""

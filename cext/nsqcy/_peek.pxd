@@ -1,7 +1,7 @@
 # A look at the messages of a channel, or of a topic that has given them to no channel yet.
 #
-#   channel   what it holds: queued again, in flight, deferred    ──► entries ┐
-#   window    ──cursor──────────────fan-out position──►           ──► records ┴─► joined by who asked
+#   channel   what it holds: queued again, in flight, deferred   ──► entries ┐
+#   window    ──cursor──────────────fan-out position──►          ──► records ┴─► joined by who asked
 #
 # Neither changes anything: blocks are pinned, and what is on disk only is read into memory of the
 # look.

@@ -4,6 +4,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from nsqcy._channel cimport Agenda, Channel, OnFull, Waiter
 from nsqcy._compaction cimport Compaction
+from nsqcy._figures cimport SERIES, Series, Sums
+from nsqcy._histogram cimport Histogram
 from nsqcy._ids cimport IdSource
 from nsqcy._io cimport IoThread
 from nsqcy._log cimport Log, Recovered
@@ -86,6 +88,9 @@ cdef class Topic(Window):
     cdef uint64_t full_count            # messages dropped by the topic because of that
     cdef uint64_t expired_count         # by the topic, as they were too old
     cdef dict unusual                   # of its policy: what /stats shows
+    cdef Histogram ages                 # of its messages when they were finished, in all channels
+    cdef Series series                  # whose figures its are shown with
+    cdef uint64_t *gone_ephemerals      # counters of channels that were; NULL: there was none
     cdef bint prunes                    # it, or a channel of it, is to be pruned one day
     cdef int64_t used_at                # when it was last seen to have channels
     cdef bint retains                   # the log keeps what every channel is done with
@@ -186,6 +191,9 @@ cdef class Topic(Window):
     cdef uint64_t depth(self) noexcept
     cdef Channel find_channel(self, str name)
     cdef Channel new_channel(self, str name)
+    cdef int forget_channel(self, Channel channel) except -1
+    cdef void add_figures(self, uint64_t *figures) noexcept
+    cdef void forget_figures(self) noexcept
     cdef int consumer_left(self, Channel channel) except -1
     cdef void add_delayed(self, Entry *entry) noexcept
     cdef void demand(self, Durability least) noexcept
@@ -317,6 +325,8 @@ cdef class Shard:
     cdef public uint64_t log_hold_max_bytes     # that named cursors keep of a topic
     cdef public int64_t log_cursor_expiry       # ns without use after which one is gone
     cdef readonly str shut                  # why nothing may be published; None: it may
+    cdef uint64_t own_series                # topics and channels that are shown by themselves
+    cdef Sums gone[<int>SERIES]             # counters of what is gone and was not
 
     cdef Topic find(self, bytes key)
     cdef Topic find_or_create(self, bytes key)

@@ -16,8 +16,8 @@ from dataclasses import replace
 
 cimport cython
 from libc.limits cimport INT_MAX
-from libc.stdlib cimport free, malloc, qsort
-from libc.string cimport memcmp, memcpy
+from libc.stdlib cimport calloc, free, malloc, qsort
+from libc.string cimport memcmp, memcpy, memset
 
 from nsqcy._bytes cimport load_be16, load_be32
 from nsqcy._channel cimport (
@@ -31,8 +31,24 @@ from nsqcy._channel cimport (
     on_full_of,
 )
 from nsqcy._compaction cimport IDLE, Compaction, is_worthwhile
+from nsqcy._figures cimport (
+    CHANNEL_COUNTERS,
+    CHANNEL_FIGURES,
+    EPHEMERALS,
+    OWN,
+    TOPIC_BYTES,
+    TOPIC_COUNTERS,
+    TOPIC_DEPTH,
+    TOPIC_DISK_BYTES,
+    TOPIC_DROPPED,
+    TOPIC_FIGURES,
+    TOPIC_MESSAGES,
+    TOPIC_PAUSED,
+    add_counters,
+)
 from nsqcy._headers cimport HEADERS_SIZE, headers_ttl
 from nsqcy._heap cimport HeapNode, heap_first_due, heap_peek
+from nsqcy._histogram cimport histogram_merge
 from nsqcy._log cimport (
     RUN_HAS_DELAYED,
     RUN_HAS_PRODUCED,
@@ -222,6 +238,8 @@ cdef class Topic(Window):
         self.key = key
         self.name = key.decode()
         self.ephemeral = is_ephemeral(self.name)
+        if self.ephemeral:
+            self.series = EPHEMERALS
         self.channels = {}
         self.journal_waiters = []
         self.unsynced_moves = []
@@ -240,6 +258,7 @@ cdef class Topic(Window):
 
     def __dealloc__(self):
         free(self.promises)
+        free(self.gone_ephemerals)
 
     # -- policy --
 
@@ -388,6 +407,53 @@ cdef class Topic(Window):
         if self.unusual:
             shown["policy"] = self.unusual
         return shown
+
+    cdef void add_figures(self, uint64_t *figures) noexcept:
+        """Add what metrics show of the topic itself."""
+        figures[TOPIC_MESSAGES] += self.message_count
+        figures[TOPIC_BYTES] += self.message_bytes
+        figures[TOPIC_DROPPED] += self.full_count + self.dropped_count + self.expired_count
+        figures[TOPIC_DEPTH] += self.depth()
+        if self.log is not None:
+            figures[TOPIC_DISK_BYTES] += self.log.disk_bytes + self.log.journal_bytes
+        figures[TOPIC_PAUSED] += self.paused
+
+    cdef int forget_channel(self, Channel channel) except -1:
+        """A channel goes: where its counters are a part of a sum, that keeps them."""
+        cdef uint64_t figures[CHANNEL_FIGURES]
+        cdef uint64_t *kept = NULL
+        if channel.series == OWN:
+            self.shard.own_series -= 1
+        elif self.series > OWN:
+            kept = self.shard.gone[<int>self.series].channel
+        elif channel.series > OWN:
+            kept = self.shard.gone[<int>channel.series].channel
+        elif channel.ephemeral:
+            if self.gone_ephemerals == NULL:
+                self.gone_ephemerals = <uint64_t *>calloc(CHANNEL_COUNTERS, sizeof(uint64_t))
+                if self.gone_ephemerals == NULL:
+                    raise MemoryError()
+            kept = self.gone_ephemerals
+        if kept != NULL:
+            memset(figures, 0, sizeof(figures))
+            channel.add_figures(figures)
+            add_counters(kept, figures, CHANNEL_COUNTERS)
+        return 0
+
+    cdef void forget_figures(self) noexcept:
+        """The same for the topic itself."""
+        cdef uint64_t figures[TOPIC_FIGURES]
+        cdef Sums *kept
+        if self.series == OWN:
+            self.shard.own_series -= 1
+        elif self.series > OWN:
+            kept = &self.shard.gone[<int>self.series]
+            memset(figures, 0, sizeof(figures))
+            self.add_figures(figures)
+            add_counters(kept.topic, figures, TOPIC_COUNTERS)
+            histogram_merge(&kept.ages, &self.ages)
+            if self.gone_ephemerals != NULL:
+                add_counters(kept.channel, self.gone_ephemerals, CHANNEL_COUNTERS)
 
     def ledger(self):
         """Messages that it took and dropped itself: no channel ever received them."""
@@ -1269,6 +1335,7 @@ cdef class Topic(Window):
 
     cdef Channel new_channel(self, str name):
         cdef Channel channel = Channel(self.agenda, self, name)
+        channel.ages = &self.ages       # it has the topic, as its window
         if self.agenda.events is not None and self.name != _EVENTS_TOPIC:
             channel.tell(self.agenda.events, _events.names_of(self.name, name))
         return channel
@@ -1280,6 +1347,7 @@ cdef class Topic(Window):
             return False
         self.set_bounds()
         self.journal_channel(journal.Kind.CHANNEL_DELETED, channel)
+        self.forget_channel(channel)
         channel.close()
         self.touch_dirty()
         self.shard.event("channel_deleted", self.name, name)
@@ -1626,8 +1694,10 @@ cdef class Topic(Window):
             # First of all: from here on files stay, whatever is released.
             self.log.close(NULL, NULL)
         for channel in list(self.channels.values()):
+            self.forget_channel(channel)
             channel.close()
         self.channels.clear()
+        self.forget_figures()
         self.gone = True
         self.give_up_journal()
         self.drop_delayed(<uint64_t>-1)

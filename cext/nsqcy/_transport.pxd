@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
+from nsqcy._histogram cimport Histogram
 from nsqcy._mesh cimport Mesh, Stream, StreamEnd
 from nsqcy._session cimport Home, Session, Transport
 
@@ -83,6 +84,7 @@ cdef class Loop:
     cdef bint idling
     cdef int64_t alarm              # when the timer fires; 0: it does not run
     cdef bint in_turn
+    cdef Histogram turns            # how long they took, from the first event to the next poll
 
     cdef void begin_turn(self) noexcept
     cdef int set_alarm(self, int64_t due) except -1

@@ -15,6 +15,7 @@ The hooks run inside the hub's callbacks: they never block, switch or spawn.
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
+from nsqcy._histogram cimport FIRST_OF_TURNS, histogram_add, histogram_facts
 from nsqcy._session cimport RECEIVE_SIZE, Home, Session
 from nsqcy._wire cimport RESPONSE, Output
 
@@ -657,6 +658,10 @@ cdef class Loop:
         if self.home.shard.io is not None:
             self.watch(self.home.shard.io.fileno(), self.on_written)
 
+    def turn_times(self):
+        """Of the turns so far: counts by length, and the sum in seconds."""
+        return histogram_facts(&self.turns)
+
     def watch(self, fd, callback):
         """Call back whenever `fd` is readable."""
         watcher = self.ev.io(fd, READ)
@@ -708,6 +713,8 @@ cdef class Loop:
         due = self.home.turn()
         if due > self.home.agenda.now and mesh is not None and not mesh.prepare_sleep():
             due = self.home.agenda.now
+        histogram_add(&self.turns, FIRST_OF_TURNS,
+                      clock_ns(CLOCK_MONOTONIC) - self.home.agenda.now, 1)
         self.in_turn = False
         if due <= self.home.agenda.now:
             if not self.idling:

@@ -598,6 +598,16 @@ def stats(api: "Api", request: Request) -> Reply:
     return Reply(200, api.backend.stats(query), JSON if query.json else PLAIN)
 
 
+def metrics(api: "Api", request: Request) -> Reply:
+    """For Prometheus, which asks every few seconds."""
+    head = request.head
+    content_type, is_compressed, page = api.backend.metrics(
+        head.header("Accept"), head.header("Accept-Encoding")
+    )
+    headers = [("Content-Encoding", "gzip")] if is_compressed else []
+    return Reply(200, page, content_type, nsq=False, headers=headers, logged=False)
+
+
 # Looking into a running nsqd, beside the pages of pprof
 
 
@@ -627,6 +637,7 @@ ROUTES = (
     Route("GET", "/live", live, plain=True, logged=False),
     Route("GET", "/info", info),
     Route("GET", "/stats", stats, body=ignored),
+    Route("GET", "/metrics", metrics, plain=True, logged=False),
     Route("POST", "/pub", pub, body=_pub_limit, logged=False, inline=True, short=_pub_short),
     Route("POST", "/mpub", mpub, body=_mpub_limit, logged=False, inline=True),
     Route("POST", "/topic/create", create_topic),
@@ -667,6 +678,7 @@ class Api(router.Api):
     """The handlers' surroundings."""
 
     router = Router(ROUTES)
+    reads_headers = True  # what the client accepts
 
     def __init__(self, backend: Backend, options: Options, log: Lines) -> None:
         super().__init__(options, log)

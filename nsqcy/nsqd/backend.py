@@ -103,6 +103,10 @@ class Backend(Inspected, Protocol):
     def stats(self, query: Query) -> bytes:
         """The page of /stats in the form asked for."""
 
+    def metrics(self, accept: str, accept_encoding: str) -> tuple[str, bool, bytes]:
+        """The page of /metrics in a form that these headers accept: the type of its content,
+        whether it is compressed by gzip, and the page."""
+
     def change_option(self, name: str, value: Value) -> None:
         """Change an option in every process; `Api.options` has the new value when this returns."""
 

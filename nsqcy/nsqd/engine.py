@@ -25,6 +25,7 @@ from nsqcy._events import Events
 from nsqcy._ids import IdSource
 from nsqcy._io import IoThread
 from nsqcy._mesh import Mesh, Stream, StreamEnd
+from nsqcy._metrics import Exposition
 from nsqcy._publisher import NO_ROOM, Publisher, TopicSink
 from nsqcy._quantile import Percentiles
 from nsqcy._ring import Shared
@@ -34,7 +35,7 @@ from nsqcy._topic import Shard, Topic
 from nsqcy._transport import Loop, accept_move, accept_socket, accept_stream
 from nsqcy.log import Log
 from nsqcy.names import EVENTS_TOPIC
-from nsqcy.nsqd import gathering, peeking, policy_values, stats
+from nsqcy.nsqd import gathering, metrics, peeking, policy_values, stats
 from nsqcy.nsqd.api import Api, tls_required
 from nsqcy.nsqd.backend import Cancelled, Message, Outcome, Peeked, Redriven, Sought, Upcoming
 from nsqcy.nsqd.census import Census
@@ -781,6 +782,32 @@ class Engine:
             memory=stats.process_memory(),
             events=self._event_counts(),
         )
+
+    def metrics(self, accept: str, accept_encoding: str) -> tuple[str, bool, bytes]:
+        found = self._master.ask(
+            None, "metrics", GATHER_TIMEOUT, accept=accept, accept_encoding=accept_encoding
+        )
+        content_type, is_compressed = found.value
+        return content_type, is_compressed, found.blob
+
+    def on_metrics(self, compress: bool) -> Answer:
+        """This worker's share of /metrics."""
+        self._give_way()
+        most = -(-self._options.metrics_max_series // self._workers)
+        lines = Exposition(self._shard, most, *metrics.NAMES)
+        metrics.walk(lines, self._topics(""), self._give_way)
+        figures = {
+            "tcp": self._home.connections(),
+            "http": self._http.connections,
+            "turns": self._loop.turn_times(),
+            "syncs": self._io.sync_times(),
+            "failing": int(self._shard.health != "OK"),
+            "topics": len(self._shard.topics),
+            "memory": self._store.resident_bytes,
+            "memory_limit": self._store.budget,
+            "events": self._event_counts(),
+        }
+        return metrics.share(lines, figures, compress, self._give_way)
 
     def _event_counts(self) -> dict[str, int] | None:
         if self._events is None:

@@ -75,6 +75,11 @@ class Peer:
         self.caught_up.set()
         self._greenlet = gevent.spawn(self._run)
 
+    @property
+    def told(self) -> bool:
+        """Whether it is connected and knows what is here."""
+        return self._told
+
     def change(self, command: Command) -> None:
         """Something came or went."""
         if not self._told:

@@ -36,6 +36,7 @@ from nsqcy.nsqd.drain import Drain, Remains, merged
 from nsqcy.nsqd.gathering import Gathering
 from nsqcy.nsqd.launcher import Born, Launcher
 from nsqcy.nsqd.lookup import Lookup
+from nsqcy.nsqd.metrics import Metrics, Whole
 from nsqcy.nsqd.options import NsqdOptions
 from nsqcy.nsqd.placement import Placement
 from nsqcy.nsqd.seeding import Seeding
@@ -156,6 +157,11 @@ class Master:
             launcher.workers,
             launcher.context.get("started", 0),
             self._is_draining,
+        )
+        self._metrics = Metrics(
+            self._ask_metrics,
+            self._facts,
+            data_path,
         )
         self._statsd: statsd.Pusher | None = None
         self._started = False
@@ -464,6 +470,8 @@ class Master:
                 return self.reasons()
             case "stats":
                 return Answer(blob=self._gathering.page(Query(**args)))
+            case "metrics":
+                return self._metrics.page(**args)
             case "drain":
                 return self._set_drain(args["on"], args["limit"])
             case "drain_state":
@@ -546,14 +554,35 @@ class Master:
                 man.channel.notify("seed", topic=topic, channels=channels)
 
     def _ask_shares(self, query: Query) -> list[Answer]:
-        """Those of the workers that have loaded their topics and answer in time."""
-        asked = [
-            gevent.spawn(_ask, man, "share", SHARE_LIMIT, query._asdict())
-            for man in self._crew.values()
+        return list(self._ask_ready("share", SHARE_LIMIT, **query._asdict()).values())
+
+    def _ask_metrics(self, compress: bool) -> dict[int, Answer]:
+        return self._ask_ready("metrics", SHARE_LIMIT, compress=compress)
+
+    def _ask_ready(self, method: str, timeout: float, /, **args: Any) -> dict[int, Answer]:
+        """The answers of the workers that have loaded their topics and answer in time."""
+        asked = {
+            index: gevent.spawn(_ask, man, method, timeout, args)
+            for index, man in sorted(self._crew.items())
             if man.ready
-        ]
-        gevent.joinall(asked)
-        return [each.value for each in asked if isinstance(each.value, Answer)]
+        }
+        gevent.joinall(list(asked.values()))
+        answers = {index: each.value for index, each in asked.items()}
+        for index, answer in answers.items():
+            if isinstance(answer, RemoteError):  # a bug there
+                self._log.error(f"worker {index}: {method}: {answer}", worker=index)
+        return {index: each for index, each in answers.items() if isinstance(each, Answer)}
+
+    def _facts(self) -> Whole:
+        """What metrics tell beside the workers' shares."""
+        peers = self._lookup.peers if self._lookup is not None else []
+        return Whole(
+            workers=self.workers(),
+            lookupds={peer.name: peer.told for peer in peers},
+            draining=self._is_draining(),
+            disk_refuses=self._guard is not None and self._guard.refusal is not None,
+            started=self._launcher.context["started"],
+        )
 
     def _place(self, topic: str) -> int:
         known = self._placement.worker_of(topic) is not None

@@ -363,6 +363,13 @@ STATISTICS = (
     Option("statsd-udp-packet-size", INT, 508, "bytes a statsd packet is filled to"),
     Option("statsd-exclude-ephemeral", BOOL, False, "leave ephemeral topics and channels out"),
     Option(
+        "metrics-max-series",
+        INT,
+        10_000,
+        "topics and channels with figures of their own in /metrics; those beyond are shown as one",
+        rule=NOT_NEGATIVE,
+    ),
+    Option(
         "e2e-processing-latency-percentile",
         FLOATS,
         (),
@@ -493,6 +500,7 @@ class NsqdOptions(Options):
     statsd_mem_stats: bool
     statsd_udp_packet_size: int
     statsd_exclude_ephemeral: bool
+    metrics_max_series: int
     e2e_processing_latency_percentile: tuple[float, ...]
     e2e_processing_latency_window_time: int
     tls_cert: str

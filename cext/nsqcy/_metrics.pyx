@@ -1,0 +1,275 @@
+"""Figures of topics and channels in the lines of Prometheus' text format, which OpenMetrics shares.
+
+Owns the form of the lines, and whose figures have lines of their own: there are at most so many;
+what comes when there are no more places is summed, and so is what is ephemeral, as its names may be
+any number. Knows no family's name but as it is told, and no headers.
+
+Whoever is summed stays so, or the sum would fall, which a reader of counters takes for a restart;
+and what was summed and is gone stays in the sum (`Shard.gone`, `Topic.gone_ephemerals`).
+"""
+
+cimport cython
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcpy, memset, strlen
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+
+from nsqcy._figures cimport (
+    CHANNEL_COUNTERS,
+    CHANNEL_FIGURES,
+    CHANNEL_PAUSED,
+    EPHEMERALS,
+    OTHERS,
+    OWN,
+    SERIES,
+    TOPIC_FIGURES,
+    TOPIC_PAUSED,
+    UNDECIDED,
+    add_counters,
+)
+from nsqcy._histogram cimport (
+    FIRST_OF_AGES,
+    FIRST_OF_SYNCS,
+    FIRST_OF_TURNS,
+    HISTOGRAM_BOUNDS,
+    histogram_facts,
+    histogram_merge,
+)
+
+cdef bytes END_OF_LABELS = b"} "
+
+TOPIC_NAMES = ("messages", "bytes", "dropped", "depth", "disk_bytes", "paused")
+CHANNEL_NAMES = (
+    "messages", "deliveries", "finishes", "requeues", "timeouts", "dead_letters", "dropped",
+    "depth", "in_flight", "deferred", "consumers", "paused",
+)
+
+
+def bounds(str what not None):
+    """The upper ends of the buckets of "ages", "syncs" or "turns", in seconds, but for the last."""
+    cdef int first = {"ages": FIRST_OF_AGES, "syncs": FIRST_OF_SYNCS, "turns": FIRST_OF_TURNS}[what]
+    return tuple((1 << (first + 2 * i)) / 1e9 for i in range(HISTOGRAM_BOUNDS))
+
+
+cdef char *room_for(Text *text, size_t n) except NULL:
+    """Where so many bytes can be put."""
+    cdef size_t room = text.room
+    cdef char *grown
+    if text.used + n > room:
+        while text.used + n > room:
+            room = room * 2 if room else 4096
+        grown = <char *>realloc(text.data, room)
+        if grown == NULL:
+            raise MemoryError()
+        text.data = grown
+        text.room = room
+    return text.data + text.used
+
+
+cdef inline char *copied(char *at, const char *data, size_t n) noexcept:
+    """Where what comes behind these bytes has its place."""
+    memcpy(at, data, n)
+    return at + n
+
+
+cdef int put_line(Text *text, bytes name, const char *suffix, const Labels *labels, bytes end,
+                  uint64_t number) except -1:
+    """`end` closes the labels."""
+    cdef char digits[20]
+    cdef int first = 20
+    cdef size_t suffix_length = strlen(suffix)
+    cdef char *at = room_for(text, PyBytes_GET_SIZE(name) + suffix_length + labels.used
+                             + PyBytes_GET_SIZE(end) + 21)
+    at = copied(at, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+    at = copied(at, suffix, suffix_length)
+    at = copied(at, labels.text, labels.used)
+    at = copied(at, PyBytes_AS_STRING(end), PyBytes_GET_SIZE(end))
+    while True:
+        first -= 1
+        digits[first] = <char>(c"0" + number % 10)
+        number //= 10
+        if number == 0:
+            break
+    at = copied(at, digits + first, 20 - first)
+    at[0] = c"\n"
+    text.used = at + 1 - text.data
+    return 0
+
+
+cdef int put_label(Labels *labels, bytes before, str name) except -1:
+    """`before` begins the label; its value is escaped as the format wants it, though no name of a
+    topic has anything to escape."""
+    cdef Py_ssize_t n
+    cdef const char *text = PyUnicode_AsUTF8AndSize(name, &n)
+    cdef Py_ssize_t i
+    if labels.used + PyBytes_GET_SIZE(before) + 2 * n + 1 > LABELS:
+        raise ValueError("a name that is too long")
+    memcpy(labels.text + labels.used, PyBytes_AS_STRING(before), PyBytes_GET_SIZE(before))
+    labels.used += PyBytes_GET_SIZE(before)
+    for i in range(n):
+        if text[i] == c"\\" or text[i] == c'"' or text[i] == c"\n":
+            labels.text[labels.used] = c"\\"
+            labels.used += 1
+        labels.text[labels.used] = c"n" if text[i] == c"\n" else text[i]
+        labels.used += 1
+    labels.text[labels.used] = c'"'
+    labels.used += 1
+    return 0
+
+
+@cython.final
+cdef class Exposition:
+    """One walk over the topics of a shard: `topic`, then `channel` for each of its channels, as
+    slowly as it takes; then `take`."""
+
+    def __cinit__(self, Shard shard not None, uint64_t limit, tuple topic_names not None,
+                  str ages_name not None, tuple channel_names not None):
+        """The names of the samples, in the order of TOPIC_NAMES and CHANNEL_NAMES."""
+        cdef int i
+        self.shard = shard
+        self.limit = limit
+        self.topic_names = tuple([name.encode() for name in topic_names])
+        self.channel_names = tuple([name.encode() for name in channel_names])
+        self.ages_name = ages_name.encode()
+        if len(topic_names) != TOPIC_FIGURES or len(channel_names) != CHANNEL_FIGURES:
+            raise ValueError("a name for each figure is needed")
+        self.bounds = [f',le="{bound!r}"}} '.encode() for bound in bounds("ages")]
+        self.bounds.append(b',le="+Inf"} ')
+        self.text_count = TOPIC_FIGURES + 1 + CHANNEL_FIGURES
+        self.texts = <Text *>calloc(self.text_count, sizeof(Text))
+        if self.texts == NULL:
+            raise MemoryError()
+        for i in range(<int>SERIES):
+            self.sums[i] = shard.gone[i]
+
+    def __dealloc__(self):
+        cdef int i
+        if self.texts != NULL:
+            for i in range(self.text_count):
+                free(self.texts[i].data)
+        free(self.texts)
+
+    cdef Series decide(self, Series series) noexcept:
+        """Whose figures those of a topic or a channel are shown with, from now on."""
+        if series == UNDECIDED:
+            if self.shard.own_series >= self.limit:
+                return OTHERS
+            self.shard.own_series += 1
+            return OWN
+        return series
+
+    def topic(self, Topic topic not None):
+        """The channels of the topic come next: all that it has now, though some go meanwhile."""
+        cdef uint64_t figures[TOPIC_FIGURES]
+        cdef Sums *sums
+        self.end_topic()
+        self.current = topic
+        topic.series = self.decide(topic.series)
+        memset(figures, 0, sizeof(figures))
+        topic.add_figures(figures)
+        if topic.series == OWN:
+            self.labels.used = 0
+            put_label(&self.labels, b'{topic="', topic.name)
+            self.put_all(0, self.topic_names, figures, TOPIC_FIGURES, &self.labels)
+            self.put_ages(&topic.ages)
+            if topic.gone_ephemerals != NULL:
+                self.has_ephemerals = True
+                add_counters(self.ephemerals, topic.gone_ephemerals, CHANNEL_COUNTERS)
+            return
+        sums = &self.sums[<int>topic.series]
+        add_counters(sums.topic, figures, TOPIC_FIGURES)
+        histogram_merge(&sums.ages, &topic.ages)
+        if topic.gone_ephemerals != NULL:
+            add_counters(sums.channel, topic.gone_ephemerals, CHANNEL_COUNTERS)
+        self.summed_topics[<int>topic.series] += 1
+
+    def channel(self, Channel channel not None):
+        """One of the current topic."""
+        cdef uint64_t figures[CHANNEL_FIGURES]
+        cdef Labels labels
+        cdef Series series = self.current.series
+        if series == OWN and not channel.ephemeral:
+            if channel.series == UNDECIDED and channel.gone:
+                return
+            series = channel.series = self.decide(channel.series)
+        elif series == OWN:
+            series = EPHEMERALS
+            self.has_ephemerals = True
+            channel.add_figures(self.ephemerals)
+            self.summed_channels[<int>series] += 1
+            return
+        if series != OWN:
+            channel.add_figures(self.sums[<int>series].channel)
+            self.summed_channels[<int>series] += 1
+        elif not channel.gone:
+            memset(figures, 0, sizeof(figures))
+            channel.add_figures(figures)
+            labels = self.labels
+            put_label(&labels, b',channel="', channel.name)
+            self.put_all(TOPIC_FIGURES + 1, self.channel_names, figures, CHANNEL_FIGURES, &labels)
+
+    cdef int end_topic(self) except -1:
+        """The ephemeral channels of the topic that was walked over have one line together."""
+        cdef Labels labels
+        self.current = None
+        if self.has_ephemerals:
+            labels = self.labels
+            put_label(&labels, b',channel="', "#ephemeral")
+            self.put_all(TOPIC_FIGURES + 1, self.channel_names, self.ephemerals, CHANNEL_FIGURES,
+                         &labels)
+            memset(self.ephemerals, 0, sizeof(self.ephemerals))
+            self.has_ephemerals = False
+        return 0
+
+    cdef int put_all(self, int first, tuple names, const uint64_t *figures, int count,
+                     const Labels *labels) except -1:
+        """A line for each figure; who is not paused has none of that."""
+        cdef Text *text = &self.texts[first]
+        cdef int paused = TOPIC_PAUSED if count == TOPIC_FIGURES else CHANNEL_PAUSED
+        cdef int i
+        for i in range(count):
+            if i != paused or figures[i]:
+                put_line(&text[i], <bytes>names[i], b"", labels, END_OF_LABELS, figures[i])
+        return 0
+
+    cdef int put_ages(self, const Histogram *ages) except -1:
+        """The buckets, the sum and the count; nothing, as long as no message was finished."""
+        cdef Text *text = &self.texts[<int>TOPIC_FIGURES]
+        cdef uint64_t total = 0
+        cdef bytes line
+        cdef int i
+        for i in range(HISTOGRAM_BOUNDS + 1):
+            total += ages.counts[i]
+        if total == 0:
+            return 0
+        total = 0
+        for i in range(HISTOGRAM_BOUNDS + 1):
+            total += ages.counts[i]
+            put_line(text, self.ages_name, b"_bucket", &self.labels, <bytes>self.bounds[i], total)
+        line = b"%b_sum%b} %r\n" % (
+            self.ages_name, self.labels.text[:self.labels.used], ages.sum / 1e9)
+        copied(room_for(text, len(line)), line, len(line))
+        text.used += len(line)
+        return put_line(text, self.ages_name, b"_count", &self.labels, END_OF_LABELS, total)
+
+    def take(self):
+        """The lines of each family: those of topics, the ages, those of channels."""
+        cdef int i
+        self.end_topic()
+        return [self.texts[i].data[:self.texts[i].used] for i in range(self.text_count)]
+
+    def summed(self):
+        """What has no lines, by the name that stands for it: figures of topics and of channels,
+        ages (counts, seconds), and how many topics and channels that are."""
+        cdef int i
+        return {
+            name: {
+                "topic": [self.sums[series].topic[i] for i in range(TOPIC_FIGURES)],
+                "channel": [self.sums[series].channel[i] for i in range(CHANNEL_FIGURES)],
+                "ages": histogram_facts(&self.sums[series].ages),
+                "topics": self.summed_topics[series],
+                "channels": self.summed_channels[series],
+            }
+            for name, series in (("(other)", <int>OTHERS), ("#ephemeral", <int>EPHEMERALS))
+        }

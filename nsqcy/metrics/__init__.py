@@ -1,0 +1,1 @@
+"""What daemons tell Prometheus: the table of all metrics, and their exposition."""

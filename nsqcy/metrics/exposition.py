@@ -1,0 +1,86 @@
+"""Metrics as text: which form is asked for, and prometheus_client's hand in writing it.
+
+Knows no metric: only families as the table has them. Importing it takes a moment, and megabytes.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder, generate_latest, gzip_accepted
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.registry import Collector
+
+from nsqcy.metrics.families import Family
+
+ACCEPT_MOST = 1000  # characters of a header that are looked at
+_END = b"# EOF\n"
+
+
+class Form(NamedTuple):
+    """What a client takes."""
+
+    content_type: str
+    gzip: bool
+
+    @property
+    def is_openmetrics(self) -> bool:
+        return self.content_type.startswith("application/openmetrics-text")
+
+
+def choose(accept: str, accept_encoding: str) -> Form:
+    """OpenMetrics for those who ask for it, else the text format; from two headers."""
+    _, content_type = choose_encoder(accept[:ACCEPT_MOST])
+    return Form(content_type, gzip_accepted(accept_encoding[:ACCEPT_MOST]))
+
+
+def write(form: Form, metrics: Iterable[Metric]) -> bytes:
+    """Metrics in that form, which is not compressed yet, with its end."""
+    encode, _ = choose_encoder(form.content_type)
+    return encode(Collected(metrics))
+
+
+class Collected(Collector):
+    """Metrics that are there already."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._metrics
+
+
+def metric(family: Family, samples: Iterable[tuple[Sequence[str], float]] = ()) -> Metric:
+    """A family with these samples, each the values of its labels and a number."""
+    found = Metric(family.name, family.help, family.kind)
+    for values, number in samples:
+        labels = dict(zip(family.labels, values, strict=True))
+        found.add_sample(family.sample, labels, number)
+    return found
+
+
+def histogram(
+    family: Family,
+    bounds: Sequence[float],
+    samples: Iterable[tuple[Sequence[str], Sequence[float], float]],
+) -> Metric:
+    """A histogram, of the counts between the bounds and the sum of all."""
+    found = HistogramMetricFamily(family.name, family.help, labels=family.labels)
+    ends = [*map(repr, bounds), "+Inf"]
+    for values, counts, total in samples:
+        buckets = list(zip(ends, accumulate(counts), strict=True))
+        found.add_metric(values, buckets, total)
+    return found
+
+
+def heading(family: Family, openmetrics: bool) -> bytes:
+    """What stands before the samples of a family."""
+    generate = generate_openmetrics if openmetrics else generate_latest
+    return generate(Collected([metric(family)])).removesuffix(_END)
+
+
+def lines(found: Metric) -> bytes:
+    """The samples of a family without what stands before them; both forms write them alike."""
+    text = generate_latest(Collected([found]))
+    return b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"#"))

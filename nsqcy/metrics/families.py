@@ -1,0 +1,185 @@
+"""The table of all metrics: name, kind, labels and meaning of each family.
+
+docs/METRICS.md is made of it, dashboard and alerts are tested against it, and a daemon has no
+metric that is not in it. Imports nothing heavy.
+"""
+
+from typing import Literal, NamedTuple
+
+Kind = Literal["counter", "gauge", "histogram", "info"]
+
+OTHER, EPHEMERAL = "(other)", "#ephemeral"
+"""What stands for topics and channels that have no series of their own; neither can be a name."""
+
+
+def _bounds(first: int) -> tuple[float, ...]:
+    """The upper ends of buckets in seconds: powers of four, from 2^first ns on."""
+    return tuple((1 << first + 2 * number) / 1e9 for number in range(12))
+
+
+AGE_BOUNDS = _bounds(18)
+SYNC_BOUNDS = _bounds(16)
+TURN_BOUNDS = _bounds(14)
+
+
+class Family(NamedTuple):
+    """`name` is without the suffixes that a kind adds."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+
+    @property
+    def sample(self) -> str:
+        """How its samples are named, but for a histogram's, which are three."""
+        return self.name + {"counter": "_total", "info": "_info"}.get(self.kind, "")
+
+
+def _topic(name: str, kind: Kind, help: str) -> Family:
+    return Family(f"nsqd_topic_{name}", kind, help, ("topic",))
+
+
+def _channel(name: str, kind: Kind, help: str) -> Family:
+    return Family(f"nsqd_channel_{name}", kind, help, ("topic", "channel"))
+
+
+# In the order of the figures of nsqcy._metrics.
+TOPICS = (
+    _topic("messages", "counter", "Messages published to the topic."),
+    _topic("message_bytes", "counter", "Bytes of the bodies of these."),
+    _topic(
+        "dropped_messages",
+        "counter",
+        "Messages that the topic itself dropped: too many, or too old.",
+    ),
+    _topic("depth", "gauge", "Messages that no channel has been given yet."),
+    _topic("disk_bytes", "gauge", "Bytes of the topic's files."),
+    _topic("paused", "gauge", "1 for a topic that is paused; others have none."),
+)
+AGES = _topic(
+    "e2e_latency_seconds",
+    "histogram",
+    "Time from publish to FIN. Of FINs that came in one piece, the first one's counts for all.",
+)
+CHANNELS = (
+    _channel("messages", "counter", "Messages that the channel was given."),
+    _channel("deliveries", "counter", "Messages sent to consumers, each attempt counted."),
+    _channel("finishes", "counter", "Messages finished by FIN."),
+    _channel("requeues", "counter", "Messages handed back by REQ."),
+    _channel("timeouts", "counter", "Messages in flight that were not answered in time."),
+    _channel("dead_letters", "counter", "Messages moved to the dead-letter topic."),
+    _channel(
+        "dropped_messages",
+        "counter",
+        "Messages dropped: out of attempts without a dead-letter topic, too many, or too old.",
+    ),
+    _channel("depth", "gauge", "Messages that wait for a consumer."),
+    _channel("in_flight_messages", "gauge", "Messages sent and not answered yet."),
+    _channel("deferred_messages", "gauge", "Messages that wait for their time."),
+    _channel("consumers", "gauge", "Connected consumers."),
+    _channel("paused", "gauge", "1 for a channel that is paused; others have none."),
+)
+
+PAUSED = (TOPICS[-1], CHANNELS[-1])
+"""Without a series where they would be 0: most always are."""
+
+SUMMED = Family(
+    "nsqd_metrics_summed",
+    "gauge",
+    "Topics and channels without a series of their own: those that came when there were"
+    " --metrics-max-series already, shown together as (other), and ephemeral ones, as #ephemeral.",
+    ("series", "kind"),
+)
+CONNECTIONS = Family(
+    "nsqd_connections", "gauge", "Open connections of clients.", ("worker", "kind")
+)
+WORKER_UP = Family("nsqd_worker_up", "gauge", "Whether the worker serves clients.", ("worker",))
+RESTARTS = Family(
+    "nsqd_worker_restarts", "counter", "How often the worker had to be started again.", ("worker",)
+)
+TURNS = Family(
+    "nsqd_turn_duration_seconds",
+    "histogram",
+    "Turns of the worker's event loop, from the first event to the next poll.",
+    ("worker",),
+)
+SYNCS = Family(
+    "nsqd_sync_duration_seconds",
+    "histogram",
+    "fsync and its like, by the lane of the I/O threads: awaited by publishers, or background.",
+    ("worker", "lane"),
+)
+WRITES_FAIL = Family(
+    "nsqd_write_failing",
+    "gauge",
+    "1 while the worker's latest write to a log has failed, and /ping says NOK.",
+    ("worker",),
+)
+TOPIC_COUNT = Family("nsqd_topics", "gauge", "Topics that live in the worker.", ("worker",))
+MESSAGE_MEMORY = Family(
+    "nsqd_message_memory_bytes", "gauge", "Memory that holds messages.", ("worker",)
+)
+MESSAGE_MEMORY_LIMIT = Family(
+    "nsqd_message_memory_limit_bytes",
+    "gauge",
+    "Such memory from which on messages go to disk, and are dropped from memory there.",
+    ("worker",),
+)
+RESIDENT = Family(
+    "nsqd_process_resident_memory_bytes",
+    "gauge",
+    "Resident memory of the process: a worker's number, or master.",
+    ("process",),
+)
+CPU = Family(
+    "nsqd_process_cpu_seconds",
+    "counter",
+    "CPU time of the process, of user and system.",
+    ("process",),
+)
+EVENTS = Family("nsqd_events", "counter", "Events published, with --events.", ("worker",))
+EVENTS_DROPPED = Family(
+    "nsqd_events_dropped", "counter", "Events dropped, with --events.", ("worker",)
+)
+DISK_SIZE = Family("nsqd_disk_size_bytes", "gauge", "Size of the file system of the data path.")
+DISK_FREE = Family("nsqd_disk_free_bytes", "gauge", "What is free there to users who are not root.")
+REFUSING = Family(
+    "nsqd_refusing_publishes",
+    "gauge",
+    "1 while publishes are refused: draining, all; disk, those that would have to be written.",
+    ("reason",),
+)
+LOOKUPD_CONNECTED = Family(
+    "nsqd_lookupd_connected", "gauge", "Whether the lookupd knows what is here.", ("lookupd",)
+)
+STARTED = Family("nsqd_start_time_seconds", "gauge", "When nsqd started, in Unix time.")
+BUILD = Family(
+    "nsqd_build", "info", "What runs: nsqcy, and the NSQ it is compatible with.", ("version", "nsq")
+)
+
+OF_NSQD = (
+    *TOPICS,
+    AGES,
+    *CHANNELS,
+    SUMMED,
+    CONNECTIONS,
+    WORKER_UP,
+    RESTARTS,
+    TURNS,
+    SYNCS,
+    WRITES_FAIL,
+    TOPIC_COUNT,
+    MESSAGE_MEMORY,
+    MESSAGE_MEMORY_LIMIT,
+    RESIDENT,
+    CPU,
+    EVENTS,
+    EVENTS_DROPPED,
+    DISK_SIZE,
+    DISK_FREE,
+    REFUSING,
+    LOOKUPD_CONNECTED,
+    STARTED,
+    BUILD,
+)

@@ -1,0 +1,229 @@
+"""Parts of metrics: the table, the lines of topics and channels, and sums that never fall."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from core import MILLISECOND, Core
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from nsqcy import _metrics
+from nsqcy._io import IoThread
+from nsqcy._metrics import Exposition
+from nsqcy.metrics import exposition, page
+from nsqcy.metrics.families import (
+    AGE_BOUNDS,
+    CHANNELS,
+    OF_NSQD,
+    SYNC_BOUNDS,
+    TOPICS,
+    TURN_BOUNDS,
+)
+from nsqcy.nsqd import metrics
+from nsqcy.nsqd.metrics_sums import Growing, Summed
+
+ROOT = Path(__file__).parents[2]
+
+
+def walked(core: Core, limit: int = 100) -> tuple[dict[str, Any], Exposition]:
+    """The samples of topics and channels, by name and label values."""
+    lines = Exposition(core.shard, limit, *metrics.NAMES)
+    metrics.walk(lines, list(core.shard.topics.values()), lambda: None)
+    found = {}
+    for family in parse(b"".join(lines.take()).decode()):
+        for sample in family.samples:
+            found[" ".join([sample.name, *sample.labels.values()])] = sample.value
+    return found, lines
+
+
+# The table
+
+
+def test_the_documentation_is_the_table() -> None:
+    text = (ROOT / "docs" / "METRICS.md").read_text()
+    assert page.rewritten(text) == text, "run `make conf`"
+
+
+def test_names_follow_the_rules_of_prometheus() -> None:
+    names = [family.name for family in OF_NSQD]
+    assert len(set(names)) == len(names)
+    for family in OF_NSQD:
+        assert family.name.startswith("nsqd_") and family.help.endswith(".")
+        assert not family.name.endswith(("_total", "_info", "_count", "_sum", "_bucket"))
+
+
+def test_the_table_has_a_family_for_each_figure() -> None:
+    """In the order of the compiled part."""
+    for prefix, families, figures in (
+        ("nsqd_topic_", TOPICS, _metrics.TOPIC_NAMES),
+        ("nsqd_channel_", CHANNELS, _metrics.CHANNEL_NAMES),
+    ):
+        names = [family.name.removeprefix(prefix) for family in families]
+        assert all(figure in name for figure, name in zip(figures, names, strict=True))
+        assert [f"{prefix}{figure}" for figure in figures if figure in names] == [
+            family.name for family in families if family.name.removeprefix(prefix) in figures
+        ]
+
+
+def test_buckets_are_where_the_compiled_part_has_them() -> None:
+    assert _metrics.bounds("ages") == AGE_BOUNDS
+    assert _metrics.bounds("syncs") == SYNC_BOUNDS
+    assert _metrics.bounds("turns") == TURN_BOUNDS
+
+
+# Lines
+
+
+def test_names_are_escaped() -> None:
+    """No client can make such a topic."""
+    core = Core(None)
+    core.create('a"b\\c\nd').channel('e"')
+    found, _ = walked(core)
+    assert found['nsqd_topic_depth a"b\\c\nd'] == 0
+    assert found['nsqd_channel_depth a"b\\c\nd e"'] == 0
+
+
+def test_the_longest_names_have_room() -> None:
+    core = Core(None)
+    topic, channel = '"' * 64, "\\" * 64
+    core.create(topic).channel(channel)
+    found, _ = walked(core)
+    assert f"nsqd_channel_depth {topic} {channel}" in found
+    core.create('"' * 200)
+    with pytest.raises(ValueError, match="too long"):
+        walked(core)
+
+
+def test_ages_of_messages_that_are_finished(tmp_path: Path) -> None:
+    """One by one each by its own age; FINs that come together by that of the first."""
+    core = Core(tmp_path)
+    consumer = core.client().subscribe("t", "c", ready=10)
+    producer = core.client()
+    for _ in range(4):
+        producer.publish("t", b"x")
+    core.settle()
+    first, *others = consumer.messages()
+    core.advance(MILLISECOND)
+    consumer.finish(first.id)
+    core.advance(MILLISECOND)
+    consumer.send(*(b"FIN %b\n" % message.id for message in others))
+    consumer.finish(first.id)  # it is not in flight any more
+    found, _ = walked(core)
+    name = "nsqd_topic_e2e_latency_seconds"
+    counts = [found[f"{name}_bucket t {bound!r}"] for bound in AGE_BOUNDS]
+    assert counts == [0, 1, *[4] * (len(AGE_BOUNDS) - 2)]
+    assert found[f"{name}_bucket t +Inf"] == found[f"{name}_count t"] == 4
+    assert found[f"{name}_sum t"] == pytest.approx(0.007)
+
+
+def test_an_age_that_is_negative_counts_as_none(tmp_path: Path) -> None:
+    """The clock was set back."""
+    core = Core(tmp_path)
+    consumer = core.client().subscribe("t", "c", ready=1)
+    core.client().publish("t", b"x")
+    core.settle()
+    (message,) = consumer.messages()
+    core.wall -= 10**12
+    core.advance(0)
+    consumer.finish(message.id)
+    found, _ = walked(core)
+    name = "nsqd_topic_e2e_latency_seconds"
+    assert found[f"{name}_bucket t {AGE_BOUNDS[0]!r}"] == found[f"{name}_count t"] == 1
+    assert found[f"{name}_sum t"] == 0
+
+
+def test_nobody_loses_the_series_that_it_has(tmp_path: Path) -> None:
+    core = Core(tmp_path)
+    for name in ("a", "b"):
+        core.create(name).channel("c")
+    found, lines = walked(core, limit=3)
+    assert "nsqd_channel_depth a c" in found and "nsqd_topic_depth b" in found
+    assert "nsqd_channel_depth b c" not in found
+    assert lines.summed()["(other)"]["channels"] == 1
+    core.create("new").channel("c")
+    core.topic("a").delete_channel("c")
+    found, _ = walked(core, limit=3)
+    assert "nsqd_topic_depth new" in found
+    found, lines = walked(core, limit=3)
+    assert "nsqd_channel_depth b c" not in found
+    assert lines.summed()["(other)"]["channels"] == 2
+
+
+def test_what_goes_while_it_is_walked_over_is_counted_once(tmp_path: Path) -> None:
+    core = Core(tmp_path)
+    topic = core.create("t")
+    topic.channel("kept")
+    topic.channel("x#ephemeral")
+    core.client().publish("t", b"x")
+    core.settle()
+    lines = Exposition(core.shard, 100, *metrics.NAMES)
+    lines.topic(topic)
+    channels = list(topic.channels.values())
+    topic.delete_channel("x#ephemeral")
+    topic.delete_channel("kept")
+    for channel in channels:
+        lines.channel(channel)
+    text = b"".join(lines.take()).decode()
+    assert 'nsqd_channel_messages_total{topic="t",channel="#ephemeral"} 1\n' in text
+    assert 'channel="kept"' not in text
+    found, _ = walked(core)
+    assert found["nsqd_channel_messages_total t #ephemeral"] == 1
+
+
+def test_syncs_are_timed_by_lane(tmp_path: Path) -> None:
+    io = IoThread(stepped=True)
+    file = io.open(tmp_path / "f", create=True)
+    file.write(b"x", 0)
+    file.do("sync", lane="awaited")
+    io.on_path_now("sync", tmp_path, lane="background")
+    io.kick_now()
+    io.drain_now()
+    times = io.sync_times()
+    assert {lane: sum(counts) for lane, (counts, _) in times.items()} == {
+        "awaited": 1,
+        "background": 1,
+    }
+    assert all(seconds > 0 for _, seconds in times.values())
+    io.close()
+
+
+# Sums over workers
+
+
+def test_a_sum_keeps_what_a_worker_had_before_it_was_restarted() -> None:
+    sums = Growing()
+    assert sums.total() == []
+    sums.look(0, 1, [10, 1])
+    sums.look(1, 1, [5, 5])
+    assert sums.total() == [15, 6]
+    sums.look(0, 1, [9, 3])  # something went while it was walked over
+    assert sums.total() == [15, 8]
+    sums.look(0, 2, [1, 0])
+    assert sums.total() == [16, 8]
+
+
+def test_nothing_is_shown_of_nothing() -> None:
+    summed = Summed("(other)")
+    share = {"topic": [0] * 6, "channel": [0] * 12, "ages": ([0] * 13, 0.0), "topics": 0}
+    summed.look({0: {**share, "channels": 0}}, {0: 1})
+    assert list(summed.topics()) == list(summed.channels()) == [] and summed.ages() is None
+    summed.look({0: {**share, "topic": [3, 30, 0, 2, 0, 0], "channels": 0}}, {0: 1})
+    assert [value for _, value in summed.topics()] == [3, 30, 0, 2, 0]
+    summed.look({}, {})
+    assert [value for _, value in summed.topics()] == [3, 30, 0, 0, 0]
+
+
+# Forms
+
+
+@pytest.mark.parametrize(
+    "accept, content_type",
+    [
+        ("", "text/plain; version=0.0.4; charset=utf-8"),
+        ("*/*", "text/plain; version=0.0.4; charset=utf-8"),
+        ("text/html," * 1000 + "application/openmetrics-text", "text/plain; version=0.0.4; "),
+        ("application/openmetrics-text; version=1.0.0", "application/openmetrics-text; version=1."),
+    ],
+)
+def test_who_gets_which_form(accept: str, content_type: str) -> None:
+    assert exposition.choose(accept, "").content_type.startswith(content_type)
