@@ -40,7 +40,7 @@ elif os.path.exists(pidfile):
 class Host:
     """A directory that stands for /, and commands that stand for the system's."""
 
-    def __init__(self, path: Path, workers: int) -> None:
+    def __init__(self, path: Path, workers: int, *flags: str) -> None:
         self.path = path
         self.data = path / "var/lib/nsqd"
         self.data.mkdir(parents=True)
@@ -49,7 +49,7 @@ class Host:
         self.web = Web(free_port())
         nsqd = [sys.executable, "-m", "nsqcy.nsqd.main", f"--data-path={self.data}"]
         nsqd += ["--tcp-address=127.0.0.1:0", f"--http-address=127.0.0.1:{self.web.port}"]
-        nsqd += [f"--workers={workers}"]
+        nsqd += [f"--workers={workers}", *flags]
         self.ports = {":4151": self.web.port}
         self.install("nsqcy", "from nsqcy.__main__ import main; raise SystemExit(main())")
         self.install("systemctl", SYSTEMCTL.format(host=str(path), nsqd=nsqd))

@@ -1,4 +1,4 @@
-"""Expressions of PromQL against the table of metrics: names that nobody tells, labels they have not.
+"""Expressions of PromQL against the table of metrics: names and labels that nobody tells.
 
 Only as much of the language as our rules and dashboard use: labels to group by stand before what
 is grouped, `sum by (a) (b)`.

@@ -1,5 +1,9 @@
-"""What alerts lead to: the commands of these runbooks, typed where something is wrong."""
+"""What alerts lead to: the commands of these runbooks, typed where something is wrong.
 
+What happens meanwhile is looked up in the log, of JSON lines.
+"""
+
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -10,9 +14,22 @@ from host import ROOT, RUNBOOKS, SHELL, Host
 from lookupd import Lookupd
 from talk import Conn
 
+from nsqcy.log import MESSAGE
+from nsqcy.log_events import EVENTS
+
 pytestmark = pytest.mark.ours
 
-DIED = "[nsqd] 2026/11/20 11:18:31.207514 WARNING: worker 0: killed by signal 9 (Killed)\n"
+DIED = {"time": "", "level": "warn", "msg": "worker 0: killed by signal 9", "daemon": "nsqd"}
+HAPPENED = {
+    "started",
+    "listening",
+    "stopped",
+    "client_connected",
+    "http_request",
+    "records_missing",
+}
+HAPPENED |= {"topic_created", "topic_deleted", "channel_created", "drain_begins", "drain_cancelled"}
+HAPPENED |= {"lookupd_lost", "lookupd_removed", "lookupd_connected", "lookupd_told", "closing"}
 
 
 class Page:
@@ -37,7 +54,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
     """Its nsqd runs; what that wrote to its log is what journalctl shows."""
     if not shutil.which("curl"):
         pytest.skip("curl is not installed")
-    host = Host(tmp_path, 1)
+    host = Host(tmp_path, 1, "--log-format=json")
     host.install("journalctl", f"print(open({str(tmp_path / 'log')!r}).read())")
     (host.path / "etc/nsqcy").mkdir()
     shutil.copy(ROOT / "conf" / "nsqd.ini", host.path / "etc/nsqcy/nsqd.ini")
@@ -56,6 +73,7 @@ def test_what_alerts_lead_to(host: Host) -> None:
     lost_lookupd(host)
     busy_worker(host)
     crash(host)
+    events_in_the_log(host)
 
 
 def backlog(host: Host) -> None:
@@ -122,7 +140,7 @@ def slow_syncs(host: Host) -> None:
 def restarted_worker(host: Host) -> None:
     page = Page(host, "worker-restarted")
     with (host.path / "log").open("a") as log:
-        log.write(DIED)
+        log.write(json.dumps(DIED) + "\n")
     seen = page.type("journalctl")
     assert 'nsqd_worker_restarts_total{worker="0"} 0' in seen
     assert "killed by signal 9" in seen
@@ -165,3 +183,13 @@ def crash(host: Host) -> None:
     host.web.await_counts("orders", "audit", depth=1)
     assert 'nsqd_worker_up{worker="0"} 1' in page.type("/ready")
     page.ends()
+
+
+def events_in_the_log(host: Host) -> None:
+    lines = [json.loads(line) for line in (host.path / "log").read_text().splitlines()]
+    assert {line["daemon"] for line in lines} == {"nsqd"}
+    found = {line.get("event"): line for line in lines}
+    assert found.keys() - {event.name for event in EVENTS} <= {None, MESSAGE}
+    assert found.keys() >= HAPPENED, HAPPENED - found.keys()
+    assert found["channel_created"].items() >= {"worker": 0, "topic": "orders"}.items()
+    assert "worker" not in found["started"]
