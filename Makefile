@@ -9,6 +9,8 @@
 #   make bench    nsqd, and other brokers beside it, in a quarter of an hour: docs/BENCHMARKS.md;
 #                 FULL=1 everything;  ARGS="speed" nsqd alone, ARGS="--only latency" some of it;
 #                 ARGS="memory" the memory of things;  ARGS="clients" Python clients side by side
+#   make load     a minute of mixed load by locust on a private cluster: docs/LOADTEST.md;
+#                 ARGS="--users=50 --shape=knee"
 #   make perfcheck  instructions per message, counted by valgrind, against what is recorded;
 #                 UPDATE=1 records them;  ARGS=--functions shows where they go
 #   make soak     the tests that take long
@@ -43,7 +45,7 @@ BUILD_ENV := $(env_$(KIND))
 PIP := $(BIN)/python -W ignore -m pip install -q --disable-pip-version-check
 
 .DELETE_ON_ERROR:
-.PHONY: run test lint clients debug asan trace cov bench perfcheck soak dist conf dev build stubtest clean clean-build
+.PHONY: run test lint clients debug asan trace cov bench load perfcheck soak dist conf dev build stubtest clean clean-build
 
 # -- setting up
 
@@ -87,6 +89,9 @@ run: $(BUILT) $(VENV)/.run
 
 bench: $(BUILT) $(VENV)/.run $(if $(filter clients,$(ARGS)),$(VENV)/.extra-load)
 	$(BIN)/python -m loadtest.bench $(or $(ARGS),all) $(if $(FULL),--full)
+
+load: $(BUILT) $(VENV)/.run $(VENV)/.extra-load
+	$(BIN)/python -m loadtest.swarm $(ARGS)
 
 # Needs valgrind. It counts the build that users get, so a build of another kind makes way for it.
 perfcheck: $(BUILT)

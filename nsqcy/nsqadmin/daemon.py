@@ -12,7 +12,9 @@ from nsqcy import NSQ_VERSION, __version__, daemon
 from nsqcy.cluster.web_client import SECOND, Terms, WebClient
 from nsqcy.listeners import Listener
 from nsqcy.log import Log
-from nsqcy.nsqadmin import api, login_pages, operation_api, operation_pages, pages
+from nsqcy.nsqadmin import api, history_api, login_pages, operation_api, operation_pages, pages
+from nsqcy.nsqadmin.history import History
+from nsqcy.nsqadmin.history_sampler import Sampler
 from nsqcy.nsqadmin.logins import Logins
 from nsqcy.nsqadmin.options import AdminOptions
 from nsqcy.nsqadmin.surroundings import Surroundings
@@ -35,12 +37,14 @@ class Daemon(daemon.Daemon):
         logins: Logins | None = None,
     ) -> None:
         proxy = [api.PROXY] if options.proxy_graphite else []
-        ours = [*operation_pages.ROUTES, *operation_api.ROUTES]
+        ours = [*operation_pages.ROUTES, *operation_api.ROUTES, *history_api.ROUTES]
         routes = [*pages.ROUTES, *api.ROUTES, *ours, *proxy]
         self._logins = logins
         if logins is not None:
             routes += login_pages.ROUTES
-        surroundings = Surroundings(options, WebClient(terms(options)), log, routes, logins)
+        web, history = WebClient(terms(options)), kept(options)
+        self._sampler = Sampler(options, web, history, log) if history else None
+        surroundings = Surroundings(options, web, log, routes, history, logins)
         http = HttpServer(gevent.get_hub().loop, surroundings)
         super().__init__([listener], http, log, reread, notifier)
         self._options = options
@@ -48,6 +52,8 @@ class Daemon(daemon.Daemon):
     def run(self) -> int:
         gc.freeze()
         gc.set_threshold(OBJECTS_MOST)
+        if self._sampler:
+            self._sampler.start()
         return super().run()
 
     def reread_settings(self) -> None:
@@ -58,6 +64,13 @@ class Daemon(daemon.Daemon):
     def change_level(self, level: int) -> None:
         super().change_level(level)
         self._options.change("log_level", level)
+
+
+def kept(options: AdminOptions) -> History | None:
+    """Where the past is kept, if it is."""
+    if not options.history_interval:
+        return None
+    return History(options.history_interval / SECOND, options.history_length / SECOND)
 
 
 def terms(options: AdminOptions) -> Terms:
