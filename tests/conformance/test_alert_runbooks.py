@@ -20,16 +20,9 @@ from nsqcy.log_events import EVENTS
 pytestmark = pytest.mark.ours
 
 DIED = {"time": "", "level": "warn", "msg": "worker 0: killed by signal 9", "daemon": "nsqd"}
-HAPPENED = {
-    "started",
-    "listening",
-    "stopped",
-    "client_connected",
-    "http_request",
-    "records_missing",
-}
+HAPPENED = {"started", "listening", "closing", "stopped", "client_connected", "client_error"}
 HAPPENED |= {"topic_created", "topic_deleted", "channel_created", "drain_begins", "drain_cancelled"}
-HAPPENED |= {"lookupd_lost", "lookupd_removed", "lookupd_connected", "lookupd_told", "closing"}
+HAPPENED |= {"http_request", "lookupd_lost", "lookupd_removed", "lookupd_connected"}
 
 
 class Page:
@@ -76,11 +69,15 @@ def test_what_alerts_lead_to(host: Host) -> None:
     events_in_the_log(host)
 
 
+def connect(host: Host) -> Conn:
+    return Conn(("127.0.0.1", host.web.get("/info").json()["tcp_port"]))
+
+
 def backlog(host: Host) -> None:
     page = Page(host, "backlog")
     host.web.create("orders", "billing", "audit")
     host.web.mpub("orders", [b"one", b"two"])
-    consumer = Conn(("127.0.0.1", host.web.get("/info").json()["tcp_port"]))
+    consumer = connect(host)
     consumer.sub("orders", "billing", 1)
     consumer.message()
     host.web.do("pause", "orders", "billing")
@@ -186,6 +183,9 @@ def crash(host: Host) -> None:
 
 
 def events_in_the_log(host: Host) -> None:
+    with connect(host) as mistaken:
+        mistaken.command("NOPE")
+        mistaken.expect_error("E_INVALID invalid command NOPE")
     lines = [json.loads(line) for line in (host.path / "log").read_text().splitlines()]
     assert {line["daemon"] for line in lines} == {"nsqd"}
     found = {line.get("event"): line for line in lines}
