@@ -63,7 +63,10 @@ def test_it_says_what_is_wrong_and_what_to_do(alert: dict[str, Any]) -> None:
     assert said["description"].endswith(".")
     runbook = ROOT / said["runbook"]
     assert runbook.parent == ROOT / "docs" / "runbooks"
-    assert f"`{alert['alert']}`" in runbook.read_text(), "the runbook does not name its alert"
+    named = f"`{alert['alert']}`"
+    assert named in runbook.read_text(), "the runbook does not name its alert"
+    (row,) = re.findall(rf"^.*{named}.*$", runbook.with_name("README.md").read_text(), re.MULTILINE)
+    assert f"({runbook.name})" in row
 
 
 @each_alert
