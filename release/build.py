@@ -2,9 +2,9 @@
 
     python -m release.build [VERSION...]
 
-Everything is made of the sdist, unpacked outside of this tree, so that nothing gets into a wheel that
-is not in the sdist. Zig's clang compiles and links against the glibc of 2012, whatever this machine
-has; auditwheel then says from which system on each wheel runs, and writes that into its name.
+Everything is made of the sdist, unpacked outside of this tree, so that nothing gets into a wheel
+that is not in the sdist. Zig's clang compiles and links against the glibc of 2012, whatever this
+machine has; auditwheel checks that no wheel needs a newer one, and writes that into its name.
 """
 
 import os

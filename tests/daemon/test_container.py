@@ -39,7 +39,7 @@ def test_as_process_1_it_saves_and_reaps(
     daemon.web.create(topic, "c")
     daemon.web.pub(topic, b"kept")
     (first,) = psutil.Process(daemon.process.pid).children()
-    assert "NSpid:\t%d\t1\n" % first.pid in Path(f"/proc/{first.pid}/status").read_text()
+    assert f"NSpid:\t{first.pid}\t1\n" in Path(f"/proc/{first.pid}/status").read_text()
     orphan = "sleep 0.01 & echo $!"
     enter = ["nsenter", f"--target={first.pid}", "--pid", "sh", "-c", orphan]
     subprocess.run(enter, check=True, stdout=subprocess.DEVNULL)

@@ -1,7 +1,7 @@
 """What the documents tell a reader to type works.
 
-A block that says so (`tests/pages.py`) is run against a daemon of the test's own: its ports stand in
-for 4150 and 4151. Blocks of one document share the daemon, in the order of the page.
+A block that says so (`tests/pages.py`) is run against a daemon of the test's own: its ports stand
+in for 4150 and 4151. Blocks of one document share the daemon, in the order of the page.
 """
 
 import os
