@@ -161,7 +161,7 @@ conf: $(BUILT) $(VENV)/.extra-test
 # Wheels are compiled by their own compiler, from a copy: the build of this tree is left alone.
 dist: $(BUILT) $(VENV)/.extra-test $(VENV)/.extra-dist
 	$(BIN)/python -m release.build $(ARGS)
-	$(BIN)/python -m pytest -m dist -s tests/dist $(PYTEST)
+	$(BIN)/python -m pytest -m dist -s tests/wheels $(PYTEST)
 	$(BIN)/python -m pytest tests/unit/test_image.py tests/unit/test_kubernetes.py $(PYTEST)
 
 clean-build:
