@@ -82,10 +82,11 @@ def judge(answer: dict[str, Any], strict: bool) -> tuple[list[str], int]:
     """What to say of pip-audit's answer, and the exit code."""
     told = []
     code = 0
+    skipped = [each["name"] for each in answer["dependencies"] if "skip_reason" in each]
+    if skipped:
+        told.append(f"not known to the database, or it cannot be reached: {', '.join(skipped)}")
+        code |= strict
     for package in answer["dependencies"]:
-        if "skip_reason" in package:
-            told.append(f"not audited: {package['skip_reason']}")
-            code |= strict
         for each in package.get("vulns", ()):
             remedy = ", ".join(each["fix_versions"])
             told.append(

