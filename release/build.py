@@ -73,7 +73,7 @@ def _make_wheel(python: Path, source: Path, folder: Path) -> Path:
     """Of the unpacked sdist; what Cython made for one Python serves the next."""
     _run(python, "-m", "venv", folder / "venv")
     (folder / "parallel.cfg").write_text(f"[build_ext]\nparallel = {os.cpu_count()}\n")
-    pip = [folder / "venv/bin/python", "-m", "pip", "wheel", "--no-deps"]
+    pip = [str(folder / "venv/bin/python"), "-m", "pip", "wheel", "--no-deps"]
     _run(*pip, "--wheel-dir", folder, source, **_compiler(folder / "parallel.cfg"))
     (found,) = folder.glob("*.whl")
     return found
