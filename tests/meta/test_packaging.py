@@ -93,7 +93,7 @@ def test_every_compiled_module_has_its_source() -> None:
 def test_no_path_of_this_machine_gets_into_a_module() -> None:
     """This Python's own flags may have some."""
     compiler = build._compiler(Path("parallel.cfg"))
-    assert compiler["LDSHARED"] == f"{compiler['CC']} -shared"
+    assert compiler["CC"].startswith(compiler["LDSHARED"].removesuffix(" -shared"))
     assert "rpath" not in str(compiler)
 
 
