@@ -28,9 +28,9 @@ ROOT = Path(__file__).parents[2]
 def walked(core: Core, limit: int = 100) -> tuple[dict[str, Any], Exposition]:
     """The samples of topics and channels, by name and label values."""
     lines = Exposition(core.shard, limit, *metrics.NAMES)
-    metrics.walk(lines, list(core.shard.topics.values()), lambda: None)
+    metrics.walk(lines, lambda: None)
     found = {}
-    for family in parse(b"".join(lines.take()).decode()):
+    for family in parse(b"".join(lines.each(bytes)).decode()):
         for sample in family.samples:
             found[" ".join([sample.name, *sample.labels.values()])] = sample.value
     return found, lines
@@ -157,13 +157,11 @@ def test_what_goes_while_it_is_walked_over_is_counted_once(tmp_path: Path) -> No
     core.client().publish("t", b"x")
     core.settle()
     lines = Exposition(core.shard, 100, *metrics.NAMES)
-    lines.topic(topic)
-    channels = list(topic.channels.values())
+    assert lines.go_on(1)
     topic.delete_channel("x#ephemeral")
     topic.delete_channel("kept")
-    for channel in channels:
-        lines.channel(channel)
-    text = b"".join(lines.take()).decode()
+    assert not lines.go_on(3)
+    text = b"".join(lines.each(bytes)).decode()
     assert 'nsqd_channel_messages_total{topic="t",channel="#ephemeral"} 1\n' in text
     assert 'channel="kept"' not in text
     found, _ = walked(core)
