@@ -115,8 +115,9 @@ cdef int put_label(Labels *labels, bytes before, str name) except -1:
 
 @cython.final
 cdef class Exposition:
-    """One walk over all topics of a shard, as slowly as it takes: `go_on` until it has come to its
-    end, then `each`."""
+    """One walk over all topics of a shard: `go_on` and `take` in turns until it has come to its
+    end. So little is held at a time that it stays in the processor's cache: memory that is fresh
+    costs more than all of the writing."""
 
     def __cinit__(self, Shard shard not None, uint64_t limit, tuple topic_names not None,
                   str ages_name not None, tuple channel_names not None):
@@ -175,6 +176,7 @@ cdef class Exposition:
                     self.channels = list(topic.channels.values())
                     self.next_channel = 0
             else:
+                self.end_topic()
                 return False
             most -= 1
         return True
@@ -280,12 +282,11 @@ cdef class Exposition:
         text.used += len(line)
         return put_line(text, count, &self.labels, total)
 
-    def each(self, put not None):
-        """What `put` makes of the lines of each family: those of topics, the ages, those of
-        channels. It is lent them, as a memoryview, until it returns."""
+    def take(self, put not None):
+        """What `put` makes of the lines so far of each family: those of topics, the ages, those of
+        channels. It is lent them, as a memoryview, until it returns; then they are dropped."""
         cdef int i
         cdef list found = []
-        self.end_topic()
         for i in range(self.text_count):
             # Of nothing there can be no view without an address.
             data = self.texts[i].data if self.texts[i].used else &self.labels.text[0]
@@ -294,6 +295,7 @@ cdef class Exposition:
                 found.append(put(view))
             finally:
                 view.release()
+            self.texts[i].used = 0
         return found
 
     def summed(self):

@@ -785,7 +785,7 @@ class Engine:
             events=self._event_counts(),
         )
 
-    def metrics(self, accept: str, accept_encoding: str) -> tuple[str, bool, bytes]:
+    def metrics(self, accept: str, accept_encoding: str) -> tuple[str, bool, bytearray]:
         found = self._master.ask(
             None, "metrics", GATHER_TIMEOUT, accept=accept, accept_encoding=accept_encoding
         )
@@ -806,10 +806,8 @@ class Engine:
             os.close(sheet)
 
     def _write_metrics(self, writer: metrics_sheet.Writer, compress: bool) -> dict[str, Any]:
-        self._give_way()
         most = -(-self._options.metrics_max_series // self._workers)
         lines = Exposition(self._shard, most, *metrics.NAMES)
-        metrics.walk(lines, self._give_way)
         figures = {
             "tcp": self._home.connections(),
             "http": self._http.connections,

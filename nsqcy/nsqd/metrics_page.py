@@ -6,6 +6,7 @@ prometheus_client writes, which makes importing this take a moment.
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from prometheus_client.core import Metric
@@ -69,7 +70,7 @@ class Page:
         summed = self._summed()
         for number, family in enumerate(LINES):
             yield writer.write(_heading(family, self._form.is_openmetrics, self._form.gzip))
-            yield from (its[number] for its in written)
+            yield from chain.from_iterable(its[number] for its in written)
             if family in summed:
                 yield writer.write(self._pack(lines(summed[family])))
 

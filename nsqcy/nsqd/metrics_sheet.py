@@ -9,13 +9,14 @@ A plan says which pieces of the regions are the page, in their order.
 
 import os
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 REGION = 1 << 36
 
-BULK = 256 << 10
-"""Bytes that are written, read or compressed in one: about 0.2 ms."""
+BULK = 512 << 10
+"""Bytes that are read in one: about 0.2 ms."""
 
 
 class Piece(NamedTuple):
@@ -49,35 +50,33 @@ class Writer:
         return piece
 
 
-def pieces(region: int, lengths: Iterable[int]) -> list[Piece]:
-    """What was written there, by the length of each piece."""
+def pieces(region: int, rows: Iterable[Sequence[int]]) -> list[tuple[Piece, ...]]:
+    """What was written there, row after row of so many bytes each; the pieces of each column."""
     at, found = region * REGION, []
-    for length in lengths:
-        found.append(Piece(at, length))
-        at += length
-    return found
+    for row in rows:
+        starts = accumulate(row, initial=at)
+        found.append([Piece(start, length) for start, length in zip(starts, row, strict=False)])
+        at += sum(row)
+    return list(zip(*found, strict=True))
 
 
 def plan(found: Iterable[Piece]) -> bytes:
     """These pieces, as they are handed on."""
-    return array("Q", [number for piece in found for number in piece]).tobytes()
+    return array("Q", [number for piece in found if piece.length for number in piece]).tobytes()
 
 
-def read(fd: int, plan: bytes, give_way: Callable[[], None]) -> bytes:
+def read(fd: int, plan: bytes, give_way: Callable[[], None]) -> bytearray:
     """The page. `give_way` is called between two slices of the work."""
     numbers = array("Q", plan)
-    parts, left = [], BULK
-    for piece in map(Piece, numbers[::2], numbers[1::2]):
-        for at, length in _slices(piece):
-            if left < length:
-                give_way()
-                left = BULK
-            left -= length
-            parts.append(os.pread(fd, length, at))
-    return b"".join(parts)
-
-
-def _slices(piece: Piece) -> Iterator[Piece]:
-    end = piece.at + piece.length
-    for at in range(piece.at, end, BULK):
-        yield Piece(at, min(BULK, end - at))
+    lengths = numbers[1::2]
+    page = bytearray(sum(lengths))
+    room = memoryview(page)
+    left = BULK
+    for at, length in zip(numbers[::2], lengths, strict=True):
+        if left < length:
+            give_way()
+            left = BULK
+        left -= length
+        os.preadv(fd, [room[:length]], at)
+        room = room[length:]
+    return page
