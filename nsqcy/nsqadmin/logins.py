@@ -112,6 +112,10 @@ class Logins:
         self._log.info(f"log-in: {user.name} ({user.role}) from {address_of(request)}")
         return self._sessions.begin(user)
 
+    def sessions(self) -> int:
+        """How many there are."""
+        return self._sessions.count()
+
     def leave(self, head: Head) -> None:
         if key := cookie(head):
             self._sessions.end(key)
