@@ -1,7 +1,7 @@
 """nsqadmin's /metrics. Runs in a thread, as what writes the page takes a moment to be imported."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nsqcy.metrics import families
 from nsqcy.nsqadmin.logins import Logins
@@ -9,6 +9,9 @@ from nsqcy.nsqadmin.upstreams import CountedClient
 from nsqcy.web.counted import Requests
 from nsqcy.web.http_protocol import Reply
 from nsqcy.web.router import Request, Route
+
+if TYPE_CHECKING:
+    from nsqcy.web.metrics_page import Samples
 
 
 def route(
@@ -23,7 +26,7 @@ def route(
         from nsqcy.web import metrics_page
 
         outcomes = client.outcomes()
-        sessions = [([], logins.sessions())] if logins is not None else []
+        sessions: Samples = [([], logins.sessions())] if logins is not None else []
         return metrics_page.page(
             request.head.header("Accept"),
             {

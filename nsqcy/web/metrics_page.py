@@ -31,9 +31,7 @@ def page(
         ([method, route, str(status)], count)
         for (method, route, status), count in list(requests.answers.items())
     ]
-    times = [
-        (labels, each.counts, each.seconds) for labels, each in list(requests.times.items())
-    ]
+    times = [(labels, each.counts, each.seconds) for labels, each in list(requests.times.items())]
     metrics = [
         *(metric(family, samples) for family, samples in figures.items()),
         metric(http.answers, answers),

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from conftest import Starter
 from daemon import Nsqd
-from scraping import OPENMETRICS, check_names, scrape
+from scraping import OPENMETRICS, check_by_promtool, check_names, scrape
 from talk import Conn
 from web import eventually
 
@@ -113,6 +113,11 @@ def test_routes(shared: Nsqd) -> None:
     assert (answer.status, answer.headers["allow"]) == (405, "GET, OPTIONS")
     assert web.get("/metrics/").status == 301
     assert web.get("/metrics/nope").status == 404
+
+
+def test_promtool_finds_nothing_to_say(shared: Nsqd, topic: str) -> None:
+    use(shared, topic, "c").close()
+    check_by_promtool(scrape(shared.web))
 
 
 def test_so_many_series_and_no_more(nsqd: Starter, workers: int) -> None:

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from admin import Admin
 from lookupd import Lookupd
-from scraping import OPENMETRICS, check_names, scrape
+from scraping import OPENMETRICS, check_by_promtool, check_names, scrape
 from upstream import Upstream
 
 from nsqcy.metrics.families import OF_NSQADMIN, OF_NSQLOOKUPD
@@ -27,6 +27,7 @@ def test_nsqlookupd() -> None:
             web.get(path)
         web.request("BREW", "/lookup")
         found = scrape(web, accept=f"{OPENMETRICS};version=1.0.0")
+        text = scrape(web)
     check_names(found, OF_NSQLOOKUPD)
     counts = ("nodes", "topics", "channels", "producers", "tombstones")
     assert [found.value(f"nsqlookupd_{name}") for name in counts] == [1, 3, 1, 2, 1]
@@ -44,22 +45,23 @@ def test_nsqlookupd() -> None:
     assert found.value("process_resident_memory_bytes") > 1 << 20
     (build,) = found.labels("nsqlookupd_build_info")
     assert build["nsq"] == "1.3.0"
+    check_by_promtool(text)
 
 
 def test_nsqadmin() -> None:
     with (
         Upstream(topics={"topics": ["t"]}, nodes=500) as upstream,
-        Admin(lookupd_http_address=upstream.address, base_path="/b") as admin,
+        Admin(lookupd_http_address=upstream.address) as admin,
     ):
         web = admin.web
-        assert web.get("/b/api/topics").status == 200
-        assert web.get("/b/api/nodes").status == 502
-        admin_gone = f"127.0.0.1:{upstream.port}"
-        upstream.close()
-        assert web.get("/b/api/topics").status == 502, admin_gone
+        assert web.get("/api/topics").status == 200
+        assert web.get("/api/nodes").status == 502
+        admin.point_at("127.0.0.1:1")
+        assert web.get("/api/topics").status == 502
         for name in ("t", "u"):
-            web.get(f"/b/api/topics/{name}")
-        found = scrape(web, "/b/metrics", accept=f"{OPENMETRICS};version=1.0.0", gzipped=True)
+            web.get(f"/api/topics/{name}")
+        found = scrape(web, accept=f"{OPENMETRICS};version=1.0.0", gzipped=True)
+        text = scrape(web)
     check_names(found, OF_NSQADMIN)
     assert found.was_compressed
     upstreams = partial(found.value, "nsqadmin_upstream_requests_total")
@@ -67,8 +69,9 @@ def test_nsqadmin() -> None:
     assert upstreams(outcome="unreachable") == 3
     assert upstreams(outcome="timeout") == 0
     answers = partial(found.value, "nsqadmin_http_requests_total", method="GET")
-    assert answers(route="/b/api/topics", status="200") == 1
-    assert answers(route="/b/api/topics", status="502") == 1
-    assert answers(route="/b/api/topics/:topic", status="502") == 2
+    assert answers(route="/api/topics", status="200") == 1
+    assert answers(route="/api/topics", status="502") == 1
+    assert answers(route="/api/topics/:topic", status="502") == 2
     assert found.value("nsqadmin_connections", kind="http") >= 1
     assert not list(found.labels("nsqadmin_sessions"))
+    check_by_promtool(text)

@@ -243,7 +243,7 @@ def test_the_file_is_read_again(admin: Admin, file: Path) -> None:
     mine = {"Cookie": cookie(enter(admin, "ben", BEN))}
     file.write_text(before.replace("role = view", "role = operate"))
     admin.process.send_signal(signal.SIGHUP)
-    eventually(lambda: "SIGHUP: 3 users" in admin.log_text())
+    eventually(lambda: "SIGHUP: 4 users" in admin.log_text())
     done(pause(admin, mine))
     file.write_text("[user ben]\nrole = king\n")
     admin.process.send_signal(signal.SIGHUP)
