@@ -104,9 +104,9 @@ class Disk(NamedTuple):
 class Metrics:
     """The master's answers to /metrics.
 
-    `ask_all` asks every worker that is up for its share, on the sheet of that descriptor, compressed
-    or not; it gives them by worker. `whole` tells what the master knows. What writes the page is
-    imported when it is first wanted, in a thread: it takes a moment, and megabytes.
+    `ask_all` asks every worker that is up for its share, on the sheet of that descriptor and
+    compressed or not; it gives them by worker. `whole` tells what the master knows. What writes the
+    page is imported when it is first wanted, in a thread: it takes a moment, and megabytes.
     """
 
     def __init__(
