@@ -251,7 +251,7 @@ UPSTREAM_REQUESTS = Family(
     "nsqadmin_upstream_requests",
     "counter",
     "Requests to nsqds, nsqlookupds and others, by outcome: ok; timeout; unreachable: there was no"
-    " answer; bad: an answer with a status from 500 on, too long, or that led nowhere.",
+    " answer, or only redirects; bad: an answer with a status from 500 on, or too long.",
     ("outcome",),
 )
 SESSIONS = Family("nsqadmin_sessions", "gauge", "Browsers that are logged in, with --auth-file.")

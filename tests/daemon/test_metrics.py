@@ -1,5 +1,6 @@
 """/metrics of nsqlookupd and nsqadmin; that of nsqd is in conformance/."""
 
+import http.client
 from functools import partial
 
 import pytest
@@ -26,8 +27,13 @@ def test_nsqlookupd() -> None:
         for path in ("/nope", "/nope/2", "/lookup"):
             web.get(path)
         web.request("BREW", "/lookup")
+        kept = http.client.HTTPConnection("127.0.0.1", lookupd.http_port, timeout=10)
+        for path in ("/topics", "/nope/3"):
+            kept.request("GET", path)
+            kept.getresponse().read()
         found = scrape(web, accept=f"{OPENMETRICS};version=1.0.0")
         text = scrape(web)
+        kept.close()
     check_names(found, OF_NSQLOOKUPD)
     counts = ("nodes", "topics", "channels", "producers", "tombstones")
     assert [found.value(f"nsqlookupd_{name}") for name in counts] == [1, 3, 1, 2, 1]
@@ -36,7 +42,8 @@ def test_nsqlookupd() -> None:
     answers = partial(found.value, "nsqlookupd_http_requests_total")
     assert answers(method="GET", route="/lookup", status="200") == 2
     assert answers(method="GET", route="/lookup", status="400") == 1
-    assert answers(method="GET", route="(none)", status="404") == 2
+    assert answers(method="GET", route="(none)", status="404") == 3
+    assert answers(method="GET", route="/topics", status="404") == 0
     assert found.total("nsqlookupd_http_requests_total", method="(other)", route="(none)") == 1
     times = partial(found.value, method="GET", route="/lookup")
     assert times("nsqlookupd_http_request_duration_seconds_count") == 3
