@@ -195,6 +195,15 @@ def test_a_share_is_made_in_slices(compress: bool, monkeypatch: pytest.MonkeyPat
     assert len(names) == 3 * (len(TOPICS) - 1) + 3 * (len(CHANNELS) - 1)
 
 
+def test_pieces_are_where_they_were_written() -> None:
+    sheet = metrics_sheet.Sheet()
+    writer = metrics_sheet.Writer(sheet.fd, 1)
+    rows = [[writer.write(data).length for data in row] for row in ([b"a", b"1"], [b"bc", b"23"])]
+    columns = metrics_sheet.pieces(1, rows)
+    plan = metrics_sheet.plan([*columns[0], *columns[1]])
+    assert metrics_sheet.read(sheet.fd, plan, lambda: None) == b"abc123"
+
+
 def test_a_page_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_sheet, "BULK", 4)
     sheet, turns = metrics_sheet.Sheet(), []
