@@ -16,7 +16,7 @@ from nsqcy.nsqadmin.tables import Question, ask, form, notice, question_box, tab
 from nsqcy.options import BOOL, FLOAT, INT
 from nsqcy.policies import CHANNEL_KEYS, TOPIC_KEYS
 
-HTTP = "http"
+HTTP, DEFAULT = "http", "default"  # who has said a value
 
 
 class Problem(NamedTuple):
@@ -59,7 +59,7 @@ def policy(
         *head,
         question_box(path, question),
         *[notice(f"{each.node}: {each.reason}.") for each in said if not each.is_done],
-        _keys(frame, path, channel, known, problem),
+        tag("div", _keys(frame, path, channel, known, problem), class_="policy"),
         _reset(frame, path, known),
     ]
 
@@ -99,7 +99,7 @@ def _keys(
 
 def _key(channel: str, key: str) -> Markup:
     option = (CHANNEL_KEYS if channel else TOPIC_KEYS).get(key)
-    return tag("span", key, title=option.help if option else None)
+    return join(key, tag("small", option.help) if option else None)
 
 
 def _values(key: str, said: Sequence[Said]) -> list[Child]:
@@ -107,12 +107,20 @@ def _values(key: str, said: Sequence[Said]) -> list[Child]:
     found = [(each.node, each.value["config"].get(key)) for each in said]
     if all(config == found[0][1] for _, config in found):
         config = found[0][1]
-        return [_text(config["value"]), config["from"]]
+        return [_text(config["value"]), _source(config["from"])]
     values = [
         tag("div", f"{node}: {_text(config['value']) if config else '–'}") for node, config in found
     ]
-    sources = [tag("div", f"{node}: {config['from'] if config else '–'}") for node, config in found]
+    sources = [
+        tag("div", f"{node}: ", _source(config["from"]) if config else "–")
+        for node, config in found
+    ]
     return [values, sources]
+
+
+def _source(name: str) -> Child:
+    """Marked, if somebody has said so."""
+    return name if name == DEFAULT else tag("span", name, class_="label")
 
 
 def _text(value: Any) -> str:
