@@ -12,7 +12,7 @@ from nsqcy.nsqadmin.frame import Frame
 from nsqcy.nsqadmin.markup import Child, Markup, join, tag
 from nsqcy.nsqadmin.saying import Said
 from nsqcy.nsqadmin.subject_views import trail
-from nsqcy.nsqadmin.tables import Question, ask, form, notice, question_box, table
+from nsqcy.nsqadmin.tables import Cell, Question, Row, ask, form, notice, question_box, table
 from nsqcy.options import BOOL, FLOAT, INT
 from nsqcy.policies import CHANNEL_KEYS, TOPIC_KEYS
 
@@ -88,18 +88,18 @@ def _keys(
 ) -> Markup:
     keys = list(dict.fromkeys(key for each in said for key in each.value["config"]))
     columns = ["Key", "Value", "From", *(["Set"] if frame.is_admin else [])]
-    rows = []
+    rows: list[Row] = []
     for key in keys:
-        row = [_key(channel, key), *_values(key, said)]
+        row: list[Child | Cell] = [_key(channel, key), *_values(key, said)]
         if frame.is_admin:
             row.append(_field(path, key, said, problem if problem and problem.key == key else None))
         rows.append(row)
     return table("Policy", columns, rows)
 
 
-def _key(channel: str, key: str) -> Markup:
+def _key(channel: str, key: str) -> Cell:
     option = (CHANNEL_KEYS if channel else TOPIC_KEYS).get(key)
-    return join(key, tag("small", option.help) if option else None)
+    return Cell([key, " ", tag("small", option.help) if option else None], key)
 
 
 def _values(key: str, said: Sequence[Said]) -> list[Child]:

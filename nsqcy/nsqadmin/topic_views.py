@@ -45,7 +45,7 @@ def topic(frame: Frame, stats: TopicStats, here: Here, plots: Plots) -> list[Mar
     path = here.path
     return [
         crumbs(tag("a", "Streams", href=frame.home), stats.name),
-        tag("h1", stats.name, " ", paused(stats.figures)),
+        tag("h1", stats.name, " ", signs.labels(signs.of_topic(stats, plots))),
         question_box(path, _topic_question(stats, here.params)),
         _topic_actions(frame, path, stats),
         further(frame, stats.name),
