@@ -67,7 +67,7 @@ def streams(
     headings = [here.heading(_ORDERS[each], is_text=each == "topic") for each in orders]
     none = [] if rows else [notice("No topic has that in its name.")]
     table = grid("Topics", headings, rows)
-    heading = _heading(here, len(names), len(seen))
+    heading = _heading(here, len(names), sum(name in seen for name in names))
     return [heading, _search(here), table, *none, *pages(here, page, last)]
 
 

@@ -50,7 +50,7 @@ def test_what_is_wrong_with_them(live: Lively, visit: Begin) -> None:
 
 def test_messages(live: Lively, visit: Begin) -> None:
     page = visit().to("/topics/refunds/bank")
-    follow(page, "Messages")
+    follow(page.locator(".further"), "Messages")
     bodies = page.locator("pre.body")
     expect(bodies).to_have_count(10)
     assert '"value": 12.50' in bodies.nth(0).text_content()
