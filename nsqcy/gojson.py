@@ -8,6 +8,7 @@ never shows what was read.
 import json
 import math
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import Any
 
 Reader = Callable[[Any], Any]
@@ -19,8 +20,18 @@ _ESCAPED = {ord(each): f"\\u{ord(each):04x}" for each in "&<>\u2028\u2029"}
 
 def decode(body: bytes, fields: Fields) -> dict[str, Any]:
     """Every field of the object that `body` is, read or at its default."""
+    return _decode(_DECODER, body, fields)
+
+
+def decode_large(body: bytes, fields: Fields) -> dict[str, Any]:
+    """The same of pages with tens of thousands of objects, in half the time. Of a key that is there
+    several times in the same case only the last is looked at, even if it is null."""
+    return _decode(_LARGE_DECODER, body, fields)
+
+
+def _decode(decoder: json.JSONDecoder, body: bytes, fields: Fields) -> dict[str, Any]:
     try:
-        value = _DECODER.decode(body.decode("utf-8", "replace"))
+        value = decoder.decode(body.decode("utf-8", "replace"))
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except ValueError:
@@ -73,6 +84,10 @@ def number(value: Any) -> float:
 int64 = _integer(63)
 int32 = _integer(31)
 
+_KINDS: Mapping[Reader, type] = {int64: int, flag: bool}
+_INT64 = 1 << 63
+_KEYS_MOST = 64  # sets of keys that are remembered
+
 
 def array(reader: Reader, empty: Any) -> Reader:
     """A reader of lists; an element that is null is read as `empty`."""
@@ -88,12 +103,13 @@ def array(reader: Reader, empty: Any) -> Reader:
 def structure(fields: Fields) -> Reader:
     """A reader of objects."""
 
-    # A page of statistics has tens of thousands of objects.
     defaults = {name: default for name, (_, default) in fields.items()}
     readers = {name: reader for name, (reader, _) in fields.items()}
 
     def read(value: Any) -> dict[str, Any]:
-        if not isinstance(value, _Pairs):
+        if isinstance(value, dict):
+            value = value.items()
+        elif not isinstance(value, _Pairs):
             raise ValueError("not an object")
         values = defaults.copy()
         for key, each in value:
@@ -103,6 +119,48 @@ def structure(fields: Fields) -> Reader:
         return values
 
     return read
+
+
+def alike(fields: Fields) -> Reader:
+    """As structure(), for objects of which there are very many: it gives their values alone, in the
+    order of the fields. Integers and flags come first there.
+
+    Where an object is as nearly all are, no field of it is looked at for itself: its keys are known
+    from others, and the types of its numbers are compared all at once.
+    """
+    exact = structure(fields)
+    pick = itemgetter(*fields)
+    defaults = {name: default for name, (_, default) in fields.items()}
+    kinds = tuple(_KINDS[reader] for reader, _ in fields.values() if reader in _KINDS)
+    others = list(fields.values())[len(kinds) :]
+    assert not any(reader in _KINDS for reader, _ in others)
+    lacking: dict[tuple[str, ...], bool] = {}  # by keys that are all in their usual case
+
+    def read(value: Any) -> tuple[Any, ...]:
+        keys = tuple(value) if type(value) is dict else None
+        lacks = lacking.get(keys) if keys is not None else None
+        if lacks is None:
+            if keys is not None and not any(_is_varied(key, defaults) for key in keys):
+                if len(lacking) >= _KEYS_MOST:
+                    lacking.clear()
+                lacking[keys] = not defaults.keys() <= value.keys()
+            return tuple(exact(value).values())
+        found: tuple[Any, ...] = pick(defaults | value if lacks else value)
+        numbers = found[: len(kinds)]
+        is_usual = tuple(map(type, numbers)) == kinds
+        if not is_usual or max(numbers) >= _INT64 or min(numbers) < -_INT64:
+            return tuple(exact(value).values())
+        rest = zip(found[len(kinds) :], others, strict=True)
+        return numbers + tuple(
+            [default if each is None else reader(each) for each, (reader, default) in rest]
+        )
+
+    return read
+
+
+def _is_varied(key: str, names: Mapping[str, Any]) -> bool:
+    """Whether it stands for one of these names without being it."""
+    return key not in names and key.lower() in names
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -118,4 +176,5 @@ def _refuse_constant(text: str) -> None:
 
 # Made once: an IDENTIFY of each of thousands of clients may come in one turn.
 _DECODER = json.JSONDecoder(object_pairs_hook=_Pairs, parse_constant=_refuse_constant)
+_LARGE_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)

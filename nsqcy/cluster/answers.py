@@ -3,7 +3,7 @@
 Pure. Whatever the bytes are, they are read or refused with a RequestError.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nsqcy import gojson
@@ -12,15 +12,20 @@ from nsqcy.errors import RequestError
 PLAIN = "nsq; version=1.0"  # X-NSQ-Content-Type of an answer that is not wrapped
 
 
-def read(body: bytes, headers: Mapping[str, str], fields: gojson.Fields) -> dict[str, Any]:
+def read(
+    body: bytes,
+    headers: Mapping[str, str],
+    fields: gojson.Fields,
+    decode: Callable[[bytes, gojson.Fields], dict[str, Any]] = gojson.decode,
+) -> dict[str, Any]:
     """The fields of an answer. `headers` have names in lower case.
 
     Before 1.0 an answer was wrapped: `{"status_code": 200, "data": {...}}`.
     """
     try:
         if headers.get("x-nsq-content-type") == PLAIN:
-            return gojson.decode(body, fields)
-        found = gojson.decode(body, {**fields, "data": (gojson.structure(fields), None)})
+            return decode(body, fields)
+        found = decode(body, {**fields, "data": (gojson.structure(fields), None)})
     except ValueError as error:
         raise RequestError(f"the answer cannot be read: {error}", 200, body) from None
     wrapped: dict[str, Any] | None = found.pop("data")

@@ -4,7 +4,7 @@ Pure. Times are nanoseconds. Percentiles cannot be added: of several nodes the m
 their counts, the least and the greatest are known, and these are what a sum has.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,17 +36,21 @@ FIELDS: gojson.Fields = {
     "count": (gojson.int64, 0),
     "percentiles": (gojson.array(gojson.structure(_PERCENTILE), gojson.EMPTY), None),
 }
+# Of nsqds that keep no times tens of thousands say so.
+_SAID_OF_NOTHING = {"count": 0, "percentiles": None}
+_NOTHING = Latency()
+_read = gojson.alike(FIELDS)
 
 
-def of_node(values: Mapping[str, Any] | None) -> Latency | None:
-    """What was read by FIELDS; None where a node says nothing of times."""
-    if values is None:
-        return None
-    count, percentiles = values["count"], values["percentiles"]
+def of_node(value: Any) -> Latency:
+    """Reads what a node says of times."""
+    if value == _SAID_OF_NOTHING:
+        return _NOTHING
+    count, percentiles = _read(value)
     if percentiles is None:
         return Latency(count)
     return Latency(
-        count, tuple(_single(each["quantile"], each["value"], count) for each in percentiles)
+        count, tuple([_single(each["quantile"], each["value"], count) for each in percentiles])
     )
 
 

@@ -5,9 +5,9 @@ Clients are asked for only where somebody wants them: channels count them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from operator import attrgetter
-from typing import Any, TypeVar
+from dataclasses import dataclass, fields, is_dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 from urllib.parse import urlencode
 
 from urllib3.util import Url
@@ -27,8 +27,7 @@ TOGETHER = "*"  # the node of a sum
 # --- figures ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class TopicFigures:
+class TopicFigures(NamedTuple):
     """What a topic counts."""
 
     depth: int = 0
@@ -41,10 +40,13 @@ class TopicFigures:
         return self.depth - self.backend_depth
 
 
-@dataclass(frozen=True)
-class ChannelFigures(TopicFigures):
+class ChannelFigures(NamedTuple):
     """What a channel counts."""
 
+    depth: int = 0
+    backend_depth: int = 0
+    message_count: int = 0
+    paused: bool = False
     in_flight_count: int = 0
     deferred_count: int = 0
     requeue_count: int = 0
@@ -56,21 +58,27 @@ class ChannelFigures(TopicFigures):
     global_msg_count: int = 0
 
     @property
+    def memory_depth(self) -> int:
+        return self.depth - self.backend_depth
+
+    @property
     def delivery_msg_count(self) -> int:
         return self.zone_local_msg_count + self.region_local_msg_count + self.global_msg_count
 
 
-Figures = TypeVar("Figures", bound=TopicFigures)
+AnyFigures = TopicFigures | ChannelFigures
+Figures = TypeVar("Figures", TopicFigures, ChannelFigures)
 
 
 def total(figures: Sequence[Figures]) -> Figures:
     """Counters are added, and paused is what is paused anywhere."""
     kind = type(figures[0])
-    names = [each.name for each in fields(kind)]
-    columns = zip(*map(attrgetter(*names), figures), strict=True)
-    sums: dict[str, Any] = dict(zip(names, map(sum, columns), strict=True))
-    sums["paused"] = sums["paused"] > 0
-    return kind(**sums)
+    sums: list[Any] = [*map(sum, zip(*figures, strict=True))]
+    sums[_PAUSED] = sums[_PAUSED] > 0
+    return kind(*sums)
+
+
+_PAUSED = TopicFigures._fields.index("paused")  # of channels' too
 
 
 @dataclass(frozen=True)
@@ -104,8 +112,7 @@ class ClientStats:
     tls_negotiated_protocol_is_mutual: bool = False
 
 
-@dataclass(frozen=True)
-class CursorStats:
+class CursorStats(NamedTuple):
     """A reader of a topic's log, as one node has it."""
 
     name: str = ""
@@ -116,8 +123,7 @@ class CursorStats:
     overrun: bool = False  # whether some of what it was to hold is gone
 
 
-@dataclass(frozen=True)
-class ChannelStats:
+class ChannelStats(NamedTuple):
     """A channel of one node, or of several together: then `nodes` are those. `clients` are None
     where nobody was asked for them, `latency` where a node knows of no such thing."""
 
@@ -131,15 +137,14 @@ class ChannelStats:
     clients: tuple[ClientStats, ...] | None = None
 
 
-@dataclass(frozen=True)
-class TopicStats:
+class TopicStats(NamedTuple):
     """A topic of one node, or of several together: then `nodes` are those."""
 
     name: str
     node: str
     hostname: str
     figures: TopicFigures
-    channels: Mapping[str, ChannelStats] = field(default_factory=dict)
+    channels: Mapping[str, ChannelStats] = MappingProxyType({})
     nodes: tuple["TopicStats", ...] = ()
     latency: Latency | None = None
     cursors: tuple[CursorStats, ...] = ()  # of one node: their logs have nothing in common
@@ -193,38 +198,45 @@ _READERS: dict[Any, gojson.Reader] = {
 }
 
 
-def _readers(values: type[TopicFigures | ClientStats | CursorStats]) -> gojson.Fields:
-    return {each.name: (_READERS[each.type], each.default) for each in fields(values)}
+def _readers(values: Any) -> gojson.Fields:
+    """Fields of these names and types."""
+    defaults = (
+        {each.name: each.default for each in fields(values)}
+        if is_dataclass(values)
+        else (values._field_defaults)
+    )
+    return {name: (_READERS[kind], defaults[name]) for name, kind in get_type_hints(values).items()}
 
 
-def _several(values: gojson.Fields) -> gojson.Reader:
-    return gojson.array(gojson.structure(values), gojson.EMPTY)
-
-
-_LATENCY = {"e2e_processing_latency": (gojson.structure(latency.FIELDS), None)}
-_CLIENTS = {"clients": (_several(_readers(ClientStats)), None)}
+_LATENCY = {"e2e_processing_latency": (latency.of_node, None)}
+_CLIENTS = gojson.array(gojson.structure(_readers(ClientStats)), gojson.EMPTY)
+_CURSORS = gojson.array(gojson.structure(_readers(CursorStats)), gojson.EMPTY)
 
 
 def _page(channel: gojson.Fields) -> gojson.Fields:
     """A page of statistics whose channels have, beside their figures, these fields."""
-    channels = {
-        "channel_name": (gojson.text, ""),
-        **_readers(ChannelFigures),
-        **_LATENCY,
-        **channel,
-    }
-    topics = {
-        "topic_name": (gojson.text, ""),
-        **_readers(TopicFigures),
-        **_LATENCY,
-        "channels": (_several(channels), []),
-        "cursors": (_several(_readers(CursorStats)), []),
-    }
-    return {"topics": (_several(topics), [])}
+    channels = gojson.alike(
+        {
+            **_readers(ChannelFigures),
+            "channel_name": (gojson.text, ""),
+            **_LATENCY,
+            **channel,
+        }
+    )
+    topics = gojson.alike(
+        {
+            **_readers(TopicFigures),
+            "topic_name": (gojson.text, ""),
+            **_LATENCY,
+            "channels": (gojson.array(channels, gojson.EMPTY), []),
+            "cursors": (_CURSORS, []),
+        }
+    )
+    return {"topics": (gojson.array(topics, gojson.EMPTY), [])}
 
 
 _WITHOUT_CLIENTS = _page({})
-_WITH_CLIENTS = _page(_CLIENTS)
+_WITH_CLIENTS = _page({"clients": (_CLIENTS, None)})
 
 
 def parse_stats(
@@ -237,41 +249,32 @@ def parse_stats(
 ) -> list[TopicStats]:
     """The topics of an answer of /stats?format=json; raises RequestError. Names of headers are in
     lower case. Without `clients` there are none, whatever the answer has."""
-    found = answers.read(body, headers, _WITH_CLIENTS if clients else _WITHOUT_CLIENTS)["topics"]
+    page = _WITH_CLIENTS if clients else _WITHOUT_CLIENTS
+    found = answers.read(body, headers, page, gojson.decode_large)["topics"]
     return [_topic(each, node, hostname) for each in found]
 
 
-def _topic(values: dict[str, Any], node: str, hostname: str) -> TopicStats:
-    name, times = values.pop("topic_name"), values.pop("e2e_processing_latency")
+def _topic(values: tuple[Any, ...], node: str, hostname: str) -> TopicStats:
+    *figures, name, times, rows, cursors = values
     channels = {}
-    for each in values.pop("channels"):
-        channel = _channel(each, name, node, hostname)
+    for row in rows:
+        channel = _channel(row, name, node, hostname)
         channels[channel.name] = channel
-    cursors = tuple(CursorStats(**each) for each in values.pop("cursors"))
-    figures = TopicFigures(**values)
-    return TopicStats(
-        name,
-        node,
-        hostname,
-        figures,
-        channels,
-        latency=latency.of_node(times),
-        cursors=cursors,
-    )
+    counts = TopicFigures._make(figures)
+    readers = tuple(CursorStats(**each) for each in cursors)
+    return TopicStats(name, node, hostname, counts, channels, (), times, readers)
 
 
-def _channel(values: dict[str, Any], topic: str, node: str, hostname: str) -> ChannelStats:
-    name, times = values.pop("channel_name"), values.pop("e2e_processing_latency")
-    clients = values.pop("clients", None)
-    return ChannelStats(
-        topic,
-        name,
-        node,
-        hostname,
-        ChannelFigures(**values),
-        latency=latency.of_node(times),
-        clients=None if clients is None else tuple(_client(each, node) for each in clients),
-    )
+def _channel(values: tuple[Any, ...], topic: str, node: str, hostname: str) -> ChannelStats:
+    counts = ChannelFigures._make(values[:_COUNTS])
+    name, times, *found = values[_COUNTS:]
+    clients = found[0] if found else None
+    if clients is not None:
+        clients = tuple(_client(each, node) for each in clients)
+    return ChannelStats(topic, name, node, hostname, counts, (), times, clients)
+
+
+_COUNTS = len(ChannelFigures._fields)
 
 
 def _client(values: dict[str, Any], node: str) -> ClientStats:
@@ -325,9 +328,16 @@ def of_nsqd(
     clients: bool = False,
 ) -> list[TopicStats]:
     """The same of one nsqd, asked at this URL; raises RequestError."""
-    answer = _get(web, _stats_url(url, topic, channel, clients=clients))
+    answer = answer_of(url, topic, channel, web=web, clients=clients)
     name, hostname = node.http_address, node.hostname
     return parse_stats(answer.body, answer.headers, name, hostname, clients=clients)
+
+
+def answer_of(
+    url: Url, topic: str = "", channel: str = "", *, web: WebClient, clients: bool = False
+) -> Answer:
+    """What parse_stats() reads; raises RequestError."""
+    return _get(web, _stats_url(url, topic, channel, clients=clients))
 
 
 def nsqds(
@@ -361,7 +371,7 @@ def topic_producers(
 
     def ask(address: str) -> list[Producer]:
         url = urls[address]
-        answer = _get(web, _stats_url(url, topic))
+        answer = answer_of(url, topic, web=web)
         found = parse_stats(answer.body, answer.headers)
         return [node_info(url, web=web)] if any(each.name == topic for each in found) else []
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from nsqcy.cluster.stats import ChannelStats, ClientStats, TopicFigures
+from nsqcy.cluster.stats import AnyFigures, ChannelStats, ClientStats
 from nsqcy.doctor.checks import Check
 from nsqcy.doctor.facts import Cluster, Nsqd, Policy
 from nsqcy.findings import Finding, note, problem, several, warning
@@ -189,7 +189,7 @@ def _held(channel: ChannelStats) -> int:
     return channel.figures.depth + channel.figures.deferred_count
 
 
-def _waiting(cluster: Cluster, figures: TopicFigures, later: TopicFigures) -> str:
+def _waiting(cluster: Cluster, figures: AnyFigures, later: AnyFigures) -> str:
     more = later.depth - figures.depth
     grew = f", {more} more within {cluster.watched:g} s" if more > 0 else ""
     return f"{_messages(figures.depth)}{grew}"

@@ -12,7 +12,17 @@ from nsqcy import NSQ_VERSION, __version__, daemon
 from nsqcy.cluster.web_client import SECOND, Terms
 from nsqcy.listeners import Listener
 from nsqcy.log import Log
-from nsqcy.nsqadmin import api, login_pages, metrics, operation_api, operation_pages, pages
+from nsqcy.nsqadmin import (
+    api,
+    history_api,
+    login_pages,
+    metrics,
+    operation_api,
+    operation_pages,
+    pages,
+)
+from nsqcy.nsqadmin.history import History
+from nsqcy.nsqadmin.history_sampler import Sampler
 from nsqcy.nsqadmin.logins import Logins
 from nsqcy.nsqadmin.options import AdminOptions
 from nsqcy.nsqadmin.surroundings import Surroundings
@@ -37,14 +47,16 @@ class Daemon(daemon.Daemon):
         logins: Logins | None = None,
     ) -> None:
         proxy = [api.PROXY] if options.proxy_graphite else []
-        ours = [*operation_pages.ROUTES, *operation_api.ROUTES]
+        ours = [*operation_pages.ROUTES, *operation_api.ROUTES, *history_api.ROUTES]
         routes = [*pages.ROUTES, *api.ROUTES, *ours, *proxy]
         self._logins = logins
         if logins is not None:
             routes += login_pages.ROUTES
         requests, client = Requests(), CountedClient(terms(options))
         routes.append(metrics.route(client, logins, requests, self._count_connections))
-        surroundings = Surroundings(options, client, log, routes, logins)
+        history = kept(options)
+        self._sampler = Sampler(options, client, history, log) if history else None
+        surroundings = Surroundings(options, client, log, routes, history, logins)
         http = HttpServer(gevent.get_hub().loop, surroundings)
         super().__init__([listener], http, log, reread, notifier, requests)
         self._options = options
@@ -52,6 +64,8 @@ class Daemon(daemon.Daemon):
     def run(self) -> int:
         gc.freeze()
         gc.set_threshold(OBJECTS_MOST)
+        if self._sampler:
+            self._sampler.start()
         return super().run()
 
     def _count_connections(self) -> dict[str, int]:
@@ -65,6 +79,13 @@ class Daemon(daemon.Daemon):
     def change_level(self, level: int) -> None:
         super().change_level(level)
         self._options.change("log_level", level)
+
+
+def kept(options: AdminOptions) -> History | None:
+    """Where the past is kept, if it is."""
+    if not options.history_interval:
+        return None
+    return History(options.history_interval / SECOND, options.history_length / SECOND)
 
 
 def terms(options: AdminOptions) -> Terms:

@@ -33,23 +33,40 @@ class Frame:
         return self.base or "/"
 
     def page(
-        self, title: str, *content: Child, warning: str = "", error: str = "", refresh: int = 0
+        self,
+        title: str,
+        *content: Child,
+        warning: str = "",
+        error: str = "",
+        is_live: bool = False,
+        refresh: int = 0,
     ) -> bytes:
+        """is_live: a script keeps what is on it up to date. refresh: seconds after which it is
+        loaded again where there is no script."""
         head = tag(
             "head",
             tag("meta", charset="utf-8"),
             tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
             tag("meta", name="color-scheme", content="light dark"),
-            tag("meta", http_equiv="refresh", content=refresh) if refresh else None,
+            _without_scripts(refresh) if refresh else None,
             tag("title", f"{title} · nsqadmin" if title else "nsqadmin"),
             tag("link", rel="stylesheet", href=self.link("static", "nsqadmin.css")),
             tag("link", rel="icon", href=self.link("static", "favicon.svg"), type="image/svg+xml"),
+            # The first one before anything is drawn: it says whether that is light or dark.
+            tag("script", src=self.link("static", "theme.js")),
+            tag("script", type="module", src=self.link("static", "nsqadmin.js")),
         )
         body = tag(
             "body",
             tag("a", "Skip to content", class_="skip", href="#content"),
             self._header(title),
-            tag("main", _bar("warning", warning), _bar("error", error), *content, id="content"),
+            tag(
+                "main",
+                *(_bar("warning", warning), _bar("error", error), *content),
+                id="content",
+                tabindex=-1,
+                data_live=is_live,
+            ),
             data_admin="true" if self.is_admin else "false",
         )
         return page(head, body)
@@ -66,7 +83,11 @@ class Frame:
         ]
         version = tag("span", f"v{NSQ_VERSION}", class_="version", title=f"nsqcy {__version__}")
         home = tag("a", "NSQ", class_="brand", href=self.home)
-        return tag("header", tag("nav", home, *links, aria_label="Pages"), self._leave(), version)
+        # For scripts, which show them if they run.
+        state = tag("span", id="live", class_="live", role="status", hidden=True)
+        theme = tag("button", id="theme", type="button", hidden=True)
+        end = tag("div", state, theme, self._leave(), version, class_="end")
+        return tag("header", tag("nav", home, *links, aria_label="Pages"), end)
 
     def _leave(self) -> Markup:
         """How to log out, for whoever is logged in."""
@@ -74,6 +95,10 @@ class Frame:
             return join()
         button = tag("button", f"Log out {self.user}")
         return tag("form", button, method="post", action=self.link("logout"), class_="leave")
+
+
+def _without_scripts(refresh: int) -> Markup:
+    return tag("noscript", tag("meta", http_equiv="refresh", content=refresh))
 
 
 def _bar(kind: str, text: str) -> Markup:

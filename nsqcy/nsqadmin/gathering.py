@@ -130,6 +130,10 @@ class Gathering:
         self._heard(_outcome(found), NSQLOOKUPD)
         return _known_nodes(found.answers)
 
+    def known(self) -> list[Node]:
+        """The same without their topics, unless nsqlookupds know them: nobody has to count."""
+        return self.nodes() if self.by_lookupds else self._nsqds_there_are()
+
     def producers(self, topic: str) -> list[Node]:
         """The nsqds that have a topic; without nsqlookupds there may be none."""
         if not self.by_lookupds:
@@ -169,8 +173,7 @@ class Gathering:
 
     def node(self, name: str) -> Rows:
         """The rows of one node, with clients; 404 if there is no such node."""
-        nodes = self.nodes() if self.by_lookupds else self._nsqds_there_are()
-        found = next((node for node in nodes if node.name == name), None)
+        found = next((node for node in self.known() if node.name == name), None)
         if found is None:
             raise HttpError(404, "NODE_NOT_FOUND")
         return self._rows([found], clients=True)
@@ -264,12 +267,12 @@ class Gathering:
         return list(outcome.values.values())
 
     def warn(self, text: str) -> None:
-        self._log.warn(text)
+        self._log.warn(text, event="upstream_failed")
         self.warnings.append(text)
 
     def _failure(self, whom: str, text: str) -> HttpError:
         text = f"failed to query any {whom}: {text}"
-        self._log.error(text)
+        self._log.error(text, event="request_failed")
         return HttpError(502, f"UPSTREAM_ERROR: {text}")
 
 

@@ -6,7 +6,7 @@ Pure: functions of what was gathered. What a user may not do has no button.
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlencode
 
-from nsqcy.cluster.stats import TopicFigures, TopicStats
+from nsqcy.cluster.stats import AnyFigures, TopicStats
 from nsqcy.nsqadmin.figures import plural
 from nsqcy.nsqadmin.frame import Frame
 from nsqcy.nsqadmin.markup import Markup, join, tag
@@ -67,7 +67,7 @@ def question(
 
 def _chosen(
     rows: Sequence[TopicStats], params: Mapping[str, str]
-) -> tuple[str, str, TopicFigures] | None:
+) -> tuple[str, str, AnyFigures] | None:
     topic, channel = params.get("topic", ""), params.get("channel", "")
     row = next((each for each in rows if each.name == topic), None)
     if row is None:

@@ -6,17 +6,22 @@ Pure: functions of what was gathered. What a user may not do has no button.
 from collections.abc import Mapping, Sequence
 
 from nsqcy.cluster.stats import ChannelStats, TopicStats
-from nsqcy.nsqadmin import figures, node_action_views
+from nsqcy.nsqadmin import node_action_views
 from nsqcy.nsqadmin.figures import number, plural
 from nsqcy.nsqadmin.frame import Frame
 from nsqcy.nsqadmin.gathering import Node
+from nsqcy.nsqadmin.here import Here
+from nsqcy.nsqadmin.history_rates import Subject
 from nsqcy.nsqadmin.markup import Child, Markup, join, tag
+from nsqcy.nsqadmin.plots import Plots
 from nsqcy.nsqadmin.saying import Said
 from nsqcy.nsqadmin.shapes import Shapes
 from nsqcy.nsqadmin.tables import (
     CHANNEL,
     DEPTHS,
+    Cell,
     Question,
+    Row,
     ask,
     channel_cells,
     crumbs,
@@ -24,48 +29,57 @@ from nsqcy.nsqadmin.tables import (
     notice,
     paused,
     question_box,
+    rate_cells,
+    rate_columns,
     table,
 )
-from nsqcy.nsqadmin.topic_views import attributes, client_counts, client_name
+from nsqcy.nsqadmin.topic_views import attributes, client_counts, client_name, connected
 
 # --- nodes --------------------------------------------------------------------------------------
 
 
-def nodes(frame: Frame, found: Sequence[Node], lookupds: int) -> list[Markup]:
+def nodes(
+    frame: Frame, found: Sequence[Node], lookupds: int, here: Here, plots: Plots
+) -> list[Markup]:
     """lookupds: how many are asked, each of which should know every node."""
     heading = tag("h1", f"NSQd Nodes ({len(found)})")
     if not found:
         return [heading, notice("No NSQd nodes found.")]
     columns = ["Hostname", "Broadcast Address", "TCP Port", "HTTP Port", "Version", "Region"]
-    columns += ["Zone", *(["Lookupd Conns."] if lookupds else []), "Topics"]
-    rows = [_node_row(frame, each, lookupds) for each in found]
-    return [heading, table("NSQd Nodes", columns, rows)]
+    columns += ["Zone", *(["Lookupd Conns."] if lookupds else [])]
+    columns += [*rate_columns(plots, "in"), *rate_columns(plots, "out"), "Topics"]
+    rows = [_node_row(frame, each, lookupds, plots) for each in found]
+    return [heading, table("NSQd Nodes", columns, rows, here=here)]
 
 
-def _node_row(frame: Frame, node: Node, lookupds: int) -> list[Child]:
+def _node_row(frame: Frame, node: Node, lookupds: int, plots: Plots) -> Row:
     producer = node.producer
-    link = tag("a", producer.broadcast_address, href=frame.link("nodes", node.name))
+    address, subject = producer.broadcast_address, Subject(node=node.name)
+    link = tag("a", address, href=frame.link("nodes", node.name))
     version: Child = producer.version
     if node.out_of_date:
         version = tag("span", version, class_="label old", title="there is a newer one")
     seen = [_sightings(node.remote_addresses or (), lookupds)] if lookupds else []
     return [
         producer.hostname,
-        link,
-        str(producer.tcp_port),
-        str(producer.http_port),
-        version,
+        Cell(link, address),
+        Cell(str(producer.tcp_port), producer.tcp_port),
+        Cell(str(producer.http_port), producer.http_port),
+        Cell(version, producer.version),
         producer.topology_region,
         producer.topology_zone,
         *seen,
-        _topic_links(frame, producer.topics),
+        *rate_cells(plots, subject, "in"),
+        *rate_cells(plots, subject, "out"),
+        Cell(_topic_links(frame, producer.topics), len(producer.topics)),
     ]
 
 
-def _sightings(addresses: Sequence[str], lookupds: int) -> Markup:
+def _sightings(addresses: Sequence[str], lookupds: int) -> Cell:
     kind = "label old" if len(addresses) != lookupds else "label"
     summary = tag("summary", tag("span", str(len(addresses)), class_=kind))
-    return tag("details", summary, [tag("div", each) for each in addresses])
+    shown = tag("details", summary, [tag("div", each) for each in addresses])
+    return Cell(shown, len(addresses))
 
 
 def _topic_links(frame: Frame, topics: Mapping[str, bool]) -> Markup:
@@ -87,10 +101,11 @@ def node(
     name: str,
     rows: Sequence[TopicStats],
     shapes: Shapes,
-    params: Mapping[str, str],
+    here: Here,
+    plots: Plots,
     drain: Said | None = None,
 ) -> list[Markup]:
-    path = frame.link("nodes", name)
+    path = here.path
     messages = sum(row.figures.message_count for row in rows)
     channels = [each for row in rows for each in row.channels.values()]
     clients = sum(len(each.clients or ()) for each in channels)
@@ -98,10 +113,13 @@ def node(
     content = [
         crumbs(tag("a", "Nodes", href=frame.link("nodes")), name),
         tag("h1", name),
-        question_box(path, _node_question(name, rows, drain, params) if frame.is_admin else None),
-        node_action_views.box(frame, path, name, rows, params),
+        question_box(
+            path, _node_question(name, rows, drain, here.params) if frame.is_admin else None
+        ),
+        node_action_views.box(frame, path, name, rows, here.params),
         tag("p", " · ".join(counts)),
         node_action_views.drain_state(frame, path, drain),
+        plots.section(here, Subject(node=name)),
     ]
     if not rows:
         return [*content, notice("No topics exist on this node.")]
@@ -149,7 +167,7 @@ def _topic_section(frame: Frame, path: str, row: TopicStats, shapes: Shapes) -> 
     )
 
 
-def _channel_row(frame: Frame, path: str, stats: ChannelStats) -> list[Child]:
+def _channel_row(frame: Frame, path: str, stats: ChannelStats) -> Row:
     link = tag("a", stats.name, href=frame.link("topics", stats.topic, stats.name))
     manage = node_action_views.manage(frame, path, stats.topic, stats.name)
     return [join(link, " ", manage, " ", paused(stats.figures)), *channel_cells(stats.figures)]
@@ -158,13 +176,13 @@ def _channel_row(frame: Frame, path: str, stats: ChannelStats) -> list[Child]:
 def _clients(stats: ChannelStats, shapes: Shapes) -> Markup:
     columns = ["Client Host", "User-Agent", "Attributes", "In-Flight", "Ready Count", "Finished"]
     columns += ["Requeued", "Messages", "Connected"]
-    rows: list[list[Child]] = [
+    rows: list[Row] = [
         [
             client_name(each),
             each.user_agent,
             attributes(each),
             *client_counts(each),
-            figures.duration(shapes.connected(each)),
+            connected(each, shapes),
         ]
         for each in shapes.in_order(stats.clients or ())
     ]

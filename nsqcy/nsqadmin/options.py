@@ -18,7 +18,7 @@ from nsqcy.daemon_options import (
     obey_rules,
     refuse,
 )
-from nsqcy.durations import HOUR, MINUTE, SECOND
+from nsqcy.durations import HOUR, MILLISECOND, MINUTE, SECOND
 from nsqcy.options import BOOL, DURATION, INT, STRING, STRINGS, Option, Options, OptionTable, Rule
 
 MIN_INPUT_BYTES = 4 << 20
@@ -145,9 +145,33 @@ GRAPHS = (
     Option("statsd-interval", DURATION, MINUTE, "what nsqds have as theirs"),
 )
 
+HISTORY = (
+    Option(
+        "history-interval",
+        DURATION,
+        10 * SECOND,
+        "time between two samples of all nsqds, for plots; 0 takes none",
+        rule=Rule("0 or >= 100ms", lambda value: value == 0 or value >= 100 * MILLISECOND),
+    ),
+    Option(
+        "history-length",
+        DURATION,
+        12 * HOUR,
+        "how long samples are kept, in memory",
+        rule=Rule("from 1m to 48h", lambda value: MINUTE <= value <= 48 * HOUR),
+    ),
+)
+
 NSQADMIN = OptionTable(
     "nsqadmin",
-    {"Basic": BASIC, "Server": SERVER, "Cluster": CLUSTER, "Access": ACCESS, "Graphs": GRAPHS},
+    {
+        "Basic": BASIC,
+        "Server": SERVER,
+        "Cluster": CLUSTER,
+        "Access": ACCESS,
+        "History": HISTORY,
+        "Graphs": GRAPHS,
+    },
 )
 
 
@@ -182,6 +206,8 @@ class AdminOptions(Options):
     auth_session_time: int
     auth_secure_cookie: bool
     notification_http_endpoint: str
+    history_interval: int
+    history_length: int
     graphite_url: str
     proxy_graphite: bool
     statsd_prefix: str

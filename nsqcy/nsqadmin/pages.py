@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from nsqcy.cluster.stats import sum_topics
 from nsqcy.errors import HttpError
-from nsqcy.nsqadmin import acting, node_views, operating, operations, topic_views
+from nsqcy.nsqadmin import acting, node_views, operating, operations, stream_views, topic_views
 from nsqcy.nsqadmin.gathering import Gathering
+from nsqcy.nsqadmin.here import Here
 from nsqcy.nsqadmin.markup import Markup
 from nsqcy.nsqadmin.surroundings import Surroundings, body_limit, guarded, readable, segments
 from nsqcy.web.http_protocol import HTML, Fault, Reply, parse_query
@@ -34,71 +35,78 @@ class View:
     title: str
     path: str
     draw: Callable[[Gathering], Sequence[Markup]]
-    refresh: int = 0  # seconds after which it is to be loaded again
+    is_live: bool = False  # kept up to date while somebody looks at it
+    refresh: int = 0  # seconds after which it is to be loaded again, where nothing keeps it so
 
 
 # Each page, of the names in its path
 
 
 def streams(api: Surroundings, request: Request) -> View:
-    frame = api.frame(request)
+    frame, plots = api.frame(request), api.plots(request)
+    here = Here(frame.home, params(request))
 
     def draw(gathering: Gathering) -> Sequence[Markup]:
         names, rows = gathering.streams()
-        return topic_views.streams(frame, names, sum_topics(rows.topics), params(request))
+        return stream_views.streams(frame, names, sum_topics(rows.topics), here, plots)
 
-    return View("Streams", frame.home, draw)
+    return View("Streams", frame.home, draw, is_live=True)
 
 
 def topic(api: Surroundings, request: Request, name: str) -> View:
-    frame = api.frame(request)
+    frame, plots = api.frame(request), api.plots(request)
+    here = Here(frame.link("topics", name), params(request))
 
     def draw(gathering: Gathering) -> Sequence[Markup]:
         rows = gathering.topic(name)
-        return topic_views.topic(frame, sum_topics(rows.topics)[name], params(request))
+        return topic_views.topic(frame, sum_topics(rows.topics)[name], here, plots)
 
-    return View(name, frame.link("topics", name), draw)
+    return View(name, here.path, draw, is_live=True)
 
 
 def channel(api: Surroundings, request: Request, topic: str, name: str) -> View:
-    frame = api.frame(request)
+    frame, plots = api.frame(request), api.plots(request)
+    here = Here(frame.link("topics", topic, name), params(request))
 
     def draw(gathering: Gathering) -> Sequence[Markup]:
         rows = gathering.topic(topic, name, clients=True)
         found = sum_topics(rows.topics)[topic].channels.get(name)
         if found is None:
             raise HttpError(404, "CHANNEL_NOT_FOUND")
-        return topic_views.channel(frame, found, api.shapes(rows), params(request))
+        return topic_views.channel(frame, found, api.shapes(rows), here, plots)
 
-    return View(f"{topic}/{name}", frame.link("topics", topic, name), draw)
+    return View(f"{topic}/{name}", here.path, draw, is_live=True)
 
 
 def nodes(api: Surroundings, request: Request) -> View:
-    frame = api.frame(request)
+    frame, plots = api.frame(request), api.plots(request)
+    here = Here(frame.link("nodes"), params(request))
 
     def draw(gathering: Gathering) -> Sequence[Markup]:
-        return node_views.nodes(frame, gathering.nodes(), len(gathering.lookupds))
+        return node_views.nodes(frame, gathering.nodes(), len(gathering.lookupds), here, plots)
 
-    return View("Nodes", frame.link("nodes"), draw)
+    return View("Nodes", here.path, draw, is_live=True)
 
 
 def node(api: Surroundings, request: Request, name: str) -> View:
-    frame = api.frame(request)
+    frame, plots = api.frame(request), api.plots(request)
+    here = Here(frame.link("nodes", name), params(request))
 
     def draw(gathering: Gathering) -> Sequence[Markup]:
         rows = gathering.node(name)
         (found,) = rows.nodes.values()
         drain = operations.drain_state(gathering, found)
-        return node_views.node(frame, name, rows.topics, api.shapes(rows), params(request), drain)
+        shapes = api.shapes(rows)
+        return node_views.node(frame, name, rows.topics, shapes, here, plots, drain)
 
-    return View(name, frame.link("nodes", name), draw)
+    return View(name, here.path, draw, is_live=True)
 
 
 def counter(api: Surroundings, request: Request) -> View:
     def draw(gathering: Gathering) -> Sequence[Markup]:
         return node_views.counter(gathering.everything().topics)
 
-    return View("Counter", api.frame(request).link("counter"), draw, _COUNTER_EVERY)
+    return View("Counter", api.frame(request).link("counter"), draw, True, _COUNTER_EVERY)
 
 
 def lookup(api: Surroundings, request: Request) -> View:
@@ -133,6 +141,7 @@ def shown(
         *content,
         warning="\n".join(warnings),
         error="\n".join(errors),
+        is_live=view.is_live,
         refresh=view.refresh,
     )
     return Reply(200, page, HTML, nsq=False, headers=HEADERS)

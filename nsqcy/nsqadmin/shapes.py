@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from nsqcy.cluster.latency import Latency, Percentile
-from nsqcy.cluster.stats import TOGETHER, ChannelStats, ClientStats, TopicFigures, TopicStats
+from nsqcy.cluster.stats import TOGETHER, AnyFigures, ChannelStats, ClientStats, TopicStats
 from nsqcy.durations import SECOND
 from nsqcy.nsqadmin.gathering import Node
 
@@ -105,7 +105,7 @@ _TOPOLOGY = frozenset(
 )
 
 
-def _depths(figures: TopicFigures) -> Json:
+def _depths(figures: AnyFigures) -> Json:
     return {
         "depth": figures.depth,
         "memory_depth": figures.memory_depth,

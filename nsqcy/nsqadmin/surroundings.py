@@ -15,10 +15,12 @@ from nsqcy.nsqadmin.compression import compressed
 from nsqcy.nsqadmin.frame import Frame
 from nsqcy.nsqadmin.gathering import Gathering, Rows
 from nsqcy.nsqadmin.graphite import Graphite
+from nsqcy.nsqadmin.history import History
 from nsqcy.nsqadmin.login_gate import for_users
 from nsqcy.nsqadmin.logins import Logins
 from nsqcy.nsqadmin.notify import Notifier
 from nsqcy.nsqadmin.options import AdminOptions
+from nsqcy.nsqadmin.plots import FRAME, Plots
 from nsqcy.nsqadmin.shapes import Shapes
 from nsqcy.options import Option, Value
 from nsqcy.web import router
@@ -42,6 +44,7 @@ class Surroundings(router.Api):
         web: WebClient,
         log: Log,
         routes: Sequence[Route],
+        history: History | None = None,
         logins: Logins | None = None,
     ) -> None:
         super().__init__(options, log)
@@ -53,6 +56,7 @@ class Surroundings(router.Api):
         self.assets = Assets(options.dev_static_dir)
         self.graphite = Graphite(options.graphite_url, options.statsd_interval, web)
         self.notifier = Notifier(options.notification_http_endpoint, web, log, self.user_of)
+        self._history = history
         self._web = web
         self._threads = ThreadPool(
             THREADS_MOST, hub=gevent.get_hub(), idle_task_timeout=IDLE_THREAD
@@ -88,6 +92,11 @@ class Surroundings(router.Api):
             return access.basic_user(head)
         user = self.logins.user(head)
         return user.name if user else ""
+
+    def plots(self, request: Request) -> Plots:
+        chosen = (request.head.params or {}).get("range", FRAME)
+        now = time.monotonic()
+        return Plots(self._history, now, time.time() - now, chosen)
 
     def may_act(self, head: Head) -> bool:
         if self.logins is not None:

@@ -2,46 +2,104 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import urlencode
 
 from nsqcy.cluster.latency import Latency
-from nsqcy.cluster.stats import ChannelFigures, TopicFigures
+from nsqcy.cluster.stats import AnyFigures, ChannelFigures
 from nsqcy.nsqadmin import figures
+from nsqcy.nsqadmin.here import Here, Value, slug
+from nsqcy.nsqadmin.history_rates import Subject
 from nsqcy.nsqadmin.markup import Child, Markup, join, tag
+from nsqcy.nsqadmin.plots import Plots, rate
 
-Row = Sequence[Child]
+
+class Cell(NamedTuple):
+    """What is shown, and what it is sorted by."""
+
+    shown: Child
+    value: Value
+
+
+Row = Sequence[Child | Cell]
 Fields = Sequence[tuple[str, str]]
 
 
-def table(caption: str, columns: Sequence[Child], rows: Iterable[Row], total: Row = ()) -> Markup:
-    """The first column names the row; all others are figures, aligned so."""
-    head = tag("tr", [tag("th", each, scope="col") for each in columns])
-    lines = [_row(row) for row in rows]
-    foot = tag("tfoot", _row(total)) if total else None
-    body = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", lines), foot)
+def table(
+    caption: str,
+    columns: Sequence[str],
+    rows: Iterable[Row],
+    total: Row = (),
+    here: Here | None = None,
+) -> Markup:
+    """The first column names the row; all others are figures, aligned so. With `here` the rows are
+    sorted as its user wants, and each heading sorts by its column."""
+    rows = list(rows)
+    headings = [tag("th", each, scope="col") for each in columns]
+    if here is not None and rows:
+        are_texts = [isinstance(_value(each), str) for each in rows[0]]
+        headings = [
+            here.heading(each, is_text=is_text)
+            for each, is_text in zip(columns, are_texts, strict=True)
+        ]
+        place = next((n for n, each in enumerate(columns) if slug(each) == here.sorted_by), None)
+        if place is not None:
+            rows = here.arranged(rows, lambda row: _value(row[place]))
+    return grid(caption, headings, [line(row) for row in rows], line(total) if total else None)
+
+
+def grid(
+    caption: str, headings: Sequence[Markup], lines: Sequence[Markup], foot: Markup | None = None
+) -> Markup:
+    """A table of what is drawn already, in a box of its own that scrolls if it is too wide."""
+    body = tag(
+        "table",
+        tag("caption", caption),
+        tag("thead", tag("tr", headings)),
+        tag("tbody", lines),
+        tag("tfoot", foot) if foot else None,
+    )
     return tag("div", body, class_="table", tabindex=0, role="region", aria_label=caption)
 
 
-def _row(row: Row) -> Markup:
+def line(row: Row) -> Markup:
+    """The text of the first cell is the name of the row, by which a script knows it again."""
     first, *others = row
-    return tag("tr", tag("th", first, scope="row"), [tag("td", each) for each in others])
+    name = _value(first)
+    cells = [tag("td", _shown(each)) for each in others]
+    key = name if isinstance(name, str) and name else None
+    return tag("tr", tag("th", _shown(first), scope="row"), cells, data_key=key)
 
 
-def paused(stats: TopicFigures) -> Markup:
+def _shown(cell: Child | Cell) -> Child:
+    return cell.shown if isinstance(cell, Cell) else cell
+
+
+def _value(cell: Child | Cell) -> Value:
+    if isinstance(cell, Cell):
+        return cell.value
+    return cell if isinstance(cell, str | int) and not isinstance(cell, Markup) else ""
+
+
+def count(value: int) -> Cell:
+    return Cell(figures.number(value), value)
+
+
+def paused(stats: AnyFigures) -> Markup:
     return tag("span", "paused", class_="label") if stats.paused else join()
 
 
-def depths(stats: TopicFigures) -> list[Child]:
+def depths(stats: AnyFigures) -> list[Child | Cell]:
     """Depth, and where it is."""
     parts = f"{figures.number(stats.memory_depth)} + {figures.number(stats.backend_depth)}"
-    return [figures.number(stats.depth), parts]
+    return [count(stats.depth), Cell(parts, stats.backend_depth)]
 
 
 DEPTHS = ("Depth", "Memory + Disk")
 CHANNEL = (*DEPTHS, "In-Flight", "Deferred", "Requeued", "Timed Out", "Messages", "Connections")
 
 
-def channel_cells(stats: ChannelFigures) -> list[Child]:
+def channel_cells(stats: ChannelFigures) -> list[Child | Cell]:
     counts = (
         stats.in_flight_count,
         stats.deferred_count,
@@ -50,7 +108,36 @@ def channel_cells(stats: ChannelFigures) -> list[Child]:
         stats.message_count,
         stats.client_count,
     )
-    return [*depths(stats), *map(figures.number, counts)]
+    return [*depths(stats), *map(count, counts)]
+
+
+# Figures with their past
+
+
+def sparked(cell: Cell, plots: Plots, subject: Subject, metric: str) -> Cell:
+    """A figure behind a small plot of it."""
+    spark = plots.spark(subject, metric)
+    return Cell([spark, " ", cell.shown], cell.value) if spark else cell
+
+
+def with_spark(cells: Sequence[Child | Cell], plots: Plots, subject: Subject) -> Row:
+    """What channel_cells() gives, with a plot of the depth."""
+    depth, *others = cells
+    assert isinstance(depth, Cell)
+    return [sparked(depth, plots, subject, "depth"), *others]
+
+
+def rate_columns(plots: Plots, metric: str) -> list[str]:
+    """`Rate In` or `Rate Out`; nothing where nobody measures it."""
+    return [f"Rate {metric.title()}"] if plots else []
+
+
+def rate_cells(plots: Plots, subject: Subject, metric: str) -> list[Cell]:
+    if not plots:
+        return []
+    value = plots.latest(subject, metric)
+    cell = Cell("", 0.0) if value is None else Cell(rate(value), value)
+    return [sparked(cell, plots, subject, metric)]
 
 
 class Times:
@@ -69,16 +156,17 @@ class Times:
     def columns(self) -> list[str]:
         return [figures.percent(each) for each in self._quantiles]
 
-    def cells(self, latency: Latency | None) -> list[Child]:
+    def cells(self, latency: Latency | None) -> list[Child | Cell]:
         known = {each.quantile: each for each in (latency and latency.percentiles) or ()}
-        cells: list[Child] = []
+        cells: list[Child | Cell] = []
         for quantile in self._quantiles:
             each = known.get(quantile)
             if each is None:
                 cells.append("")
                 continue
             span = f"{figures.duration(each.min)} to {figures.duration(each.max)}"
-            cells.append(tag("span", figures.duration(each.average), title=span))
+            shown = tag("span", figures.duration(each.average), title=span)
+            cells.append(Cell(shown, each.average))
         return cells
 
 

@@ -1,118 +1,57 @@
-"""The pages of topics and channels: streams, one topic, one channel.
+"""The pages of one topic and of one channel.
 
 Pure: functions of what was gathered. What a user may not do has no button.
 """
 
-from collections.abc import Mapping, Sequence
-from urllib.parse import urlencode
+from collections.abc import Mapping
 
 from nsqcy.cluster.stats import ChannelStats, ClientStats, TopicStats
 from nsqcy.nsqadmin import figures
-from nsqcy.nsqadmin.figures import number, plural
+from nsqcy.nsqadmin.figures import plural
 from nsqcy.nsqadmin.frame import Frame
+from nsqcy.nsqadmin.here import Here
+from nsqcy.nsqadmin.history_rates import Subject
 from nsqcy.nsqadmin.markup import Child, Markup, join, tag
+from nsqcy.nsqadmin.plots import Plots
 from nsqcy.nsqadmin.reader_views import readers_table
 from nsqcy.nsqadmin.shapes import Shapes
 from nsqcy.nsqadmin.subject_views import further
 from nsqcy.nsqadmin.tables import (
     CHANNEL,
     DEPTHS,
+    Cell,
     Question,
+    Row,
     Times,
     ask,
     channel_cells,
+    count,
     crumbs,
     depths,
     form,
     notice,
     paused,
     question_box,
+    rate_cells,
+    rate_columns,
     table,
+    with_spark,
 )
-
-# --- streams ------------------------------------------------------------------------------------
-
-# What topics can be sorted by, and the heading of its column.
-_ORDERS = {
-    "topic": "Topic",
-    "depth": "Depth",
-    "in_flight": "In-Flight",
-    "deferred": "Deferred",
-    "messages": "Messages",
-    "channels": "Channels",
-    "connections": "Connections",
-}
-
-
-def streams(
-    frame: Frame, names: Sequence[str], topics: Mapping[str, TopicStats], params: Mapping[str, str]
-) -> list[Markup]:
-    """All topics: those that have `q` in their names, by `sort`."""
-    wanted, order = params.get("q", ""), params.get("sort", "topic")
-    rows = [(name, _figures(topics.get(name))) for name in names if wanted in name]
-    if order in _ORDERS and order != "topic":
-        rows.sort(key=lambda row: -row[1][order])
-    heading = tag("h1", "Topics", " ", tag("span", number(len(names)), class_="count"))
-    if not names:
-        return [heading, notice("No Topics Found")]
-    return [
-        heading,
-        _search(frame, wanted, order),
-        table("Topics", _headings(frame, wanted, order), [_stream(frame, *row) for row in rows]),
-    ]
-
-
-def _figures(stats: TopicStats | None) -> dict[str, int]:
-    if stats is None:
-        return dict.fromkeys(_ORDERS, 0)
-    channels = [each.figures for each in stats.channels.values()]
-    return {
-        "depth": stats.figures.depth + sum(each.depth for each in channels),
-        "in_flight": sum(each.in_flight_count for each in channels),
-        "deferred": sum(each.deferred_count for each in channels),
-        "messages": stats.figures.message_count,
-        "channels": len(channels),
-        "connections": sum(each.client_count for each in channels),
-    }
-
-
-def _stream(frame: Frame, name: str, counts: Mapping[str, int]) -> list[Child]:
-    link = tag("a", name, href=frame.link("topics", name))
-    return [link, *(number(counts[each]) for each in _ORDERS if each != "topic")]
-
-
-def _search(frame: Frame, wanted: str, order: str) -> Markup:
-    field = tag("input", type="search", name="q", value=wanted, aria_label="Part of a name")
-    sort = tag("input", type="hidden", name="sort", value=order)
-    return tag("form", field, sort, tag("button", "Search"), class_="search", action=frame.home)
-
-
-def _headings(frame: Frame, wanted: str, order: str) -> list[Child]:
-    """Each sorts by its column."""
-    return [
-        tag(
-            "a",
-            text,
-            href=f"{frame.home}?{urlencode({'q': wanted, 'sort': name})}",
-            aria_current="true" if name == order else None,
-        )
-        for name, text in _ORDERS.items()
-    ]
-
 
 # --- a topic ------------------------------------------------------------------------------------
 
 
-def topic(frame: Frame, stats: TopicStats, params: Mapping[str, str]) -> list[Markup]:
-    path = frame.link("topics", stats.name)
+def topic(frame: Frame, stats: TopicStats, here: Here, plots: Plots) -> list[Markup]:
+    path = here.path
     return [
         crumbs(tag("a", "Streams", href=frame.home), stats.name),
         tag("h1", stats.name, " ", paused(stats.figures)),
-        question_box(path, _topic_question(stats, params)),
+        question_box(path, _topic_question(stats, here.params)),
         _topic_actions(frame, path, stats),
         further(frame, stats.name),
-        _topic_table(frame, path, stats),
-        _channels_table(frame, stats),
+        _topic_table(frame, stats, here),
+        _channels_table(frame, stats, here, plots),
+        plots.section(here, Subject(topic=stats.name)),
         readers_table(frame, stats),
     ]
 
@@ -154,43 +93,52 @@ def _topic_actions(frame: Frame, path: str, stats: TopicStats) -> Markup:
     return tag("div", buttons, class_="actions")
 
 
-def _topic_table(frame: Frame, path: str, stats: TopicStats) -> Markup:
+def _topic_table(frame: Frame, stats: TopicStats, here: Here) -> Markup:
     times = Times(row.latency for row in stats.nodes)
 
-    def row(first: Child, each: TopicStats) -> list[Child]:
-        counts = [number(each.figures.message_count), number(len(each.channels))]
+    def row(first: Child | Cell, each: TopicStats) -> Row:
+        counts = [count(each.figures.message_count), count(len(each.channels))]
         return [first, *depths(each.figures), *counts, *times.cells(each.latency)]
 
-    def host(each: TopicStats) -> Markup:
+    def host(each: TopicStats) -> Cell:
         bury = join()
         if frame.is_admin:
-            bury = ask(path, "✘", "tombstone", f"Tombstone {each.node}", node=each.node)
-        return join(
-            bury, " ", node_link(frame, each.node, each.hostname), " ", paused(each.figures)
-        )
+            bury = ask(here.path, "✘", "tombstone", f"Tombstone {each.node}", node=each.node)
+        link = node_link(frame, each.node, each.hostname)
+        return Cell([bury, " ", link, " ", paused(each.figures)], each.node)
 
     return table(
         "Topic Message Queue",
         ["NSQd Host", *DEPTHS, "Messages", "Channels", *times.columns],
         [row(host(each), each) for each in stats.nodes],
         row("Total:", stats),
+        here,
     )
 
 
-def _channels_table(frame: Frame, stats: TopicStats) -> Markup:
+def _channels_table(frame: Frame, stats: TopicStats, here: Here, plots: Plots) -> Markup:
     if not stats.channels:
         return notice("No channels exist for this topic. Messages queue until there is one.")
     channels = list(stats.channels.values())
     times = Times(each.latency for each in channels)
 
-    def name(each: ChannelStats) -> Markup:
+    def name(each: ChannelStats) -> Cell:
         link = tag("a", each.name, href=frame.link("topics", stats.name, each.name))
-        return join(link, " ", paused(each.figures))
+        return Cell([link, " ", paused(each.figures)], each.name)
 
-    rows = [
-        [name(each), *channel_cells(each.figures), *times.cells(each.latency)] for each in channels
-    ]
-    return table("Channel Message Queues", ["Channel", *CHANNEL, *times.columns], rows)
+    def row(each: ChannelStats) -> Row:
+        figures = with_spark(channel_cells(each.figures), plots, _subject(each))
+        return [
+            *(name(each), *rate_cells(plots, _subject(each), "out")),
+            *(*figures, *times.cells(each.latency)),
+        ]
+
+    columns = ["Channel", *rate_columns(plots, "out"), *CHANNEL, *times.columns]
+    return table("Channel Message Queues", columns, map(row, channels), here=here)
+
+
+def _subject(stats: ChannelStats) -> Subject:
+    return Subject(topic=stats.topic, channel=stats.name)
 
 
 def node_link(frame: Frame, node: str, hostname: str) -> Markup:
@@ -206,9 +154,9 @@ def node_link(frame: Frame, node: str, hostname: str) -> Markup:
 
 
 def channel(
-    frame: Frame, stats: ChannelStats, shapes: Shapes, params: Mapping[str, str]
+    frame: Frame, stats: ChannelStats, shapes: Shapes, here: Here, plots: Plots
 ) -> list[Markup]:
-    path = frame.link("topics", stats.topic, stats.name)
+    path = here.path
     return [
         crumbs(
             tag("a", "Streams", href=frame.home),
@@ -216,11 +164,12 @@ def channel(
             stats.name,
         ),
         tag("h1", stats.name, " ", paused(stats.figures)),
-        question_box(path, _channel_question(stats, params)),
+        question_box(path, _channel_question(stats, here.params)),
         _channel_actions(frame, path, stats),
         further(frame, stats.topic, stats.name),
-        _channel_table(frame, stats),
-        _clients_table(frame, stats, shapes),
+        _channel_table(frame, stats, here),
+        plots.section(here, _subject(stats)),
+        _clients_table(frame, stats, shapes, here),
     ]
 
 
@@ -252,16 +201,17 @@ def _channel_actions(frame: Frame, path: str, stats: ChannelStats) -> Markup:
     return tag("div", buttons, class_="actions")
 
 
-def _channel_table(frame: Frame, stats: ChannelStats) -> Markup:
+def _channel_table(frame: Frame, stats: ChannelStats, here: Here) -> Markup:
     times = Times(row.latency for row in stats.nodes)
     is_told = stats.figures.delivery_msg_count > 0
 
-    def row(first: Child, each: ChannelStats) -> list[Child]:
+    def row(first: Child | Cell, each: ChannelStats) -> Row:
         near = [_locality(each)] if is_told else []
         return [first, *channel_cells(each.figures), *near, *times.cells(each.latency)]
 
-    def host(each: ChannelStats) -> Markup:
-        return join(node_link(frame, each.node, each.hostname), " ", paused(each.figures))
+    def host(each: ChannelStats) -> Cell:
+        link = node_link(frame, each.node, each.hostname)
+        return Cell([link, " ", paused(each.figures)], each.node)
 
     near = ["Delivery"] if is_told else []
     return table(
@@ -269,6 +219,7 @@ def _channel_table(frame: Frame, stats: ChannelStats) -> Markup:
         ["NSQd Host", *CHANNEL, *near, *times.columns],
         [row(host(each), each) for each in stats.nodes],
         row("Total:", stats),
+        here,
     )
 
 
@@ -285,42 +236,48 @@ def _locality(stats: ChannelStats) -> Child:
     return ", ".join(f"{name} {100 * count / whole:.2f}%" for name, count in parts if count)
 
 
-def _clients_table(frame: Frame, stats: ChannelStats, shapes: Shapes) -> Markup:
+def _clients_table(frame: Frame, stats: ChannelStats, shapes: Shapes, here: Here) -> Markup:
     if not stats.clients:
         return notice("No clients connected to this channel.")
     columns = ["Client Host", "User-Agent", "Attributes", "NSQd Host", "In-Flight", "Ready Count"]
     columns += ["Finished", "Requeued", "Messages", "Connected"]
-    rows = [
+    rows: list[Row] = [
         [
             client_name(each),
             each.user_agent,
             join(attributes(each), nearness(each, shapes)),
-            tag("a", each.node, href=frame.link("nodes", each.node)),
+            Cell(tag("a", each.node, href=frame.link("nodes", each.node)), each.node),
             *client_counts(each),
-            figures.duration(shapes.connected(each)),
+            connected(each, shapes),
         ]
         for each in shapes.in_order(stats.clients)
     ]
-    return table("Client Connections", columns, rows)
+    return table("Client Connections", columns, rows, here=here)
 
 
-def client_name(client: ClientStats) -> Markup:
+def connected(client: ClientStats, shapes: Shapes) -> Cell:
+    since = shapes.connected(client)
+    return Cell(figures.duration(since), since)
+
+
+def client_name(client: ClientStats) -> Cell:
     port = client.remote_address.rpartition(":")[2]
     name = f"{client.hostname}:{port}"
     host = client.hostname.lower()
     if client.client_id.lower() not in ("", host, host.partition(".")[0]):
         name += f" ({client.client_id})"
-    return tag("span", name, title=client.remote_address)
+    return Cell(tag("span", name, title=client.remote_address), name)
 
 
-def client_counts(client: ClientStats) -> list[Child]:
-    return [
-        number(client.in_flight_count),
-        number(client.ready_count),
-        number(client.finish_count),
-        number(client.requeue_count),
-        number(client.message_count),
-    ]
+def client_counts(client: ClientStats) -> list[Cell]:
+    counts = (
+        client.in_flight_count,
+        client.ready_count,
+        client.finish_count,
+        client.requeue_count,
+        client.message_count,
+    )
+    return [*map(count, counts)]
 
 
 def attributes(client: ClientStats) -> Markup:

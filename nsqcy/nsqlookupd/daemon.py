@@ -66,7 +66,7 @@ class Daemon(daemon.Daemon):
     def send(self, item: Accepted) -> bool:
         if item.kind == "http":
             return super().send(item)
-        self.log.info(f"TCP: new client({item.peer})")
+        self.log.info(f"TCP: new client({item.peer})", event="client_connected", client=item.peer)
         connection = Connection(self, item)
         self._connections.add(connection)
         connection.rawlink(self._connections.discard)

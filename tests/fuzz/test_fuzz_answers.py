@@ -18,6 +18,8 @@ from nsqcy.gotext import json_bytes
 from nsqcy.names import is_valid_name
 from nsqcy.nsqadmin import topic_views
 from nsqcy.nsqadmin.frame import Frame
+from nsqcy.nsqadmin.here import Here
+from nsqcy.nsqadmin.plots import Plots
 from nsqcy.nsqadmin.shapes import Shapes
 
 HEADERS = st.sampled_from([{}, {"x-nsq-content-type": "nsq; version=1.0"}])
@@ -100,6 +102,7 @@ def test_statistics(body: bytes, headers: dict[str, str]) -> None:
         assert each.figures.depth == 2 * sum(rows)
 
 
+NO_PLOTS = Plots(None, 0.0, 0.0)
 PERCENTILE = {"quantile": 0.99, "value": 5.5}
 LATENCY = {"count": 3, "percentiles": [PERCENTILE]}
 CLIENT = {"hostname": "h", "connect_ts": 5, "tls": True, "auth_identity_url": "http://u"}
@@ -132,10 +135,12 @@ def test_whatever_is_read_can_be_shown(body: bytes) -> None:
     frame = Frame("", True)
     for topic in sum_topics([*rows, *rows]).values():
         json.loads(json_bytes(shapes.topic(topic)))
-        read_markup(frame.page("t", *topic_views.topic(frame, topic, {"ask": "delete"})))
+        here = Here("/t", {"ask": "delete", "sort": "depth"})
+        read_markup(frame.page("t", *topic_views.topic(frame, topic, here, NO_PLOTS)))
         for channel in topic.channels.values():
             json.loads(json_bytes(shapes.channel(channel)))
-            read_markup(frame.page("c", *topic_views.channel(frame, channel, shapes, {})))
+            page = topic_views.channel(frame, channel, shapes, here, NO_PLOTS)
+            read_markup(frame.page("c", *page))
 
 
 @settings(deadline=None)

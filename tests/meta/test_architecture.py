@@ -15,11 +15,11 @@ ROOT = Path(__file__).parents[2]
 # A module imports only from rows above its own. `name.` stands for a package: its modules may
 # import each other, in no circle.
 ROWS = [
-    "nsqcy _debug _bytes _atomics _http _histogram errors findings names durations lines log files"
-    " journal",
+    "nsqcy _debug _bytes _atomics _http _histogram errors findings names durations lines log"
+    " log_events files journal",
     "_events _figures _headers metrics.",
     "_crc _heap _quantile _ids _ring _io options process. listeners gotext gojson debug"
-    " dead_letters named_cursors producers",
+    " dead_letters named_cursors producers log_page",
     "_log _mesh config policies layers acceptor web. cluster.",
     "_store _log_probe daemon daemon_options",
     "_wire _packing _excerpt _listing",
@@ -47,7 +47,9 @@ PURE = [*CORE, "_client"]
 PURE += [f"client.{part}" for part in ("connection", "consumer", "core", "flow", "producer")]
 PURE += ["nsqlookupd.registry", "nsqlookupd.protocol"]
 PURE += [f"nsqadmin.{part}" for part in ("figures", "frame", "markup", "shapes", "versions")]
-PURE += [f"nsqadmin.{part}" for part in ("node_views", "tables", "topic_views")]
+PURE += [f"nsqadmin.{part}" for part in ("node_views", "stream_views", "tables", "topic_views")]
+PURE += [f"nsqadmin.{part}" for part in ("drawing", "here", "plots")]
+PURE += [f"nsqadmin.{part}" for part in ("history", "history_rates", "history_rings")]
 PURE += [f"nsqadmin.{part}" for part in ("hashes", "sessions", "users")]
 PURE += [f"doctor.{part}" for part in ("checks", "cluster", "facts", "host", "report", "topics")]
 PURE += [f"nsqadmin.{part}" for part in ("bodies", "saying", "subject_views", "peek_views")]

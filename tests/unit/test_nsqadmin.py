@@ -154,7 +154,7 @@ def test_headers_of_one_connection_are_not_passed_on() -> None:
 
 def test_assets() -> None:
     body, kind = Assets().find("nsqadmin.css") or (b"", "")
-    assert b"prefers-color-scheme" in body
+    assert b"light-dark(" in body
     assert kind == "text/css; charset=utf-8"
     for name in ("..", "", "none", "/etc/passwd"):
         assert Assets().find(name) is None

@@ -3,7 +3,6 @@
 from loadtest.bench.scenarios import (
     durable,
     encoded,
-    kept,
     latency,
     later,
     many,
@@ -24,7 +23,6 @@ SCENARIOS = {
     ),
     "disk": Scenario(throughput.disk, "overflow to disk, and back", True, 8),
     "durable": Scenario(durable.durable, "MPUB in each class; fsync beside Redis", True, 30),
-    "kept": Scenario(kept.kept, "retention beside none; consumers beside a reader", False, 30),
     "memory": Scenario(many.queued, "memory of a queued message", True, 12),
     "idle": Scenario(many.idle, "memory of an idle connection", True, 8),
     "fanout": Scenario(many.fanout, "1, 10 and 50 channels, all copies queued", True, 30),

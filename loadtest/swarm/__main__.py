@@ -1,0 +1,75 @@
+"""A load test against a private cluster: it is started, and stopped when the test is over.
+
+    python -m loadtest.swarm [--nsqds N] [--workers N] [FLAGS OF LOCUST] [USERS]
+
+An nsqlookupd, so many nsqds of so many workers, and locust with our locustfile, which says whether
+thresholds were kept: its exit code is ours. Without other flags it makes a minute of mixed load.
+"""
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from loadtest.swarm.options import ENV
+from nsqcy.testing import nsqd, nsqlookupd
+
+LOCUSTFILE = Path(__file__).with_name("locustfile.py")
+ROOT = Path(__file__).parents[2]
+DEFAULTS = {"--users": "20", "--spawn-rate": "10", "--run-time": "60s", "--loglevel": "WARNING"}
+SHORT = {"-u": "--users", "-r": "--spawn-rate", "-t": "--run-time", "-L": "--loglevel"}
+WEB = ("--web-port", "--web-host", "--autostart", "--headful")  # the wish for locust's page
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtest.swarm",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="What else locust understands: locust -f loadtest/swarm/locustfile.py --help",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--nsqds", type=int, default=1, help="how many nsqds")
+    parser.add_argument("--workers", type=int, default=1, help="worker processes of each nsqd")
+    args, words = parser.parse_known_args(argv)
+    with contextlib.ExitStack() as stack:
+        lookupd = stack.enter_context(nsqlookupd())
+        nsqds = [
+            stack.enter_context(nsqd(lookupd_tcp_address=lookupd.tcp_address, workers=args.workers))
+            for _ in range(args.nsqds)
+        ]
+        found = {
+            "LOOKUPD_HTTP_ADDRESS": lookupd.http_address,
+            "NSQD_HTTP_ADDRESS": ",".join(each.http_address for each in nsqds),
+        }
+        environment = os.environ | {ENV + name: value for name, value in found.items()}
+        environment["PYTHONPATH"] = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
+        command = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), *with_defaults(words)]
+        return run(command, environment)
+
+
+def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run locust to its end; gives its exit code. Whoever ends us wants its report: it makes one
+    on ^C, which reaches it by itself, and makes none on SIGTERM while a shape goes on."""
+    signal.signal(signal.SIGINT, lambda *_: None)  # before it starts: it has to have one, too
+    locust = subprocess.Popen(command, env=environment)
+    signal.signal(signal.SIGTERM, lambda *_: locust.send_signal(signal.SIGINT))
+    return locust.wait()
+
+
+def with_defaults(words: Sequence[str]) -> list[str]:
+    """What is said, and what is left open. Whoever wants the page gets no run without it."""
+    said = {word.partition("=")[0] for word in words}
+    said |= {SHORT[each] for each in said & SHORT.keys()}
+    left = [f"{name}={value}" for name, value in DEFAULTS.items() if name not in said]
+    if not said & set(WEB):
+        left += [each for each in ("--headless", "--only-summary") if each not in said]
+    return [*left, *words]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

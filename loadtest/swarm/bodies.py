@@ -1,0 +1,79 @@
+"""Bodies of messages: how long they are, and the header that tells who published them and when.
+
+8 bytes   when it was due, nanoseconds since 1970; of a deferred message when it was to come
+8         the run, so that what another run has left behind is not taken for its messages
+4         the publisher
+4         the number of the message, from 0, of this publisher and topic
+1         whether it was deferred
+"""
+
+import os
+import random
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+HEADER = struct.Struct(">qQII?")
+LEAST = HEADER.size  # bytes of a body
+MOST = 64 << 20
+
+
+class Stamp(NamedTuple):
+    due: int
+    run: int
+    publisher: int
+    number: int
+    deferred: bool
+
+
+def read(body: bytes) -> Stamp | None:
+    """The stamp of a body; None of one that is too short to have any."""
+    return Stamp(*HEADER.unpack_from(body)) if len(body) >= LEAST else None
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How long bodies are: ranges of bytes, each with its weight."""
+
+    ranges: tuple[tuple[int, int], ...]
+    weights: tuple[float, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """`200`, `100-2000`, or several with their weights: `200:9,1000-65536:1`. Raises
+        ValueError."""
+        ranges, weights = [], []
+        for part in text.split(","):
+            size, _, weight = part.partition(":")
+            low, dash, high = size.partition("-")
+            try:
+                ranges.append((int(low), int(high if dash else low)))
+                weights.append(float(weight or 1))
+            except ValueError:
+                raise ValueError(f"sizes {text!r}: {part!r} is no SIZE or LOW-HIGH") from None
+        if not all(LEAST <= low <= high <= MOST for low, high in ranges):
+            raise ValueError(f"sizes {text!r}: a body has {LEAST} to {MOST} bytes")
+        if not all(0 < weight < float("inf") for weight in weights):
+            raise ValueError(f"sizes {text!r}: a weight is more than 0")
+        return cls(tuple(ranges), tuple(weights))
+
+    @property
+    def largest(self) -> int:
+        return max(high for _, high in self.ranges)
+
+    def draw(self) -> int:
+        low, high = self.ranges[0]
+        if len(self.ranges) > 1:
+            ((low, high),) = random.choices(self.ranges, self.weights)
+        return low if low == high else random.randint(low, high)
+
+
+class Bodies:
+    """Makes bodies. What follows the header is random, so that compression gains nothing."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self._sizes = sizes
+        self._filling = os.urandom(sizes.largest - LEAST)
+
+    def make(self, stamp: Stamp) -> bytes:
+        return HEADER.pack(*stamp) + self._filling[: self._sizes.draw() - LEAST]

@@ -1,0 +1,148 @@
+"""What was published and what was delivered, message by message, and what follows from that.
+
+Every message has a publisher and a number. A ledger of a whole test is the sum of those that the
+processes of the load send in from time to time: `take` gives what is new and forgets it, `merge`
+adds it to another. Knows no clock and no connection.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+SPAN = 9  # bits of a number: how many numbers share an int
+WITHIN = (1 << SPAN) - 1
+
+COUNTED = ("duplicates", "again", "requeued", "out_of_order", "early", "ahead", "foreign")
+
+Place = tuple[str, str]  # topic, channel
+
+
+class Marks:
+    """A set of messages, (publisher, number), of which most numbers are there: half a byte each."""
+
+    def __init__(self) -> None:
+        self._bits: dict[int, int] = {}
+
+    def add(self, publisher: int, number: int) -> bool:
+        """Whether it is new."""
+        key, bit = publisher << 32 | number >> SPAN, 1 << (number & WITHIN)
+        before = self._bits.get(key, 0)
+        self._bits[key] = before | bit
+        return not before & bit
+
+    def merge(self, other: Self) -> int:
+        """Add those of another; how many of them are not new."""
+        twice = 0
+        for key, bits in other._bits.items():
+            before = self._bits.get(key, 0)
+            twice += (before & bits).bit_count()
+            self._bits[key] = before | bits
+        return twice
+
+    def without(self, other: Self) -> int:
+        """How many are not in the other."""
+        return sum(
+            (bits & ~other._bits.get(key, 0)).bit_count() for key, bits in self._bits.items()
+        )
+
+    def __len__(self) -> int:
+        return sum(bits.bit_count() for bits in self._bits.values())
+
+    def pack(self) -> list[tuple[int, bytes]]:
+        """For the wire."""
+        return [(key, bits.to_bytes((WITHIN + 1) // 8)) for key, bits in self._bits.items()]
+
+    @classmethod
+    def unpack(cls, packed: Iterable[tuple[int, bytes]]) -> Self:
+        marks = cls()
+        marks._bits = {key: int.from_bytes(bits) for key, bits in packed}
+        return marks
+
+
+@dataclass(frozen=True)
+class Account:
+    """What became of the messages of one channel."""
+
+    topic: str
+    channel: str
+    published: int  # answered with OK
+    finished: int  # each once
+    lost: int  # answered with OK, and finished by nobody
+    unconfirmed: int  # finished, though their publish was not answered with OK
+    duplicates: int  # finished once more
+    again: int  # deliveries with more than one attempt
+    requeued: int
+    out_of_order: int  # first deliveries behind a later message of the same publisher and nsqd
+    early: int  # deferred messages, before their time
+    ahead: int  # before they were published: the clocks of the machines are apart
+    foreign: int  # of another run, or of somebody else
+
+
+@dataclass
+class Ledger:
+    """`counters` are by topic, channel and one of COUNTED."""
+
+    published: dict[str, Marks] = field(default_factory=dict)
+    finished: dict[Place, Marks] = field(default_factory=dict)
+    counters: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+
+    def publish(self, topic: str, publisher: int, numbers: Iterable[int]) -> None:
+        """These were answered with OK."""
+        marks = self.published.setdefault(topic, Marks())
+        for number in numbers:
+            marks.add(publisher, number)
+
+    def finish(self, place: Place, publisher: int, number: int) -> None:
+        if not self.finished.setdefault(place, Marks()).add(publisher, number):
+            self.count(place, "duplicates")
+
+    def count(self, place: Place, name: str) -> None:
+        self.counters[*place, name] += 1
+
+    def take(self) -> dict[str, Any]:
+        """What is new, for the wire; it is forgotten here."""
+        taken = {
+            "published": [(topic, marks.pack()) for topic, marks in self.published.items()],
+            "finished": [(*place, marks.pack()) for place, marks in self.finished.items()],
+            "counters": [(*key, count) for key, count in self.counters.items()],
+        }
+        self.published, self.finished, self.counters = {}, {}, Counter()
+        return taken
+
+    def merge(self, taken: dict[str, Any]) -> None:
+        for topic, packed in taken["published"]:
+            self.published.setdefault(topic, Marks()).merge(Marks.unpack(packed))
+        for topic, channel, packed in taken["finished"]:
+            place = topic, channel
+            marks = self.finished.setdefault(place, Marks())
+            self.counters[*place, "duplicates"] += marks.merge(Marks.unpack(packed))
+        for topic, channel, name, count in taken["counters"]:
+            self.counters[topic, channel, name] += count
+
+    def account(self, place: Place) -> Account:
+        published = self.published.get(place[0], Marks())
+        finished = self.finished.get(place, Marks())
+        counted = {name: self.counters[*place, name] for name in COUNTED}
+        return Account(
+            topic=place[0],
+            channel=place[1],
+            published=len(published),
+            finished=len(finished),
+            lost=published.without(finished),
+            unconfirmed=finished.without(published),
+            **counted,
+        )
+
+
+class Order:
+    """Whether first deliveries to one consumer come in the order in which they were published:
+    what a channel of one nsqd promises for each connection that publishes."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[int, str], int] = {}
+
+    def breaks(self, publisher: int, number: int, nsqd: str) -> bool:
+        last = self._last.get((publisher, nsqd), -1)
+        self._last[publisher, nsqd] = max(last, number)
+        return number < last

@@ -1,0 +1,292 @@
+"""What a test found: gathered as plain data, told as a table, and as one page with plots.
+
+    figures     begun, seconds, options, requests, channels, verdicts, knee, seconds of the timeline
+
+The page needs nothing from elsewhere. Its data are in a JSON of the same name beside it.
+"""
+
+import datetime
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from loadtest.swarm.lines import STYLE, Line, Panel, svg
+from loadtest.swarm.machine import Sample
+from loadtest.swarm.options import Options
+from loadtest.swarm.run import Run, Strain
+from loadtest.swarm.stages import Knee
+from loadtest.swarm.thresholds import PERCENTILES, Verdict
+from nsqcy.pipeline.plots import CSS, section, table
+
+BUSY = 0.9  # a process of the load that was busier than this held itself back
+LATE = 20.0  # ms; one that was later than this for its own doings shows in the latencies
+KEPT, MISSED = "kept", "MISSED"
+DARK = """
+@media (prefers-color-scheme: dark) {
+  body { background: #14171b; color: #dfe4ea }
+  section { background: #1c2127; border-color: #2c333b }
+  p, th { color: #98a2ad } th, td { border-color: #2c333b }
+}
+.missed { color: #c8423b; font-weight: 600 }
+"""
+
+Figures = dict[str, Any]
+
+
+# --- gathering ----------------------------------------------------------------------------------
+
+
+def gather(
+    run: Run, samples: Sequence[Sample], verdicts: Sequence[Verdict], knee: Knee | None
+) -> Figures:
+    return {
+        "begun": run.begun,
+        "seconds": run.seconds,
+        "options": run.options.shown(),
+        "requests": _requests(run),
+        "channels": [asdict(account) for account in run.accounts()],
+        "verdicts": [{"kept": each.kept, "told": str(each)} for each in verdicts],
+        "knee": None
+        if knee is None
+        else {"told": knee.told(), "steps": list(map(asdict, knee.steps))},
+        "strain": run.strains.worst()._asdict(),
+        "span": run.timeline.span,
+        "kinds": _kinds(run),
+        "samples": _samples(run, samples),
+    }
+
+
+def _requests(run: Run) -> list[Figures]:
+    return [
+        {
+            "type": kind,
+            "name": name,
+            "requests": cell.requests,
+            "messages": cell.messages,
+            "rate": run.rate(kind, cell.messages),
+            "failures": cell.failures,
+            **{each: cell.percentile(share) for each, share in PERCENTILES.items()},
+        }
+        for (kind, name), cell in sorted(run.timeline.totals().items())
+    ]
+
+
+def _kinds(run: Run) -> dict[str, list[Figures]]:
+    """By type, what each span of the timeline has of it."""
+    found: dict[str, list[Figures]] = {}
+    span = run.timeline.span
+    for (second, kind), cell in sorted(run.timeline.kinds().items()):
+        found.setdefault(kind, []).append(
+            {
+                "second": second - run.begun,
+                "rate": cell.messages / span,
+                "failures": cell.failures / span,
+                **{each: cell.percentile(PERCENTILES[each]) for each in ("p50", "p99")},
+            }
+        )
+    return found
+
+
+def _samples(run: Run, samples: Sequence[Sample]) -> list[Figures]:
+    """One for each span of the timeline: the last of it."""
+    span = run.timeline.span
+    last = {each.second // span: each for each in samples}
+    return [
+        asdict(each)
+        | run.strains.get(each.second, Strain())._asdict()
+        | {"second": max(0.0, each.second - run.begun)}
+        for each in last.values()
+    ]
+
+
+# --- telling ------------------------------------------------------------------------------------
+
+
+def text(figures: Figures) -> str:
+    """For a terminal."""
+    rows = [REQUESTS, *_request_rows(figures)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if at < 2 else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    lines += ["", *(_told(channel) for channel in figures["channels"])]
+    lines += [
+        f"{KEPT if each['kept'] else MISSED:7} {each['told']}" for each in figures["verdicts"]
+    ]
+    if figures["knee"]:
+        lines.append(f"knee    {figures['knee']['told']}")
+    lines += [f"note    {each}" for each in notes(figures)]
+    return "\n".join(["", *lines])
+
+
+REQUESTS = (
+    "type",
+    "name",
+    "messages",
+    "msg/s",
+    "failures",
+    "p50 ms",
+    "p99 ms",
+    "p99.9 ms",
+    "max ms",
+)
+COUNTED = ("unconfirmed", "duplicates", "again", "requeued", "out_of_order", "early", "foreign")
+
+
+def _request_rows(figures: Figures) -> list[tuple[str, ...]]:
+    return [
+        (
+            row["type"],
+            row["name"],
+            f"{row['messages']:,}",
+            f"{row['rate']:,.1f}",
+            f"{row['failures']:,}",
+            *(_milliseconds(row[each]) for each in ("p50", "p99", "p999", "max")),
+        )
+        for row in figures["requests"]
+    ]
+
+
+def _milliseconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.2f}"
+
+
+def _told(channel: Figures) -> str:
+    rest = [f"{name.replace('_', ' ')} {channel[name]:,}" for name in COUNTED if channel[name]]
+    counts = f"published {channel['published']:,}, finished {channel['finished']:,}"
+    return f"{channel['topic']}/{channel['channel']}: " + ", ".join(
+        [counts, f"lost {channel['lost']:,}", *rest]
+    )
+
+
+def notes(figures: Figures) -> list[str]:
+    """What a reader has to know before the figures are believed."""
+    found = []
+    busy, late = figures["strain"]["busy"], figures["strain"]["late"]
+    if busy > BUSY:
+        found.append(
+            f"a process of the load was busy for {busy:.0%} of a second: the cluster can do more"
+            " (--processes, or fewer users)"
+        )
+    if late > LATE:
+        found.append(
+            f"a process of the load came up to {late:,.0f} ms too late for what was due:"
+            " the latencies of that time are its own as well (a machine with other things to do?)"
+        )
+    if ahead := sum(channel["ahead"] for channel in figures["channels"]):
+        found.append(
+            f"{ahead:,} messages came before they were published: the clocks of the machines are"
+            " apart, and latencies are wrong by as much"
+        )
+    return found
+
+
+# --- the page -----------------------------------------------------------------------------------
+
+
+def write(path: Path, figures: Figures) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page(figures))
+    path.with_suffix(".json").write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def page(figures: Figures) -> str:
+    begun = datetime.datetime.fromtimestamp(figures["begun"], datetime.UTC)
+    head = (
+        f"{begun:%Y-%m-%d %H:%M:%S} UTC, {figures['seconds']:,.0f} s, {figures['options']['shape']}"
+    )
+    parts = [
+        section("Verdict", _verdict(figures)),
+        section("Requests", table(REQUESTS, _escaped(_request_rows(figures)))),
+        section("Over time", "".join(svg(each, _last(figures)) for each in panels(figures))),
+    ]
+    if figures["channels"]:
+        parts.insert(2, section("Channels", _channels(figures)))
+    parts.append(section("Options", table(("option", "value"), _escaped(_options(figures)))))
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>nsqcy load</title>'
+        '<meta name="viewport" content="width=device-width">'
+        '<meta name="color-scheme" content="light dark"><style>'
+        f"{CSS}{STYLE}{DARK}</style></head><body><main><h1>Under load</h1>"
+        f"<p>{head}</p>{''.join(parts)}</main></body></html>\n"
+    )
+
+
+def _verdict(figures: Figures) -> str:
+    lines = [
+        f"<span{'' if each['kept'] else ' class=missed'}>{KEPT if each['kept'] else MISSED}</span> "
+        + escape(each["told"])
+        for each in figures["verdicts"]
+    ]
+    if figures["knee"]:
+        lines.append(f"knee {escape(figures['knee']['told'])}")
+    return "<br>".join(lines + list(map(escape, notes(figures))))
+
+
+def _channels(figures: Figures) -> str:
+    names = ("published", "finished", "lost", *COUNTED, "ahead")
+    rows = [
+        (f"{each['topic']}/{each['channel']}", *(f"{each[name]:,}" for name in names))
+        for each in figures["channels"]
+    ]
+    return table(("channel", *(name.replace("_", " ") for name in names)), _escaped(rows))
+
+
+def _options(figures: Figures) -> list[tuple[str, ...]]:
+    """Those that differ from their defaults."""
+    usual = Options().shown()
+    given = figures["options"].items()
+    return [(name, str(value)) for name, value in given if value != usual[name]]
+
+
+def _escaped(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    return [tuple(map(escape, row)) for row in rows]
+
+
+def _last(figures: Figures) -> float:
+    """The second at which the lines end."""
+    seconds = [each["second"] for each in figures["samples"]]
+    seconds += [each["second"] for rows in figures["kinds"].values() for each in rows]
+    return max(seconds, default=0.0)
+
+
+def panels(figures: Figures) -> list[Panel]:
+    kinds, samples = figures["kinds"], figures["samples"]
+
+    def of(figure: str) -> list[Line]:
+        """Of each type."""
+        return [Line(kind, _points(rows, figure, figures["span"])) for kind, rows in kinds.items()]
+
+    def sampled(name: str, label: str) -> Line:
+        return Line(label, [(each["second"], each[name]) for each in samples])
+
+    late = sampled("late", "lateness of the load itself, at most")
+    found = [
+        Panel("Messages", "a second", of("rate")),
+        Panel("Latency, p50", "ms", of("p50"), logarithmic=True),
+        Panel("Latency, p99", "ms", [*of("p99"), late], logarithmic=True),
+        Panel("Users", "", [sampled("users", "users")]),
+    ]
+    if any(row["failures"] for rows in kinds.values() for row in rows):
+        found.insert(1, Panel("Failures", "a second", of("failures")))
+    cpu = [sampled("busy", "busiest process of the load")]
+    if any(each["memory"] is not None for each in samples):
+        found.append(Panel("Memory of nsqd", "bytes", [sampled("memory", "proportional")]))
+        cpu.insert(0, sampled("cpu", "nsqd"))
+    return [*found, Panel("CPU", "cores", cpu)]
+
+
+def _points(rows: Sequence[Figures], figure: str, span: int) -> list[tuple[float, float | None]]:
+    points: list[tuple[float, float | None]] = []
+    for row in rows:
+        if points and row["second"] - points[-1][0] > 1.5 * span:
+            points.append((points[-1][0] + span, None))
+        points.append((max(0.0, row["second"]), row[figure]))
+    return points

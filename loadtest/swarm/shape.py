@@ -1,0 +1,68 @@
+"""How many users there are, for locust: the shapes of stages.py with the numbers of the flags."""
+
+from typing import Any
+
+from locust import LoadTestShape
+
+from loadtest.swarm.consumers import ConsumeUser
+from loadtest.swarm.options import Options
+from loadtest.swarm.run import Run
+from loadtest.swarm.stages import Knee, Step, users_at
+
+FASTEST = 100  # users a second that locust starts without complaint
+
+
+class Shape(LoadTestShape):
+    """The only one, so that -u and -t mean the same for all of them; -r counts where a shape does
+    not say itself how fast users come."""
+
+    use_common_options = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.knee: Knee | None = None  # of the test that runs, or of the last one
+        self._options: Options | None = None
+
+    def reset_time(self) -> None:
+        """A test begins."""
+        super().reset_time()
+        self._options = None
+
+    def tick(self) -> tuple[int, float] | None:
+        """Users there are to be, and how many a second may start."""
+        assert self.runner is not None
+        parsed: Any = self.runner.environment.parsed_options
+        most = parsed.num_users or 1
+        if self._options is None:
+            self._options = self._begin(Options.of(parsed), most)
+        users = self._users(self._options.shape, most, parsed.run_time or None)
+        if users is None:
+            return None
+        if self._options.shape == "steady" and parsed.spawn_rate:
+            return users, parsed.spawn_rate
+        return users, min(users, FASTEST)
+
+    def _users(self, shape: str, most: int, seconds: float | None) -> int | None:
+        elapsed = self.get_run_time()
+        if self.knee is None:
+            return users_at(shape, elapsed, most, seconds)
+        return None if seconds and elapsed >= seconds else self.knee.tick(elapsed)
+
+    def _begin(self, options: Options, most: int) -> Options:
+        # Before locust makes up its mind whom to start: it starts these first.
+        ConsumeUser.fixed_count = options.consumers
+        self.knee = None
+        if options.shape == "knee":
+            self.knee = Knee(
+                options.knee_step_users,
+                options.knee_step_seconds,
+                most,
+                options.knee_p99,
+                options.knee_failures,
+                _measure,
+            )
+        return options
+
+
+def _measure(users: int, since: float, until: float) -> Step:
+    return Run.current.step(users, since, until)

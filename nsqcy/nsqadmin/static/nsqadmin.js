@@ -1,0 +1,14 @@
+// What scripts add to pages that are complete without them.
+
+import { readKeys } from "./keys.js";
+import { keepLive } from "./live.js";
+import { readPlots } from "./plots.js";
+import { searchAsTyped } from "./search.js";
+
+const main = document.querySelector("main");
+readPlots(main);
+readKeys(document);
+if (main.hasAttribute("data-live")) {
+  const page = keepLive(main, document.getElementById("live"));
+  searchAsTyped(main, page);
+}

@@ -1,0 +1,37 @@
+// Rows that do not have what is typed in their names disappear at once; then the page is asked for
+// what it has on its other pages.
+
+const PAUSE = 250; // ms without a key
+
+export function searchAsTyped(main, page) {
+  const field = main.querySelector("form.search input[type=search]");
+  if (!field) return;
+  let timer;
+
+  function filter() {
+    const wanted = field.value.toLowerCase();
+    for (const row of main.querySelectorAll("tbody tr")) {
+      row.hidden = !row.cells[0].textContent.toLowerCase().includes(wanted);
+    }
+  }
+
+  function search() {
+    const url = new URL(location.href);
+    url.searchParams.delete("page");
+    if (field.value) url.searchParams.set("q", field.value);
+    else url.searchParams.delete("q");
+    history.replaceState(null, "", url);
+    page.refresh();
+  }
+
+  field.addEventListener("input", () => {
+    filter();
+    clearTimeout(timer);
+    timer = setTimeout(search, PAUSE);
+  });
+  field.form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    clearTimeout(timer);
+    search();
+  });
+}

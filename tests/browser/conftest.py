@@ -1,0 +1,53 @@
+"""A browser and a lively cluster for the tests of a module.
+
+Playwright's loop runs in the thread that has begun it, where nobody else can have one of asyncio's:
+so it ends with its module.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lively import Lively, lively
+from visits import BASE, PATIENCE, Visit
+
+CHROMIUM = Path("/usr/bin/chromium")
+
+
+@pytest.fixture(scope="session")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lively]:
+    home = tmp_path_factory.mktemp("lively")
+    with lively(home, base_path=BASE, http_client_request_timeout="2s") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    if not CHROMIUM.exists():
+        pytest.skip(f"needs {CHROMIUM}")
+    playwright.expect.set_options(timeout=PATIENCE)
+    with playwright.sync_playwright() as started:
+        # Root has no sandbox; it would not start otherwise.
+        found = started.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def visit(live: Lively, browser: Any) -> Iterator[Callable[..., Visit]]:
+    """`visit(width=390)`: somebody who has not been here before; at the end nothing is wrong."""
+    visits = []
+
+    def begin(width: int = 1440, **options: Any) -> Visit:
+        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        context.set_default_timeout(PATIENCE)
+        visits.append(Visit(context.new_page(), live.url + BASE))
+        return visits[-1]
+
+    yield begin
+    wrong = [each for one in visits for each in one.wrong]
+    for each in visits:
+        each.page.context.close()
+    assert wrong == []

@@ -1,0 +1,111 @@
+"""What is done on nsqadmin's pages, in a browser: buttons, questions, forms."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from lively import Lively
+from visits import Visit
+
+expect: Any = pytest.importorskip("playwright.sync_api").expect
+Begin = Callable[..., Visit]
+
+
+@pytest.fixture
+def channel(live: Lively) -> Iterator[str]:
+    """One of a topic `acted`, with three messages on each nsqd."""
+    for nsqd in live.nsqds:
+        nsqd.web.create("acted", "c")
+        nsqd.web.mpub("acted", [b"1", b"2", b"3"])
+        nsqd.web.await_counts("acted", "c", depth=3)
+    live.known("acted")
+    yield "/topics/acted/c"
+    live.forget("acted")
+
+
+def press(page: Any, name: str) -> None:
+    page.get_by_role("button", name=name, exact=True).click()
+
+
+def follow(page: Any, name: str) -> None:
+    page.get_by_role("link", name=name, exact=True).click()
+
+
+@pytest.mark.parametrize("what", ["Topic", "Channel"])
+def test_pausing(what: str, channel: str, live: Lively, visit: Begin) -> None:
+    page = visit().to(channel if what == "Channel" else "/topics/acted")
+    name = "c" if what == "Channel" else None
+    press(page, f"Pause {what}")
+    expect(page.locator("h1 .label")).to_have_text("paused")
+    for nsqd in live.nsqds:
+        nsqd.web.await_counts("acted", name, paused=True)
+    press(page, f"UnPause {what}")
+    expect(page.locator("h1 .label")).to_have_count(0)
+    for nsqd in live.nsqds:
+        nsqd.web.await_counts("acted", name, paused=False)
+
+
+def test_emptying_asks(channel: str, live: Lively, visit: Begin) -> None:
+    page = visit().to(channel)
+    follow(page, "Empty Queue")
+    question = page.locator("#question")
+    expect(question).to_contain_text("Empty channel acted/c?")
+    expect(question).to_contain_text("6 messages on 2 nodes will be lost")
+    follow(page, "Cancel")
+    expect(question).to_have_count(0)
+    for nsqd in live.nsqds:
+        nsqd.web.await_counts("acted", "c", depth=3)
+    follow(page, "Empty Queue")
+    press(page, "Empty Queue")
+    expect(question).to_have_count(0)
+    for nsqd in live.nsqds:
+        nsqd.web.await_counts("acted", "c", depth=0)
+
+
+def test_deleting_a_channel_and_its_topic(channel: str, live: Lively, visit: Begin) -> None:
+    page = visit().to(channel)
+    follow(page, "Delete Channel")
+    press(page, "Delete Channel")
+    expect(page.locator("h1")).to_have_text("acted")
+    expect(page.locator("main")).to_contain_text("No channels exist for this topic.")
+    follow(page, "Delete Topic")
+    expect(page.locator("#question")).to_contain_text("0 channels and")
+    press(page, "Delete Topic")
+    expect(page.locator("h1")).to_contain_text("Topics")
+    for nsqd in live.nsqds:
+        assert nsqd.web.topic("acted") is None
+    expect(page.locator("tbody th", has_text="acted")).to_have_count(0)
+
+
+def test_tombstones(channel: str, live: Lively, visit: Begin) -> None:
+    node = live.nodes[1]
+    page = visit().to(f"/nodes/{node}")
+    page.get_by_title("Tombstone acted here").click()
+    expect(page.locator("#question")).to_contain_text("hidden from the consumers of acted")
+    press(page, "Tombstone")
+    expect(page.locator("#question")).to_have_count(0)
+    assert live.nsqds[1].web.topic("acted") is None
+    assert live.nsqds[0].web.topic("acted") is not None
+
+
+def test_creating_and_forgetting(live: Lively, visit: Begin) -> None:
+    page = visit().to("/lookup")
+    page.get_by_label("Topic Name").fill("planned")
+    page.get_by_label("Channel Name").fill("reader")
+    press(page, "Create")
+    tree = page.locator("ul.tree")
+    expect(tree).to_contain_text("planned")
+    expect(tree).to_contain_text("reader")
+    page.get_by_title("Delete planned/reader").click()
+    press(page, "Delete")
+    expect(tree).not_to_contain_text("reader")
+    page.get_by_title("Delete planned").click()
+    press(page, "Delete")
+    expect(page.locator("main")).not_to_contain_text("planned")
+
+
+def test_what_cannot_be_done_says_so(visit: Begin) -> None:
+    page = visit().to("/lookup")
+    page.get_by_label("Topic Name").fill("no name")
+    press(page, "Create")
+    expect(page.locator("[role=alert]")).to_have_text("INVALID_TOPIC")

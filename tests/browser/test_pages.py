@@ -1,0 +1,240 @@
+"""nsqadmin's pages in a browser, of a cluster of our own under load: looking."""
+
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+import pytest
+from lively import Lively
+from visits import BASE, Visit
+from web import eventually
+
+expect: Any = pytest.importorskip("playwright.sync_api").expect
+Begin = Callable[..., Visit]
+
+TICK = 5000  # ms between two looks of a page
+DARK, LIGHT = "rgb(18, 23, 29)", "rgb(255, 255, 255)"
+
+
+def sampled(live: Lively, **subject: str) -> list[float]:
+    """What came, as far as it is kept."""
+    answer = live.admin.web.get(f"{BASE}/api/history", range="15m", **subject)
+    if answer.status != 200:
+        return []
+    return [each for each in answer.json()["metrics"]["in"] if each is not None]
+
+
+def number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def cell(page: Any, row: str, column: str) -> Any:
+    """Of the only table, by the name of its row and the heading of its column."""
+    titles = page.locator("thead th").all_text_contents()
+    return page.locator(f'tbody tr[data-key="{row}"]').locator("th, td").nth(titles.index(column))
+
+
+def test_every_page(live: Lively, visit: Begin) -> None:
+    """Nothing is wrong on it, light or dark, and it fits: what is too wide scrolls in a box of its
+    own."""
+    visitor = visit()
+    eventually(lambda: len(sampled(live, topic="orders")) > 2)
+    paths = ["/", "/topics/orders", "/topics/orders/billing", "/topics/audit", "/nodes"]
+    paths += [f"/nodes/{live.nodes[0]}", "/counter", "/lookup", "/topics/orders?ask=delete"]
+    for path in paths:
+        page = visitor.to(path)
+        expect(page.locator("#theme")).to_be_visible()
+        assert page.locator("main h1").count() == 1, path
+        assert not page.locator("[role=alert]").count(), path
+        for scheme, ground in (("light", LIGHT), ("dark", DARK)):
+            page.emulate_media(color_scheme=scheme)
+            assert page.evaluate("getComputedStyle(document.body).backgroundColor") == ground
+        for width in (390, 1440):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+
+
+def test_plots_are_drawn(live: Lively, visit: Begin) -> None:
+    eventually(lambda: len(sampled(live, topic="orders", channel="billing")) > 2)
+    page = visit().to("/topics/orders/billing?range=15m")
+    titles = ["Throughput", "Depth", "In flight and deferred", "Errors", "Latency"]
+    assert page.locator(".plot figcaption b").all_text_contents() == titles
+    assert page.locator(".frames a[aria-current]").text_content() == "15m"
+    spoken = page.locator(".plot svg").first.get_attribute("aria-label")
+    assert re.match(r"Throughput\. In: [\d,.]+/s now, at most", spoken)
+    assert page.locator(".plot path.line0").first.bounding_box()["width"] > 0
+    page.get_by_role("link", name="6h").click()
+    expect(page.locator(".frames a[aria-current]")).to_have_text("6h")
+    expect(page.locator(".plot .x span").first).to_have_text("−6h")
+
+
+def test_values_are_read_out(live: Lively, visit: Begin) -> None:
+    eventually(lambda: len(sampled(live, topic="orders")) > 2)
+    page = visit().to("/topics/orders?range=15m")
+    plot = page.locator(".plot").first
+    time, value = plot.locator("time"), plot.locator("output").first
+    latest = value.text_content()
+    box = plot.locator(".canvas").bounding_box()
+    page.mouse.move(box["x"] + 2, box["y"] + 20)
+    expect(time).to_have_text(re.compile(r"\d:\d\d"))
+    expect(value).to_have_text("–")  # so long ago nobody took samples
+    page.mouse.move(0, 0)
+    expect(value).to_have_text(latest)
+    plot.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(value).to_have_text(re.compile(r"[\d,.]+/s"))
+    page.keyboard.press("Escape")
+    expect(time).to_be_empty()
+
+
+def test_figures_are_kept_up_to_date(visit: Begin) -> None:
+    """In place, by one request, and while somebody sees them."""
+    visitor = visit()
+    visitor.page.clock.install()
+    page = visitor.to("/")
+    page.evaluate("document.querySelector('tbody a').focus(); window.mark = 1")
+    messages = cell(page, "orders", "Messages")
+    before = number(messages.text_content())
+    visitor.asked.clear()
+    page.clock.run_for(TICK)
+    expect(messages).not_to_have_text(f"{before:,}")
+    assert number(messages.text_content()) > before
+    assert page.evaluate("window.mark") == 1
+    assert page.evaluate("document.activeElement.textContent") == "audit"
+    assert visitor.asked == [""]
+    expect(page.locator("#live")).to_have_text("live")
+
+    page.evaluate("Object.defineProperty(document, 'hidden', {value: true, configurable: true})")
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    page.clock.run_for(100 * TICK)
+    assert visitor.asked == [""]
+    page.evaluate("Object.defineProperty(document, 'hidden', {value: false})")
+    with page.expect_response(visitor.url):
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+
+
+def test_a_page_that_is_not_answered_says_so(visit: Begin) -> None:
+    visitor = visit()
+    visitor.page.clock.install()
+    page = visitor.to("/counter")
+    page.route("**/counter", lambda route: route.abort())
+    page.clock.run_for(TICK)
+    expect(page.locator("#live")).to_have_text("not live")
+    page.unroute("**/counter")
+    page.clock.run_for(TICK)
+    expect(page.locator("#live")).to_have_text("live")
+    visitor.wrong = [each for each in visitor.wrong if "ERR_FAILED" not in each]
+
+
+def test_the_switch_of_colours_is_remembered(visit: Begin) -> None:
+    page = visit(color_scheme="light").to("/")
+
+    def ground() -> str:
+        found: str = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return found
+
+    assert (ground(), page.locator("#theme").text_content()) == (LIGHT, "◐ Auto")
+    page.locator("#theme").click()
+    page.locator("#theme").click()
+    assert ground() == DARK
+    page.reload()
+    assert (ground(), page.locator("#theme").text_content()) == (DARK, "☾ Dark")
+    page.locator("#theme").click()
+    assert ground() == LIGHT
+
+
+def test_searching(visit: Begin) -> None:
+    visitor = visit()
+    page = visitor.to("/?sort=depth")
+    page.keyboard.press("/")
+    page.keyboard.type("OIC")
+    names = page.locator("tbody tr:visible th")
+    expect(names).to_have_text(["invoices"])
+    page.wait_for_url(re.compile(r"\?sort=depth&q=OIC$"))
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator("input[type=search]")).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.textContent") == "invoices"
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text("invoices")
+    page.go_back()
+    page.locator("input[type=search]").fill("")
+    expect(names).to_have_count(4)
+
+
+def test_sorting(visit: Begin) -> None:
+    page = visit().to("/")
+    names = page.locator("tbody th")
+    page.locator("thead a", has_text="Topic").click()
+    expect(names).to_have_text(["audit", "invoices", "mails", "orders"])
+    page.locator("thead a", has_text="Topic").click()
+    expect(names).to_have_text(["orders", "mails", "invoices", "audit"])
+    expect(page.locator("th[aria-sort=descending]")).to_have_text("Topic")
+    page.locator("thead a", has_text="Channels").click()
+    expect(names.first).to_have_text("orders")
+    expect(page.locator("th[aria-sort]")).to_have_text("Channels")
+
+
+def test_with_the_keyboard_alone(visit: Begin) -> None:
+    page = visit().to("/")
+    page.keyboard.press("Tab")
+    skip = page.get_by_text("Skip to content")
+    expect(skip).to_be_focused()
+    assert skip.bounding_box()["x"] >= 0
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    page.keyboard.press("Tab")
+    expect(page.locator("input[type=search]")).to_be_focused()
+    page.locator("tbody a").first.focus()
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.textContent") == "invoices"
+    style = "getComputedStyle(document.activeElement).outlineStyle"
+    assert page.evaluate(style) == "solid"
+
+
+def test_without_scripts(live: Lively, visit: Begin) -> None:
+    eventually(lambda: len(sampled(live, topic="orders")) > 2)
+    visitor = visit(java_script_enabled=False)
+    page = visitor.to("/topics/orders?range=15m")
+    assert page.locator(".plot path.line0").count() >= 4
+    expect(page.locator("#theme")).to_be_hidden()
+    page = visitor.to("/")
+    assert page.locator("svg.spark").count() >= 4
+    page.locator("input[type=search]").fill("mail")
+    page.get_by_role("button", name="Search").click()
+    expect(page.locator("tbody th")).to_have_text(["mails"])
+
+
+@contextmanager
+def hanging(nsqd: Any) -> Iterator[None]:
+    """None of its processes runs."""
+    family = [nsqd.process.pid, *nsqd.workers()]
+    for pid in family:
+        psutil.Process(pid).send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in reversed(family):
+            psutil.Process(pid).send_signal(signal.SIGCONT)
+
+
+def test_a_node_that_hangs(live: Lively, visit: Begin) -> None:
+    """What the others say is shown, and who has said nothing; in its plots there is a gap."""
+    node = live.nodes[1]
+    eventually(lambda: len(sampled(live, node=node)) > 2)
+    visitor = visit()
+    visitor.page.clock.install()
+    page = visitor.to("/")
+    with hanging(live.nsqds[1]):
+        eventually(lambda: f"history: {node} is left out" in live.admin.log_text())
+        page.clock.run_for(TICK)
+        expect(page.locator(".bar.warning")).to_contain_text(f"{node}: timed out")
+        expect(page.locator("tbody tr")).to_have_count(4)
+    taken = len(sampled(live, node=node))
+    eventually(lambda: len(sampled(live, node=node)) > taken)
+    history = live.admin.web.get(f"{BASE}/api/history", range="1m", node=node).json()
+    known = ["-" if each is None else "x" for each in history["metrics"]["depth"]]
+    assert re.search("x-+x", "".join(known))

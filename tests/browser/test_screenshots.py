@@ -1,0 +1,53 @@
+"""The pictures of docs/: taken anew by a quarter of an hour of load."""
+
+import io
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lively import lively
+
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
+MOST = 80_000  # bytes of a picture
+COLOURS = 48
+LONG = 15.5 * 60  # seconds: the shortest time frame, and a little
+
+PICTURES = {
+    "streams": ("/", "light", 1200),
+    "topic": ("/topics/orders?range=15m", "dark", 1200),
+    "channel": ("/topics/mails/sender?range=15m", "light", 390),
+    "nodes": ("/nodes", "dark", 1200),
+}
+
+
+def waves() -> float:
+    """Busy and quiet in turns."""
+    now = time.monotonic() / 60
+    return 0.25 + 0.15 * math.sin(now) + 0.05 * math.sin(7 * now)
+
+
+def small(picture: bytes) -> bytes:
+    image = pytest.importorskip("PIL.Image")
+    out = io.BytesIO()
+    image.open(io.BytesIO(picture)).convert("RGB").quantize(COLOURS).save(out, "PNG", optimize=True)
+    return out.getvalue()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_pictures(browser: Any, tmp_path: Path) -> None:
+    IMAGES.mkdir(exist_ok=True)
+    with lively(tmp_path, pause=waves, history_interval="5s") as live:
+        time.sleep(LONG)
+        for name, (path, scheme, width) in PICTURES.items():
+            context = browser.new_context(
+                viewport={"width": width, "height": 500}, color_scheme=scheme
+            )
+            page = context.new_page()
+            page.goto(live.url + path)
+            picture = small(page.screenshot(full_page=True))
+            assert len(picture) < MOST
+            (IMAGES / f"nsqadmin-{name}.png").write_bytes(picture)
+            context.close()

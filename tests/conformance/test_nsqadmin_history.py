@@ -1,0 +1,162 @@
+"""The past that nsqadmin keeps, over scripted daemons: whom it asks, what it tells and draws."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from admin import Admin, refused
+from markup import read
+from upstream import Upstream
+from web import eventually
+
+INTERVAL = "100ms"
+SAMPLE = "GET /stats?format=json&include_clients=false"
+
+
+def stats(count: int, topics: int = 1) -> dict[str, Any]:
+    """Of nsqds that have had so many messages."""
+    channel = {"channel_name": "c", "message_count": count, "depth": 5, "in_flight_count": 2}
+    return {
+        "topics": [
+            {"topic_name": f"t{number}", "message_count": count, "channels": [channel]}
+            for number in range(topics)
+        ]
+    }
+
+
+@pytest.fixture
+def nsqd() -> Iterator[Upstream]:
+    with Upstream(stats=stats(100)) as nsqd:
+        yield nsqd
+
+
+@pytest.fixture
+def lookupd(nsqd: Upstream) -> Iterator[Upstream]:
+    node = nsqd.producer() | {"topics": ["t0"], "tombstones": [False]}
+    with Upstream(
+        nodes={"producers": [node]}, lookup={"producers": [node]}, topics={"topics": ["t0"]}
+    ) as lookupd:
+        yield lookupd
+
+
+@pytest.fixture
+def admin(lookupd: Upstream) -> Iterator[Admin]:
+    with Admin(lookupd_http_address=lookupd.address, history_interval=INTERVAL) as admin:
+        yield admin
+
+
+def values(admin: Admin, metric: str, **subject: str) -> list[float | None]:
+    """What is known, and what is missing between that."""
+    answer = admin.web.get("/api/history", range="1m", **subject)
+    if answer.status != 200:
+        return []
+    found: list[float | None] = answer.json()["metrics"][metric]
+    while found and found[0] is None:
+        del found[0]
+    while found and found[-1] is None:
+        del found[-1]
+    return found
+
+
+def test_what_it_tells(admin: Admin, nsqd: Upstream) -> None:
+    eventually(lambda: values(admin, "depth", topic="t0"))
+    nsqd.pages["/stats"] = stats(1100)
+    for subject in ({"topic": "t0"}, {"topic": "t0", "channel": "c"}, {"node": nsqd.address}):
+        eventually(lambda subject=subject: any(values(admin, "in", **subject)))
+        assert set(values(admin, "depth", **subject)) <= {5.0, None}
+        assert set(values(admin, "in_flight", **subject)) <= {2.0, None}
+        assert values(admin, "latency", **subject) == []
+    assert nsqd.asked.count(SAMPLE) == len(nsqd.asked)  # and nothing else
+    told = admin.get("/api/history")
+    assert (told["interval"], told["length"], told["series"]) == (0.1, 43200.0, 3)
+    shown = admin.get("/api/history", topic="t0", range="10s")
+    assert (shown["step"], len(shown["metrics"]["out"])) == (0.1, 100)
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "message"),
+    [
+        ({"topic": "none"}, 404, "HISTORY_NOT_FOUND"),
+        ({"channel": "c"}, 400, "INVALID_ARG_SUBJECT"),
+        ({"topic": "t0", "node": "n:1"}, 400, "INVALID_ARG_SUBJECT"),
+        ({"topic": "t0", "range": "long"}, 400, "INVALID_ARG_RANGE"),
+        ({"topic": "t0", "range": "13h"}, 400, "INVALID_ARG_RANGE"),
+        ({"topic": "t0", "range": "0s"}, 400, "INVALID_ARG_RANGE"),
+    ],
+)
+def test_what_it_does_not_tell(
+    query: dict[str, str], status: int, message: str, admin: Admin
+) -> None:
+    refused(admin.web.get("/api/history", **query), status, message)
+
+
+def test_an_nsqd_that_fails_for_a_while(admin: Admin, nsqd: Upstream) -> None:
+    """One line when that begins and one when it ends; between the two nothing is known."""
+    eventually(lambda: values(admin, "depth", topic="t0"))
+    page, nsqd.pages["/stats"] = nsqd.pages["/stats"], 500
+    eventually(lambda: f"history: {nsqd.address} is left out: got response 500" in admin.log_text())
+    begun = len(nsqd.asked)
+    eventually(lambda: len(nsqd.asked) > begun + 2)
+    nsqd.pages["/stats"] = page
+    eventually(lambda: f"history: {nsqd.address} is no longer left out" in admin.log_text())
+    eventually(lambda: None in values(admin, "depth", topic="t0"))
+    assert admin.log_text().count("is left out") == 1
+
+
+def test_without_nsqlookupds_the_known_nodes_are_asked(
+    admin: Admin, nsqd: Upstream, lookupd: Upstream
+) -> None:
+    eventually(lambda: values(admin, "depth", topic="t0"))
+    lookupd.pages["/nodes"] = 500
+    asked = len(lookupd.asked)
+    eventually(lambda: len(lookupd.asked) > asked + 1)
+    asked = len(nsqd.asked)
+    eventually(lambda: len(nsqd.asked) > asked + 2)
+
+
+def test_pages_show_it(admin: Admin, nsqd: Upstream) -> None:
+    eventually(lambda: len(values(admin, "in", topic="t0", channel="c")) > 1)
+    page = read(admin.web.get("/").body)
+    assert page.table("Topics")[0][:3] == ["Topic", "Rate In", "Depth"]
+    assert len(page.all("svg", **{"class": "spark"})) == 2
+    for path in ("/topics/t0", "/topics/t0/c", f"/nodes/{nsqd.address}"):
+        page = read(admin.web.get(path, range="15m").body)
+        titles = [each.one("b").text for each in page.all("figcaption")]
+        assert titles == ["Throughput", "Depth", "In flight and deferred", "Errors"]
+        assert page.one("a", **{"aria-current": "true"}).text == "15m"
+        assert page.all("path", **{"class": "line0"})[1].attributes["data-values"].endswith("5")
+    assert read(admin.web.get("/nodes").body).table("NSQd Nodes")[0][-3:-1] == [
+        "Rate In",
+        "Rate Out",
+    ]
+
+
+def test_it_can_be_off(lookupd: Upstream) -> None:
+    with Admin(lookupd_http_address=lookupd.address, history_interval="0s") as admin:
+        refused(admin.web.get("/api/history", topic="t0"), 404, "HISTORY_OFF")
+        page = read(admin.web.get("/topics/t0").body)
+        assert not page.all("svg") and not page.all("figure")
+
+
+def test_pages_of_very_many_topics(lookupd: Upstream, nsqd: Upstream) -> None:
+    """They are looked for and sorted over all of their pages."""
+    names = [f"t{number}" for number in range(1100)]
+    lookupd.pages["/topics"] = {"topics": names}
+    nsqd.pages["/stats"] = stats(7, 1100)
+    with Admin(lookupd_http_address=lookupd.address) as admin:
+
+        def shown(**query: str) -> list[str]:
+            return [row[0] for row in read(admin.web.get("/", **query).body).table("Topics")[1:]]
+
+        names.sort()
+        assert shown() == names[:500]
+        assert shown(page="3") == shown(page="99") == names[1000:]
+        assert shown(page="-1") == shown(page="x") == names[:500]
+        assert shown(sort="-topic")[0] == "t999"
+        assert shown(q="T109") == ["t109", *(f"t109{number}" for number in range(10))]
+        page = read(admin.web.get("/", q="t", sort="depth", page="2").body)
+        links = page.one("nav", **{"aria-label": "Pages of the list"}).all("a")
+        assert [each.attributes["href"] for each in links] == [
+            "/?q=t&sort=depth&page=1",
+            "/?q=t&sort=depth&page=3",
+        ]

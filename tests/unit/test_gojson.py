@@ -1,0 +1,69 @@
+"""Readers of JSON: the quick one for many objects reads what the plain one reads."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqcy import gojson
+
+FIELDS: gojson.Fields = {
+    "depth": (gojson.int64, 7),
+    "paused": (gojson.flag, False),
+    "name": (gojson.text, "?"),
+}
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3),
+    st.sampled_from([(1 << 63) - 1, 1 << 63, -1 << 63, (-1 << 63) - 1]),
+    st.floats(allow_nan=False),
+    st.text(max_size=3),
+    st.lists(st.integers(), max_size=1),
+)
+OBJECTS = st.one_of(
+    st.fixed_dictionaries(
+        {"depth": st.integers(0, 9), "paused": st.booleans(), "name": st.text(max_size=3)},
+        optional={"other": VALUES, "DEPTH": VALUES, "Name": VALUES},
+    ),
+    st.dictionaries(st.sampled_from(["depth", "paused", "name", "Paused", "x"]), VALUES),
+    VALUES,
+)
+
+
+def read(reader: gojson.Reader, value: Any) -> Any:
+    try:
+        return reader(value)
+    except ValueError as error:
+        return str(error)
+
+
+@given(st.lists(OBJECTS, max_size=8))
+def test_quick_is_the_same_as_plain(values: list[Any]) -> None:
+    quick, plain = gojson.alike(FIELDS), gojson.structure(FIELDS)
+    for value in values:
+        wanted = read(plain, value)
+        if isinstance(wanted, dict):
+            wanted = tuple(wanted.values())
+        found = read(quick, value)
+        assert (found, [*map(type, found)]) == (wanted, [*map(type, wanted)])
+
+
+def test_the_sets_of_keys_that_are_remembered_are_few() -> None:
+    quick = gojson.alike(FIELDS)
+    for number in range(1000):
+        assert quick({"depth": number, f"other{number}": 1}) == (number, False, "?")
+
+
+@pytest.mark.parametrize("body", [b'{"a":1,"a":2}', b'{"A":1,"a":2}', b'{"a":9,"A":2}'])
+def test_of_keys_that_are_equal_the_last_counts(body: bytes) -> None:
+    fields: gojson.Fields = {"a": (gojson.int64, 0)}
+    assert gojson.decode(body, fields) == gojson.decode_large(body, fields) == {"a": 2}
+
+
+def test_null_is_as_if_absent() -> None:
+    fields: gojson.Fields = {"a": (gojson.int64, 5)}
+    assert gojson.decode(b'{"a":1,"a":null}', fields) == {"a": 1}
+    assert gojson.decode_large(b'{"a":null}', fields) == {"a": 5}
+    assert gojson.decode(b"null", fields) == gojson.decode_large(b"null", fields) == {"a": 5}
