@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SLICE = 512
 """Topics and channels that are walked over in one: about 0.3 ms."""
 
-COMPRESSED_SLICES = 8
+COMPRESSED_SLICES = 4
 """Slices that are written together if they are compressed: each piece costs some by itself."""
 
 LINES = (*TOPICS, AGES, *CHANNELS)
