@@ -16,7 +16,7 @@ from typing import NamedTuple
 REGION = 1 << 36
 
 BULK = 512 << 10
-"""Bytes that are read in one: about 0.2 ms."""
+"""Bytes that are read, written or compressed in one: 0.2 to 0.6 ms."""
 
 
 class Piece(NamedTuple):
