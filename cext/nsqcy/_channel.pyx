@@ -590,17 +590,18 @@ cdef class Channel:
         cdef Record *record
         cdef uint64_t seq
         while self.cursor.seq < self.window.fanout.seq:
+            if self.queued >= self.mem_queue_size:
+                # Before the record is looked at: it has blocks leave memory when it reads others.
+                seq = self.cursor.seq
+                self.dispatch(1)
+                if self.cursor.seq != seq:
+                    continue
             record = self.record_at_cursor()
             if record == NULL:
                 return 0
             if record.attributes and self.passes(record):
                 self.step_over(record)
                 continue
-            if self.queued >= self.mem_queue_size:
-                seq = self.cursor.seq
-                self.dispatch(1)
-                if self.cursor.seq != seq:
-                    continue
             if self.queued >= self.mem_queue_size:
                 self.dropped_count += 1
             else:
@@ -1051,7 +1052,7 @@ cdef class Channel:
         """Have the mover hold a message, behind those with smaller numbers."""
         if entry.round != self.round:
             self.pack(<Deferred *>entry)
-        self.hold(self.mover.holding, entry, <int64_t>(NEVER + number))
+        self.hold_seldom(self.mover.holding, entry, <int64_t>(NEVER + number))
         entry.state = MOVING
         entry.node.tag = reason
         self.table_add(entry)
@@ -1083,14 +1084,17 @@ cdef class Channel:
 
     cdef inline bint leaves_out(self, Record *record) except -1:
         """Step over the record at the cursor if it is not to be delivered from there."""
+        cdef Entry *entry
         if not record.attributes and not self.ttl:
             return False
         if record.attributes and self.passes(record):
             self.step_over(record)
             return True
         if self.is_expired(record):
-            self.bury_expired(self.entry_at_cursor(record), record)
+            entry = self.entry_at_cursor(record)
+            # Before it is buried: what that publishes may have the record's block leave memory.
             self.window_step(record)
+            self.bury_expired(entry, record)
             return True
         return False
 
@@ -1190,6 +1194,11 @@ cdef class Channel:
             heap_update(&self.timers, &holding.timer, deadline)
             self.touch_dirty()
         return 0
+
+    cdef int hold_seldom(self, Holding *holding, Entry *entry, int64_t deadline) except -1:
+        """The same for those who are not in a hurry: compilers make what is called from everywhere
+        no part of a delivery."""
+        return self.hold(holding, entry, deadline)
 
     cdef inline void let_go(self, Entry *entry) noexcept:
         """Take a message out of its consumer's list."""
@@ -1412,7 +1421,7 @@ cdef class Channel:
             # It need not come to stand where a snapshot still comes by.
             self.pack(<Deferred *>entry)
         self.let_go(entry)
-        self.hold(holding, entry, deadline)
+        self.hold_seldom(holding, entry, deadline)
         entry.node.tag = delivered
         return DONE
 

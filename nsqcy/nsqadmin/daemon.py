@@ -9,16 +9,26 @@ from collections.abc import Callable
 import gevent
 
 from nsqcy import NSQ_VERSION, __version__, daemon
-from nsqcy.cluster.web_client import SECOND, Terms, WebClient
+from nsqcy.cluster.web_client import SECOND, Terms
 from nsqcy.listeners import Listener
 from nsqcy.log import Log
-from nsqcy.nsqadmin import api, history_api, login_pages, operation_api, operation_pages, pages
+from nsqcy.nsqadmin import (
+    api,
+    history_api,
+    login_pages,
+    metrics,
+    operation_api,
+    operation_pages,
+    pages,
+)
 from nsqcy.nsqadmin.history import History
 from nsqcy.nsqadmin.history_sampler import Sampler
 from nsqcy.nsqadmin.logins import Logins
 from nsqcy.nsqadmin.options import AdminOptions
 from nsqcy.nsqadmin.surroundings import Surroundings
+from nsqcy.nsqadmin.upstreams import CountedClient
 from nsqcy.process.service import Notifier
+from nsqcy.web.counted import Requests
 from nsqcy.web.http import HttpServer
 
 # Objects between two looks for circles. A page of statistics has a hundred thousand, none of them
@@ -42,11 +52,12 @@ class Daemon(daemon.Daemon):
         self._logins = logins
         if logins is not None:
             routes += login_pages.ROUTES
-        web, history = WebClient(terms(options)), kept(options)
+        requests, web, history = Requests(), CountedClient(terms(options)), kept(options)
+        routes.append(metrics.route(web, logins, requests, self._count_connections))
         self._sampler = Sampler(options, web, history, log) if history else None
         surroundings = Surroundings(options, web, log, routes, history, logins)
         http = HttpServer(gevent.get_hub().loop, surroundings)
-        super().__init__([listener], http, log, reread, notifier)
+        super().__init__([listener], http, log, reread, notifier, requests)
         self._options = options
 
     def run(self) -> int:
@@ -55,6 +66,9 @@ class Daemon(daemon.Daemon):
         if self._sampler:
             self._sampler.start()
         return super().run()
+
+    def _count_connections(self) -> dict[str, int]:
+        return {"http": self._http.connections}
 
     def reread_settings(self) -> None:
         super().reread_settings()

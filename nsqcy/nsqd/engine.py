@@ -35,7 +35,7 @@ from nsqcy._topic import Shard, Topic
 from nsqcy._transport import Loop, accept_move, accept_socket, accept_stream
 from nsqcy.log import Log
 from nsqcy.names import EVENTS_TOPIC
-from nsqcy.nsqd import gathering, metrics, peeking, policy_values, stats
+from nsqcy.nsqd import gathering, metrics, metrics_sheet, peeking, policy_values, stats
 from nsqcy.nsqd.api import Api, tls_required
 from nsqcy.nsqd.backend import Cancelled, Message, Outcome, Peeked, Redriven, Sought, Upcoming
 from nsqcy.nsqd.census import Census
@@ -79,7 +79,12 @@ class Streams(Mesh):
         self.log.error(f"stream: {type(error).__name__}: {error}")
 
     def on_broken(self, peer: int, reason: str) -> None:
-        self.log.error(f"ring of worker {peer} is broken: {reason}")
+        self.log.error(
+            f"ring of worker {peer} is broken: {reason}",
+            event="ring_broken",
+            peer=peer,
+            error=reason,
+        )
 
 
 class Herald:
@@ -256,7 +261,7 @@ class Engine:
     def adopt(self, fd: int, kind: str, peer: str, local: str) -> None:
         self._loop.enter()
         if kind == "tcp":
-            self._log.info(f"TCP: new client({peer})")
+            self._log.info(f"TCP: new client({peer})", event="client_connected", client=peer)
             accept_socket(self._loop, fd, peer)
         else:
             make = self._https if kind == "https" else None
@@ -411,17 +416,27 @@ class Engine:
     def _tell(self, kind: str, topic: str, channel: str | None) -> None:
         match kind:
             case "topic_created":
-                self._log.info(f"TOPIC({topic}): created")
+                self._log.info(f"TOPIC({topic}): created", event="topic_created", topic=topic)
                 found = self._shard.topic(topic.encode())
                 self._master.topic_created(topic, found is not None and found.held)
             case "topic_deleted":
-                self._log.info(f"TOPIC({topic}): deleting")
+                self._log.info(f"TOPIC({topic}): deleting", event="topic_deleted", topic=topic)
                 self._master.topic_deleted(topic)
             case "channel_created":
-                self._log.info(f"TOPIC({topic}): new channel({channel})")
+                self._log.info(
+                    f"TOPIC({topic}): new channel({channel})",
+                    event="channel_created",
+                    topic=topic,
+                    channel=channel,
+                )
                 self._master.channel_created(topic, channel or "")
             case "channel_deleted":
-                self._log.info(f"TOPIC({topic}): deleting channel {channel}")
+                self._log.info(
+                    f"TOPIC({topic}): deleting channel {channel}",
+                    event="channel_deleted",
+                    topic=topic,
+                    channel=channel,
+                )
                 self._master.channel_deleted(topic, channel or "")
 
     # -- requests about one topic run where it lives
@@ -431,6 +446,8 @@ class Engine:
             return self._adopt_session(request)
         if request.method == "tls":
             return self._renew_tls(request)
+        if request.method == "metrics":
+            return self._metrics_share(request)
         return getattr(self, f"on_{request.method}")(**request.args)
 
     def _at_owner(self, topic: str, method: str, /, **args: Any) -> Any:
@@ -783,19 +800,29 @@ class Engine:
             events=self._event_counts(),
         )
 
-    def metrics(self, accept: str, accept_encoding: str) -> tuple[str, bool, bytes]:
+    def metrics(self, accept: str, accept_encoding: str) -> tuple[str, bool, bytearray]:
         found = self._master.ask(
             None, "metrics", GATHER_TIMEOUT, accept=accept, accept_encoding=accept_encoding
         )
         content_type, is_compressed = found.value
-        return content_type, is_compressed, found.blob
+        (sheet,) = found.fds
+        try:
+            page = metrics_sheet.read(sheet, found.blob, self._give_way)
+        finally:
+            os.close(sheet)
+        return content_type, is_compressed, page
 
-    def on_metrics(self, compress: bool) -> Answer:
-        """This worker's share of /metrics."""
-        self._give_way()
+    def _metrics_share(self, request: Request) -> dict[str, Any]:
+        """This worker's share of /metrics, written on the sheet that comes with the request."""
+        (sheet,) = request.fds
+        try:
+            return self._write_metrics(metrics_sheet.Writer(sheet, self._index + 1), **request.args)
+        finally:
+            os.close(sheet)
+
+    def _write_metrics(self, writer: metrics_sheet.Writer, compress: bool) -> dict[str, Any]:
         most = -(-self._options.metrics_max_series // self._workers)
         lines = Exposition(self._shard, most, *metrics.NAMES)
-        metrics.walk(lines, self._topics(""), self._give_way)
         figures = {
             "tcp": self._home.connections(),
             "http": self._http.connections,
@@ -807,7 +834,7 @@ class Engine:
             "memory_limit": self._store.budget,
             "events": self._event_counts(),
         }
-        return metrics.share(lines, figures, compress, self._give_way)
+        return metrics.share(lines, figures, writer, compress, self._give_way)
 
     def _event_counts(self) -> dict[str, int] | None:
         if self._events is None:

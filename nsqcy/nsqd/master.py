@@ -18,7 +18,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import gevent
@@ -245,7 +245,12 @@ class Master:
             return
         self._started = True
         for listener in self._listeners:
-            self._log.info(f"{listener.title}: listening on {listener.text}")
+            self._log.info(
+                f"{listener.title}: listening on {listener.text}",
+                event="listening",
+                listener=listener.title,
+                address=listener.text,
+            )
         for man in self._crew.values():
             self._let_in(man)
         self._start_statsd()
@@ -329,7 +334,7 @@ class Master:
         self._arbiter.signal_all(signal.SIGKILL)
         self._acceptor.close()
         self._arbiter.wait(KILL_LIMIT)
-        self._log.fatal(text)
+        self._log.fatal(text, event="failed")
         self._done.set(FAILED)
 
     # -- workers die and are born again (the arbiter's owner)
@@ -399,7 +404,9 @@ class Master:
         man.up.wait()
         error = self._load_quietly(man)
         if error is not None:
-            self._log.error(f"failed to load topics - {error}")
+            self._log.error(
+                f"failed to load topics - {error}", event="topics_not_loaded", worker=man.index
+            )
             return  # it leaves by itself, and is started again
         if self._crew.get(man.index) is not man or self._ending:
             return
@@ -407,7 +414,7 @@ class Master:
         for other in self._crew.values():
             if other is not man and other.told_peers:
                 other.channel.notify("peer_up", worker=man.index, generation=generation)
-        self._log.info(f"worker {man.index}: up again", worker=man.index)
+        self._log.info(f"worker {man.index}: up again", event="worker_up", worker=man.index)
         self._let_in(man)
 
     def _let_in(self, man: Crewman) -> None:
@@ -434,7 +441,7 @@ class Master:
         self._acceptor.retry_later(item)
 
     def _listener_failed(self, text: str) -> None:
-        self._log.fatal(text)
+        self._log.fatal(text, event="failed")
         gevent.spawn(self._stop, FAILED)
 
     # -- what workers say
@@ -556,13 +563,16 @@ class Master:
     def _ask_shares(self, query: Query) -> list[Answer]:
         return list(self._ask_ready("share", SHARE_LIMIT, **query._asdict()).values())
 
-    def _ask_metrics(self, compress: bool) -> dict[int, Answer]:
-        return self._ask_ready("metrics", SHARE_LIMIT, compress=compress)
+    def _ask_metrics(self, sheet: int, compress: bool) -> dict[int, Answer]:
+        return self._ask_ready("metrics", SHARE_LIMIT, (sheet,), compress=compress)
 
-    def _ask_ready(self, method: str, timeout: float, /, **args: Any) -> dict[int, Answer]:
-        """The answers of the workers that have loaded their topics and answer in time."""
+    def _ask_ready(
+        self, method: str, timeout: float, fds: Sequence[int] = (), /, **args: Any
+    ) -> dict[int, Answer]:
+        """The answers of the workers that have loaded their topics and answer in time. Each is
+        given its own of these descriptors."""
         asked = {
-            index: gevent.spawn(_ask, man, method, timeout, args)
+            index: gevent.spawn(_ask, man, method, timeout, args, [os.dup(fd) for fd in fds])
             for index, man in sorted(self._crew.items())
             if man.ready
         }
@@ -776,7 +786,7 @@ class Master:
             material = json.dumps(found.tls).encode()
             for man in self._crew.values():
                 man.channel.notify("tls", blob=material)
-            self._log.info("TLS: the certificate files were read again")
+            self._log.info("TLS: the certificate files were read again", event="tls_reloaded")
 
     def _on_quit(self) -> None:
         self._arbiter.signal_all(signal.SIGQUIT)
@@ -804,10 +814,12 @@ class Master:
             if self._started:
                 self._store.persist()
         except Exception:
-            self._log.error(f"failed to stop cleanly - {traceback.format_exc()}")
+            self._log.error(
+                f"failed to stop cleanly - {traceback.format_exc()}", event="stop_failed"
+            )
             code = FAILED
         self._watchdog.stop()
-        self._log.info("NSQ: bye")
+        self._log.info("NSQ: bye", event="stopped")
         self._done.set(code)
 
     def _stop_workers(self) -> bool:
@@ -817,17 +829,24 @@ class Master:
         for man in list(self._crew.values()):
             gevent.spawn(_ask, man, "stop", None, {})
         if not self._arbiter.wait(STOP_LIMIT):
-            self._log.error(f"workers have not stopped within {STOP_LIMIT:g} s, killing them")
+            self._log.error(
+                f"workers have not stopped within {STOP_LIMIT:g} s, killing them",
+                event="workers_killed",
+            )
             self._arbiter.signal_all(signal.SIGKILL)
             self._arbiter.wait(KILL_LIMIT)
         return all(child.last_exit == arbiter.CLEAN for child in alive)
 
 
 def _ask(
-    man: Crewman, method: str, timeout: float | None, args: dict[str, Any]
+    man: Crewman,
+    method: str,
+    timeout: float | None,
+    args: dict[str, Any],
+    fds: Sequence[int] = (),
 ) -> Answer | Exception:
     try:
-        return man.channel.call(method, timeout, **args)
+        return man.channel.call(method, timeout, fds=fds, **args)
     except (CallTimeout, ChannelClosed, RemoteError) as error:
         return error
 

@@ -3,14 +3,21 @@
 Knows no connection: only requests and the registry.
 """
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
+
+import gevent
 
 from nsqcy import NSQ_VERSION, debug
 from nsqcy.errors import HttpError
 from nsqcy.lines import Lines
+from nsqcy.metrics import families
 from nsqcy.nsqlookupd.registry import Moment, Peer, Registry
 from nsqcy.web import pprof, router
+from nsqcy.web.counted import Requests
+from nsqcy.web.http_protocol import Reply
 from nsqcy.web.router import (
     Handler,
     Limits,
@@ -133,8 +140,37 @@ def delete_channel(api: "Api", request: Request) -> None:
 def tombstone(api: "Api", request: Request) -> None:
     params = whole(request)
     topic, node = required(params, "topic"), required(params, "node")
-    api.log.info(f"DB: setting tombstone for producer@{node[:200]} of topic({topic[:200]})")
+    api.log.info(
+        f"DB: setting tombstone for producer@{node[:200]} of topic({topic[:200]})",
+        event="tombstone_set",
+        node=node[:200],
+        topic=topic[:200],
+    )
     api.registry.tombstone(topic, node, api.clock())
+
+
+def metrics(api: "Api", request: Request) -> Reply:
+    if _WRITER not in sys.modules:
+        gevent.get_hub().threadpool.apply(import_module, (_WRITER,))
+    counts = api.registry.counts(api.clock())
+    shown = {
+        families.NODES: counts.nodes,
+        families.TOPICS_KNOWN: counts.topics,
+        families.CHANNELS_KNOWN: counts.channels,
+        families.PRODUCERS: counts.producers,
+        families.TOMBSTONES: counts.tombstones,
+    }
+    reply: Reply = import_module(_WRITER).page(
+        request.head.header("Accept"),
+        {family: [([], count)] for family, count in shown.items()},
+        families.HTTP_OF_NSQLOOKUPD,
+        api.requests,
+        api.connections(),
+    )
+    return reply
+
+
+_WRITER = "nsqcy.web.metrics_page"
 
 
 def _get(path: str, handler: Handler) -> Route:
@@ -149,6 +185,7 @@ ROUTES = (
     Route("GET", "/ping", ping, plain=True, inline=True),
     Route("GET", "/info", info, inline=True),
     Route("GET", "/debug", everything, inline=True),
+    Route("GET", "/metrics", metrics, plain=True, logged=False),
     Route("GET", "/topics", topics, inline=True),
     Route("GET", "/nodes", nodes, inline=True),
     _get("/lookup", lookup),
@@ -163,16 +200,28 @@ ROUTES = (
 
 
 class Api(router.Api):
-    """The handlers' surroundings, and what /debug/pprof looks at: this process."""
+    """The handlers' surroundings, and what /debug/pprof looks at: this process.
+
+    `requests` counts those to this API, `connections` tells how many there are by their kind.
+    """
 
     router = Router(ROUTES)
+    reads_headers = True
 
     def __init__(
-        self, registry: Registry, clock: Callable[[], Moment], limits: Limits, log: Lines
+        self,
+        registry: Registry,
+        clock: Callable[[], Moment],
+        limits: Limits,
+        log: Lines,
+        requests: Requests,
+        connections: Callable[[], Mapping[str, int]],
     ) -> None:
         super().__init__(limits, log)
         self.registry = registry
         self.clock = clock
+        self.requests = requests
+        self.connections = connections
         self._profiler = debug.Profiler()
 
     def command_line(self) -> str:

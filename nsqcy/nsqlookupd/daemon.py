@@ -22,6 +22,7 @@ from nsqcy.nsqlookupd.protocol import Home, Session
 from nsqcy.nsqlookupd.registry import Moment, Registry
 from nsqcy.process.handoff import Accepted
 from nsqcy.process.service import Notifier
+from nsqcy.web.counted import Requests
 from nsqcy.web.http import HttpServer
 
 _MAGIC_LIMIT = 60.0  # seconds in which a connection has to say what it speaks
@@ -44,8 +45,10 @@ class Daemon(daemon.Daemon):
         notifier: Notifier,
     ) -> None:
         registry = Registry(options.inactive_producer_timeout, options.tombstone_lifetime)
-        http = HttpServer(gevent.get_hub().loop, Api(registry, clock, options, log))
-        super().__init__(listeners, http, log, reread, notifier)
+        requests = Requests()
+        api = Api(registry, clock, options, log, requests, self._count_connections)
+        http = HttpServer(gevent.get_hub().loop, api)
+        super().__init__(listeners, http, log, reread, notifier, requests)
         self.options = options
         self.held = 0  # bytes of half-sent commands
         self.home = Home(registry, _identity(options, listeners), log)
@@ -57,10 +60,13 @@ class Daemon(daemon.Daemon):
             connection.kill()
         return code
 
+    def _count_connections(self) -> dict[str, int]:
+        return {"tcp": len(self._connections), "http": self._http.connections}
+
     def send(self, item: Accepted) -> bool:
         if item.kind == "http":
             return super().send(item)
-        self.log.info(f"TCP: new client({item.peer})")
+        self.log.info(f"TCP: new client({item.peer})", event="client_connected", client=item.peer)
         connection = Connection(self, item)
         self._connections.add(connection)
         connection.rawlink(self._connections.discard)

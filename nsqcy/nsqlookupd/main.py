@@ -15,7 +15,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from nsqcy import config, listeners, log
+from nsqcy import __version__, config, listeners, log
 from nsqcy.errors import Stop
 from nsqcy.nsqlookupd.options import NSQLOOKUPD, LookupdOptions, resolve
 from nsqcy.process import openfiles, service, spawn
@@ -35,11 +35,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str]) -> int:
     settings = config.load(NSQLOOKUPD, argv)
     options = resolve(settings)
-    lines = log.Log(options.log_prefix, options.log_level, options.log_format)
-    lines.info(config.version_line("nsqlookupd"))
+    lines = log.Log(
+        options.log_prefix,
+        options.log_level,
+        options.log_format,
+        context={"daemon": "nsqlookupd"},
+    )
+    lines.info(config.version_line("nsqlookupd"), event="started", version=__version__)
     bound = _listen(options)
     for warning in settings.warnings:
-        lines.warn(warning)
+        lines.warn(warning, event="config_warning")
     openfiles.raise_limit().tell(lines)
     notifier = service.notifier(os.environ, lines)
 
@@ -49,7 +54,11 @@ def _run(argv: Sequence[str]) -> int:
         try:
             return resolve(config.load(NSQLOOKUPD, argv)).log_level
         except Stop as stop:
-            lines.error(f"SIGHUP: {stop}; everything stays as it was")
+            lines.error(
+                f"SIGHUP: {stop}; everything stays as it was",
+                event="config_refused",
+                error=str(stop),
+            )
             return None
 
     return Daemon(options, bound, lines, reread, notifier).run()

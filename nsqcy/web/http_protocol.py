@@ -720,7 +720,7 @@ class Rendered(NamedTuple):
 
     before: bytes
     after: bytes
-    rest: tuple[bytes, ...] = ()
+    rest: tuple[bytes | bytearray, ...] = ()
 
 
 class Reply:
@@ -733,7 +733,7 @@ class Reply:
     def __init__(
         self,
         status: int,
-        body: bytes = b"",
+        body: bytes | bytearray = b"",
         content_type: str = "",
         *,
         nsq: bool = True,
