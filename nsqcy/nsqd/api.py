@@ -678,7 +678,7 @@ class Api(router.Api):
     """The handlers' surroundings."""
 
     router = Router(ROUTES)
-    reads_headers = True  # what the client accepts
+    reads_headers = frozenset((b"accept", b"accept-encoding"))  # for /metrics
 
     def __init__(self, backend: Backend, options: Options, log: Lines) -> None:
         super().__init__(options, log)

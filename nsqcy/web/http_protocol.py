@@ -205,12 +205,15 @@ def parse_query(query: str) -> dict[str, str] | None:
     return params
 
 
+Kept = bool | frozenset[bytes]
+
+
 class _HeadParser:
     """One head, in any number of pieces.  httptools knows a fixed list of methods, HTTP does not:
     the method is taken off here, and the parser always sees POST.
     """
 
-    def __init__(self, keep_headers: bool) -> None:
+    def __init__(self, keep_headers: Kept) -> None:
         self.complete = False
         self._keep_headers = keep_headers
         self._all: list[tuple[str, str]] = []
@@ -249,13 +252,19 @@ class _HeadParser:
         self._start = data
         return b""
 
+    def drop(self) -> None:
+        """It is not needed any more. The parser of httptools and this one know each other: left to
+        the collector of garbage, large heads would stay for a while."""
+        self._parser = None
+
     def on_url(self, url: bytes) -> None:
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._keep_headers:
+        kept, lower = self._keep_headers, name.lower()
+        if kept is True or (kept and lower in kept):
             self._all.append((name.decode("latin-1"), value.rstrip(b" \t").decode("latin-1")))
-        name = name.lower()
+        name = lower
         if name in _OUR_HEADERS:
             if name == b"host":
                 self._hosts += 1
@@ -305,10 +314,11 @@ class HeadCache:
     """Heads seen before.  A client sends the same head with every publish, and a head is a pure
     function of its bytes; looking it up costs a tenth of parsing it.
 
-    keep_headers: whether heads have all of their headers, or only what framing and /pub need
+    keep_headers: which headers heads have beside what framing and /pub need: all, none, or those of
+        these names, in lower case
     """
 
-    def __init__(self, keep_headers: bool = False) -> None:
+    def __init__(self, keep_headers: Kept = False) -> None:
         self.keep_headers = keep_headers
         self._heads: dict[bytes, Head] = {}
 
@@ -319,10 +329,13 @@ class HeadCache:
         head = self._heads.get(data)
         if head is None:
             parser = _HeadParser(self.keep_headers)
-            parser.feed(data)
-            if not parser.complete:
-                raise _Refused(BAD_REQUEST)
-            head = parser.head()
+            try:
+                parser.feed(data)
+                if not parser.complete:
+                    raise _Refused(BAD_REQUEST)
+                head = parser.head()
+            finally:
+                parser.drop()
             if len(data) <= _CACHED_HEAD:
                 if len(self._heads) >= _CACHED_HEADS:
                     self._heads.clear()
@@ -525,10 +538,12 @@ class HttpProtocol:
             return None
         if not parser.complete:
             raise _Refused(BAD_REQUEST)
+        head = parser.head()
+        parser.drop()
         self._parser = None
         self._tail = b""
         self._size = 0
-        return self._begin(parser.head())
+        return self._begin(head)
 
     def _begin(self, head: Head) -> Head:
         self._head = head
@@ -547,7 +562,9 @@ class HttpProtocol:
     def _break(self) -> None:
         self._state = _BROKEN
         self._buffer = self._body = self._tail = b""
-        self._parser = None
+        if self._parser is not None:
+            self._parser.drop()
+            self._parser = None
         self._more = False
 
     # Bodies

@@ -17,7 +17,7 @@ from nsqcy._http import Sink
 from nsqcy.errors import HttpError
 from nsqcy.gotext import json_bytes
 from nsqcy.lines import Lines
-from nsqcy.web.http_protocol import HTML, JSON, PLAIN, Body, Fault, Head, Reply
+from nsqcy.web.http_protocol import HTML, JSON, PLAIN, Body, Fault, Head, Kept, Reply
 
 
 class Request:
@@ -246,7 +246,7 @@ class Api:
     """What connections need of a daemon, and the surroundings of its handlers."""
 
     router: Router
-    reads_headers = False
+    reads_headers: Kept = False
     """Whether handlers look at headers other than X-Nsq- ones."""
 
     def __init__(self, limits: Limits, log: Lines) -> None:
