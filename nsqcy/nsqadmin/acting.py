@@ -12,10 +12,7 @@ from nsqcy.web.router import Request
 
 
 def create(api: Surroundings, request: Request, topic: str, channel: str) -> Gathering:
-    if not is_valid_name(topic):
-        raise HttpError(400, "INVALID_TOPIC")
-    if channel and not is_valid_name(channel):
-        raise HttpError(400, "INVALID_CHANNEL")
+    check_names(topic, channel)
     gathering = api.gathering()
     actions.create(gathering, topic, channel)
     api.notifier.send(request, "create_topic", topic)
@@ -33,25 +30,32 @@ def act(
     try:
         actions.act(gathering, action, topic, channel)
     finally:  # told even if nobody could be told to do it, as NSQ does
-        api.notifier.send(request, f"{action}_{_kind(channel)}", topic, channel)
+        api.notifier.send(request, f"{action}_{kind(channel)}", topic, channel)
     return gathering
 
 
 def delete(api: Surroundings, request: Request, topic: str, channel: str = "") -> Gathering:
     gathering = api.gathering()
     actions.delete(gathering, topic, channel)
-    api.notifier.send(request, f"delete_{_kind(channel)}", topic, channel)
+    api.notifier.send(request, f"delete_{kind(channel)}", topic, channel)
     return gathering
 
 
 def tombstone(api: Surroundings, request: Request, node: str, topic: str) -> Gathering:
-    if not is_valid_name(topic):
-        raise HttpError(400, "INVALID_TOPIC")
+    check_names(topic)
     gathering = api.gathering()
     actions.tombstone(gathering, node, topic)
     api.notifier.send(request, "tombstone_topic_producer", topic, node=node)
     return gathering
 
 
-def _kind(channel: str) -> str:
+def check_names(topic: str, channel: str = "") -> None:
+    """Raises HttpError."""
+    if not is_valid_name(topic):
+        raise HttpError(400, "INVALID_TOPIC")
+    if channel and not is_valid_name(channel):
+        raise HttpError(400, "INVALID_CHANNEL")
+
+
+def kind(channel: str) -> str:
     return "channel" if channel else "topic"

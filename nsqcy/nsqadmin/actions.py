@@ -28,7 +28,7 @@ def create(gathering: Gathering, topic: str, channel: str = "") -> None:
 
 def delete(gathering: Gathering, topic: str, channel: str = "") -> None:
     """Deletes a topic, or a channel of it, with its messages, wherever it is."""
-    what, names = _target(topic, channel)
+    what, names = target(topic, channel)
     nodes = gathering.producers(topic)
     gathering.tell_lookupds(f"{what}/delete", **names)
     gathering.tell(nodes, f"{what}/delete", **names)
@@ -36,7 +36,7 @@ def delete(gathering: Gathering, topic: str, channel: str = "") -> None:
 
 def act(gathering: Gathering, action: str, topic: str, channel: str = "") -> None:
     """Pauses, unpauses or empties a topic, or a channel of it, wherever it is."""
-    what, names = _target(topic, channel)
+    what, names = target(topic, channel)
     gathering.tell(gathering.producers(topic), f"{what}/{action}", **names)
 
 
@@ -50,7 +50,8 @@ def tombstone(gathering: Gathering, node: str, topic: str) -> None:
     gathering.tell(known, "topic/delete", topic=topic)
 
 
-def _target(topic: str, channel: str) -> tuple[str, dict[str, str]]:
+def target(topic: str, channel: str) -> tuple[str, dict[str, str]]:
+    """What is meant, "topic" or "channel", and the parameters that name it."""
     if channel:
         return "channel", {"topic": topic, "channel": channel}
     return "topic", {"topic": topic}

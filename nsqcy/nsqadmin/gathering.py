@@ -134,6 +134,13 @@ class Gathering:
         """The same without their topics, unless nsqlookupds know them: nobody has to count."""
         return self.nodes() if self.by_lookupds else self._nsqds_there_are()
 
+    def find(self, name: str) -> Node:
+        """404 if it is not known: this is no way to have requests sent to anybody."""
+        found = next((node for node in self.known() if node.name == name), None)
+        if found is None:
+            raise HttpError(404, "NODE_NOT_FOUND")
+        return found
+
     def producers(self, topic: str) -> list[Node]:
         """The nsqds that have a topic; without nsqlookupds there may be none."""
         if not self.by_lookupds:
@@ -173,10 +180,7 @@ class Gathering:
 
     def node(self, name: str) -> Rows:
         """The rows of one node, with clients; 404 if there is no such node."""
-        found = next((node for node in self.known() if node.name == name), None)
-        if found is None:
-            raise HttpError(404, "NODE_NOT_FOUND")
-        return self._rows([found], clients=True)
+        return self._rows([self.find(name)], clients=True)
 
     def _rows(
         self, nodes: Iterable[Node], topic: str = "", channel: str = "", clients: bool = False

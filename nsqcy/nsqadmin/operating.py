@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from nsqcy.errors import HttpError
-from nsqcy.names import is_valid_name
 from nsqcy.nsqadmin import operations
+from nsqcy.nsqadmin.acting import check_names, kind
 from nsqcy.nsqadmin.gathering import Gathering
 from nsqcy.nsqadmin.saying import Said
 from nsqcy.nsqadmin.surroundings import Surroundings
@@ -56,8 +56,7 @@ def set_policy(
     gathering = _begun(api, topic, channel)
     said = operations.set_policy(gathering, topic, channel, values, node)
     what = "reset" if values is None else "set"
-    kind = "channel" if channel else "topic"
-    api.notifier.send(request, f"{what}_{kind}_policy", topic, channel, node)
+    api.notifier.send(request, f"{what}_{kind(channel)}_policy", topic, channel, node)
     return Done(gathering, said)
 
 
@@ -82,20 +81,12 @@ def act_on_node(
 ) -> Done:
     if action not in operations.ON_NODE:
         raise HttpError(400, "INVALID_ACTION")
-    if not is_valid_name(topic):
-        raise HttpError(400, "INVALID_TOPIC")
-    if channel and not is_valid_name(channel):
-        raise HttpError(400, "INVALID_CHANNEL")
-    gathering = api.gathering()
+    gathering = _begun(api, topic, channel)
     said = operations.act_on_node(gathering, node, action, topic, channel)
-    kind = "channel" if channel else "topic"
-    api.notifier.send(request, f"{action}_{kind}", topic, channel, node)
+    api.notifier.send(request, f"{action}_{kind(channel)}", topic, channel, node)
     return Done(gathering, said)
 
 
 def _begun(api: Surroundings, topic: str, channel: str) -> Gathering:
-    if not is_valid_name(topic):
-        raise HttpError(400, "INVALID_TOPIC")
-    if channel and not is_valid_name(channel):
-        raise HttpError(400, "INVALID_CHANNEL")
+    check_names(topic, channel)
     return api.gathering()

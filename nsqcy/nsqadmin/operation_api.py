@@ -175,7 +175,7 @@ def act_on_node(api: Surroundings, request: Request) -> Json:
 def drain_state(api: Surroundings, request: Request) -> Json:
     (name,) = segments(request, 1)
     gathering = api.gathering()
-    said = operations.drain_state(gathering, operations.find_node(gathering, name))
+    said = operations.drain_state(gathering, gathering.find(name))
     return _answer(gathering, [said] if said else [])
 
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nsqcy.errors import HttpError
-from nsqcy.nsqadmin import actions
+from nsqcy.nsqadmin.actions import ON_MESSAGES, target
 from nsqcy.nsqadmin.gathering import Gathering, Node
 from nsqcy.nsqadmin.saying import Said
 
-ON_NODE = (*actions.ON_MESSAGES, "delete")
+ON_NODE = (*ON_MESSAGES, "delete")
 DRAIN = "config/drain"
 
 
@@ -30,14 +30,6 @@ def nodes_with(gathering: Gathering, topic: str, node: str = "") -> list[Node]:
     return nodes
 
 
-def find_node(gathering: Gathering, name: str) -> Node:
-    """Only nodes that are known are asked: this is no way to have requests sent to anybody."""
-    found = next((each for each in gathering.nodes() if each.name == name), None)
-    if found is None:
-        raise HttpError(404, "NODE_NOT_FOUND")
-    return found
-
-
 # What is asked
 
 
@@ -45,14 +37,14 @@ def peek(
     gathering: Gathering, topic: str, channel: str, node: str, look: Mapping[str, str]
 ) -> list[Said]:
     """Messages of a channel, or without one of the topic itself."""
-    path = "channel/peek" if channel else "topic/peek"
+    what, names = target(topic, channel)
     nodes = nodes_with(gathering, topic, node)
-    return gathering.ask_each(nodes, path, {**_names(topic, channel), **look})
+    return gathering.ask_each(nodes, f"{what}/peek", {**names, **look})
 
 
 def policies(gathering: Gathering, topic: str, channel: str, node: str = "") -> list[Said]:
-    nodes = nodes_with(gathering, topic, node)
-    return gathering.ask_each(nodes, _config(channel), _names(topic, channel))
+    what, names = target(topic, channel)
+    return gathering.ask_each(nodes_with(gathering, topic, node), f"{what}/config", names)
 
 
 def dead_letter_topics(said: Iterable[Said]) -> list[str]:
@@ -91,22 +83,17 @@ def redrive(
     gathering: Gathering, topic: str, channel: str, limit: str = "", node: str = ""
 ) -> list[Said]:
     """Send what waits in a channel of dead letters back to where it came from."""
-    query = _names(topic, channel) | ({"limit": limit} if limit else {})
-    nodes = nodes_with(gathering, topic, node)
-    return _told(gathering, gathering.ask_each(nodes, "channel/redrive", query, "POST", b""))
+    query = {"limit": limit} if limit else {}
+    return _post(gathering, "channel/redrive", topic, channel, query, node)
 
 
 def seek(gathering: Gathering, topic: str, channel: str, to: str, node: str = "") -> list[Said]:
-    query = _names(topic, channel) | {"to": to}
-    nodes = nodes_with(gathering, topic, node)
-    return _told(gathering, gathering.ask_each(nodes, "channel/seek", query, "POST", b""))
+    return _post(gathering, "channel/seek", topic, channel, {"to": to}, node)
 
 
 def cancel(gathering: Gathering, topic: str, channel: str, id: str, node: str) -> list[Said]:
     """Drop one deferred message."""
-    query = _names(topic, channel) | {"id": id}
-    nodes = nodes_with(gathering, topic, node)
-    return _told(gathering, gathering.ask_each(nodes, "message/cancel", query, "POST", b""))
+    return _post(gathering, "message/cancel", topic, channel, {"id": id}, node)
 
 
 def set_policy(
@@ -117,26 +104,24 @@ def set_policy(
     node: str = "",
 ) -> list[Said]:
     """Set keys, or take them back (a key's None, or None for all)."""
+    what, names = target(topic, channel)
     nodes = nodes_with(gathering, topic, node)
     method = "DELETE" if values is None else "PUT"
     body = b"" if values is None else json.dumps(values).encode()
-    said = gathering.ask_each(nodes, _config(channel), _names(topic, channel), method, body)
-    return _told(gathering, said)
+    return _told(gathering, gathering.ask_each(nodes, f"{what}/config", names, method, body))
 
 
 def set_rate(
     gathering: Gathering, topic: str, channel: str, rate: str, node: str = ""
 ) -> list[Said]:
-    query = _names(topic, channel) | {"rate": rate}
-    nodes = nodes_with(gathering, topic, node)
-    return _told(gathering, gathering.ask_each(nodes, "channel/rate", query, "POST", b""))
+    return _post(gathering, "channel/rate", topic, channel, {"rate": rate}, node)
 
 
 def drain(gathering: Gathering, node: str, on: bool, timeout: str = "") -> list[Said]:
     """Have a node take no more publishes, and exit when it is empty; or end that."""
     query = {"timeout": timeout} if timeout else {}
     body = b"true" if on else b"false"
-    found = [find_node(gathering, node)]
+    found = [gathering.find(node)]
     return _told(gathering, gathering.ask_each(found, DRAIN, query, "PUT", body))
 
 
@@ -144,10 +129,23 @@ def act_on_node(
     gathering: Gathering, node: str, action: str, topic: str, channel: str = ""
 ) -> list[Said]:
     """Pause, unpause, empty or delete a topic, or a channel of it, on one node."""
-    found = [find_node(gathering, node)]
-    path = f"{'channel' if channel else 'topic'}/{action}"
-    said = gathering.ask_each(found, path, _names(topic, channel), "POST", b"")
+    what, names = target(topic, channel)
+    said = gathering.ask_each([gathering.find(node)], f"{what}/{action}", names, "POST", b"")
     return _told(gathering, said)
+
+
+def _post(
+    gathering: Gathering,
+    path: str,
+    topic: str,
+    channel: str,
+    query: Mapping[str, str],
+    node: str,
+) -> list[Said]:
+    """Told to all nsqds that have the topic, or to that one of them."""
+    nodes = nodes_with(gathering, topic, node)
+    _, names = target(topic, channel)
+    return _told(gathering, gathering.ask_each(nodes, path, {**names, **query}, "POST", b""))
 
 
 def _told(gathering: Gathering, said: list[Said]) -> list[Said]:
@@ -168,11 +166,3 @@ def refusals(said: Sequence[Said]) -> str:
     if len(reasons) == 1:
         return reasons[0]
     return "\n".join(f"{each.node}: {each.reason}" for each in said)
-
-
-def _names(topic: str, channel: str) -> dict[str, str]:
-    return {"topic": topic} | ({"channel": channel} if channel else {})
-
-
-def _config(channel: str) -> str:
-    return "channel/config" if channel else "topic/config"

@@ -204,11 +204,8 @@ def act_on_channel(api: Surroundings, request: Request) -> Reply:
 def act_on_node(api: Surroundings, request: Request) -> Reply:
     (name,) = segments(request, 1)
     fields = read_form(request)
-    here, topic, channel = (
-        node(api, request, name),
-        fields.get("topic", ""),
-        fields.get("channel", ""),
-    )
+    topic, channel = fields.get("topic", ""), fields.get("channel", "")
+    here = node(api, request, name)
     match fields.get("action", ""):
         case "tombstone":
             return did(
