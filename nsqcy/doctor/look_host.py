@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 
+from nsqcy import procfs
 from nsqcy.cluster.parallel import ask_all
 from nsqcy.config import Settings
 from nsqcy.doctor.facts import Clock, ConfigFile, Disk, Host, Memory, Package, Wanted
@@ -52,7 +53,7 @@ def look(wanted: Wanted, settings: Settings, config: ConfigFile | None, root: st
         disk(str(options["data_path"] or "."), root) if "data_path" in options else None,
         look_at_memory(root),
         usable_cpus(root),
-        number(f"{root}/proc/sys/net/core/somaxconn"),
+        procfs.number(f"{root}/proc/sys/net/core/somaxconn"),
         missing_calls(),
         ports(settings, root),
         sys.version_info[:3],
@@ -106,7 +107,7 @@ def look_at_disk(path: str, root: str = "/") -> Disk:
             return Disk(path, f"{path} is not a directory")
     except OSError as error:
         return Disk(path, f"{path}: {reason(error)}")
-    kind, options = mount(os.path.realpath(path), read(f"{root}/proc/self/mountinfo"))
+    kind, options = mount(os.path.realpath(path), procfs.read(f"{root}/proc/self/mountinfo"))
     syncs, write_error = timed_syncs(path)
     return Disk(
         path,
@@ -156,17 +157,19 @@ def timed_syncs(path: str) -> tuple[list[float], str]:
 
 
 def look_at_memory(root: str) -> Memory:
-    meminfo = dict(re.findall(r"^(\w+):\s+([0-9]+) kB", read(f"{root}/proc/meminfo"), re.MULTILINE))
+    meminfo = dict(
+        re.findall(r"^(\w+):\s+([0-9]+) kB", procfs.read(f"{root}/proc/meminfo"), re.MULTILINE)
+    )
     return Memory(
         available_memory(root),
-        number(f"{root}/proc/sys/vm/overcommit_memory") or 0,
+        procfs.number(f"{root}/proc/sys/vm/overcommit_memory") or 0,
         int(meminfo.get("CommitLimit", 0)) << 10,
         int(meminfo.get("Committed_AS", 0)) << 10,
     )
 
 
 def open_on_machine(root: str) -> tuple[int, int] | None:
-    fields = read(f"{root}/proc/sys/fs/file-nr").split()
+    fields = procfs.read(f"{root}/proc/sys/fs/file-nr").split()
     return (int(fields[0]), int(fields[2])) if len(fields) == 3 else None
 
 
@@ -214,19 +217,6 @@ def broken_modules() -> Iterator[str]:
 
 
 # --- files --------------------------------------------------------------------------------------
-
-
-def read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
-def number(path: str) -> int | None:
-    text = read(path).strip()
-    return int(text) if text.isdecimal() else None
 
 
 def reason(error: OSError) -> str:

@@ -9,7 +9,7 @@ import re
 import socket
 from collections.abc import Iterator
 
-from nsqcy import listeners
+from nsqcy import listeners, procfs
 from nsqcy.config import Settings
 from nsqcy.doctor.facts import Port, Process
 
@@ -83,7 +83,7 @@ def listener(port: int, root: str = "/") -> Process | None:
 
 def _inodes(port: int, root: str) -> Iterator[str]:
     for name in ("tcp", "tcp6"):
-        for line in _read(f"{root}/proc/net/{name}").splitlines()[1:]:
+        for line in procfs.read(f"{root}/proc/net/{name}").splitlines()[1:]:
             fields = line.split()
             if len(fields) < 10 or fields[3] != LISTENING:
                 continue
@@ -92,12 +92,12 @@ def _inodes(port: int, root: str) -> Iterator[str]:
 
 
 def _command(folder: str) -> str:
-    words = _read(f"{folder}/cmdline").rstrip("\0").split("\0")
+    words = procfs.read(f"{folder}/cmdline").rstrip("\0").split("\0")
     return " ".join(words)[:COMMAND_SHOWN]
 
 
 def _files_most(folder: str) -> int:
-    found = re.search(r"^Max open files\s+([0-9]+)", _read(f"{folder}/limits"), re.MULTILINE)
+    found = re.search(r"^Max open files\s+([0-9]+)", procfs.read(f"{folder}/limits"), re.MULTILINE)
     return int(found[1]) if found else 0
 
 
@@ -111,13 +111,5 @@ def _names(folder: str) -> list[str]:
 def _link(path: str) -> str:
     try:
         return os.readlink(path)
-    except OSError:
-        return ""
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
     except OSError:
         return ""

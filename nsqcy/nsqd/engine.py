@@ -19,7 +19,7 @@ from gevent import Greenlet
 from gevent.event import AsyncResult
 from gevent.lock import BoundedSemaphore
 
-from nsqcy import NSQ_VERSION, debug
+from nsqcy import NSQ_VERSION, debug, procfs
 from nsqcy._channel import Agenda
 from nsqcy._events import Events
 from nsqcy._ids import IdSource
@@ -854,8 +854,7 @@ class Engine:
         self._shard.settle()
 
     def command_line(self) -> str:
-        with open(f"/proc/{self._master_pid}/cmdline", encoding="utf-8", errors="replace") as file:
-            return file.read().rstrip("\0")
+        return procfs.command_line(self._master_pid)
 
     def inspect(self, what: str) -> str:
         return self._master.inspect(what)

@@ -9,15 +9,14 @@ then.
 """
 
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cramjam
 import gevent
 
+from nsqcy import late
 from nsqcy.metrics.families import AGES, CHANNELS, EPHEMERAL, OTHER, TOPICS
 from nsqcy.nsqd.metrics_sheet import BULK, Sheet, Writer
 from nsqcy.nsqd.metrics_sums import Summed
@@ -44,6 +43,8 @@ NAMES = (
     tuple(family.sample for family in CHANNELS),
 )
 """Of their samples, as nsqcy._metrics wants them."""
+
+WRITER = "nsqcy.nsqd.metrics_page"
 
 
 # The worker's half
@@ -123,7 +124,7 @@ class Metrics:
 
     `ask_all` asks every worker that is up for its share, on the sheet of that descriptor and
     compressed or not; it gives them by worker. `whole` tells what the master knows. What writes the
-    page is imported when it is first wanted, in a thread: it takes a moment, and megabytes.
+    page is imported when it is first wanted.
     """
 
     def __init__(
@@ -141,9 +142,7 @@ class Metrics:
     def page(self, accept: str, accept_encoding: str) -> Answer:
         """Blocks until all workers have answered. The plan of the page as a blob, with its sheet;
         its content type, and whether it is compressed."""
-        if _WRITER not in sys.modules:
-            gevent.get_hub().threadpool.apply(import_module, (_WRITER,))
-        writer = import_module(_WRITER)
+        writer = late.module(WRITER)
         form = writer.choose(accept, accept_encoding)
         sheet, plan = self._pages.ask(form)
         return Answer([form.content_type, form.gzip], plan, (os.dup(sheet.fd),))
@@ -159,12 +158,9 @@ class Metrics:
         for summed in self._sums:
             its = {index: share["summed"][summed.name] for index, share in shares.items()}
             summed.look(its, generations)
-        writer = import_module(_WRITER)
+        writer = late.module(WRITER)
         plan: bytes = writer.Page(form, shares, self._sums, whole, disk).plan(sheet)
         return sheet, plan
-
-
-_WRITER = "nsqcy.nsqd.metrics_page"
 
 
 def disk_space(path: str) -> Disk:

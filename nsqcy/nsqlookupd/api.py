@@ -3,14 +3,10 @@
 Knows no connection: only requests and the registry.
 """
 
-import sys
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import Any
 
-import gevent
-
-from nsqcy import NSQ_VERSION, debug
+from nsqcy import NSQ_VERSION, debug, late, procfs
 from nsqcy.errors import HttpError
 from nsqcy.lines import Lines
 from nsqcy.metrics import families
@@ -150,8 +146,7 @@ def tombstone(api: "Api", request: Request) -> None:
 
 
 def metrics(api: "Api", request: Request) -> Reply:
-    if _WRITER not in sys.modules:
-        gevent.get_hub().threadpool.apply(import_module, (_WRITER,))
+    writer = late.module("nsqcy.web.metrics_page")
     counts = api.registry.counts(api.clock())
     shown = {
         families.NODES: counts.nodes,
@@ -160,7 +155,7 @@ def metrics(api: "Api", request: Request) -> Reply:
         families.PRODUCERS: counts.producers,
         families.TOMBSTONES: counts.tombstones,
     }
-    reply: Reply = import_module(_WRITER).page(
+    reply: Reply = writer.page(
         request.head.header("Accept"),
         {family: [([], count)] for family, count in shown.items()},
         families.HTTP_OF_NSQLOOKUPD,
@@ -168,9 +163,6 @@ def metrics(api: "Api", request: Request) -> Reply:
         api.connections(),
     )
     return reply
-
-
-_WRITER = "nsqcy.web.metrics_page"
 
 
 def _get(path: str, handler: Handler) -> Route:
@@ -225,8 +217,7 @@ class Api(router.Api):
         self._profiler = debug.Profiler()
 
     def command_line(self) -> str:
-        with open("/proc/self/cmdline", encoding="utf-8", errors="replace") as file:
-            return file.read().rstrip("\0")
+        return procfs.command_line()
 
     def inspect(self, what: str) -> str:
         return debug.tell(what)

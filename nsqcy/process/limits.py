@@ -6,6 +6,8 @@ Knows where Linux says so, in both versions of cgroups, and nothing of who asks.
 import os
 from collections.abc import Iterator
 
+from nsqcy import procfs
+
 
 def usable_cpus(root: str = "/") -> int:
     """CPUs we may run on, at least 1. Half a CPU of quota counts as one, as in other runtimes."""
@@ -32,7 +34,7 @@ def _group_directories(root: str, controller: str) -> Iterator[str]:
 
     In a container the path the kernel names may not exist; its root is then the container's own.
     """
-    for line in _read(f"{root}/proc/self/cgroup").splitlines():
+    for line in procfs.read(f"{root}/proc/self/cgroup").splitlines():
         fields = line.split(":", 2)
         if len(fields) != 3:
             continue
@@ -53,11 +55,11 @@ def _group_directories(root: str, controller: str) -> Iterator[str]:
 
 def _quota(directory: str) -> int | None:
     """CPUs of a group's quota, rounded up; None without one."""
-    fields = _read(f"{directory}/cpu.max").split()
+    fields = procfs.read(f"{directory}/cpu.max").split()
     if not fields:
         fields = [
-            _read(f"{directory}/cpu.cfs_quota_us").strip(),
-            _read(f"{directory}/cpu.cfs_period_us").strip(),
+            procfs.read(f"{directory}/cpu.cfs_quota_us").strip(),
+            procfs.read(f"{directory}/cpu.cfs_period_us").strip(),
         ]
     if len(fields) != 2 or not all(field.isdecimal() for field in fields):
         return None  # "max", or -1 in the older version
@@ -67,17 +69,21 @@ def _quota(directory: str) -> int | None:
 
 def _memory_room(directory: str) -> int | None:
     """Bytes a group may still take; None without a limit. Page cache it could drop is room."""
-    limit = _number(f"{directory}/memory.max") or _number(f"{directory}/memory.limit_in_bytes")
+    limit = _either(f"{directory}/memory.max", f"{directory}/memory.limit_in_bytes")
     if not limit:
         return None
-    used = _number(f"{directory}/memory.current") or _number(f"{directory}/memory.usage_in_bytes")
-    statistics = _pairs(_read(f"{directory}/memory.stat"))
+    used = _either(f"{directory}/memory.current", f"{directory}/memory.usage_in_bytes")
+    statistics = _pairs(procfs.read(f"{directory}/memory.stat"))
     cache = statistics.get("total_inactive_file", statistics.get("inactive_file", 0))
     return limit - max(used - cache, 0)
 
 
+def _either(newer: str, older: str) -> int:
+    return procfs.number(newer) or procfs.number(older) or 0
+
+
 def _meminfo(root: str) -> int:
-    lines = _read(f"{root}/proc/meminfo").replace(":", " ")
+    lines = procfs.read(f"{root}/proc/meminfo").replace(":", " ")
     kilobytes = _pairs(lines).get("MemAvailable", 0)
     return kilobytes * 1024
 
@@ -85,16 +91,3 @@ def _meminfo(root: str) -> int:
 def _pairs(text: str) -> dict[str, int]:
     fields = (line.split() for line in text.splitlines())
     return {field[0]: int(field[1]) for field in fields if len(field) > 1 and field[1].isdecimal()}
-
-
-def _number(path: str) -> int:
-    text = _read(path).strip()
-    return int(text) if text.isdecimal() else 0
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
