@@ -170,7 +170,6 @@ conf: $(BUILT) $(VENV)/.extra-test
 dist: $(BUILT) $(VENV)/.extra-test $(VENV)/.extra-dist
 	$(BIN)/python -m release.build $(ARGS)
 	$(BIN)/python -m pytest -m dist -s tests/wheels $(PYTEST)
-	$(BIN)/python -m pytest tests/unit/test_image.py tests/unit/test_kubernetes.py $(PYTEST)
 
 clean-build:
 	rm -rf build/cython build/temp.* build/lib.* build/*.built

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import kubernetes_validate
 import pytest
 from manifests import (
     FOLDER,
@@ -169,5 +170,4 @@ def test_what_is_scraped_is_there() -> None:
     "thing", OBJECTS, ids=lambda each: f"{each['kind']} {each['metadata']['name']}"
 )
 def test_the_schemas_of_kubernetes_take_them(thing: Object, version: str) -> None:
-    validator = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is missing")
-    validator.validate(thing, version, strict=True)
+    kubernetes_validate.validate(thing, version, strict=True)
