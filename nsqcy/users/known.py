@@ -38,10 +38,19 @@ class Known:
     """Users by their token, or by a name in their certificate."""
 
     def __init__(self, users: Users) -> None:
-        self.users = users
         # What a search compares are not hashes of tokens, of which a stranger can have any
         # beginning by trying, but these under a key that nobody knows.
         self._key = secrets.token_bytes(32)
+        self.users = users
+
+    @property
+    def users(self) -> Users:
+        return self._users
+
+    @users.setter
+    def users(self, users: Users) -> None:
+        """Another reading of the file."""
+        self._users = users
         self._by_token = {
             self._place(user.token.hash): user for user in users.values() if user.token
         }

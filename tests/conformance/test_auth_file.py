@@ -1,0 +1,309 @@
+"""Users of a file: what they may do over TCP and over HTTP, and what strangers are told."""
+
+import base64
+import signal
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import certificates
+import pytest
+import users
+from auth_server import AuthServer, grant
+from conftest import Starter, keep
+from daemon import Nsqd
+from encoded import connect
+from http_client import trusting
+from talk import RESPONSE, Conn, sized
+from users import bearer, section, token
+from web import Answer, Web, eventually
+
+from nsqcy.nsqd.api import ROUTES
+from nsqcy.web.router import Need
+
+pytestmark = pytest.mark.ours
+
+USERS = (
+    section("writer", publish="a.*"),
+    section("reader", subscribe="a.*/c*"),
+    section("boss", admin="a.*"),
+    section("root", publish="*", subscribe="*", admin="*"),
+    section("watcher", role="view"),
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return users.write(tmp_path / "users.ini", *USERS)
+
+
+@pytest.fixture(scope="module")
+def running(workers: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Nsqd]]:
+    folder = tmp_path_factory.mktemp("users")
+    yield from keep(workers, folder, auth_file=users.write(folder / "users.ini", *USERS))
+
+
+@pytest.fixture
+def daemon(running: Callable[[], Nsqd]) -> Nsqd:
+    """One for all tests that leave its users alone."""
+    return running()
+
+
+def web(daemon: Nsqd, name: str) -> Web:
+    return Web(daemon.http_port, headers=bearer(name))
+
+
+def reload(daemon: Nsqd) -> None:
+    before = daemon.log_text().count("the file of users was read again")
+    daemon.process.send_signal(signal.SIGHUP)
+    eventually(lambda: daemon.log_text().count("the file of users was read again") > before)
+
+
+def message(answer: Answer) -> tuple[int, str]:
+    return answer.status, answer.json()["message"]
+
+
+# -- TCP
+
+
+def test_a_token_is_the_secret_of_auth(daemon: Nsqd) -> None:
+    conn = daemon.connect()
+    assert conn.negotiate()["auth_required"] is True
+    conn.command("AUTH", body=token("writer").encode())
+    granted = b'{"identity":"writer","identity_url":"","permission_count":1}'
+    assert conn.frame() == (RESPONSE, granted)
+    conn.command("PUB", "a.x", body=b"m")
+    conn.expect_ok()
+    conn.command("PUB", "b", body=b"m")
+    conn.expect_error('E_UNAUTHORIZED AUTH failed for PUB on "b" ""')
+    reader = daemon.connect()
+    reader.auth(token("reader"))
+    reader.sub("a.x", "c1")
+    assert web(daemon, "watcher").client("a.x", "c1")["auth_identity"] == "reader"
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "names"),
+    [
+        ("reader", b"PUB a.x\n" + sized(b"m"), 'PUB on "a.x" ""'),
+        ("reader", b"SUB a.x d\n", 'SUB on "a.x" "d"'),
+        ("reader", b"SUB b c\n", 'SUB on "b" "c"'),
+        ("writer", b"SUB a.x c\n", 'SUB on "a.x" "c"'),
+        ("writer", b"MPUB aa\n" + sized(b"\0\0\0\1" + sized(b"x")), 'MPUB on "aa" ""'),
+        ("writer", b"DPUB aa 1\n" + sized(b"x"), 'DPUB on "aa" ""'),
+    ],
+)
+def test_a_topic_outside_of_the_pattern(daemon: Nsqd, name: str, line: bytes, names: str) -> None:
+    conn = daemon.connect()
+    conn.auth(token(name))
+    conn.send(line)
+    conn.expect_error(f"E_UNAUTHORIZED AUTH failed for {names}")
+
+
+def test_no_token_and_a_wrong_one(daemon: Nsqd) -> None:
+    conn = daemon.connect()
+    conn.command("PUB", "a.x", body=b"m")
+    conn.expect_error("E_AUTH_FIRST AUTH required before PUB")
+    conn = daemon.connect()
+    conn.command("AUTH", body=b"s3cret-guess")
+    conn.expect_error("E_AUTH_FAILED AUTH failed")
+    conn = daemon.connect()
+    conn.command("AUTH", body=token("boss").encode())
+    conn.expect_error("E_UNAUTHORIZED AUTH no authorizations found")
+    assert "s3cret" not in daemon.log_text() and token("boss") not in daemon.log_text()
+
+
+def test_who_is_not_in_the_file_may_be_known_to_the_server(
+    nsqd: Starter, file: Path, auth_server: AuthServer
+) -> None:
+    daemon = nsqd(auth_file=file, auth_http_address=auth_server.address)
+    auth_server.says("elsewhere", grant(topic="^z$"))
+    conn = daemon.connect()
+    conn.auth("elsewhere")
+    conn.command("PUB", "z", body=b"m")
+    conn.expect_ok()
+    conn = daemon.connect()
+    conn.auth(token("writer"))
+    conn.command("PUB", "a.x", body=b"m")
+    conn.expect_ok()
+    assert not auth_server.asked(token("writer"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Certificates of an authority, and one that anybody could have made."""
+    folder = tmp_path_factory.mktemp("certificates")
+    authority = certificates.make("authority", authority=True)
+    (folder / "ca.pem").write_text(authority.certificate)
+    for name in ("billing", "stranger"):
+        certificates.make(name, by=authority).save(folder)
+    certificates.make("server").save(folder)
+    users.write(
+        folder / "users.ini",
+        section("bills", with_token=False, certificate="billing", publish="a.*"),
+        section("writer", publish="b"),
+    )
+    return folder
+
+
+def tls(folder: Path, policy: str) -> dict[str, object]:
+    return {
+        "auth_file": folder / "users.ini",
+        "tls_client_auth_policy": policy,
+        "tls_root_ca_file": folder / "ca.pem",
+        "tls_cert": folder / "server.pem",
+        "tls_key": folder / "server.key",
+    }
+
+
+def showing(folder: Path, name: str) -> ssl.SSLContext:
+    context = trusting()
+    context.load_cert_chain(folder / f"{name}.pem", folder / f"{name}.key")
+    return context
+
+
+def secured(daemon: Nsqd, folder: Path, name: str) -> Conn:
+    return connect(daemon, tls=showing(folder, name))
+
+
+def secure_web(daemon: Nsqd, folder: Path, name: str) -> Web:
+    return daemon.secure_web(showing(folder, name))
+
+
+def test_a_certificate_needs_no_auth(nsqd: Starter, folder: Path) -> None:
+    daemon = nsqd(**tls(folder, "require-verify"))
+    conn = secured(daemon, folder, "billing")
+    conn.command("PUB", "a.x", body=b"m")
+    conn.expect_ok()
+    conn.command("PUB", "b", body=b"m")
+    conn.expect_error('E_UNAUTHORIZED AUTH failed for PUB on "b" ""')
+    conn = secured(daemon, folder, "billing")
+    conn.auth("what a client says that insists on AUTH")
+    conn.command("PUB", "a.x", body=b"m")
+    conn.expect_ok()
+    conn = secured(daemon, folder, "billing")
+    conn.auth(token("writer"))  # a token counts before a certificate
+    conn.command("PUB", "b", body=b"m")
+    conn.expect_ok()
+    conn = secured(daemon, folder, "stranger")
+    conn.command("PUB", "a.x", body=b"m")
+    conn.expect_error("E_AUTH_FIRST AUTH required before PUB")
+    for name, status in (("billing", 200), ("stranger", 401)):
+        assert secure_web(daemon, folder, name).post("/pub", b"m", topic="a.x").status == status
+
+
+def test_a_certificate_that_nobody_verified_says_nothing(nsqd: Starter, folder: Path) -> None:
+    """Anybody can write a name into one of his own."""
+    daemon = nsqd(**tls(folder, "require"))
+    assert "nobody verifies any" in daemon.log_text()
+    conn = secured(daemon, folder, "billing")
+    conn.command("PUB", "a.x", body=b"m")
+    conn.expect_error("E_AUTH_FIRST AUTH required before PUB")
+    assert secure_web(daemon, folder, "billing").post("/pub", b"m", topic="a.x").status == 401
+
+
+# -- HTTP
+
+
+ROUTES_WITH_TOPIC = {Need.PUBLISH: "writer", Need.SUBSCRIBE: "reader", Need.ADMIN: "boss"}
+
+
+def test_every_route_needs_what_it_says(daemon: Nsqd) -> None:
+    names = ("writer", "reader", "boss", "watcher")
+    for route in ROUTES:
+        path = route.path.replace(":opt", "log_level").replace(":profile", "heap")
+        query = "?topic=a.x&channel=c" if "debug" not in path else ""
+        stranger = daemon.web.request(route.method, path + query, b"x")
+        if route.need is Need.NOTHING:
+            assert stranger.status == 200, path
+            continue
+        assert stranger.status == 401, path
+        assert stranger.headers["www-authenticate"] == 'Bearer realm="nsqd"'
+        if route.need in ROUTES_WITH_TOPIC:
+            allowed = {ROUTES_WITH_TOPIC[route.need]}
+        else:
+            allowed = set(names) if route.need is Need.KNOWN else set()
+        for name in names:
+            if name in allowed:
+                if route.method == "GET":
+                    found = web(daemon, name).request(route.method, path + query, b"x")
+                    assert found.status not in (401, 403), (path, name)
+            else:
+                found = web(daemon, name).request(route.method, path + query, b"x")
+                assert found.status == 403, (path, name)
+
+
+def test_what_one_may_one_may(daemon: Nsqd) -> None:
+    web(daemon, "writer").pub("a.x", b"m")
+    assert web(daemon, "writer").post("/mpub", b"m\nn", topic="a.y").status == 200
+    assert message(web(daemon, "writer").post("/pub", b"m", topic="b")) == (403, "FORBIDDEN")
+    assert message(daemon.web.post("/pub", b"m", topic="a.x")) == (401, "UNAUTHORIZED")
+    web(daemon, "boss").create("a.x", "c")
+    assert message(web(daemon, "boss").post("/topic/create", topic="b")) == (403, "FORBIDDEN")
+    looked = web(daemon, "reader").get("/channel/peek", topic="a.x", channel="c")
+    assert looked.status == 200
+    assert web(daemon, "boss").get("/channel/peek", topic="a.x", channel="c").status == 403
+    assert web(daemon, "root").put("/config/log_level", b"debug").status == 200
+    assert web(daemon, "boss").put("/config/log_level", b"info").status == 403
+    assert web(daemon, "writer").post("/pub", b"m").json()["message"] == "MISSING_ARG_TOPIC"
+
+
+def test_the_name_that_counts_is_the_one_that_is_used(daemon: Nsqd) -> None:
+    """The first of two, and a name as it is after its escapes."""
+    root, writer = web(daemon, "root"), web(daemon, "writer")
+    assert writer.post("/pub?topic=a.x&topic=b", b"m").status == 200
+    assert writer.post("/pub?topic=b&topic=a.x", b"m").status == 403
+    assert writer.post("/pub?%74opic=b&topic=a.x", b"m").status == 403
+    assert writer.post("/PUB?topic=b", b"m").status in (301, 307)
+    assert "b" not in root.topics()
+
+
+def test_basic_has_the_token_as_its_password(daemon: Nsqd) -> None:
+    for text, status in ((f"any:{token('watcher')}", 200), ("watcher:", 401), ("x:y", 401)):
+        header = {"Authorization": f"Basic {base64.b64encode(text.encode()).decode()}"}
+        assert daemon.web.request("GET", "/stats", headers=header).status == status
+
+
+def test_the_file_is_read_again(nsqd: Starter, file: Path) -> None:
+    """A connection that has published is looked at again, and so is every other."""
+    daemon = nsqd(auth_file=file)
+    web(daemon, "root").create("a.x")  # so that publishes take the short way
+    link = web(daemon, "writer").link()
+    target, headers = "/pub?topic=a.x", bearer("writer")
+
+    def publish() -> int:
+        link.request("POST", target, b"m", headers)
+        answer = link.getresponse()
+        answer.read()
+        return answer.status
+
+    assert [publish() for _ in range(3)] == [200] * 3
+    users.write(file, section("writer", publish="b"), section("new", role="view"))
+    reload(daemon)
+    eventually(lambda: publish() == 403)
+    eventually(lambda: web(daemon, "new").get("/stats").status == 200)
+    assert web(daemon, "root").get("/stats").status == 401
+    link.close()
+    file.write_text("[user writer]\npublish = *\ntoken = s3cret\n")
+    daemon.process.send_signal(signal.SIGHUP)
+    eventually(lambda: "everything stays as it was" in daemon.log_text())
+    assert web(daemon, "new").get("/stats").status == 200
+    assert "s3cret" not in daemon.log_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "no such file"),
+        ("", "there is no user in it"),
+        ("[user a]\npublish = *\ntoken = s3cret\n", "line 3: the token of user a is not its hash"),
+    ],
+)
+def test_it_does_not_start(nsqd: Starter, tmp_path: Path, text: str | None, says: str) -> None:
+    path = tmp_path / "users.ini"
+    if text is not None:
+        path.write_text(text)
+    daemon = nsqd.prepare(auth_file=path, workers=1)
+    daemon.launch()
+    assert daemon.wait() == 1
+    assert says in daemon.log_text() and "s3cret" not in daemon.log_text()
