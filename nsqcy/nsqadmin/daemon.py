@@ -5,6 +5,7 @@ What requests mean is the affair of their routes.
 
 import gc
 from collections.abc import Callable
+from dataclasses import replace
 
 import gevent
 
@@ -19,6 +20,7 @@ from nsqcy.nsqadmin.logins import Logins
 from nsqcy.nsqadmin.options import AdminOptions
 from nsqcy.nsqadmin.surroundings import Surroundings
 from nsqcy.process.service import Notifier
+from nsqcy.users import token_file
 from nsqcy.web.http import HttpServer
 
 # Objects between two looks for circles. A page of statistics has a hundred thousand, none of them
@@ -42,9 +44,12 @@ class Daemon(daemon.Daemon):
         self._logins = logins
         if logins is not None:
             routes += login_pages.ROUTES
-        web, history = WebClient(terms(options)), kept(options)
+        asking = terms(options)
+        # Only nsqds and nsqlookupds are to see the token.
+        others = WebClient(replace(asking, token=""))
+        web, history = WebClient(asking), kept(options)
         self._sampler = Sampler(options, web, history, log) if history else None
-        surroundings = Surroundings(options, web, log, routes, history, logins)
+        surroundings = Surroundings(options, web, others, log, routes, history, logins)
         http = HttpServer(gevent.get_hub().loop, surroundings)
         super().__init__([listener], http, log, reread, notifier)
         self._options = options
@@ -83,4 +88,5 @@ def terms(options: AdminOptions) -> Terms:
         key_file=options.http_client_tls_key,
         verify=not options.http_client_tls_insecure_skip_verify,
         user_agent=f"nsqadmin/{NSQ_VERSION} nsqcy/{__version__}",
+        token=token_file.read(options.auth_token_file),
     )

@@ -12,8 +12,10 @@ from nsqcy.lines import Lines
 from nsqcy.nsqlookupd.registry import Moment, Peer, Registry
 from nsqcy.web import pprof, router
 from nsqcy.web.router import (
+    Gate,
     Handler,
     Limits,
+    Need,
     Request,
     Route,
     Router,
@@ -138,19 +140,20 @@ def tombstone(api: "Api", request: Request) -> None:
 
 
 def _get(path: str, handler: Handler) -> Route:
-    return Route("GET", path, handler, body=ignored, inline=True)
+    return Route("GET", path, handler, body=ignored, inline=True, need=Need.NOTHING)
 
 
 def _post(path: str, handler: Handler) -> Route:
-    return Route("POST", path, handler, body=ignored, inline=True)
+    return Route("POST", path, handler, body=ignored, inline=True, need=Need.ADMIN)
 
 
+# Where topics are is for everybody: no client of NSQ says who it is when it asks.
 ROUTES = (
-    Route("GET", "/ping", ping, plain=True, inline=True),
-    Route("GET", "/info", info, inline=True),
-    Route("GET", "/debug", everything, inline=True),
-    Route("GET", "/topics", topics, inline=True),
-    Route("GET", "/nodes", nodes, inline=True),
+    Route("GET", "/ping", ping, plain=True, inline=True, need=Need.NOTHING),
+    Route("GET", "/info", info, inline=True, need=Need.NOTHING),
+    Route("GET", "/debug", everything, inline=True, need=Need.KNOWN),
+    Route("GET", "/topics", topics, inline=True, need=Need.NOTHING),
+    Route("GET", "/nodes", nodes, inline=True, need=Need.NOTHING),
     _get("/lookup", lookup),
     _get("/channels", channels),
     _post("/topic/create", create_topic),
@@ -168,9 +171,14 @@ class Api(router.Api):
     router = Router(ROUTES)
 
     def __init__(
-        self, registry: Registry, clock: Callable[[], Moment], limits: Limits, log: Lines
+        self,
+        registry: Registry,
+        clock: Callable[[], Moment],
+        limits: Limits,
+        log: Lines,
+        gate: Gate | None = None,
     ) -> None:
-        super().__init__(limits, log)
+        super().__init__(limits, log, gate)
         self.registry = registry
         self.clock = clock
         self._profiler = debug.Profiler()

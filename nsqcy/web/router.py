@@ -280,6 +280,8 @@ class Api:
         self.limits = limits
         self.log = log
         self.gate = gate
+        if gate is not None:
+            self.reads_headers = True
 
     def call(self, route: Route, request: Request) -> Reply | Later:
         """Run the handler; blocks as long as it does, and never raises."""
