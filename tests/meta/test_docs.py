@@ -91,6 +91,14 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [str(target) for target in targets if not target.exists()] == []
 
 
+def test_every_attack_names_its_test() -> None:
+    page = (ROOT / "docs" / "SECURITY.md").read_text()
+    table = page.partition("| attack | what happens | test |")[2].splitlines()[2:]
+    rows = [line for line in table if line.startswith("|")]
+    assert len(rows) > 15
+    assert [line for line in rows if not re.search(r"`tests/[\w/]+\.py::\w+`", line)] == []
+
+
 def test_tests_that_are_named_exist() -> None:
     """A page that says which test proves what it says."""
     named = {
