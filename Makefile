@@ -17,7 +17,8 @@
 #   make clients  what npm has for the tests of third-party clients
 #   make dist     sdist, a wheel made from it, and that wheel tried outside of this tree
 #   make conf     write the samples of conf/, docs/CONFIG.md and the tables of docs/SPARK.md,
-#                 docs/PIPELINE.md and docs/METRICS.md from the tables of options and metrics
+#                 docs/PIPELINE.md, docs/METRICS.md and docs/LOGS.md from the tables of options, metrics
+#                 and events
 #   make dev      set everything up, and run nothing;  make clean: as it was cloned
 #
 # A build is of one kind at a time: release, debug, trace or asan. Going from one to another cleans
@@ -157,6 +158,7 @@ conf: $(BUILT) $(VENV)/.extra-test
 	$(BIN)/python -m nsqcy.spark.options docs/SPARK.md
 	$(BIN)/python -m nsqcy.pipeline.page docs/PIPELINE.md
 	$(BIN)/python -m nsqcy.metrics.page docs/METRICS.md
+	$(BIN)/python -m nsqcy.log_page docs/LOGS.md
 
 # In a scratch environment and from another folder, where only what the wheel has can be imported.
 dist: $(VENV)/.tools

@@ -103,7 +103,12 @@ class Acceptor:
         for listener, watcher in zip(self._listeners, self._watchers, strict=True):
             watcher.stop()
             watcher.close()
-            self._log.info(f"{listener.title}: closing {listener.text}")
+            self._log.info(
+                f"{listener.title}: closing {listener.text}",
+                event="closing",
+                listener=listener.title,
+                address=listener.text,
+            )
             listener.close()
         self._timer.stop()
         self._timer.close()
@@ -137,7 +142,12 @@ class Acceptor:
         if error.errno in _EXHAUSTED:
             if not self._exhausted:
                 self._exhausted = True
-                self._log.error(f"{listener.title}: accept: {error.strerror}; pausing")
+                self._log.error(
+                    f"{listener.title}: accept: {error.strerror}; pausing",
+                    event="accept_paused",
+                    listener=listener.title,
+                    error=error.strerror,
+                )
             self._pause()
             return
         self._failed(f"{listener.title}: accept: {error.strerror}")

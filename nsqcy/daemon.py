@@ -49,7 +49,12 @@ class Daemon:
     def run(self) -> int:
         self._watch_signals()
         for listener in self._listeners:
-            self.log.info(f"{listener.title}: listening on {listener.text}")
+            self.log.info(
+                f"{listener.title}: listening on {listener.text}",
+                event="listening",
+                listener=listener.title,
+                address=listener.text,
+            )
         self._acceptor.add(0, self)
         where = ", ".join(f"{each.title} {each.text}" for each in self._listeners)
         self._watchdog.serve(f"serving {where}")
@@ -95,7 +100,7 @@ class Daemon:
             self._code.set(CLEAN)
 
     def _failed(self, reason: str) -> None:
-        self.log.fatal(reason)
+        self.log.fatal(reason, event="failed")
         self._code.set(FAILED)
 
     def reread_settings(self) -> None:

@@ -6,7 +6,7 @@ logged. Imported before everything heavy, so it imports next to nothing itself.
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 DEBUG, INFO, WARN, ERROR, FATAL = range(1, 6)
 
@@ -14,16 +14,19 @@ LEVELS = {"debug": DEBUG, "info": INFO, "warn": WARN, "error": ERROR, "fatal": F
 NAMES = ("", *LEVELS)
 TITLES = ("", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 FORMATS = ("text", "json")
+MESSAGE = "message"
 
 
 class Log:
     """A sink for log lines. `level` may be changed at any time.
 
-    Keyword fields appear in JSON only: a text line is exactly nsqd's, so its text says it all. A
-    call writes one line, whatever is in it: line ends are escaped, lest a client forge a line.
+    Keyword fields appear in JSON only: a text line is exactly nsqd's, so its text says it all. One
+    of them is `event`, a name of nsqcy.log_events; without it a line is a `message`. `context` is
+    in every line. A call writes one line, whatever is in it: line ends are escaped, lest a client
+    forge a line.
     """
 
-    __slots__ = ("_clock", "_stamp", "fd", "format", "level", "prefix")
+    __slots__ = ("_clock", "_context", "_stamp", "fd", "format", "level", "prefix")
 
     def __init__(
         self,
@@ -32,12 +35,14 @@ class Log:
         format: str = "text",
         fd: int = 2,
         clock: Callable[[], int] = time.time_ns,
+        context: Mapping[str, object] | None = None,
     ) -> None:
         self.prefix = prefix
         self.level = level
         self.format = format
         self.fd = fd
         self._clock = clock
+        self._context = {"event": MESSAGE, **(context or {})}
         self._stamp = (-1, "")
 
     def debug(self, text: str, /, **fields: object) -> None:
@@ -84,7 +89,8 @@ class Log:
 
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         head = {"time": f"{moment}.{microsecond:06d}Z", "level": NAMES[level], "msg": text}
-        record = {**head, **fields, **head}  # first for the order, last for the value
+        # The head first for the order, and last for the value.
+        record = {**head, **self._context, **fields, **head}
         try:
             line = json.dumps(record, default=str, allow_nan=False)
         except (ValueError, TypeError):

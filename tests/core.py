@@ -36,7 +36,7 @@ class Log:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def info(self, line: str) -> None:
+    def info(self, line: str, **_: object) -> None:
         self.lines.append(line)
 
     warn = error = info

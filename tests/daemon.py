@@ -14,12 +14,12 @@ import ssl
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import psutil
+from logged import Logged
 from manager import activated
 from talk import Address, Conn
 from web import Web
@@ -27,7 +27,6 @@ from web import Web
 import nsqcy
 
 FOREIGN = os.environ.get("NSQD_BINARY", "")
-LISTENING = re.compile(r"\b(TCP|HTTP|HTTPS): listening on (\S+)")
 START_BUDGET = 30.0
 
 
@@ -86,7 +85,7 @@ def is_worker(process: psutil.Process) -> bool:
     return False
 
 
-class Nsqd:
+class Nsqd(Logged):
     """A daemon over a data path. Options are flags with underscores; `args` come before them.
 
     `sockets` are handed over as a service manager does, under these names if there are any.
@@ -105,6 +104,7 @@ class Nsqd:
         socket_names: str = "",
         **options: Any,
     ) -> None:
+        super().__init__()
         self.data = data
         self.args = args
         self.cwd = cwd
@@ -122,9 +122,6 @@ class Nsqd:
         self.tcp_port = 0
         self.http_port = 0
         self.https_port = 0
-        self.addresses: dict[str, str] = {}
-        self._log: list[str] = []
-        self._process: subprocess.Popen[str] | None = None
         self._family: list[psutil.Process] = []
         self._conns: list[Conn] = []
 
@@ -141,22 +138,13 @@ class Nsqd:
 
     def launch(self) -> None:
         """Start the process and return at once."""
-        self.addresses = {}
         words = [*command(), *self.args, *flags(self.options)]
-        self._process = subprocess.Popen(
+        self._spawn(
             activated(words, self.sockets, self.socket_names),
             cwd=self.cwd or self.data,
             env=environment() | self.environ,
             pass_fds=[each.fileno() for each in self.sockets],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
         )
-        self._reader = threading.Thread(target=self._read_log, args=(self._process,), daemon=True)
-        self._reader.start()
 
     def await_ready(self) -> None:
         """Wait for the listening lines, then for `/ping` to say OK."""
@@ -244,14 +232,6 @@ class Nsqd:
 
     # processes
 
-    @property
-    def process(self) -> "subprocess.Popen[str]":
-        assert self._process is not None, "not started"
-        return self._process
-
-    def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
     def workers(self) -> list[int]:
         """Process ids of the workers, oldest first."""
         found = [process for process in self._children() if is_worker(process)]
@@ -293,21 +273,6 @@ class Nsqd:
     def _remember_family(self) -> None:
         known = {process.pid for process in self._family}
         self._family += [process for process in self._children() if process.pid not in known]
-
-    # log
-
-    def _read_log(self, process: "subprocess.Popen[str]") -> None:
-        assert process.stderr is not None
-        for line in process.stderr:
-            self._log.append(line)
-            if found := LISTENING.search(line):
-                self.addresses[found[1]] = found[2]
-
-    def log_text(self) -> str:
-        return "".join(self._log)
-
-    def tail(self, lines: int = 200) -> str:
-        return "".join(self._log[-lines:])
 
     # clients
 

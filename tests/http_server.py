@@ -57,13 +57,13 @@ class StderrLog:
     def _write(self, level: str, msg: str) -> None:
         print(f"{level}: {msg}", file=sys.stderr, flush=True)
 
-    def info(self, msg: str) -> None:
+    def info(self, msg: str, **_: object) -> None:
         self._write("INFO", msg)
 
-    def warn(self, msg: str) -> None:
+    def warn(self, msg: str, **_: object) -> None:
         self._write("WARNING", msg)
 
-    def error(self, msg: str) -> None:
+    def error(self, msg: str, **_: object) -> None:
         self._write("ERROR", msg)
 
 

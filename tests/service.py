@@ -3,17 +3,16 @@
 import os
 import shlex
 import signal
-import subprocess
 import sys
-import threading
 import time
 from typing import Any, ClassVar, Self
 
-from daemon import LISTENING, START_BUDGET, environment, flags
+from daemon import START_BUDGET, environment, flags
+from logged import Logged
 from web import Web
 
 
-class Service:
+class Service(Logged):
     """On ports of its own, which it keeps when it is started again.
 
     Options are flags with underscores; `args` come before them. `NAME_BINARY` in the environment
@@ -24,11 +23,9 @@ class Service:
     wanted: ClassVar[frozenset[str]]  # what it says that it listens on
 
     def __init__(self, *, args: tuple[str, ...] = (), **options: Any) -> None:
+        super().__init__()
         self.args = args
         self.options = {f"{each.lower()}_address": "127.0.0.1:0" for each in self.wanted} | options
-        self.addresses: dict[str, str] = {}
-        self._log: list[str] = []
-        self._process: subprocess.Popen[str] | None = None
 
     @classmethod
     def command(cls) -> list[str]:
@@ -50,19 +47,7 @@ class Service:
 
     def launch(self) -> None:
         """Start the process and return at once."""
-        self.addresses = {}
-        self._process = subprocess.Popen(
-            [*self.command(), *self.args, *flags(self.options)],
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        self._reader = threading.Thread(target=self._read_log, args=(self._process,), daemon=True)
-        self._reader.start()
+        self._spawn([*self.command(), *self.args, *flags(self.options)], env=environment())
 
     def await_ready(self) -> None:
         """Wait for the listening lines."""
@@ -97,26 +82,6 @@ class Service:
             self._process.kill()
             self._process.wait()
             self._reader.join(5)
-
-    @property
-    def process(self) -> "subprocess.Popen[str]":
-        assert self._process is not None, "not started"
-        return self._process
-
-    def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    # log
-
-    def _read_log(self, process: "subprocess.Popen[str]") -> None:
-        assert process.stderr is not None
-        for line in process.stderr:
-            self._log.append(line)
-            if found := LISTENING.search(line):
-                self.addresses[found[1]] = found[2]
-
-    def log_text(self) -> str:
-        return "".join(self._log)
 
     # addresses
 

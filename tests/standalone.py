@@ -97,6 +97,11 @@ def bare_python(folder: Path) -> dict[str, str]:
 
 def submit(*words: str, **more: str) -> str:
     """What a program prints that spark-submit runs."""
+    return drive(str(SPARK_HOME / "bin/spark-submit"), *words, **more)
+
+
+def drive(*command: str, **more: str) -> str:
+    """What a driver prints, which has to end well."""
     ours = {
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -105,7 +110,7 @@ def submit(*words: str, **more: str) -> str:
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
     done = subprocess.run(
-        [str(SPARK_HOME / "bin/spark-submit"), *words],
+        command,
         env=environment() | ours | more,
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -590,17 +590,18 @@ cdef class Channel:
         cdef Record *record
         cdef uint64_t seq
         while self.cursor.seq < self.window.fanout.seq:
+            if self.queued >= self.mem_queue_size:
+                # Before the record is looked at: it has blocks leave memory when it reads others.
+                seq = self.cursor.seq
+                self.dispatch(1)
+                if self.cursor.seq != seq:
+                    continue
             record = self.record_at_cursor()
             if record == NULL:
                 return 0
             if record.attributes and self.passes(record):
                 self.step_over(record)
                 continue
-            if self.queued >= self.mem_queue_size:
-                seq = self.cursor.seq
-                self.dispatch(1)
-                if self.cursor.seq != seq:
-                    continue
             if self.queued >= self.mem_queue_size:
                 self.dropped_count += 1
             else:
@@ -1083,14 +1084,17 @@ cdef class Channel:
 
     cdef inline bint leaves_out(self, Record *record) except -1:
         """Step over the record at the cursor if it is not to be delivered from there."""
+        cdef Entry *entry
         if not record.attributes and not self.ttl:
             return False
         if record.attributes and self.passes(record):
             self.step_over(record)
             return True
         if self.is_expired(record):
-            self.bury_expired(self.entry_at_cursor(record), record)
+            entry = self.entry_at_cursor(record)
+            # Before it is buried: what that publishes may have the record's block leave memory.
             self.window_step(record)
+            self.bury_expired(entry, record)
             return True
         return False
 

@@ -210,6 +210,14 @@ cdef class CursorAnswer:
                                 + error.encode("utf-8", "surrogateescape"))
 
 
+cdef int _log_error(Session session, bytes text) except -1:
+    """What a client is told of its mistake."""
+    cdef str shown = text.decode("utf-8", "replace")
+    session.home.log.error(f"[{session.remote_address}] - {shown}", event="client_error",
+                           client=session.remote_address, error=shown)
+    return 0
+
+
 @cython.no_gc_clear      # __dealloc__ needs the home
 cdef class Session(Consumer):
     def __cinit__(self, Home home not None, Transport transport not None, str remote_address,
@@ -387,7 +395,8 @@ cdef class Session(Consumer):
                 self.put_frame(ERROR, b"E_BAD_PROTOCOL", 14)
                 self.home.log.error(
                     f"client({self.remote_address}) bad protocol magic "
-                    f"'{data[:4].decode('latin-1')}'")
+                    f"'{data[:4].decode('latin-1')}'",
+                    event="bad_magic", client=self.remote_address)
                 self.stop()
                 return 4
             self.magic_seen = True
@@ -583,7 +592,7 @@ cdef class Session(Consumer):
 
     cdef Parsed fatal(self, bytes text) except RAISED:
         """An error after which nothing more is executed: answered in its turn, then the end."""
-        self.home.log.error(f"[{self.remote_address}] - {text.decode('utf-8', 'replace')}")
+        _log_error(self, text)
         if self.leg is not None and not self.ticket_count:
             # Behind whatever the owner still has to say to the commands before it.
             self.leg.expected.append(self.take_ticket(SILENT, 0))
@@ -1416,7 +1425,8 @@ cdef class Session(Consumer):
             return self.fatal(b"E_AUTH_DISABLED AUTH disabled")
         if size > SECRET_MOST:
             self.home.log.warn(f"PROTOCOL(V2): [{self.remote_address}] AUTH failed "
-                               f"a secret of {size} bytes (at most {SECRET_MOST})")
+                               f"a secret of {size} bytes (at most {SECRET_MOST})",
+                               event="secret_too_long", client=self.remote_address)
             return self.fatal(b"E_AUTH_FAILED AUTH failed")
         self.secret = PyBytes_FromStringAndSize(<const char *>rest + 4, size)
         self.auth_ticket = self.take_ticket(AUTH, 0)
@@ -1465,7 +1475,7 @@ cdef class Session(Consumer):
 
     cdef int refuse_auth(self, bytes text) except -1:
         """The answer to AUTH is an error."""
-        self.home.log.error(f"[{self.remote_address}] - {text.decode()}")
+        _log_error(self, text)
         return self.answer(self.auth_ticket, FAILED, text)
 
     cdef bint is_known(self) except -1:
@@ -2572,7 +2582,8 @@ cdef class Home:
         try:
             self.agenda.events.flush()
         except Exception as error:
-            self.log.error(f"events: {type(error).__name__}: {error}")
+            self.log.error(f"events: {type(error).__name__}: {error}", event="events_failed",
+                           error=str(error))
         return 0
 
     cdef int decode(self) except -1:
@@ -2595,7 +2606,8 @@ cdef class Home:
 
     def report(self, Session session, error):
         """A session met something that should not happen: it ends, the others go on."""
-        self.log.error(f"client({session.remote_address}) - {type(error).__name__}: {error}")
+        self.log.error(f"client({session.remote_address}) - {type(error).__name__}: {error}",
+                       event="session_failed", client=session.remote_address, error=str(error))
         session.close()
 
     def producers(self):

@@ -2931,20 +2931,23 @@ cdef class Shard:
 
     def report_damage(self, path, offset, text):
         if self.log is not None:
-            self.log.error(f"{path} at {offset}: {text}")
+            self.log.error(f"{path} at {offset}: {text}", event="record_damaged",
+                           path=str(path), offset=offset, error=text)
 
     def report_missing(self, str name, str what):
         """At a start: the journal speaks of something that is not there. It is written now and then
         only, so a process that was killed may well have been done with it."""
         if self.log is not None:
             self.log.warn(f"TOPIC({name}): {what} are in no file: finished since the journal was "
-                          "written, in memory only, or lost")
+                          "written, in memory only, or lost",
+                          event="records_missing", topic=name, records=what)
 
     def report_overrun(self, str name, cursors):
         """Named cursors hold nothing any more."""
         if self.log is not None:
             self.log.warn(f"TOPIC({name}): named cursors are overrun, as more than "
-                          f"{self.log_hold_max_bytes} bytes were held: {', '.join(cursors)}")
+                          f"{self.log_hold_max_bytes} bytes were held: {', '.join(cursors)}",
+                          event="cursors_overrun", topic=name, cursors=cursors)
 
     def topic(self, bytes key not None, *, create=False):
         """The topic of that name; None if it does not exist and is not to be created, or has no
@@ -2962,7 +2965,7 @@ cdef class Shard:
 
     cdef int tell(self, str text) except -1:
         if self.log is not None:
-            self.log.info(text)
+            self.log.info(text, event="pruned")
         return 0
 
     def event(self, kind, topic, channel):
@@ -3166,7 +3169,8 @@ cdef class Shard:
     cdef int report(self, str name, error) except -1:
         """Something that should not happen: it must not take the others' turn with it."""
         if self.log is not None:
-            self.log.error(f"{name} - {type(error).__name__}: {error}")
+            self.log.error(f"{name} - {type(error).__name__}: {error}", event="internal_error",
+                           subject=name, error=str(error))
         return 0
 
     cdef int tick(self) except -1:

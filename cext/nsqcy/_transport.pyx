@@ -407,7 +407,9 @@ cdef class SocketTransport(Transport):
                 session.end_of_input()
             except LayerError as error:
                 self.drained = True
-                session.home.log.error(f"[{session.remote_address}] - {error}")
+                session.home.log.error(f"[{session.remote_address}] - {error}",
+                                       event="client_error", client=session.remote_address,
+                                       error=str(error))
                 session.stop()
             else:
                 self.drained = not piece

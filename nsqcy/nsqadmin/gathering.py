@@ -267,12 +267,12 @@ class Gathering:
         return list(outcome.values.values())
 
     def warn(self, text: str) -> None:
-        self._log.warn(text)
+        self._log.warn(text, event="upstream_failed")
         self.warnings.append(text)
 
     def _failure(self, whom: str, text: str) -> HttpError:
         text = f"failed to query any {whom}: {text}"
-        self._log.error(text)
+        self._log.error(text, event="request_failed")
         return HttpError(502, f"UPSTREAM_ERROR: {text}")
 
 

@@ -76,12 +76,14 @@ class Logins:
         try:
             found, warnings = read(self._path)
         except Stop as stop:
-            self._log.error(f"SIGHUP: {stop}; users stay as they were")
+            self._log.error(
+                f"SIGHUP: {stop}; users stay as they were", event="users_refused", error=str(stop)
+            )
             return
         for each in warnings:
             self._log.warn(each)
         self._users = found
-        self._log.info(f"SIGHUP: {len(found)} users")
+        self._log.info(f"SIGHUP: {len(found)} users", event="users_reloaded", users=len(found))
 
     # Who it is
 
@@ -107,7 +109,13 @@ class Logins:
     def enter(self, request: Request, name: str, password: str) -> str:
         """The key of a session; raises HttpError."""
         user = self._check(name, password, address_of(request))
-        self._log.info(f"log-in: {user.name} ({user.role}) from {address_of(request)}")
+        self._log.info(
+            f"log-in: {user.name} ({user.role}) from {address_of(request)}",
+            event="login",
+            user=user.name,
+            role=user.role,
+            peer=address_of(request),
+        )
         return self._sessions.begin(user)
 
     def leave(self, head: Head) -> None:
@@ -165,7 +173,7 @@ class Logins:
         return hmac.digest(self._key, text, "sha256")
 
     def _fail(self, whose: str, address: str) -> None:
-        self._log.warn(f"log-in {whose} failed, from {address}")
+        self._log.warn(f"log-in {whose} failed, from {address}", event="login_failed", peer=address)
         self._failures.add(address)
 
 

@@ -15,7 +15,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from nsqcy import config, listeners, log
+from nsqcy import __version__, config, listeners, log
 from nsqcy.durations import SECOND
 from nsqcy.errors import Stop
 from nsqcy.nsqadmin import preflight
@@ -38,11 +38,16 @@ def _run(argv: Sequence[str]) -> int:
     settings = config.load(NSQADMIN, argv)
     options = resolve(settings)
     preflight.check(options)
-    lines = log.Log(options.log_prefix, options.log_level, options.log_format)
-    lines.info(config.version_line("nsqadmin"))
+    lines = log.Log(
+        options.log_prefix,
+        options.log_level,
+        options.log_format,
+        context={"daemon": "nsqadmin"},
+    )
+    lines.info(config.version_line("nsqadmin"), event="started", version=__version__)
     listener = listeners.bind(options.http_address, "http", "nsqadmin", unix=False)
     for warning in settings.warnings:
-        lines.warn(warning)
+        lines.warn(warning, event="config_warning")
     openfiles.raise_limit().tell(lines)
     notifier = service.notifier(os.environ, lines)
 
@@ -57,7 +62,11 @@ def _run(argv: Sequence[str]) -> int:
         try:
             return resolve(config.load(NSQADMIN, argv)).log_level
         except Stop as stop:
-            lines.error(f"SIGHUP: {stop}; everything stays as it was")
+            lines.error(
+                f"SIGHUP: {stop}; everything stays as it was",
+                event="config_refused",
+                error=str(stop),
+            )
             return None
 
     return Daemon(options, listener, lines, reread, notifier, logins).run()

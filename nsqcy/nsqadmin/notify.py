@@ -48,7 +48,11 @@ class Notifier:
         try:
             self._waiting.put_nowait(json_bytes(told))
         except queue.Full:
-            self._log.error(f"notification of {action} is lost: {WAITING_MOST} wait already")
+            self._log.error(
+                f"notification of {action} is lost: {WAITING_MOST} wait already",
+                event="notification_lost",
+                action=action,
+            )
 
     def _run(self) -> None:
         while True:
@@ -56,7 +60,11 @@ class Notifier:
             try:
                 self._post(body)
             except RequestError as error:
-                self._log.error(f"failed to send notification - {error}")
+                self._log.error(
+                    f"failed to send notification - {error}",
+                    event="notification_failed",
+                    error=str(error),
+                )
 
     def _post(self, body: bytes) -> None:
         try:

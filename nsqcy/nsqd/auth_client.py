@@ -185,7 +185,12 @@ class Authorizer:
         if session.closed:
             return
         if isinstance(answer, str):
-            self._log.warn(f"PROTOCOL(V2): [{session.remote_address}] AUTH failed {answer}")
+            self._log.warn(
+                f"PROTOCOL(V2): [{session.remote_address}] AUTH failed {answer}",
+                event="auth_refused",
+                client=session.remote_address,
+                error=answer,
+            )
             session.auth_failed()
         else:
             session.authorized(self._shared(answer))

@@ -108,5 +108,11 @@ class FileAuthorizer:
         if user is not None:
             session.authorized(authorization(user))
             return
-        self._log.warn(f"PROTOCOL(V2): [{session.remote_address}] AUTH failed: no user has this")
+        reason = "nobody in the file of users has this"
+        self._log.warn(
+            f"PROTOCOL(V2): [{session.remote_address}] AUTH failed {reason}",
+            event="auth_refused",
+            client=session.remote_address,
+            error=reason,
+        )
         session.auth_failed()

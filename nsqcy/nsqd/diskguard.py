@@ -62,9 +62,16 @@ class DiskGuard:
             return
         self.refusal = refusal
         if refusal is None:
-            self._log.info("what is published is written again: there is room on disk")
+            self._log.info(
+                "what is published is written again: there is room on disk",
+                event="publishes_accepted",
+            )
         else:
-            self._log.error(f"what would have to be written is refused: {refusal}")
+            self._log.error(
+                f"what would have to be written is refused: {refusal}",
+                event="publishes_refused",
+                reason=refusal,
+            )
         self._changed(refusal)
 
     def _watch(self) -> None:

@@ -136,9 +136,9 @@ class Drain:
             if self.under_way:
                 return
             self.since = time.time()
-            self._log.info("DRAIN: begins; lookupds are told")
+            self._log.info("DRAIN: begins; lookupds are told", event="drain_begins")
             self._around.withdraw()
-            self._log.info("DRAIN: publishes are refused")
+            self._log.info("DRAIN: publishes are refused", event="drain_refuses_publishes")
             self._around.refuse_publishes(True)
             self._greenlet = gevent.spawn(self._watch)
 
@@ -152,7 +152,9 @@ class Drain:
             self.left = None
             self._around.refuse_publishes(False)
             self._around.restore()
-            self._log.info("DRAIN: ended by request; publishes are accepted")
+            self._log.info(
+                "DRAIN: ended by request; publishes are accepted", event="drain_cancelled"
+            )
 
     def stop(self) -> None:
         """Look no more: nsqd exits, or goes on."""
@@ -186,17 +188,21 @@ class Drain:
             self.left = left = self._around.remains()
             empty = left is not None and left.messages == 0
             if empty and was_empty:
-                self._log.info("DRAIN: nothing is left")
+                self._log.info("DRAIN: nothing is left", event="drain_done")
                 self._around.end(EMPTY)
                 return
             was_empty = empty
             if self._deadline and time.monotonic() >= self._deadline:
-                self._log.error(f"DRAIN: its time is over; on disk stay {left or 'messages'}")
+                self._log.error(
+                    f"DRAIN: its time is over; on disk stay {left or 'messages'}",
+                    event="drain_over",
+                    messages=left.messages if left else None,
+                )
                 self._around.end(NOT_EMPTY)
                 return
             if left and not empty and time.monotonic() - told_at >= TELL_EVERY:
                 told_at = time.monotonic()
-                self._log.info(f"DRAIN: {left}")
+                self._log.info(f"DRAIN: {left}", event="drain_left", messages=left.messages)
 
 
 def _shown(left: Remains) -> dict[str, Any]:

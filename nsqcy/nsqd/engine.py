@@ -82,7 +82,12 @@ class Streams(Mesh):
         self.log.error(f"stream: {type(error).__name__}: {error}")
 
     def on_broken(self, peer: int, reason: str) -> None:
-        self.log.error(f"ring of worker {peer} is broken: {reason}")
+        self.log.error(
+            f"ring of worker {peer} is broken: {reason}",
+            event="ring_broken",
+            peer=peer,
+            error=reason,
+        )
 
 
 class Herald:
@@ -266,7 +271,7 @@ class Engine:
     def adopt(self, fd: int, kind: str, peer: str, local: str) -> None:
         self._loop.enter()
         if kind == "tcp":
-            self._log.info(f"TCP: new client({peer})")
+            self._log.info(f"TCP: new client({peer})", event="client_connected", client=peer)
             accept_socket(self._loop, fd, peer)
         else:
             make = self._https if kind == "https" else None
@@ -433,17 +438,27 @@ class Engine:
     def _tell(self, kind: str, topic: str, channel: str | None) -> None:
         match kind:
             case "topic_created":
-                self._log.info(f"TOPIC({topic}): created")
+                self._log.info(f"TOPIC({topic}): created", event="topic_created", topic=topic)
                 found = self._shard.topic(topic.encode())
                 self._master.topic_created(topic, found is not None and found.held)
             case "topic_deleted":
-                self._log.info(f"TOPIC({topic}): deleting")
+                self._log.info(f"TOPIC({topic}): deleting", event="topic_deleted", topic=topic)
                 self._master.topic_deleted(topic)
             case "channel_created":
-                self._log.info(f"TOPIC({topic}): new channel({channel})")
+                self._log.info(
+                    f"TOPIC({topic}): new channel({channel})",
+                    event="channel_created",
+                    topic=topic,
+                    channel=channel,
+                )
                 self._master.channel_created(topic, channel or "")
             case "channel_deleted":
-                self._log.info(f"TOPIC({topic}): deleting channel {channel}")
+                self._log.info(
+                    f"TOPIC({topic}): deleting channel {channel}",
+                    event="channel_deleted",
+                    topic=topic,
+                    channel=channel,
+                )
                 self._master.channel_deleted(topic, channel or "")
 
     # -- requests about one topic run where it lives

@@ -81,7 +81,12 @@ class HttpsConnection(HttpConnection):
             handshake.feed(data)
 
     def _complain(self, reason: str) -> None:
-        self._server.api.log.warn(f"http: TLS handshake error from {self._peer}: {reason}")
+        self._server.api.log.warn(
+            f"http: TLS handshake error from {self._peer}: {reason}",
+            event="https_handshake_failed",
+            peer=self._peer,
+            error=reason,
+        )
 
     # Input
 

@@ -104,7 +104,13 @@ class Peer:
                 self._connect()
                 self._serve()
             except Exception as error:
-                self._log.error(f"LOOKUPD({self.name}): {self._doing} - {_reason(error)}")
+                self._log.error(
+                    f"LOOKUPD({self.name}): {self._doing} - {_reason(error)}",
+                    event="lookupd_lost",
+                    lookupd=self.name,
+                    doing=self._doing,
+                    error=_reason(error),
+                )
             finally:
                 self._hang_up()
             self.settled.set()
@@ -124,7 +130,9 @@ class Peer:
 
     def _connect(self) -> None:
         self._doing = "connecting"
-        self._log.info(f"LOOKUP connecting to {self.name}")
+        self._log.info(
+            f"LOOKUP connecting to {self.name}", event="lookupd_connecting", lookupd=self.name
+        )
         self._sock = self._dial()
         self._answers = protocol.Answers(self._lookup.answer_most)
         self._doing = "IDENTIFY"
@@ -136,7 +144,11 @@ class Peer:
             self.info = protocol.parse_info(answer)
         except ValueError as error:
             raise PeerFailure(f"parsing response - {error}: {answer[:100]!r}") from None
-        self._log.info(f"LOOKUPD({self.name}): peer info {self.info}")
+        self._log.info(
+            f"LOOKUPD({self.name}): peer info {self.info}",
+            event="lookupd_connected",
+            lookupd=self.name,
+        )
         if not self.info.broadcast_address:
             self._log.error(f"LOOKUPD({self.name}): no broadcast address")
         self.settled.set()
@@ -181,7 +193,12 @@ class Peer:
     def _tell_changes(self) -> None:
         batch = [self._pending.popleft() for _ in range(min(BATCH, len(self._pending)))]
         for command in batch:
-            self._log.info(f"LOOKUPD({self.name}): {command.branch} {command}")
+            self._log.info(
+                f"LOOKUPD({self.name}): {command.branch} {command}",
+                event="lookupd_told",
+                lookupd=self.name,
+                command=str(command),
+            )
         self._doing = str(batch[0])
         self._command(b"".join(command.wire for command in batch), len(batch))
 
@@ -283,7 +300,12 @@ class Address:
             found = self._lookup.resolve(self._host, self._port)
             if isinstance(found, str):
                 if wait == RETRY_FIRST:
-                    self._lookup.log.error(f"LOOKUPD({self._text}): lookup - {found}")
+                    self._lookup.log.error(
+                        f"LOOKUPD({self._text}): lookup - {found}",
+                        event="lookupd_unresolved",
+                        lookupd=self._text,
+                        error=found,
+                    )
                 pause, wait = wait, min(2 * wait, RESOLVE_EVERY)
             else:
                 self.places = list(protocol.places(found))
@@ -355,11 +377,13 @@ class Lookup:
                 wanted.setdefault(place[0], (address.title(place), place))
         for where in self._peers.keys() - wanted:
             peer = self._peers.pop(where)
-            self.log.info(f"LOOKUP({peer.name}): removing peer")
+            self.log.info(
+                f"LOOKUP({peer.name}): removing peer", event="lookupd_removed", lookupd=peer.name
+            )
             peer.close()
         for where, (name, place) in wanted.items():
             if where not in self._peers:
-                self.log.info(f"LOOKUP({name}): adding peer")
+                self.log.info(f"LOOKUP({name}): adding peer", event="lookupd_added", lookupd=name)
                 self._peers[where] = Peer(self, name, place)
 
     def resolve(self, host: str, port: int) -> list[Where] | str:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from nsqcy import config, listeners, log
+from nsqcy import __version__, config, listeners, log
 from nsqcy.errors import StartError, Stop
 from nsqcy.nsqd import activation, policy_file
 from nsqcy.nsqd.launcher import Launcher
@@ -48,15 +48,20 @@ def _run(argv: Sequence[str]) -> int:
     data_path = str(settings["data_path"])
     lock_fd = _lock(data_path)
     options = resolve(settings)
-    lines = log.Log(options.log_prefix, options.log_level, options.log_format)
-    lines.info(config.version_line("nsqd"))
+    lines = log.Log(
+        options.log_prefix,
+        options.log_level,
+        options.log_format,
+        context={"daemon": "nsqd"},
+    )
+    lines.info(config.version_line("nsqd"), event="started", version=__version__)
     lines.info(f"ID: {options.node_id}")
     bound = _listen(_addresses(options), service.inherited(os.environ))
     try:
         tls = _load_tls(settings, options)
         users = _load_users(settings, options)
         for warning in settings.warnings:
-            lines.warn(warning)
+            lines.warn(warning, event="config_warning")
         openfiles.raise_limit().tell(lines)
         notifier = service.notifier(os.environ, lines)
         options = derive(options, {each.kind: each.port for each in bound})
@@ -177,7 +182,11 @@ def _serve(
             users = _load_users(settings, resolved)
             return Reread(resolved.log_level, material, resolved.lookupd_tcp_address, users)
         except Stop as stop:
-            lines.error(f"SIGHUP: {stop}; everything stays as it was")
+            lines.error(
+                f"SIGHUP: {stop}; everything stays as it was",
+                event="config_refused",
+                error=str(stop),
+            )
             return None
 
     return Master(launcher, bound, options.data_path, lines, reread, notifier, kept).run(born)

@@ -246,7 +246,12 @@ class Master:
             return
         self._started = True
         for listener in self._listeners:
-            self._log.info(f"{listener.title}: listening on {listener.text}")
+            self._log.info(
+                f"{listener.title}: listening on {listener.text}",
+                event="listening",
+                listener=listener.title,
+                address=listener.text,
+            )
         for man in self._crew.values():
             self._let_in(man)
         self._start_statsd()
@@ -330,7 +335,7 @@ class Master:
         self._arbiter.signal_all(signal.SIGKILL)
         self._acceptor.close()
         self._arbiter.wait(KILL_LIMIT)
-        self._log.fatal(text)
+        self._log.fatal(text, event="failed")
         self._done.set(FAILED)
 
     # -- workers die and are born again (the arbiter's owner)
@@ -400,7 +405,9 @@ class Master:
         man.up.wait()
         error = self._load_quietly(man)
         if error is not None:
-            self._log.error(f"failed to load topics - {error}")
+            self._log.error(
+                f"failed to load topics - {error}", event="topics_not_loaded", worker=man.index
+            )
             return  # it leaves by itself, and is started again
         if self._crew.get(man.index) is not man or self._ending:
             return
@@ -408,7 +415,7 @@ class Master:
         for other in self._crew.values():
             if other is not man and other.told_peers:
                 other.channel.notify("peer_up", worker=man.index, generation=generation)
-        self._log.info(f"worker {man.index}: up again", worker=man.index)
+        self._log.info(f"worker {man.index}: up again", event="worker_up", worker=man.index)
         self._let_in(man)
 
     def _let_in(self, man: Crewman) -> None:
@@ -435,7 +442,7 @@ class Master:
         self._acceptor.retry_later(item)
 
     def _listener_failed(self, text: str) -> None:
-        self._log.fatal(text)
+        self._log.fatal(text, event="failed")
         gevent.spawn(self._stop, FAILED)
 
     # -- what workers say
@@ -777,13 +784,13 @@ class Master:
             material = json.dumps(found.tls).encode()
             for man in self._crew.values():
                 man.channel.notify("tls", blob=material)
-            self._log.info("TLS: the certificate files were read again")
+            self._log.info("TLS: the certificate files were read again", event="tls_reloaded")
         # One that starts to be asked who it is was not told so: that takes a restart.
         if found.users is not None and self._launcher.context.get("users") is not None:
             self._launcher.context["users"] = found.users
             for man in self._crew.values():
                 man.channel.notify("users", blob=found.users.encode())
-            self._log.info("AUTH: the file of users was read again")
+            self._log.info("AUTH: the file of users was read again", event="auth_file_reloaded")
 
     def _on_quit(self) -> None:
         self._arbiter.signal_all(signal.SIGQUIT)
@@ -811,10 +818,12 @@ class Master:
             if self._started:
                 self._store.persist()
         except Exception:
-            self._log.error(f"failed to stop cleanly - {traceback.format_exc()}")
+            self._log.error(
+                f"failed to stop cleanly - {traceback.format_exc()}", event="stop_failed"
+            )
             code = FAILED
         self._watchdog.stop()
-        self._log.info("NSQ: bye")
+        self._log.info("NSQ: bye", event="stopped")
         self._done.set(code)
 
     def _stop_workers(self) -> bool:
@@ -824,7 +833,10 @@ class Master:
         for man in list(self._crew.values()):
             gevent.spawn(_ask, man, "stop", None, {})
         if not self._arbiter.wait(STOP_LIMIT):
-            self._log.error(f"workers have not stopped within {STOP_LIMIT:g} s, killing them")
+            self._log.error(
+                f"workers have not stopped within {STOP_LIMIT:g} s, killing them",
+                event="workers_killed",
+            )
             self._arbiter.signal_all(signal.SIGKILL)
             self._arbiter.wait(KILL_LIMIT)
         return all(child.last_exit == arbiter.CLEAN for child in alive)

@@ -201,7 +201,11 @@ def _adopt(picture: Picture, data_path: str, log: Lines) -> None:
     for directory in sorted(found):
         topic = directory.removesuffix(_TOPIC_SUFFIX)
         if topic not in picture and is_valid_name(topic):
-            log.warn(f"adopting topic {topic}: it has a directory but is not in {FILE}")
+            log.warn(
+                f"adopting topic {topic}: it has a directory but is not in {FILE}",
+                event="topic_adopted",
+                topic=topic,
+            )
             picture.create_topic(topic)
 
 
@@ -347,12 +351,21 @@ class Store:
             self.persist_soon()
 
     def _write(self) -> OSError | None:
-        self._log.info(f"NSQ: persisting topic/channel metadata to {self._path}")
+        self._log.info(
+            f"NSQ: persisting topic/channel metadata to {self._path}",
+            event="metadata_persisting",
+            path=self._path,
+        )
         content = dump(self._picture)
         try:
             gevent.get_hub().threadpool.apply(replace_file, (self._data_path, content))
         except OSError as error:
-            self._log.error(f"failed to persist metadata - {self._path}: {_reason(error)}")
+            self._log.error(
+                f"failed to persist metadata - {self._path}: {_reason(error)}",
+                event="metadata_failed",
+                path=self._path,
+                error=_reason(error),
+            )
             return error
         return None
 

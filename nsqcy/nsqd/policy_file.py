@@ -53,7 +53,12 @@ class Kept:
                     values[key] = read(name, key, value, options)
                 except BadPolicy as bad:
                     if lines is not None:
-                        lines.error(f"{FILE}: {name}: {bad}; it stays there and does not hold")
+                        lines.error(
+                            f"{FILE}: {name}: {bad}; it stays there and does not hold",
+                            event="policy_ignored",
+                            name=name,
+                            error=str(bad),
+                        )
             found[name] = values
         return found
 
@@ -71,7 +76,12 @@ def load(data_path: str, lines: Lines) -> Kept:
         return look(data_path)
     except ValueError as error:
         aside = _set_aside(path)
-        lines.error(f"{path} is damaged, nothing that was set over HTTP holds: {error}")
+        lines.error(
+            f"{path} is damaged, nothing that was set over HTTP holds: {error}",
+            event="policies_damaged",
+            path=path,
+            error=str(error),
+        )
         lines.error(f"it was set aside as {aside}")
         return Kept(data_path)
 

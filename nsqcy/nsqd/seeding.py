@@ -51,7 +51,9 @@ class Seeding:
         infos = {peer: peer.info for peer in self._lookup.peers if _has_http(peer.info)}
         if not infos:
             self._log.error(
-                f"no available nsqlookupd to query for channels to pre-create for topic {topic}"
+                f"no available nsqlookupd to query for channels to pre-create for topic {topic}",
+                event="channels_unknown",
+                topic=topic,
             )
             return []
         urls = {_url(info, topic): None for info in infos.values() if info is not None}

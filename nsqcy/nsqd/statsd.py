@@ -197,7 +197,11 @@ class Pusher:
         try:
             sock = dial(address)
         except (OSError, UnicodeError, gevent.Timeout):
-            self._log.error(f"failed to create UDP socket to statsd({address})")
+            self._log.error(
+                f"failed to create UDP socket to statsd({address})",
+                event="statsd_failed",
+                address=address,
+            )
             return
         with sock:
             self._log.info(f"STATSD: pushing stats to {address}")

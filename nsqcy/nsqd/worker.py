@@ -173,7 +173,10 @@ class Worker:
             self._engine.load(topics, table, {int(key): value for key, value in peers.items()})
         except Exception:
             # The master has the text from the answer; the log has the place.
-            self._log.error(f"worker {self.index}: cannot load: {traceback.format_exc()}")
+            self._log.error(
+                f"worker {self.index}: cannot load: {traceback.format_exc()}",
+                event="worker_load_failed",
+            )
             gevent.spawn(self._done.set, arbiter.NOT_LOADED)
             raise
         self._receiver.start()
@@ -193,7 +196,10 @@ class Worker:
         try:
             self._engine.stop()
         except Exception:
-            self._log.error(f"worker {self.index}: cannot stop: {traceback.format_exc()}")
+            self._log.error(
+                f"worker {self.index}: cannot stop: {traceback.format_exc()}",
+                event="worker_stop_failed",
+            )
             code = arbiter.CRASHED
         # Not before the answer to "stop" has been queued, which this greenlet returns to do.
         gevent.spawn(self._done.set, code)
@@ -226,8 +232,13 @@ def _set_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, spawn.BLOCKED)
 
 
-def _make_log(settings: dict[str, Any]) -> log.Log:
-    return log.Log(settings["prefix"], settings["level"], settings["format"])
+def _make_log(settings: dict[str, Any], worker: int) -> log.Log:
+    return log.Log(
+        settings["prefix"],
+        settings["level"],
+        settings["format"],
+        context={"daemon": "nsqd", "worker": worker},
+    )
 
 
 def main(argv: list[str]) -> int:
@@ -235,11 +246,14 @@ def main(argv: list[str]) -> int:
     _set_signals()
     openfiles.raise_limit()
     data = spawn.unpack(int(argv[1]))
-    lines = _make_log(data["context"]["log"])
+    lines = _make_log(data["context"]["log"], data["worker"])
     try:
         worker = Worker(data, lines)
     except Exception:
-        lines.error(f"worker {data['worker']}: cannot boot: {traceback.format_exc()}")
+        lines.error(
+            f"worker {data['worker']}: cannot boot: {traceback.format_exc()}",
+            event="worker_boot_failed",
+        )
         return arbiter.NOT_BOOTED
     # What is imported stays; no collection need look at it again, while clients wait for it.
     gc.freeze()

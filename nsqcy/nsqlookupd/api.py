@@ -135,7 +135,12 @@ def delete_channel(api: "Api", request: Request) -> None:
 def tombstone(api: "Api", request: Request) -> None:
     params = whole(request)
     topic, node = required(params, "topic"), required(params, "node")
-    api.log.info(f"DB: setting tombstone for producer@{node[:200]} of topic({topic[:200]})")
+    api.log.info(
+        f"DB: setting tombstone for producer@{node[:200]} of topic({topic[:200]})",
+        event="tombstone_set",
+        node=node[:200],
+        topic=topic[:200],
+    )
     api.registry.tombstone(topic, node, api.clock())
 
 

@@ -71,16 +71,18 @@ class Daemon(daemon.Daemon):
         try:
             self._known.users, warnings = read(self.options.auth_file)
         except Stop as stop:
-            self.log.error(f"SIGHUP: {stop}; users stay as they were")
+            self.log.error(
+                f"SIGHUP: {stop}; users stay as they were", event="users_refused", error=str(stop)
+            )
             return
         for warning in warnings:
-            self.log.warn(warning)
-        self.log.info("AUTH: the file of users was read again")
+            self.log.warn(warning, event="config_warning")
+        self.log.info("AUTH: the file of users was read again", event="auth_file_reloaded")
 
     def send(self, item: Accepted) -> bool:
         if item.kind == "http":
             return super().send(item)
-        self.log.info(f"TCP: new client({item.peer})")
+        self.log.info(f"TCP: new client({item.peer})", event="client_connected", client=item.peer)
         connection = Connection(self, item)
         self._connections.add(connection)
         connection.rawlink(self._connections.discard)

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nsqcy import config, listeners, log
+from nsqcy import __version__, config, listeners, log
 from nsqcy.errors import Stop
 from nsqcy.nsqlookupd.options import NSQLOOKUPD, LookupdOptions, resolve
 from nsqcy.process import openfiles, service, spawn
@@ -39,11 +39,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str]) -> int:
     settings = config.load(NSQLOOKUPD, argv)
     options = resolve(settings)
-    lines = log.Log(options.log_prefix, options.log_level, options.log_format)
-    lines.info(config.version_line("nsqlookupd"))
+    lines = log.Log(
+        options.log_prefix,
+        options.log_level,
+        options.log_format,
+        context={"daemon": "nsqlookupd"},
+    )
+    lines.info(config.version_line("nsqlookupd"), event="started", version=__version__)
     bound = _listen(options)
     for warning in settings.warnings:
-        lines.warn(warning)
+        lines.warn(warning, event="config_warning")
     users = _users(options, lines)
     openfiles.raise_limit().tell(lines)
     notifier = service.notifier(os.environ, lines)
@@ -54,7 +59,11 @@ def _run(argv: Sequence[str]) -> int:
         try:
             return resolve(config.load(NSQLOOKUPD, argv)).log_level
         except Stop as stop:
-            lines.error(f"SIGHUP: {stop}; everything stays as it was")
+            lines.error(
+                f"SIGHUP: {stop}; everything stays as it was",
+                event="config_refused",
+                error=str(stop),
+            )
             return None
 
     return Daemon(options, bound, lines, reread, notifier, users).run()
@@ -68,7 +77,7 @@ def _users(options: LookupdOptions, lines: log.Log) -> "Known | None":
 
     users, warnings = known.read(options.auth_file)
     for warning in warnings:
-        lines.warn(warning)
+        lines.warn(warning, event="config_warning")
     return known.Known(users)
 
 

@@ -125,7 +125,11 @@ class Session:
         """Over: whatever this peer had, it has no more."""
         log = self._home.log
         if self._peer is not None:
-            log.info(f"PROTOCOL(V1): [{self.address}] exiting ioloop")
+            log.info(
+                f"PROTOCOL(V1): [{self.address}] exiting ioloop",
+                event="nsqd_left",
+                client=self.address,
+            )
             for registration in self._home.registry.leave(self._peer):
                 log.info(f"DB: client({self.address}) UNREGISTER {registration}")
             self._peer = None
@@ -134,7 +138,9 @@ class Session:
     def _refused(self, error: ClientError) -> None:
         if self.spoke:
             text = str(error)[:_LOGGED]
-            self._home.log.error(f"[{self.address}] - {text}")
+            self._home.log.error(
+                f"[{self.address}] - {text}", event="client_error", client=self.address, error=text
+            )
             self._home.log.error(f"client({self.address}) - {text}")
         self._end()
 
@@ -233,7 +239,10 @@ class Session:
         peer = self._peer = Peer(self.address, now, **said)
         home.log.info(
             f"CLIENT({self.address}): IDENTIFY Address:{peer.broadcast_address}"
-            f" TCP:{peer.tcp_port} HTTP:{peer.http_port} Version:{peer.version}"
+            f" TCP:{peer.tcp_port} HTTP:{peer.http_port} Version:{peer.version}",
+            event="nsqd_identified",
+            client=self.address,
+            broadcast_address=peer.broadcast_address,
         )
         for registration in home.registry.identify(peer):
             home.log.info(f"DB: client({self.address}) REGISTER {registration}")

@@ -110,7 +110,12 @@ class Arbiter:
         try:
             pid = self._owner.spawn(index)
         except OSError as error:
-            self._log.error(f"worker {index}: cannot start: {error}")
+            self._log.error(
+                f"worker {index}: cannot start: {error}",
+                event="worker_not_started",
+                worker=index,
+                error=str(error),
+            )
             child.failures += 1
             self.restart(index)
             return
@@ -154,7 +159,9 @@ class Arbiter:
         child.failures = 0 if settled else child.failures + 1
         child.state = GONE if self._halting else DOWN
         if not self._halting or (code != CLEAN and not child.killed):
-            self._log.warn(f"worker {index}: {describe(code)}", worker=index, code=code)
+            self._log.warn(
+                f"worker {index}: {describe(code)}", event="worker_died", worker=index, code=code
+            )
         self._check_all_gone()
         self._owner.exited(index, code)
 
@@ -165,7 +172,12 @@ class Arbiter:
             return
         child.restarts += 1
         delay = backoff(child.failures)
-        self._log.info(f"worker {index}: starting again in {delay:g} s", worker=index)
+        self._log.info(
+            f"worker {index}: starting again in {delay:g} s",
+            event="worker_restarting",
+            worker=index,
+            delay=delay,
+        )
         gevent.spawn_later(delay, self._on_backoff, index)
 
     def _on_backoff(self, index: int) -> None:
@@ -220,7 +232,13 @@ class Arbiter:
         """End a child that does not answer. SIGABRT first: it leaves a dump of its stacks."""
         silent = child.silent // SECOND
         name = signal.Signals(signum).name
-        self._log.error(f"worker {child.index}: silent for {silent} s, {name}", worker=child.index)
+        self._log.error(
+            f"worker {child.index}: silent for {silent} s, {name}",
+            event="worker_silent",
+            worker=child.index,
+            seconds=silent,
+            signal=name,
+        )
         self._signal(child, signum)
 
     def dismiss(self, index: int) -> None:

@@ -24,7 +24,10 @@ class Limit(NamedTuple):
         if self.after < FEW:
             log.warn(
                 f"open files: {self.after} are few, and each connection is one; the hard limit is"
-                f" {self.hard}: raise LimitNOFILE= of the service, or ulimit -Hn"
+                f" {self.hard}: raise LimitNOFILE= of the service, or ulimit -Hn",
+                event="few_open_files",
+                limit=self.after,
+                hard_limit=self.hard,
             )
 
 

@@ -107,7 +107,7 @@ class Notifier:
     def _complain(self, text: str) -> None:
         self.watchdog = 0.0
         if self._log is not None:
-            self._log.warn(text)
+            self._log.warn(text, event="service_manager_lost")
 
 
 def notifier(environ: MutableMapping[str, str], log: Lines) -> Notifier:

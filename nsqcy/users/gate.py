@@ -50,7 +50,14 @@ class Gate:
             return self._unknown(route, head, peer)
         if may(user, route.need, head.params or {}):
             return None
-        self._log.warn(f"http: {user.name} may not {route.method} {route.path} ({peer})")
+        self._log.warn(
+            f"http: {user.name} may not {route.method} {route.path} ({peer})",
+            event="http_forbidden",
+            user=user.name,
+            method=route.method,
+            path=route.path,
+            peer=peer,
+        )
         return _reply(route, 403, FORBIDDEN)
 
     def _user(self, head: Head, certificate_names: Sequence[str]) -> User | None:
@@ -68,7 +75,9 @@ class Gate:
         if wait:
             return _reply(route, 429, TOO_MANY, ("Retry-After", str(int(wait) + 1)))
         self._failures.add(address)
-        self._log.warn(f"http: no user has what {peer} has shown")
+        self._log.warn(
+            f"http: no user has what {peer} has shown", event="http_unauthorized", peer=peer
+        )
         return _reply(route, 401, UNAUTHORIZED, self._challenge)
 
 

@@ -440,7 +440,15 @@ class HttpConnection(Connection):
         target = head.target
         if len(target) > _LOGGED:
             target = target[:_LOGGED] + "..."
-        self._server.api.log.info(f"{reply.status} {head.method} {target} ({self._peer}) {elapsed}")
+        self._server.api.log.info(
+            f"{reply.status} {head.method} {target} ({self._peer}) {elapsed}",
+            event="http_request",
+            status=reply.status,
+            method=head.method,
+            target=target,
+            peer=self._peer,
+            elapsed=elapsed,
+        )
 
     def _flush(self) -> None:
         """Send what was answered; what the socket does not take waits for the write watcher."""

@@ -297,7 +297,9 @@ class Api:
 
     def panic(self) -> Reply:
         """For the exception being handled, which is a bug or a backend out of reach."""
-        self.log.error(f"panic in HTTP handler - {traceback.format_exc()}")
+        self.log.error(
+            f"panic in HTTP handler - {traceback.format_exc()}", event="http_handler_failed"
+        )
         return PANIC
 
     def _reply(self, route: Route, result: str | dict[str, Any] | Reply | None) -> Reply:

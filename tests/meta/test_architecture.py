@@ -15,11 +15,11 @@ ROOT = Path(__file__).parents[2]
 # A module imports only from rows above its own. `name.` stands for a package: its modules may
 # import each other, in no circle.
 ROWS = [
-    "nsqcy _debug _bytes _atomics _http _histogram errors findings names durations lines log files"
-    " journal",
+    "nsqcy _debug _bytes _atomics _http _histogram errors findings names durations lines log"
+    " log_events files journal",
     "_events _figures _headers metrics.",
     "_crc _heap _quantile _ids _ring _io options process. listeners gotext gojson debug"
-    " dead_letters named_cursors producers",
+    " dead_letters named_cursors producers log_page",
     "_log _mesh config policies layers acceptor web. cluster.",
     "_store _log_probe daemon daemon_options users.",
     "_wire _packing _excerpt _listing",

@@ -1,4 +1,4 @@
-"""Jobs with Spark and a real nsqd: one session and one test, as a session takes long to start."""
+"""Archives with Spark and a real nsqd: few tests, as what Spark starts takes long."""
 
 import shutil
 import time
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from archive_driver import Driver, at, state
 from archives import rows_by_glob
 from daemon import Nsqd
 
@@ -117,6 +118,24 @@ def test_from_topic_to_archive_and_back_from_crashes(
             patch.setattr(time, "time", lambda: now + 4 * HOUR)
             job("compact", *here)
         assert job("verify", *here)[-1]["rows"] == 40
+
+
+def test_killed_in_its_first_batch(daemon: Nsqd, job: Job, tmp_path: Path) -> None:
+    """By SIGKILL, the whole of it: Spark has not written down then where the batch begins."""
+    root = tmp_path / "lake" / "archive"
+    root.parent.mkdir()
+    publish(daemon, COUNT)
+    driver = Driver(root, *at(daemon), "--once")
+    try:
+        driver.until(lambda: state(root).planned == 0)
+    finally:
+        driver.kill()
+    assert state(root).committed == -1
+    publish(daemon, 10)
+    here = f"--root={root}"
+    assert job("archive", "--once", here)[-1]["rows"] == COUNT + 10
+    assert [seq for _, seq, _ in rows_by_glob(root)] == list(range(1, COUNT + 11))
+    assert job("verify", here)[-1]["problems"] == 0
 
 
 def spark() -> Any:

@@ -1,6 +1,7 @@
 """Drivers of archive and nsqds killed with SIGKILL: nothing is lost, and nothing is there twice.
 
-Where a driver was killed is not guessed: what it had on disk says it.
+Where a driver was killed is not guessed: what it had on disk says it. These are soaks, as each kill
+is a start of Spark; `test_jobs` has one.
 """
 
 import json
@@ -24,7 +25,7 @@ from web import eventually
 from nsqcy.pipeline import manifests
 from nsqcy.pipeline.__main__ import main
 
-pytestmark = [pytest.mark.spark, pytest.mark.ours]
+pytestmark = [pytest.mark.spark, pytest.mark.ours, pytest.mark.soak]
 
 ROWS = int(os.environ.get("NSQCY_KILLS_ROWS", "5000000"))
 KILLS = int(os.environ.get("NSQCY_KILLS", "25"))
@@ -122,26 +123,6 @@ def daemon(tmp_path: Path) -> Iterator[Nsqd]:
     daemon.destroy()
 
 
-def test_two_kills(daemon: Nsqd, session: None, tmp_path: Path) -> None:
-    """One in the first batch, whose beginning Spark has not written down, one behind it. The rest
-    in this process, which may have a JVM already."""
-    root = tmp_path / "archive"
-    publish(daemon, 0, 20_000)
-    rng = random.Random(SEED)
-    words = ["--option=maxOffsetsPerTrigger=10000"]
-    assert kill_somewhere(root, daemon, rng, 0.2, *words) == BATCH_0
-    kill_somewhere(root, daemon, rng, 0.5, *words)
-    publish(daemon, 20_000, 25_000)
-    local = [
-        "--master=local[2]",
-        "--driver-memory=1g",
-        f"--conf=spark.sql.warehouse.dir={tmp_path}",
-    ]
-    assert main(["archive", "--topic=orders", f"--root={root}", *at(daemon), "--once", *local]) == 0
-    check(root, 25_000)
-
-
-@pytest.mark.soak
 def test_many_kills_of_drivers(daemon: Nsqd, tmp_path: Path) -> None:
     """At least a fifth of them in batch 0, and a fifth between what was planned and its manifest.
     `NSQCY_KILLS` and `NSQCY_KILLS_ROWS` are how many."""
@@ -168,7 +149,6 @@ def test_many_kills_of_drivers(daemon: Nsqd, tmp_path: Path) -> None:
     assert counted_by_spark(root) == [published, published]
 
 
-@pytest.mark.soak
 def test_many_kills_of_nsqd(tmp_path: Path) -> None:
     """What was answered with OK is in the archive, once."""
     path, root = tmp_path / "data", tmp_path / "archive"
@@ -207,7 +187,6 @@ def test_many_kills_of_nsqd(tmp_path: Path) -> None:
     assert counted_by_spark(root) == [rows, rows]
 
 
-@pytest.mark.soak
 def test_what_the_first_batch_was_to_have_is_gone(tmp_path: Path) -> None:
     """Killed in batch 0; then retention moves on, or the topic is made anew. It stops and says so:
     never a gap that nobody sees."""

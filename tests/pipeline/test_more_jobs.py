@@ -1,4 +1,4 @@
-"""Jobs that read history, with Spark and a real nsqd: one session and one test."""
+"""Jobs that read what a log has kept, with Spark and a real nsqd: one test for all."""
 
 import json
 import urllib.request

@@ -1,9 +1,10 @@
 """A cluster of two workers: nsqcy installed on it, sent along in a zip, and only on the driver.
 
-A soak: it starts six JVMs.
+A soak: it starts seven JVMs, four of them at a time.
 """
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from archives import rows_by_glob
 from daemon import Nsqd
 from spark_sources import batch, rows
-from standalone import Standalone, bare_python, submit
+from standalone import Standalone, bare_python, drive, submit
 
 from nsqcy.spark.__main__ import main as pack
 
@@ -54,6 +55,10 @@ def bodies(daemon: Nsqd, topic: str) -> Counter[bytes]:
     return Counter(row["body"] for row in rows(batch(source, "body")))
 
 
+def archived(root: Path) -> Counter[bytes]:
+    return Counter(body for _, _, body in rows_by_glob(root))
+
+
 @pytest.mark.timeout(900)
 def test_a_cluster(daemon: Nsqd, cluster: Standalone, tmp_path: Path) -> None:
     expected = Counter(b"order %d" % number for number in range(COUNT))
@@ -86,11 +91,15 @@ def test_a_cluster(daemon: Nsqd, cluster: Standalone, tmp_path: Path) -> None:
     assert bodies(daemon, "zipped") == expected
 
     # a job: nsqcy is on the driver alone
-    root = tmp_path / "archive"
-    job = ["archive", "--once", "--topic=orders", f"--root={root}"]
-    job += [f"--nsqd-tcp-address=127.0.0.1:{daemon.tcp_port}", "--option=minPartitions=4"]
+    job = ["archive", "--once", "--topic=orders", "--option=minPartitions=4"]
+    job += [f"--nsqd-tcp-address=127.0.0.1:{daemon.tcp_port}"]
     program = str(ROOT / "nsqcy" / "pipeline" / "__main__.py")
     only_executors = {"PYSPARK_PYTHON": bare["PYSPARK_PYTHON"]}
-    submit(*flags, program, *job, **only_executors)
-    found = Counter(body for _, _, body in rows_by_glob(root))
-    assert found == expected
+    submit(*flags, program, *job, f"--root={tmp_path}/submitted", **only_executors)
+    assert archived(tmp_path / "submitted") == expected
+
+    # the same without spark-submit
+    size = ["--driver-memory=512m", "--conf=spark.executor.memory=512m"]
+    words = [*job, f"--root={tmp_path}/by-itself", f"--master={cluster.url}", *size]
+    drive(sys.executable, "-m", "nsqcy.pipeline", *words, **only_executors)
+    assert archived(tmp_path / "by-itself") == expected

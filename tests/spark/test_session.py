@@ -4,7 +4,6 @@ tests of a module may run in several processes."""
 import os
 import sys
 import urllib.request
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,6 @@ import pytest
 from admin import Admin
 from daemon import Nsqd, free_port
 from markup import read
-from outages import gone, hanging, three_nsqds
 from spark_needs import QUICK_JAVA
 from web import eventually
 
@@ -258,51 +256,6 @@ def check_from_topic_to_topic(spark: "SparkSession", daemon: Nsqd, tmp_path: Pat
     assert found.count() == found.select("body").distinct().count() == orders.count() >= COUNT
 
 
-def check_one_of_three_nsqds_is_away(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
-    """It hangs, then it is stopped: rows of the others come within two batches, and in the end
-    all are there once."""
-    batches: dict[int, list[tuple[str, int]]] = {}
-
-    def written(frame: Any, number: int) -> None:
-        batches[number] = [(row.log_id, row.seq) for row in frame.collect()]
-
-    def rows() -> Counter[tuple[str, int]]:
-        return Counter(row for each in list(batches.values()) for row in each)
-
-    with three_nsqds(tmp_path) as (lookupd, daemons):
-        query = (
-            spark.readStream.format("nsq")
-            .option("topic", "orders")
-            .option("lookupdHttpAddresses", lookupd.http_address)
-            .option("startingOffsets", "earliest")
-            .option("discoveryInterval", "1s")
-            .load()
-            .writeStream.foreachBatch(written)
-            .option("checkpointLocation", str(tmp_path / "outage"))
-            .start()
-        )
-        try:
-            for each in daemons:
-                each.connect().mpub("orders", [b"x"] * 100)
-            eventually(lambda: rows().total() == 300, 60)
-            for away, outage in ((daemons[2], hanging), (daemons[1], gone)):
-                before, last = rows().total(), max(batches)
-                others = [each for each in daemons if each is not away]
-                with outage(away):
-                    for each in others:
-                        each.connect().pub("orders", b"x")
-                    eventually(lambda before=before: rows().total() == before + 2, 60)
-                    assert max(batches) <= last + 2
-                away.connect().mpub("orders", [b"x"] * 100)
-                eventually(lambda before=before: rows().total() == before + 102, 60)
-            assert query.exception() is None
-        finally:
-            query.stop()
-    assert set(rows().values()) == {1}
-    by_log = Counter(log_id for log_id, _ in rows())
-    assert sorted(by_log.values()) == [102, 201, 201]
-
-
 def check_what_users_see_of_a_mistake(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
     from pyspark.errors import AnalysisException
 
@@ -346,7 +299,6 @@ CHECKS = [
     check_words_of_a_live_topic,
     check_a_batch_is_written,
     check_from_topic_to_topic,
-    check_one_of_three_nsqds_is_away,
     check_what_users_see_of_a_mistake,
     check_by_value,
 ]

@@ -184,6 +184,20 @@ def test_an_ephemeral_channel_drops_the_newest_and_delivers_the_oldest(make):
     assert bodies(consumer) == [b"3"]
 
 
+def test_a_full_ephemeral_channel_beyond_the_budget(make):
+    """What makes room in it reads what is next, and blocks leave memory for that."""
+    core = make(mem_queue_size=3, budget=300_000)
+    consumer = core.client().subscribe("t", "c#ephemeral", 2500)
+    sizes = [1_000_000, 2, 2, 2, 200_000, 1_000_000, 2]
+    sent = [b"%d" % number + b"." * (size - 1) for number, size in enumerate(sizes)]
+    core.client().ask(mpub("t", sent))
+    found = bodies(consumer)
+    ledger = core.topic("t").channels["c#ephemeral"].ledger()
+    assert found == [body for body in sent if body in found]
+    assert ledger["in_flight"] == len(found)
+    assert ledger["dropped"] == dict.fromkeys(ledger["dropped"], 0) | {"overflow": 7 - len(found)}
+
+
 def test_a_channel_steps_over_what_was_dropped_from_a_paused_topic(make):
     core = make()
     consumer = core.client().subscribe("t", "c")

@@ -116,6 +116,15 @@ def test_json_lines(pipe: Pipe) -> None:
     assert record["path"] == str(os)
 
 
+def test_json_lines_say_what_they_are_about_and_who_says_it(pipe: Pipe) -> None:
+    log = Log("", INFO, "json", pipe.fd, context={"daemon": "nsqd", "worker": 1})
+    log.info("x")
+    log.info("x", event="worker_up", worker=2)
+    plain, named = map(json.loads, pipe.text().splitlines())
+    assert plain.items() >= {"event": "message", "daemon": "nsqd", "worker": 1}.items()
+    assert named.items() >= {"event": "worker_up", "daemon": "nsqd", "worker": 2}.items()
+
+
 def test_what_json_cannot_say_still_gives_a_line(pipe: Pipe) -> None:
     loop: list[object] = []
     loop.append(loop)

@@ -1,0 +1,195 @@
+"""What alerts lead to: the commands of these runbooks, typed where something is wrong.
+
+What happens meanwhile is looked up in the log, of JSON lines.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from host import ROOT, RUNBOOKS, SHELL, Host
+from lookupd import Lookupd
+from talk import Conn
+
+from nsqcy.log import MESSAGE
+from nsqcy.log_events import EVENTS
+
+pytestmark = pytest.mark.ours
+
+DIED = {"time": "", "level": "warn", "msg": "worker 0: killed by signal 9", "daemon": "nsqd"}
+HAPPENED = {"started", "listening", "closing", "stopped", "client_connected", "client_error"}
+HAPPENED |= {"topic_created", "topic_deleted", "channel_created", "drain_begins", "drain_cancelled"}
+HAPPENED |= {"http_request", "lookupd_lost", "lookupd_removed", "lookupd_connected"}
+
+
+class Page:
+    """The blocks of a runbook, which are typed one after the other."""
+
+    def __init__(self, host: Host, name: str) -> None:
+        self._host = host
+        self._blocks = iter(SHELL.findall((RUNBOOKS / f"{name}.md").read_text()))
+
+    def type(self, what: str) -> str:
+        """What the next block prints, in which `what` is to be found."""
+        block = next(self._blocks)
+        assert what in block
+        return self._host.type(block)
+
+    def ends(self) -> None:
+        assert list(self._blocks) == []
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    """Its nsqd runs; what that wrote to its log is what journalctl shows."""
+    if not shutil.which("curl"):
+        pytest.skip("curl is not installed")
+    host = Host(tmp_path, 1, "--log-format=json")
+    host.install("journalctl", f"print(open({str(tmp_path / 'log')!r}).read())")
+    (host.path / "etc/nsqcy").mkdir()
+    shutil.copy(ROOT / "conf" / "nsqd.ini", host.path / "etc/nsqcy/nsqd.ini")
+    host.type("systemctl start nsqd")
+    yield host
+    host.type("systemctl stop nsqd")
+
+
+def test_what_alerts_lead_to(host: Host) -> None:
+    """One nsqd for all of them, as each start takes a while; in the end it is killed."""
+    backlog(host)
+    refused_publishes(host)
+    full_disk(host)
+    slow_syncs(host)
+    restarted_worker(host)
+    lost_lookupd(host)
+    busy_worker(host)
+    crash(host)
+    events_in_the_log(host)
+
+
+def connect(host: Host) -> Conn:
+    return Conn(("127.0.0.1", host.web.get("/info").json()["tcp_port"]))
+
+
+def backlog(host: Host) -> None:
+    page = Page(host, "backlog")
+    host.web.create("orders", "billing", "audit")
+    host.web.mpub("orders", [b"one", b"two"])
+    consumer = connect(host)
+    consumer.sub("orders", "billing", 1)
+    consumer.message()
+    host.web.do("pause", "orders", "billing")
+    seen = page.type("doctor")
+    assert "orders/audit has no consumer" in seen
+    assert re.search(r"\*P \[billing +\] depth: 1 .* inflt: 1 ", seen)
+    assert '"state":"in_flight","messages":[{' in seen
+    page.type("unpause")
+    page.type("rate=500")
+    consumer.close()
+    page.type("empty")
+    host.web.await_counts("orders", "billing", depth=0, in_flight_count=0)
+    assert 'depth{topic="orders",channel="billing"} 0' in page.type("/metrics")
+    page.ends()
+
+
+def refused_publishes(host: Host) -> None:
+    page = Page(host, "publishes-refused")
+    host.web.put("/topic/config?topic=orders", b'{"max_depth": 1}')
+    refused = host.web.post("/pub?topic=orders", b"three")
+    assert refused.status == 503
+    assert b"is full (max-depth 1)" in refused.body
+    seen = page.type("/ready")
+    assert '"max_depth":{"value":1,"from":"http"}' in seen
+    assert '"ledger":' in seen
+    page.type("max_depth")
+    page.type("drain")
+    assert page.type("/pub").split() == ["OK", "OK"]
+    page.ends()
+
+
+def full_disk(host: Host) -> None:
+    page = Page(host, "disk-full")
+    host.web.pub("orders", b"on disk", durability="os")
+    seen = page.type("df -h")
+    assert "orders.topic" in seen
+    assert 'nsqd_topic_disk_bytes{topic="orders"}' in seen
+    page.type("retention_time")
+    page.type("empty")
+    host.web.await_counts("orders", "audit", depth=0)
+    assert page.type("/ready").split() == ["OK", "200"]
+    page.ends()
+
+
+def slow_syncs(host: Host) -> None:
+    page = Page(host, "slow-syncs")
+    seen = page.type("doctor")
+    assert '_count{lane="awaited",worker="0"}' in seen
+    assert "disk-latency: " in seen
+    page.type("durability")
+    topic = host.web.topic("orders")
+    assert topic is not None and topic["durability"] == "os"
+    assert re.search(r"\d s\n", page.type("durability=fsync"))
+    page.ends()
+
+
+def restarted_worker(host: Host) -> None:
+    page = Page(host, "worker-restarted")
+    with (host.path / "log").open("a") as log:
+        log.write(json.dumps(DIED) + "\n")
+    seen = page.type("journalctl")
+    assert 'nsqd_worker_restarts_total{worker="0"} 0' in seen
+    assert "killed by signal 9" in seen
+    page.type("true")
+    assert host.web.get("/config/drain").json()["draining"]
+    page.type("false")
+    assert 'nsqd_worker_up{worker="0"} 1' in page.type("nsqd_worker_up")
+    page.ends()
+
+
+def lost_lookupd(host: Host) -> None:
+    page = Page(host, "lost-lookupd")
+    host.web.put("/config/nsqlookupd_tcp_addresses", b'["127.0.0.1:1"]')
+    with Lookupd() as lookupd:
+        host.ports |= {":4160": lookupd.tcp_port, ":4161": lookupd.web.port}
+        seen = page.type("/ping")
+        assert '"producers":[]' in seen
+        assert 'nsqd_lookupd_connected{lookupd="127.0.0.1:1"} 0' in seen
+        page.type("nsqlookupd_tcp_addresses")
+        assert '"producers":[{' in page.type("/lookup")
+    page.ends()
+
+
+def busy_worker(host: Host) -> None:
+    page = Page(host, "busy-worker")
+    assert 'nsqd_topic_messages_total{topic="orders"}' in page.type("/metrics").splitlines()[-1]
+    page.type("systemctl")
+    assert 'nsqd_worker_up{worker="0"} 1' in page.type("nsqd_worker_up")
+    page.ends()
+
+
+def crash(host: Host) -> None:
+    page = Page(host, "nsqd-down")
+    host.web.pub("orders", b"kept", durability="os")
+    host.kill()
+    page.type("config check")
+    assert "exit code 1" in page.type("data check")
+    page.type("cp -a")
+    page.type("systemctl start")
+    host.web.await_counts("orders", "audit", depth=1)
+    assert 'nsqd_worker_up{worker="0"} 1' in page.type("/ready")
+    page.ends()
+
+
+def events_in_the_log(host: Host) -> None:
+    with connect(host) as mistaken:
+        mistaken.command("NOPE")
+        mistaken.expect_error("E_INVALID invalid command NOPE")
+    lines = [json.loads(line) for line in (host.path / "log").read_text().splitlines()]
+    assert {line["daemon"] for line in lines} == {"nsqd"}
+    found = {line.get("event"): line for line in lines}
+    assert found.keys() - {event.name for event in EVENTS} <= {None, MESSAGE}
+    assert found.keys() >= HAPPENED, HAPPENED - found.keys()
+    assert found["channel_created"].items() >= {"worker": 0, "topic": "orders"}.items()
+    assert "worker" not in found["started"]

@@ -1,0 +1,61 @@
+"""Documents as their readers use them: the blocks that they type, run in a folder.
+
+A block is fenced as ```sh WORD or ```python WORD. A ```text block right behind one is what it
+prints, where `...` stands for anything. Ports that a page names stand for those of a test.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Block(NamedTuple):
+    language: str
+    text: str
+    printed: str
+
+
+def blocks(page: str, word: str = "test") -> list[Block]:
+    fence = rf"^```(sh|python) {word}\n(.*?)^```\n(?:\s*```text\n(.*?)^```\n)?"
+    return [Block(*found) for found in re.findall(fence, page, re.MULTILINE | re.DOTALL)]
+
+
+class Reader:
+    """Who types them, with the commands of a Python."""
+
+    def __init__(
+        self, folder: Path, python: str = sys.executable, ports: Mapping[int, int] | None = None
+    ) -> None:
+        self._folder = folder
+        self._python = python
+        self._ports = ports or {}
+        path = os.pathsep.join([str(Path(python).parent), os.environ["PATH"]])
+        self.environment = os.environ | {"HOME": str(folder), "PATH": path}
+
+    def type(self, block: Block, timeout: float = 60.0) -> None:
+        """It has to end well, and to print what the page says."""
+        done = subprocess.run(
+            self._command(block),
+            cwd=self._folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+        assert done.returncode == 0, f"{block.text}\n{done.stdout}{done.stderr}"
+        if block.printed:
+            wanted = ".*".join(map(re.escape, block.printed.strip().split("...")))
+            assert re.fullmatch(wanted, done.stdout.strip(), re.DOTALL), done.stdout
+
+    def _command(self, block: Block) -> list[str]:
+        text = block.text
+        for named, real in self._ports.items():
+            text = re.sub(rf":{named}\b", f":{real}", text)
+        if block.language == "python":
+            return [self._python, "-u", "-c", text]
+        return ["bash", "-euo", "pipefail", "-c", text]
