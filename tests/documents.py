@@ -18,6 +18,20 @@ class Block(NamedTuple):
     text: str
     printed: str
 
+    def command(self, ports: Mapping[int, int], python: str = sys.executable) -> list[str]:
+        """What runs it, with other ports than those of the page."""
+        text = self.text
+        for named, real in ports.items():
+            text = re.sub(rf":{named}\b", f":{real}", text)
+        if self.language == "python":
+            return [python, "-u", "-c", text]
+        return ["bash", "-euo", "pipefail", "-c", text]
+
+    def is_what(self, output: str) -> bool:
+        """Whether that is what the page says it prints."""
+        wanted = ".*".join(map(re.escape, self.printed.strip().split("...")))
+        return not self.printed or bool(re.fullmatch(wanted, output.strip(), re.DOTALL))
+
 
 def blocks(page: str, word: str = "test") -> list[Block]:
     fence = rf"^```(sh|python) {word}\n(.*?)^```\n(?:\s*```text\n(.*?)^```\n)?"
@@ -39,7 +53,7 @@ class Reader:
     def type(self, block: Block, timeout: float = 60.0) -> None:
         """It has to end well, and to print what the page says."""
         done = subprocess.run(
-            self._command(block),
+            block.command(self._ports, self._python),
             cwd=self._folder,
             env=self.environment,
             stdin=subprocess.DEVNULL,
@@ -48,14 +62,4 @@ class Reader:
             timeout=timeout,
         )
         assert done.returncode == 0, f"{block.text}\n{done.stdout}{done.stderr}"
-        if block.printed:
-            wanted = ".*".join(map(re.escape, block.printed.strip().split("...")))
-            assert re.fullmatch(wanted, done.stdout.strip(), re.DOTALL), done.stdout
-
-    def _command(self, block: Block) -> list[str]:
-        text = block.text
-        for named, real in self._ports.items():
-            text = re.sub(rf":{named}\b", f":{real}", text)
-        if block.language == "python":
-            return [self._python, "-u", "-c", text]
-        return ["bash", "-euo", "pipefail", "-c", text]
+        assert block.is_what(done.stdout), done.stdout

@@ -12,7 +12,11 @@
 #if defined(__x86_64__)
 #include <nmmintrin.h>
 #define CRC32C_HARDWARE 1
+#ifdef __clang__ /* has the instruction apart from the rest of SSE 4.2 */
+#define CRC32C_TARGET __attribute__((target("sse4.2,crc32")))
+#else
 #define CRC32C_TARGET __attribute__((target("sse4.2")))
+#endif
 #define CRC32C_STEP8(crc, word) ((uint32_t)_mm_crc32_u64((crc), (word)))
 #define CRC32C_STEP1(crc, byte) _mm_crc32_u8((crc), (byte))
 #elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)

@@ -1,6 +1,6 @@
 """What the documents tell a reader to type works.
 
-A block fenced as ```sh test or ```python test is run against a daemon of the test's own: its ports
+A block that says so (`tests/documents.py`) is run against a daemon of the test's own: its ports
 stand in for 4150 and 4151. Blocks of one document share the daemon, in the order of the page.
 """
 

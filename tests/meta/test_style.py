@@ -11,6 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BUILT = {".venv", "build", "dist", "data", "node_modules", "__pycache__"}
 TEXT = {".py", ".pyx", ".pxd", ".pyi", ".h", ".md", ".txt", ".ini", ".toml", ".js", ".json", ".in"}
+TEXT |= {".conf", ".service", ".socket", ".yaml"}
+NAMES = {"Dockerfile", "Makefile", "run"}
 
 # Spelled so that this file does not name them itself.
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
@@ -29,7 +31,7 @@ def listed() -> list[Path]:
     return [path for path in found if path.is_file()]
 
 
-FILES = [path for path in listed() if path.suffix in TEXT or path.name in ("Makefile", "run")]
+FILES = [path for path in listed() if path.suffix in TEXT or path.name in NAMES]
 
 
 def offenders(pattern: re.Pattern[str], *suffixes: str) -> Iterator[str]:

@@ -1,5 +1,6 @@
-"""The units of systemd in conf/: what they say fits what nsqd does."""
+"""What is in conf/systemd: what it says fits what the daemons do, and systemd takes it."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -9,36 +10,60 @@ from pathlib import Path
 
 import pytest
 
+from nsqcy.nsqadmin.options import NSQADMIN
 from nsqcy.nsqd import master
 from nsqcy.nsqd.options import NSQD
+from nsqcy.nsqlookupd.options import NSQLOOKUPD
+from nsqcy.options import OptionTable
 from nsqcy.process import arbiter, openfiles, watchdog
 from nsqcy.process import service as manager
 
-CONF = Path(__file__).parents[2] / "conf"
-UNITS = {path.name: path for path in CONF.glob("nsqd.s*") if path.suffix != ".ini"}
+SYSTEMD = Path(__file__).parents[2] / "conf" / "systemd"
+TABLES = [NSQD, NSQLOOKUPD, NSQADMIN]
+EXPOSURE = 20  # tenths, of 100; systemd 252 counts 11: they listen, and read what /proc has
+
+each_daemon = pytest.mark.parametrize("table", TABLES, ids=lambda table: table.daemon)
+
+
+def needs(program: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(not shutil.which(program), reason=f"{program} is not installed")
 
 
 def settings(name: str) -> dict[str, list[str]]:
     """Key -> values, of all sections."""
     found: dict[str, list[str]] = defaultdict(list)
-    for line in UNITS[name].read_text().splitlines():
+    for line in (SYSTEMD / name).read_text().splitlines():
         if line and line[0] not in "#[":
             key, _, value = line.partition("=")
             found[key].append(value)
     return found
 
 
-@pytest.fixture
-def service() -> dict[str, str]:
-    found = settings("nsqd.service")
-    assert all(len(values) == 1 for values in found.values())
+def service_of(table: OptionTable) -> dict[str, str]:
+    found = settings(f"{table.daemon}.service")
+    assert [key for key, values in found.items() if len(values) > 1] == ["SystemCallFilter"]
     return {key: values[0] for key, values in found.items()}
 
 
-def test_it_notifies_and_reloads(service: dict[str, str]) -> None:
+@pytest.fixture
+def service() -> dict[str, str]:
+    return service_of(NSQD)
+
+
+def systemd(*words: str) -> str:
+    """What one of its programs says, which must succeed."""
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, f"{words}\n{done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+@each_daemon
+def test_it_notifies_and_reloads(table: OptionTable) -> None:
+    service = service_of(table)
     assert service["Type"] == "notify"
     assert service["ExecReload"] == "/bin/kill -HUP $MAINPID"
     assert service["Restart"] == "on-failure"
+    assert "2" in service["RestartPreventExitStatus"].split()
 
 
 def test_nsqd_kills_a_worker_that_does_not_save_before_systemd_kills_all(
@@ -59,17 +84,26 @@ def test_more_time_is_asked_for_in_time(service: dict[str, str]) -> None:
     assert manager.AGAIN < manager.MORE_TIME < float(service["TimeoutStartSec"])
 
 
-def test_many_files_may_be_open(service: dict[str, str]) -> None:
-    assert int(service["LimitNOFILE"]) >= openfiles.FEW
+@each_daemon
+def test_many_files_may_be_open(table: OptionTable) -> None:
+    assert int(service_of(table)["LimitNOFILE"]) >= openfiles.FEW
 
 
-def test_the_command_is_one_nsqd_takes(service: dict[str, str], tmp_path: Path) -> None:
-    words = service["ExecStart"].split()
-    assert words[0].endswith("/bin/nsqd")
-    state = f"/var/lib/{service['StateDirectory']}"
-    assert f"--data-path={state}" in words
-    flags = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in words[1:]}
-    assert flags <= NSQD.by_name.keys()
+@each_daemon
+def test_the_command_is_one_the_daemon_takes(table: OptionTable) -> None:
+    service = service_of(table)
+    *words, more = service["ExecStart"].split()
+    assert words[0].endswith(f"/bin/{table.daemon}")
+    assert f"--config=/etc/nsqcy/{table.daemon}.ini" in words
+    assert {word.partition("=")[0].lstrip("-") for word in words[1:]} <= table.by_flag.keys()
+    if state := service.get("StateDirectory"):
+        assert f"--data-path=/var/lib/{state}" in words
+    assert service["EnvironmentFile"] == f"-/etc/default/{table.daemon}"
+    (given,) = re.findall(
+        r'^#(\w+)="(.*)"$', (SYSTEMD / "default" / table.daemon).read_text(), re.MULTILINE
+    )
+    assert more == f"${given[0]}"
+    assert {word.partition("=")[0].lstrip("-") for word in given[1].split()} <= table.by_flag.keys()
 
 
 def test_the_sockets_are_where_the_options_have_them() -> None:
@@ -77,18 +111,51 @@ def test_the_sockets_are_where_the_options_have_them() -> None:
     assert settings("nsqd.socket")["ListenStream"] == ports
 
 
-@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
+@needs("systemd-analyze")
 def test_systemd_takes_them(tmp_path: Path) -> None:
+    units = [path for path in SYSTEMD.iterdir() if path.suffix in (".service", ".socket")]
+    assert len(units) == len(TABLES) + 1
     copies = []
-    for name, path in UNITS.items():
-        text = re.sub(r"(?m)^ExecStart=\S+", f"ExecStart={sys.executable}", path.read_text())
-        copies.append(tmp_path / name)
+    for unit in units:
+        text = re.sub(r"(?m)^ExecStart=\S+", f"ExecStart={sys.executable}", unit.read_text())
+        copies.append(tmp_path / unit.name)
         copies[-1].write_text(text)
-    assert sorted(UNITS) == ["nsqd.service", "nsqd.socket"]
-    done = subprocess.run(
-        ["systemd-analyze", "--no-pager", "verify", *map(str, copies)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert systemd("systemd-analyze", "--no-pager", "verify", *map(str, copies)) == ""
+
+
+@each_daemon
+@needs("systemd-analyze")
+def test_little_is_exposed(table: OptionTable) -> None:
+    """By what systemd counts; it fails above the threshold."""
+    unit = SYSTEMD / f"{table.daemon}.service"
+    words = ["security", "--offline=true", f"--threshold={EXPOSURE}", str(unit)]
+    assert "Overall exposure level" in systemd("systemd-analyze", "--no-pager", *words)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """A folder that stands for /, where the users have been made."""
+    (tmp_path / "etc").mkdir()
+    systemd("systemd-sysusers", f"--root={tmp_path}", str(SYSTEMD / "sysusers.d/nsqcy.conf"))
+    return tmp_path
+
+
+@needs("systemd-sysusers")
+def test_the_users_of_the_services_are_made(host: Path) -> None:
+    made = {line.split(":")[0] for line in (host / "etc/passwd").read_text().splitlines()}
+    assert {service_of(table)["User"] for table in TABLES} == made
+    (members,) = re.findall(r"(?m)^nsqcy:.*:(.*)$", (host / "etc/group").read_text())
+    assert set(members.split(",")) == made
+
+
+@needs("systemd-sysusers")
+@needs("systemd-tmpfiles")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_their_folders_are_made(host: Path) -> None:
+    secret = host / "etc/nsqcy/nsqd.ini"
+    secret.parent.mkdir()
+    secret.touch(0o644)
+    words = ["--create", f"--root={host}", str(SYSTEMD / "tmpfiles.d/nsqcy.conf")]
+    systemd("systemd-tmpfiles", *words)
+    wanted = {secret: 0o640, secret.parent: 0o750, host / "var/lib/nsqd": 0o750}
+    assert {path: path.stat().st_mode & 0o777 for path in wanted} == wanted

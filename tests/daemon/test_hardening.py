@@ -1,0 +1,64 @@
+"""The daemons under what their units of systemd forbid them: it is nothing that they need."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import daemon as daemons
+import hardened
+import pytest
+from admin import Admin
+from certificates import make
+from conftest import Starter
+from daemon import FOREIGN
+from lookupd import Lookupd
+from service import Service
+from web import eventually
+
+SYSTEMD = Path(__file__).parents[2] / "conf" / "systemd"
+
+pytestmark = [
+    pytest.mark.ours,
+    pytest.mark.skipif(bool(FOREIGN), reason="the units are for nsqcy's daemons"),
+    pytest.mark.skipif(bool(hardened.missing()), reason=hardened.missing()),
+]
+
+
+def confined(name: str) -> list[str]:
+    script, unit = Path(hardened.__file__), SYSTEMD / f"{name}.service"
+    return [sys.executable, str(script), str(unit), sys.executable, "-m", f"nsqcy.{name}.main"]
+
+
+@pytest.fixture(autouse=True)
+def units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Daemons are started as their units would."""
+    monkeypatch.setattr(daemons, "command", lambda: confined("nsqd"))
+    monkeypatch.setattr(Service, "command", classmethod(lambda cls: confined(cls.name)))
+
+
+def test_the_filter_is_in_force() -> None:
+    """Else the other test proves nothing."""
+    words = [*confined("nsqd")[:-2], "-c", "import os; os.chown('.', 0, 0)"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert "PermissionError: [Errno 1]" in done.stderr
+
+
+@pytest.mark.parametrize("workers", [2], indirect=True)
+def test_all_three_live_with_it(nsqd: Starter, tmp_path: Path, topic: str) -> None:
+    """To the disk and back, with certificates of clients demanded, over a restart."""
+    files = make("server").save(tmp_path)
+    with Lookupd() as lookupd, Admin(lookupd_http_address=lookupd.http_address) as admin:
+        one = nsqd(
+            lookupd_tcp_address=lookupd.tcp_address,
+            broadcast_address="127.0.0.1",
+            durability="fsync",
+            tls_client_auth_policy="require",
+            tls_required="tcp-https",
+            **files.options,
+        )
+        one.web.create(topic, "c")
+        one.web.mpub(topic, [b"one", b"two"])
+        eventually(lambda: topic in admin.get("/api/topics")["topics"])
+        one.restart()
+        one.web.await_counts(topic, "c", depth=2)
+        one.stop()
