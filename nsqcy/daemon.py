@@ -7,6 +7,7 @@ is none: it is a tree of processes.
 import faulthandler
 import signal
 from collections.abc import Callable
+from functools import partial
 
 import gevent
 from gevent.event import AsyncResult
@@ -18,13 +19,14 @@ from nsqcy.process import spawn
 from nsqcy.process.handoff import Accepted
 from nsqcy.process.service import Notifier
 from nsqcy.process.watchdog import Watchdog
+from nsqcy.web.counted import CountedConnection, Requests
 from nsqcy.web.http import HttpServer
 
 CLEAN, FAILED = 0, 1
 
 
 class Daemon:
-    """`run` lives until the end and gives the exit code.
+    """`run` lives until the end and gives the exit code. HTTP requests are counted.
 
     `reread` reads the configuration again and gives the log level; None if it is wrong now.
     """
@@ -36,10 +38,12 @@ class Daemon:
         log: Log,
         reread: Callable[[], int | None],
         notifier: Notifier,
+        requests: Requests,
     ) -> None:
         self.log = log
         self._listeners = listeners
         self._http = http
+        self._connect = partial(CountedConnection, requests)
         self._reread = reread
         self._notifier = notifier
         self._watchdog = Watchdog(notifier, lambda _: [])
@@ -74,7 +78,7 @@ class Daemon:
         return 0
 
     def send(self, item: Accepted) -> bool:
-        self._http.adopt(item.sock, item.peer)
+        self._http.adopt(item.sock, item.peer, self._connect)
         return True
 
     # Signals and the end

@@ -1,11 +1,13 @@
 """A cluster of our own under load: an nsqlookupd, nsqds, an nsqadmin that samples them quickly.
 
 Its topics have a story each: `orders` are consumed, some of them at the second try; of `mails` some
-are deferred; `invoices` pile up, as nobody reads them; `audit` has no channel.
+are deferred; `invoices` pile up, as nobody reads them; `audit` has no channel. `trouble` makes one
+more, of which every page beyond NSQ's has something to show.
 """
 
 import contextlib
 import itertools
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +25,8 @@ TOPICS = {
     "mails": ("sender",),
     "orders": ("billing", "stock"),
 }
+HALF_HOUR = 30 * 60 * 1000  # ms
+REFUND = b'{"refund":"R-2041","amount":{"value":12.50,"currency":"EUR"},"items":["<b>mug</b>"]}'
 BODIES = {topic: [f"{topic} {number}".encode() for number in range(20)] for topic in TOPICS}
 
 
@@ -47,6 +51,11 @@ class Lively:
     def nodes(self) -> list[str]:
         return [f"127.0.0.1:{each.http_port}" for each in self.nsqds]
 
+    @property
+    def base(self) -> str:
+        """What nsqadmin's paths begin with."""
+        return str(self.admin.options.get("base_path", ""))
+
     def begin(self) -> None:
         for nsqd in self.nsqds:
             for topic, channels in TOPICS.items():
@@ -55,15 +64,19 @@ class Lively:
         for each in self._threads:
             each.start()
 
-    def known(self, *topics: str) -> None:
-        """Wait until the nsqlookupd knows that all nsqds have these topics."""
+    def known(self, *topics: str, on: int = 0) -> None:
+        """Wait until the nsqlookupd knows that all nsqds, or so many, have these topics."""
 
         def are_known() -> bool:
             nodes = self.lookupd.web.get("/nodes").json()["producers"]
             having = [each for each in nodes if {*topics} <= {*each["topics"]}]
-            return len(having) == len(self.nsqds)
+            return len(having) == (on or len(self.nsqds))
 
         eventually(are_known)
+
+    def set_policy(self, place: str, **values: object) -> None:
+        answer = self.admin.web.put(f"{self.base}/api/policy/{place}", json.dumps(values).encode())
+        assert answer.status == 200, answer
 
     def forget(self, topic: str) -> None:
         """As if it had never been."""
@@ -136,3 +149,42 @@ def lively(
         stack.callback(found.end)
         found.begin()
         yield found
+
+
+@contextlib.contextmanager
+def trouble(live: Lively) -> Iterator[None]:
+    """`refunds` on the first nsqd: `bank` has messages of every state, two of which have died, and
+    `report` is paused, with some that nobody reads; a reader of its log is far behind."""
+    nsqd = live.nsqds[0]
+    nsqd.web.create("refunds", "bank", "report")
+    nsqd.web.create("refunds-dead", "look")
+    live.known("refunds", "refunds-dead", on=1)
+    live.set_policy("refunds", retention_time="1h")
+    live.set_policy(
+        "refunds/bank", max_attempts=1, dead_letter_topic="refunds-dead", msg_timeout="10m"
+    )
+    nsqd.web.do("pause", "refunds", "report")
+    try:
+        with nsqd.connect() as consumer, nsqd.connect() as reader:
+            consumer.identify(client_id="teller")
+            consumer.sub("refunds", "bank", 1)
+            for body in (REFUND, b"R-2042"):
+                nsqd.web.pub("refunds", body)
+                consumer.req(consumer.message())
+            nsqd.web.await_counts("refunds-dead", "look", depth=2)
+            nsqd.web.pub("refunds", REFUND)
+            consumer.message()
+            consumer.rdy(0)
+            nsqd.web.pub("refunds", REFUND, headers={"X-Nsq-Trace": "4bf92f35"})
+            nsqd.web.pub("refunds", bytes(range(64)))
+            nsqd.web.mpub("refunds", [b"R-2044 was paid twice", *[b"R"] * 10])
+            nsqd.web.pub("refunds", b"R-2045", defer=HALF_HOUR)
+            reader.negotiate(topic_log=True)
+            log_id = nsqd.web.get("/topic/log", topic="refunds").json()["log_id"]
+            reader.send(f"LOG_CURSOR refunds {log_id} lake 1\n".encode())
+            assert reader.expect_json()["name"] == "lake"
+            nsqd.web.await_counts("refunds", "bank", depth=13, deferred_count=1)
+            yield
+    finally:
+        for topic in ("refunds", "refunds-dead"):
+            live.forget(topic)

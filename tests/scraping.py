@@ -1,14 +1,19 @@
 """Metrics as a scraper reads them, by prometheus_client's own parsers."""
 
 import gzip
-from collections.abc import Iterator
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
 
+import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as parse_openmetrics,
 )
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from web import Answer, Web
+
+from nsqcy.metrics.families import Family
 
 OPENMETRICS = "application/openmetrics-text"
 
@@ -47,8 +52,33 @@ class Scrape:
         return sum(v for (found, has), v in self._values.items() if found == name and wanted <= has)
 
 
-def scrape(web: Web, *, accept: str = "", gzipped: bool = False) -> Scrape:
+def scrape(
+    web: Web, path: str = "/metrics", *, accept: str = "", gzipped: bool = False, token: str = ""
+) -> Scrape:
     headers = {"Accept": accept} if accept else {}
     if gzipped:
         headers["Accept-Encoding"] = "gzip"
-    return Scrape(web.request("GET", "/metrics", headers=headers))
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    return Scrape(web.request("GET", path, headers=headers))
+
+
+def check_names(found: Scrape, table: Sequence[Family]) -> None:
+    """Whether a page in OpenMetrics has the families of the table and no others, in its words."""
+    shown = {each.name: (each.type, each.documentation) for each in found.families.values()}
+    assert shown == {each.name: (each.kind, each.help) for each in table}
+
+
+def check_by_promtool(found: Scrape) -> None:
+    """Whether promtool has nothing to say of a page in the text format; without it the test ends
+    here, as one that was skipped."""
+    if not shutil.which("promtool"):
+        pytest.skip("promtool is not installed (Debian: prometheus)")
+    done = subprocess.run(
+        ["promtool", "check", "metrics"],
+        input=found.text,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

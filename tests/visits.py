@@ -2,6 +2,8 @@
 
 from typing import Any
 
+DARK, LIGHT = "rgb(18, 23, 29)", "rgb(255, 255, 255)"
+WIDTHS = 390, 1440
 BASE = "/nsq"  # path that nsqadmin is below
 PATIENCE = 20_000  # ms: machines of CI are slow
 
@@ -27,7 +29,35 @@ class Visit:
         elif "/static/" not in request.url:
             self.asked.append(request.url.removeprefix(self.url))
 
-    def to(self, path: str) -> Any:
+    def to(self, path: str, status: int = 200) -> Any:
         answer = self.page.goto(self.url + path)
-        assert answer.status == 200
+        assert answer.status == status
         return self.page
+
+    def look_at(self, path: str) -> Any:
+        """Light and dark, wide and narrow: what is too wide scrolls in a box of its own."""
+        page = self.to(path)
+        assert page.locator("main h1").count() == 1, path
+        assert page.title().endswith(" - nsqadmin"), path
+        assert not page.locator("[role=alert]").count(), path
+        for scheme, ground in (("light", LIGHT), ("dark", DARK)):
+            page.emulate_media(color_scheme=scheme)
+            assert page.evaluate("getComputedStyle(document.body).backgroundColor") == ground
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        return page
+
+    def forgive(self, text: str) -> None:
+        """This was to go wrong."""
+        left = [each for each in self.wrong if text not in each]
+        assert len(left) < len(self.wrong)
+        self.wrong = left
+
+
+def press(page: Any, name: str) -> None:
+    page.get_by_role("button", name=name, exact=True).click()
+
+
+def follow(page: Any, name: str) -> None:
+    page.get_by_role("link", name=name, exact=True).click()

@@ -344,6 +344,7 @@ cdef class Channel:
     cdef inline int deliver(self, Window window, Consumer consumer, Entry *entry) except -1
     cdef inline void drop_entry(self, Entry *entry) noexcept
     cdef inline int hold(self, Holding *holding, Entry *entry, int64_t deadline) except -1
+    cdef int hold_seldom(self, Holding *holding, Entry *entry, int64_t deadline) except -1
     cdef inline void let_go(self, Entry *entry) noexcept
     cdef Holding *new_holding(self, Consumer consumer) except NULL
     cdef void free_holding(self, Holding *holding) noexcept

@@ -1052,7 +1052,7 @@ cdef class Channel:
         """Have the mover hold a message, behind those with smaller numbers."""
         if entry.round != self.round:
             self.pack(<Deferred *>entry)
-        self.hold(self.mover.holding, entry, <int64_t>(NEVER + number))
+        self.hold_seldom(self.mover.holding, entry, <int64_t>(NEVER + number))
         entry.state = MOVING
         entry.node.tag = reason
         self.table_add(entry)
@@ -1194,6 +1194,11 @@ cdef class Channel:
             heap_update(&self.timers, &holding.timer, deadline)
             self.touch_dirty()
         return 0
+
+    cdef int hold_seldom(self, Holding *holding, Entry *entry, int64_t deadline) except -1:
+        """The same for those who are not in a hurry: compilers make what is called from everywhere
+        no part of a delivery."""
+        return self.hold(holding, entry, deadline)
 
     cdef inline void let_go(self, Entry *entry) noexcept:
         """Take a message out of its consumer's list."""
@@ -1416,7 +1421,7 @@ cdef class Channel:
             # It need not come to stand where a snapshot still comes by.
             self.pack(<Deferred *>entry)
         self.let_go(entry)
-        self.hold(holding, entry, deadline)
+        self.hold_seldom(holding, entry, deadline)
         entry.node.tag = delivered
         return DONE
 

@@ -23,9 +23,10 @@ ctypedef struct Text:
 
 cdef enum:
     LABELS = 320                # two names of 64 characters, each of them escaped, and their labels
+    CLOSING = 2
 
 
-# `{topic="...",channel="..."`, without an end.
+# `{topic="...",channel="..."} `, of which the last two characters are not counted as used.
 ctypedef struct Labels:
     char text[LABELS]
     size_t used
@@ -37,10 +38,14 @@ cdef class Exposition:
     cdef uint64_t limit         # of topics and channels whose figures are shown by themselves
     cdef tuple topic_names      # bytes: the names of samples, in the order of the figures
     cdef tuple channel_names
-    cdef bytes ages_name
+    cdef tuple ages_names       # of buckets, sum and count
     cdef Text *texts            # families of topics, then the ages, then those of channels
     cdef int text_count
-    cdef list bounds            # `,le="...` of each bucket, as bytes
+    cdef list bounds            # the upper end of each bucket, as it is written
+    cdef list topics            # of the walk, and channels of the topic that it has come to
+    cdef list channels
+    cdef Py_ssize_t next_topic
+    cdef Py_ssize_t next_channel
     cdef Sums sums[<int>SERIES]
     cdef uint64_t summed_topics[<int>SERIES]
     cdef uint64_t summed_channels[<int>SERIES]
@@ -50,6 +55,8 @@ cdef class Exposition:
     cdef bint has_ephemerals
 
     cdef Series decide(self, Series series) noexcept
+    cdef int put_topic(self, Topic topic) except -1
+    cdef int put_channel(self, Channel channel) except -1
     cdef int end_topic(self) except -1
     cdef int put_all(self, int first, tuple names, const uint64_t *figures, int count,
                      const Labels *labels) except -1

@@ -10,9 +10,11 @@ and what was summed and is gone stays in the sum (`Shard.gone`, `Topic.gone_ephe
 
 cimport cython
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcpy, memset, strlen
+from libc.string cimport memcpy, memset
 
+from cpython.buffer cimport PyBUF_READ
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 
 from nsqcy._figures cimport (
@@ -36,8 +38,6 @@ from nsqcy._histogram cimport (
     histogram_facts,
     histogram_merge,
 )
-
-cdef bytes END_OF_LABELS = b"} "
 
 TOPIC_NAMES = ("messages", "bytes", "dropped", "depth", "disk_bytes", "paused")
 CHANNEL_NAMES = (
@@ -73,18 +73,12 @@ cdef inline char *copied(char *at, const char *data, size_t n) noexcept:
     return at + n
 
 
-cdef int put_line(Text *text, bytes name, const char *suffix, const Labels *labels, bytes end,
-                  uint64_t number) except -1:
-    """`end` closes the labels."""
+cdef int put_line(Text *text, bytes name, const Labels *labels, uint64_t number) except -1:
     cdef char digits[20]
     cdef int first = 20
-    cdef size_t suffix_length = strlen(suffix)
-    cdef char *at = room_for(text, PyBytes_GET_SIZE(name) + suffix_length + labels.used
-                             + PyBytes_GET_SIZE(end) + 21)
+    cdef char *at = room_for(text, PyBytes_GET_SIZE(name) + labels.used + CLOSING + 21)
     at = copied(at, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
-    at = copied(at, suffix, suffix_length)
-    at = copied(at, labels.text, labels.used)
-    at = copied(at, PyBytes_AS_STRING(end), PyBytes_GET_SIZE(end))
+    at = copied(at, labels.text, labels.used + CLOSING)
     while True:
         first -= 1
         digits[first] = <char>(c"0" + number % 10)
@@ -98,12 +92,12 @@ cdef int put_line(Text *text, bytes name, const char *suffix, const Labels *labe
 
 
 cdef int put_label(Labels *labels, bytes before, str name) except -1:
-    """`before` begins the label; its value is escaped as the format wants it, though no name of a
-    topic has anything to escape."""
+    """`before` begins the label, behind those that are there; its value is escaped as the format
+    wants it, though no name of a topic has anything to escape."""
     cdef Py_ssize_t n
     cdef const char *text = PyUnicode_AsUTF8AndSize(name, &n)
     cdef Py_ssize_t i
-    if labels.used + PyBytes_GET_SIZE(before) + 2 * n + 1 > LABELS:
+    if labels.used + PyBytes_GET_SIZE(before) + 2 * n + 1 + CLOSING > LABELS:
         raise ValueError("a name that is too long")
     memcpy(labels.text + labels.used, PyBytes_AS_STRING(before), PyBytes_GET_SIZE(before))
     labels.used += PyBytes_GET_SIZE(before)
@@ -115,13 +109,15 @@ cdef int put_label(Labels *labels, bytes before, str name) except -1:
         labels.used += 1
     labels.text[labels.used] = c'"'
     labels.used += 1
+    memcpy(labels.text + labels.used, b"} ", CLOSING)
     return 0
 
 
 @cython.final
 cdef class Exposition:
-    """One walk over the topics of a shard: `topic`, then `channel` for each of its channels, as
-    slowly as it takes; then `take`."""
+    """One walk over all topics of a shard: `go_on` and `take` in turns until it has come to its
+    end. So little is held at a time that it stays in the processor's cache: memory that is fresh
+    costs more than all of the writing."""
 
     def __cinit__(self, Shard shard not None, uint64_t limit, tuple topic_names not None,
                   str ages_name not None, tuple channel_names not None):
@@ -129,13 +125,16 @@ cdef class Exposition:
         cdef int i
         self.shard = shard
         self.limit = limit
+        self.topics = list(shard.topics.values())
+        self.channels = []
         self.topic_names = tuple([name.encode() for name in topic_names])
         self.channel_names = tuple([name.encode() for name in channel_names])
-        self.ages_name = ages_name.encode()
+        self.ages_names = tuple([
+            f"{ages_name}_{end}".encode() for end in ("bucket", "sum", "count")])
         if len(topic_names) != TOPIC_FIGURES or len(channel_names) != CHANNEL_FIGURES:
             raise ValueError("a name for each figure is needed")
-        self.bounds = [f',le="{bound!r}"}} '.encode() for bound in bounds("ages")]
-        self.bounds.append(b',le="+Inf"} ')
+        self.bounds = [repr(bound) for bound in bounds("ages")]
+        self.bounds.append("+Inf")
         self.text_count = TOPIC_FIGURES + 1 + CHANNEL_FIGURES
         self.texts = <Text *>calloc(self.text_count, sizeof(Text))
         if self.texts == NULL:
@@ -159,8 +158,31 @@ cdef class Exposition:
             return OWN
         return series
 
-    def topic(self, Topic topic not None):
-        """The channels of the topic come next: all that it has now, though some go meanwhile."""
+    def go_on(self, int most):
+        """Put down so many topics and channels more, and tell whether that may not be all.
+
+        What goes meanwhile is left out, but for channels of the topic that the walk has come to.
+        """
+        cdef Topic topic
+        while most > 0:
+            if self.next_channel < len(self.channels):
+                self.put_channel(<Channel>self.channels[self.next_channel])
+                self.next_channel += 1
+            elif self.next_topic < len(self.topics):
+                topic = <Topic>self.topics[self.next_topic]
+                self.next_topic += 1
+                if not topic.gone:
+                    self.put_topic(topic)
+                    self.channels = list(topic.channels.values())
+                    self.next_channel = 0
+            else:
+                self.end_topic()
+                return False
+            most -= 1
+        return True
+
+    cdef int put_topic(self, Topic topic) except -1:
+        """Its channels come next."""
         cdef uint64_t figures[TOPIC_FIGURES]
         cdef Sums *sums
         self.end_topic()
@@ -176,29 +198,30 @@ cdef class Exposition:
             if topic.gone_ephemerals != NULL:
                 self.has_ephemerals = True
                 add_counters(self.ephemerals, topic.gone_ephemerals, CHANNEL_COUNTERS)
-            return
+            return 0
         sums = &self.sums[<int>topic.series]
         add_counters(sums.topic, figures, TOPIC_FIGURES)
         histogram_merge(&sums.ages, &topic.ages)
         if topic.gone_ephemerals != NULL:
             add_counters(sums.channel, topic.gone_ephemerals, CHANNEL_COUNTERS)
         self.summed_topics[<int>topic.series] += 1
+        return 0
 
-    def channel(self, Channel channel not None):
+    cdef int put_channel(self, Channel channel) except -1:
         """One of the current topic."""
         cdef uint64_t figures[CHANNEL_FIGURES]
         cdef Labels labels
         cdef Series series = self.current.series
         if series == OWN and not channel.ephemeral:
             if channel.series == UNDECIDED and channel.gone:
-                return
+                return 0
             series = channel.series = self.decide(channel.series)
         elif series == OWN:
             series = EPHEMERALS
             self.has_ephemerals = True
             channel.add_figures(self.ephemerals)
             self.summed_channels[<int>series] += 1
-            return
+            return 0
         if series != OWN:
             channel.add_figures(self.sums[<int>series].channel)
             self.summed_channels[<int>series] += 1
@@ -208,6 +231,7 @@ cdef class Exposition:
             labels = self.labels
             put_label(&labels, b',channel="', channel.name)
             self.put_all(TOPIC_FIGURES + 1, self.channel_names, figures, CHANNEL_FIGURES, &labels)
+        return 0
 
     cdef int end_topic(self) except -1:
         """The ephemeral channels of the topic that was walked over have one line together."""
@@ -230,34 +254,49 @@ cdef class Exposition:
         cdef int i
         for i in range(count):
             if i != paused or figures[i]:
-                put_line(&text[i], <bytes>names[i], b"", labels, END_OF_LABELS, figures[i])
+                put_line(&text[i], <bytes>names[i], labels, figures[i])
         return 0
 
     cdef int put_ages(self, const Histogram *ages) except -1:
         """The buckets, the sum and the count; nothing, as long as no message was finished."""
         cdef Text *text = &self.texts[<int>TOPIC_FIGURES]
+        cdef Labels labels
         cdef uint64_t total = 0
-        cdef bytes line
+        cdef bytes bucket, sums, count, line
         cdef int i
         for i in range(HISTOGRAM_BOUNDS + 1):
             total += ages.counts[i]
         if total == 0:
             return 0
         total = 0
+        bucket, sums, count = self.ages_names
+        labels = self.labels
         for i in range(HISTOGRAM_BOUNDS + 1):
             total += ages.counts[i]
-            put_line(text, self.ages_name, b"_bucket", &self.labels, <bytes>self.bounds[i], total)
-        line = b"%b_sum%b} %r\n" % (
-            self.ages_name, self.labels.text[:self.labels.used], ages.sum / 1e9)
+            labels.used = self.labels.used
+            put_label(&labels, b',le="', <str>self.bounds[i])
+            put_line(text, bucket, &labels, total)
+        line = b"%b%b%r\n" % (
+            sums, self.labels.text[:self.labels.used + CLOSING], ages.sum / 1e9)
         copied(room_for(text, len(line)), line, len(line))
         text.used += len(line)
-        return put_line(text, self.ages_name, b"_count", &self.labels, END_OF_LABELS, total)
+        return put_line(text, count, &self.labels, total)
 
-    def take(self):
-        """The lines of each family: those of topics, the ages, those of channels."""
+    def take(self, put not None):
+        """What `put` makes of the lines so far of each family: those of topics, the ages, those of
+        channels. It is lent them, as a memoryview, until it returns; then they are dropped."""
         cdef int i
-        self.end_topic()
-        return [self.texts[i].data[:self.texts[i].used] for i in range(self.text_count)]
+        cdef list found = []
+        for i in range(self.text_count):
+            # Of nothing there can be no view without an address.
+            data = self.texts[i].data if self.texts[i].used else &self.labels.text[0]
+            view = PyMemoryView_FromMemory(data, self.texts[i].used, PyBUF_READ)
+            try:
+                found.append(put(view))
+            finally:
+                view.release()
+            self.texts[i].used = 0
+        return found
 
     def summed(self):
         """What has no lines, by the name that stands for it: figures of topics and of channels,

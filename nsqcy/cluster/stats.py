@@ -135,6 +135,7 @@ class ChannelStats(NamedTuple):
     nodes: tuple["ChannelStats", ...] = ()
     latency: Latency | None = None
     clients: tuple[ClientStats, ...] | None = None
+    dead_letter_topic: str = ""  # of several the first one's
 
 
 class TopicStats(NamedTuple):
@@ -185,6 +186,7 @@ def _sum_channel(rows: Sequence[ChannelStats]) -> ChannelStats:
         nodes=tuple(rows),
         latency=latency.merge(row.latency for row in rows),
         clients=tuple(each for row in rows for each in row.clients or ()) or None,
+        dead_letter_topic=next(filter(None, (row.dead_letter_topic for row in rows)), ""),
     )
 
 
@@ -210,6 +212,7 @@ def _readers(values: Any) -> gojson.Fields:
 
 _LATENCY = {"e2e_processing_latency": (latency.of_node, None)}
 _CLIENTS = gojson.array(gojson.structure(_readers(ClientStats)), gojson.EMPTY)
+_POLICY = gojson.structure({"dead_letter_topic": (gojson.text, "")})
 _CURSORS = gojson.array(gojson.structure(_readers(CursorStats)), gojson.EMPTY)
 
 
@@ -220,6 +223,7 @@ def _page(channel: gojson.Fields) -> gojson.Fields:
             **_readers(ChannelFigures),
             "channel_name": (gojson.text, ""),
             **_LATENCY,
+            "policy": (_POLICY, None),
             **channel,
         }
     )
@@ -267,11 +271,12 @@ def _topic(values: tuple[Any, ...], node: str, hostname: str) -> TopicStats:
 
 def _channel(values: tuple[Any, ...], topic: str, node: str, hostname: str) -> ChannelStats:
     counts = ChannelFigures._make(values[:_COUNTS])
-    name, times, *found = values[_COUNTS:]
+    name, times, policy, *found = values[_COUNTS:]
     clients = found[0] if found else None
     if clients is not None:
         clients = tuple(_client(each, node) for each in clients)
-    return ChannelStats(topic, name, node, hostname, counts, (), times, clients)
+    dead = policy["dead_letter_topic"] if policy else ""
+    return ChannelStats(topic, name, node, hostname, counts, (), times, clients, dead)
 
 
 _COUNTS = len(ChannelFigures._fields)

@@ -30,6 +30,7 @@ SECOND = 1_000_000_000
 PORTS = {"http": 80, "https": 443}
 REDIRECTS_MOST = 10
 SHOWN_MOST = 300  # characters of an unwanted answer
+TIMED_OUT = "timed out"
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 SAME_METHOD = frozenset({307, 308})
@@ -148,7 +149,7 @@ def reason(error: BaseException) -> str:
     if isinstance(error, HTTPError) and isinstance(cause, OSError):
         error = cause
     if isinstance(error, TimeoutError) or "Timeout" in type(error).__name__:
-        return "timed out"
+        return TIMED_OUT
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate not accepted: {error.verify_message}"
     if isinstance(error, OSError) and error.strerror:

@@ -3,12 +3,14 @@
 Knows no metric: only families as the table has them. Importing it takes a moment, and megabytes.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder, generate_latest, gzip_accepted
+from prometheus_client.openmetrics.exposition import ALLOWUTF8, UNDERSCORES
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.registry import Collector
 
@@ -16,6 +18,9 @@ from nsqcy.metrics.families import Family
 
 ACCEPT_MOST = 1000  # characters of a header that are looked at
 _END = b"# EOF\n"
+
+# Ways to write names that are not like ours, which are the same in all but these.
+_ESCAPING = re.compile("(escaping=)(dots|values)")
 
 
 class Form(NamedTuple):
@@ -32,13 +37,19 @@ class Form(NamedTuple):
 def choose(accept: str, accept_encoding: str) -> Form:
     """OpenMetrics for those who ask for it, else the text format; from two headers."""
     _, content_type = choose_encoder(accept[:ACCEPT_MOST])
+    content_type = _ESCAPING.sub(rf"\1{UNDERSCORES}", content_type)
     return Form(content_type, gzip_accepted(accept_encoding[:ACCEPT_MOST]))
 
 
 def write(form: Form, metrics: Iterable[Metric]) -> bytes:
     """Metrics in that form, which is not compressed yet, with its end."""
-    encode, _ = choose_encoder(form.content_type)
-    return encode(Collected(metrics))
+    return _generate(form.is_openmetrics, Collected(metrics))
+
+
+def _generate(openmetrics: bool, collected: Collector) -> bytes:
+    # No name has anything to escape, which this finds out the quickest.
+    generate = generate_openmetrics if openmetrics else generate_latest
+    return generate(collected, escaping=ALLOWUTF8)
 
 
 class Collected(Collector):
@@ -76,11 +87,10 @@ def histogram(
 
 def heading(family: Family, openmetrics: bool) -> bytes:
     """What stands before the samples of a family."""
-    generate = generate_openmetrics if openmetrics else generate_latest
-    return generate(Collected([metric(family)])).removesuffix(_END)
+    return _generate(openmetrics, Collected([metric(family)])).removesuffix(_END)
 
 
 def lines(found: Metric) -> bytes:
     """The samples of a family without what stands before them; both forms write them alike."""
-    text = generate_latest(Collected([found]))
+    text = _generate(False, Collected([found]))
     return b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"#"))

@@ -20,6 +20,7 @@ def _bounds(first: int) -> tuple[float, ...]:
 AGE_BOUNDS = _bounds(18)
 SYNC_BOUNDS = _bounds(16)
 TURN_BOUNDS = _bounds(14)
+REQUEST_BOUNDS = _bounds(16)
 
 
 class Family(NamedTuple):
@@ -183,3 +184,76 @@ OF_NSQD = (
     STARTED,
     BUILD,
 )
+
+
+# The daemons of one process. These names and meanings are prometheus_client's.
+PROCESS = (
+    Family("process_virtual_memory_bytes", "gauge", "Virtual memory size in bytes."),
+    Family("process_resident_memory_bytes", "gauge", "Resident memory size in bytes."),
+    Family(
+        "process_start_time_seconds",
+        "gauge",
+        "Start time of the process since unix epoch in seconds.",
+    ),
+    Family("process_cpu_seconds", "counter", "Total user and system CPU time spent in seconds."),
+    Family("process_max_fds", "gauge", "Maximum number of open file descriptors."),
+    Family("process_open_fds", "gauge", "Number of open file descriptors."),
+)
+
+
+class OfHttp(NamedTuple):
+    """What a daemon tells of its HTTP requests."""
+
+    answers: Family
+    times: Family
+    connections: Family
+    build: Family
+
+
+def _of_http(daemon: str) -> OfHttp:
+    return OfHttp(
+        Family(
+            f"{daemon}_http_requests",
+            "counter",
+            "HTTP requests that were answered, by the pattern of their path; (none) fits none.",
+            ("method", "route", "status"),
+        ),
+        Family(
+            f"{daemon}_http_request_duration_seconds",
+            "histogram",
+            "Time from a request's head to its answer.",
+            ("method", "route"),
+        ),
+        Family(f"{daemon}_connections", "gauge", "Open connections, of tcp or http.", ("kind",)),
+        Family(f"{daemon}_build", "info", BUILD.help, BUILD.labels),
+    )
+
+
+HTTP_OF_NSQLOOKUPD = _of_http("nsqlookupd")
+NODES = Family("nsqlookupd_nodes", "gauge", "nsqds that are alive.")
+TOPICS_KNOWN = Family("nsqlookupd_topics", "gauge", "Topics that are known.")
+CHANNELS_KNOWN = Family("nsqlookupd_channels", "gauge", "Channels that are known, of all topics.")
+PRODUCERS = Family("nsqlookupd_producers", "gauge", "Topics of nsqds that are alive, each by each.")
+TOMBSTONES = Family("nsqlookupd_tombstones", "gauge", "Of these, those that a tombstone hides.")
+
+OF_NSQLOOKUPD = (
+    NODES,
+    TOPICS_KNOWN,
+    CHANNELS_KNOWN,
+    PRODUCERS,
+    TOMBSTONES,
+    *HTTP_OF_NSQLOOKUPD,
+    *PROCESS,
+)
+
+HTTP_OF_NSQADMIN = _of_http("nsqadmin")
+UPSTREAM_REQUESTS = Family(
+    "nsqadmin_upstream_requests",
+    "counter",
+    "Requests to nsqds, nsqlookupds and others, by outcome: ok; timeout; unreachable: there was no"
+    " answer, or only redirects; bad: an answer with a status from 500 on, or too long.",
+    ("outcome",),
+)
+SESSIONS = Family("nsqadmin_sessions", "gauge", "Browsers that are logged in, with --auth-file.")
+
+OF_NSQADMIN = (UPSTREAM_REQUESTS, SESSIONS, *HTTP_OF_NSQADMIN, *PROCESS)

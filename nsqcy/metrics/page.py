@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from itertools import dropwhile
 from pathlib import Path
 
-from nsqcy.metrics.families import OF_NSQD, Family
+from nsqcy.metrics.families import OF_NSQADMIN, OF_NSQD, OF_NSQLOOKUPD, Family
 
-TABLES = {"nsqd": OF_NSQD}
+TABLES = {"nsqd": OF_NSQD, "nsqlookupd": OF_NSQLOOKUPD, "nsqadmin": OF_NSQADMIN}
 
 
 def table(families: Sequence[Family]) -> str:

@@ -4,6 +4,7 @@ Knows no connection: only requests, the options and the gathering. A handler tha
 in a thread.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from nsqcy.cluster.discovery import daemon_url
@@ -20,6 +21,8 @@ from nsqcy.web import config_api
 from nsqcy.web.http_protocol import JSON, Fault, Reply
 from nsqcy.web.router import Handler, Request, Result, Route, ignored
 
+_KEEP = (("Cache-Control", "public, max-age=31536000, immutable"),)
+
 # What there is
 
 
@@ -29,11 +32,21 @@ def ping(api: Surroundings, request: Request) -> str:
 
 def asset(api: Surroundings, request: Request) -> Reply:
     (name,) = segments(request, 1)
+    return _file(api, name)
+
+
+def asset_of_version(api: Surroundings, request: Request) -> Reply:
+    """For browsers to keep. A page of another nsqcy that is still open gets what there is now."""
+    version, name = segments(request, 2)
+    return _file(api, name, _KEEP if version == api.assets.version else ())
+
+
+def _file(api: Surroundings, name: str, headers: Sequence[tuple[str, str]] = ()) -> Reply:
     found = api.assets.find(name)
     if found is None:
         raise HttpError(404, "NOT_FOUND")
     body, content_type = found
-    return Reply(200, body, content_type, nsq=False)
+    return Reply(200, body, content_type, nsq=False, headers=headers)
 
 
 def topics(api: Surroundings, request: Request) -> Json:
@@ -202,6 +215,7 @@ PROXY = Route("GET", "/render", render, plain=True)
 ROUTES = (
     Route("GET", "/ping", ping, plain=True, inline=True),
     Route("GET", "/static/:asset", asset, plain=True, inline=True),
+    Route("GET", "/static/:version/:asset", asset_of_version, plain=True, inline=True),
     Route("GET", "/fonts/:asset", asset, plain=True, inline=True),
     Route("GET", "/api/topics", topics),
     Route("GET", "/api/topics/:topic", topic),

@@ -1,19 +1,26 @@
-"""Files for browsers: those that nsqadmin brings, or a folder of somebody's own."""
+"""Files for browsers: those that nsqadmin brings, or a folder of somebody's own.
+
+What is brought is linked by a path with its version, so that browsers keep it and never ask for it
+again; as scripts name each other by relative paths, that holds for all of them.
+"""
 
 import mimetypes
 from functools import cache
+from hashlib import blake2b
 from importlib import resources
 from pathlib import Path
 
 _BROUGHT = resources.files("nsqcy.nsqadmin") / "static"
 _TEXT = ("text/", "application/javascript", "application/json")
+_VERSION_BYTES = 6
 
 
 class Assets:
-    """With `folder` the files there, as they are at the moment."""
+    """With `folder` the files there, as they are at the moment: they have no version."""
 
     def __init__(self, folder: str = "") -> None:
         self._folder = Path(folder) if folder else None
+        self.version = "" if folder else _version()
 
     def find(self, name: str) -> tuple[bytes, str] | None:
         """A file, and its content type."""
@@ -33,6 +40,15 @@ class Assets:
 @cache
 def _brought() -> dict[str, bytes]:
     return {each.name: each.read_bytes() for each in _BROUGHT.iterdir() if each.is_file()}
+
+
+@cache
+def _version() -> str:
+    """Another one whenever any file is."""
+    found = blake2b(digest_size=_VERSION_BYTES)
+    for name, body in sorted(_brought().items()):
+        found.update(f"{name} {len(body)} ".encode() + body)
+    return found.hexdigest()
 
 
 def content_type(name: str) -> str:

@@ -18,7 +18,7 @@ _INDENT = "  "
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 # Invisible, or with an effect on what stands around them.
-_UNSEEN = frozenset(("Cc", "Cf", "Zl", "Zp", "Co", "Cs"))
+_UNSEEN = frozenset(("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"))  # of which Cn: not assigned
 
 
 class Shown(NamedTuple):

@@ -9,17 +9,17 @@ from nsqcy.web.http_protocol import Head, Reply
 LEVEL = 5
 
 
-def _deflate(body: bytes) -> bytes:
+def _deflate(body: bytes | bytearray) -> bytes:
     """Without the header of zlib, as NSQ does and browsers take it."""
     compressor = zlib.compressobj(LEVEL, wbits=-zlib.MAX_WBITS)
     return compressor.compress(body) + compressor.flush()
 
 
-def _gzip(body: bytes) -> bytes:
+def _gzip(body: bytes | bytearray) -> bytes:
     return gzip.compress(body, LEVEL, mtime=0)
 
 
-_ENCODINGS: dict[str, Callable[[bytes], bytes]] = {"gzip": _gzip, "deflate": _deflate}
+_ENCODINGS: dict[str, Callable[[bytes | bytearray], bytes]] = {"gzip": _gzip, "deflate": _deflate}
 
 
 def compressed(head: Head, reply: Reply) -> Reply:

@@ -10,17 +10,27 @@ from dataclasses import replace
 import gevent
 
 from nsqcy import NSQ_VERSION, __version__, daemon
-from nsqcy.cluster.web_client import SECOND, Terms, WebClient
+from nsqcy.cluster.web_client import SECOND, Terms
 from nsqcy.listeners import Listener
 from nsqcy.log import Log
-from nsqcy.nsqadmin import api, history_api, login_pages, operation_api, operation_pages, pages
+from nsqcy.nsqadmin import (
+    api,
+    history_api,
+    login_pages,
+    metrics,
+    operation_api,
+    operation_pages,
+    pages,
+)
 from nsqcy.nsqadmin.history import History
 from nsqcy.nsqadmin.history_sampler import Sampler
 from nsqcy.nsqadmin.logins import Logins
 from nsqcy.nsqadmin.options import AdminOptions
 from nsqcy.nsqadmin.surroundings import Surroundings
+from nsqcy.nsqadmin.upstreams import CountedClient, Outcomes
 from nsqcy.process.service import Notifier
 from nsqcy.users import token_file
+from nsqcy.web.counted import Requests
 from nsqcy.web.http import HttpServer
 
 # Objects between two looks for circles. A page of statistics has a hundred thousand, none of them
@@ -44,14 +54,16 @@ class Daemon(daemon.Daemon):
         self._logins = logins
         if logins is not None:
             routes += login_pages.ROUTES
-        asking = terms(options)
+        asking, outcomes = terms(options), Outcomes()
         # Only nsqds and nsqlookupds are to see the token.
-        others = WebClient(replace(asking, token=""))
-        web, history = WebClient(asking), kept(options)
+        others = CountedClient(replace(asking, token=""), outcomes)
+        web, history = CountedClient(asking, outcomes), kept(options)
+        requests = Requests()
+        routes.append(metrics.route(outcomes, logins, requests, self._count_connections))
         self._sampler = Sampler(options, web, history, log) if history else None
         surroundings = Surroundings(options, web, others, log, routes, history, logins)
         http = HttpServer(gevent.get_hub().loop, surroundings)
-        super().__init__([listener], http, log, reread, notifier)
+        super().__init__([listener], http, log, reread, notifier, requests)
         self._options = options
 
     def run(self) -> int:
@@ -60,6 +72,9 @@ class Daemon(daemon.Daemon):
         if self._sampler:
             self._sampler.start()
         return super().run()
+
+    def _count_connections(self) -> dict[str, int]:
+        return {"http": self._http.connections}
 
     def reread_settings(self) -> None:
         super().reread_settings()

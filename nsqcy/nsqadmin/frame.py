@@ -15,11 +15,12 @@ NAVIGATION = (("/", "Streams"), ("/nodes", "Nodes"), ("/counter", "Counter"), ("
 @dataclass(frozen=True)
 class Frame:
     """`base` is what every path begins with, `is_admin` whether this user may act, `user` who has
-    logged in."""
+    logged in, `version` which of its files a browser may have kept."""
 
     base: str
     is_admin: bool
     user: str = ""
+    version: str = ""
 
     def link(self, *segments: str) -> str:
         """The path of a page; segments are escaped."""
@@ -27,6 +28,10 @@ class Frame:
             quote(each.encode("utf-8", "surrogateescape"), safe="") for each in segments
         )
         return f"{self.base}/{path}"
+
+    def file(self, name: str) -> str:
+        """The path of a file for browsers."""
+        return self.link("static", *([self.version] if self.version else []), name)
 
     @property
     def home(self) -> str:
@@ -49,12 +54,12 @@ class Frame:
             tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
             tag("meta", name="color-scheme", content="light dark"),
             _without_scripts(refresh) if refresh else None,
-            tag("title", f"{title} · nsqadmin" if title else "nsqadmin"),
-            tag("link", rel="stylesheet", href=self.link("static", "nsqadmin.css")),
-            tag("link", rel="icon", href=self.link("static", "favicon.svg"), type="image/svg+xml"),
+            tag("title", f"{title} - nsqadmin" if title else "nsqadmin"),
+            tag("link", rel="stylesheet", href=self.file("nsqadmin.css")),
+            tag("link", rel="icon", href=self.file("favicon.svg"), type="image/svg+xml"),
             # The first one before anything is drawn: it says whether that is light or dark.
-            tag("script", src=self.link("static", "theme.js")),
-            tag("script", type="module", src=self.link("static", "nsqadmin.js")),
+            tag("script", src=self.file("theme.js")),
+            tag("script", type="module", src=self.file("nsqadmin.js")),
         )
         body = tag(
             "body",

@@ -13,7 +13,8 @@ from nsqcy.web.http_protocol import JSON, PLAIN, Head, Reply
 from nsqcy.web.router import Request, Result, Route
 
 LOGIN, LOGOUT = "/login", "/logout"
-OPEN = frozenset({"/ping", "/static/:asset", "/fonts/:asset", LOGIN, LOGOUT})
+_FILES = {"/static/:asset", "/static/:version/:asset", "/fonts/:asset"}
+OPEN = frozenset({"/ping", *_FILES, LOGIN, LOGOUT})
 # No Basic: for that a browser would ask with a dialog of its own.
 CHALLENGE = ("WWW-Authenticate", 'Bearer realm="nsqadmin"')
 

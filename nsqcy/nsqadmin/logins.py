@@ -118,6 +118,10 @@ class Logins:
         )
         return self._sessions.begin(user)
 
+    def sessions(self) -> int:
+        """How many there are."""
+        return self._sessions.count()
+
     def leave(self, head: Head) -> None:
         if key := cookie(head):
             self._sessions.end(key)

@@ -6,7 +6,7 @@ Pure: functions of what was gathered. What a user may not do has no button.
 from collections.abc import Mapping, Sequence
 
 from nsqcy.cluster.stats import ChannelStats, TopicStats
-from nsqcy.nsqadmin import node_action_views
+from nsqcy.nsqadmin import node_action_views, signs
 from nsqcy.nsqadmin.figures import number, plural
 from nsqcy.nsqadmin.frame import Frame
 from nsqcy.nsqadmin.gathering import Node
@@ -170,7 +170,8 @@ def _topic_section(frame: Frame, path: str, row: TopicStats, shapes: Shapes) -> 
 def _channel_row(frame: Frame, path: str, stats: ChannelStats) -> Row:
     link = tag("a", stats.name, href=frame.link("topics", stats.topic, stats.name))
     manage = node_action_views.manage(frame, path, stats.topic, stats.name)
-    return [join(link, " ", manage, " ", paused(stats.figures)), *channel_cells(stats.figures)]
+    seen = signs.labels(signs.of_queue(stats))
+    return [join(link, " ", manage, " ", seen), *channel_cells(stats.figures)]
 
 
 def _clients(stats: ChannelStats, shapes: Shapes) -> Markup:

@@ -13,7 +13,14 @@ from nsqcy.nsqadmin.api_forms import Json, post, read_body, read_object, shown
 from nsqcy.nsqadmin.gathering import Gathering
 from nsqcy.nsqadmin.operating import Done
 from nsqcy.nsqadmin.saying import Said
-from nsqcy.nsqadmin.surroundings import Surroundings, body_limit, guarded, readable, segments
+from nsqcy.nsqadmin.surroundings import (
+    Surroundings,
+    body_limit,
+    guarded,
+    readable,
+    refusal,
+    segments,
+)
 from nsqcy.web.router import Request, Route, ignored
 
 LOOK = ("state", "count", "start", "bytes")  # parameters that are nsqd's
@@ -37,6 +44,12 @@ def _done(done: Done) -> Json:
     return _answer(done.gathering, done.said)
 
 
+def _only_who_may_act(api: Surroundings, request: Request) -> None:
+    """For what is looked at."""
+    if refusal(api, request):
+        raise HttpError(403, "FORBIDDEN")
+
+
 # Messages
 
 
@@ -49,8 +62,7 @@ def peek_topic(api: Surroundings, request: Request) -> Json:
 
 
 def _peek(api: Surroundings, request: Request, topic: str, channel: str = "") -> Json:
-    if not api.may_act(request.head):
-        raise HttpError(403, "FORBIDDEN")
+    _only_who_may_act(api, request)
     params = _params(request)
     look = {name: params[name] for name in LOOK if name in params}
     gathering = api.gathering()
@@ -106,6 +118,7 @@ def _set_policy(
 
 
 def seek_preview(api: Surroundings, request: Request) -> Json:
+    _only_who_may_act(api, request)
     topic, channel = segments(request, 2)
     to = _params(request).get("to", "")
     gathering = api.gathering()

@@ -4,6 +4,7 @@ As nsqcy.nsqadmin.pages, at paths that are no topic's or channel's.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from nsqcy.errors import HttpError
 from nsqcy.nsqadmin import operating, operations, pages, peek_views, policy_views, seek_views
@@ -12,24 +13,17 @@ from nsqcy.nsqadmin.markup import Markup
 from nsqcy.nsqadmin.pages import View, did, get, params, post, read_form, shown
 from nsqcy.nsqadmin.peek_views import TABS, Subject
 from nsqcy.nsqadmin.policy_views import Problem
-from nsqcy.nsqadmin.surroundings import Surroundings, segments
+from nsqcy.nsqadmin.surroundings import Surroundings, refusal, segments
 from nsqcy.web.http_protocol import Reply
 from nsqcy.web.router import Request
 
 COUNT, BYTES = "10", "16384"  # messages of a node, and of each body, unless a page says otherwise
 
 
-def only_for_those_who_may_act(api: Surroundings, request: Request) -> None:
-    """What people have published is not for everybody who may see how much it is."""
-    if not api.may_act(request.head):
-        raise HttpError(403, "FORBIDDEN")
-
-
 # Messages
 
 
 def peek(api: Surroundings, request: Request, topic: str, channel: str = "") -> View:
-    only_for_those_who_may_act(api, request)
     frame, given = api.frame(request), params(request)
     tab = given.get("state", "queued") if channel else "queued"
     subject = Subject(topic, channel, tab if tab in TABS else "queued", given)
@@ -47,7 +41,8 @@ def peek(api: Surroundings, request: Request, topic: str, channel: str = "") -> 
             )
         return peek_views.peek(frame, subject, said, waiting)
 
-    return View(f"Messages of {subject.name}", subject.path(frame), draw)
+    title, why = f"Messages of {subject.name}", refusal(api, request)
+    return View(title, subject.path(frame), draw, refusal=why)
 
 
 def _dead_letters(
@@ -100,7 +95,7 @@ def act_on_messages(api: Surroundings, request: Request) -> Reply:
 
 
 def _on_tab(view: View, tab: str) -> View:
-    return View(view.title, f"{view.path}?state={tab}", view.draw)
+    return replace(view, path=f"{view.path}?state={tab}")
 
 
 # Policies
@@ -159,7 +154,6 @@ def _set_policy(api: Surroundings, request: Request, topic: str, channel: str = 
 
 
 def seek(api: Surroundings, request: Request, topic: str, channel: str) -> View:
-    only_for_those_who_may_act(api, request)
     frame, given = api.frame(request), params(request)
 
     def draw(gathering: Gathering) -> Sequence[Markup]:
@@ -171,7 +165,8 @@ def seek(api: Surroundings, request: Request, topic: str, channel: str) -> View:
         found = seek_views.moves(channel, said, of_channel)
         return seek_views.seek(frame, topic, channel, said, found, given)
 
-    return View(f"Seek {topic}/{channel}", frame.link("seek", topic, channel), draw)
+    title, path = f"Seek {topic}/{channel}", frame.link("seek", topic, channel)
+    return View(title, path, draw, refusal=refusal(api, request))
 
 
 def act_on_place(api: Surroundings, request: Request) -> Reply:

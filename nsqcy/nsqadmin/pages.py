@@ -37,6 +37,7 @@ class View:
     draw: Callable[[Gathering], Sequence[Markup]]
     is_live: bool = False  # kept up to date while somebody looks at it
     refresh: int = 0  # seconds after which it is to be loaded again, where nothing keeps it so
+    refusal: str = ""  # why it is not for this user: then that is all there is
 
 
 # Each page, of the names in its path
@@ -128,6 +129,9 @@ def shown(
     api: Surroundings, request: Request, view: View, *, warning: str = "", error: str = ""
 ) -> Reply:
     """A page as it is now, with what went wrong before."""
+    if view.refusal:
+        refused = api.frame(request).page(view.title, error=view.refusal)
+        return Reply(403, refused, HTML, nsq=False, headers=HEADERS)
     gathering, frame = api.gathering(), api.frame(request)
     content: Sequence[Markup] = ()
     errors = [error] if error else []

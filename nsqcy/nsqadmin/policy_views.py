@@ -12,11 +12,11 @@ from nsqcy.nsqadmin.frame import Frame
 from nsqcy.nsqadmin.markup import Child, Markup, join, tag
 from nsqcy.nsqadmin.saying import Said
 from nsqcy.nsqadmin.subject_views import trail
-from nsqcy.nsqadmin.tables import Question, ask, form, notice, question_box, table
+from nsqcy.nsqadmin.tables import Cell, Question, Row, ask, form, notice, question_box, table
 from nsqcy.options import BOOL, FLOAT, INT
 from nsqcy.policies import CHANNEL_KEYS, TOPIC_KEYS
 
-HTTP = "http"
+HTTP, DEFAULT = "http", "default"  # who has said a value
 
 
 class Problem(NamedTuple):
@@ -59,7 +59,7 @@ def policy(
         *head,
         question_box(path, question),
         *[notice(f"{each.node}: {each.reason}.") for each in said if not each.is_done],
-        _keys(frame, path, channel, known, problem),
+        tag("div", _keys(frame, path, channel, known, problem), class_="policy"),
         _reset(frame, path, known),
     ]
 
@@ -88,18 +88,18 @@ def _keys(
 ) -> Markup:
     keys = list(dict.fromkeys(key for each in said for key in each.value["config"]))
     columns = ["Key", "Value", "From", *(["Set"] if frame.is_admin else [])]
-    rows = []
+    rows: list[Row] = []
     for key in keys:
-        row = [_key(channel, key), *_values(key, said)]
+        row: list[Child | Cell] = [_key(channel, key), *_values(key, said)]
         if frame.is_admin:
             row.append(_field(path, key, said, problem if problem and problem.key == key else None))
         rows.append(row)
     return table("Policy", columns, rows)
 
 
-def _key(channel: str, key: str) -> Markup:
+def _key(channel: str, key: str) -> Cell:
     option = (CHANNEL_KEYS if channel else TOPIC_KEYS).get(key)
-    return tag("span", key, title=option.help if option else None)
+    return Cell([key, " ", tag("small", option.help) if option else None], key)
 
 
 def _values(key: str, said: Sequence[Said]) -> list[Child]:
@@ -107,12 +107,20 @@ def _values(key: str, said: Sequence[Said]) -> list[Child]:
     found = [(each.node, each.value["config"].get(key)) for each in said]
     if all(config == found[0][1] for _, config in found):
         config = found[0][1]
-        return [_text(config["value"]), config["from"]]
+        return [_text(config["value"]), _source(config["from"])]
     values = [
         tag("div", f"{node}: {_text(config['value']) if config else '–'}") for node, config in found
     ]
-    sources = [tag("div", f"{node}: {config['from'] if config else '–'}") for node, config in found]
+    sources = [
+        tag("div", f"{node}: ", _source(config["from"]) if config else "–")
+        for node, config in found
+    ]
     return [values, sources]
+
+
+def _source(name: str) -> Child:
+    """Marked, if somebody has said so."""
+    return name if name == DEFAULT else tag("span", name, class_="label")
 
 
 def _text(value: Any) -> str:

@@ -40,6 +40,12 @@ class Sessions:
                 self._sessions.popitem(last=False)
         return key
 
+    def count(self) -> int:
+        """Of those that are not over."""
+        oldest = self._clock() - self._idle_most
+        with self._lock:
+            return sum(each.used >= oldest for each in self._sessions.values())
+
     def find(self, key: str) -> User | None:
         """The user of a session that is not over; this is a use of it."""
         hashed, now = _hash(key), self._clock()

@@ -83,9 +83,8 @@ class Surroundings(router.Api):
 
     def frame(self, request: Request) -> Frame:
         head = request.head
-        return Frame(
-            self.options.base, self.may_act(head), self.user_of(head) if self.logins else ""
-        )
+        user = self.user_of(head) if self.logins else ""
+        return Frame(self.options.base, self.may_act(head), user, self.assets.version)
 
     def user_of(self, head: Head) -> str:
         """The name of who sends this; empty if nobody says."""
@@ -123,6 +122,17 @@ def segments(request: Request, count: int) -> list[str]:
 def readable(text: str) -> str:
     """Text of a URL or a form that can be sent on: bytes that are not UTF-8 are replaced."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def refusal(api: Surroundings, request: Request) -> str:
+    """Why somebody may not see messages nor where a channel is, in words; empty for who may act.
+    What people have published is not for everybody who may see how much it is."""
+    if api.may_act(request.head):
+        return ""
+    if api.logins is not None:
+        name = api.user_of(request.head)
+        return f"Not for {name}, who has the role view: only users with the role operate see this."
+    return "Only for those who may act: --admin-user names them."
 
 
 def guarded(handler: Handler) -> Handler:

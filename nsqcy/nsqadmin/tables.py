@@ -86,7 +86,7 @@ def count(value: int) -> Cell:
 
 
 def paused(stats: AnyFigures) -> Markup:
-    return tag("span", "paused", class_="label") if stats.paused else join()
+    return tag("span", "paused", class_="label old") if stats.paused else join()
 
 
 def depths(stats: AnyFigures) -> list[Child | Cell]:

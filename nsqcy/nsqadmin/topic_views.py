@@ -6,7 +6,7 @@ Pure: functions of what was gathered. What a user may not do has no button.
 from collections.abc import Mapping
 
 from nsqcy.cluster.stats import ChannelStats, ClientStats, TopicStats
-from nsqcy.nsqadmin import figures
+from nsqcy.nsqadmin import figures, signs
 from nsqcy.nsqadmin.figures import plural
 from nsqcy.nsqadmin.frame import Frame
 from nsqcy.nsqadmin.here import Here
@@ -45,7 +45,7 @@ def topic(frame: Frame, stats: TopicStats, here: Here, plots: Plots) -> list[Mar
     path = here.path
     return [
         crumbs(tag("a", "Streams", href=frame.home), stats.name),
-        tag("h1", stats.name, " ", paused(stats.figures)),
+        tag("h1", stats.name, " ", signs.labels(signs.of_topic(stats, plots))),
         question_box(path, _topic_question(stats, here.params)),
         _topic_actions(frame, path, stats),
         further(frame, stats.name),
@@ -123,17 +123,19 @@ def _channels_table(frame: Frame, stats: TopicStats, here: Here, plots: Plots) -
     times = Times(each.latency for each in channels)
 
     def name(each: ChannelStats) -> Cell:
-        link = tag("a", each.name, href=frame.link("topics", stats.name, each.name))
-        return Cell([link, " ", paused(each.figures)], each.name)
+        return Cell(
+            tag("a", each.name, href=frame.link("topics", stats.name, each.name)), each.name
+        )
 
     def row(each: ChannelStats) -> Row:
         figures = with_spark(channel_cells(each.figures), plots, _subject(each))
         return [
-            *(name(each), *rate_cells(plots, _subject(each), "out")),
+            *(name(each), signs.cell(signs.of_channel(each, plots))),
+            *rate_cells(plots, _subject(each), "out"),
             *(*figures, *times.cells(each.latency)),
         ]
 
-    columns = ["Channel", *rate_columns(plots, "out"), *CHANNEL, *times.columns]
+    columns = ["Channel", signs.TITLE, *rate_columns(plots, "out"), *CHANNEL, *times.columns]
     return table("Channel Message Queues", columns, map(row, channels), here=here)
 
 
@@ -163,7 +165,7 @@ def channel(
             tag("a", stats.topic, href=frame.link("topics", stats.topic)),
             stats.name,
         ),
-        tag("h1", stats.name, " ", paused(stats.figures)),
+        tag("h1", stats.name, " ", signs.labels(signs.of_channel(stats, plots))),
         question_box(path, _channel_question(stats, here.params)),
         _channel_actions(frame, path, stats),
         further(frame, stats.topic, stats.name),
@@ -211,7 +213,7 @@ def _channel_table(frame: Frame, stats: ChannelStats, here: Here) -> Markup:
 
     def host(each: ChannelStats) -> Cell:
         link = node_link(frame, each.node, each.hostname)
-        return Cell([link, " ", paused(each.figures)], each.node)
+        return Cell([link, " ", signs.labels(signs.of_queue(each))], each.node)
 
     near = ["Delivery"] if is_told else []
     return table(

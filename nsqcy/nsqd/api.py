@@ -689,7 +689,7 @@ class Api(router.Api):
     """The handlers' surroundings."""
 
     router = Router(ROUTES)
-    reads_headers = True  # what the client accepts
+    reads_headers = frozenset((b"accept", b"accept-encoding", b"authorization"))
 
     def __init__(
         self, backend: Backend, options: Options, log: Lines, gate: Gate | None = None

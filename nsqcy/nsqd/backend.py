@@ -103,7 +103,7 @@ class Backend(Inspected, Protocol):
     def stats(self, query: Query) -> bytes:
         """The page of /stats in the form asked for."""
 
-    def metrics(self, accept: str, accept_encoding: str) -> tuple[str, bool, bytes]:
+    def metrics(self, accept: str, accept_encoding: str) -> tuple[str, bool, bytearray]:
         """The page of /metrics in a form that these headers accept: the type of its content,
         whether it is compressed by gzip, and the page."""
 

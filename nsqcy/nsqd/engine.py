@@ -35,7 +35,7 @@ from nsqcy._topic import Shard, Topic
 from nsqcy._transport import Loop, accept_move, accept_socket, accept_stream
 from nsqcy.log import Log
 from nsqcy.names import EVENTS_TOPIC
-from nsqcy.nsqd import gathering, metrics, peeking, policy_values, stats
+from nsqcy.nsqd import gathering, metrics, metrics_sheet, peeking, policy_values, stats
 from nsqcy.nsqd.api import Api, tls_required
 from nsqcy.nsqd.backend import Cancelled, Message, Outcome, Peeked, Redriven, Sought, Upcoming
 from nsqcy.nsqd.census import Census
@@ -470,6 +470,8 @@ class Engine:
             return self._renew_tls(request)
         if request.method == "users":
             return self._renew_users(request)
+        if request.method == "metrics":
+            return self._metrics_share(request)
         return getattr(self, f"on_{request.method}")(**request.args)
 
     def _at_owner(self, topic: str, method: str, /, **args: Any) -> Any:
@@ -822,19 +824,29 @@ class Engine:
             events=self._event_counts(),
         )
 
-    def metrics(self, accept: str, accept_encoding: str) -> tuple[str, bool, bytes]:
+    def metrics(self, accept: str, accept_encoding: str) -> tuple[str, bool, bytearray]:
         found = self._master.ask(
             None, "metrics", GATHER_TIMEOUT, accept=accept, accept_encoding=accept_encoding
         )
         content_type, is_compressed = found.value
-        return content_type, is_compressed, found.blob
+        (sheet,) = found.fds
+        try:
+            page = metrics_sheet.read(sheet, found.blob, self._give_way)
+        finally:
+            os.close(sheet)
+        return content_type, is_compressed, page
 
-    def on_metrics(self, compress: bool) -> Answer:
-        """This worker's share of /metrics."""
-        self._give_way()
+    def _metrics_share(self, request: Request) -> dict[str, Any]:
+        """This worker's share of /metrics, written on the sheet that comes with the request."""
+        (sheet,) = request.fds
+        try:
+            return self._write_metrics(metrics_sheet.Writer(sheet, self._index + 1), **request.args)
+        finally:
+            os.close(sheet)
+
+    def _write_metrics(self, writer: metrics_sheet.Writer, compress: bool) -> dict[str, Any]:
         most = -(-self._options.metrics_max_series // self._workers)
         lines = Exposition(self._shard, most, *metrics.NAMES)
-        metrics.walk(lines, self._topics(""), self._give_way)
         figures = {
             "tcp": self._home.connections(),
             "http": self._http.connections,
@@ -846,7 +858,7 @@ class Engine:
             "memory_limit": self._store.budget,
             "events": self._event_counts(),
         }
-        return metrics.share(lines, figures, compress, self._give_way)
+        return metrics.share(lines, figures, writer, compress, self._give_way)
 
     def _event_counts(self) -> dict[str, int] | None:
         if self._events is None:

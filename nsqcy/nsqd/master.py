@@ -18,7 +18,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import gevent
@@ -564,13 +564,16 @@ class Master:
     def _ask_shares(self, query: Query) -> list[Answer]:
         return list(self._ask_ready("share", SHARE_LIMIT, **query._asdict()).values())
 
-    def _ask_metrics(self, compress: bool) -> dict[int, Answer]:
-        return self._ask_ready("metrics", SHARE_LIMIT, compress=compress)
+    def _ask_metrics(self, sheet: int, compress: bool) -> dict[int, Answer]:
+        return self._ask_ready("metrics", SHARE_LIMIT, (sheet,), compress=compress)
 
-    def _ask_ready(self, method: str, timeout: float, /, **args: Any) -> dict[int, Answer]:
-        """The answers of the workers that have loaded their topics and answer in time."""
+    def _ask_ready(
+        self, method: str, timeout: float, fds: Sequence[int] = (), /, **args: Any
+    ) -> dict[int, Answer]:
+        """The answers of the workers that have loaded their topics and answer in time. Each is
+        given its own of these descriptors."""
         asked = {
-            index: gevent.spawn(_ask, man, method, timeout, args)
+            index: gevent.spawn(_ask, man, method, timeout, args, [os.dup(fd) for fd in fds])
             for index, man in sorted(self._crew.items())
             if man.ready
         }
@@ -843,10 +846,14 @@ class Master:
 
 
 def _ask(
-    man: Crewman, method: str, timeout: float | None, args: dict[str, Any]
+    man: Crewman,
+    method: str,
+    timeout: float | None,
+    args: dict[str, Any],
+    fds: Sequence[int] = (),
 ) -> Answer | Exception:
     try:
-        return man.channel.call(method, timeout, **args)
+        return man.channel.call(method, timeout, fds=fds, **args)
     except (CallTimeout, ChannelClosed, RemoteError) as error:
         return error
 

@@ -1,18 +1,17 @@
 """Metrics of nsqd: the share that each worker makes, and who asks for all shares.
 
-A worker walks its topics in slices, as for /stats, and answers with lines that are ready as they
-are; the master puts them together (metrics_page.py).
+A worker walks its topics in slices, as for /stats, and writes lines that are ready as they are on
+the page's sheet (metrics_sheet.py); the master tells in which order they are the page
+(metrics_page.py), and whoever was asked for it reads it there.
 
-    value   {"lengths", "summed", "worker"}   see share()
-    blob    the lines, `lengths` bytes of each of LINES
-
-For whoever takes that each family is compressed where it is made: it is megabytes, and a tenth of
-that is left to be handed on. A page is a row of gzip members then.
+For whoever takes that each family is compressed where it is made. A page is a row of gzip members
+then.
 """
 
 import os
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +19,7 @@ import cramjam
 import gevent
 
 from nsqcy.metrics.families import AGES, CHANNELS, EPHEMERAL, OTHER, TOPICS
-from nsqcy.nsqd.gathering import Slices
+from nsqcy.nsqd.metrics_sheet import BULK, Sheet, Writer
 from nsqcy.nsqd.metrics_sums import Summed
 from nsqcy.nsqd.rounds import Rounds
 from nsqcy.nsqd.stats import process_memory
@@ -28,14 +27,13 @@ from nsqcy.process.control import Answer
 
 if TYPE_CHECKING:
     from nsqcy._metrics import Exposition
-    from nsqcy._topic import Topic
     from nsqcy.metrics.exposition import Form
 
 SLICE = 512
-"""Topics and channels of one slice: about 0.3 ms."""
+"""Topics and channels that are walked over in one: about 0.3 ms."""
 
-PIECE = 256 << 10
-"""Bytes that are compressed in one: as long."""
+COMPRESSED_SLICES = 4
+"""Slices that are written together if they are compressed: each piece costs some by itself."""
 
 LINES = (*TOPICS, AGES, *CHANNELS)
 """The families whose lines come from workers, in their order."""
@@ -51,49 +49,48 @@ NAMES = (
 # The worker's half
 
 
-def walk(lines: "Exposition", topics: Iterable["Topic"], give_way: Callable[[], None]) -> None:
-    """Put down all topics with their channels."""
-    slices = Slices(give_way, SLICE)
-    for topic in topics:
-        slices.step()
-        if topic.gone:
-            continue
-        lines.topic(topic)
-        for channel in list(topic.channels.values()):
-            slices.step()
-            lines.channel(channel)
-
-
 def share(
     lines: "Exposition",
     worker: Mapping[str, Any],
+    writer: Writer,
     compress: bool,
     give_way: Callable[[], None],
-) -> Answer:
-    """What a worker answers. `worker`: its own figures, as Metrics reads them."""
-    summed = lines.summed()
-    parts = lines.take()
-    if compress:
-        _compress(parts, give_way)
-    value = {
-        "lengths": [len(part) for part in parts],
-        "summed": summed,
-        "worker": {**worker, **process_figures()},
-    }
-    return Answer(value, b"".join(parts))
+) -> dict[str, Any]:
+    """What a worker answers, whose lines are on the sheet then: slice after slice, in `lengths` the
+    bytes of each of LINES there. `worker`: its own figures, as Metrics reads them."""
 
-
-def _compress(parts: list[bytes], give_way: Callable[[], None]) -> None:
     left = 0
-    for number, part in enumerate(parts):
+
+    def put(part: memoryview) -> int:
+        nonlocal left
         if left < len(part):
             give_way()
-            left = PIECE
+            left = BULK
         left -= len(part)
-        parts[number] = compressed(part)
+        return writer.write(compressed(part) if compress else part).length
+
+    lengths = []
+    more = True
+    while more:
+        more = _walk(lines, COMPRESSED_SLICES if compress else 1, give_way)
+        lengths.append(lines.take(put))
+    return {
+        "lengths": lengths,
+        "summed": lines.summed(),
+        "worker": {**worker, **process_figures()},
+    }
 
 
-def compressed(part: bytes) -> bytes:
+def _walk(lines: "Exposition", slices: int, give_way: Callable[[], None]) -> bool:
+    """Whether there may be more."""
+    for _ in range(slices):
+        give_way()
+        if not lines.go_on(SLICE):
+            return False
+    return True
+
+
+def compressed(part: bytes | memoryview) -> bytes:
     """As a member of gzip; nothing stays nothing."""
     return bytes(cramjam.gzip.compress(part, level=1)) if part else b""
 
@@ -124,14 +121,14 @@ class Disk(NamedTuple):
 class Metrics:
     """The master's answers to /metrics.
 
-    `ask_all` asks every worker that is up for its share, compressed or not, by worker; `whole`
-    tells what the master knows. What writes the page is imported when it is first wanted, in a
-    thread: it takes a moment, and megabytes.
+    `ask_all` asks every worker that is up for its share, on the sheet of that descriptor and
+    compressed or not; it gives them by worker. `whole` tells what the master knows. What writes the
+    page is imported when it is first wanted, in a thread: it takes a moment, and megabytes.
     """
 
     def __init__(
         self,
-        ask_all: Callable[[bool], Mapping[int, Answer]],
+        ask_all: Callable[[int, bool], Mapping[int, Answer]],
         whole: Callable[[], Whole],
         data_path: str,
     ) -> None:
@@ -142,23 +139,29 @@ class Metrics:
         self._sums = [Summed(OTHER), Summed(EPHEMERAL)]
 
     def page(self, accept: str, accept_encoding: str) -> Answer:
-        """Blocks until all workers have answered. The page as a blob; its content type, and
-        whether it is compressed."""
-        writer = gevent.get_hub().threadpool.apply(import_module, (_WRITER,))
+        """Blocks until all workers have answered. The plan of the page as a blob, with its sheet;
+        its content type, and whether it is compressed."""
+        if _WRITER not in sys.modules:
+            gevent.get_hub().threadpool.apply(import_module, (_WRITER,))
+        writer = import_module(_WRITER)
         form = writer.choose(accept, accept_encoding)
-        return Answer([form.content_type, form.gzip], self._pages.ask(form))
+        sheet, plan = self._pages.ask(form)
+        return Answer([form.content_type, form.gzip], plan, (os.dup(sheet.fd),))
 
-    def _page(self, form: "Form") -> bytes:
+    def _page(self, form: "Form") -> tuple[Sheet, bytes]:
         disk = gevent.get_hub().threadpool.apply(disk_space, (self._data_path,))
-        shares = self._ask_all(form.gzip)
+        sheet = Sheet()
+        shares = {
+            index: answer.value for index, answer in self._ask_all(sheet.fd, form.gzip).items()
+        }
         whole = self._whole()
         generations = {each["worker"]: each["generation"] for each in whole.workers}
         for summed in self._sums:
-            its = {index: share.value["summed"][summed.name] for index, share in shares.items()}
+            its = {index: share["summed"][summed.name] for index, share in shares.items()}
             summed.look(its, generations)
         writer = import_module(_WRITER)
-        page: bytes = writer.Page(form, shares, self._sums, whole, disk).text()
-        return page
+        plan: bytes = writer.Page(form, shares, self._sums, whole, disk).plan(sheet)
+        return sheet, plan
 
 
 _WRITER = "nsqcy.nsqd.metrics_page"

@@ -1,11 +1,13 @@
 """The page of nsqd's /metrics, of the shares of all workers and what the master knows itself.
 
-Topics and channels are most of it, and come as lines; the rest prometheus_client writes, which
-makes importing this take a moment.
+Topics and channels are most of it, and are on the page's sheet already, as lines; the rest
+prometheus_client writes, which makes importing this take a moment.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
+from typing import Any
 
 from prometheus_client.core import Metric
 
@@ -14,8 +16,8 @@ from nsqcy.metrics import families
 from nsqcy.metrics.exposition import Form, choose, heading, histogram, lines, metric, write
 from nsqcy.metrics.families import AGE_BOUNDS, AGES, SYNC_BOUNDS, TURN_BOUNDS, Family
 from nsqcy.nsqd.metrics import LINES, Disk, Whole, compressed, process_figures
+from nsqcy.nsqd.metrics_sheet import Piece, Sheet, Writer, pieces, plan
 from nsqcy.nsqd.metrics_sums import Summed
-from nsqcy.process.control import Answer
 
 __all__ = ["Page", "choose"]
 
@@ -34,12 +36,12 @@ _CONNECTIONS = ("tcp", "http")
 
 
 class Page:
-    """One page. `shares` are those of the workers that have answered."""
+    """One page. `shares` are those of the workers that have answered, as share() has them."""
 
     def __init__(
         self,
         form: Form,
-        shares: Mapping[int, Answer],
+        shares: Mapping[int, Mapping[str, Any]],
         sums: Sequence[Summed],
         whole: Whole,
         disk: Disk,
@@ -49,28 +51,28 @@ class Page:
         self._sums = sums
         self._whole = whole
         self._disk = disk
-        self._workers = {
-            str(index): share.value["worker"] for index, share in sorted(shares.items())
-        }
+        self._workers = {str(index): share["worker"] for index, share in sorted(shares.items())}
 
-    def text(self) -> bytes:
+    def plan(self, sheet: Sheet) -> bytes:
+        """Of what the workers have written on the sheet, and the master does now."""
+        writer = Writer(sheet.fd, 0)
         others = write(self._form, [*self._of_workers(), *self._of_nsqd()])
-        return b"".join([*self._of_topics(), self._pack(others)])
+        return plan([*self._of_topics(writer), writer.write(self._pack(others))])
 
     def _pack(self, text: bytes) -> bytes:
         return compressed(text) if self._form.gzip else text
 
     # Topics and channels
 
-    def _of_topics(self) -> Iterator[bytes | memoryview]:
+    def _of_topics(self, writer: Writer) -> Iterator[Piece]:
         """Heading and lines of each family."""
-        blobs = [split(share) for share in self._shares.values()]
+        written = [pieces(index + 1, share["lengths"]) for index, share in self._shares.items()]
         summed = self._summed()
         for number, family in enumerate(LINES):
-            yield _heading(family, self._form.is_openmetrics, self._form.gzip)
-            yield from (blob[number] for blob in blobs)
+            yield writer.write(_heading(family, self._form.is_openmetrics, self._form.gzip))
+            yield from chain.from_iterable(its[number] for its in written)
             if family in summed:
-                yield self._pack(lines(summed[family]))
+                yield writer.write(self._pack(lines(summed[family])))
 
     def _summed(self) -> dict[Family, Metric]:
         """What topics and channels have together that have no lines."""
@@ -138,12 +140,3 @@ class Page:
 def _heading(family: Family, openmetrics: bool, compress: bool) -> bytes:
     text = heading(family, openmetrics)
     return compressed(text) if compress else text
-
-
-def split(share: Answer) -> list[memoryview]:
-    """The lines of each of LINES."""
-    blob, at, found = memoryview(share.blob), 0, []
-    for length in share.value["lengths"]:
-        found.append(blob[at : at + length])
-        at += length
-    return found

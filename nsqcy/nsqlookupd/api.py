@@ -3,14 +3,21 @@
 Knows no connection: only requests and the registry.
 """
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
+
+import gevent
 
 from nsqcy import NSQ_VERSION, debug
 from nsqcy.errors import HttpError
 from nsqcy.lines import Lines
+from nsqcy.metrics import families
 from nsqcy.nsqlookupd.registry import Moment, Peer, Registry
 from nsqcy.web import pprof, router
+from nsqcy.web.counted import Requests
+from nsqcy.web.http_protocol import Reply
 from nsqcy.web.router import (
     Gate,
     Handler,
@@ -144,6 +151,30 @@ def tombstone(api: "Api", request: Request) -> None:
     api.registry.tombstone(topic, node, api.clock())
 
 
+def metrics(api: "Api", request: Request) -> Reply:
+    if _WRITER not in sys.modules:
+        gevent.get_hub().threadpool.apply(import_module, (_WRITER,))
+    counts = api.registry.counts(api.clock())
+    shown = {
+        families.NODES: counts.nodes,
+        families.TOPICS_KNOWN: counts.topics,
+        families.CHANNELS_KNOWN: counts.channels,
+        families.PRODUCERS: counts.producers,
+        families.TOMBSTONES: counts.tombstones,
+    }
+    reply: Reply = import_module(_WRITER).page(
+        request.head.header("Accept"),
+        {family: [([], count)] for family, count in shown.items()},
+        families.HTTP_OF_NSQLOOKUPD,
+        api.requests,
+        api.connections(),
+    )
+    return reply
+
+
+_WRITER = "nsqcy.web.metrics_page"
+
+
 def _get(path: str, handler: Handler) -> Route:
     return Route("GET", path, handler, body=ignored, inline=True, need=Need.NOTHING)
 
@@ -157,6 +188,7 @@ ROUTES = (
     Route("GET", "/ping", ping, plain=True, inline=True, need=Need.NOTHING),
     Route("GET", "/info", info, inline=True, need=Need.NOTHING),
     Route("GET", "/debug", everything, inline=True, need=Need.KNOWN),
+    Route("GET", "/metrics", metrics, plain=True, logged=False, need=Need.KNOWN),
     Route("GET", "/topics", topics, inline=True, need=Need.NOTHING),
     Route("GET", "/nodes", nodes, inline=True, need=Need.NOTHING),
     _get("/lookup", lookup),
@@ -171,9 +203,13 @@ ROUTES = (
 
 
 class Api(router.Api):
-    """The handlers' surroundings, and what /debug/pprof looks at: this process."""
+    """The handlers' surroundings, and what /debug/pprof looks at: this process.
+
+    `requests` counts those to this API, `connections` tells how many there are by their kind.
+    """
 
     router = Router(ROUTES)
+    reads_headers = frozenset((b"accept", b"authorization"))
 
     def __init__(
         self,
@@ -181,11 +217,15 @@ class Api(router.Api):
         clock: Callable[[], Moment],
         limits: Limits,
         log: Lines,
+        requests: Requests,
+        connections: Callable[[], Mapping[str, int]],
         gate: Gate | None = None,
     ) -> None:
         super().__init__(limits, log, gate)
         self.registry = registry
         self.clock = clock
+        self.requests = requests
+        self.connections = connections
         self._profiler = debug.Profiler()
 
     def command_line(self) -> str:

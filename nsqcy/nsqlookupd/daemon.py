@@ -25,6 +25,7 @@ from nsqcy.process.handoff import Accepted
 from nsqcy.process.service import Notifier
 from nsqcy.users.gate import Gate
 from nsqcy.users.known import Known, read
+from nsqcy.web.counted import Requests
 from nsqcy.web.http import HttpServer
 
 _MAGIC_LIMIT = 60.0  # seconds in which a connection has to say what it speaks
@@ -50,8 +51,10 @@ class Daemon(daemon.Daemon):
         """known: the users; None where everybody may do everything."""
         registry = Registry(options.inactive_producer_timeout, options.tombstone_lifetime)
         gate = None if known is None else Gate(known, "nsqlookupd", log)
-        http = HttpServer(gevent.get_hub().loop, Api(registry, clock, options, log, gate))
-        super().__init__(listeners, http, log, reread, notifier)
+        requests = Requests()
+        api = Api(registry, clock, options, log, requests, self._count_connections, gate)
+        http = HttpServer(gevent.get_hub().loop, api)
+        super().__init__(listeners, http, log, reread, notifier, requests)
         self.options = options
         self._known = known
         self.held = 0  # bytes of half-sent commands
@@ -78,6 +81,9 @@ class Daemon(daemon.Daemon):
         for warning in warnings:
             self.log.warn(warning, event="config_warning")
         self.log.info("AUTH: the file of users was read again", event="auth_file_reloaded")
+
+    def _count_connections(self) -> dict[str, int]:
+        return {"tcp": len(self._connections), "http": self._http.connections}
 
     def send(self, item: Accepted) -> bool:
         if item.kind == "http":

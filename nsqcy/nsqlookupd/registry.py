@@ -101,6 +101,17 @@ class Node(NamedTuple):
     topics: dict[str, bool]
 
 
+class Counts(NamedTuple):
+    """How many there are: nodes that are alive, with their topics as producers, some of them hidden
+    by a tombstone; and all topics and channels."""
+
+    nodes: int
+    topics: int
+    channels: int
+    producers: int
+    tombstones: int
+
+
 class Registry:
     """`inactive_after` and `tombstone_lifetime` are nanoseconds."""
 
@@ -228,6 +239,16 @@ class Registry:
             for peer in self._clients
             if self._is_alive(peer, now)
         ]
+
+    def counts(self, now: Moment) -> Counts:
+        nodes = self.nodes(now)
+        return Counts(
+            nodes=len(nodes),
+            topics=len(self._topics),
+            channels=sum(map(len, self._channels.values())),
+            producers=sum(len(each.topics) for each in nodes),
+            tombstones=sum(sum(each.topics.values()) for each in nodes),
+        )
 
     def everything(self) -> Iterator[tuple[Registration, list[Producer]]]:
         """Every registration with its producers, of which there may be none."""

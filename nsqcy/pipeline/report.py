@@ -14,7 +14,6 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 from nsqcy.pipeline.checkpoint import Positions
-from nsqcy.pipeline.session import Missing
 
 STEP_SECONDS = 1.0
 
@@ -119,7 +118,7 @@ def shown(fields: Mapping[str, Any]) -> str:
 
 
 class Metrics:
-    """What Prometheus is shown. Without a port nothing is served, and nothing is needed."""
+    """What Prometheus is shown. Without a port nothing is served."""
 
     def __init__(self, job: str, port: int) -> None:
         self._job = job
@@ -130,13 +129,8 @@ class Metrics:
             self._serve(port)
 
     def _serve(self, port: int) -> None:
-        try:
-            import prometheus_client as prometheus
-        except ImportError:
-            raise Missing(
-                "prometheus_client is not installed, which --metrics-port needs: "
-                "pip install nsqcy[spark]"
-            ) from None
+        import prometheus_client as prometheus
+
         registry = prometheus.CollectorRegistry()
         plain, by_log = ["job"], ["job", "topic", "log_id"]
 

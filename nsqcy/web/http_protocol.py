@@ -98,7 +98,7 @@ class Head:
     """Event: request line and headers.  Immutable: equal heads share one object.
 
     nsq_headers: those that begin with X-Nsq-, without that and in lower case, with their values
-    headers: all of them, if the daemon reads them; see HeadCache
+    headers: those that the daemon reads; see HeadCache
     """
 
     __slots__ = (
@@ -205,15 +205,19 @@ def parse_query(query: str) -> dict[str, str] | None:
     return params
 
 
+Kept = bool | frozenset[bytes]
+
+
 class _HeadParser:
     """One head, in any number of pieces.  httptools knows a fixed list of methods, HTTP does not:
     the method is taken off here, and the parser always sees POST.
     """
 
-    def __init__(self, keep_headers: bool) -> None:
+    def __init__(self, keep_headers: Kept) -> None:
         self.complete = False
-        self._keep_headers = keep_headers
-        self._all: list[tuple[str, str]] = []
+        self._keep_all = keep_headers is True
+        self._wanted = set(keep_headers) if isinstance(keep_headers, frozenset) else set()
+        self._kept: list[tuple[str, str]] = []
         self._parser: HttpRequestParser | None = None
         self._start = b""  # until the method is complete
         self._method = ""
@@ -249,13 +253,20 @@ class _HeadParser:
         self._start = data
         return b""
 
+    def drop(self) -> None:
+        """It is not needed any more. The parser of httptools and this one know each other: left to
+        the collector of garbage, large heads would stay for a while."""
+        self._parser = None
+
     def on_url(self, url: bytes) -> None:
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._keep_headers:
-            self._all.append((name.decode("latin-1"), value.rstrip(b" \t").decode("latin-1")))
-        name = name.lower()
+        lower = name.lower()
+        if self._keep_all or lower in self._wanted:
+            self._wanted.discard(lower)
+            self._kept.append((name.decode("latin-1"), value.rstrip(b" \t").decode("latin-1")))
+        name = lower
         if name in _OUR_HEADERS:
             if name == b"host":
                 self._hosts += 1
@@ -293,7 +304,7 @@ class _HeadParser:
             chunked=coding is not None,
             expects_continue=bool(expect and minor and (length or coding)),
             nsq_headers=tuple(self._nsq_headers),
-            headers=tuple(self._all),
+            headers=tuple(self._kept),
         )
 
 
@@ -305,10 +316,11 @@ class HeadCache:
     """Heads seen before.  A client sends the same head with every publish, and a head is a pure
     function of its bytes; looking it up costs a tenth of parsing it.
 
-    keep_headers: whether heads have all of their headers, or only what framing and /pub need
+    keep_headers: which headers heads have beside what framing and /pub need: all, none, or the
+        first of each of these names, in lower case
     """
 
-    def __init__(self, keep_headers: bool = False) -> None:
+    def __init__(self, keep_headers: Kept = False) -> None:
         self.keep_headers = keep_headers
         self._heads: dict[bytes, Head] = {}
 
@@ -319,10 +331,13 @@ class HeadCache:
         head = self._heads.get(data)
         if head is None:
             parser = _HeadParser(self.keep_headers)
-            parser.feed(data)
-            if not parser.complete:
-                raise _Refused(BAD_REQUEST)
-            head = parser.head()
+            try:
+                parser.feed(data)
+                if not parser.complete:
+                    raise _Refused(BAD_REQUEST)
+                head = parser.head()
+            finally:
+                parser.drop()
             if len(data) <= _CACHED_HEAD:
                 if len(self._heads) >= _CACHED_HEADS:
                     self._heads.clear()
@@ -525,10 +540,12 @@ class HttpProtocol:
             return None
         if not parser.complete:
             raise _Refused(BAD_REQUEST)
+        head = parser.head()
+        parser.drop()
         self._parser = None
         self._tail = b""
         self._size = 0
-        return self._begin(parser.head())
+        return self._begin(head)
 
     def _begin(self, head: Head) -> Head:
         self._head = head
@@ -547,7 +564,9 @@ class HttpProtocol:
     def _break(self) -> None:
         self._state = _BROKEN
         self._buffer = self._body = self._tail = b""
-        self._parser = None
+        if self._parser is not None:
+            self._parser.drop()
+            self._parser = None
         self._more = False
 
     # Bodies
@@ -720,7 +739,7 @@ class Rendered(NamedTuple):
 
     before: bytes
     after: bytes
-    rest: tuple[bytes, ...] = ()
+    rest: tuple[bytes | bytearray, ...] = ()
 
 
 class Reply:
@@ -733,7 +752,7 @@ class Reply:
     def __init__(
         self,
         status: int,
-        body: bytes = b"",
+        body: bytes | bytearray = b"",
         content_type: str = "",
         *,
         nsq: bool = True,

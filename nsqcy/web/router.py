@@ -18,7 +18,7 @@ from nsqcy._http import Sink
 from nsqcy.errors import HttpError
 from nsqcy.gotext import json_bytes
 from nsqcy.lines import Lines
-from nsqcy.web.http_protocol import HTML, JSON, PLAIN, Body, Fault, Head, Reply
+from nsqcy.web.http_protocol import HTML, JSON, PLAIN, Body, Fault, Head, Kept, Reply
 
 
 class Request:
@@ -272,16 +272,14 @@ class Api:
     """What connections need of a daemon, and the surroundings of its handlers."""
 
     router: Router
-    reads_headers = False
-    """Whether handlers look at headers other than X-Nsq- ones."""
+    reads_headers: Kept = False
+    """Which headers handlers and the gate look at, other than X-Nsq- ones."""
 
     def __init__(self, limits: Limits, log: Lines, gate: Gate | None = None) -> None:
         """gate: None where everybody may do everything, or the routes see to it themselves."""
         self.limits = limits
         self.log = log
         self.gate = gate
-        if gate is not None:
-            self.reads_headers = True
 
     def call(self, route: Route, request: Request) -> Reply | Later:
         """Run the handler; blocks as long as it does, and never raises."""

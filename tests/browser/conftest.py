@@ -36,14 +36,16 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def visit(live: Lively, browser: Any) -> Iterator[Callable[..., Visit]]:
-    """`visit(width=390)`: somebody who has not been here before; at the end nothing is wrong."""
+def visit(browser: Any, request: pytest.FixtureRequest) -> Iterator[Callable[..., Visit]]:
+    """`visit(width=390)`: somebody who has not been here before; at the end nothing is wrong.
+    `url` is that of another nsqadmin than the lively cluster's."""
     visits = []
 
-    def begin(width: int = 1440, **options: Any) -> Visit:
+    def begin(width: int = 1440, url: str = "", **options: Any) -> Visit:
+        url = url or request.getfixturevalue("live").url
         context = browser.new_context(viewport={"width": width, "height": 900}, **options)
         context.set_default_timeout(PATIENCE)
-        visits.append(Visit(context.new_page(), live.url + BASE))
+        visits.append(Visit(context.new_page(), url + BASE))
         return visits[-1]
 
     yield begin

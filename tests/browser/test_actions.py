@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from lively import Lively
-from visits import Visit
+from visits import Visit, follow, press
 
 expect: Any = pytest.importorskip("playwright.sync_api").expect
 Begin = Callable[..., Visit]
@@ -23,24 +23,17 @@ def channel(live: Lively) -> Iterator[str]:
     live.forget("acted")
 
 
-def press(page: Any, name: str) -> None:
-    page.get_by_role("button", name=name, exact=True).click()
-
-
-def follow(page: Any, name: str) -> None:
-    page.get_by_role("link", name=name, exact=True).click()
-
-
 @pytest.mark.parametrize("what", ["Topic", "Channel"])
 def test_pausing(what: str, channel: str, live: Lively, visit: Begin) -> None:
     page = visit().to(channel if what == "Channel" else "/topics/acted")
     name = "c" if what == "Channel" else None
     press(page, f"Pause {what}")
-    expect(page.locator("h1 .label")).to_have_text("paused")
+    paused = page.locator("h1 .label", has_text="paused")
+    expect(paused).to_have_count(1)
     for nsqd in live.nsqds:
         nsqd.web.await_counts("acted", name, paused=True)
     press(page, f"UnPause {what}")
-    expect(page.locator("h1 .label")).to_have_count(0)
+    expect(paused).to_have_count(0)
     for nsqd in live.nsqds:
         nsqd.web.await_counts("acted", name, paused=False)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lively import lively
+from lively import lively, trouble
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 MOST = 80_000  # bytes of a picture
@@ -19,6 +19,8 @@ PICTURES = {
     "topic": ("/topics/orders?range=15m", "dark", 1200),
     "channel": ("/topics/mails/sender?range=15m", "light", 390),
     "nodes": ("/nodes", "dark", 1200),
+    "peek": ("/peek/refunds/bank?state=dead", "light", 1200),
+    "policy": ("/policy/refunds/bank", "dark", 1200),
 }
 
 
@@ -39,7 +41,7 @@ def small(picture: bytes) -> bytes:
 @pytest.mark.timeout(1800)
 def test_pictures(browser: Any, tmp_path: Path) -> None:
     IMAGES.mkdir(exist_ok=True)
-    with lively(tmp_path, pause=waves, history_interval="5s") as live:
+    with lively(tmp_path, pause=waves, history_interval="5s") as live, trouble(live):
         time.sleep(LONG)
         for name, (path, scheme, width) in PICTURES.items():
             context = browser.new_context(

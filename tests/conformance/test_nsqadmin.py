@@ -15,6 +15,7 @@ from certificates import make
 from daemon import Nsqd
 from destination import Destination
 from lookupd import Lookupd
+from markup import read
 from upstream import Upstream
 from web import eventually
 
@@ -216,6 +217,23 @@ def test_base_path(below: Admin) -> None:
 def test_static_files(admin: Admin) -> None:
     answer = admin.web.get("/static/nsqadmin.css")
     assert (answer.status, answer.headers["content-type"]) == (200, "text/css; charset=utf-8")
+
+
+@pytest.mark.ours
+def test_browsers_keep_static_files(admin: Admin, below: Admin) -> None:
+    """By a path of which scripts find each other, and which is another one for other files."""
+    page = read(admin.web.get("/").body)
+    (sheet,) = [each.attributes["href"] for each in page.all("link", rel="stylesheet")]
+    folder, _, name = sheet.rpartition("/")
+    kept = admin.web.get(sheet)
+    assert (kept.status, kept.body) == (200, admin.web.get(f"/static/{name}").body)
+    assert kept.headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert "cache-control" in admin.web.get(f"{folder}/live.js").headers
+    old = admin.web.get(f"/static/0/{name}")
+    assert (old.status, old.body) == (200, kept.body) and "cache-control" not in old.headers
+    assert admin.web.get(f"{folder}/none").status == 404
+    # Somebody's own may change at any time.
+    assert b'href="/nsq/static/nsqadmin.css"' in below.web.get("/nsq").body
 
 
 # -- what there is

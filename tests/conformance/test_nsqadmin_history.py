@@ -117,7 +117,7 @@ def test_without_nsqlookupds_the_known_nodes_are_asked(
 def test_pages_show_it(admin: Admin, nsqd: Upstream) -> None:
     eventually(lambda: len(values(admin, "in", topic="t0", channel="c")) > 1)
     page = read(admin.web.get("/").body)
-    assert page.table("Topics")[0][:3] == ["Topic", "Rate In", "Depth"]
+    assert page.table("Topics")[0][:3] == ["Topic", "Attention", "Rate In"]
     assert len(page.all("svg", **{"class": "spark"})) == 2
     for path in ("/topics/t0", "/topics/t0/c", f"/nodes/{nsqd.address}"):
         page = read(admin.web.get(path, range="15m").body)

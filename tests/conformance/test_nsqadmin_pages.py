@@ -24,6 +24,7 @@ CHANNEL: dict[str, Any] = {
     "client_count": 1,
     "global_msg_count": 10,
     "paused": True,
+    "policy": {"max_attempts": 2, "dead_letter_topic": "u"},
     "clients": [
         {
             "client_id": "i",
@@ -43,6 +44,7 @@ CHANNEL: dict[str, Any] = {
     "e2e_processing_latency": {"count": 2, "percentiles": [{"quantile": 0.99, "value": 1500000}]},
 }
 CURSOR = {"name": "lake", "log_id": "5b0e", "seq": 4000, "lag": 1712, "age": 63, "overrun": True}
+COUNTS = ["Depth", "In-Flight", "Deferred", "Messages", "Channels", "Connections"]
 TOPIC: dict[str, Any] = {"depth": 7, "message_count": 2007, "paused": False}
 
 
@@ -128,12 +130,12 @@ def form(page: Element, action: str) -> Element:
 
 def test_streams(admin: Admin, nsqd: Upstream, lookupd: Upstream) -> None:
     page = get(admin, "/")
-    assert page.one("h1").text == "Topics 3"
+    assert page.one("h1").text == "Topics 3 ⚠ 2"
     assert page.table("Topics") == [
-        ["Topic", "Depth", "In-Flight", "Deferred", "Messages", "Channels", "Connections"],
-        ["gone", "0", "0", "0", "0", "0", "0"],
-        ["t", "1,507", "2", "3", "2,007", "1", "1"],
-        ["u", "9", "0", "0", "2,007", "0", "0"],
+        ["Topic", "Attention", *COUNTS],
+        ["gone", "", "0", "0", "0", "0", "0", "0"],
+        ["t", "⚠ paused: c", "1,507", "2", "3", "2,007", "1", "1"],
+        ["u", "⚠ dead letters", "9", "0", "0", "2,007", "0", "0"],
     ]
     assert page.all("a", href="/b/topics/t")
     assert nsqd.asked == ["GET /stats?format=json&include_clients=false"]
@@ -144,6 +146,7 @@ def test_streams_that_are_looked_for(admin: Admin) -> None:
     def names(**query: str) -> list[str]:
         return [row[0] for row in get(admin, "/topics", **query).table("Topics")[1:]]
 
+    assert names(sort="attention") == ["t", "u", "gone"]
     assert names(sort="depth") == ["t", "u", "gone"]
     assert names(q="o") == ["gone"]
     assert names(sort="nothing") == ["gone", "t", "u"]
@@ -168,7 +171,8 @@ def test_a_topic(admin: Admin, nsqd: Upstream) -> None:
         ["Total:", "7", "7 + 0", "2,007", "1"],
     ]
     (row,) = page.table("Channel Message Queues")[1:]
-    assert row == ["c paused", "1,500", "1,000 + 500", "2", "3", "4", "5", "2,000", "1", "1.5ms"]
+    assert row[:2] == ["c", "⚠ paused"]
+    assert row[2:] == ["1,500", "1,000 + 500", "2", "3", "4", "5", "2,000", "1", "1.5ms"]
     assert page.table("Channel Message Queues")[0][-1] == "99th"
     assert page.all("a", href="/b/topics/t/c")
     assert "Messages queue until there is one." in get(admin, "/topics/u").text

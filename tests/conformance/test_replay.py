@@ -32,6 +32,7 @@ def read(daemon: Nsqd, topic: str, channel: str, count: int) -> list[int]:
             found.append(int(message.body))
             conn.fin(message)
         conn.cls()
+        conn.expect_response(b"CLOSE_WAIT")  # what was finished has arrived
     return found
 
 

@@ -11,6 +11,7 @@ import pytest
 from admin import Admin, done, refused
 from destination import Destination
 from markup import read
+from scraping import scrape
 from upstream import Upstream
 from web import Answer, eventually
 
@@ -18,6 +19,7 @@ from nsqcy.users.failures import FAILURES_MOST
 from nsqcy.users.hashes import hash_password, hash_token
 
 ANNA, BEN, BOT = "anna's password", "ben's password", "token-of-the-bot"
+LOOKER = "token-of-prometheus"
 CHEAP = 10  # the cost of a hash that takes no time
 PAGE = {"Accept": "text/html,*/*"}
 
@@ -50,6 +52,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         section("anna", "operate", f"password = {hash_password(ANNA, CHEAP)}")
         + section("ben", "view", f"password = {hash_password(BEN, CHEAP)}")
         + section("bot", "operate", f"token = {hash_token(BOT)}")
+        + section("prometheus", "view", f"token = {hash_token(LOOKER)}")
     )
     path.chmod(0o644)
     return path
@@ -116,6 +119,17 @@ def test_nobody_sees_anything(admin: Admin) -> None:
     refused(pause(admin, {}), 401, "UNAUTHORIZED")
     answer = press_pause(admin, {})
     assert (answer.status, answer.headers["location"]) == (303, "/b/login")
+
+
+def test_metrics_are_for_those_who_may_look(admin: Admin) -> None:
+    """A program has a token; a browser that is logged in sees them as well."""
+    answer = admin.web.get("/b/metrics")
+    assert (answer.status, answer.body) == (401, b"UNAUTHORIZED")
+    before = scrape(admin.web, "/b/metrics", token=LOOKER).value("nsqadmin_sessions")
+    mine = cookie(enter(admin, "ben", BEN))
+    assert scrape(admin.web, "/b/metrics", token=LOOKER).value("nsqadmin_sessions") == before + 1
+    answer = admin.web.request("GET", "/b/metrics", headers={"Cookie": mine})
+    assert answer.status == 200
 
 
 def test_some_things_are_open(admin: Admin) -> None:
@@ -229,7 +243,7 @@ def test_the_file_is_read_again(admin: Admin, file: Path) -> None:
     mine = {"Cookie": cookie(enter(admin, "ben", BEN))}
     file.write_text(before.replace("role = view", "role = operate"))
     admin.process.send_signal(signal.SIGHUP)
-    eventually(lambda: "SIGHUP: 3 users" in admin.log_text())
+    eventually(lambda: "SIGHUP: 4 users" in admin.log_text())
     done(pause(admin, mine))
     file.write_text("[user ben]\nrole = king\n")
     admin.process.send_signal(signal.SIGHUP)

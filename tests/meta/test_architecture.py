@@ -47,7 +47,9 @@ PURE = [*CORE, "_client"]
 PURE += [f"client.{part}" for part in ("connection", "consumer", "core", "flow", "producer")]
 PURE += ["nsqlookupd.registry", "nsqlookupd.protocol"]
 PURE += [f"nsqadmin.{part}" for part in ("figures", "frame", "markup", "shapes", "versions")]
-PURE += [f"nsqadmin.{part}" for part in ("node_views", "stream_views", "tables", "topic_views")]
+PURE += [
+    f"nsqadmin.{part}" for part in ("node_views", "signs", "stream_views", "tables", "topic_views")
+]
 PURE += [f"nsqadmin.{part}" for part in ("drawing", "here", "plots")]
 PURE += [f"nsqadmin.{part}" for part in ("history", "history_rates", "history_rings")]
 PURE += [f"nsqadmin.{part}" for part in ("sessions",)]

@@ -9,7 +9,6 @@ import pytest
 
 from nsqcy.pipeline import report as module
 from nsqcy.pipeline.report import Metrics, Report
-from nsqcy.pipeline.session import Missing
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -62,7 +61,6 @@ def test_without_tqdm(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
 
 
 def test_metrics() -> None:
-    pytest.importorskip("prometheus_client")
     from daemon import free_port
 
     port = free_port()
@@ -78,9 +76,3 @@ def test_metrics() -> None:
         'nsqcy_pipeline_seconds_since_batch{job="archive"} ',
     ]:
         assert f"\n{line}" in text
-
-
-def test_metrics_without_prometheus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(Missing, match=r"prometheus_client is not installed, which --metrics-port"):
-        Metrics("archive", 1)

@@ -28,7 +28,10 @@ KEPT = 500  # one in so many is deferred for an hour
 class Lines(list[str]):
     """A log: what was said."""
 
-    debug = info = warn = error = fatal = list.append
+    def info(self, text: str, /, **fields: object) -> None:
+        self.append(text)
+
+    debug = warn = error = fatal = info
 
 
 class Worker:

@@ -1,5 +1,7 @@
 """Parts of metrics: the table, the lines of topics and channels, and sums that never fall."""
 
+import gzip
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +12,17 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from nsqcy import _metrics
 from nsqcy._io import IoThread
 from nsqcy._metrics import Exposition
+from nsqcy.errors import RequestError
 from nsqcy.metrics import exposition, page
 from nsqcy.metrics.families import (
     AGE_BOUNDS,
     CHANNELS,
-    OF_NSQD,
     SYNC_BOUNDS,
     TOPICS,
     TURN_BOUNDS,
 )
-from nsqcy.nsqd import metrics
+from nsqcy.nsqadmin.upstreams import outcome
+from nsqcy.nsqd import metrics, metrics_sheet
 from nsqcy.nsqd.metrics_sums import Growing, Summed
 
 ROOT = Path(__file__).parents[2]
@@ -28,9 +31,9 @@ ROOT = Path(__file__).parents[2]
 def walked(core: Core, limit: int = 100) -> tuple[dict[str, Any], Exposition]:
     """The samples of topics and channels, by name and label values."""
     lines = Exposition(core.shard, limit, *metrics.NAMES)
-    metrics.walk(lines, list(core.shard.topics.values()), lambda: None)
+    assert not lines.go_on(1000)
     found = {}
-    for family in parse(b"".join(lines.take()).decode()):
+    for family in parse(b"".join(lines.take(bytes)).decode()):
         for sample in family.samples:
             found[" ".join([sample.name, *sample.labels.values()])] = sample.value
     return found, lines
@@ -45,10 +48,12 @@ def test_the_documentation_is_the_table() -> None:
 
 
 def test_names_follow_the_rules_of_prometheus() -> None:
-    names = [family.name for family in OF_NSQD]
-    assert len(set(names)) == len(names)
-    for family in OF_NSQD:
-        assert family.name.startswith("nsqd_") and family.help.endswith(".")
+    for daemon, families in page.TABLES.items():
+        names = [family.name for family in families]
+        assert len(set(names)) == len(names)
+        assert all(name.startswith((f"{daemon}_", "process_")) for name in names)
+    for family in (family for families in page.TABLES.values() for family in families):
+        assert family.help.endswith(".")
         assert not family.name.endswith(("_total", "_info", "_count", "_sum", "_bucket"))
 
 
@@ -157,17 +162,58 @@ def test_what_goes_while_it_is_walked_over_is_counted_once(tmp_path: Path) -> No
     core.client().publish("t", b"x")
     core.settle()
     lines = Exposition(core.shard, 100, *metrics.NAMES)
-    lines.topic(topic)
-    channels = list(topic.channels.values())
+    assert lines.go_on(1)
     topic.delete_channel("x#ephemeral")
     topic.delete_channel("kept")
-    for channel in channels:
-        lines.channel(channel)
-    text = b"".join(lines.take()).decode()
+    assert not lines.go_on(3)
+    text = b"".join(lines.take(bytes)).decode()
     assert 'nsqd_channel_messages_total{topic="t",channel="#ephemeral"} 1\n' in text
     assert 'channel="kept"' not in text
     found, _ = walked(core)
     assert found["nsqd_channel_messages_total t #ephemeral"] == 1
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_a_share_is_made_in_slices(compress: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each family's lines are together, whichever slice they are of."""
+    monkeypatch.setattr(metrics, "SLICE", 2)
+    monkeypatch.setattr(metrics, "COMPRESSED_SLICES", 2)
+    core = Core(None)
+    for name in ("a", "b", "t"):
+        core.create(name).channel("c")
+    sheet, turns = metrics_sheet.Sheet(), []
+    lines = Exposition(core.shard, 100, *metrics.NAMES)
+    writer = metrics_sheet.Writer(sheet.fd, 3)
+    found = metrics.share(lines, {"tcp": 1}, writer, compress, lambda: turns.append(1))
+    assert len(turns) > len(found["lengths"]) == (2 if compress else 4)
+    assert found["worker"]["tcp"] == 1
+    columns = metrics_sheet.pieces(3, found["lengths"])
+    page = metrics_sheet.read(
+        sheet.fd, metrics_sheet.plan(piece for column in columns for piece in column), lambda: None
+    )
+    text = gzip.decompress(page).decode() if compress else page.decode()
+    names = [line.partition("{")[0] for line in text.splitlines()]
+    assert [name for name, _ in groupby(names)] == list(dict.fromkeys(names))
+    assert len(names) == 3 * (len(TOPICS) - 1) + 3 * (len(CHANNELS) - 1)
+
+
+def test_pieces_are_where_they_were_written() -> None:
+    sheet = metrics_sheet.Sheet()
+    writer = metrics_sheet.Writer(sheet.fd, 1)
+    rows = [[writer.write(data).length for data in row] for row in ([b"a", b"1"], [b"bc", b"23"])]
+    columns = metrics_sheet.pieces(1, rows)
+    plan = metrics_sheet.plan([*columns[0], *columns[1]])
+    assert metrics_sheet.read(sheet.fd, plan, lambda: None) == b"abc123"
+
+
+def test_a_page_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_sheet, "BULK", 4)
+    sheet, turns = metrics_sheet.Sheet(), []
+    first, second = metrics_sheet.Writer(sheet.fd, 0), metrics_sheet.Writer(sheet.fd, 1)
+    pieces = [first.write(b"one "), second.write(b"three "), first.write(b""), first.write(b"two ")]
+    plan = metrics_sheet.plan([pieces[0], pieces[3], pieces[2], pieces[1]])
+    assert metrics_sheet.read(sheet.fd, plan, lambda: turns.append(1)) == b"one two three "
+    assert len(turns) == 2
 
 
 def test_syncs_are_timed_by_lane(tmp_path: Path) -> None:
@@ -211,6 +257,21 @@ def test_nothing_is_shown_of_nothing() -> None:
     assert [value for _, value in summed.topics()] == [3, 30, 0, 2, 0]
     summed.look({}, {})
     assert [value for _, value in summed.topics()] == [3, 30, 0, 0, 0]
+
+
+# Requests to others
+
+
+@pytest.mark.parametrize(
+    "error, counted",
+    [
+        (RequestError("timed out"), "timeout"),
+        (RequestError("Connection refused"), "unreachable"),
+        (RequestError("the answer has more than 10 bytes", 200), "bad"),
+    ],
+)
+def test_what_became_of_a_request(error: RequestError, counted: str) -> None:
+    assert outcome(error) == counted
 
 
 # Forms

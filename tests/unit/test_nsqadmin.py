@@ -242,7 +242,7 @@ def test_links() -> None:
 
 def test_a_page() -> None:
     page = read(Frame("", False).page("Nodes", tag("p", "x\udcff"), warning="a\n<b>", error="e"))
-    assert page.one("title").text == "Nodes · nsqadmin"
+    assert page.one("title").text == "Nodes - nsqadmin"
     assert page.one("a", **{"aria-current": "page"}).text == "Nodes"
     assert [each.text for each in page.one("div", role="status").all("p")] == ["a", "<b>"]
     assert page.one("div", role="alert").text == "e"

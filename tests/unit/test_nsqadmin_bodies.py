@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nsqcy.cluster.web_client import Answer
@@ -68,6 +68,7 @@ def test_laid_out_json_is_the_same(value: list[Any]) -> None:
 
 
 @given(st.binary())
+@example("\u05c8".encode())
 def test_nothing_unseen_is_shown(body: bytes) -> None:
     shown = bodies.shown(body, cut=False)
     assert all(each.isprintable() or each in "\n\t" or each.isspace() for each in shown.text)

@@ -11,7 +11,7 @@ export function searchAsTyped(main, page) {
   function filter() {
     const wanted = field.value.toLowerCase();
     for (const row of main.querySelectorAll("tbody tr")) {
-      row.hidden = !row.cells[0].textContent.toLowerCase().includes(wanted);
+      row.hidden = !(row.dataset.key ?? "").toLowerCase().includes(wanted);
     }
   }
 

@@ -1,0 +1,165 @@
+"""The pages beyond NSQ's in a browser: messages, policies, seeking, one node only."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from lively import Lively, trouble
+from visits import Visit, follow, press
+
+expect: Any = pytest.importorskip("playwright.sync_api").expect
+Begin = Callable[..., Visit]
+PEEK = "/peek/refunds/bank"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def refunds(live: Lively) -> Iterator[None]:
+    with trouble(live):
+        yield
+
+
+def row(page: Any, caption: str, name: str) -> list[str]:
+    """What a table says in the row of this name, without blanks."""
+    table = page.locator(f'[role=region][aria-label="{caption}"]')
+    texts = table.locator("tbody tr", has_text=name).locator("th, td").all_text_contents()
+    return [" ".join(each.split()) for each in texts]
+
+
+def test_every_page(live: Lively, visit: Begin) -> None:
+    visitor = visit()
+    node = f"/nodes/{live.nodes[0]}"
+    states = [f"{PEEK}?state={each}" for each in ("queued", "in_flight", "deferred", "dead")]
+    others = ["/peek/refunds", "/policy/refunds", "/policy/refunds/bank", "/topics/refunds"]
+    others += ["/seek/refunds/bank", "/seek/refunds/bank?to=earliest", "/topics/refunds/report"]
+    asking = [f"{node}?topic=refunds&channel=bank", f"{node}?ask=drain", f"{PEEK}?ask=redrive"]
+    for path in [*states, *others, *asking]:
+        visitor.look_at(path)
+
+
+def test_what_is_wrong_with_them(live: Lively, visit: Begin) -> None:
+    page = visit().to("/?sort=attention&q=refunds")
+    assert row(page, "Topics", "refunds-dead")[:2] == ["refunds-dead", "⚠ dead letters"]
+    expect(page.locator('tr[data-key="refunds"] .signs')).to_contain_text("paused: report")
+    follow(page, "refunds")
+    page.wait_for_url("**/topics/refunds")
+    reader = row(page, "Readers of the Log", "lake")
+    assert reader[1] == live.nodes[0] and int(reader[2]) > 0
+    assert row(page, "Channel Message Queues", "report")[:2] == ["report", "⚠ paused"]
+
+
+def test_messages(live: Lively, visit: Begin) -> None:
+    page = visit().to("/topics/refunds/bank")
+    follow(page.locator(".further"), "Messages")
+    bodies = page.locator("pre.body")
+    expect(bodies).to_have_count(10)
+    assert '"value": 12.50' in bodies.nth(0).text_content()
+    expect(page.locator(".headers").first).to_have_text("trace4bf92f35")
+    assert bodies.nth(1).text_content().startswith("00000000  00 01 02 03")
+    expect(bodies.nth(2)).to_have_text("R-2044 was paid twice")
+    follow(page, "Next messages")
+    expect(bodies).to_have_count(3)
+    page.go_back()
+    page.get_by_role("link", name="in hex").first.click()
+    expect(bodies).to_have_count(1)
+    expect(bodies).to_have_text(re.compile(r"^00000000  7b 22 72"))
+
+    follow(page, "In Flight")
+    expect(page.locator(".message dl").first).to_contain_text("teller")
+    follow(page, "Deferred")
+    expect(bodies).to_have_text("R-2045")
+    follow(page, "Cancel")
+    expect(page.locator("#question")).to_contain_text("is thrown away")
+    press(page, "Cancel Message")
+    expect(page.locator("main")).to_contain_text("No messages.")
+    live.nsqds[0].web.await_counts("refunds", "bank", deferred_count=0)
+
+    follow(page, "Dead Letters")
+    expect(bodies).to_have_count(2)
+    follow(page, "Redrive …")
+    expect(page.locator("#question")).to_contain_text("refunds-dead/look has 2 messages")
+    press(page, "Redrive")
+    expect(page.locator("#question")).to_have_count(0)
+    live.nsqds[0].web.await_counts("refunds-dead", "look", depth=0)
+    live.nsqds[0].web.await_counts("refunds", "bank", depth=15)
+
+
+def test_a_policy(visit: Begin) -> None:
+    page = visit(width=390).to("/topics/refunds/report")
+    follow(page, "Policy")
+    line = page.locator('tr[data-key="rate"]')
+    field = line.get_by_label("rate")
+
+    def set_to(value: str) -> None:
+        field.fill(value)
+        press(line, "Set")
+
+    set_to("12.5")
+    expect(line).to_contain_text("http")
+    assert row(page, "Policy", "rate")[1:3] == ["12.5", "http"]
+    set_to("fast")
+    expect(line.locator("[role=alert]")).to_contain_text('rate: invalid value "fast"')
+    expect(field).to_have_value("fast")
+    expect(field).to_have_attribute("aria-invalid", "true")
+    assert row(page, "Policy", "rate")[1:3] == ["12.5", "http"]
+    press(line, "Reset")
+    expect(line).to_contain_text("default")
+    set_to("7")
+    follow(page, "Reset All")
+    expect(page.locator("#question")).to_contain_text("holds again: rate.")
+    press(page, "Reset All")
+    expect(page.locator("#question")).to_have_count(0)
+    assert row(page, "Policy", "rate")[1:3] == ["0", "default"]
+
+
+def test_seeking(live: Lively, visit: Begin) -> None:
+    web = live.nsqds[0].web
+    web.create("refunds", "late")
+    web.pub("refunds", b"held")
+    web.await_counts("refunds", "late", depth=1)
+    page = visit().to("/topics/refunds/late")
+    follow(page, "Seek")
+    page.get_by_label("A time such as").fill("never")
+    press(page, "Show")
+    expect(page.locator(".notice")).to_contain_text("INVALID")
+    follow(page, "To the Beginning")
+    assert row(page, "What it means", live.nodes[0])[-1] == "1"
+    expect(page.locator("#question")).to_contain_text("Seek refunds/late to earliest?")
+    assert web.counts("refunds", "late")["depth"] == 1
+    press(page, "Seek")
+    expect(page.locator("h1")).to_contain_text("late")
+    end = web.get("/topic/log", topic="refunds").json()["next_seq"]
+    web.await_counts("refunds", "late", depth=end - 1)
+
+
+def test_one_node_only(live: Lively, visit: Begin) -> None:
+    """The other one keeps what it has."""
+    for nsqd in live.nsqds:
+        nsqd.web.create("apart", "c")
+        nsqd.web.pub("apart", b"x")
+        nsqd.web.await_counts("apart", "c", depth=1)
+    here, there = live.nsqds
+    page = visit().to(f"/nodes/{live.nodes[0]}")
+
+    def open_box() -> None:
+        page.get_by_title("Actions on channel apart/c here").click()
+
+    open_box()
+    press(page, "Pause Here")
+    expect(page.locator("tr", has_text="⚠ paused").locator("th a").first).to_have_text("c")
+    here.web.await_counts("apart", "c", paused=True)
+    open_box()
+    press(page, "UnPause Here")
+    here.web.await_counts("apart", "c", paused=False)
+    open_box()
+    follow(page, "Empty Here")
+    expect(page.locator("#question")).to_contain_text("1 message on")
+    press(page, "Empty Here")
+    here.web.await_counts("apart", "c", depth=0)
+    open_box()
+    follow(page, "Delete Here")
+    press(page, "Delete Here")
+    expect(page.locator("main")).to_contain_text("No channels exist for this topic.")
+    assert here.web.channel("apart", "c") is None
+    there.web.await_counts("apart", "c", depth=1, paused=False)
+    live.forget("apart")
