@@ -93,7 +93,7 @@ def may(user: User, need: Need, params: dict[str, str]) -> bool:
     if need is Need.PUBLISH:
         return user.may_publish(topic)
     if need is Need.SUBSCRIBE:
-        return user.may_subscribe(topic, params.get("channel", ""))
+        return user.may_operate or user.may_subscribe(topic, params.get("channel", ""))
     return user.may_administer(topic)
 
 

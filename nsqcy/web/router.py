@@ -62,7 +62,7 @@ class Need(Enum):
     NOTHING = auto()
     KNOWN = auto()  # whoever he is
     PUBLISH = auto()  # to the topic of the query
-    SUBSCRIBE = auto()  # to its topic, or channel
+    SUBSCRIBE = auto()  # to its topic, or channel; or to operate
     ADMIN = auto()  # of its topic
     ADMIN_OF_ALL = auto()
 

@@ -13,6 +13,7 @@ from admin import Admin
 from daemon import Nsqd, environment
 from destination import Destination
 from lookupd import Lookupd
+from scraping import scrape
 from users import bearer, section, token
 from web import Web, eventually
 
@@ -64,7 +65,7 @@ def test_nsqlookupd(cluster: Cluster) -> None:
     lookupd = cluster.lookupd
     for path in ("/ping", "/info", "/topics", "/nodes", "/channels?topic=t"):
         assert lookupd.web.get(path).status == 200, path
-    assert lookupd.web.get("/debug").status == 401
+    assert lookupd.web.get("/debug").status == lookupd.web.get("/metrics").status == 401
     for path in ("/topic/create", "/topic/delete", "/channel/create", "/channel/delete"):
         target = f"{path}?topic=b&channel=c"
         assert lookupd.web.post(target).status == 401, path
@@ -74,6 +75,12 @@ def test_nsqlookupd(cluster: Cluster) -> None:
     assert cluster.web("some", lookupd).post("/topic/create?topic=a.b").status == 200
     assert cluster.web("looks", lookupd).get("/debug").status == 200
     assert token("some") not in lookupd.log_text()
+
+
+def test_prometheus_is_a_user_who_looks(cluster: Cluster) -> None:
+    for daemon, name in ((cluster.lookupd, "nsqlookupd"), (cluster.nsqd, "nsqd")):
+        found = scrape(daemon.web, token=token("looks"))
+        assert list(found.labels(f"{name}_build_info")) != []
 
 
 def test_nsqlookupd_reads_the_file_again(tmp_path: Path) -> None:
