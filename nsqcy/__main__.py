@@ -24,7 +24,7 @@ Usage: nsqcy COMMAND
   data export PATH DIR        write a stopped data path as files of NSQ's nsqd
   data check PATH             read everything in a data path, and say what a start makes of it
   doctor [FLAGS]              check this host and a cluster, and say what to do; -help says more
-  passwd NAME                 print a user for nsqadmin's --auth-file; --help says more
+  passwd NAME                 print a user for the file of --auth-file; --help says more
   up [FLAGS]                  run nsqlookupd and nsqd together; -help says more
   nsqd [FLAGS]                run nsqd; -help lists its flags
   nsqlookupd [FLAGS]          run nsqlookupd
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         case ["doctor", *flags]:
             return int(importlib.import_module("nsqcy.doctor.main").main(flags))
         case ["passwd", *words]:
-            return int(importlib.import_module("nsqcy.nsqadmin.passwd").main(words))
+            return int(importlib.import_module("nsqcy.users.passwd").main(words))
         case ["up", *flags]:
             return int(importlib.import_module("nsqcy.up").main(flags))
         case [daemon, *flags] if daemon in _OPTIONS:

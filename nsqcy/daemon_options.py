@@ -48,6 +48,17 @@ DEBUG_REMOTE = Option(
 )
 
 
+def auth_file(daemon: str) -> Option:
+    """Of the daemons whose users are programs."""
+    return Option(
+        "auth-file",
+        STRING,
+        "",
+        f"INI or TOML file of users and what they may do, without whom {daemon} asks nobody"
+        " who he is over HTTP; see docs/SECURITY.md",
+    )
+
+
 def log_prefix(daemon: str) -> Option:
     return Option("log-prefix", STRING, f"[{daemon}] ", "text before every log line")
 

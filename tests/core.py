@@ -63,7 +63,7 @@ def options(**other: Any) -> SimpleNamespace:
         "max_deflate_level": 6,
         "topology_region": "",
         "topology_zone": "",
-        "auth_http_address": (),
+        "wants_auth": False,
         "deflate": True,
         "snappy": True,
         "tls_cert": "",

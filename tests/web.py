@@ -42,8 +42,11 @@ class Web:
         host: str = "127.0.0.1",
         timeout: float = 15.0,
         context: ssl.SSLContext | None = None,
+        headers: dict[str, str] | None = None,
     ) -> None:
+        """headers: of every request."""
         self.host, self.port, self.timeout, self.context = host, port, timeout, context
+        self.headers = headers or {}
 
     def request(
         self,
@@ -56,16 +59,16 @@ class Web:
     ) -> Answer:
         if query:
             path += "?" + urllib.parse.urlencode(query)
-        link = self._link()
+        link = self.link()
         try:
-            link.request(method, path, body, headers or {})
+            link.request(method, path, body, self.headers | (headers or {}))
             answer = link.getresponse()
             told = {name.lower(): value for name, value in answer.getheaders()}
             return Answer(answer.status, told, answer.read())
         finally:
             link.close()
 
-    def _link(self) -> http.client.HTTPConnection:
+    def link(self) -> http.client.HTTPConnection:
         if self.context is None:
             return http.client.HTTPConnection(self.host, self.port, timeout=self.timeout)
         return http.client.HTTPSConnection(

@@ -109,6 +109,10 @@ cdef class Server:
     def __dealloc__(self):
         free(self.scratch)
 
+    def unlearn(self):
+        """What was learnt of heads is no longer so; each connection is to unlearn it too."""
+        self.shapes.clear()
+
     def date(self):
         """The value of the Date header."""
         self.tick()
@@ -128,6 +132,9 @@ cdef class Connection:
         self.server = server
         self.fd = fd
         self.since = server.now
+
+    def unlearn(self):
+        self.shape = None
 
     # What nsqcy.web.http adds to it
 

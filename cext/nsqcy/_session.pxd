@@ -172,6 +172,7 @@ cdef class Session(Consumer):
     cdef uint64_t auth_ticket       # of the AUTH command
     cdef readonly bytes secret      # never to be logged
     cdef readonly object authorization
+    cdef public tuple certificate_names  # those of its certificate, if that was verified
     cdef int64_t auth_expires
     cdef int64_t may_publish_until  # to the topic published to last
     cdef readonly bint authed       # the rest of what /stats shows of it
@@ -301,6 +302,7 @@ cdef class Session(Consumer):
     cdef Parsed auth(self, int count, size_t *used, const uint8_t *rest, size_t left) except RAISED
     cdef int ask_auth(self) except -1
     cdef int refuse_auth(self, bytes text) except -1
+    cdef bint is_known(self) except -1
     cdef int adopt_authorization(self, authorization, int64_t expires) except -1
     cdef bint may_publish(self) noexcept
     cdef Parsed authorize(self, const char *command, bytes topic, bytes channel) except RAISED

@@ -233,6 +233,7 @@ cdef class Session(Consumer):
         self.client_id = self.hostname = remote_address.rpartition(":")[0].strip("[]")
         self.user_agent = self.topology_region = self.topology_zone = ""
         self.auth_identity = self.auth_identity_url = ""
+        self.certificate_names = ()
         self.guarded = home.auth is not None
         self.locality = ANYWHERE
         self.msg_timeout = home.msg_timeout
@@ -1477,6 +1478,17 @@ cdef class Session(Consumer):
         _log_error(self, text)
         return self.answer(self.auth_ticket, FAILED, text)
 
+    cdef bint is_known(self) except -1:
+        """Whether the certificate says enough of who has said nothing: then that counts."""
+        if not self.certificate_names:
+            return False
+        authorization = self.home.auth.of_certificate(self.certificate_names)
+        if authorization is None:
+            return False
+        self.adopt_authorization(
+            authorization, self.home.agenda.now + <int64_t>authorization.ttl * SECOND)
+        return True
+
     cdef int adopt_authorization(self, authorization, int64_t expires) except -1:
         self.authorization = authorization
         self.auth_expires = expires
@@ -1496,7 +1508,7 @@ cdef class Session(Consumer):
         the topic that was taken; None: reading its log."""
         if self.auth_asked:
             return BLOCKED
-        if self.authorization is None:
+        if self.authorization is None and not self.is_known():
             return self.fatal(b"E_AUTH_FIRST AUTH required before " + <bytes>command)
         if self.home.agenda.now >= self.auth_expires:
             self.ask_auth()
@@ -2366,7 +2378,8 @@ cdef class Home:
         ask_placement: called with the name of a topic whose owner is not known; placed() follows
         move: called with a session and the worker it should move to; its leave() or stay() follows
         auth: its ask() is called with a session whose client must be authorized; the session's
-            authorized() or auth_failed() follows. None: AUTH is disabled
+            authorized() or auth_failed() follows. Its of_certificate() knows the authorization of
+            clients by names of their certificates, or None. None: AUTH is disabled
         """
         self.shard = shard
         self.agenda = shard.agenda

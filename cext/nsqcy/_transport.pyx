@@ -264,6 +264,7 @@ cdef class SocketTransport(Transport):
                 return
             self.layers.append(layer)
             session.tls = layer.facts()
+            session.certificate_names = layer.certificate_names()
             session.put_frame(RESPONSE, b"OK", 2)
             self.add_codec()
             # What the client has said behind its last word of the handshake is in the layer.

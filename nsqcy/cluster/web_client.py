@@ -10,7 +10,7 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPException, responses
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote, urljoin
@@ -62,6 +62,8 @@ class Terms:
     tls_min_version: int = ssl.TLSVersion.TLSv1_2
     verify: bool = True
     user_agent: str = f"nsqcy/{__version__}"
+    token: str = field(default="", repr=False)
+    """Shown to whomever ask() asks, and to no other host that one sends us to."""
 
     @classmethod
     def of(cls, settings: Settings) -> "Terms":
@@ -193,8 +195,9 @@ class WebClient:
     ) -> Answer:
         """The answer to a request, whatever its status: by TLS where the server wants that, and
         from where it sends us. Raises RequestError, without a status if there is no answer."""
+        shown = {"Authorization": f"Bearer {self.terms.token}"} if self.terms.token else {}
         try:
-            return self._ask(url, method, dict(headers or {}), body, most)
+            return self._ask(url, method, shown | dict(headers or {}), body, most)
         except (OSError, HTTPError, HTTPException, ValueError) as error:
             raise RequestError(reason(error)) from None
 

@@ -22,6 +22,7 @@ from nsqcy.errors import Stop, UsageError
 from nsqcy.log import write
 from nsqcy.options import BOOL, DURATION, STRING, STRINGS, Option, OptionTable, split_flags, usage
 from nsqcy.policies import NOT_NEGATIVE, POSITIVE
+from nsqcy.users import token_file
 
 HOST = (
     Option("host", BOOL, True, "check this host"),
@@ -43,6 +44,7 @@ CLUSTER = (
     Option("timeout", DURATION, 5 * SECOND, "time for a whole request", rule=POSITIVE),
     Option("tls-root-ca-file", STRING, "", "PEM file of the authorities of HTTPS ports"),
     Option("tls-insecure-skip-verify", BOOL, False, "take every certificate"),
+    token_file.OPTION,
 )
 OUTPUT = (
     Option("json", BOOL, False, "print JSON"),
@@ -123,4 +125,5 @@ def _terms(flags: dict[str, Any]) -> Terms:
         request_timeout=whole,
         root_ca_file=flags["tls_root_ca_file"],
         verify=not flags["tls_insecure_skip_verify"],
+        token=token_file.read(flags["auth_token_file"]),
     )

@@ -4,31 +4,18 @@ passwords, and pages of other sites.
 Pure functions.
 """
 
-import base64
 import ipaddress
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from nsqcy.nsqadmin.options import Network
+from nsqcy.web.authorization import basic
 from nsqcy.web.http_protocol import Head
 
 
 def may_act(head: Head, header: str, users: Sequence[str]) -> bool:
     """Whether this is one of the users; without any everybody is."""
     return not users or head.header(header) in users
-
-
-def basic(head: Head) -> tuple[str, str]:
-    """Name and password of HTTP's Basic authentication; empty without them."""
-    scheme, _, encoded = head.header("Authorization").partition(" ")
-    if scheme.lower() != "basic":
-        return "", ""
-    try:
-        decoded = base64.b64decode(encoded.strip(), validate=True).decode()
-    except ValueError:
-        return "", ""
-    name, colon, password = decoded.partition(":")
-    return (name, password) if colon else ("", "")
 
 
 def basic_user(head: Head) -> str:

@@ -5,6 +5,7 @@ What requests mean is the affair of their routes.
 
 import gc
 from collections.abc import Callable
+from dataclasses import replace
 
 import gevent
 
@@ -26,8 +27,9 @@ from nsqcy.nsqadmin.history_sampler import Sampler
 from nsqcy.nsqadmin.logins import Logins
 from nsqcy.nsqadmin.options import AdminOptions
 from nsqcy.nsqadmin.surroundings import Surroundings
-from nsqcy.nsqadmin.upstreams import CountedClient
+from nsqcy.nsqadmin.upstreams import CountedClient, Outcomes
 from nsqcy.process.service import Notifier
+from nsqcy.users import token_file
 from nsqcy.web.counted import Requests
 from nsqcy.web.http import HttpServer
 
@@ -52,10 +54,14 @@ class Daemon(daemon.Daemon):
         self._logins = logins
         if logins is not None:
             routes += login_pages.ROUTES
-        requests, web, history = Requests(), CountedClient(terms(options)), kept(options)
-        routes.append(metrics.route(web, logins, requests, self._count_connections))
+        asking, outcomes = terms(options), Outcomes()
+        # Only nsqds and nsqlookupds are to see the token.
+        others = CountedClient(replace(asking, token=""), outcomes)
+        web, history = CountedClient(asking, outcomes), kept(options)
+        requests = Requests()
+        routes.append(metrics.route(outcomes, logins, requests, self._count_connections))
         self._sampler = Sampler(options, web, history, log) if history else None
-        surroundings = Surroundings(options, web, log, routes, history, logins)
+        surroundings = Surroundings(options, web, others, log, routes, history, logins)
         http = HttpServer(gevent.get_hub().loop, surroundings)
         super().__init__([listener], http, log, reread, notifier, requests)
         self._options = options
@@ -97,4 +103,5 @@ def terms(options: AdminOptions) -> Terms:
         key_file=options.http_client_tls_key,
         verify=not options.http_client_tls_insecure_skip_verify,
         user_agent=f"nsqadmin/{NSQ_VERSION} nsqcy/{__version__}",
+        token=token_file.read(options.auth_token_file),
     )

@@ -6,22 +6,20 @@ name that nobody has, as it may be a password in the wrong field.
 """
 
 import hmac
-import os
 import secrets
-import stat
 import threading
 import time
 from collections.abc import Callable
 from ipaddress import ip_address
 
-from nsqcy import config
-from nsqcy.errors import HttpError, Stop
+from nsqcy.errors import ConfigError, HttpError, Stop
 from nsqcy.lines import Lines
-from nsqcy.nsqadmin import users
-from nsqcy.nsqadmin.access import basic
-from nsqcy.nsqadmin.hashes import NOBODY
-from nsqcy.nsqadmin.sessions import Failures, Sessions
-from nsqcy.nsqadmin.users import User, Users
+from nsqcy.nsqadmin.sessions import Sessions
+from nsqcy.users import known
+from nsqcy.users.failures import Failures
+from nsqcy.users.hashes import NOBODY
+from nsqcy.users.user import User, Users
+from nsqcy.web.authorization import basic
 from nsqcy.web.http_protocol import Head
 from nsqcy.web.router import Request
 
@@ -38,15 +36,15 @@ class TooMany(HttpError):
 
 
 def read(path: str) -> tuple[Users, list[str]]:
-    """The users of a file, and what to warn of; raises ConfigError."""
-    found = users.parse(path, config.read_text(path))
-    try:
-        mode = stat.S_IMODE(os.stat(path).st_mode)
-    except OSError:
-        return found, []
-    if mode & (stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP):
-        return found, [f"{path} has mode {mode:04o}: others may read or write it; chmod 600 it"]
-    return found, []
+    """Those of a file who may log in, and what to warn of; raises ConfigError."""
+    found, warnings = known.read(path)
+    ours = {
+        name: user for name, user in found.items() if user.role and (user.password or user.token)
+    }
+    if not ours:
+        problem = "no user has a role and a password or a token, so nobody could log in"
+        raise ConfigError(path, None, problem, "role = view or operate")
+    return ours, warnings
 
 
 class Logins:
@@ -143,7 +141,9 @@ class Logins:
         """The same as the file has it now: the role counts that it says, and who has other secrets
         has to log in again."""
         now = self._users.get(user.name) if user else None
-        return now if user and now and now._replace(role=user.role) == user else None
+        if user is None or now is None:
+            return None
+        return now if (now.password, now.token) == (user.password, user.token) else None
 
     def _of_token(self, text: str) -> User | None:
         """Looks at all of them, whichever it is."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsqcy.metrics import families
 from nsqcy.nsqadmin.logins import Logins
-from nsqcy.nsqadmin.upstreams import CountedClient
+from nsqcy.nsqadmin.upstreams import Outcomes
 from nsqcy.web.counted import Requests
 from nsqcy.web.http_protocol import Reply
 from nsqcy.web.router import Request, Route
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def route(
-    client: CountedClient,
+    outcomes: Outcomes,
     logins: Logins | None,
     requests: Requests,
     connections: Callable[[], Mapping[str, int]],
@@ -25,12 +25,12 @@ def route(
     def handle(api: Any, request: Request) -> Reply:
         from nsqcy.web import metrics_page
 
-        outcomes = client.outcomes()
+        counts = outcomes.counts()
         sessions: Samples = [([], logins.sessions())] if logins is not None else []
         return metrics_page.page(
             request.head.header("Accept"),
             {
-                families.UPSTREAM_REQUESTS: [([name], outcomes[name]) for name in outcomes],
+                families.UPSTREAM_REQUESTS: [([name], counts[name]) for name in counts],
                 families.SESSIONS: sessions,
             },
             families.HTTP_OF_NSQADMIN,

@@ -20,6 +20,7 @@ from nsqcy.daemon_options import (
 )
 from nsqcy.durations import HOUR, MILLISECOND, MINUTE, SECOND
 from nsqcy.options import BOOL, DURATION, INT, STRING, STRINGS, Option, Options, OptionTable, Rule
+from nsqcy.users import token_file
 
 MIN_INPUT_BYTES = 4 << 20
 
@@ -77,6 +78,7 @@ CLUSTER = (
     ),
     Option("http-client-tls-cert", STRING, "", "PEM file of the certificate to show to them"),
     Option("http-client-tls-key", STRING, "", "PEM file of its key"),
+    token_file.OPTION,
 )
 
 ACCESS = (
@@ -199,6 +201,7 @@ class AdminOptions(Options):
     http_client_tls_root_ca_file: str
     http_client_tls_cert: str
     http_client_tls_key: str
+    auth_token_file: str
     allow_config_from_cidr: str
     acl_http_header: str
     admin_user: tuple[str, ...]

@@ -42,6 +42,7 @@ class Surroundings(router.Api):
         self,
         options: AdminOptions,
         web: WebClient,
+        others: WebClient,
         log: Log,
         routes: Sequence[Route],
         history: History | None = None,
@@ -54,8 +55,8 @@ class Surroundings(router.Api):
             routes = [for_users(route) for route in routes]
         self.router = Router(routes, options.base)
         self.assets = Assets(options.dev_static_dir)
-        self.graphite = Graphite(options.graphite_url, options.statsd_interval, web)
-        self.notifier = Notifier(options.notification_http_endpoint, web, log, self.user_of)
+        self.graphite = Graphite(options.graphite_url, options.statsd_interval, others)
+        self.notifier = Notifier(options.notification_http_endpoint, others, log, self.user_of)
         self._history = history
         self._web = web
         self._threads = ThreadPool(

@@ -12,13 +12,28 @@ from nsqcy.errors import RequestError
 OUTCOMES = ("ok", "timeout", "unreachable", "bad")
 
 
-class CountedClient(WebClient):
-    """Counts what becomes of requests. Asked by many threads."""
+class Outcomes:
+    """How many there were of each so far, of all clients. Counted by many threads."""
 
-    def __init__(self, terms: Terms) -> None:
-        super().__init__(terms)
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._outcomes = Counter(dict.fromkeys(OUTCOMES, 0))
+        self._counts = Counter(dict.fromkeys(OUTCOMES, 0))
+
+    def count(self, outcome: str) -> None:
+        with self._lock:
+            self._counts[outcome] += 1
+
+    def counts(self) -> dict[str, int]:
+        with self._lock:
+            return dict(self._counts)
+
+
+class CountedClient(WebClient):
+    """Counts what becomes of its requests."""
+
+    def __init__(self, terms: Terms, outcomes: Outcomes) -> None:
+        super().__init__(terms)
+        self._outcomes = outcomes
 
     def ask(
         self,
@@ -32,19 +47,10 @@ class CountedClient(WebClient):
         try:
             answer = super().ask(url, method, headers, body, most=most)
         except RequestError as error:
-            self._count(outcome(error))
+            self._outcomes.count(outcome(error))
             raise
-        self._count("ok" if answer.status < 500 else "bad")
+        self._outcomes.count("ok" if answer.status < 500 else "bad")
         return answer
-
-    def outcomes(self) -> dict[str, int]:
-        """How many there were of each so far."""
-        with self._lock:
-            return dict(self._outcomes)
-
-    def _count(self, outcome: str) -> None:
-        with self._lock:
-            self._outcomes[outcome] += 1
 
 
 def outcome(error: RequestError) -> str:

@@ -25,7 +25,9 @@ from nsqcy.web import config_api, pprof, router
 from nsqcy.web.http_protocol import JSON, PLAIN, Body, Fault, Head, Reply, parse_query
 from nsqcy.web.router import (
     EXITING,
+    Gate,
     Later,
+    Need,
     Request,
     Result,
     Route,
@@ -632,40 +634,49 @@ def debug_free(api: "Api", request: Request) -> None:
 
 
 ROUTES = (
-    Route("GET", "/ping", ping, plain=True),
-    Route("GET", "/ready", ready, plain=True, logged=False),
-    Route("GET", "/live", live, plain=True, logged=False),
-    Route("GET", "/info", info),
-    Route("GET", "/stats", stats, body=ignored),
-    Route("GET", "/metrics", metrics, plain=True, logged=False),
-    Route("POST", "/pub", pub, body=_pub_limit, logged=False, inline=True, short=_pub_short),
-    Route("POST", "/mpub", mpub, body=_mpub_limit, logged=False, inline=True),
-    Route("POST", "/topic/create", create_topic),
-    Route("POST", "/topic/delete", delete_topic, body=ignored),
-    Route("POST", "/topic/empty", empty_topic, body=ignored),
-    Route("POST", "/topic/pause", pause_topic, body=ignored),
-    Route("POST", "/topic/unpause", unpause_topic, body=ignored),
-    Route("GET", "/topic/log", topic_log),
-    Route("GET", "/topic/config", get_topic_policy),
-    Route("PUT", "/topic/config", put_topic_policy, body=_policy_limit),
-    Route("DELETE", "/topic/config", delete_topic_policy, body=ignored),
-    Route("POST", "/channel/create", create_channel, body=ignored),
-    Route("POST", "/channel/seek", seek_channel, body=ignored),
-    Route("POST", "/channel/delete", delete_channel, body=ignored),
-    Route("POST", "/channel/empty", empty_channel, body=ignored),
-    Route("POST", "/channel/pause", pause_channel, body=ignored),
-    Route("POST", "/channel/unpause", unpause_channel, body=ignored),
-    Route("GET", "/channel/deferred", deferred),
-    Route("GET", "/channel/peek", peek_channel),
-    Route("GET", "/topic/peek", peek_topic),
-    Route("POST", "/channel/redrive", redrive, body=ignored),
-    Route("POST", "/message/cancel", cancel_message, body=ignored),
-    Route("POST", "/channel/rate", set_rate, body=ignored),
-    Route("GET", "/config/drain", get_drain),
+    Route("GET", "/ping", ping, plain=True, need=Need.NOTHING),
+    Route("GET", "/ready", ready, plain=True, logged=False, need=Need.NOTHING),
+    Route("GET", "/live", live, plain=True, logged=False, need=Need.NOTHING),
+    Route("GET", "/info", info, need=Need.KNOWN),
+    Route("GET", "/stats", stats, body=ignored, need=Need.KNOWN),
+    Route("GET", "/metrics", metrics, plain=True, logged=False, need=Need.KNOWN),
+    Route(
+        "POST",
+        "/pub",
+        pub,
+        body=_pub_limit,
+        logged=False,
+        inline=True,
+        short=_pub_short,
+        need=Need.PUBLISH,
+    ),
+    Route("POST", "/mpub", mpub, body=_mpub_limit, logged=False, inline=True, need=Need.PUBLISH),
+    Route("POST", "/topic/create", create_topic, need=Need.ADMIN),
+    Route("POST", "/topic/delete", delete_topic, body=ignored, need=Need.ADMIN),
+    Route("POST", "/topic/empty", empty_topic, body=ignored, need=Need.ADMIN),
+    Route("POST", "/topic/pause", pause_topic, body=ignored, need=Need.ADMIN),
+    Route("POST", "/topic/unpause", unpause_topic, body=ignored, need=Need.ADMIN),
+    Route("GET", "/topic/log", topic_log, need=Need.SUBSCRIBE),
+    Route("GET", "/topic/config", get_topic_policy, need=Need.KNOWN),
+    Route("PUT", "/topic/config", put_topic_policy, body=_policy_limit, need=Need.ADMIN),
+    Route("DELETE", "/topic/config", delete_topic_policy, body=ignored, need=Need.ADMIN),
+    Route("POST", "/channel/create", create_channel, body=ignored, need=Need.ADMIN),
+    Route("POST", "/channel/seek", seek_channel, body=ignored, need=Need.ADMIN),
+    Route("POST", "/channel/delete", delete_channel, body=ignored, need=Need.ADMIN),
+    Route("POST", "/channel/empty", empty_channel, body=ignored, need=Need.ADMIN),
+    Route("POST", "/channel/pause", pause_channel, body=ignored, need=Need.ADMIN),
+    Route("POST", "/channel/unpause", unpause_channel, body=ignored, need=Need.ADMIN),
+    Route("GET", "/channel/deferred", deferred, need=Need.SUBSCRIBE),
+    Route("GET", "/channel/peek", peek_channel, need=Need.SUBSCRIBE),
+    Route("GET", "/topic/peek", peek_topic, need=Need.SUBSCRIBE),
+    Route("POST", "/channel/redrive", redrive, body=ignored, need=Need.ADMIN),
+    Route("POST", "/message/cancel", cancel_message, body=ignored, need=Need.ADMIN),
+    Route("POST", "/channel/rate", set_rate, body=ignored, need=Need.ADMIN),
+    Route("GET", "/config/drain", get_drain, need=Need.KNOWN),
     Route("PUT", "/config/drain", put_drain, body=_value_limit),
-    Route("GET", "/channel/config", get_channel_policy),
-    Route("PUT", "/channel/config", put_channel_policy, body=_policy_limit),
-    Route("DELETE", "/channel/config", delete_channel_policy, body=ignored),
+    Route("GET", "/channel/config", get_channel_policy, need=Need.KNOWN),
+    Route("PUT", "/channel/config", put_channel_policy, body=_policy_limit, need=Need.ADMIN),
+    Route("DELETE", "/channel/config", delete_channel_policy, body=ignored, need=Need.ADMIN),
     Route("GET", "/config/:opt", get_option),
     Route("PUT", "/config/:opt", put_option, body=_value_limit),
     *pprof.routes("/debug/pprof/", lambda api: api.backend),
@@ -678,9 +689,11 @@ class Api(router.Api):
     """The handlers' surroundings."""
 
     router = Router(ROUTES)
-    reads_headers = frozenset((b"accept", b"accept-encoding"))  # for /metrics
+    reads_headers = frozenset((b"accept", b"accept-encoding", b"authorization"))
 
-    def __init__(self, backend: Backend, options: Options, log: Lines) -> None:
-        super().__init__(options, log)
+    def __init__(
+        self, backend: Backend, options: Options, log: Lines, gate: Gate | None = None
+    ) -> None:
+        super().__init__(options, log, gate)
         self.backend = backend
         self.options = options

@@ -6,7 +6,7 @@ an error included, says what a client's secret is.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import re2
 
@@ -24,6 +24,12 @@ PERMISSIONS = frozenset({"subscribe", "publish"})
 
 class AuthFailure(NsqError):
     """Nobody knows what the client may do. The text is for the log and holds no secret."""
+
+
+class Covers(Protocol):
+    """Something that a client is allowed."""
+
+    def covers(self, permission: str, topic: str, channel: str) -> bool: ...
 
 
 class Grant(NamedTuple):
@@ -49,7 +55,7 @@ class Authorization:
     ttl: int  # seconds
     identity: str
     identity_url: str
-    grants: Sequence[Grant] = field(repr=False)
+    grants: Sequence[Covers] = field(repr=False)
     _decisions: dict[tuple[str, str, str], bool] = field(default_factory=dict, repr=False)
 
     def permits(self, topic: str, channel: str) -> bool:

@@ -8,7 +8,7 @@ the texts of other people's exceptions may hold the URL, and so the client's sec
 import random
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from urllib.parse import urlencode
@@ -144,6 +144,9 @@ class Authorizer:
         """Find out what a client may do: its authorized() or auth_failed() follows."""
         self._asked.append(session)
         self._wake.send()
+
+    def of_certificate(self, names: Iterable[str]) -> None:
+        """Servers are asked with a secret only."""
 
     def restore(self, source: bytes) -> Authorization:
         """The authorization of a client that another worker has asked for."""

@@ -50,6 +50,9 @@ from nsqcy.nsqd.worker import Boot
 from nsqcy.options import TLS_REQUIRED, Value
 from nsqcy.policies import Policies
 from nsqcy.process.control import Answer, CallTimeout, ChannelClosed, RemoteError, Request
+from nsqcy.users import file as users_file
+from nsqcy.users.gate import Gate
+from nsqcy.users.known import Known
 from nsqcy.web.http import HttpServer, Make
 
 if TYPE_CHECKING:
@@ -140,6 +143,11 @@ def _https(handshakes: "tls.Handshakes | None") -> Make | None:
     return functools.partial(HttpsConnection, handshakes=handshakes)
 
 
+def _known(options: NsqdOptions, text: str | None) -> Known | None:
+    """The users, if there is a file of them."""
+    return None if text is None else Known(users_file.parse(options.auth_file, text))
+
+
 def _events(options: NsqdOptions) -> Events | None:
     return Events(options.events_sample) if options.events else None
 
@@ -197,6 +205,7 @@ class Engine:
         self._shard.set_refusal(boot.context["refusal"])
         self._shard.set_draining(boot.context["draining"])
         self._hold_new_topics()
+        self._known = _known(options, boot.context["users"])
         mesh = Streams(shared, boot.worker, boot.wake_fds) if boot.workers > 1 else None
         self._home = Home(
             shard=self._shard,
@@ -220,7 +229,8 @@ class Engine:
             mesh.home = self._home
             mesh.log = boot.log
             self._loop.watch(boot.wake_fds[boot.worker], self._loop.on_woken)
-        self._http = HttpServer(hub.loop, Api(self, options, boot.log))
+        gate = None if self._known is None else Gate(self._known, "nsqd", boot.log)
+        self._http = HttpServer(hub.loop, Api(self, options, boot.log, gate))
         if options.tls_required == TLS_REQUIRED:
             self._http.tls_only = tls_required(self._port("https"))
         self._https = _https(self._handshakes)
@@ -331,12 +341,24 @@ class Engine:
     # -- authorization
 
     def _authorizer(self, log: Log) -> Any:
-        """Who asks auth servers; None without any, and then nothing of it is imported."""
-        if not self._options.auth_http_address:
-            return None
-        from nsqcy.nsqd.auth_client import Authorizer
+        """Who knows what clients may do; None if all may everything, and then nothing of it is
+        imported."""
+        servers = None
+        if self._options.auth_http_address:
+            from nsqcy.nsqd.auth_client import Authorizer
 
-        return Authorizer(self._options, lambda: self._loop.enter(), log)
+            servers = Authorizer(self._options, lambda: self._loop.enter(), log)
+        if self._known is None:
+            return servers
+        from nsqcy.nsqd.auth_file import FileAuthorizer
+
+        return FileAuthorizer(self._known, servers, lambda: self._loop.enter(), log)
+
+    def _renew_users(self, request: Request) -> None:
+        """The file of users has been read again, and found good."""
+        if self._known is not None:
+            self._known.users = users_file.parse(self._options.auth_file, request.blob.decode())
+            self._http.unlearn()
 
     # -- placement
 
@@ -446,6 +468,8 @@ class Engine:
             return self._adopt_session(request)
         if request.method == "tls":
             return self._renew_tls(request)
+        if request.method == "users":
+            return self._renew_users(request)
         if request.method == "metrics":
             return self._metrics_share(request)
         return getattr(self, f"on_{request.method}")(**request.args)

@@ -4,6 +4,7 @@ The handshake takes its turns in the worker's one queue of handshakes, beside th
 """
 
 import socket
+from collections.abc import Sequence
 
 from nsqcy.errors import LayerEnd, LayerError
 from nsqcy.layers import PIECE
@@ -19,13 +20,14 @@ _PIECES_A_TURN = 16
 class HttpsConnection(HttpConnection):
     """Reads nothing between a step of the handshake and its wish for more."""
 
-    __slots__ = ("_handshake", "_layer", "_said_goodbye", "_silent")
+    __slots__ = ("_handshake", "_layer", "_said_goodbye", "_silent", "certificate_names")
     secure = True
 
     def __init__(
         self, server: HttpServer, sock: socket.socket, peer: str, handshakes: Handshakes
     ) -> None:
         super().__init__(server, sock, peer)
+        self.certificate_names: Sequence[str] = ()
         self._silent = True  # the peer has not spoken
         self._said_goodbye = False
         self._handshake: Handshake | None = handshakes.begin(self)
@@ -57,6 +59,7 @@ class HttpsConnection(HttpConnection):
             return
         if error is None:
             self.since = self._server.now
+            self.certificate_names = self._layer.certificate_names()
             self._decode(b"")
         else:
             self._complain(error)

@@ -59,6 +59,7 @@ def _run(argv: Sequence[str]) -> int:
     bound = _listen(_addresses(options), service.inherited(os.environ))
     try:
         tls = _load_tls(settings, options)
+        users = _load_users(settings, options)
         for warning in settings.warnings:
             lines.warn(warning, event="config_warning")
         openfiles.raise_limit().tell(lines)
@@ -69,7 +70,7 @@ def _run(argv: Sequence[str]) -> int:
         kept = policy_file.load(data_path, lines)
         for name, values in kept.values(options, lines).items():
             by_name.set(name, values)
-        context = _context(options, by_name, bound, tls)
+        context = _context(options, by_name, bound, tls, users)
         return _serve(options, context, argv, lines, bound, lock_fd, notifier, kept)
     except BaseException:
         for each in bound:
@@ -98,6 +99,24 @@ def _load_tls(settings: config.Settings, options: NsqdOptions) -> dict[str, Any]
         raise StartError(text) from None
     settings.warnings += warnings
     return material._asdict() if material else None
+
+
+def _load_users(settings: config.Settings, options: NsqdOptions) -> str | None:
+    """The text of the file of users, found good; None if there is to be none."""
+    if not options.auth_file:
+        return None
+    from nsqcy.users import file, known
+
+    text = config.read_text(options.auth_file)
+    users = file.parse(options.auth_file, text)
+    settings.warnings += known.warnings(options.auth_file)
+    verifies = options.tls_client_auth_policy == "require-verify"
+    if not verifies and any(user.certificate for user in users.values()):
+        settings.warnings.append(
+            f"{options.auth_file}: nobody is known by a certificate here, as nobody verifies any"
+            " (--tls-client-auth-policy=require-verify)"
+        )
+    return text
 
 
 def _addresses(options: NsqdOptions) -> dict[str, str]:
@@ -160,7 +179,8 @@ def _serve(
             resolved = resolve(settings)
             # The files where they were at the start: what they hold may change, not where they are.
             material = _load_tls(settings, options)
-            return Reread(resolved.log_level, material, resolved.lookupd_tcp_address)
+            users = _load_users(settings, resolved)
+            return Reread(resolved.log_level, material, resolved.lookupd_tcp_address, users)
         except Stop as stop:
             lines.error(
                 f"SIGHUP: {stop}; everything stays as it was",
@@ -177,6 +197,7 @@ def _context(
     by_name: Policies,
     bound: list[listeners.Listener],
     tls: dict[str, Any] | None,
+    users: str | None,
 ) -> dict[str, Any]:
     """What every worker is told."""
     return {
@@ -193,6 +214,7 @@ def _context(
         "master": os.getpid(),
         "started": time.time_ns(),
         "tls": tls,
+        "users": users,
         "refusal": None,
         "draining": False,
     }

@@ -71,6 +71,7 @@ class Reread(NamedTuple):
     log_level: int
     tls: dict[str, Any] | None = None  # material of nsqcy.nsqd.tls
     lookupds: tuple[str, ...] | None = None
+    users: str | None = None  # the file of them
 
 
 class Crewman:
@@ -787,6 +788,12 @@ class Master:
             for man in self._crew.values():
                 man.channel.notify("tls", blob=material)
             self._log.info("TLS: the certificate files were read again", event="tls_reloaded")
+        # One that starts to be asked who it is was not told so: that takes a restart.
+        if found.users is not None and self._launcher.context.get("users") is not None:
+            self._launcher.context["users"] = found.users
+            for man in self._crew.values():
+                man.channel.notify("users", blob=found.users.encode())
+            self._log.info("AUTH: the file of users was read again", event="auth_file_reloaded")
 
     def _on_quit(self) -> None:
         self._arbiter.signal_all(signal.SIGQUIT)

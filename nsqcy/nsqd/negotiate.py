@@ -170,7 +170,7 @@ def _answer(identity: Identity, options: NsqdOptions) -> bytes:
         "max_deflate_level": options.max_deflate_level,
         "snappy": identity.snappy,
         "sample_rate": identity.sample_rate,
-        "auth_required": bool(options.auth_http_address),
+        "auth_required": options.wants_auth,
         "output_buffer_size": identity.output_buffer_size,
         "output_buffer_timeout": identity.output_buffer_timeout // MILLISECOND,
         "topology_region": options.topology_region,

@@ -17,6 +17,7 @@ from nsqcy.daemon_options import (
     LOG_LEVEL,
     VERBOSE,
     VERSION,
+    auth_file,
     hostname,
     log_prefix,
     obey_rules,
@@ -165,6 +166,7 @@ NETWORK = (
         toml_key="nsqlookupd_tcp_addresses",
         runtime=True,
     ),
+    auth_file("nsqd"),
     Option(
         "auth-http-address",
         STRINGS,
@@ -455,6 +457,7 @@ class NsqdOptions(Options):
     broadcast_tcp_port: int
     broadcast_http_port: int
     lookupd_tcp_address: tuple[str, ...]
+    auth_file: str
     auth_http_address: tuple[str, ...]
     auth_http_request_method: str
     peek_without_auth: bool
@@ -514,9 +517,14 @@ class NsqdOptions(Options):
     snappy: bool
 
     @property
+    def wants_auth(self) -> bool:
+        return bool(self.auth_file or self.auth_http_address)
+
+    @property
     def may_peek(self) -> bool:
-        """HTTP knows of no AUTH: who needs it to consume is not to be passed by."""
-        return self.peek_without_auth or not self.auth_http_address
+        """Only a file of users is asked over HTTP too: who needs AUTH to consume is not to be
+        passed by."""
+        return self.peek_without_auth or bool(self.auth_file) or not self.auth_http_address
 
 
 def resolve(settings: Settings) -> NsqdOptions:

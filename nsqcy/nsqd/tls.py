@@ -7,7 +7,7 @@ over bytes in memory, used by TCP and HTTPS alike. Knows neither of their protoc
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -165,6 +165,7 @@ def _build(material: Material, lowered: bool) -> SSL.Context:
     context.use_privatekey(_key(material.key))
     context.check_privatekey()
     _set_policy(context, material)
+    context.set_app_data(material.policy)
     return context
 
 
@@ -323,6 +324,16 @@ class TlsLayer:
         except SSL.Error:
             pass  # in the middle of a handshake, or after an error: there is nothing to say
 
+    def certificate_names(self) -> tuple[str, ...]:
+        """What the client's certificate calls it: common name and alternative names. None of them
+        if nobody has verified it."""
+        if self._context.get_app_data() != REQUIRE_VERIFY:
+            return ()
+        certificate = self._connection.get_peer_certificate(as_cryptography=True)
+        if certificate is None:
+            return ()
+        return tuple(filter(None, (_common_name(certificate), *_alternative_names(certificate))))
+
     def facts(self) -> dict[str, str]:
         """What there is to know about it once the handshake is done. All of it is JSON."""
         version = self._connection.get_protocol_version()
@@ -332,6 +343,15 @@ class TlsLayer:
             "cipher_suite": suite_name(self._connection.get_cipher_name() or ""),
             "common_name": _common_name(certificate) if certificate else "",
         }
+
+
+def _alternative_names(certificate: x509.Certificate) -> Iterator[str]:
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):
+        return
+    for kind in (x509.DNSName, x509.UniformResourceIdentifier, x509.RFC822Name):
+        yield from found.get_values_for_type(kind)
 
 
 def _common_name(certificate: x509.Certificate) -> str:

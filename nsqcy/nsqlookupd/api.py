@@ -15,8 +15,10 @@ from nsqcy.web import pprof, router
 from nsqcy.web.counted import Requests
 from nsqcy.web.http_protocol import Reply
 from nsqcy.web.router import (
+    Gate,
     Handler,
     Limits,
+    Need,
     Request,
     Route,
     Router,
@@ -166,20 +168,21 @@ def metrics(api: "Api", request: Request) -> Reply:
 
 
 def _get(path: str, handler: Handler) -> Route:
-    return Route("GET", path, handler, body=ignored, inline=True)
+    return Route("GET", path, handler, body=ignored, inline=True, need=Need.NOTHING)
 
 
 def _post(path: str, handler: Handler) -> Route:
-    return Route("POST", path, handler, body=ignored, inline=True)
+    return Route("POST", path, handler, body=ignored, inline=True, need=Need.ADMIN)
 
 
+# Where topics are is for everybody: no client of NSQ says who it is when it asks.
 ROUTES = (
-    Route("GET", "/ping", ping, plain=True, inline=True),
-    Route("GET", "/info", info, inline=True),
-    Route("GET", "/debug", everything, inline=True),
-    Route("GET", "/metrics", metrics, plain=True, logged=False),
-    Route("GET", "/topics", topics, inline=True),
-    Route("GET", "/nodes", nodes, inline=True),
+    Route("GET", "/ping", ping, plain=True, inline=True, need=Need.NOTHING),
+    Route("GET", "/info", info, inline=True, need=Need.NOTHING),
+    Route("GET", "/debug", everything, inline=True, need=Need.KNOWN),
+    Route("GET", "/metrics", metrics, plain=True, logged=False, need=Need.KNOWN),
+    Route("GET", "/topics", topics, inline=True, need=Need.NOTHING),
+    Route("GET", "/nodes", nodes, inline=True, need=Need.NOTHING),
     _get("/lookup", lookup),
     _get("/channels", channels),
     _post("/topic/create", create_topic),
@@ -198,7 +201,7 @@ class Api(router.Api):
     """
 
     router = Router(ROUTES)
-    reads_headers = True
+    reads_headers = frozenset((b"accept", b"authorization"))
 
     def __init__(
         self,
@@ -208,8 +211,9 @@ class Api(router.Api):
         log: Lines,
         requests: Requests,
         connections: Callable[[], Mapping[str, int]],
+        gate: Gate | None = None,
     ) -> None:
-        super().__init__(limits, log)
+        super().__init__(limits, log, gate)
         self.registry = registry
         self.clock = clock
         self.requests = requests

@@ -13,6 +13,7 @@ import gevent.socket
 
 from nsqcy import NSQ_VERSION, daemon
 from nsqcy.daemon_options import hostname
+from nsqcy.errors import Stop
 from nsqcy.gotext import json_bytes
 from nsqcy.listeners import Listener
 from nsqcy.log import Log
@@ -22,6 +23,8 @@ from nsqcy.nsqlookupd.protocol import Home, Session
 from nsqcy.nsqlookupd.registry import Moment, Registry
 from nsqcy.process.handoff import Accepted
 from nsqcy.process.service import Notifier
+from nsqcy.users.gate import Gate
+from nsqcy.users.known import Known, read
 from nsqcy.web.counted import Requests
 from nsqcy.web.http import HttpServer
 
@@ -43,13 +46,17 @@ class Daemon(daemon.Daemon):
         log: Log,
         reread: Callable[[], int | None],
         notifier: Notifier,
+        known: Known | None = None,
     ) -> None:
+        """known: the users; None where everybody may do everything."""
         registry = Registry(options.inactive_producer_timeout, options.tombstone_lifetime)
+        gate = None if known is None else Gate(known, "nsqlookupd", log)
         requests = Requests()
-        api = Api(registry, clock, options, log, requests, self._count_connections)
+        api = Api(registry, clock, options, log, requests, self._count_connections, gate)
         http = HttpServer(gevent.get_hub().loop, api)
         super().__init__(listeners, http, log, reread, notifier, requests)
         self.options = options
+        self._known = known
         self.held = 0  # bytes of half-sent commands
         self.home = Home(registry, _identity(options, listeners), log)
         self._connections: set[Connection] = set()
@@ -59,6 +66,21 @@ class Daemon(daemon.Daemon):
         for connection in list(self._connections):
             connection.kill()
         return code
+
+    def reread_settings(self) -> None:
+        super().reread_settings()
+        if self._known is None:
+            return
+        try:
+            self._known.users, warnings = read(self.options.auth_file)
+        except Stop as stop:
+            self.log.error(
+                f"SIGHUP: {stop}; users stay as they were", event="users_refused", error=str(stop)
+            )
+            return
+        for warning in warnings:
+            self.log.warn(warning, event="config_warning")
+        self.log.info("AUTH: the file of users was read again", event="auth_file_reloaded")
 
     def _count_connections(self) -> dict[str, int]:
         return {"tcp": len(self._connections), "http": self._http.connections}

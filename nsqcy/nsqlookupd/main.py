@@ -14,11 +14,15 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from nsqcy import __version__, config, listeners, log
 from nsqcy.errors import Stop
 from nsqcy.nsqlookupd.options import NSQLOOKUPD, LookupdOptions, resolve
 from nsqcy.process import openfiles, service, spawn
+
+if TYPE_CHECKING:
+    from nsqcy.users.known import Known
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,6 +49,7 @@ def _run(argv: Sequence[str]) -> int:
     bound = _listen(options)
     for warning in settings.warnings:
         lines.warn(warning, event="config_warning")
+    users = _users(options, lines)
     openfiles.raise_limit().tell(lines)
     notifier = service.notifier(os.environ, lines)
 
@@ -61,7 +66,19 @@ def _run(argv: Sequence[str]) -> int:
             )
             return None
 
-    return Daemon(options, bound, lines, reread, notifier).run()
+    return Daemon(options, bound, lines, reread, notifier, users).run()
+
+
+def _users(options: LookupdOptions, lines: log.Log) -> "Known | None":
+    """Those of the file, if there is one."""
+    if not options.auth_file:
+        return None
+    from nsqcy.users import known
+
+    users, warnings = known.read(options.auth_file)
+    for warning in warnings:
+        lines.warn(warning, event="config_warning")
+    return known.Known(users)
 
 
 def _listen(options: LookupdOptions) -> list[listeners.Listener]:

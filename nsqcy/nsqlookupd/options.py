@@ -12,6 +12,7 @@ from nsqcy.daemon_options import (
     LOG_LEVEL,
     VERBOSE,
     VERSION,
+    auth_file,
     hostname,
     log_prefix,
     obey_rules,
@@ -35,6 +36,7 @@ NETWORK = (
         example="localhost",
     ),
     DEBUG_REMOTE,
+    auth_file("nsqlookupd"),
     Option(
         "max-input-bytes",
         INT,
@@ -77,6 +79,7 @@ class LookupdOptions(Options):
     http_address: str
     broadcast_address: str
     debug_remote: bool
+    auth_file: str
     max_input_bytes: int
     inactive_producer_timeout: int
     tombstone_lifetime: int

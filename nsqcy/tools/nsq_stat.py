@@ -18,6 +18,7 @@ from nsqcy.durations import SECOND
 from nsqcy.options import DURATION, INT, STRING, STRINGS, Option, Options, OptionTable
 from nsqcy.tools import common
 from nsqcy.tools.common import ToolError
+from nsqcy.users import token_file
 
 NAME = "nsq_stat"
 NSQD_FLAG = "--nsqd-http-address"
@@ -33,6 +34,7 @@ SOURCES = (
     Option("nsqd-http-address", STRINGS, (), "host:port of an nsqd to ask"),
     common.LOOKUPD_HTTP_ADDRESS,
     *common.http_timeouts(5 * SECOND),
+    token_file.OPTION,
 )
 NSQ_STAT = OptionTable(
     NAME, {"Basic": (common.VERSION,), "Statistics": STATISTICS, "Sources": SOURCES}
@@ -57,6 +59,7 @@ class StatOptions(Options):
     lookupd_http_address: tuple[str, ...]
     http_client_connect_timeout: int
     http_client_request_timeout: int
+    auth_token_file: str
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -103,6 +106,7 @@ def watch(options: StatOptions) -> None:
             connect_timeout=options.http_client_connect_timeout / SECOND,
             request_timeout=options.http_client_request_timeout / SECOND,
             user_agent=common.user_agent(NAME),
+            token=token_file.read(options.auth_token_file),
         )
     )
     seconds = options.interval / SECOND

@@ -10,7 +10,7 @@ Requests that look like one before may be answered without any of this, in C (`n
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +88,12 @@ class HttpServer(Server):
     def connections(self) -> int:
         return len(self._connections)
 
+    def unlearn(self) -> None:
+        """Who may do what has changed: every head is looked at again."""
+        super().unlearn()
+        for connection in self._connections:
+            connection.unlearn()
+
     def close(self) -> None:
         """Close every connection at once and stop all watchers."""
         for connection in list(self._connections):
@@ -153,6 +159,7 @@ class HttpConnection(Connection):
         "_write_watcher",
     )
     secure = False
+    certificate_names: Sequence[str] = ()  # those of the peer's, if it was verified
 
     def __init__(self, server: HttpServer, sock: socket.socket, peer: str) -> None:
         super().__init__(server, sock.fileno())
@@ -315,6 +322,8 @@ class HttpConnection(Connection):
         route = api.router.resolve(head)
         if type(route) is not Route or route.short is None:
             return None
+        if api.gate is not None and not api.gate.admits(route, head, self.certificate_names):
+            return None
         found = route.short(api, head)
         if found is None:
             return None
@@ -350,6 +359,11 @@ class HttpConnection(Connection):
         if route.local and not (self._is_local() or api.limits.debug_remote):
             self._answer(LOCAL_ONLY)
             return
+        if api.gate is not None:
+            refusal = api.gate.refusal(route, head, self._peer, self.certificate_names)
+            if refusal is not None:
+                self._answer(refusal)
+                return
         if route.body is None:
             self._run(route, Request(head, _NO_BODY, self._peer))
             return

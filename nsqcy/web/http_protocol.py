@@ -98,7 +98,7 @@ class Head:
     """Event: request line and headers.  Immutable: equal heads share one object.
 
     nsq_headers: those that begin with X-Nsq-, without that and in lower case, with their values
-    headers: all of them, if the daemon reads them; see HeadCache
+    headers: those that the daemon reads; see HeadCache
     """
 
     __slots__ = (
@@ -215,8 +215,9 @@ class _HeadParser:
 
     def __init__(self, keep_headers: Kept) -> None:
         self.complete = False
-        self._keep_headers = keep_headers
-        self._all: list[tuple[str, str]] = []
+        self._keep_all = keep_headers is True
+        self._wanted = set(keep_headers) if isinstance(keep_headers, frozenset) else set()
+        self._kept: list[tuple[str, str]] = []
         self._parser: HttpRequestParser | None = None
         self._start = b""  # until the method is complete
         self._method = ""
@@ -261,9 +262,10 @@ class _HeadParser:
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        kept, lower = self._keep_headers, name.lower()
-        if kept is True or (kept and lower in kept):
-            self._all.append((name.decode("latin-1"), value.rstrip(b" \t").decode("latin-1")))
+        lower = name.lower()
+        if self._keep_all or lower in self._wanted:
+            self._wanted.discard(lower)
+            self._kept.append((name.decode("latin-1"), value.rstrip(b" \t").decode("latin-1")))
         name = lower
         if name in _OUR_HEADERS:
             if name == b"host":
@@ -302,7 +304,7 @@ class _HeadParser:
             chunked=coding is not None,
             expects_continue=bool(expect and minor and (length or coding)),
             nsq_headers=tuple(self._nsq_headers),
-            headers=tuple(self._all),
+            headers=tuple(self._kept),
         )
 
 
@@ -314,8 +316,8 @@ class HeadCache:
     """Heads seen before.  A client sends the same head with every publish, and a head is a pure
     function of its bytes; looking it up costs a tenth of parsing it.
 
-    keep_headers: which headers heads have beside what framing and /pub need: all, none, or those of
-        these names, in lower case
+    keep_headers: which headers heads have beside what framing and /pub need: all, none, or the
+        first of each of these names, in lower case
     """
 
     def __init__(self, keep_headers: Kept = False) -> None:

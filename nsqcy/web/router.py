@@ -8,6 +8,7 @@ and no route: each daemon has its own table of them.
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from posixpath import normpath
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -55,6 +56,17 @@ BodyRule = Callable[[Any, Head], int]
 ShortWay = Callable[[Any, Head], tuple[Sink, Reply] | None]
 
 
+class Need(Enum):
+    """What somebody has to be for a route to answer him, where people say who they are."""
+
+    NOTHING = auto()
+    KNOWN = auto()  # whoever he is
+    PUBLISH = auto()  # to the topic of the query
+    SUBSCRIBE = auto()  # to its topic, or channel; or to operate
+    ADMIN = auto()  # of its topic
+    ADMIN_OF_ALL = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """A segment of the path such as `:opt` stands for any that is not empty."""
@@ -74,6 +86,9 @@ class Route:
     short: ShortWay | None = None
     """For requests that are never logged: where bodies may go instead of to the handler, as long as
     that takes them, and what is answered then."""
+
+    need: Need = Need.ADMIN_OF_ALL
+    """One that says nothing is open to the fewest."""
 
     def error(self, error: HttpError) -> Reply:
         if self.plain:
@@ -242,16 +257,29 @@ class Limits(Protocol):
         """What the unfinished requests of one process may hold together."""
 
 
+class Gate(Protocol):
+    """Who knows who may do what."""
+
+    def admits(self, route: Route, head: Head, certificate_names: Sequence[str]) -> bool: ...
+
+    def refusal(
+        self, route: Route, head: Head, peer: str, certificate_names: Sequence[str]
+    ) -> Reply | None:
+        """What is answered instead of by the route; called before the body is read."""
+
+
 class Api:
     """What connections need of a daemon, and the surroundings of its handlers."""
 
     router: Router
     reads_headers: Kept = False
-    """Whether handlers look at headers other than X-Nsq- ones."""
+    """Which headers handlers and the gate look at, other than X-Nsq- ones."""
 
-    def __init__(self, limits: Limits, log: Lines) -> None:
+    def __init__(self, limits: Limits, log: Lines, gate: Gate | None = None) -> None:
+        """gate: None where everybody may do everything, or the routes see to it themselves."""
         self.limits = limits
         self.log = log
+        self.gate = gate
 
     def call(self, route: Route, request: Request) -> Reply | Later:
         """Run the handler; blocks as long as it does, and never raises."""

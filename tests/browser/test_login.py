@@ -12,7 +12,7 @@ from admin import Admin
 from daemon import Nsqd, free_port
 from visits import BASE, Visit, follow, press
 
-from nsqcy.nsqadmin.hashes import hash_password
+from nsqcy.users.hashes import hash_password
 
 expect: Any = pytest.importorskip("playwright.sync_api").expect
 Begin = Callable[..., Visit]

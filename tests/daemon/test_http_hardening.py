@@ -132,7 +132,10 @@ def test_handshakes_that_never_begin(victim: Nsqd) -> None:
         sock.close()
 
 
-@pytest.mark.parametrize("piece", [b"A: " + b"a" * 60_000, b"a: b\r\n" * 10_000])
+@pytest.mark.parametrize(
+    "piece",
+    [b"A: " + b"a" * 60_000, b"a: b\r\n" * 10_000, b"authorization: a\r\n" * 4_000],
+)
 def test_a_flood_of_headers(door: Door, piece: bytes) -> None:
     with growing_at_most(door.daemon, 16 * MIB):
         for _ in range(3):

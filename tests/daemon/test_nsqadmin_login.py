@@ -15,8 +15,8 @@ from scraping import scrape
 from upstream import Upstream
 from web import Answer, eventually
 
-from nsqcy.nsqadmin.hashes import hash_password, hash_token
-from nsqcy.nsqadmin.sessions import FAILURES_MOST
+from nsqcy.users.failures import FAILURES_MOST
+from nsqcy.users.hashes import hash_password, hash_token
 
 ANNA, BEN, BOT = "anna's password", "ben's password", "token-of-the-bot"
 LOOKER = "token-of-prometheus"

@@ -21,7 +21,7 @@ ROWS = [
     "_crc _heap _quantile _ids _ring _io options process. listeners gotext gojson debug"
     " dead_letters named_cursors producers log_page",
     "_log _mesh config policies layers acceptor web. cluster.",
-    "_store _log_probe daemon daemon_options",
+    "_store _log_probe daemon daemon_options users.",
     "_wire _packing _excerpt _listing",
     "_channel",
     "_client _compaction _moves _reads _snapshot",
@@ -52,7 +52,8 @@ PURE += [
 ]
 PURE += [f"nsqadmin.{part}" for part in ("drawing", "here", "plots")]
 PURE += [f"nsqadmin.{part}" for part in ("history", "history_rates", "history_rings")]
-PURE += [f"nsqadmin.{part}" for part in ("hashes", "sessions", "users")]
+PURE += [f"nsqadmin.{part}" for part in ("sessions",)]
+PURE += [f"users.{part}" for part in ("failures", "file", "hashes", "user")]
 PURE += [f"doctor.{part}" for part in ("checks", "cluster", "facts", "host", "report", "topics")]
 PURE += [f"nsqadmin.{part}" for part in ("bodies", "saying", "subject_views", "peek_views")]
 PURE += [f"nsqadmin.{part}" for part in ("policy_views", "seek_views", "node_action_views")]

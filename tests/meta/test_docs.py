@@ -38,6 +38,19 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [str(target) for target in targets if not target.exists()] == []
 
 
+ATTACKS = ("no token", "a wrong token", "outside of the pattern", "slow-loris over TCP")
+ATTACKS += ("slow-loris over HTTP", "compressed bomb", "huge IDENTIFY", "path tricks")
+ATTACKS += ("header smuggling", "flood of headers", "CSRF", "logs")
+
+
+def test_every_attack_names_its_test() -> None:
+    page = (ROOT / "docs" / "SECURITY.md").read_text()
+    table = page.partition("| attack | what happens | test |")[2].splitlines()[2:]
+    rows = [line for line in table if line.startswith("|")]
+    assert [each for each in ATTACKS if not any(each in row for row in rows)] == []
+    assert [line for line in rows if not re.search(r"`tests/[\w/]+\.py::\w+`", line)] == []
+
+
 def test_tests_that_are_named_exist() -> None:
     """A page that says which test proves what it says."""
     named = {

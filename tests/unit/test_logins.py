@@ -12,11 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcy.errors import ConfigError, HttpError
-from nsqcy.nsqadmin import hashes, login_gate, logins, passwd, sessions, users
-from nsqcy.nsqadmin.hashes import Password, hash_password, hash_token
+from nsqcy.nsqadmin import login_gate, logins, sessions
 from nsqcy.nsqadmin.logins import COOKIE, Logins, address_of
-from nsqcy.nsqadmin.sessions import FAILURES_MOST, RECOVERY, Failures, Sessions
-from nsqcy.nsqadmin.users import User, parse
+from nsqcy.nsqadmin.sessions import Sessions
+from nsqcy.users import failures, hashes, passwd
+from nsqcy.users.failures import FAILURES_MOST, RECOVERY, Failures
+from nsqcy.users.file import parse
+from nsqcy.users.hashes import Password, hash_password, hash_token
+from nsqcy.users.user import PERMISSIONS, ROLES, User
 from nsqcy.web.http_protocol import Body, Head
 from nsqcy.web.router import Request
 
@@ -80,8 +83,24 @@ GOOD = f"token = {hash_token(TOKEN)}"
     [
         ("", None, "there is no user"),
         (f"[user a]\nrole = admin\n{GOOD}", 2, 'user a has the role "admin" (allowed: view or op'),
-        (f"[user a]\n{GOOD}", 1, "user a has no role"),
-        ("[user a]\nrole = view", 1, "user a has neither password nor token"),
+        (f"[user a]\n{GOOD}", 1, "user a has neither a role nor permissions"),
+        ("[user a]\nrole = view", 1, "user a has neither password nor token nor certificate"),
+        (f"[user a]\n{GOOD}\npublish = a b", 3, 'publish: "a b" means nothing'),
+        (f"[user a]\n{GOOD}\npublish = a/b", 3, 'publish: "a/b" means nothing'),
+        (f"[user a]\n{GOOD}\nadmin =", 3, 'admin: "" means nothing'),
+        (f"[user a]\n{GOOD}\nsubscribe = a/b/c", 3, 'subscribe: "a/b/c" means nothing'),
+        (f"[user a]\n{GOOD}\npublish = {'a,' * 100}a", 3, "has 101 patterns (allowed: at most 100"),
+        (f"[user a]\n{GOOD}\ncertificate = a\tb", 3, "is no name of a certificate"),
+        (
+            f"[user a]\n{GOOD}\npublish=*\n[user b]\n{GOOD}\nrole=view",
+            5,
+            "user b has the token of user a",
+        ),
+        (
+            "[user a]\ncertificate = x\npublish=*\n[user b]\ncertificate = x\nadmin=*",
+            5,
+            "user b has the certificate of user a",
+        ),
         ("[user a]\nrole = view\npassword = s3cret", 3, "the password of user a is not a hash"),
         ("[user a]\nrole = view\ntoken = s3cret", 3, "the token of user a is not its hash"),
         (f"[user a]\nrole = view\nrole = view\n{GOOD}", 3, "role is already set at line 2"),
@@ -113,6 +132,9 @@ WORDS = [
     "[user a]",
     "[user",
     "role = view",
+    "certificate = a.b",
+    *(f"{each} = a*, b" for each in PERMISSIONS),
+    "subscribe = a/*",
     "password = ",
     GOOD,
     "$scrypt$ln=10,r=8,p=1$",
@@ -125,7 +147,7 @@ WORDS += ["[user.a]", 'role = "view"', "\0", "\n", "é", "[[", '"""', "token = $
 @given(st.text(max_size=60) | st.lists(st.sampled_from(WORDS), max_size=8).map("\n".join))
 def test_any_text_is_users_or_an_error(text: str) -> None:
     with suppress(ConfigError):
-        assert all(each.role in users.ROLES for each in parse("f", text).values())
+        assert all(each.role in ("", *ROLES) for each in parse("f", text).values())
 
 
 @given(st.from_regex(hashes._SCRYPT, fullmatch=True))
@@ -170,7 +192,7 @@ def test_secrets_are_compared_in_constant_time(
         compared.append(one)
         return real(one, other)
 
-    monkeypatch.setattr("nsqcy.nsqadmin.hashes.hmac.compare_digest", compare)
+    monkeypatch.setattr("nsqcy.users.hashes.hmac.compare_digest", compare)
     assert password.is_of(SECRET) and hash_token(TOKEN).is_of(TOKEN)
     assert compared == [password.hash, hash_token(TOKEN).hash]
 
@@ -196,6 +218,11 @@ def test_passwd(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
     user = parse("f", section)["anna"]
     assert user.role == "view" and user.password is not None and user.password.is_of(SECRET)
     assert SECRET not in section + told
+    words = ["billing", "--token", "--publish=a, b*", "--subscribe=a/x", "--certificate=b.example"]
+    assert passwd.main(words) == 0
+    user = parse("f", capfd.readouterr().out)["billing"]
+    assert user.publish == ("a", "b*") and user.subscribe == ("a/x",) and user.role == ""
+    assert user.certificate == "b.example" and user.admin == ()
     assert typed("short\n") == 1 and "8 characters" in capfd.readouterr().err
     assert passwd.main(["a:b"]) == 2
 
@@ -248,7 +275,7 @@ def test_who_fails_has_to_wait() -> None:
 
 
 def test_there_are_so_many_addresses_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "ADDRESSES_MOST", 2)
+    monkeypatch.setattr(failures, "ADDRESSES_MOST", 2)
     table = Failures(Now())
     for address in "abc" * FAILURES_MOST:
         table.add(address)

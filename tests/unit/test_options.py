@@ -50,7 +50,7 @@ OUR_FLAGS = ["log-format", "workers", "move-sessions", "max-input-bytes", "memor
 OUR_FLAGS += ["debug-remote", "durability", "retention-time", "retention-bytes"]
 OUR_FLAGS += ["log-hold-max-bytes", "log-cursor-expiry"]
 OUR_FLAGS += ["min-free-disk", "events", "events-sample", "max-topics"]
-OUR_FLAGS += ["max-defer-timeout", "metrics-max-series", "peek-without-auth"]
+OUR_FLAGS += ["max-defer-timeout", "metrics-max-series", "peek-without-auth", "auth-file"]
 
 
 def start(*argv: str) -> NsqdOptions:

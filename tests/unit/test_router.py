@@ -72,3 +72,4 @@ def test_headers_are_kept_for_those_who_read_them() -> None:
     assert (head.header("x-ME"), head.header("host"), head.header("none")) == ("one", "h", "")
     assert head.nsq_headers == ((b"a", b"b"),)
     assert HeadCache().parse(data).headers == ()
+    assert HeadCache(frozenset((b"x-me", b"none"))).parse(data).headers == (("X-Me", "one"),)

@@ -1,4 +1,4 @@
-"""`nsqcy passwd NAME`: the section of a user for nsqadmin's --auth-file.
+"""`nsqcy passwd NAME`: the section of a user for the file of --auth-file.
 
 The section goes to stdout, so that it can be appended to the file; what is secret is read from the
 terminal or from stdin, or is shown once on stderr.
@@ -7,19 +7,21 @@ terminal or from stdin, or is shown once on stderr.
 import argparse
 import getpass
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from nsqcy.log import write
-from nsqcy.nsqadmin import hashes, users
+from nsqcy.users import file, hashes
+from nsqcy.users.user import ADMIN, PERMISSIONS, PUBLISH, ROLES, SUBSCRIBE, VIEW
 
 LEAST = 8  # characters
+_DOES = {PUBLISH: "publish to", SUBSCRIBE: "consume", ADMIN: "change and delete"}
 
 
 def main(words: Sequence[str]) -> int:
     """Print the section; gives the exit code."""
     arguments = _parser().parse_args(words)
-    if users.NAME.fullmatch(arguments.name) is None:
-        write(2, f"{arguments.name!r} is no name of a user (allowed: {users.NAME_ALLOWED})\n")
+    if file.NAME.fullmatch(arguments.name) is None:
+        write(2, f"{arguments.name!r} is no name of a user (allowed: {file.NAME_ALLOWED})\n")
         return 2
     if arguments.token:
         token = hashes.new_token()
@@ -30,17 +32,40 @@ def main(words: Sequence[str]) -> int:
         if password is None:
             return 1
         setting = f"password = {hashes.hash_password(password)}"
-    write(1, f"[user {arguments.name}]\nrole = {arguments.role}\n{setting}\n")
+    write(1, "\n".join([f"[user {arguments.name}]", *_rights(arguments), setting, ""]))
     return 0
+
+
+def _rights(arguments: argparse.Namespace) -> Iterator[str]:
+    """The settings that say what the user may do; without any said, to look at nsqadmin."""
+    said = {key: getattr(arguments, key) for key in ("role", "certificate", *PERMISSIONS)}
+    if not any(said[key] for key in ("role", *PERMISSIONS)):
+        said["role"] = VIEW
+    for key, value in said.items():
+        if value:
+            yield f"{key} = {value}"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="nsqcy passwd", description="Print a user for the file of nsqadmin's --auth-file."
+        prog="nsqcy passwd", description="Print a user for the file of --auth-file."
     )
     parser.add_argument("name", metavar="NAME")
     parser.add_argument(
-        "--role", choices=users.ROLES, default=users.VIEW, help="what the user may do (view)"
+        "--role",
+        choices=ROLES,
+        default="",
+        help="what the user may do in nsqadmin (view, if nothing is said of topics)",
+    )
+    for permission in PERMISSIONS:
+        parser.add_argument(
+            f"--{permission}",
+            metavar="PATTERNS",
+            default="",
+            help=f"topics it may {_DOES[permission]}, by patterns with commas between them",
+        )
+    parser.add_argument(
+        "--certificate", metavar="NAME", default="", help="the name in its certificate, if it has"
     )
     parser.add_argument(
         "--token", action="store_true", help="make a token for a program, instead of a password"

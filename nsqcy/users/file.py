@@ -1,50 +1,51 @@
-"""The file of users: who may log in, with what, and what they may do.
+"""The file of users: who there is, how each is known, and what each may do.
 
 INI, a section for each user, or TOML with the same as tables:
 
     [user anna]                         [user.anna]
     role = operate                      role = "operate"
     password = $scrypt$ln=15,r=8,p=1$SALT$HASH
-    token = $sha256$HASH
 
-Owns the format. Passwords and tokens are there as hashes, and no error shows any of one. Opens no
-file.
+    [user billing]
+    token = $sha256$HASH
+    certificate = billing.example.com
+    publish = invoices, invoices.*
+    subscribe = orders/billing, orders.*/billing*
+    admin = invoices*
+
+A role is what somebody may do in nsqadmin, a pattern in nsqd and nsqlookupd. Owns the format.
+Passwords and tokens are there as hashes, and no error shows any of one. Opens no file.
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 from nsqcy.errors import ConfigError
 from nsqcy.names import quote
-from nsqcy.nsqadmin.hashes import Password, Token, parse_password, parse_token
 from nsqcy.options import unquoted
+from nsqcy.policies import (
+    CHANNEL_PATTERN_ALLOWED,
+    PATTERN_ALLOWED,
+    can_match,
+    can_match_channels,
+)
+from nsqcy.users.hashes import Password, Token, parse_password, parse_token
+from nsqcy.users.user import PERMISSIONS, ROLES, SUBSCRIBE, User, Users
 
-VIEW, OPERATE = ROLES = ("view", "operate")
-KEYS = ("role", "password", "token")
+KEYS = ("role", "password", "token", "certificate", *PERMISSIONS)
+PATTERNS_MOST = 100  # of one permission, which bound the time of a decision
 
 NAME_ALLOWED = "letters, digits and . _ @ -, up to 64"
 SECTION_ALLOWED = f"[user NAME], where NAME is {NAME_ALLOWED}"
 PASSWORD_ALLOWED = "what `nsqcy passwd NAME` prints"
 TOKEN_ALLOWED = "what `nsqcy passwd --token NAME` prints"
+CERTIFICATE_ALLOWED = "a common name or an alternative name of it, up to 253 characters"
 
 NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}", re.ASCII)
+_CERTIFICATE = re.compile(r"[!-~](?:[ -~]{0,251}[!-~])?")
 _INI_HEADER = re.compile(r"\[\s*user\s+(.*?)\s*\]")
 _INI_START = re.compile(r"\s*(?:#[^\n]*\n\s*)*\[\s*user\s+[^\]\n]*\]")
-
-
-class User(NamedTuple):
-    name: str
-    role: str
-    password: Password | None = None
-    token: Token | None = None
-
-    @property
-    def may_operate(self) -> bool:
-        return self.role == OPERATE
-
-
-Users = Mapping[str, User]
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -65,15 +66,18 @@ def parse(path: str, text: str) -> Users:
     sections = _ini(path, text) if _INI_START.match(text) else _toml(path, text)
     users: dict[str, User] = {}
     first: dict[str, int | None] = {}
+    shown: dict[Token | str, str] = {}
     for section in sections:
         if section.name in users:
             where = f" at line {first[section.name]}" if first[section.name] else ""
             problem = f"user {section.name} is there already{where}"
             raise ConfigError(path, section.line, problem, "one section for each user")
-        users[section.name] = _user(path, section)
+        user = _user(path, section)
+        _check_shown_once(path, section, user, shown)
+        users[section.name] = user
         first[section.name] = section.line
     if not users:
-        raise ConfigError(path, None, "there is no user, so nobody could log in", SECTION_ALLOWED)
+        raise ConfigError(path, None, "there is no user in it", SECTION_ALLOWED)
     return users
 
 
@@ -161,24 +165,87 @@ def _set(path: str, section: _Section, line: int | None, key: str, value: Any) -
 
 
 def _user(path: str, section: _Section) -> User:
-    name, values, lines = section.name, section.values, section.lines
-    role = values.get("role", "")
-    if role not in ROLES:
-        line = lines.get("role", section.line)
-        what = f"has the role {quote(role)}" if "role" in values else "has no role"
-        raise ConfigError(path, line, f"user {name} {what}", " or ".join(ROLES))
-    password, token = None, None
-    if "password" in values:
-        password = parse_password(values["password"])
-        if password is None:
-            problem = f"the password of user {name} is not a hash that can be checked"
-            raise ConfigError(path, lines["password"], problem, PASSWORD_ALLOWED)
-    if "token" in values:
-        token = parse_token(values["token"])
-        if token is None:
-            problem = f"the token of user {name} is not its hash"
-            raise ConfigError(path, lines["token"], problem, TOKEN_ALLOWED)
-    if password is None and token is None:
-        problem = f"user {name} has neither password nor token"
-        raise ConfigError(path, section.line, problem, f"one of them, or both: {PASSWORD_ALLOWED}")
-    return User(name, role, password, token)
+    user = User(
+        section.name,
+        _role(path, section),
+        _password(path, section),
+        _token(path, section),
+        _certificate(path, section),
+        *(_patterns(path, section, permission) for permission in PERMISSIONS),
+    )
+    if not user.role and not user.patterns:
+        problem = f"user {user.name} has neither a role nor permissions"
+        raise ConfigError(path, section.line, problem, f"role, {', '.join(PERMISSIONS)}")
+    if not (user.password or user.token or user.certificate):
+        problem = f"user {user.name} has neither password nor token nor certificate"
+        raise ConfigError(path, section.line, problem, f"one of them, or more: {PASSWORD_ALLOWED}")
+    if user.patterns and not (user.token or user.certificate):
+        problem = f"user {user.name} has permissions, for which a password is not asked"
+        raise ConfigError(path, section.line, problem, f"a token or a certificate: {TOKEN_ALLOWED}")
+    return user
+
+
+def _role(path: str, section: _Section) -> str:
+    role = section.values.get("role", "")
+    if "role" in section.values and role not in ROLES:
+        problem = f"user {section.name} has the role {quote(role)}"
+        raise ConfigError(path, section.lines["role"], problem, " or ".join(ROLES))
+    return role
+
+
+def _password(path: str, section: _Section) -> Password | None:
+    if "password" not in section.values:
+        return None
+    password = parse_password(section.values["password"])
+    if password is None:
+        problem = f"the password of user {section.name} is not a hash that can be checked"
+        raise ConfigError(path, section.lines["password"], problem, PASSWORD_ALLOWED)
+    return password
+
+
+def _token(path: str, section: _Section) -> Token | None:
+    if "token" not in section.values:
+        return None
+    token = parse_token(section.values["token"])
+    if token is None:
+        problem = f"the token of user {section.name} is not its hash"
+        raise ConfigError(path, section.lines["token"], problem, TOKEN_ALLOWED)
+    return token
+
+
+def _certificate(path: str, section: _Section) -> str:
+    name = section.values.get("certificate", "")
+    if "certificate" in section.values and not _CERTIFICATE.fullmatch(name):
+        problem = f"{quote(name)} is no name of a certificate"
+        raise ConfigError(path, section.lines["certificate"], problem, CERTIFICATE_ALLOWED)
+    return name
+
+
+def _patterns(path: str, section: _Section, permission: str) -> tuple[str, ...]:
+    if permission not in section.values:
+        return ()
+    line = section.lines[permission]
+    patterns = tuple(each.strip() for each in section.values[permission].split(","))
+    if len(patterns) > PATTERNS_MOST:
+        problem = f"{permission} of user {section.name} has {len(patterns)} patterns"
+        raise ConfigError(path, line, problem, f"at most {PATTERNS_MOST}")
+    for each in patterns:
+        of_channels = permission == SUBSCRIBE and "/" in each
+        if not (can_match_channels if of_channels else can_match)(each):
+            allowed = PATTERN_ALLOWED
+            if permission == SUBSCRIBE:
+                allowed += f"; or {CHANNEL_PATTERN_ALLOWED}"
+            raise ConfigError(path, line, f"{permission}: {quote(each)} means nothing", allowed)
+    return patterns
+
+
+def _check_shown_once(
+    path: str, section: _Section, user: User, shown: dict[Token | str, str]
+) -> None:
+    """What somebody shows is to say who it is. `shown`: by it, the names of those before."""
+    for key, value in (("token", user.token), ("certificate", user.certificate)):
+        if value and value in shown:
+            problem = f"user {user.name} has the {key} of user {shown[value]}"
+            raise ConfigError(path, section.lines[key], problem, f"each {key} once")
+        if value:
+            shown[value] = user.name

@@ -1,0 +1,70 @@
+"""The users of a file by what they show: found in a time that says nothing of the others' secrets.
+
+Reads the file; what it means is file.py's.
+"""
+
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+from collections.abc import Iterable
+
+from nsqcy import config
+from nsqcy.users import file
+from nsqcy.users.user import User, Users
+
+_OTHERS = stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP
+
+
+def read(path: str) -> tuple[Users, list[str]]:
+    """The users of a file, and what to warn of; raises ConfigError."""
+    found = file.parse(path, config.read_text(path))
+    return found, warnings(path)
+
+
+def warnings(path: str) -> list[str]:
+    """What is odd about the file itself."""
+    try:
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+    except OSError:
+        return []
+    if mode & _OTHERS:
+        return [f"{path} has mode {mode:04o}: others may read or write it; chmod 600 it"]
+    return []
+
+
+class Known:
+    """Users by their token, or by a name in their certificate."""
+
+    def __init__(self, users: Users) -> None:
+        # What a search compares are not hashes of tokens, of which a stranger can have any
+        # beginning by trying, but these under a key that nobody knows.
+        self._key = secrets.token_bytes(32)
+        self.users = users
+
+    @property
+    def users(self) -> Users:
+        return self._users
+
+    @users.setter
+    def users(self, users: Users) -> None:
+        """Another reading of the file."""
+        self._users = users
+        self._by_token = {
+            self._place(user.token.hash): user for user in users.values() if user.token
+        }
+        self._by_certificate = {
+            user.certificate: user for user in users.values() if user.certificate
+        }
+
+    def of_token(self, token: bytes) -> User | None:
+        return self._by_token.get(self._place(hashlib.sha256(token).digest()))
+
+    def of_certificate(self, names: Iterable[str]) -> User | None:
+        """Of several names that are known, the first counts."""
+        found = (self._by_certificate.get(name) for name in names)
+        return next((user for user in found if user), None)
+
+    def _place(self, digest: bytes) -> bytes:
+        return hmac.digest(self._key, digest, "sha256")

@@ -1,0 +1,25 @@
+"""The file of a token that a program shows to daemons: --auth-token-file."""
+
+import re
+
+from nsqcy import config
+from nsqcy.errors import ConfigError
+from nsqcy.options import STRING, Option
+
+OPTION = Option(
+    "auth-token-file",
+    STRING,
+    "",
+    "file of the token to show to nsqds and nsqlookupds that have an --auth-file",
+)
+_TOKEN = re.compile(r"[!-~]{1,4096}")
+
+
+def read(path: str) -> str:
+    """The token; none without a path. Raises ConfigError, which does not show it."""
+    if not path:
+        return ""
+    token = config.read_text(path).strip()
+    if not _TOKEN.fullmatch(token):
+        raise ConfigError(path, None, "there is no token in it", "one word, and nothing else")
+    return token

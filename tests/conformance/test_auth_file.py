@@ -1,0 +1,160 @@
+"""Users of a file: what they may do over TCP and over HTTP, and what strangers are told."""
+
+import base64
+from collections.abc import Callable, Iterator
+
+import pytest
+import users
+from conftest import keep
+from daemon import Nsqd
+from talk import RESPONSE, sized
+from users import bearer, section, token
+from web import Answer, Web
+
+from nsqcy.nsqd.api import ROUTES
+from nsqcy.web.router import Need
+
+pytestmark = pytest.mark.ours
+
+USERS = (
+    section("writer", publish="a.*"),
+    section("reader", subscribe="a.*/c*"),
+    section("boss", admin="a.*"),
+    section("root", publish="*", subscribe="*", admin="*"),
+    section("watcher", role="view"),
+    section("operator", role="operate"),
+)
+
+
+@pytest.fixture(scope="module")
+def running(workers: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Nsqd]]:
+    folder = tmp_path_factory.mktemp("users")
+    yield from keep(workers, folder, auth_file=users.write(folder / "users.ini", *USERS))
+
+
+@pytest.fixture
+def daemon(running: Callable[[], Nsqd]) -> Nsqd:
+    """One for all tests that leave its users alone."""
+    return running()
+
+
+def web(daemon: Nsqd, name: str) -> Web:
+    return Web(daemon.http_port, headers=bearer(name))
+
+
+def message(answer: Answer) -> tuple[int, str]:
+    return answer.status, answer.json()["message"]
+
+
+# -- TCP
+
+
+def test_a_token_is_the_secret_of_auth(daemon: Nsqd) -> None:
+    conn = daemon.connect()
+    assert conn.negotiate()["auth_required"] is True
+    conn.command("AUTH", body=token("writer").encode())
+    granted = b'{"identity":"writer","identity_url":"","permission_count":1}'
+    assert conn.frame() == (RESPONSE, granted)
+    conn.command("PUB", "a.x", body=b"m")
+    conn.expect_ok()
+    conn.command("PUB", "b", body=b"m")
+    conn.expect_error('E_UNAUTHORIZED AUTH failed for PUB on "b" ""')
+    reader = daemon.connect()
+    reader.auth(token("reader"))
+    reader.sub("a.x", "c1")
+    assert web(daemon, "watcher").client("a.x", "c1")["auth_identity"] == "reader"
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "names"),
+    [
+        ("reader", b"PUB a.x\n" + sized(b"m"), 'PUB on "a.x" ""'),
+        ("reader", b"SUB a.x d\n", 'SUB on "a.x" "d"'),
+        ("reader", b"SUB b c\n", 'SUB on "b" "c"'),
+        ("writer", b"SUB a.x c\n", 'SUB on "a.x" "c"'),
+        ("writer", b"MPUB aa\n" + sized(b"\0\0\0\1" + sized(b"x")), 'MPUB on "aa" ""'),
+        ("writer", b"DPUB aa 1\n" + sized(b"x"), 'DPUB on "aa" ""'),
+    ],
+)
+def test_a_topic_outside_of_the_pattern(daemon: Nsqd, name: str, line: bytes, names: str) -> None:
+    conn = daemon.connect()
+    conn.auth(token(name))
+    conn.send(line)
+    conn.expect_error(f"E_UNAUTHORIZED AUTH failed for {names}")
+
+
+def test_no_token_and_a_wrong_one(daemon: Nsqd) -> None:
+    conn = daemon.connect()
+    conn.command("PUB", "a.x", body=b"m")
+    conn.expect_error("E_AUTH_FIRST AUTH required before PUB")
+    conn = daemon.connect()
+    conn.command("AUTH", body=b"s3cret-guess")
+    conn.expect_error("E_AUTH_FAILED AUTH failed")
+    conn = daemon.connect()
+    conn.command("AUTH", body=token("boss").encode())
+    conn.expect_error("E_UNAUTHORIZED AUTH no authorizations found")
+    assert "s3cret" not in daemon.log_text() and token("boss") not in daemon.log_text()
+
+
+# -- HTTP
+
+
+ROUTES_WITH_TOPIC = {Need.PUBLISH: "writer", Need.SUBSCRIBE: "reader", Need.ADMIN: "boss"}
+
+
+def test_every_route_needs_what_it_says(daemon: Nsqd) -> None:
+    names = ("writer", "reader", "boss", "watcher")
+    for route in ROUTES:
+        path = route.path.replace(":opt", "log_level").replace(":profile", "heap")
+        query = "?topic=a.x&channel=c" if "debug" not in path else ""
+        stranger = daemon.web.request(route.method, path + query, b"x")
+        if route.need is Need.NOTHING:
+            assert stranger.status == 200, path
+            continue
+        assert stranger.status == 401, path
+        assert stranger.headers["www-authenticate"] == 'Bearer realm="nsqd"'
+        if route.need in ROUTES_WITH_TOPIC:
+            allowed = {ROUTES_WITH_TOPIC[route.need]}
+        else:
+            allowed = set(names) if route.need is Need.KNOWN else set()
+        for name in names:
+            if name in allowed:
+                if route.method == "GET":
+                    found = web(daemon, name).request(route.method, path + query, b"x")
+                    assert found.status not in (401, 403), (path, name)
+            else:
+                found = web(daemon, name).request(route.method, path + query, b"x")
+                assert found.status == 403, (path, name)
+
+
+def test_what_one_may_one_may(daemon: Nsqd) -> None:
+    web(daemon, "writer").pub("a.x", b"m")
+    assert web(daemon, "writer").post("/mpub", b"m\nn", topic="a.y").status == 200
+    assert message(web(daemon, "writer").post("/pub", b"m", topic="b")) == (403, "FORBIDDEN")
+    assert message(daemon.web.post("/pub", b"m", topic="a.x")) == (401, "UNAUTHORIZED")
+    web(daemon, "boss").create("a.x", "c")
+    assert message(web(daemon, "boss").post("/topic/create", topic="b")) == (403, "FORBIDDEN")
+    looked = web(daemon, "reader").get("/channel/peek", topic="a.x", channel="c")
+    assert looked.status == 200
+    assert web(daemon, "boss").get("/channel/peek", topic="a.x", channel="c").status == 403
+    assert web(daemon, "operator").get("/channel/peek", topic="a.x", channel="c").status == 200
+    assert web(daemon, "operator").post("/channel/empty", topic="a.x", channel="c").status == 403
+    assert web(daemon, "root").put("/config/log_level", b"debug").status == 200
+    assert web(daemon, "boss").put("/config/log_level", b"info").status == 403
+    assert web(daemon, "writer").post("/pub", b"m").json()["message"] == "MISSING_ARG_TOPIC"
+
+
+def test_the_name_that_counts_is_the_one_that_is_used(daemon: Nsqd) -> None:
+    """The first of two, and a name as it is after its escapes."""
+    root, writer = web(daemon, "root"), web(daemon, "writer")
+    assert writer.post("/pub?topic=a.x&topic=b", b"m").status == 200
+    assert writer.post("/pub?topic=b&topic=a.x", b"m").status == 403
+    assert writer.post("/pub?%74opic=b&topic=a.x", b"m").status == 403
+    assert writer.post("/PUB?topic=b", b"m").status in (301, 307)
+    assert "b" not in root.topics()
+
+
+def test_basic_has_the_token_as_its_password(daemon: Nsqd) -> None:
+    for text, status in ((f"any:{token('watcher')}", 200), ("watcher:", 401), ("x:y", 401)):
+        header = {"Authorization": f"Basic {base64.b64encode(text.encode()).decode()}"}
+        assert daemon.web.request("GET", "/stats", headers=header).status == status

@@ -1,0 +1,134 @@
+"""An nsqd's file of users that changes, that is wrong, that is not all that is asked."""
+
+import signal
+from pathlib import Path
+
+import pytest
+import users
+from auth_server import AuthServer, grant
+from conftest import Starter
+from daemon import Nsqd
+from encoded import connect
+from users import Certificates, bearer, section, token
+from web import Web, eventually
+
+pytestmark = pytest.mark.ours
+
+BILLS = section("bills", with_token=False, certificate="billing", publish="a.*")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return users.write(
+        tmp_path / "users.ini",
+        section("writer", publish="a.*"),
+        section("root", publish="*", subscribe="*", admin="*"),
+    )
+
+
+def web(daemon: Nsqd, name: str) -> Web:
+    return Web(daemon.http_port, headers=bearer(name))
+
+
+def test_who_is_not_in_the_file_may_be_known_to_the_server(
+    starter: Starter, file: Path, auth_server: AuthServer
+) -> None:
+    daemon = starter(workers=1, auth_file=file, auth_http_address=auth_server.address)
+    auth_server.says("elsewhere", grant(topic="^z$"))
+    conn = daemon.connect()
+    conn.auth("elsewhere")
+    conn.command("PUB", "z", body=b"m")
+    conn.expect_ok()
+    conn = daemon.connect()
+    conn.auth(token("writer"))
+    conn.command("PUB", "a.x", body=b"m")
+    conn.expect_ok()
+    assert not auth_server.asked(token("writer"))
+
+
+def test_a_certificate_needs_no_auth(starter: Starter, tmp_path: Path) -> None:
+    shown = Certificates(tmp_path, "billing", "stranger")
+    file = users.write(tmp_path / "users.ini", BILLS, section("writer", publish="b"))
+    daemon = starter(workers=2, auth_file=file, **shown.options("require-verify"))
+    billing = shown.of("billing")
+    conn = connect(daemon, tls=billing)
+    conn.command("PUB", "a.x", body=b"m")
+    conn.expect_ok()
+    conn.command("PUB", "b", body=b"m")
+    conn.expect_error('E_UNAUTHORIZED AUTH failed for PUB on "b" ""')
+    conn = connect(daemon, tls=billing)
+    conn.auth("what a client says that insists on AUTH")
+    conn.command("PUB", "a.x", body=b"m")
+    conn.expect_ok()
+    conn = connect(daemon, tls=billing)
+    conn.auth(token("writer"))  # a token counts before a certificate
+    conn.command("PUB", "b", body=b"m")
+    conn.expect_ok()
+    conn = connect(daemon, tls=shown.of("stranger"))
+    conn.command("PUB", "a.x", body=b"m")
+    conn.expect_error("E_AUTH_FIRST AUTH required before PUB")
+    for name, status in (("billing", 200), ("stranger", 401)):
+        secure = daemon.secure_web(shown.of(name))
+        assert secure.post("/pub", b"m", topic="a.x").status == status
+
+
+def test_a_certificate_that_nobody_verified_says_nothing(starter: Starter, tmp_path: Path) -> None:
+    """Anybody can write a name into one of his own."""
+    shown = Certificates(tmp_path, "billing")
+    file = users.write(tmp_path / "users.ini", BILLS)
+    daemon = starter(workers=1, auth_file=file, **shown.options("require"))
+    assert "nobody verifies any" in daemon.log_text()
+    conn = connect(daemon, tls=shown.of("billing"))
+    conn.command("PUB", "a.x", body=b"m")
+    conn.expect_error("E_AUTH_FIRST AUTH required before PUB")
+    secure = daemon.secure_web(shown.of("billing"))
+    assert secure.post("/pub", b"m", topic="a.x").status == 401
+
+
+def test_the_file_is_read_again(starter: Starter, file: Path) -> None:
+    """A connection that has published is looked at again, and so is every other."""
+    daemon = starter(workers=2, auth_file=file)
+    web(daemon, "root").create("a.x")  # so that publishes take the short way
+    link = web(daemon, "writer").link()
+
+    def status(method: str, target: str, name: str) -> int:
+        """All at the same worker."""
+        link.request(method, target, b"m" if method == "POST" else None, bearer(name))
+        answer = link.getresponse()
+        answer.read()
+        return answer.status
+
+    def publish() -> int:
+        return status("POST", "/pub?topic=a.x", "writer")
+
+    assert [publish() for _ in range(3)] == [200] * 3
+    users.write(file, section("writer", publish="b"), section("new", role="view"))
+    daemon.process.send_signal(signal.SIGHUP)
+    eventually(lambda: status("GET", "/info", "new") == 200)
+    assert [publish() for _ in range(3)] == [403] * 3
+    eventually(lambda: web(daemon, "new").get("/stats").status == 200)
+    eventually(lambda: web(daemon, "root").get("/stats").status == 401)
+    link.close()
+    file.write_text("[user writer]\npublish = *\ntoken = s3cret\n")
+    daemon.process.send_signal(signal.SIGHUP)
+    eventually(lambda: "everything stays as it was" in daemon.log_text())
+    assert web(daemon, "new").get("/stats").status == 200
+    assert "s3cret" not in daemon.log_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "no such file"),
+        ("", "there is no user in it"),
+        ("[user a]\npublish = *\ntoken = s3cret\n", "line 3: the token of user a is not its hash"),
+    ],
+)
+def test_it_does_not_start(starter: Starter, tmp_path: Path, text: str | None, says: str) -> None:
+    path = tmp_path / "users.ini"
+    if text is not None:
+        path.write_text(text)
+    daemon = starter.prepare(auth_file=path, workers=1)
+    daemon.launch()
+    assert daemon.wait() == 1
+    assert says in daemon.log_text() and "s3cret" not in daemon.log_text()

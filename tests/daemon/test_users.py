@@ -1,0 +1,164 @@
+"""A cluster whose daemons have a file of users, and programs that show them a token."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import users
+from admin import Admin
+from daemon import Nsqd, environment
+from destination import Destination
+from lookupd import Lookupd
+from scraping import scrape
+from users import bearer, section, token
+from web import Web, eventually
+
+from nsqcy.errors import ConfigError
+from nsqcy.users import token_file
+
+pytestmark = pytest.mark.ours
+
+
+@dataclass
+class Cluster:
+    lookupd: Lookupd
+    nsqd: Nsqd
+    file: Path
+    token: Path
+
+    def web(self, name: str, of: Lookupd | Nsqd) -> Web:
+        return Web(of.http_port, headers=bearer(name))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("users")
+    file = users.write(
+        folder / "users.ini",
+        section("admin", admin="*", subscribe="*"),
+        section("some", admin="a.*"),
+        section("looks", role="view"),
+    )
+    (folder / "token").write_text(token("admin") + "\n")
+    (folder / "data").mkdir()
+    with Lookupd(auth_file=file) as lookupd:
+        nsqd = Nsqd(
+            folder / "data",
+            workers=1,
+            auth_file=file,
+            lookupd_tcp_address=lookupd.tcp_address,
+            broadcast_address="127.0.0.1",
+        )
+        nsqd.start()
+        try:
+            yield Cluster(lookupd, nsqd, file, folder / "token")
+        finally:
+            nsqd.destroy()
+
+
+def test_nsqlookupd(cluster: Cluster) -> None:
+    """Who looks for a topic is nobody; who changes what is registered has to be somebody."""
+    lookupd = cluster.lookupd
+    for path in ("/ping", "/info", "/topics", "/nodes", "/channels?topic=t"):
+        assert lookupd.web.get(path).status == 200, path
+    assert lookupd.web.get("/debug").status == lookupd.web.get("/metrics").status == 401
+    for path in ("/topic/create", "/topic/delete", "/channel/create", "/channel/delete"):
+        target = f"{path}?topic=b&channel=c"
+        assert lookupd.web.post(target).status == 401, path
+        assert cluster.web("some", lookupd).post(target).status == 403, path
+    assert lookupd.web.post("/topic/tombstone?topic=b&node=x").status == 401
+    assert lookupd.web.get("/debug/pprof/cmdline").status == 401
+    assert cluster.web("some", lookupd).post("/topic/create?topic=a.b").status == 200
+    assert cluster.web("looks", lookupd).get("/debug").status == 200
+    assert token("some") not in lookupd.log_text()
+
+
+def test_prometheus_is_a_user_who_looks(cluster: Cluster) -> None:
+    for daemon, name in ((cluster.lookupd, "nsqlookupd"), (cluster.nsqd, "nsqd")):
+        found = scrape(daemon.web, token=token("looks"))
+        assert list(found.labels(f"{name}_build_info")) != []
+
+
+def test_nsqlookupd_reads_the_file_again(tmp_path: Path) -> None:
+    file = users.write(tmp_path / "users.ini", section("old", admin="*"))
+    with Lookupd(auth_file=file) as lookupd:
+        old = Web(lookupd.http_port, headers=bearer("old"))
+        new = Web(lookupd.http_port, headers=bearer("new"))
+        assert (old.get("/debug").status, new.get("/debug").status) == (200, 401)
+        users.write(file, section("new", admin="*"))
+        lookupd.process.send_signal(signal.SIGHUP)
+        eventually(lambda: new.get("/debug").status == 200)
+        assert old.get("/debug").status == 401
+        file.write_text("[user new]\ntoken = s3cret\n")
+        lookupd.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "users stay as they were" in lookupd.log_text())
+        assert new.get("/debug").status == 200 and "s3cret" not in lookupd.log_text()
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Destination]:
+    """Somebody who is sent what nsqadmin does, and is to see no token."""
+    destination = Destination()
+    yield destination
+    destination.close()
+
+
+def test_nsqadmin_shows_its_token_to_daemons_alone(
+    cluster: Cluster, elsewhere: Destination
+) -> None:
+    cluster.web("admin", cluster.nsqd).create("seen")
+    lookupd = f"127.0.0.1:{cluster.lookupd.http_port}"
+    eventually(lambda: "seen" in cluster.lookupd.web.get("/topics").json()["topics"])
+    options = {"lookupd_http_address": lookupd, "notification_http_endpoint": elsewhere.url()}
+    with Admin(auth_token_file=cluster.token, **options) as admin:
+        answer = admin.post("/api/topics/seen", action="pause")
+        assert answer.status == 200, answer
+        assert cluster.web("looks", cluster.nsqd).counts("seen")["paused"]
+        assert eventually(lambda: elsewhere.requests)
+        assert all("authorization" not in each.headers for each in elsewhere.requests)
+        assert token("admin") not in admin.log_text()
+    with Admin(**options) as stranger:
+        said = stranger.post("/api/topics/seen", action="unpause").json()["message"]
+        assert "UNAUTHORIZED" in said
+        assert cluster.web("looks", cluster.nsqd).counts("seen")["paused"]
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *words],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_programs_show_a_token(cluster: Cluster) -> None:
+    cluster.web("admin", cluster.nsqd).create("shown", "c")
+    where = f"--nsqd-http-address=127.0.0.1:{cluster.nsqd.http_port}"
+    stat = ("nsqcy.tools.nsq_stat", "--topic=shown", "--channel=c", "--count=1", "--interval=10ms")
+    assert run(*stat, where).returncode != 0
+    assert run(*stat, where, f"--auth-token-file={cluster.token}").returncode == 0
+    doctor = ("nsqcy", "doctor", "--host=false", "--watch=0s", where)
+    assert "UNAUTHORIZED" in run(*doctor).stdout
+    told = run(*doctor, f"--auth-token-file={cluster.token}").stdout
+    assert "UNAUTHORIZED" not in told and "nsqds: all answer" in told
+
+
+@pytest.mark.parametrize("text", ["", "two words", "a\x00b", "é"])
+def test_what_is_no_token(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "token"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        token_file.read(str(path))
+    assert not text or text not in str(caught.value)
+
+
+def test_a_token(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("  abc\n")
+    assert token_file.read(str(tmp_path / "token")) == "abc"
+    assert token_file.read("") == ""
