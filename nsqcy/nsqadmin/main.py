@@ -15,12 +15,13 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from nsqcy import __version__, config, listeners, log
+from nsqcy import config, listeners
 from nsqcy.durations import SECOND
 from nsqcy.errors import Stop
 from nsqcy.nsqadmin import preflight
 from nsqcy.nsqadmin.options import NSQADMIN, resolve
 from nsqcy.process import openfiles, service, spawn
+from nsqcy.starting import open_log, rereading
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,13 +39,7 @@ def _run(argv: Sequence[str]) -> int:
     settings = config.load(NSQADMIN, argv)
     options = resolve(settings)
     preflight.check(options)
-    lines = log.Log(
-        options.log_prefix,
-        options.log_level,
-        options.log_format,
-        context={"daemon": "nsqadmin"},
-    )
-    lines.info(config.version_line("nsqadmin"), event="started", version=__version__)
+    lines = open_log("nsqadmin", options)
     listener = listeners.bind(options.http_address, "http", "nsqadmin", unix=False)
     for warning in settings.warnings:
         lines.warn(warning, event="config_warning")
@@ -58,18 +53,10 @@ def _run(argv: Sequence[str]) -> int:
     if options.auth_file:
         logins = Logins(options.auth_file, options.auth_session_time / SECOND, lines)
 
-    def reread() -> int | None:
-        try:
-            return resolve(config.load(NSQADMIN, argv)).log_level
-        except Stop as stop:
-            lines.error(
-                f"SIGHUP: {stop}; everything stays as it was",
-                event="config_refused",
-                error=str(stop),
-            )
-            return None
+    def level() -> int:
+        return resolve(config.load(NSQADMIN, argv)).log_level
 
-    return Daemon(options, listener, lines, reread, notifier, logins).run()
+    return Daemon(options, listener, lines, rereading(level, lines), notifier, logins).run()
 
 
 if __name__ == "__main__":

@@ -20,13 +20,14 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from nsqcy import __version__, config, listeners, log
+from nsqcy import config, listeners, log
 from nsqcy.errors import StartError, Stop
 from nsqcy.nsqd import activation, policy_file
 from nsqcy.nsqd.launcher import Launcher
 from nsqcy.nsqd.options import NSQD, NsqdOptions, derive, policies, resolve
 from nsqcy.policies import Policies
 from nsqcy.process import datapath, openfiles, service, spawn
+from nsqcy.starting import open_log, rereading
 
 ENGINE = "nsqcy.nsqd.engine:Engine"
 UNIX = -1  # the port of a unix socket, to those who ask
@@ -48,13 +49,7 @@ def _run(argv: Sequence[str]) -> int:
     data_path = str(settings["data_path"])
     lock_fd = _lock(data_path)
     options = resolve(settings)
-    lines = log.Log(
-        options.log_prefix,
-        options.log_level,
-        options.log_format,
-        context={"daemon": "nsqd"},
-    )
-    lines.info(config.version_line("nsqd"), event="started", version=__version__)
+    lines = open_log("nsqd", options)
     lines.info(f"ID: {options.node_id}")
     bound = _listen(_addresses(options), service.inherited(os.environ))
     try:
@@ -173,22 +168,15 @@ def _serve(
 
     from nsqcy.nsqd.master import Master, Reread
 
-    def reread() -> Reread | None:
-        try:
-            settings = config.load(NSQD, argv)
-            resolved = resolve(settings)
-            # The files where they were at the start: what they hold may change, not where they are.
-            material = _load_tls(settings, options)
-            users = _load_users(settings, resolved)
-            return Reread(resolved.log_level, material, resolved.lookupd_tcp_address, users)
-        except Stop as stop:
-            lines.error(
-                f"SIGHUP: {stop}; everything stays as it was",
-                event="config_refused",
-                error=str(stop),
-            )
-            return None
+    def read() -> Reread:
+        settings = config.load(NSQD, argv)
+        resolved = resolve(settings)
+        # The files where they were at the start: what they hold may change, not where they are.
+        material = _load_tls(settings, options)
+        users = _load_users(settings, resolved)
+        return Reread(resolved.log_level, material, resolved.lookupd_tcp_address, users)
 
+    reread = rereading(read, lines)
     return Master(launcher, bound, options.data_path, lines, reread, notifier, kept).run(born)
 
 

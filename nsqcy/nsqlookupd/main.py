@@ -16,10 +16,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nsqcy import __version__, config, listeners, log
+from nsqcy import config, listeners, log
 from nsqcy.errors import Stop
 from nsqcy.nsqlookupd.options import NSQLOOKUPD, LookupdOptions, resolve
 from nsqcy.process import openfiles, service, spawn
+from nsqcy.starting import open_log, rereading
 
 if TYPE_CHECKING:
     from nsqcy.users.known import Known
@@ -39,13 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str]) -> int:
     settings = config.load(NSQLOOKUPD, argv)
     options = resolve(settings)
-    lines = log.Log(
-        options.log_prefix,
-        options.log_level,
-        options.log_format,
-        context={"daemon": "nsqlookupd"},
-    )
-    lines.info(config.version_line("nsqlookupd"), event="started", version=__version__)
+    lines = open_log("nsqlookupd", options)
     bound = _listen(options)
     for warning in settings.warnings:
         lines.warn(warning, event="config_warning")
@@ -55,18 +50,10 @@ def _run(argv: Sequence[str]) -> int:
 
     from nsqcy.nsqlookupd.daemon import Daemon
 
-    def reread() -> int | None:
-        try:
-            return resolve(config.load(NSQLOOKUPD, argv)).log_level
-        except Stop as stop:
-            lines.error(
-                f"SIGHUP: {stop}; everything stays as it was",
-                event="config_refused",
-                error=str(stop),
-            )
-            return None
+    def level() -> int:
+        return resolve(config.load(NSQLOOKUPD, argv)).log_level
 
-    return Daemon(options, bound, lines, reread, notifier, users).run()
+    return Daemon(options, bound, lines, rereading(level, lines), notifier, users).run()
 
 
 def _users(options: LookupdOptions, lines: log.Log) -> "Known | None":

@@ -21,7 +21,7 @@ ROWS = [
     "_crc _heap _quantile _ids _ring _io options process. listeners gotext gojson debug"
     " dead_letters named_cursors producers log_page",
     "_log _mesh config policies layers acceptor web. cluster.",
-    "_store _log_probe daemon daemon_options users.",
+    "_store _log_probe daemon daemon_options starting users.",
     "_wire _packing _excerpt _listing",
     "_channel",
     "_client _compaction _moves _reads _snapshot",
