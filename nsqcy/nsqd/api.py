@@ -192,6 +192,7 @@ def pub(api: "Api", request: Request) -> Publish:
     try:
         delay_ms = _delay_ms(params, api.options)
         headers = _headers(request.head) if request.head.nsq_headers else b""
+        api.charge(request, (body.data,))
         return Publish(api, topic, (body.data,), delay_ms, durability, headers)
     except HttpError as error:
         return Publish(api, topic, error=error)
@@ -233,6 +234,7 @@ def mpub(api: "Api", request: Request) -> Publish:
     try:
         messages = _messages(api.options, _is_binary(params), request.body)
         headers = _headers(request.head) if request.head.nsq_headers else b""
+        api.charge(request, messages)
         return Publish(api, topic, messages, 0, durability, headers)
     except bodies.BadBody as bad:
         return Publish(api, topic, error=HttpError(413, bad.code))
@@ -697,3 +699,8 @@ class Api(router.Api):
         super().__init__(options, log, gate)
         self.backend = backend
         self.options = options
+
+    def charge(self, request: Request, messages: Sequence[Message]) -> None:
+        """What is published counts among what its user publishes, if anybody counts."""
+        if self.gate is not None:
+            self.gate.charge(request, len(messages), sum(map(len, messages)))

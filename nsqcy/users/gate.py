@@ -6,6 +6,7 @@ Somebody says who he is with a token, as Bearer or as the password of Basic, or 
 
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from nsqcy.gotext import json_bytes
 from nsqcy.lines import Lines
@@ -14,9 +15,14 @@ from nsqcy.users.known import Known
 from nsqcy.users.user import User
 from nsqcy.web.authorization import basic, bearer
 from nsqcy.web.http_protocol import JSON, PLAIN, Head, Reply
-from nsqcy.web.router import Need, Route
+from nsqcy.web.router import Need, Request, Route
+
+if TYPE_CHECKING:  # nsqlookupd has no quotas
+    from nsqcy._quota import Quota
 
 UNAUTHORIZED, FORBIDDEN, TOO_MANY = "UNAUTHORIZED", "FORBIDDEN", "TOO_MANY_FAILURES"
+QUOTA_REACHED = "QUOTA_REACHED"
+SECOND = 1_000_000_000
 
 
 class Gate:
@@ -27,17 +33,25 @@ class Gate:
         known: Known,
         realm: str,
         log: Lines,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], int] = time.monotonic_ns,
+        quota: "Callable[[User], Quota | None]" = lambda user: None,
     ) -> None:
+        """quota: a user's, if he has one."""
         self._known = known
+        self._quota = quota
+        self._clock = clock
         self._challenge = ("WWW-Authenticate", f'Bearer realm="{realm}"')
         self._log = log
-        self._failures = Failures(clock)
+        self._failures = Failures(lambda: clock() / SECOND)
 
     def admits(self, route: Route, head: Head, certificate_names: Sequence[str]) -> bool:
-        """Whether there is no refusal; nothing is counted, and nothing is logged."""
+        """Whether there is no refusal, and will be none until the file changes; nothing is counted,
+        and nothing is logged."""
         user = self._user(head, certificate_names)
-        return user is not None and may(user, route.need, head.params or {})
+        if user is None or not may(user, route.need, head.params or {}):
+            return False
+        quota = self._quota(user) if route.need is Need.PUBLISH else None
+        return quota is None or not quota.limits_publishes()
 
     def refusal(
         self, route: Route, head: Head, peer: str, certificate_names: Sequence[str]
@@ -49,7 +63,7 @@ class Gate:
         if user is None:
             return self._unknown(route, head, peer)
         if may(user, route.need, head.params or {}):
-            return None
+            return self._over_quota(user, route, peer)
         self._log.warn(
             f"http: {user.name} may not {route.method} {route.path} ({peer})",
             event="http_forbidden",
@@ -59,6 +73,30 @@ class Gate:
             peer=peer,
         )
         return _reply(route, 403, FORBIDDEN)
+
+    def charge(self, request: Request, messages: int, size: int) -> None:
+        """Whoever was let in publishes so many messages of so many bytes."""
+        user = self._user(request.head, request.certificate_names)
+        quota = None if user is None else self._quota(user)
+        if quota is not None:
+            quota.pay(self._clock(), messages, size)
+
+    def _over_quota(self, user: User, route: Route, peer: str) -> Reply | None:
+        quota = self._quota(user) if route.need is Need.PUBLISH else None
+        if quota is None:
+            return None
+        now = self._clock()
+        wait = quota.wait(now)
+        if not wait:
+            return None
+        if quota.is_news(now):
+            self._log.warn(
+                f"AUTH: user {user.name} publishes more than its quota, and is refused",
+                event="quota_reached",
+                user=user.name,
+                client=peer,
+            )
+        return _reply(route, 429, QUOTA_REACHED, ("Retry-After", str(-(-wait // SECOND))))
 
     def _user(self, head: Head, certificate_names: Sequence[str]) -> User | None:
         token = bearer(head) or basic(head)[1]

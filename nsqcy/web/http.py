@@ -365,7 +365,7 @@ class HttpConnection(Connection):
                 self._answer(refusal)
                 return
         if route.body is None:
-            self._run(route, Request(head, _NO_BODY, self._peer))
+            self._run(route, Request(head, _NO_BODY, self._peer, self.certificate_names))
             return
         try:
             limit = route.body(api, head)
@@ -385,7 +385,7 @@ class HttpConnection(Connection):
     def _on_body(self, body: Body) -> None:
         route, head = self._route, self._head
         assert route is not None and head is not None
-        self._run(route, Request(head, body, self._peer))
+        self._run(route, Request(head, body, self._peer, self.certificate_names))
 
     def _run(self, route: Route, request: Request) -> None:
         self._waiting = True

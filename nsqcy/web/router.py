@@ -22,14 +22,18 @@ from nsqcy.web.http_protocol import HTML, JSON, PLAIN, Body, Fault, Head, Kept, 
 
 
 class Request:
-    """`peer` is `ip:port`, or `@` for a unix socket."""
+    """`peer` is `ip:port`, or `@` for a unix socket; `certificate_names` are those of the peer's
+    certificate, if it was verified."""
 
-    __slots__ = ("body", "head", "peer")
+    __slots__ = ("body", "certificate_names", "head", "peer")
 
-    def __init__(self, head: Head, body: Body, peer: str = "") -> None:
+    def __init__(
+        self, head: Head, body: Body, peer: str = "", certificate_names: Sequence[str] = ()
+    ) -> None:
         self.head = head
         self.body = body
         self.peer = peer
+        self.certificate_names = certificate_names
 
     @property
     def params(self) -> dict[str, str]:
@@ -266,6 +270,9 @@ class Gate(Protocol):
         self, route: Route, head: Head, peer: str, certificate_names: Sequence[str]
     ) -> Reply | None:
         """What is answered instead of by the route; called before the body is read."""
+
+    def charge(self, request: Request, messages: int, size: int) -> None:
+        """Whoever was let in publishes so many messages of so many bytes."""
 
 
 class Api:

@@ -73,7 +73,9 @@ class Door:
         self.time = 0.0
         self.log = Log()
         text = section("a", publish="t") + section("b", admin="*")
-        self.gate = Gate(Known(file.parse("f", text)), "nsqd", self.log, lambda: self.time)
+        self.gate = Gate(
+            Known(file.parse("f", text)), "nsqd", self.log, lambda: round(self.time * 1e9)
+        )
 
     def ask(
         self, need: Need, header: str = "", query: str = "topic=t", plain: bool = False
