@@ -75,9 +75,10 @@ cdef class QuotaTable:
 
 @cython.final
 cdef class Quota:
-    """One user's. Without limits, unless some are set."""
+    """One user's. Of each limit 0 is none."""
 
-    def __cinit__(self, QuotaTable table not None, str user not None):
+    def __cinit__(self, QuotaTable table not None, str user not None,
+                  uint32_t max_connections=0, double rate=0, double bytes_rate=0):
         cdef bytes digest = hashlib.sha256(user.encode()).digest()
         self.table = table
         self.user = user
@@ -86,9 +87,12 @@ cdef class Quota:
         if self.used == NULL:
             memset(&self.alone, 0, sizeof(Used))
             self.used = &self.alone
+        self.max_connections = max_connections
+        self.rate = rate
+        self.bytes_rate = bytes_rate
 
-    def set(self, uint32_t max_connections, double rate, double bytes_rate):
-        """What there may be from now on; 0: any number. Nobody waits for what an old rate says."""
+    def change(self, uint32_t max_connections, double rate, double bytes_rate):
+        """What there may be from now on. What was published at another rate is paid for."""
         self.max_connections = max_connections
         if (rate, bytes_rate) != (self.rate, self.bytes_rate):
             store_release_u64(&self.used.messages_until, 0)

@@ -976,7 +976,7 @@ cdef class Session(Consumer):
                 return parsed
         body_size[0] = size
         count[0] = messages
-        return self.charge(messages, size)
+        return NEXT if self.quota is None else self.charge(messages, size)
 
     cdef Parsed log_pub(self, const uint8_t *line, size_t *used, const uint8_t *rest,
                         size_t left) except RAISED:

@@ -90,6 +90,9 @@ class Publish(Later):
             self.headers,
         )
 
+    def publishes(self) -> tuple[int, int]:
+        return len(self.bodies), sum(map(len, self.bodies))
+
     def _published(self, reason: str | None) -> None:
         if reason is None:
             self._answer(self._reply)
@@ -192,7 +195,6 @@ def pub(api: "Api", request: Request) -> Publish:
     try:
         delay_ms = _delay_ms(params, api.options)
         headers = _headers(request.head) if request.head.nsq_headers else b""
-        api.charge(request, (body.data,))
         return Publish(api, topic, (body.data,), delay_ms, durability, headers)
     except HttpError as error:
         return Publish(api, topic, error=error)
@@ -234,7 +236,6 @@ def mpub(api: "Api", request: Request) -> Publish:
     try:
         messages = _messages(api.options, _is_binary(params), request.body)
         headers = _headers(request.head) if request.head.nsq_headers else b""
-        api.charge(request, messages)
         return Publish(api, topic, messages, 0, durability, headers)
     except bodies.BadBody as bad:
         return Publish(api, topic, error=HttpError(413, bad.code))
@@ -699,8 +700,3 @@ class Api(router.Api):
         super().__init__(options, log, gate)
         self.backend = backend
         self.options = options
-
-    def charge(self, request: Request, messages: Sequence[Message]) -> None:
-        """What is published counts among what its user publishes, if anybody counts."""
-        if self.gate is not None:
-            self.gate.charge(request, len(messages), sum(map(len, messages)))

@@ -34,7 +34,7 @@ from nsqcy.policies import (
     can_match_channels,
 )
 from nsqcy.users.hashes import Password, Token, parse_password, parse_token
-from nsqcy.users.user import PERMISSIONS, ROLES, SUBSCRIBE, User, Users
+from nsqcy.users.user import ADMIN, PERMISSIONS, PUBLISH, ROLES, SUBSCRIBE, User, Users
 
 QUOTAS = (
     Option(
@@ -199,8 +199,11 @@ def _user(path: str, section: _Section) -> User:
         _password(path, section),
         _token(path, section),
         _certificate(path, section),
-        *(_patterns(path, section, permission) for permission in PERMISSIONS),
-    )._replace(**{option.name: _quota(path, section, option) for option in QUOTAS})
+        _patterns(path, section, PUBLISH),
+        _patterns(path, section, SUBSCRIBE),
+        _patterns(path, section, ADMIN),
+        *(_quota(path, section, option) for option in QUOTAS),
+    )
     if not user.role and not user.patterns:
         problem = f"user {user.name} has neither a role nor permissions"
         raise ConfigError(path, section.line, problem, f"role, {', '.join(PERMISSIONS)}")

@@ -6,7 +6,8 @@ Somebody says who he is with a token, as Bearer or as the password of Basic, or 
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from nsqcy.gotext import json_bytes
 from nsqcy.lines import Lines
@@ -15,7 +16,7 @@ from nsqcy.users.known import Known
 from nsqcy.users.user import User
 from nsqcy.web.authorization import basic, bearer
 from nsqcy.web.http_protocol import JSON, PLAIN, Head, Reply
-from nsqcy.web.router import Need, Request, Route
+from nsqcy.web.router import Handler, Later, Need, Request, Result, Route
 
 if TYPE_CHECKING:  # nsqlookupd has no quotas
     from nsqcy._quota import Quota
@@ -50,20 +51,19 @@ class Gate:
         user = self._user(head, certificate_names)
         if user is None or not may(user, route.need, head.params or {}):
             return False
-        quota = self._quota(user) if route.need is Need.PUBLISH else None
-        return quota is None or not quota.limits_publishes()
+        return self._rate(user, route) is None
 
-    def refusal(
+    def admit(
         self, route: Route, head: Head, peer: str, certificate_names: Sequence[str]
-    ) -> Reply | None:
-        """What is answered instead of by the route; None: let him in."""
+    ) -> Route | Reply:
+        """The route to take, or what is answered instead."""
         if route.need is Need.NOTHING:
-            return None
+            return route
         user = self._user(head, certificate_names)
         if user is None:
             return self._unknown(route, head, peer)
         if may(user, route.need, head.params or {}):
-            return self._over_quota(user, route, peer)
+            return self._within_quota(user, route, peer)
         self._log.warn(
             f"http: {user.name} may not {route.method} {route.path} ({peer})",
             event="http_forbidden",
@@ -74,21 +74,15 @@ class Gate:
         )
         return _reply(route, 403, FORBIDDEN)
 
-    def charge(self, request: Request, messages: int, size: int) -> None:
-        """Whoever was let in publishes so many messages of so many bytes."""
-        user = self._user(request.head, request.certificate_names)
-        quota = None if user is None else self._quota(user)
-        if quota is not None:
-            quota.pay(self._clock(), messages, size)
-
-    def _over_quota(self, user: User, route: Route, peer: str) -> Reply | None:
-        quota = self._quota(user) if route.need is Need.PUBLISH else None
+    def _within_quota(self, user: User, route: Route, peer: str) -> Route | Reply:
+        """The route, on which a quota is charged with what is published."""
+        quota = self._rate(user, route)
         if quota is None:
-            return None
+            return route
         now = self._clock()
         wait = quota.wait(now)
         if not wait:
-            return None
+            return replace(route, handler=self._charged(route.handler, quota))
         if quota.is_news(now):
             self._log.warn(
                 f"AUTH: user {user.name} publishes more than its quota, and is refused",
@@ -97,6 +91,20 @@ class Gate:
                 client=peer,
             )
         return _reply(route, 429, QUOTA_REACHED, ("Retry-After", str(-(-wait // SECOND))))
+
+    def _rate(self, user: User, route: Route) -> "Quota | None":
+        """What limits what the user publishes, if that is what the route is for."""
+        quota = self._quota(user) if route.need is Need.PUBLISH else None
+        return quota if quota is not None and quota.limits_publishes() else None
+
+    def _charged(self, handler: Handler, quota: "Quota") -> Handler:
+        def handle(api: Any, request: Request) -> Result:
+            result = handler(api, request)
+            if isinstance(result, Later):
+                quota.pay(self._clock(), *result.publishes())
+            return result
+
+        return handle
 
     def _user(self, head: Head, certificate_names: Sequence[str]) -> User | None:
         token = bearer(head) or basic(head)[1]

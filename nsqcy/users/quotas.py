@@ -17,15 +17,14 @@ class Quotas:
             return None
         found = self._found.get(user.name)
         if found is None:
-            found = self._found[user.name] = Quota(self._table, user.name)
-            _set(found, user)
+            found = self._found[user.name] = Quota(self._table, user.name, *_limits(user))
         return found
 
     def renew(self, users: Users) -> None:
         """The file was read again: what was found before counts no more."""
         for name, quota in self._found.items():
-            _set(quota, users.get(name) or User(name))
+            quota.change(*_limits(users.get(name) or User(name)))
 
 
-def _set(quota: Quota, user: User) -> None:
-    quota.set(user.max_connections, user.publish_rate, user.publish_bytes_rate)
+def _limits(user: User) -> tuple[int, float, float]:
+    return user.max_connections, user.publish_rate, user.publish_bytes_rate

@@ -360,12 +360,13 @@ class HttpConnection(Connection):
             self._answer(LOCAL_ONLY)
             return
         if api.gate is not None:
-            refusal = api.gate.refusal(route, head, self._peer, self.certificate_names)
-            if refusal is not None:
-                self._answer(refusal)
+            found = api.gate.admit(route, head, self._peer, self.certificate_names)
+            if isinstance(found, Reply):
+                self._answer(found)
                 return
+            self._route = route = found
         if route.body is None:
-            self._run(route, Request(head, _NO_BODY, self._peer, self.certificate_names))
+            self._run(route, Request(head, _NO_BODY, self._peer))
             return
         try:
             limit = route.body(api, head)
@@ -385,7 +386,7 @@ class HttpConnection(Connection):
     def _on_body(self, body: Body) -> None:
         route, head = self._route, self._head
         assert route is not None and head is not None
-        self._run(route, Request(head, body, self._peer, self.certificate_names))
+        self._run(route, Request(head, body, self._peer))
 
     def _run(self, route: Route, request: Request) -> None:
         self._waiting = True

@@ -22,18 +22,14 @@ from nsqcy.web.http_protocol import HTML, JSON, PLAIN, Body, Fault, Head, Kept, 
 
 
 class Request:
-    """`peer` is `ip:port`, or `@` for a unix socket; `certificate_names` are those of the peer's
-    certificate, if it was verified."""
+    """`peer` is `ip:port`, or `@` for a unix socket."""
 
-    __slots__ = ("body", "certificate_names", "head", "peer")
+    __slots__ = ("body", "head", "peer")
 
-    def __init__(
-        self, head: Head, body: Body, peer: str = "", certificate_names: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, head: Head, body: Body, peer: str = "") -> None:
         self.head = head
         self.body = body
         self.peer = peer
-        self.certificate_names = certificate_names
 
     @property
     def params(self) -> dict[str, str]:
@@ -52,6 +48,10 @@ class Later:
         """`answer` is to be called exactly once, before this returns or much later. With None the
         connection ends without an answer."""
         raise NotImplementedError
+
+    def publishes(self) -> tuple[int, int]:
+        """How many messages, of how many bytes together."""
+        return 0, 0
 
 
 Result = str | dict[str, Any] | Reply | Later | None
@@ -266,13 +266,10 @@ class Gate(Protocol):
 
     def admits(self, route: Route, head: Head, certificate_names: Sequence[str]) -> bool: ...
 
-    def refusal(
+    def admit(
         self, route: Route, head: Head, peer: str, certificate_names: Sequence[str]
-    ) -> Reply | None:
-        """What is answered instead of by the route; called before the body is read."""
-
-    def charge(self, request: Request, messages: int, size: int) -> None:
-        """Whoever was let in publishes so many messages of so many bytes."""
+    ) -> Route | Reply:
+        """The route to take, or what is answered instead; called before the body is read."""
 
 
 class Api:

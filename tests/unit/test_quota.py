@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcy._quota import Quota, QuotaTable
+from nsqcy.users.file import parse
 from nsqcy.users.quotas import Quotas
 from nsqcy.users.user import User
 
@@ -22,12 +23,8 @@ def tables(workers: int, rows: int = 4) -> list[QuotaTable]:
 
 
 def quotas(workers: int, name: str = "a", **limits: float) -> list[Quota]:
-    found = [Quota(table, name) for table in tables(workers)]
-    for quota in found:
-        quota.set(
-            int(limits.get("connections", 0)), limits.get("rate", 0.0), limits.get("bytes_rate", 0)
-        )
-    return found
+    kept = int(limits.get("connections", 0)), limits.get("rate", 0), limits.get("bytes_rate", 0)
+    return [Quota(table, name, *kept) for table in tables(workers)]
 
 
 @pytest.fixture
@@ -132,8 +129,7 @@ def test_each_user_has_a_row() -> None:
 def test_who_comes_when_all_rows_are_taken_is_counted_alone() -> None:
     one, two = tables(2, rows=1)
     Quota(one, "a").join()
-    late, elsewhere = Quota(one, "b"), Quota(two, "b")
-    late.set(1, 0, 0)
+    late, elsewhere = Quota(one, "b", 1), Quota(two, "b", 1)
     assert late.enter() and not late.enter() and elsewhere.connections() == 0
 
 
@@ -143,11 +139,18 @@ def test_news_are_a_minute_apart(quota: Quota) -> None:
     assert quota.is_news(START + 60 * SECOND)
 
 
+def test_a_worker_that_comes_late_forgives_nothing() -> None:
+    one, two = tables(2)
+    early = Quota(one, "a", 0, 1)
+    early.pay(START, 10, 0)
+    assert Quota(two, "a", 0, 1).wait(START) == early.wait(START) > 0
+
+
 def test_another_rate_has_no_debts(quota: Quota) -> None:
     quota.pay(START, 10**6, 0)
-    quota.set(5, 100, 0)
+    quota.change(5, 100, 0)
     assert quota.wait(START) > SECOND  # it is the same rate
-    quota.set(5, 200, 0)
+    quota.change(5, 200, 0)
     assert quota.wait(START) == 0
 
 
@@ -163,6 +166,22 @@ def test_quotas_follow_the_file() -> None:
     assert (quota.max_connections, quota.rate, quota.bytes_rate) == (0, 0, 7)
     found.renew({})
     assert not quota.limits_publishes()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[user a]\ncertificate = c\npublish = *\n"
+        "max-connections = 20\npublish_rate = 2.5\npublish_bytes_rate = 1_000_000\n",
+        '[user.a]\ncertificate = "c"\npublish = "*"\n'
+        "max_connections = 20\npublish_rate = 2.5\npublish_bytes_rate = 1000000\n",
+    ],
+)
+def test_quotas_of_a_file(text: str) -> None:
+    user = parse("f", text)["a"]
+    assert user.has_quota
+    assert (user.max_connections, user.publish_rate) == (20, 2.5)
+    assert user.publish_bytes_rate == 1_000_000
 
 
 def test_memory_that_is_none() -> None:

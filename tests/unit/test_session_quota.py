@@ -13,7 +13,7 @@ from core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, log_pub, mp
 from nsqcy._quota import Quota, QuotaTable
 from nsqcy._session import Session
 from nsqcy._transport import BytesTransport
-from nsqcy.nsqd.auth import Authorization, AuthFailure
+from nsqcy.nsqd.auth import AuthFailure, Authorization
 from nsqcy.nsqd.auth_file import authorization
 from nsqcy.users.user import User
 
@@ -31,8 +31,9 @@ class Asked:
         self.sessions: list[Session] = []
 
     def make(self, **limits: float) -> Quota:
-        quota = Quota(QuotaTable(memoryview(mmap.mmap(-1, 4096)), 0), "u")
-        quota.set(int(limits.get("connections", 0)), limits.get("rate", 0.0), limits.get("size", 0))
+        most = int(limits.get("connections", 0))
+        table = QuotaTable(memoryview(mmap.mmap(-1, 4096)), 0)
+        quota = Quota(table, "u", most, limits.get("rate", 0), limits.get("size", 0))
         self.quota = quota
         return quota
 
@@ -263,7 +264,7 @@ def test_who_waits_looks_again_when_the_file_was_read(
     one = welcome(client())
     one.send(pub() * 3)
     assert answers(one) == 1
-    quota.set(0, 0, 0)
+    quota.change(0, 0, 0)
     core.home.quotas_changed()
     core.settle()
     assert answers(one) == 2
