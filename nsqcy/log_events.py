@@ -301,6 +301,14 @@ EVENTS = (
         "A user of --auth-file who wants more than it says.",
     ),
     Event(
+        "quota_reached",
+        "warn",
+        NSQD,
+        "AUTH: user … publishes more than its quota, and …",
+        ("user", "client"),
+        "It waits, or over HTTP is refused. At each worker once a minute.",
+    ),
+    Event(
         "auth_file_reloaded",
         "info",
         ALL,

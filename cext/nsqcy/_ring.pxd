@@ -5,6 +5,7 @@
 #     128  Slot of worker 0, 1, ...                     two lines each
 #     ...  zeros up to a page boundary
 #          ring 0 -> 0, 0 -> 1, ... 1 -> 0, ...         writer * workers + reader
+#          the quotas of users                          QUOTAS_BYTES: see _quota.pxd
 #
 # A ring is one page with head and tail, each alone on its line, and RING_BYTES of data.  Pages
 # nobody touches cost nothing, so rings no pair needs are free, the diagonal among them.
@@ -31,6 +32,7 @@ cdef enum:
     RECORD_HEADER = 8
     RECORD_MAX = 32768
     RECORD_SKIP = 0
+    QUOTAS_BYTES = 1048576        # for three thousand users
 
 cdef struct SharedHead:
     uint64_t magic

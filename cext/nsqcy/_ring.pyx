@@ -1,6 +1,6 @@
 """The shared memory of the workers: its layout, byte rings in it, and who wakes whom.
 
-Owns every byte of the mapping except the lease word, which it only places.  Believes nothing it
+Owns every byte of the mapping except the lease word and the quotas, which it only places.  Believes nothing it
 reads from a ring: a peer may have died, or gone mad, at any point.  Knows no streams, makes no
 system call after the mapping.
 """
@@ -52,13 +52,18 @@ def ring_offset(int workers, int writer, int reader):
     return page_size(workers) + index * (sizeof(RingHead) + RING_BYTES)
 
 
-def map_size(int workers):
-    """Bytes of the whole mapping."""
+def quotas_offset(int workers):
+    """Where the quotas are, behind the last ring."""
     return ring_offset(workers, workers, 0)
 
 
+def map_size(int workers):
+    """Bytes of the whole mapping."""
+    return quotas_offset(workers) + QUOTAS_BYTES
+
+
 def format(buffer, int workers):
-    """Make shared memory for `workers` out of a writable buffer."""
+    """Make shared memory for `workers` out of a writable buffer of zeros."""
     cdef unsigned char[::1] whole = buffer
     cdef SharedHead *head = <SharedHead *> &whole[0]
     cdef size_t first = page_size(workers)
@@ -109,6 +114,11 @@ cdef class Shared:
     def lease_word(self):
         """The 8 bytes the id sources share."""
         return memoryview(self._mapping)[64:72]
+
+    @property
+    def quotas(self):
+        """The memory of the users' quotas."""
+        return memoryview(self._mapping)[quotas_offset(self.workers):map_size(self.workers)]
 
     def view(self, int worker):
         """What a worker last said about itself."""

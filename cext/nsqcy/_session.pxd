@@ -10,6 +10,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from nsqcy._channel cimport Agenda, Channel, Consumer, Outcome, Timer, Waiter
 from nsqcy._heap cimport Heap, HeapNode
 from nsqcy._mesh cimport Mesh, Stream, StreamEnd
+from nsqcy._quota cimport Quota
 from nsqcy._reads cimport LogRead
 from nsqcy._store cimport Block, Record, Window
 from nsqcy._topic cimport Durability, Shard, Topic
@@ -175,6 +176,10 @@ cdef class Session(Consumer):
     cdef public tuple certificate_names  # those of its certificate, if that was verified
     cdef int64_t auth_expires
     cdef int64_t may_publish_until  # to the topic published to last
+    cdef Quota quota                # of its user, which counts the connection; None: it has none
+    cdef int64_t quota_due          # when it is to be looked at again; 0: nothing waits for it
+    cdef uint64_t counted           # messages published, but for topic_count
+    cdef uint64_t paid              # the number of the last one that the quota was charged with
     cdef readonly bint authed       # the rest of what /stats shows of it
     cdef readonly str auth_identity
     cdef readonly str auth_identity_url
@@ -302,10 +307,16 @@ cdef class Session(Consumer):
     cdef Parsed auth(self, int count, size_t *used, const uint8_t *rest, size_t left) except RAISED
     cdef int ask_auth(self) except -1
     cdef int refuse_auth(self, bytes text) except -1
-    cdef bint is_known(self) except -1
+    cdef Parsed recognize(self, const char *command) except RAISED
+    cdef bint admit(self, Quota quota) except -1
+    cdef bytes no_place(self, Quota quota)
     cdef int adopt_authorization(self, authorization, int64_t expires) except -1
     cdef bint may_publish(self) noexcept
     cdef Parsed authorize(self, const char *command, bytes topic, bytes channel) except RAISED
+    cdef Parsed charge(self, uint32_t messages, uint64_t size) except RAISED
+    cdef int await_quota(self) except -1
+    cdef int look_again(self) except -1
+    cdef int forget_quota(self) except -1
     cdef bint has_room(self) noexcept
     cdef bint send_message(self, Window window, Block *block, Record *record,
                            uint16_t attempts) except -1
@@ -372,6 +383,7 @@ cdef class Home:
     cdef int lose(self, Session session, int owner) except -1
     cdef bint favours(self, Session session)
     cdef int input_shrank(self, Session session, int64_t n) except -1
+    cdef int lose_favour(self, Session session) except -1
     cdef int feed_starved(self) except -1
     cdef bint is_up(self, int peer)
     cdef int ask(self, Session session, bytes key) except -1

@@ -371,7 +371,7 @@ cdef class Session(Consumer):
         much unfinished input and this session is among those who hold it."""
         cdef bint starve = (self.kept_capacity > KEPT_FREELY
                             and self.home.input_bytes > self.home.max_input_bytes
-                            and not self.home.favours(self))
+                            and not self.quota_due and not self.home.favours(self))
         cdef bint wanted = not (self.blocked or self.stopping or self.eof or starve
                                 or self.upgrading)
         if starve and not self.starved:
@@ -785,6 +785,8 @@ cdef class Session(Consumer):
                 return parsed
         if self.guarded and not self.may_publish():
             parsed = self.authorize(command, self.topic_key, b"")
+            if parsed == NEXT:
+                parsed = self.charge(1, size)
             if parsed != NEXT:
                 return parsed
         owner = self.route()
@@ -974,7 +976,7 @@ cdef class Session(Consumer):
                 return parsed
         body_size[0] = size
         count[0] = messages
-        return NEXT
+        return NEXT if self.quota is None else self.charge(messages, size)
 
     cdef Parsed log_pub(self, const uint8_t *line, size_t *used, const uint8_t *rest,
                         size_t left) except RAISED:
@@ -1012,6 +1014,7 @@ cdef class Session(Consumer):
         self.scanned = 0
         if owner != self.home.index and self.may_move(owner):
             return self.move_to(owner)
+        self.paid = 0  # a chunk that is there already adds nothing by which to tell the next one
         used[0] += 4 + size
         if owner != self.home.index:
             return self.forward_publish(owner, LOG_PUB, line, used[0], messages)
@@ -1149,6 +1152,7 @@ cdef class Session(Consumer):
         if self.topic_count:
             name = self.topic_key.decode()
             self.pub_counts[name] = self.pub_counts.get(name, 0) + self.topic_count
+            self.counted += self.topic_count
             self.topic_count = 0
         return 0
 
@@ -1457,6 +1461,9 @@ cdef class Session(Consumer):
         if first and not authorization.grants:
             self.refuse_auth(b"E_UNAUTHORIZED AUTH no authorizations found")
             return
+        if first and not self.admit(authorization.quota):
+            self.refuse_auth(self.no_place(authorization.quota))
+            return
         self.adopt_authorization(
             authorization, self.home.agenda.now + <int64_t>authorization.ttl * SECOND)
         if first:
@@ -1478,16 +1485,30 @@ cdef class Session(Consumer):
         _log_error(self, text)
         return self.answer(self.auth_ticket, FAILED, text)
 
-    cdef bint is_known(self) except -1:
-        """Whether the certificate says enough of who has said nothing: then that counts."""
-        if not self.certificate_names:
-            return False
-        authorization = self.home.auth.of_certificate(self.certificate_names)
+    cdef Parsed recognize(self, const char *command) except RAISED:
+        """Whether the certificate of who has said nothing says enough: NEXT."""
+        authorization = None
+        if self.certificate_names:
+            authorization = self.home.auth.of_certificate(self.certificate_names)
         if authorization is None:
-            return False
+            return self.fatal(b"E_AUTH_FIRST AUTH required before " + <bytes>command)
+        if not self.admit(authorization.quota):
+            return self.fatal(self.no_place(authorization.quota))
         self.adopt_authorization(
             authorization, self.home.agenda.now + <int64_t>authorization.ttl * SECOND)
+        return NEXT
+
+    cdef bint admit(self, Quota quota) except -1:
+        """Whether the user may have one more connection: then this one counts."""
+        if quota is not None and quota is not self.quota:
+            if not quota.enter():
+                return False
+            self.quota = quota
         return True
+
+    cdef bytes no_place(self, Quota quota):
+        return b"E_AUTH_FAILED AUTH failed: user %s has its max_connections of %d" % (
+            quota.user.encode(), quota.max_connections)
 
     cdef int adopt_authorization(self, authorization, int64_t expires) except -1:
         self.authorization = authorization
@@ -1496,6 +1517,12 @@ cdef class Session(Consumer):
         self.authed = True
         self.auth_identity = authorization.identity
         self.auth_identity_url = authorization.identity_url
+        if authorization.quota is not self.quota:
+            # Who is known already stays, whatever has become of his quota.
+            self.forget_quota()
+            self.quota = authorization.quota
+            if self.quota is not None:
+                self.quota.join()
         return 0
 
     @cython.final
@@ -1506,10 +1533,13 @@ cdef class Session(Consumer):
     cdef Parsed authorize(self, const char *command, bytes topic, bytes channel) except RAISED:
         """Whether the client may do this: NEXT. The names are valid; an empty channel: a publish to
         the topic that was taken; None: reading its log."""
+        cdef Parsed parsed
         if self.auth_asked:
             return BLOCKED
-        if self.authorization is None and not self.is_known():
-            return self.fatal(b"E_AUTH_FIRST AUTH required before " + <bytes>command)
+        if self.authorization is None:
+            parsed = self.recognize(command)
+            if parsed != NEXT:
+                return parsed
         if self.home.agenda.now >= self.auth_expires:
             self.ask_auth()
             return BLOCKED
@@ -1520,9 +1550,61 @@ cdef class Session(Consumer):
         if not permitted:
             return self.fatal(b'E_UNAUTHORIZED AUTH failed for %s on "%s" "%s"' % (
                 <bytes>command, topic, channel or b""))
-        if channel == b"":
+        if channel == b"" and (self.quota is None or not self.quota.limits_publishes()):
             self.may_publish_until = self.auth_expires
         return NEXT
+
+    # -- the quota of its user --
+
+    cdef Parsed charge(self, uint32_t messages, uint64_t size) except RAISED:
+        """A publish that is there is paid for, once, however often it is looked at: NEXT. Or it
+        has to wait, and nothing more is read meanwhile."""
+        cdef Quota quota = self.quota
+        cdef int64_t now = self.home.agenda.now
+        cdef uint64_t number = self.counted + self.topic_count + 1
+        if quota is None or self.paid == number:
+            return NEXT
+        if quota.wait(now):
+            self.await_quota()
+            return BLOCKED
+        if self.quota_due:
+            self.quota_due = 0
+            quota.waiting -= 1
+        quota.pay(now, messages, size)
+        self.paid = number
+        return NEXT
+
+    cdef int await_quota(self) except -1:
+        cdef Quota quota = self.quota
+        cdef int64_t now = self.home.agenda.now
+        if self.quota_due:
+            return 0
+        self.quota_due = quota.turn(now)
+        quota.waiting += 1
+        self.set_timer()
+        self.home.lose_favour(self)
+        if quota.is_news(now):
+            self.home.log.warn(
+                f"AUTH: user {quota.user} publishes more than its quota, and waits",
+                event="quota_reached", user=quota.user, client=self.remote_address)
+        return 0
+
+    cdef int look_again(self) except -1:
+        """The quota may have something for what waits for it."""
+        self.quota_due = 0
+        self.quota.waiting -= 1
+        self.wake()
+        return 0
+
+    cdef int forget_quota(self) except -1:
+        """The connection counts no more, and waits no more."""
+        if self.quota is None:
+            return 0
+        if self.quota_due:
+            self.look_again()
+        self.quota.leave()
+        self.quota = None
+        return 0
 
     # -- logs of topics --
 
@@ -2016,6 +2098,8 @@ cdef class Session(Consumer):
             due = min(due, self.waiting_since + PEER_TIMEOUT)
         if self.log_due:
             due = min(due, self.log_due)
+        if self.quota_due:
+            due = min(due, self.quota_due)
         if self.home.favoured is self:
             due = min(due, self.home.favoured_at + FAVOUR)
         if due == NEVER:
@@ -2038,6 +2122,8 @@ cdef class Session(Consumer):
             self.peer_timed_out()
         if self.log_due and now >= self.log_due:
             self.log_wait_over()
+        if self.quota_due and now >= self.quota_due:
+            self.look_again()
         if self.home.favoured is self and now >= self.home.favoured_at + FAVOUR:
             # Others wait for what it holds.
             self.home.favoured_at = now
@@ -2163,6 +2249,7 @@ cdef class Session(Consumer):
         if self.log_unsent:
             self.answer_left()
         self.leave_legs()
+        self.forget_quota()
         self.leg = self.relaying = None
         self.topic = None
         if self.timer.node.index != HEAP_NOWHERE:
@@ -2505,6 +2592,13 @@ cdef class Home:
             self.favoured = None
         return self.feed_starved()
 
+    cdef int lose_favour(self, Session session) except -1:
+        """It waits, and not for its input: another one is read."""
+        if session is self.favoured:
+            self.favoured = None
+            return self.feed_starved()
+        return 0
+
     cdef int feed_starved(self) except -1:
         """Read those again whom the budget, or its favour, allows."""
         cdef Session session
@@ -2624,6 +2718,13 @@ cdef class Home:
         for session in self.sessions:
             count += not session.remote and not session.lenient
         return count
+
+    def quotas_changed(self):
+        """What users may publish has changed: those who wait look again."""
+        cdef Session session
+        for session in self.sessions:
+            if session.quota_due:
+                session.look_again()
 
     def close_sessions(self):
         """Every connection ends, as nsqd closes them at its exit: what waits is not sent."""

@@ -90,6 +90,9 @@ class Publish(Later):
             self.headers,
         )
 
+    def publishes(self) -> tuple[int, int]:
+        return len(self.bodies), sum(map(len, self.bodies))
+
     def _published(self, reason: str | None) -> None:
         if reason is None:
             self._answer(self._reply)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import re2
 
 from nsqcy import gojson
+from nsqcy._quota import Quota
 from nsqcy.errors import NsqError
 
 ANSWER_MOST = 1 << 20  # bytes of an answer
@@ -56,6 +57,7 @@ class Authorization:
     identity: str
     identity_url: str
     grants: Sequence[Covers] = field(repr=False)
+    quota: Quota | None = field(default=None, repr=False)
     _decisions: dict[tuple[str, str, str], bool] = field(default_factory=dict, repr=False)
 
     def permits(self, topic: str, channel: str) -> bool:

@@ -10,10 +10,12 @@ from typing import Protocol
 
 import gevent
 
+from nsqcy._quota import Quota
 from nsqcy._session import Session
 from nsqcy.lines import Lines
 from nsqcy.nsqd.auth import Authorization
 from nsqcy.users.known import Known
+from nsqcy.users.quotas import Quotas
 from nsqcy.users.user import PUBLISH, SUBSCRIBE, User
 
 TTL = 60  # seconds for which a client may do what the file said when it came
@@ -37,8 +39,8 @@ class UserGrant:
         return self._user.may_subscribe(topic, channel)
 
 
-def authorization(user: User) -> Authorization:
-    """What a user may do over TCP."""
+def authorization(user: User, quota: Quota | None = None) -> Authorization:
+    """What a user may do over TCP, and how much of it."""
     held = [name for name in (PUBLISH, SUBSCRIBE) if getattr(user, name)]
     return Authorization(
         source=_MARK + user.name.encode(),
@@ -46,6 +48,7 @@ def authorization(user: User) -> Authorization:
         identity=user.name,
         identity_url="",
         grants=tuple(UserGrant(user, name) for name in held),
+        quota=quota,
     )
 
 
@@ -61,10 +64,16 @@ class FileAuthorizer:
     auth servers by what it says."""
 
     def __init__(
-        self, known: Known, servers: Asked | None, enter: Callable[[], object], log: Lines
+        self,
+        known: Known,
+        quotas: Quotas,
+        servers: Asked | None,
+        enter: Callable[[], object],
+        log: Lines,
     ) -> None:
         """enter: called before a session is spoken to, outside of a turn."""
         self._known = known
+        self._quotas = quotas
         self._servers = servers
         self._enter = enter
         self._log = log
@@ -81,16 +90,19 @@ class FileAuthorizer:
     def of_certificate(self, names: Iterable[str]) -> Authorization | None:
         """What a client may do that has said nothing."""
         user = self._known.of_certificate(names)
-        return None if user is None else authorization(user)
+        return None if user is None else self._authorization(user)
 
     def restore(self, source: bytes) -> Authorization:
         """The authorization of a client that another worker has let in; by now the file may have
         forgotten it, or say something else of it."""
         if source.startswith(_MARK):
             name = source[len(_MARK) :].decode()
-            return authorization(self._known.users.get(name) or User(name))
+            return self._authorization(self._known.users.get(name) or User(name))
         assert self._servers is not None
         return self._servers.restore(source)
+
+    def _authorization(self, user: User) -> Authorization:
+        return authorization(user, self._quotas.of(user))
 
     def _answer(self) -> None:
         while self._asking:
@@ -106,7 +118,7 @@ class FileAuthorizer:
             return
         self._enter()
         if user is not None:
-            session.authorized(authorization(user))
+            session.authorized(self._authorization(user))
             return
         reason = "nobody in the file of users has this"
         self._log.warn(

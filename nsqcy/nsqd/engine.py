@@ -28,6 +28,7 @@ from nsqcy._mesh import Mesh, Stream, StreamEnd
 from nsqcy._metrics import Exposition
 from nsqcy._publisher import NO_ROOM, Publisher, TopicSink
 from nsqcy._quantile import Percentiles
+from nsqcy._quota import QuotaTable
 from nsqcy._ring import Shared
 from nsqcy._session import COUNTED, Home, Session
 from nsqcy._store import Store
@@ -53,6 +54,7 @@ from nsqcy.process.control import Answer, CallTimeout, ChannelClosed, RemoteErro
 from nsqcy.users import file as users_file
 from nsqcy.users.gate import Gate
 from nsqcy.users.known import Known
+from nsqcy.users.quotas import Quotas
 from nsqcy.web.http import HttpServer, Make
 
 if TYPE_CHECKING:
@@ -206,6 +208,7 @@ class Engine:
         self._shard.set_draining(boot.context["draining"])
         self._hold_new_topics()
         self._known = _known(options, boot.context["users"])
+        self._quotas = Quotas(QuotaTable(shared.quotas, boot.worker))
         mesh = Streams(shared, boot.worker, boot.wake_fds) if boot.workers > 1 else None
         self._home = Home(
             shard=self._shard,
@@ -229,7 +232,9 @@ class Engine:
             mesh.home = self._home
             mesh.log = boot.log
             self._loop.watch(boot.wake_fds[boot.worker], self._loop.on_woken)
-        gate = None if self._known is None else Gate(self._known, "nsqd", boot.log)
+        gate = None
+        if self._known is not None:
+            gate = Gate(self._known, "nsqd", boot.log, quota=self._quotas.of)
         self._http = HttpServer(hub.loop, Api(self, options, boot.log, gate))
         if options.tls_required == TLS_REQUIRED:
             self._http.tls_only = tls_required(self._port("https"))
@@ -352,12 +357,15 @@ class Engine:
             return servers
         from nsqcy.nsqd.auth_file import FileAuthorizer
 
-        return FileAuthorizer(self._known, servers, lambda: self._loop.enter(), log)
+        return FileAuthorizer(self._known, self._quotas, servers, lambda: self._loop.enter(), log)
 
     def _renew_users(self, request: Request) -> None:
         """The file of users has been read again, and found good."""
         if self._known is not None:
             self._known.users = users_file.parse(self._options.auth_file, request.blob.decode())
+            self._quotas.renew(self._known.users)
+            self._loop.enter()
+            self._home.quotas_changed()
             self._http.unlearn()
 
     # -- placement

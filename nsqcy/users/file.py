@@ -12,6 +12,8 @@ INI, a section for each user, or TOML with the same as tables:
     publish = invoices, invoices.*
     subscribe = orders/billing, orders.*/billing*
     admin = invoices*
+    max_connections = 20
+    publish_rate = 500
 
 A role is what somebody may do in nsqadmin, a pattern in nsqd and nsqlookupd. Owns the format.
 Passwords and tokens are there as hashes, and no error shows any of one. Opens no file.
@@ -23,17 +25,42 @@ from typing import Any
 
 from nsqcy.errors import ConfigError
 from nsqcy.names import quote
-from nsqcy.options import unquoted
+from nsqcy.options import FLOAT, INT, Option, Rule, unquoted
 from nsqcy.policies import (
     CHANNEL_PATTERN_ALLOWED,
     PATTERN_ALLOWED,
+    RATE,
     can_match,
     can_match_channels,
 )
 from nsqcy.users.hashes import Password, Token, parse_password, parse_token
-from nsqcy.users.user import PERMISSIONS, ROLES, SUBSCRIBE, User, Users
+from nsqcy.users.user import ADMIN, PERMISSIONS, PUBLISH, ROLES, SUBSCRIBE, User, Users
 
-KEYS = ("role", "password", "token", "certificate", *PERMISSIONS)
+QUOTAS = (
+    Option(
+        "max-connections",
+        INT,
+        0,
+        "connections to one nsqd over TCP; 0 for any number",
+        rule=Rule("[0,1000000]", lambda value: 0 <= value <= 1_000_000),
+    ),
+    Option(
+        "publish-rate",
+        FLOAT,
+        0.0,
+        "messages a second published to one nsqd; 0 for any number",
+        rule=RATE.rule,
+    ),
+    Option(
+        "publish-bytes-rate",
+        INT,
+        0,
+        "bytes of messages a second published to one nsqd; 0 for any number",
+        rule=Rule("[0,1000000000000]", lambda value: 0 <= value <= 10**12),
+    ),
+)
+TEXTS = ("role", "password", "token", "certificate", *PERMISSIONS)
+KEYS = (*TEXTS, *(each.name for each in QUOTAS))
 PATTERNS_MOST = 100  # of one permission, which bound the time of a decision
 
 NAME_ALLOWED = "letters, digits and . _ @ -, up to 64"
@@ -57,7 +84,7 @@ class _Section:
     def __init__(self, line: int | None, name: str) -> None:
         self.line = line
         self.name = name
-        self.values: dict[str, str] = {}
+        self.values: dict[str, Any] = {}  # TOML has numbers
         self.lines: dict[str, int | None] = {}
 
 
@@ -153,12 +180,13 @@ def _checked_name(path: str, line: int | None, name: str) -> str:
 
 
 def _set(path: str, section: _Section, line: int | None, key: str, value: Any) -> None:
+    key = key.replace("-", "_")
     if key not in KEYS:
         raise ConfigError(path, line, f"unknown key {quote(key)}", ", ".join(KEYS))
     if key in section.values:
         problem = f"{key} is already set at line {section.lines[key]}"
         raise ConfigError(path, line, problem, "each key once")
-    if not isinstance(value, str):
+    if not isinstance(value, str) and key in TEXTS:
         raise ConfigError(path, line, f"{key} of user {section.name} is not a text", "a text")
     section.values[key] = value
     section.lines[key] = line
@@ -171,7 +199,10 @@ def _user(path: str, section: _Section) -> User:
         _password(path, section),
         _token(path, section),
         _certificate(path, section),
-        *(_patterns(path, section, permission) for permission in PERMISSIONS),
+        _patterns(path, section, PUBLISH),
+        _patterns(path, section, SUBSCRIBE),
+        _patterns(path, section, ADMIN),
+        *(_quota(path, section, option) for option in QUOTAS),
     )
     if not user.role and not user.patterns:
         problem = f"user {user.name} has neither a role nor permissions"
@@ -186,7 +217,7 @@ def _user(path: str, section: _Section) -> User:
 
 
 def _role(path: str, section: _Section) -> str:
-    role = section.values.get("role", "")
+    role: str = section.values.get("role", "")
     if "role" in section.values and role not in ROLES:
         problem = f"user {section.name} has the role {quote(role)}"
         raise ConfigError(path, section.lines["role"], problem, " or ".join(ROLES))
@@ -214,7 +245,7 @@ def _token(path: str, section: _Section) -> Token | None:
 
 
 def _certificate(path: str, section: _Section) -> str:
-    name = section.values.get("certificate", "")
+    name: str = section.values.get("certificate", "")
     if "certificate" in section.values and not _CERTIFICATE.fullmatch(name):
         problem = f"{quote(name)} is no name of a certificate"
         raise ConfigError(path, section.lines["certificate"], problem, CERTIFICATE_ALLOWED)
@@ -237,6 +268,22 @@ def _patterns(path: str, section: _Section, permission: str) -> tuple[str, ...]:
                 allowed += f"; or {CHANNEL_PATTERN_ALLOWED}"
             raise ConfigError(path, line, f"{permission}: {quote(each)} means nothing", allowed)
     return patterns
+
+
+def _quota(path: str, section: _Section, option: Option) -> Any:
+    value = section.values.get(option.name)
+    if value is None:
+        return option.default
+    line = section.lines[option.name]
+    try:
+        number = option.kind.parse(value) if isinstance(value, str) else option.kind.toml(value)
+    except ValueError:
+        problem = f"{option.name} of user {section.name} is no number"
+        raise ConfigError(path, line, problem, option.kind.allowed) from None
+    if option.rule is not None and not option.rule.holds(number):
+        problem = f"{option.name} of user {section.name} is {number}"
+        raise ConfigError(path, line, problem, option.rule.text)
+    return number
 
 
 def _check_shown_once(

@@ -6,6 +6,8 @@ Somebody says who he is with a token, as Bearer or as the password of Basic, or 
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from nsqcy.gotext import json_bytes
 from nsqcy.lines import Lines
@@ -14,9 +16,14 @@ from nsqcy.users.known import Known
 from nsqcy.users.user import User
 from nsqcy.web.authorization import basic, bearer
 from nsqcy.web.http_protocol import JSON, PLAIN, Head, Reply
-from nsqcy.web.router import Need, Route
+from nsqcy.web.router import Handler, Later, Need, Request, Result, Route
+
+if TYPE_CHECKING:  # nsqlookupd has no quotas
+    from nsqcy._quota import Quota
 
 UNAUTHORIZED, FORBIDDEN, TOO_MANY = "UNAUTHORIZED", "FORBIDDEN", "TOO_MANY_FAILURES"
+QUOTA_REACHED = "QUOTA_REACHED"
+SECOND = 1_000_000_000
 
 
 class Gate:
@@ -27,29 +34,36 @@ class Gate:
         known: Known,
         realm: str,
         log: Lines,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], int] = time.monotonic_ns,
+        quota: "Callable[[User], Quota | None]" = lambda user: None,
     ) -> None:
+        """quota: a user's, if he has one."""
         self._known = known
+        self._quota = quota
+        self._clock = clock
         self._challenge = ("WWW-Authenticate", f'Bearer realm="{realm}"')
         self._log = log
-        self._failures = Failures(clock)
+        self._failures = Failures(lambda: clock() / SECOND)
 
     def admits(self, route: Route, head: Head, certificate_names: Sequence[str]) -> bool:
-        """Whether there is no refusal; nothing is counted, and nothing is logged."""
+        """Whether there is no refusal, and will be none until the file changes; nothing is counted,
+        and nothing is logged."""
         user = self._user(head, certificate_names)
-        return user is not None and may(user, route.need, head.params or {})
+        if user is None or not may(user, route.need, head.params or {}):
+            return False
+        return self._rate(user, route) is None
 
-    def refusal(
+    def admit(
         self, route: Route, head: Head, peer: str, certificate_names: Sequence[str]
-    ) -> Reply | None:
-        """What is answered instead of by the route; None: let him in."""
+    ) -> Route | Reply:
+        """The route to take, or what is answered instead."""
         if route.need is Need.NOTHING:
-            return None
+            return route
         user = self._user(head, certificate_names)
         if user is None:
             return self._unknown(route, head, peer)
         if may(user, route.need, head.params or {}):
-            return None
+            return self._within_quota(user, route, peer)
         self._log.warn(
             f"http: {user.name} may not {route.method} {route.path} ({peer})",
             event="http_forbidden",
@@ -59,6 +73,38 @@ class Gate:
             peer=peer,
         )
         return _reply(route, 403, FORBIDDEN)
+
+    def _within_quota(self, user: User, route: Route, peer: str) -> Route | Reply:
+        """The route, on which a quota is charged with what is published."""
+        quota = self._rate(user, route)
+        if quota is None:
+            return route
+        now = self._clock()
+        wait = quota.wait(now)
+        if not wait:
+            return replace(route, handler=self._charged(route.handler, quota))
+        if quota.is_news(now):
+            self._log.warn(
+                f"AUTH: user {user.name} publishes more than its quota, and is refused",
+                event="quota_reached",
+                user=user.name,
+                client=peer,
+            )
+        return _reply(route, 429, QUOTA_REACHED, ("Retry-After", str(-(-wait // SECOND))))
+
+    def _rate(self, user: User, route: Route) -> "Quota | None":
+        """What limits what the user publishes, if that is what the route is for."""
+        quota = self._quota(user) if route.need is Need.PUBLISH else None
+        return quota if quota is not None and quota.limits_publishes() else None
+
+    def _charged(self, handler: Handler, quota: "Quota") -> Handler:
+        def handle(api: Any, request: Request) -> Result:
+            result = handler(api, request)
+            if isinstance(result, Later):
+                quota.pay(self._clock(), *result.publishes())
+            return result
+
+        return handle
 
     def _user(self, head: Head, certificate_names: Sequence[str]) -> User | None:
         token = bearer(head) or basic(head)[1]

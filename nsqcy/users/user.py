@@ -27,6 +27,9 @@ class User(NamedTuple):
     publish: tuple[str, ...] = ()
     subscribe: tuple[str, ...] = ()
     admin: tuple[str, ...] = ()
+    max_connections: int = 0  # of it to one nsqd; 0, here and below: any number
+    publish_rate: float = 0.0  # messages a second
+    publish_bytes_rate: int = 0
 
     @property
     def may_operate(self) -> bool:
@@ -36,6 +39,10 @@ class User(NamedTuple):
     def may_administer_all(self) -> bool:
         """Not only each of the topics: the daemon itself."""
         return EVERY in self.admin
+
+    @property
+    def has_quota(self) -> bool:
+        return bool(self.max_connections or self.publish_rate or self.publish_bytes_rate)
 
     @property
     def patterns(self) -> int:

@@ -360,10 +360,11 @@ class HttpConnection(Connection):
             self._answer(LOCAL_ONLY)
             return
         if api.gate is not None:
-            refusal = api.gate.refusal(route, head, self._peer, self.certificate_names)
-            if refusal is not None:
-                self._answer(refusal)
+            found = api.gate.admit(route, head, self._peer, self.certificate_names)
+            if isinstance(found, Reply):
+                self._answer(found)
                 return
+            self._route = route = found
         if route.body is None:
             self._run(route, Request(head, _NO_BODY, self._peer))
             return

@@ -49,6 +49,10 @@ class Later:
         connection ends without an answer."""
         raise NotImplementedError
 
+    def publishes(self) -> tuple[int, int]:
+        """How many messages, of how many bytes together."""
+        return 0, 0
+
 
 Result = str | dict[str, Any] | Reply | Later | None
 Handler = Callable[[Any, Request], Result]
@@ -262,10 +266,10 @@ class Gate(Protocol):
 
     def admits(self, route: Route, head: Head, certificate_names: Sequence[str]) -> bool: ...
 
-    def refusal(
+    def admit(
         self, route: Route, head: Head, peer: str, certificate_names: Sequence[str]
-    ) -> Reply | None:
-        """What is answered instead of by the route; called before the body is read."""
+    ) -> Route | Reply:
+        """The route to take, or what is answered instead; called before the body is read."""
 
 
 class Api:

@@ -18,7 +18,7 @@ ROWS = [
     "nsqcy _debug _bytes _atomics _http _histogram errors findings names durations lines log"
     " log_events files journal late procfs",
     "_events _figures _headers metrics.",
-    "_crc _heap _quantile _ids _ring _io options process. listeners gotext gojson debug"
+    "_crc _heap _quantile _ids _quota _ring _io options process. listeners gotext gojson debug"
     " dead_letters named_cursors producers log_page",
     "_log _mesh config policies layers acceptor web. cluster.",
     "_store _log_probe daemon daemon_options starting users.",
@@ -41,7 +41,8 @@ RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
 # Driven by a test with bytes and a clock of its own; they may not reach for the real ones.
 CORE = ["_channel", "_compaction", "_events", "_excerpt", "_headers", "_heap", "_ids"]
 CORE += ["_io", "_listing", "_log", "_mesh", "_moves", "_packing", "_peek", "_publisher"]
-CORE += ["_quantile", "_reads", "_ring", "_session", "_snapshot", "_store", "_topic", "_wire"]
+CORE += ["_quantile", "_quota", "_reads", "_ring", "_session", "_snapshot", "_store"]
+CORE += ["_topic", "_wire"]
 WORLD = {"gevent", "socket", "select", "selectors", "asyncio", "ssl", "sys/socket.h"}
 PURE = [*CORE, "_client"]
 PURE += [f"client.{part}" for part in ("connection", "consumer", "core", "flow", "producer")]

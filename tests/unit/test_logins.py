@@ -91,6 +91,9 @@ GOOD = f"token = {hash_token(TOKEN)}"
         (f"[user a]\n{GOOD}\nsubscribe = a/b/c", 3, 'subscribe: "a/b/c" means nothing'),
         (f"[user a]\n{GOOD}\npublish = {'a,' * 100}a", 3, "has 101 patterns (allowed: at most 100"),
         (f"[user a]\n{GOOD}\ncertificate = a\tb", 3, "is no name of a certificate"),
+        (f"[user a]\n{GOOD}\npublish_rate = fast", 3, "publish_rate of user a is no number"),
+        (f"[user a]\n{GOOD}\nmax_connections = -1", 3, "max_connections of user a is -1 (allowed"),
+        (f"[user a]\n{GOOD}\npublish_bytes_rate = 1.5", 3, "publish_bytes_rate of user a is no nu"),
         (
             f"[user a]\n{GOOD}\npublish=*\n[user b]\n{GOOD}\nrole=view",
             5,
@@ -135,6 +138,8 @@ WORDS = [
     "certificate = a.b",
     *(f"{each} = a*, b" for each in PERMISSIONS),
     "subscribe = a/*",
+    "publish_rate = 1.5",
+    "max_connections = 3",
     "password = ",
     GOOD,
     "$scrypt$ln=10,r=8,p=1$",

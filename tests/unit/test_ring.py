@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from nsqcy import _ring
-from nsqcy._ring import Shared, format, map_size, page_size, ring_offset
+from nsqcy._ring import Shared, format, map_size, page_size, quotas_offset, ring_offset
 
 RING_BYTES = 262144
 RESERVE = 16384
@@ -317,9 +317,10 @@ def test_regions_do_not_overlap():
     for workers in (1, 2, 5, 64):
         assert page_size(workers) >= 128 + 128 * workers
         ends = [ring_offset(workers, w, r) for w in range(workers) for r in range(workers)]
-        ends.append(map_size(workers))
+        ends.append(quotas_offset(workers))
         assert ends[0] == page_size(workers)
         assert {b - a for a, b in pairwise(ends)} == {4096 + RING_BYTES}
+        assert map_size(workers) - quotas_offset(workers) == 1 << 20
 
 
 def test_two_mappings_of_one_memfd():

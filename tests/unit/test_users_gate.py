@@ -1,17 +1,20 @@
 """Users as daemons know them: what each may do, and what the gate says to the others."""
 
 import base64
+import mmap
 
 import pytest
 from users import section, token
 
+from nsqcy._quota import QuotaTable
 from nsqcy.users import file
 from nsqcy.users.failures import FAILURES_MOST, RECOVERY
 from nsqcy.users.gate import Gate
 from nsqcy.users.known import Known
+from nsqcy.users.quotas import Quotas
 from nsqcy.users.user import User
-from nsqcy.web.http_protocol import Head, Reply
-from nsqcy.web.router import Need, Route
+from nsqcy.web.http_protocol import Body, Head, Reply
+from nsqcy.web.router import Handler, Later, Need, Request, Route
 
 
 @pytest.mark.parametrize(
@@ -73,22 +76,52 @@ class Door:
         self.time = 0.0
         self.log = Log()
         text = section("a", publish="t") + section("b", admin="*")
-        self.gate = Gate(Known(file.parse("f", text)), "nsqd", self.log, lambda: self.time)
+        text += section("slow", publish="t", publish_rate="10")
+        text += section("one", publish="t", max_connections="1")
+        quotas = Quotas(QuotaTable(memoryview(mmap.mmap(-1, 4096)), 0))
+        self.gate = Gate(
+            Known(file.parse("f", text)),
+            "nsqd",
+            self.log,
+            lambda: round(self.time * 1e9),
+            quotas.of,
+        )
 
     def ask(
-        self, need: Need, header: str = "", query: str = "topic=t", plain: bool = False
-    ) -> Reply | None:
+        self,
+        need: Need,
+        header: str = "",
+        query: str = "topic=t",
+        plain: bool = False,
+        handler: Handler = lambda api, request: None,
+    ) -> Route | Reply:
         headers = (("authorization", header),) if header else ()
-        route = Route("GET", "/x", lambda api, request: None, plain=plain, need=need)
+        route = Route("GET", "/x", handler, plain=plain, need=need)
         head = Head("GET", f"/x?{query}", headers=headers)
-        found = self.gate.refusal(route, head, "1.2.3.4:5", ())
+        found = self.gate.admit(route, head, "1.2.3.4:5", ())
         if need is not Need.NOTHING:
-            assert self.gate.admits(route, head, ()) is (found is None)
+            assert self.gate.admits(route, head, ()) is (found is route)
+        return found
+
+    def publish(self, name: str, messages: int) -> Route | Reply:
+        """A request, and if it is let in what it publishes."""
+        header = f"Bearer {token(name)}"
+        found = self.ask(Need.PUBLISH, header, handler=lambda *_: Published(messages))
+        if isinstance(found, Route):
+            found.handler(None, Request(Head(), Body(b"")))
         return found
 
 
-def status(reply: Reply | None) -> int:
-    return 200 if reply is None else reply.status
+class Published(Later):
+    def __init__(self, messages: int) -> None:
+        self.messages = messages
+
+    def publishes(self) -> tuple[int, int]:
+        return self.messages, 1
+
+
+def status(found: Route | Reply) -> int:
+    return found.status if isinstance(found, Reply) else 200
 
 
 def test_the_gate() -> None:
@@ -108,7 +141,7 @@ def test_the_gate() -> None:
 
 def test_a_plain_route_says_no_in_plain_words() -> None:
     refusal = Door().ask(Need.KNOWN, plain=True)
-    assert refusal is not None and refusal.body == b"UNAUTHORIZED"
+    assert isinstance(refusal, Reply) and refusal.body == b"UNAUTHORIZED"
 
 
 def test_who_fails_often_has_to_wait_and_nobody_else() -> None:
@@ -116,7 +149,7 @@ def test_who_fails_often_has_to_wait_and_nobody_else() -> None:
     for _ in range(FAILURES_MOST):
         assert status(door.ask(Need.KNOWN, "Bearer s3cret")) == 401
     waits = door.ask(Need.KNOWN, "Bearer s3cret")
-    assert waits is not None and waits.status == 429
+    assert isinstance(waits, Reply) and waits.status == 429
     assert ("Retry-After", str(int(RECOVERY) + 1)) in waits.headers
     assert status(door.ask(Need.KNOWN)) == 401
     assert status(door.ask(Need.KNOWN, f"Bearer {token('a')}")) == 200
@@ -124,3 +157,18 @@ def test_who_fails_often_has_to_wait_and_nobody_else() -> None:
     assert not any("s3cret" in line or token("a") in line for line in door.log.lines)
     door.time += RECOVERY
     assert status(door.ask(Need.KNOWN, "Bearer s3cret")) == 401
+
+
+def test_who_publishes_more_than_his_quota_is_told_when_to_come_again() -> None:
+    door = Door()
+    assert [status(door.publish("slow", 4)) for _ in range(4)] == [200, 200, 200, 429]
+    refused = door.publish("slow", 1)
+    assert isinstance(refused, Reply) and ("Retry-After", "1") in refused.headers
+    assert refused.body == b'{"message":"QUOTA_REACHED"}'
+    assert door.log.lines == ["AUTH: user slow publishes more than its quota, and is refused"]
+    door.time += 0.3
+    assert status(door.publish("slow", 100)) == 200
+    refused = door.publish("slow", 1)
+    assert isinstance(refused, Reply) and ("Retry-After", "10") in refused.headers
+    for name in ("a", "one"):
+        assert [status(door.publish(name, 1000)) for _ in range(3)] == [200] * 3

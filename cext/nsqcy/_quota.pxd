@@ -1,0 +1,48 @@
+# What users have used of their quotas, in memory that all workers of one nsqd share.
+#
+#       0  Used of one user, of the next one, ...       taken in turn, and never given back
+#
+# A rate is one word: the time until which what was published is paid for.  Paying is adding to it,
+# so that workers need no lock and lend each other nothing, and all of them together keep the rate.
+# Connections are a word for each worker, which is emptied when that worker starts again.
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+cdef enum:
+    WORKERS_MOST = 64
+
+cdef struct Used:
+    uint64_t key                  # of the user; 0: nobody has this yet
+    uint64_t messages_until       # monotonic clock, ns
+    uint64_t bytes_until
+    uint64_t pad[5]
+    uint32_t connections[WORKERS_MOST]
+
+
+cdef class QuotaTable:
+    cdef Py_buffer _view
+    cdef size_t _rows
+    cdef readonly int worker
+
+    cdef Used *row(self, uint64_t key) noexcept
+
+
+cdef class Quota:
+    cdef QuotaTable table
+    cdef Used *used
+    cdef Used alone               # for a user who came when all rows were taken
+    cdef readonly str user
+    cdef readonly uint32_t max_connections
+    cdef readonly double rate     # messages a second; 0: any number
+    cdef readonly double bytes_rate
+    cdef uint32_t waiting         # sessions here that wait for it
+    cdef int64_t told_until
+
+    cpdef bint limits_publishes(self) noexcept
+    cpdef int64_t wait(self, int64_t now) noexcept
+    cpdef int64_t turn(self, int64_t now) noexcept
+    cpdef void pay(self, int64_t now, uint64_t messages, uint64_t size) noexcept
+    cpdef uint32_t connections(self) noexcept
+    cpdef bint enter(self) noexcept
+    cpdef void join(self) noexcept
+    cpdef void leave(self) noexcept
+    cpdef bint is_news(self, int64_t now) noexcept

@@ -1,0 +1,98 @@
+"""Quotas of users at a daemon of several workers: they hold for all of them together."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import users
+from daemon import Nsqd
+from talk import Conn, sized
+from users import bearer, section, token
+from web import Web, eventually
+
+pytestmark = pytest.mark.ours
+
+SLOW = "0.001"  # a message, and then none for as long as a test takes
+CONNECTIONS = 4
+
+
+OTHERS = (
+    section("large", publish="*", publish_bytes_rate="1"),
+    section("few", publish="*", max_connections=str(CONNECTIONS)),
+    section("root", publish="*", subscribe="*", admin="*"),
+)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    slow = section("slow", publish="*", publish_rate=SLOW)
+    return users.write(tmp_path_factory.mktemp("users") / "users.ini", slow, *OTHERS)
+
+
+@pytest.fixture(scope="module")
+def daemon(file: Path) -> Iterator[Nsqd]:
+    """For all tests: each has a user of its own."""
+    data = file.with_name("data")
+    data.mkdir()
+    daemon = Nsqd(data, workers=2, auth_file=file).start()
+    yield daemon
+    daemon.destroy()
+
+
+def web(daemon: Nsqd, name: str) -> Web:
+    return Web(daemon.http_port, headers=bearer(name))
+
+
+def connect(daemon: Nsqd, name: str) -> Conn:
+    return daemon.connect().auth(token(name))
+
+
+def test_a_rate_holds_for_all_ways_in(daemon: Nsqd, file: Path) -> None:
+    web(daemon, "root").create("t")
+    one, other, free = (connect(daemon, name) for name in ("slow", "slow", "root"))
+    one.pub("t", b"m")
+    for conn in (one, other):
+        conn.send(b"PUB t\n", sized(b"m"))
+    eventually(lambda: "user slow publishes more than its quota" in daemon.log_text())
+    refused = web(daemon, "slow").post("/pub", b"m", topic="t")
+    assert (refused.status, refused.json()) == (429, {"message": "QUOTA_REACHED"})
+    assert 900 < int(refused.headers["retry-after"]) <= 1000
+    assert web(daemon, "slow").get("/ping").status == 200
+    free.pub("t", b"m")
+    assert web(daemon, "root").post("/pub", b"m", topic="t").status == 200
+    assert web(daemon, "root").counts("t")["message_count"] == 3
+    users.write(file, section("slow", publish="*"), *OTHERS)
+    daemon.process.send_signal(signal.SIGHUP)
+    for conn in (one, other):
+        conn.expect_ok()
+    assert web(daemon, "slow").post("/pub", b"m", topic="t").status == 200
+
+
+def test_bytes_have_a_rate(daemon: Nsqd) -> None:
+    large = web(daemon, "large")
+    assert large.post("/mpub", b"a\nb\nc" * 1000, topic="t").status == 200
+    assert large.post("/pub", b"m", topic="t").status == 429
+    conn = connect(daemon, "large")
+    conn.send(b"PUB t\n", sized(b"m"))
+    eventually(lambda: "user large publishes more than its quota, and waits" in daemon.log_text())
+
+
+def test_connections_are_those_of_all_workers(daemon: Nsqd) -> None:
+    conns = [connect(daemon, "few") for _ in range(CONNECTIONS)]
+    refused = daemon.connect()
+    refused.command("AUTH", body=token("few").encode())
+    refused.expect_error(
+        f"E_AUTH_FAILED AUTH failed: user few has its max_connections of {CONNECTIONS}"
+    )
+    for conn in conns:
+        conn.pub("t", b"m")
+    assert web(daemon, "few").post("/pub", b"m", topic="t").status == 200
+    conns.pop().close()
+
+    def is_let_in() -> bool:
+        conn = daemon.connect()
+        conn.command("AUTH", body=token("few").encode())
+        return b"identity" in conn.frame().data
+
+    assert eventually(is_let_in)
