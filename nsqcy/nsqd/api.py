@@ -11,7 +11,7 @@ from nsqcy import _headers as message_headers
 from nsqcy import durations, names
 from nsqcy._http import Sink
 from nsqcy._topic import DRAINING
-from nsqcy.errors import HttpError
+from nsqcy.errors import NOT_WRITTEN, HttpError
 from nsqcy.gotext import json_bytes
 from nsqcy.lines import Lines
 from nsqcy.nsqd import mpub as bodies
@@ -405,7 +405,7 @@ def cancel_message(api: "Api", request: Request) -> None:
     if id is None:
         raise HttpError(400, "INVALID_ID (allowed: 16 hexadecimal digits)")
     outcome = api.backend.cancel_message(topic, channel, int(id[0], 16))
-    if outcome == "NOT_WRITTEN":
+    if outcome == NOT_WRITTEN:
         raise HttpError(503, outcome)
     if outcome != "ok":
         raise HttpError(404, outcome)
@@ -684,3 +684,6 @@ class Api(router.Api):
         super().__init__(options, log)
         self.backend = backend
         self.options = options
+
+    def refusal(self, error: Exception) -> HttpError | None:
+        return HttpError(503, NOT_WRITTEN) if str(error) == NOT_WRITTEN else None
