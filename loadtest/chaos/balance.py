@@ -10,7 +10,10 @@ from typing import Any
 from loadtest.chaos.cluster import PLACES, TOPICS, Node
 
 LEFT = ("depth", "in_flight_count", "deferred_count")
-DIED = re.compile(r"worker \d+: ((?:killed by signal|exited with) \d+.*|silent .*)")
+DIED = re.compile(r"worker \d+: (?:killed by signal|exited with|silent) .*")
+TRACEBACK = re.compile(r"^Traceback \(.*\n(?: .*\n)*(.*)", re.M)  # its last line says what it was
+PANIC = re.compile(r"panic in HTTP handler - (.*)")  # a traceback in one line
+OWNER_IS_GONE = ": the peer is gone"  # of a topic, while it was asked
 BY_OUR_HAND = "killed by signal 9 "
 SHOWN = 5
 
@@ -41,30 +44,30 @@ def unbalanced(node: Node) -> list[str]:
         for channel in topic["channels"]:
             if (topic["topic_name"], channel["channel_name"]) in PLACES:
                 ledger = channel["ledger"]
-                if (rest := _rest(ledger)) or any(ledger["dropped"].values()):
+                if (missing := rest(ledger)) or any(ledger["dropped"].values()):
                     name = f"nsqd {node.number} {topic['topic_name']}/{channel['channel_name']}"
-                    found.append(f"{name}: {rest} unaccounted for in {ledger}")
+                    found.append(f"{name}: {missing} unaccounted for in {ledger}")
     return found
 
 
-def _rest(ledger: dict[str, Any]) -> int:
+def rest(ledger: dict[str, Any]) -> int:
+    """Messages of a channel's ledger of which it does not tell what became."""
     gone = ("finished", "queued", "in_flight", "deferred", "dead_lettered", "expired", "sampled")
     accounted = sum(ledger[each] for each in gone) + ledger["redriven"]
     return int(ledger["received"] - accounted - sum(ledger["dropped"].values()))
 
 
-def complaints(name: str, log: str) -> list[str]:
-    """What a daemon's log says that it must not."""
-    found = [
-        line for line in log.splitlines() if (died := DIED.search(line)) and _is_strange(died[1])
-    ]
-    found += [line for line in log.splitlines() if line.startswith("Traceback")]
+def complaints(name: str, log: str, killed: int) -> list[str]:
+    """What a daemon's log says that it must not, when we have killed so many of its workers."""
+    deaths = [each[0] for each in DIED.finditer(log)]
+    found = [each for each in deaths if BY_OUR_HAND not in each]
+    if (others := len(deaths) - len(found) - killed) > 0:
+        found.append(f"{others} workers were killed by somebody else")
+    found += [f"Traceback: {each[1]}" for each in TRACEBACK.finditer(log)]
+    panics = [each[1].split("\\n")[-2] for each in PANIC.finditer(log)]
+    found += [f"panic: {each}" for each in panics if not each.endswith(OWNER_IS_GONE)]
     told = [f"{name}: {line.strip()}" for line in found[:SHOWN]]
     return told + [f"{name}: {len(found) - SHOWN} more such lines"] * (len(found) > SHOWN)
-
-
-def _is_strange(death: str) -> bool:
-    return not death.startswith(BY_OUR_HAND)
 
 
 def damaged(node: Node) -> list[str]:

@@ -6,18 +6,22 @@ must hold is that nobody else suffers, and that no byte of theirs turns up elsew
 
 import asyncio
 import contextlib
+import itertools
 import json
 import struct
 import time
 from collections.abc import Awaitable, Callable
 from urllib.request import urlopen
 
+from loadtest.chaos.cluster import Node
 from loadtest.chaos.consumers import consumer
-from loadtest.chaos.load import FAILURES, Load, Node
+from loadtest.chaos.ledger import Publisher
+from loadtest.chaos.load import FAILURES, Load
 from nsqcy._client import mpub_body
 from nsqcy.client import Message
 
 LEAST, MOST = 5, 200  # messages of a topic that comes and goes
+NAMES = 30  # topics of an nsqd: an nsqlookupd, as NSQ's, forgets no name that was ever there
 CONNECTS = 3.0  # seconds
 FRAME = struct.Struct(">i")
 
@@ -41,20 +45,20 @@ async def clean_up(load: Load, node: Node) -> None:
 
 
 async def _come_and_go(load: Load, node: Node) -> None:
-    number = 0
-    while not load.quiet.is_set():
-        number += 1
-        suffix = load.chance.choice(("", "", "#ephemeral"))
+    names = [f"churn-{node.number}-{n}{'#ephemeral' * (n % 3 == 0)}" for n in range(NAMES)]
+    publishers = {name: load.ledger.enter(name, node.number, "memory") for name in names}
+    for topic in itertools.cycle(names):
+        if load.quiet.is_set():
+            return
         with contextlib.suppress(*FAILURES, AssertionError):
-            await _life_of_a_topic(load, node, f"churn-{node.number}-{number}{suffix}")
+            await _life_of_a_topic(load, node, topic, publishers[topic])
         await load.rest(load.chance.uniform(0.2, 1.5))
 
 
-async def _life_of_a_topic(load: Load, node: Node, topic: str) -> None:
+async def _life_of_a_topic(load: Load, node: Node, topic: str, publisher: Publisher) -> None:
     """Made, published to, consumed in part, paused, emptied, deleted."""
     web, chance = node.web, load.chance
     channels = ["kept", "gone", "short#ephemeral"][: chance.randint(1, 3)]
-    publisher = load.ledger.enter(topic, node.number, "memory")
     await load.call(web.create, topic, *channels)
 
     async def publish() -> None:

@@ -82,7 +82,7 @@ class Node:
         self.data.mkdir()
         self.small_disk = mounts and disks.small_disk(self.data)
         self.disk = SlowDisk(library, folder / f"nsqd-{number}.slow") if library else None
-        self.deaths = 0  # of workers, by our hand, that its master has seen
+        self.killed = 0  # workers, by us
         self.busy = asyncio.Lock()  # somebody ends or stops processes of it
 
     async def start(self, workers: int, lookupds: list[str], options: Mapping[str, Option]) -> None:

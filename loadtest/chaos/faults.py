@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from loadtest.chaos import disks
@@ -41,13 +41,18 @@ class Inflicted:
     victim: str
     error: str = ""
 
+    def __str__(self) -> str:
+        minutes, seconds = divmod(self.begun, 60)
+        told = f"{self.kind}: {self.victim} for {self.ended - self.begun:.1f} s"
+        return f"{minutes:3.0f}:{seconds:04.1f}  {told}{self.error and f', FAILED: {self.error}'}"
+
 
 class Faults:
     def __init__(self, cluster: Cluster, ledger: Ledger) -> None:
         self.inflicted: list[Inflicted] = []
         self._cluster = cluster
         self._ledger = ledger
-        self._lookupds = {id(each): asyncio.Lock() for each in cluster.lookupds}
+        self._lookupds = [asyncio.Lock() for _ in cluster.lookupds]
         self._under_way: set[asyncio.Task[None]] = set()
 
     def victims(self) -> dict[str, Sequence[int]]:
@@ -79,13 +84,9 @@ class Faults:
             await getattr(self, "_" + fault.kind.replace(" ", "_"))(fault)
         except (DaemonError, OSError, AssertionError) as failed:
             error = f"{type(failed).__name__}: {failed}"
-        victim = f"{name} {fault.victim}"
-        self.inflicted.append(Inflicted(begun, self._now, fault.kind, victim, error))
-        length = f" for {self._now - begun:.1f} s"
-        print(
-            f"{_clock(begun)}  {fault.kind}: {victim}{length}{' FAILED ' + error if error else ''}",
-            flush=True,
-        )
+        found = Inflicted(begun, self._now, fault.kind, f"{name} {fault.victim}", error)
+        self.inflicted.append(found)
+        print(found, flush=True)
 
     @property
     def _now(self) -> float:
@@ -99,21 +100,18 @@ class Faults:
     async def _kill_a_worker(self, fault: Fault) -> None:
         node = self._node(fault)
         async with node.busy:
-            before = node.workers
-            victim = before[int(fault.chance * len(before))]
+            workers = node.workers
+            victim = _one_of(workers, fault)
+            node.killed += 1
             os.kill(victim, signal.SIGKILL)
-            node.deaths += 1
-            deadline = time.monotonic() + COMES_BACK
-            while victim in node.workers or len(node.workers) < len(before):
-                if victim not in node.workers:
-                    self._ledger.died(node.number)
-                assert time.monotonic() < deadline, "the worker does not come back"
-                await asyncio.sleep(LOOK)
+            await _until(lambda: victim not in node.workers, "it does not end")
             self._ledger.died(node.number)
+            await _until(lambda: len(node.workers) == len(workers), "it does not come back")
 
     async def _kill_nsqd(self, fault: Fault) -> None:
         node = self._node(fault)
         async with node.busy:
+            node.killed += len(node.workers)  # the master may still see that
             await asyncio.to_thread(node.daemon.kill)
             self._ledger.died(node.number)
             await asyncio.sleep(fault.seconds)
@@ -142,8 +140,7 @@ class Faults:
     async def _stop_a_worker(self, fault: Fault) -> None:
         node = self._node(fault)
         async with node.busy:
-            workers = node.workers
-            with _stopped(workers[int(fault.chance * len(workers))]):
+            with _stopped(_one_of(node.workers, fault)):
                 await asyncio.sleep(fault.seconds)
 
     async def _stop_the_master(self, fault: Fault) -> None:
@@ -217,16 +214,27 @@ class Faults:
 
     async def _kill_nsqlookupd(self, fault: Fault) -> None:
         daemon = self._cluster.lookupds[fault.victim]
-        async with self._lookupds[id(daemon)]:
+        async with self._lookupds[fault.victim]:
             await asyncio.to_thread(daemon.kill)
             await asyncio.sleep(fault.seconds)
             await asyncio.to_thread(daemon.start)
 
     async def _stop_nsqlookupd(self, fault: Fault) -> None:
         daemon = self._cluster.lookupds[fault.victim]
-        async with self._lookupds[id(daemon)]:
+        async with self._lookupds[fault.victim]:
             with _stopped(daemon.process.pid):
                 await asyncio.sleep(fault.seconds)
+
+
+def _one_of(workers: list[int], fault: Fault) -> int:
+    return workers[int(fault.chance * len(workers))]
+
+
+async def _until(holds: Callable[[], bool], else_: str) -> None:
+    deadline = time.monotonic() + COMES_BACK
+    while not holds():
+        assert time.monotonic() < deadline, else_
+        await asyncio.sleep(LOOK)
 
 
 @contextlib.contextmanager
@@ -237,7 +245,3 @@ def _stopped(pid: int) -> Iterator[None]:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
-
-
-def _clock(seconds: float) -> str:
-    return f"{int(seconds) // 60:3}:{seconds % 60:04.1f}"

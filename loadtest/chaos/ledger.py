@@ -1,8 +1,9 @@
 """What was published and what became of it, message by message, over deaths of nsqds.
 
 Every message has a publisher and a number, and a publisher one topic of one nsqd. What was answered
-with OK has to be finished in every channel; of a topic of class `memory` that nsqd may have lost what
-was not finished yet when a worker of it died, and nothing else. Knows no clock and no connection.
+with OK has to be finished in every channel; of a topic of class `memory` that nsqd may have lost
+what was not finished yet when a worker of it died, and nothing else. Knows no clock and no
+connection.
 """
 
 from collections import Counter, defaultdict

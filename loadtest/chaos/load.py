@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from loadtest.chaos.bodies import Bodies, Stamp
-from loadtest.chaos.cluster import DURABILITIES, TOPICS, Cluster, Node
-from loadtest.chaos.ledger import Ledger
+from loadtest.chaos.cluster import TOPICS, Cluster
+from loadtest.chaos.ledger import MEMORY, Ledger
 from loadtest.swarm.ledger import Place
 from loadtest.swarm.timeline import Timeline
 from nsqcy.client.errors import Error
@@ -46,7 +46,8 @@ class Load:
         self.bodies = Bodies(chance.getrandbits(32))
         self.timeline = Timeline()
         self.quiet = asyncio.Event()  # nobody publishes, and nobody misbehaves any more
-        self.forget = 0  # messages that are to be finished and not written down
+        self.forget = 0  # deliveries that are to be finished and not written down
+        self._forgotten: set[tuple[Place, int, int]] = set()
         self.answers: Counter[str] = Counter()  # of HTTP, that were no OK
 
     # -- connections
@@ -97,10 +98,13 @@ class Load:
         return stamp
 
     def finished(self, place: Place, stamp: Stamp) -> None:
-        if self.forget:
-            self.forget -= 1
+        if self._forgets(place, stamp):
             return
         self.ledger.finish(place, stamp.publisher, stamp.number)
 
-
-__all__ = ["DURABILITIES", "FAILURES", "TOPICS", "Load", "Node"]
+    def _forgets(self, place: Place, stamp: Stamp) -> bool:
+        """Whether this is one that the ledger is not told of, however often it comes."""
+        key = place, stamp.publisher, stamp.number
+        if len(self._forgotten) < self.forget and TOPICS[place[0]] != MEMORY:
+            self._forgotten.add(key)
+        return key in self._forgotten

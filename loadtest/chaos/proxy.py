@@ -112,6 +112,7 @@ class Proxy:
         """Gives what is left to be sent."""
         for at in range(min(len(data), DRIBBLED)):
             sink.write(data[at : at + 1])
+            await sink.drain()
             await asyncio.sleep(DROP)
         return data[DRIBBLED:]
 

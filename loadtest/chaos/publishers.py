@@ -10,9 +10,9 @@ import time
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlencode
 
-from loadtest.chaos.cluster import TOPICS, port_of
+from loadtest.chaos.cluster import TOPICS, Node, port_of
 from loadtest.chaos.ledger import Publisher
-from loadtest.chaos.load import FAILURES, MILLISECOND, Load, Node
+from loadtest.chaos.load import FAILURES, MILLISECOND, Load
 from nsqcy._client import mpub_body
 from nsqcy.client import NsqdError
 from nsqcy.client.aio import Producer

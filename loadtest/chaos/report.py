@@ -26,17 +26,16 @@ LONG = 60.0  # seconds of a life that is worth a row
 def gather(outcome: Outcome) -> Figures:
     """As plain data."""
     load, watch = outcome.load, outcome.watch
-    assert load is not None and watch is not None
     return {
         "begun": outcome.begun,
         "seconds": outcome.seconds,
         "drained": outcome.drained,
-        "options": outcome.settings(),
+        "options": asdict(outcome.options),
         "broken": outcome.broken,
         "channels": [asdict(each) for each in outcome.accounts],
         "faults": [asdict(each) for each in outcome.faults],
         "slopes": [asdict(each) | {"grows": each.grows} for each in outcome.slopes],
-        "answers": dict(outcome.answers),
+        "answers": dict(load.answers),
         "span": load.timeline.span,
         "kinds": by_kind(load.timeline, outcome.begun),
         "lives": [_life(each) for each in watch.lives.values()],
@@ -118,7 +117,10 @@ def _total(outcome: Outcome) -> str:
 
 
 def write(path: Path, outcome: Outcome) -> None:
+    """The page, its figures, and what the daemons have logged."""
     pages.write(path, page(outcome), gather(outcome))
+    for name, log in outcome.logs.items():
+        path.with_name(f"{name.replace(' ', '-')}.log").write_text(log)
 
 
 def page(outcome: Outcome) -> str:
@@ -157,9 +159,7 @@ def _fault_rows(outcome: Outcome) -> list[tuple[str, ...]]:
 
 
 def panels(outcome: Outcome) -> list[Panel]:
-    load, watch = outcome.load, outcome.watch
-    assert load is not None and watch is not None
-    timeline = load.timeline
+    timeline = outcome.load.timeline
     kinds = by_kind(timeline, outcome.begun)
     marks = [each.begun for each in outcome.faults]
 
@@ -170,7 +170,7 @@ def panels(outcome: Outcome) -> list[Panel]:
         """By the machine, of all processes of a name."""
         return [
             Line(name, [(at, value / scale) for at, value in sorted(points.items())])
-            for name, points in sorted(_sums(watch.lives.values(), figure).items())
+            for name, points in sorted(_sums(outcome.watch.lives.values(), figure).items())
         ]
 
     return [

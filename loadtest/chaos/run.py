@@ -4,10 +4,9 @@ import asyncio
 import contextlib
 import random
 import time
-from collections import Counter
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from loadtest.chaos import balance, churn, consumers, publishers
@@ -21,6 +20,7 @@ from loadtest.chaos.watch import Life, Sample, Slope, Watch, left_behind, slope
 THREADS = 64  # of calls that block
 LOOK = 2.0  # seconds between two samples
 DRAIN = 120.0  # seconds in which all is to be delivered
+SURE = 2.0  # seconds for which there was nothing left, so that nothing will come
 SETTLE = 30.0  # seconds in which descriptors are to be as before
 AGAIN = 0.5
 
@@ -41,19 +41,16 @@ class Outcome:
     """What a run was, and what it has broken."""
 
     options: Options
-    begun: float
+    load: Load
+    watch: Watch
+    begun: float  # seconds since 1970
     seconds: float = 0.0  # of load
     drained: float | None = None  # seconds that it took to deliver what was left
     accounts: list[Account] = field(default_factory=list)
     faults: list[Inflicted] = field(default_factory=list)
     slopes: list[Slope] = field(default_factory=list)
-    answers: Counter[str] = field(default_factory=Counter)  # of HTTP, that were no OK
+    logs: dict[str, str] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
-    load: "Load | None" = None
-    watch: "Watch | None" = None
-
-    def settings(self) -> dict[str, Any]:
-        return asdict(self.options)
 
 
 async def run(options: Options) -> Outcome:
@@ -65,7 +62,7 @@ async def run(options: Options) -> Outcome:
         chance = random.Random(options.seed)
         load = Load(cluster, Ledger(PLACES), chance, options.rate)
         load.forget = options.forget
-        outcome = Outcome(options, time.time(), load=load, watch=Watch())
+        outcome = Outcome(options, load, Watch(), time.time())
         await _live(load, outcome)
         await asyncio.to_thread(_end, cluster, outcome)
         return outcome
@@ -76,7 +73,6 @@ async def run(options: Options) -> Outcome:
 async def _live(load: Load, outcome: Outcome) -> None:
     """From the first publish until all is delivered and the clients are gone."""
     cluster, watch = load.cluster, outcome.watch
-    assert watch is not None
     watch.look(cluster.processes())
     before = list(watch.lives.values())
     faults = Faults(cluster, load.ledger)
@@ -116,6 +112,7 @@ async def _watched(watch: Watch, cluster: Cluster) -> AsyncIterator[None]:
 async def _drain(load: Load, outcome: Outcome) -> None:
     """Until nothing is left, for nsqds and for the ledger."""
     begun = time.monotonic()
+    empty_since = begun
     left: dict[str, Any] = {}
     while time.monotonic() < begun + DRAIN:
         left = {}
@@ -127,11 +124,12 @@ async def _drain(load: Load, outcome: Outcome) -> None:
         if not any(left.values()) and not load.ledger.owed:
             outcome.drained = time.monotonic() - begun
             return
-        if not any(left.values()) and time.monotonic() > begun + SETTLE:
-            break  # what is owed will not come
+        if any(left.values()):
+            empty_since = time.monotonic()
+        elif time.monotonic() > empty_since + SURE:
+            return  # what is owed will not come
         await asyncio.sleep(AGAIN)
-    if any(left.values()):
-        outcome.broken.append(f"not drained within {DRAIN:g} s: {left}")
+    outcome.broken.append(f"not drained within {DRAIN:g} s: {left}")
 
 
 async def _settle(load: Load, outcome: Outcome, before: list[Life]) -> None:
@@ -152,9 +150,7 @@ async def _settle(load: Load, outcome: Outcome, before: list[Life]) -> None:
 def _end(cluster: Cluster, outcome: Outcome) -> None:
     """What has to hold, before all is ended, and after."""
     load, watch = outcome.load, outcome.watch
-    assert load is not None and watch is not None
     outcome.accounts = load.ledger.accounts()
-    outcome.answers = load.answers
     for account in outcome.accounts:
         for name, count in account.broken.items():
             some = f" ({', '.join(account.missing)}, ...)" if name == "lost" else ""
@@ -168,8 +164,10 @@ def _end(cluster: Cluster, outcome: Outcome) -> None:
         for each in outcome.slopes
         if each.grows
     ]
-    for name, daemon in cluster.daemons.items():
-        outcome.broken += balance.complaints(name, daemon.log)
     outcome.broken += [f"{name}: {why}" for name, why in cluster.stop().items()]
+    outcome.logs = {name: daemon.log for name, daemon in cluster.daemons.items()}
+    killed = {f"nsqd {node.number}": node.killed for node in cluster.nodes}
+    for name, log in outcome.logs.items():
+        outcome.broken += balance.complaints(name, log, killed.get(name, 0))
     for node in cluster.nodes:
         outcome.broken += balance.damaged(node)
