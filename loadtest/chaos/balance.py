@@ -13,7 +13,6 @@ LEFT = ("depth", "in_flight_count", "deferred_count")
 DIED = re.compile(r"worker \d+: (?:killed by signal|exited with|silent) .*")
 TRACEBACK = re.compile(r"^Traceback \(.*\n(?: .*\n)*(.*)", re.M)  # its last line says what it was
 PANIC = re.compile(r"panic in HTTP handler - (.*)")  # a traceback in one line
-OWNER_IS_GONE = ": the peer is gone"  # of a topic, while it was asked
 BY_OUR_HAND = "killed by signal 9 "
 SHOWN = 5
 
@@ -65,7 +64,7 @@ def complaints(name: str, log: str, killed: int) -> list[str]:
         found.append(f"{others} workers were killed by somebody else")
     found += [f"Traceback: {each[1]}" for each in TRACEBACK.finditer(log)]
     panics = [each[1].split("\\n")[-2] for each in PANIC.finditer(log)]
-    found += [f"panic: {each}" for each in panics if not each.endswith(OWNER_IS_GONE)]
+    found += [f"panic: {each}" for each in panics]
     told = [f"{name}: {line.strip()}" for line in found[:SHOWN]]
     return told + [f"{name}: {len(found) - SHOWN} more such lines"] * (len(found) > SHOWN)
 

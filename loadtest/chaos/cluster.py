@@ -31,7 +31,7 @@ TOPICS = {f"{each}-{letter}": each for each in DURABILITIES for letter in "ab"}
 CHANNELS = ("calm", "wild")
 PLACES = [(topic, channel) for topic in TOPICS for channel in CHANNELS]
 NAMES = len(TOPICS) * (1 + len(CHANNELS))  # in an nsqd.dat that knows them all
-MSG_TIMEOUT = 4  # seconds
+MSG_TIMEOUT = 2  # seconds
 NODE_OPTIONS: dict[str, Option] = {
     "msg_timeout": f"{MSG_TIMEOUT}s",
     "max_bytes_per_file": 8 << 20,

@@ -18,7 +18,7 @@ from nsqcy.client import NsqdError
 from nsqcy.client.aio import Producer
 
 ANSWER = 15.0  # seconds until a publish has failed
-LEAST_DELAY, MOST_DELAY = 100, 8000  # milliseconds of a DPUB
+LEAST_DELAY, MOST_DELAY = 100, 4000  # milliseconds of a DPUB
 BATCH = 30  # messages of an MPUB, on average
 SHARES = {"PUB": 16, "MPUB": 2, "DPUB": 2}
 HTTP_SHARES = {"/pub": 9, "/mpub": 1}

@@ -21,6 +21,7 @@ from nsqcy.nsqd.options import NSQD
 from nsqcy.nsqd.stats import Query
 from nsqcy.options import Option
 from nsqcy.policies import DURABILITIES, RATE
+from nsqcy.process.control import is_unreachable
 from nsqcy.web import config_api, pprof, router
 from nsqcy.web.http_protocol import JSON, PLAIN, Body, Fault, Head, Reply, parse_query
 from nsqcy.web.router import (
@@ -686,4 +687,6 @@ class Api(router.Api):
         self.options = options
 
     def refusal(self, error: Exception) -> HttpError | None:
-        return HttpError(503, NOT_WRITTEN) if str(error) == NOT_WRITTEN else None
+        if str(error) == NOT_WRITTEN:
+            return HttpError(503, NOT_WRITTEN)
+        return HttpError(503, "UNREACHABLE") if is_unreachable(error) else None
