@@ -48,7 +48,8 @@ class Nsqadmin(Daemon):
     module = "nsqcy.nsqadmin.main"
 
     def _defaults(self) -> dict[str, Option]:
-        return {"http_address": "127.0.0.1:0", "history_interval": "5s"}
+        # A history that is full before its memory is looked at.
+        return {"http_address": "127.0.0.1:0", "history_interval": "2s", "history_length": "1m"}
 
 
 class ChaoticNsqd(Nsqd):
