@@ -196,8 +196,8 @@ class Cluster:
         for name, daemon in self.daemons.items():
             if daemon.alive:
                 master, *others = procfs.family(daemon.process.pid)
-                found[master] = f"{name} master" if others else name
                 found |= dict.fromkeys(others, f"{name} worker")
+                found[master] = f"{name} master" if name.startswith("nsqd ") else name
         return found
 
 

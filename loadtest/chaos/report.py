@@ -51,13 +51,12 @@ def _life(life: Life) -> Figures:
 
 def text(outcome: Outcome) -> str:
     rows = [("channel", *(name.replace("_", " ") for name in CHANNELS)), *_channels(outcome)]
-    slopes = [each for each in outcome.slopes if each.seconds >= LONG]
     return "\n".join(
         [
             "",
             *_columns(rows),
             "",
-            *_columns([SLOPES, *map(_slope, slopes)]),
+            *_columns([SLOPES, *_slopes(outcome)]),
             "",
             _faults(outcome),
             _total(outcome),
@@ -80,6 +79,10 @@ def _channels(outcome: Outcome) -> list[tuple[str, ...]]:
         return (f"{account.topic}/{account.channel}", *figures)
 
     return [row(each) for each in outcome.accounts]
+
+
+def _slopes(outcome: Outcome) -> list[tuple[str, ...]]:
+    return [_slope(each) for each in outcome.slopes if each.seconds >= LONG]
 
 
 def _slope(found: Slope) -> tuple[str, ...]:
@@ -133,7 +136,7 @@ def page(outcome: Outcome) -> str:
         section("Verdict", _verdict(outcome)),
         section("Channels", table(channels, escaped(_channels(outcome)))),
         section("Over time", f"<p>Each red line is a fault.</p>{plots}"),
-        section("Memory", table(SLOPES, escaped(list(map(_slope, outcome.slopes))))),
+        section("Memory", table(SLOPES, escaped(_slopes(outcome)))),
         section("Faults", table(FAULTS, escaped(_fault_rows(outcome)))),
     ]
     return document("nsqcy chaos", "Soak and chaos", head, sections)
@@ -167,7 +170,7 @@ def panels(outcome: Outcome) -> list[Panel]:
         return lines_of(kinds, figure, timeline.span)
 
     def taken(figure: str, scale: float = 1.0) -> list[Line]:
-        """By the machine, of all processes of a name."""
+        """Of the machine, by all processes of a daemon."""
         return [
             Line(name, [(at, value / scale) for at, value in sorted(points.items())])
             for name, points in sorted(_sums(outcome.watch.lives.values(), figure).items())
@@ -188,7 +191,8 @@ def panels(outcome: Outcome) -> list[Panel]:
 def _sums(lives: Iterable[Life], figure: str) -> dict[str, dict[float, float]]:
     found: dict[str, dict[float, float]] = {}
     for life in lives:
-        points = found.setdefault(life.name, {})
+        daemon = life.name.removesuffix(" master").removesuffix(" worker")
+        points = found.setdefault(daemon, {})
         for sample in life.samples:
             points[sample.at] = points.get(sample.at, 0.0) + getattr(sample, figure)
     return found

@@ -20,7 +20,7 @@ from loadtest.chaos.watch import Life, Sample, Slope, Watch, left_behind, slope
 THREADS = 64  # of calls that block
 LOOK = 2.0  # seconds between two samples
 DRAIN = 120.0  # seconds in which all is to be delivered
-SURE = 2.0  # seconds for which there was nothing left, so that nothing will come
+SURE = 1.0  # seconds for which there was nothing left, so that nothing will come
 SETTLE = 30.0  # seconds in which descriptors are to be as before
 AGAIN = 0.5
 

@@ -16,7 +16,7 @@ from loadtest.bench import procfs
 
 WARM = 120.0  # seconds of a life that are not looked at, a fifth of it at most
 FLOOR = 30.0  # seconds, of which the least memory counts: what is above is a backlog
-LONG_ENOUGH = 600.0  # seconds behind that, for a slope to be judged
+LONG_ENOUGH = 1200.0  # seconds behind that, for a slope to be judged
 MOST_SHARE, MOST_BYTES = 0.05, 20 << 20  # an hour; one of them has to be kept
 SLACK = {"fds": 8, "threads": 2}  # more at the end than there were before
 

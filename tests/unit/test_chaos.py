@@ -290,7 +290,7 @@ def test_books_that_balance() -> None:
 def test_a_short_run_notices_what_was_lost_and_nothing_else(tmp_path: Path) -> None:
     """Some messages are finished behind the ledger's back; all else has to hold."""
     report = tmp_path / "report.html"
-    words = ["--minutes=0.1", "--seed=1", "--nsqds=2", "--rate=300", "--pause=0.3-0.6"]
+    words = ["--minutes=0.06", "--seed=1", "--nsqds=2", "--rate=300", "--pause=0.3-0.6"]
     words += ["--forget=5", f"--report={report}"]
     ran = subprocess.run(
         [sys.executable, "-m", "loadtest.chaos", *words],
@@ -305,5 +305,5 @@ def test_a_short_run_notices_what_was_lost_and_nothing_else(tmp_path: Path) -> N
     assert figures["broken"] and all(": lost " in each for each in figures["broken"]), ran.stdout
     assert sum(each["lost"] for each in figures["channels"]) == 5
     assert min(each["accepted"] for each in figures["channels"]) > 0
-    assert len(figures["faults"]) > 5
+    assert len(figures["faults"]) >= 5
     assert "<svg" in report.read_text()
