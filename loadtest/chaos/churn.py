@@ -59,6 +59,7 @@ async def _life_of_a_topic(load: Load, node: Node, topic: str, publisher: Publis
     """Made, published to, consumed in part, paused, emptied, deleted."""
     web, chance = node.web, load.chance
     channels = ["kept", "gone", "short#ephemeral"][: chance.randint(1, 3)]
+    place = topic, channels[0]
     await load.call(web.create, topic, *channels)
 
     async def publish() -> None:
@@ -68,20 +69,20 @@ async def _life_of_a_topic(load: Load, node: Node, topic: str, publisher: Publis
         await load.call(web.post, "/mpub", mpub_body(bodies), topic=topic, binary="true")
 
     async def handle(message: Message) -> None:
-        load.received((topic, channels[0]), message.body, message.attempts)
+        load.received(place, message.body, message.attempts)
 
     await publish()
-    reader = consumer(load, (topic, channels[0]), "lookup", number=0, message_handler=handle)
+    reader = consumer(load, place, "lookup", number=0, message_handler=handle)
     async with reader:
         await load.rest(chance.uniform(0.5, 3))
         if chance.random() < 0.5:
-            await load.call(web.do, "pause", topic, channels[0])
+            await load.call(web.do, "pause", *place)
             await publish()
-            await load.call(web.do, "unpause", topic, channels[0])
+            await load.call(web.do, "unpause", *place)
         if chance.random() < 0.5:
-            await load.call(web.do, "empty", topic, channels[0])
+            await load.call(web.do, "empty", *place)
         if chance.random() < 0.3:
-            await load.call(web.do, "delete", topic, channels.pop())
+            await load.call(web.do, "delete", topic, channels[-1])
     await load.call(web.do, "delete", topic)
 
 

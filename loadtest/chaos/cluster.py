@@ -18,7 +18,7 @@ from loadtest.chaos import disks
 from loadtest.chaos.disks import SlowDisk
 from loadtest.chaos.proxy import Proxy
 from nsqcy.nsqadmin.options import NSQADMIN
-from nsqcy.testing import Daemon, Nsqd, Nsqlookupd, Option
+from nsqcy.testing import Daemon, DaemonError, Nsqd, Nsqlookupd, Option
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -192,9 +192,9 @@ class Cluster:
 
     def processes(self) -> dict[int, str]:
         """What each process is, by its id."""
-        found = {}
+        found: dict[int, str] = {}
         for name, daemon in self.daemons.items():
-            if daemon.alive:
+            with contextlib.suppress(DaemonError):  # it is down
                 master, *others = procfs.family(daemon.process.pid)
                 found |= dict.fromkeys(others, f"{name} worker")
                 found[master] = f"{name} master" if name.startswith("nsqd ") else name

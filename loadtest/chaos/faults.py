@@ -53,7 +53,6 @@ class Faults:
         self._cluster = cluster
         self._ledger = ledger
         self._lookupds = [asyncio.Lock() for _ in cluster.lookupds]
-        self._under_way: set[asyncio.Task[None]] = set()
 
     def victims(self) -> dict[str, Sequence[int]]:
         """Who may be hurt in which way, for a schedule."""
@@ -69,13 +68,10 @@ class Faults:
     async def run(self, plan: Sequence[Fault]) -> None:
         """Inflict all, each at its time; comes back when the last is over."""
         self._begun = time.monotonic()
-        for fault in plan:
-            await asyncio.sleep(max(0.0, self._begun + fault.at - time.monotonic()))
-            task = asyncio.create_task(self._inflict(fault))
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
-        while self._under_way:
-            await asyncio.wait(self._under_way)
+        async with asyncio.TaskGroup() as under_way:
+            for fault in plan:
+                await asyncio.sleep(max(0.0, self._begun + fault.at - time.monotonic()))
+                under_way.create_task(self._inflict(fault))
 
     async def _inflict(self, fault: Fault) -> None:
         begun, error = self._now, ""

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +14,7 @@ from loadtest.chaos.faults import Faults, Inflicted
 from loadtest.chaos.ledger import Account, Ledger
 from loadtest.chaos.load import FAILURES, Load
 from loadtest.chaos.schedule import plan
-from loadtest.chaos.watch import Life, Sample, Slope, Watch, left_behind, slope
+from loadtest.chaos.watch import Life, Slope, Watch, left_behind, samples, slope
 
 THREADS = 64  # of calls that block
 LOOK = 2.0  # seconds between two samples
@@ -76,8 +75,8 @@ async def _live(load: Load, outcome: Outcome) -> None:
     watch.look(cluster.processes())
     before = list(watch.lives.values())
     faults = Faults(cluster, load.ledger)
-    async with _watched(watch, cluster), asyncio.TaskGroup() as group:
-        staying = consumers.start(load, group)
+    async with asyncio.TaskGroup() as group:
+        staying = [group.create_task(_look(watch, cluster)), *consumers.start(load, group)]
         leaving = [*publishers.start(load, group), *churn.start(load, group)]
         seconds = outcome.options.minutes * 60
         await faults.run(
@@ -95,22 +94,15 @@ async def _live(load: Load, outcome: Outcome) -> None:
     await _settle(load, outcome, before)
 
 
-@contextlib.asynccontextmanager
-async def _watched(watch: Watch, cluster: Cluster) -> AsyncIterator[None]:
-    async def look() -> None:
-        while True:
-            await asyncio.sleep(LOOK)
-            await asyncio.to_thread(lambda: watch.look(cluster.processes()))
-
-    task = asyncio.create_task(look())
-    try:
-        yield
-    finally:
-        task.cancel()
+async def _look(watch: Watch, cluster: Cluster) -> None:
+    """Until it is cancelled."""
+    while True:
+        await asyncio.sleep(LOOK)
+        await asyncio.to_thread(lambda: watch.look(cluster.processes()))
 
 
 async def _drain(load: Load, outcome: Outcome) -> None:
-    """Until nothing is left, for nsqds and for the ledger."""
+    """Until nothing is left: for the ledger too, or for so long that what it misses is lost."""
     begun = time.monotonic()
     empty_since = begun
     left: dict[str, Any] = {}
@@ -121,13 +113,11 @@ async def _drain(load: Load, outcome: Outcome) -> None:
                 left[f"nsqd {node.number}"] = await load.call(balance.left, node)
             except FAILURES as error:
                 left[f"nsqd {node.number}"] = repr(error)
-        if not any(left.values()) and not load.ledger.owed:
-            outcome.drained = time.monotonic() - begun
-            return
         if any(left.values()):
             empty_since = time.monotonic()
-        elif time.monotonic() > empty_since + SURE:
-            return  # what is owed will not come
+        elif not load.ledger.owed or time.monotonic() > empty_since + SURE:
+            outcome.drained = time.monotonic() - begun
+            return
         await asyncio.sleep(AGAIN)
     outcome.broken.append(f"not drained within {DRAIN:g} s: {left}")
 
@@ -139,8 +129,7 @@ async def _settle(load: Load, outcome: Outcome, before: list[Life]) -> None:
             await churn.clean_up(load, node)
     deadline = time.monotonic() + SETTLE
     while True:
-        last = {pid: Sample.of(pid, 0.0) for pid in load.cluster.processes()}
-        told = left_behind(before, last)
+        told = left_behind(before, samples(load.cluster.processes()))
         if not told or time.monotonic() > deadline:
             break
         await asyncio.sleep(AGAIN)

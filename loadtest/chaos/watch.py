@@ -4,6 +4,7 @@ that grows.
 Owns samples of /proc. Which processes there are its caller says.
 """
 
+import contextlib
 import os
 import statistics
 import time
@@ -21,6 +22,9 @@ MOST_SHARE, MOST_BYTES = 0.05, 20 << 20  # an hour; one of them has to be kept
 SLACK = {"fds": 8, "threads": 2}  # more at the end than there were before
 
 
+ENDED = (OSError, ValueError, IndexError)  # of a process whose files are gone or empty
+
+
 class Sample(NamedTuple):
     at: float  # seconds of the run
     rss: int  # bytes; what is shared with others counts in each, whoever comes and goes
@@ -30,7 +34,7 @@ class Sample(NamedTuple):
 
     @classmethod
     def of(cls, pid: int, at: float) -> Self:
-        """Raises OSError if it has ended."""
+        """Raises what is in ENDED."""
         memory = procfs.memory([pid])
         status = Path(f"/proc/{pid}/status").read_text()
         threads = int(status.partition("\nThreads:")[2].split(None, 1)[0])
@@ -60,12 +64,10 @@ class Watch:
     def look(self, processes: Mapping[int, str]) -> None:
         at = time.monotonic() - self.begun
         for pid, name in processes.items():
-            try:
+            with contextlib.suppress(*ENDED):
                 key = pid, procfs.started(pid)
                 sample = Sample.of(pid, at)
-            except (OSError, ValueError):  # it has just ended
-                continue
-            self.lives.setdefault(key, Life(name, pid)).samples.append(sample)
+                self.lives.setdefault(key, Life(name, pid)).samples.append(sample)
 
 
 # --- judging ------------------------------------------------------------------------------------
@@ -110,6 +112,15 @@ def floors(points: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
         if span not in least or value < least[span][1]:
             least[span] = at, value
     return list(least.values())
+
+
+def samples(processes: Iterable[int]) -> dict[int, Sample]:
+    """Of those that are there now."""
+    found = {}
+    for pid in processes:
+        with contextlib.suppress(*ENDED):
+            found[pid] = Sample.of(pid, 0.0)
+    return found
 
 
 def left_behind(before: Iterable[Life], after: Mapping[int, Sample]) -> list[str]:
