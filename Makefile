@@ -13,7 +13,8 @@
 #                 ARGS="--users=50 --shape=knee"
 #   make perfcheck  instructions per message, counted by valgrind, against what is recorded;
 #                 UPDATE=1 records them;  ARGS=--functions shows where they go
-#   make soak     the tests that take long
+#   make soak     half an hour of chaos on a private cluster under load: docs/LOADTEST.md;
+#                 ARGS="--minutes=10 --seed=7";  TESTS=tests/crash  the tests there that take long
 #   make clients  what npm has for the tests of third-party clients
 #   make dist     sdist and a wheel for each Python, tried outside of this tree without a compiler;
 #                 ARGS="3.12"  for some Pythons (docs/RELEASING.md)
@@ -106,7 +107,11 @@ test: $(BUILT) $(VENV)/.extra-test
 	$(BIN)/python -m pytest -n $$(($(JOBS) + 1)) --dist worksteal $(TESTS) $(PYTEST)
 
 soak: $(BUILT) $(VENV)/.extra-test
+ifeq ($(origin TESTS),file)
+	$(BIN)/python -m loadtest.chaos $(ARGS)
+else
 	$(BIN)/python -m pytest $(TESTS) -m soak --timeout=7200 $(PYTEST)
+endif
 
 clients: node_modules/.ready
 

@@ -46,6 +46,17 @@ class HttpError(NsqError):
         self.message = message
 
 
+NOT_WRITTEN = "NOT_WRITTEN"
+
+
+class NotWritten(NsqError):
+    """The disk has not taken what is to outlive nsqd. It says NOT_WRITTEN, and so does the error of
+    whoever asked another process."""
+
+    def __init__(self) -> None:
+        super().__init__(NOT_WRITTEN)
+
+
 class RequestError(NsqError):
     """A request of ours that failed: the status and the body of what was answered, or status 0
     when nothing was."""

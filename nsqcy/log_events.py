@@ -196,6 +196,14 @@ EVENTS = (
         "The list of topics and channels on disk is old.",
     ),
     Event(
+        "policies_failed",
+        "error",
+        NSQD,
+        "failed to persist policies - …",
+        ("error",),
+        "What was to be set was refused, and does not hold.",
+    ),
+    Event(
         "policies_damaged",
         "error",
         NSQD,

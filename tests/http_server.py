@@ -19,6 +19,7 @@ import gevent.event
 from gevent import get_hub
 
 from nsqcy import debug
+from nsqcy.errors import NotWritten
 from nsqcy.nsqd import gathering, stats
 from nsqcy.nsqd.api import Api, tls_required
 from nsqcy.nsqd.backend import UNKNOWN, Done, Message, Outcome
@@ -26,6 +27,7 @@ from nsqcy.nsqd.https import HttpsConnection
 from nsqcy.nsqd.options import NSQD, NsqdOptions
 from nsqcy.nsqd.tls import HANDSHAKE_LIMIT, Handshakes, Material, make_context
 from nsqcy.options import Value
+from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
 from nsqcy.web.http import HttpServer, Timeouts
 
 START_TIME = 1_700_000_000
@@ -67,9 +69,20 @@ class StderrLog:
         self._write("ERROR", msg)
 
 
+FAILURES = {
+    "unwritten": NotWritten(),
+    "unwritten-there": RemoteError("NOT_WRITTEN"),
+    "gone": ChannelClosed("the peer is gone"),
+    "gone-there": RemoteError("the peer is gone", unreachable=True),
+    "silent": CallTimeout("pause: no answer within 5 s"),
+    "wrong": RemoteError("a bug"),
+}
+
+
 class MemoryBackend:
     """Topics as dicts.  Publishing to `fail` fails, and nobody knows what became of what goes to
-    `unknown`; `boom` raises, `late-boom` after `done`."""
+    `unknown`; `boom` raises, `late-boom` after `done`. Who pauses a topic of FAILURES meets what it
+    says there."""
 
     def __init__(self, slow: bool) -> None:
         self.slow = slow
@@ -132,6 +145,8 @@ class MemoryBackend:
         return name in self.topics
 
     def pause_topic(self, name: str, paused: bool) -> bool:
+        if name in FAILURES:
+            raise FAILURES[name]
         if name in self.topics:
             self.topics[name]["paused"] = paused
         return name in self.topics

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-GENERATED = re.compile(r"(\.so|\.html|\.py[cod]|(?<!/floor)\.c)$")
+GENERATED = re.compile(r"(\.so|\.html|\.py[cod]|(?<!/floor)(?<!/slow_disk)\.c)$")
 UNWANTED = re.compile(r"(\.c|\.h|\.pyx|\.pxd|\.html|\.py[cod])$")
 
 

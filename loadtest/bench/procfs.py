@@ -17,6 +17,11 @@ def _stat(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
+def started(pid: int) -> int:
+    """When it was, in ticks since the machine was: process ids come again."""
+    return int(_stat(pid)[19])
+
+
 def family(pid: int) -> list[int]:
     """A process and all its descendants."""
     children: dict[int, list[int]] = {}

@@ -39,9 +39,9 @@ class Sizes:
     weights: tuple[float, ...]
 
     @classmethod
-    def parse(cls, text: str) -> Self:
+    def parse(cls, text: str, *, least: int = LEAST) -> Self:
         """`200`, `100-2000`, or several with their weights: `200:9,1000-65536:1`. Raises
-        ValueError."""
+        ValueError, for bodies of fewer than `least` bytes as well."""
         ranges, weights = [], []
         for part in text.split(","):
             size, _, weight = part.partition(":")
@@ -51,8 +51,8 @@ class Sizes:
                 weights.append(float(weight or 1))
             except ValueError:
                 raise ValueError(f"sizes {text!r}: {part!r} is no SIZE or LOW-HIGH") from None
-        if not all(LEAST <= low <= high <= MOST for low, high in ranges):
-            raise ValueError(f"sizes {text!r}: a body has {LEAST} to {MOST} bytes")
+        if not all(least <= low <= high <= MOST for low, high in ranges):
+            raise ValueError(f"sizes {text!r}: a body has {least} to {MOST} bytes")
         if not all(0 < weight < float("inf") for weight in weights):
             raise ValueError(f"sizes {text!r}: a weight is more than 0")
         return cls(tuple(ranges), tuple(weights))

@@ -6,7 +6,7 @@ adds it to another. Knows no clock and no connection.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -40,11 +40,27 @@ class Marks:
             self._bits[key] = before | bits
         return twice
 
+    def minus(self, other: Self) -> Self:
+        """Those that are not in the other."""
+        left = type(self)()
+        for key, bits in self._bits.items():
+            if rest := bits & ~other._bits.get(key, 0):
+                left._bits[key] = rest
+        return left
+
     def without(self, other: Self) -> int:
         """How many are not in the other."""
         return sum(
             (bits & ~other._bits.get(key, 0)).bit_count() for key, bits in self._bits.items()
         )
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        for key, bits in self._bits.items():
+            publisher, first = key >> 32, (key & 0xFFFFFFFF) << SPAN
+            while bits:
+                lowest = bits & -bits
+                yield publisher, first + lowest.bit_length() - 1
+                bits ^= lowest
 
     def __len__(self) -> int:
         return sum(bits.bit_count() for bits in self._bits.values())

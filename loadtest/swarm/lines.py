@@ -24,6 +24,7 @@ def _strokes(colors: Sequence[str]) -> str:
 STYLE = f"""{TEXT}
   .line {{ fill: none; stroke-width: 1.5; stroke-linejoin: round }}
   .grid {{ stroke: #8883; fill: none }}
+  .mark {{ stroke: #c8423b55; fill: none }}
   .tick {{ fill: #777; font-size: 11px }}
   .high {{ text-anchor: end }}
   .wide {{ text-anchor: middle }}
@@ -43,12 +44,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines over the same time. On a logarithmic scale nothing has the place of zero."""
+    """Lines over the same time. On a logarithmic scale nothing has the place of zero. `marks`:
+    seconds at which something happened."""
 
     title: str
     unit: str
     lines: Sequence[Line]
     logarithmic: bool = False
+    marks: Sequence[float] = ()
 
 
 def svg(panel: Panel, seconds: float) -> str:
@@ -63,6 +66,7 @@ def svg(panel: Panel, seconds: float) -> str:
             f'<tspan class="unit" dx="8">{escape(panel.unit)}</tspan></text>',
             *_legend(panel.lines),
             *_grid(axis, span),
+            *(_mark(each, span) for each in panel.marks),
             *(_line(line, at, axis, span) for at, line in enumerate(panel.lines)),
             "</svg>",
         ]
@@ -126,6 +130,10 @@ def _grid(axis: _Linear | _Logarithmic, span: float) -> Iterable[str]:
     for number in range(int(span / step) + 1):
         x = _x(number * step, span)
         yield f'<text class="tick wide" x="{x:.1f}" y="{HEIGHT - 6}">{clock(number * step)}</text>'
+
+
+def _mark(second: float, span: float) -> str:
+    return f'<path class="mark" d="M{_x(min(second, span), span):.1f} {TOP}V{HEIGHT - BOTTOM}"/>'
 
 
 def _line(line: Line, at: int, axis: _Linear | _Logarithmic, span: float) -> str:

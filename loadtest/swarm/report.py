@@ -6,34 +6,24 @@ The page needs nothing from elsewhere. Its data are in a JSON of the same name b
 """
 
 import datetime
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from html import escape
 from pathlib import Path
-from typing import Any
 
-from loadtest.swarm.lines import STYLE, Line, Panel, svg
+from loadtest.swarm import pages
+from loadtest.swarm.lines import Line, Panel, svg
 from loadtest.swarm.machine import Sample
 from loadtest.swarm.options import Options
+from loadtest.swarm.pages import Figures, by_kind, document, escaped, lines_of
 from loadtest.swarm.run import Run, Strain
 from loadtest.swarm.stages import Knee
 from loadtest.swarm.thresholds import PERCENTILES, Verdict
-from nsqcy.pipeline.plots import CSS, section, table
+from nsqcy.pipeline.plots import section, table
 
 BUSY = 0.9  # a process of the load that was busier than this held itself back
 LATE = 20.0  # ms; one that was later than this for its own doings shows in the latencies
 KEPT, MISSED = "kept", "MISSED"
-DARK = """
-@media (prefers-color-scheme: dark) {
-  body { background: #14171b; color: #dfe4ea }
-  section { background: #1c2127; border-color: #2c333b }
-  p, th { color: #98a2ad } th, td { border-color: #2c333b }
-}
-.missed { color: #c8423b; font-weight: 600 }
-"""
-
-Figures = dict[str, Any]
 
 
 # --- gathering ----------------------------------------------------------------------------------
@@ -54,7 +44,7 @@ def gather(
         else {"told": knee.told(), "steps": list(map(asdict, knee.steps))},
         "strain": run.strains.worst()._asdict(),
         "span": run.timeline.span,
-        "kinds": _kinds(run),
+        "kinds": by_kind(run.timeline, run.begun),
         "samples": _samples(run, samples),
     }
 
@@ -72,22 +62,6 @@ def _requests(run: Run) -> list[Figures]:
         }
         for (kind, name), cell in sorted(run.timeline.totals().items())
     ]
-
-
-def _kinds(run: Run) -> dict[str, list[Figures]]:
-    """By type, what each span of the timeline has of it."""
-    found: dict[str, list[Figures]] = {}
-    span = run.timeline.span
-    for (second, kind), cell in sorted(run.timeline.kinds().items()):
-        found.setdefault(kind, []).append(
-            {
-                "second": second - run.begun,
-                "rate": cell.messages / span,
-                "failures": cell.failures / span,
-                **{each: cell.percentile(PERCENTILES[each]) for each in ("p50", "p99")},
-            }
-        )
-    return found
 
 
 def _samples(run: Run, samples: Sequence[Sample]) -> list[Figures]:
@@ -192,9 +166,7 @@ def notes(figures: Figures) -> list[str]:
 
 
 def write(path: Path, figures: Figures) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(figures))
-    path.with_suffix(".json").write_text(json.dumps(figures, indent=1) + "\n")
+    pages.write(path, page(figures), figures)
 
 
 def page(figures: Figures) -> str:
@@ -204,19 +176,13 @@ def page(figures: Figures) -> str:
     )
     parts = [
         section("Verdict", _verdict(figures)),
-        section("Requests", table(REQUESTS, _escaped(_request_rows(figures)))),
+        section("Requests", table(REQUESTS, escaped(_request_rows(figures)))),
         section("Over time", "".join(svg(each, _last(figures)) for each in panels(figures))),
     ]
     if figures["channels"]:
         parts.insert(2, section("Channels", _channels(figures)))
-    parts.append(section("Options", table(("option", "value"), _escaped(_options(figures)))))
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>nsqcy load</title>'
-        '<meta name="viewport" content="width=device-width">'
-        '<meta name="color-scheme" content="light dark"><style>'
-        f"{CSS}{STYLE}{DARK}</style></head><body><main><h1>Under load</h1>"
-        f"<p>{head}</p>{''.join(parts)}</main></body></html>\n"
-    )
+    parts.append(section("Options", table(("option", "value"), escaped(_options(figures)))))
+    return document("nsqcy load", "Under load", head, parts)
 
 
 def _verdict(figures: Figures) -> str:
@@ -236,7 +202,7 @@ def _channels(figures: Figures) -> str:
         (f"{each['topic']}/{each['channel']}", *(f"{each[name]:,}" for name in names))
         for each in figures["channels"]
     ]
-    return table(("channel", *(name.replace("_", " ") for name in names)), _escaped(rows))
+    return table(("channel", *(name.replace("_", " ") for name in names)), escaped(rows))
 
 
 def _options(figures: Figures) -> list[tuple[str, ...]]:
@@ -244,10 +210,6 @@ def _options(figures: Figures) -> list[tuple[str, ...]]:
     usual = Options().shown()
     given = figures["options"].items()
     return [(name, str(value)) for name, value in given if value != usual[name]]
-
-
-def _escaped(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    return [tuple(map(escape, row)) for row in rows]
 
 
 def _last(figures: Figures) -> float:
@@ -262,7 +224,7 @@ def panels(figures: Figures) -> list[Panel]:
 
     def of(figure: str) -> list[Line]:
         """Of each type."""
-        return [Line(kind, _points(rows, figure, figures["span"])) for kind, rows in kinds.items()]
+        return lines_of(kinds, figure, figures["span"])
 
     def sampled(name: str, label: str) -> Line:
         return Line(label, [(each["second"], each[name]) for each in samples])
@@ -281,12 +243,3 @@ def panels(figures: Figures) -> list[Panel]:
         found.append(Panel("Memory of nsqd", "bytes", [sampled("memory", "proportional")]))
         cpu.insert(0, sampled("cpu", "nsqd"))
     return [*found, Panel("CPU", "cores", cpu)]
-
-
-def _points(rows: Sequence[Figures], figure: str, span: int) -> list[tuple[float, float | None]]:
-    points: list[tuple[float, float | None]] = []
-    for row in rows:
-        if points and row["second"] - points[-1][0] > 1.5 * span:
-            points.append((points[-1][0] + span, None))
-        points.append((max(0.0, row["second"]), row[figure]))
-    return points

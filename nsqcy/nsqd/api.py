@@ -11,7 +11,7 @@ from nsqcy import _headers as message_headers
 from nsqcy import durations, names
 from nsqcy._http import Sink
 from nsqcy._topic import DRAINING
-from nsqcy.errors import HttpError
+from nsqcy.errors import NOT_WRITTEN, HttpError
 from nsqcy.gotext import json_bytes
 from nsqcy.lines import Lines
 from nsqcy.nsqd import mpub as bodies
@@ -21,6 +21,7 @@ from nsqcy.nsqd.options import NSQD
 from nsqcy.nsqd.stats import Query
 from nsqcy.options import Option
 from nsqcy.policies import DURABILITIES, RATE
+from nsqcy.process.control import is_unreachable
 from nsqcy.web import config_api, pprof, router
 from nsqcy.web.http_protocol import JSON, PLAIN, Body, Fault, Head, Reply, parse_query
 from nsqcy.web.router import (
@@ -410,7 +411,7 @@ def cancel_message(api: "Api", request: Request) -> None:
     if id is None:
         raise HttpError(400, "INVALID_ID (allowed: 16 hexadecimal digits)")
     outcome = api.backend.cancel_message(topic, channel, int(id[0], 16))
-    if outcome == "NOT_WRITTEN":
+    if outcome == NOT_WRITTEN:
         raise HttpError(503, outcome)
     if outcome != "ok":
         raise HttpError(404, outcome)
@@ -700,3 +701,8 @@ class Api(router.Api):
         super().__init__(options, log, gate)
         self.backend = backend
         self.options = options
+
+    def refusal(self, error: Exception) -> HttpError | None:
+        if str(error) == NOT_WRITTEN:
+            return HttpError(503, NOT_WRITTEN)
+        return HttpError(503, "UNREACHABLE") if is_unreachable(error) else None

@@ -27,7 +27,9 @@ Done = Callable[[str | None], None]
 
 class Backend(Inspected, Protocol):
     """`publish` is called from the loop and must not block; each other call is made in a greenlet
-    of its own and may.  An exception is answered with 500 INTERNAL_ERROR.
+    of its own and may.  An exception is answered with 500 INTERNAL_ERROR; one that says
+    NOT_WRITTEN, from whichever process, with 503 and that; and with 503 UNREACHABLE if a worker
+    that is needed is gone, or does not answer.
     """
 
     def publish(

@@ -27,7 +27,7 @@ from gevent.lock import BoundedSemaphore
 
 from nsqcy import debug, log
 from nsqcy.acceptor import Acceptor
-from nsqcy.errors import StartError
+from nsqcy.errors import NotWritten, StartError
 from nsqcy.listeners import Listener
 from nsqcy.names import is_ephemeral
 from nsqcy.nsqd import lookup_protocol, metadata, policy_file, readiness, statsd
@@ -499,7 +499,10 @@ class Master:
                 ancillary.close_all(request.fds)
                 raise ValueError(f"the master has no method {request.method}")
         if changed and _is_durable(args):
-            self._store.persist()
+            try:
+                self._store.persist()
+            except OSError:  # which is logged
+                raise NotWritten from None
         return changed
 
     def notified(self, index: int, request: Request) -> None:
@@ -709,7 +712,7 @@ class Master:
     def set_policy(self, name: str, values: dict[str, Any] | None) -> None:
         """Set something for a topic, or for `topic/channel`, or take all of it back (None).
 
-        Returns when it is on the disk and all workers have it. Raises OSError, and then nothing
+        Returns when it is on the disk and all workers have it. Raises NotWritten, and then nothing
         has changed.
         """
         with self._keeping:
@@ -727,7 +730,12 @@ class Master:
                 self._keep(kept, names)
 
     def _keep(self, kept: policy_file.Kept, names: list[str]) -> None:
-        gevent.get_hub().threadpool.apply(kept.write)
+        error: OSError | None = gevent.get_hub().threadpool.apply(kept.try_to_write)
+        if error is not None:
+            self._log.error(
+                f"failed to persist policies - {error}", event="policies_failed", error=str(error)
+            )
+            raise NotWritten
         self._kept = kept
         context = self._launcher.context
         values = kept.values(NsqdOptions.restore(context["options"]))

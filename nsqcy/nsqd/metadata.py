@@ -357,15 +357,21 @@ class Store:
             path=self._path,
         )
         content = dump(self._picture)
-        try:
-            gevent.get_hub().threadpool.apply(replace_file, (self._data_path, content))
-        except OSError as error:
+        error: OSError | None = gevent.get_hub().threadpool.apply(self._replace, (content,))
+        if error is not None:
             self._log.error(
                 f"failed to persist metadata - {self._path}: {_reason(error)}",
                 event="metadata_failed",
                 path=self._path,
                 error=_reason(error),
             )
+        return error
+
+    def _replace(self, content: bytes) -> OSError | None:
+        """In a thread of the pool, which would print what is raised there."""
+        try:
+            replace_file(self._data_path, content)
+        except OSError as error:
             return error
         return None
 

@@ -68,6 +68,14 @@ class Kept:
         text = json.dumps(content, indent=1) + "\n"
         files.replace(self._data_path or ".", FILE, text.encode())
 
+    def try_to_write(self) -> OSError | None:
+        """In a thread of a pool, which would print what is raised there."""
+        try:
+            self.write()
+        except OSError as error:
+            return error
+        return None
+
 
 def load(data_path: str, lines: Lines) -> Kept:
     """What the file says; nothing if there is none, or it is damaged. Raises StartError."""

@@ -15,7 +15,7 @@ never mix. Little-endian:
 
 The JSON header is an object: `id` (calls and replies), `method` and `args` (calls and
 notifications), `to` (a worker's number, when the master is to pass the message on), `value` or
-`error` (replies).
+`error` (replies), which `unreachable` beside it says is somebody else's silence.
 """
 
 import json
@@ -53,7 +53,19 @@ class CallTimeout(Exception):
 
 
 class RemoteError(Exception):
-    """The peer's handler failed; its text is the message."""
+    """The peer's handler failed; its text is the message. `unreachable`: because it asked somebody
+    who is gone or does not answer."""
+
+    def __init__(self, text: str, unreachable: bool = False) -> None:
+        super().__init__(text)
+        self.unreachable = unreachable
+
+
+def is_unreachable(error: Exception) -> bool:
+    """Whether it says that somebody, here or further on, is gone or does not answer."""
+    if isinstance(error, RemoteError):
+        return error.unreachable
+    return isinstance(error, ChannelClosed | CallTimeout)
 
 
 class Message(NamedTuple):
@@ -407,7 +419,10 @@ class Channel:
             self._send(Message(REPLY, header, answer.blob, answer.fds))
         except Exception as error:  # whatever it is, the caller waits for an answer
             text = str(error) or type(error).__name__
-            self._send(Message(REPLY, {"id": number, "error": text}))
+            header = {"id": number, "error": text}
+            if is_unreachable(error):
+                header["unreachable"] = True
+            self._send(Message(REPLY, header))
 
     def _answered(self, message: Message) -> None:
         number = message.header.get("id")
@@ -416,7 +431,8 @@ class Channel:
             ancillary.close_all(message.fds)
         elif "error" in message.header:
             ancillary.close_all(message.fds)
-            waiting.set_exception(RemoteError(str(message.header["error"])))
+            unreachable = bool(message.header.get("unreachable"))
+            waiting.set_exception(RemoteError(str(message.header["error"]), unreachable))
         else:
             waiting.set(Answer(message.header.get("value"), message.blob, message.fds))
 

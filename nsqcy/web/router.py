@@ -294,8 +294,13 @@ class Api:
             return self._reply(route, result)
         except HttpError as error:
             return route.error(error)
-        except Exception:
-            return self.panic()
+        except Exception as error:
+            refusal = self.refusal(error)
+            return self.panic() if refusal is None else route.error(refusal)
+
+    def refusal(self, error: Exception) -> HttpError | None:
+        """What an exception of a backend is to who has asked; None: `panic`."""
+        return None
 
     def panic(self) -> Reply:
         """For the exception being handled, which is a bug or a backend out of reach."""

@@ -112,6 +112,33 @@ def test_what_was_created_is_named_at_the_answer(nsqd: Starter) -> None:
         assert (answer.status, named(daemon)[topic]) == (200, ["c", "d"])
 
 
+def test_what_the_disk_does_not_take_is_refused_in_so_many_words(nsqd: Starter) -> None:
+    """It holds as long as nsqd runs, but for policies; and is written as soon as that is possible.
+    A folder cannot be replaced by a file."""
+    daemon = nsqd(durability="os")
+    web = daemon.web
+    for topic in TOPICS:
+        web.create(topic, "c")
+    for file in ("nsqd.dat", "policies.json"):
+        (daemon.data / file).unlink(missing_ok=True)
+        (daemon.data / file).mkdir()
+    for topic in TOPICS:
+        for answer in (
+            web.post("/channel/pause", topic=topic, channel="c"),
+            web.post("/topic/pause", topic=topic),
+            web.post("/channel/create", topic=topic, channel="d"),
+            web.put("/topic/config", b'{"msg_timeout": "30s"}', topic=topic),
+        ):
+            assert (answer.status, answer.json()) == (503, {"message": "NOT_WRITTEN"})
+        assert web.counts(topic)["paused"] and web.counts(topic, "c")["paused"]
+    assert "Traceback" not in daemon.log_text() and "failed to persist" in daemon.log_text()
+    for file in ("nsqd.dat", "policies.json"):
+        (daemon.data / file).rmdir()
+    for topic in TOPICS:
+        web.do("unpause", topic, "c")
+        assert named(daemon)[topic] == ["c", "d"]
+
+
 def named(daemon: Nsqd) -> dict[str, list[str]]:
     """Topics and their channels in nsqd.dat, now."""
     page = json.loads((daemon.data / "nsqd.dat").read_bytes())

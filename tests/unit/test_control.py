@@ -259,6 +259,26 @@ def test_a_handler_that_fails_tells_the_caller(ends):
         left.call("unknown", 30)
 
 
+@pytest.mark.parametrize(
+    ("error", "unreachable"),
+    [
+        (ChannelClosed("gone"), True),
+        (CallTimeout("silent"), True),
+        (RemoteError("further on", unreachable=True), True),
+        (RemoteError("a bug"), False),
+        (ValueError("a bug"), False),
+    ],
+)
+def test_a_caller_hears_whether_somebody_further_on_is_out_of_reach(ends, error, unreachable):
+    def fail(request):
+        raise error
+
+    left, _ = ends(Peer(), Peer(fail=fail))
+    with pytest.raises(RemoteError, match=str(error)) as raised:
+        left.call("fail", 30)
+    assert control.is_unreachable(raised.value) is unreachable
+
+
 def test_a_call_nobody_answers_times_out_and_its_late_answer_is_dropped(ends):
     go = gevent.event.Event()
 

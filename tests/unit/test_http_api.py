@@ -431,6 +431,22 @@ def test_ready_and_live(fresh: Server) -> None:
         assert answer.headers["content-type"] == "text/plain; charset=utf-8"
 
 
+@pytest.mark.parametrize(
+    ("topic", "status", "code"),
+    [
+        ("unwritten", 503, "NOT_WRITTEN"),
+        ("unwritten-there", 503, "NOT_WRITTEN"),
+        ("gone", 503, "UNREACHABLE"),
+        ("gone-there", 503, "UNREACHABLE"),
+        ("silent", 503, "UNREACHABLE"),
+        ("wrong", 500, "INTERNAL_ERROR"),
+    ],
+)
+def test_what_keeps_a_backend_from_it(http: Connection, topic: str, status: int, code: str) -> None:
+    answer = http.request("POST", f"/topic/pause?topic={topic}")
+    assert (answer.status, answer.message) == (status, code)
+
+
 def test_a_handler_that_fails_is_logged_and_answered(fresh: Server) -> None:
     http = fresh.connect()
     http.request("POST", "/topic/create?topic=panic")

@@ -274,7 +274,7 @@ def test_the_file_is_replaced_whole_and_private(tmp_path):
     assert stat.S_IMODE((tmp_path / "nsqd.dat").stat().st_mode) == 0o600
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch, capfd):
     (tmp_path / "nsqd.dat").write_text("old")
 
     def fail(fd):
@@ -287,6 +287,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     assert (tmp_path / "nsqd.dat").read_text() == "old"
     assert lines.all[-1][0] == "error"
     assert "no space left on device" in lines.all[-1][1]
+    assert capfd.readouterr().err == ""  # the log has it, and no pool of threads prints it too
 
 
 class SlowWrites:

@@ -1,0 +1,78 @@
+"""What has to hold when it is over, as nsqds say themselves: nothing is left, and all is accounted
+for; nobody has died but by our hand, and the files are whole.
+"""
+
+import re
+import subprocess
+import sys
+from typing import Any
+
+from loadtest.chaos.cluster import PLACES, TOPICS, Node
+
+LEFT = ("depth", "in_flight_count", "deferred_count")
+DIED = re.compile(r"worker \d+: (?:killed by signal|exited with|silent) .*")
+TRACEBACK = re.compile(r"^Traceback \(.*\n(?: .*\n)*(.*)", re.M)  # its last line says what it was
+PANIC = re.compile(r"panic in HTTP handler - (.*)")  # a traceback in one line
+BY_OUR_HAND = "killed by signal 9 "
+SHOWN = 5
+
+
+def left(node: Node) -> dict[str, int]:
+    """What has still to be delivered, by channel; the topic's own as well."""
+    found = {}
+    topics = node.web.topics()
+    for name in TOPICS:
+        topic = topics.get(name)
+        if topic is None:  # its worker is on its way back
+            found[name] = -1
+            continue
+        if topic["depth"]:
+            found[name] = topic["depth"]
+        for channel in topic["channels"]:
+            if waits := sum(channel[each] for each in LEFT):
+                found[f"{name}/{channel['channel_name']}"] = waits
+    return found
+
+
+def unbalanced(node: Node) -> list[str]:
+    """Channels whose books do not balance: what was received is finished, or it is told where it
+    went; and nobody has dropped anything here."""
+    found = []
+    stats = node.web.stats(ledger="true")
+    for topic in stats["topics"]:
+        for channel in topic["channels"]:
+            if (topic["topic_name"], channel["channel_name"]) in PLACES:
+                ledger = channel["ledger"]
+                if (missing := rest(ledger)) or any(ledger["dropped"].values()):
+                    name = f"nsqd {node.number} {topic['topic_name']}/{channel['channel_name']}"
+                    found.append(f"{name}: {missing} unaccounted for in {ledger}")
+    return found
+
+
+def rest(ledger: dict[str, Any]) -> int:
+    """Messages of a channel's ledger of which it does not tell what became."""
+    gone = ("finished", "queued", "in_flight", "deferred", "dead_lettered", "expired", "sampled")
+    accounted = sum(ledger[each] for each in gone) + ledger["redriven"]
+    return int(ledger["received"] - accounted - sum(ledger["dropped"].values()))
+
+
+def complaints(name: str, log: str, killed: int) -> list[str]:
+    """What a daemon's log says that it must not, when we have killed so many of its workers."""
+    deaths = [each[0] for each in DIED.finditer(log)]
+    found = [each for each in deaths if BY_OUR_HAND not in each]
+    if (others := len(deaths) - len(found) - killed) > 0:
+        found.append(f"{others} workers were killed by somebody else")
+    found += [f"Traceback: {each[1]}" for each in TRACEBACK.finditer(log)]
+    panics = [each[1].split("\\n")[-2] for each in PANIC.finditer(log)]
+    found += [f"panic: {each}" for each in panics]
+    told = [f"{name}: {line.strip()}" for line in found[:SHOWN]]
+    return told + [f"{name}: {len(found) - SHOWN} more such lines"] * (len(found) > SHOWN)
+
+
+def damaged(node: Node) -> list[str]:
+    """What `nsqcy data check` says of the data path of an nsqd that has ended."""
+    words = [sys.executable, "-m", "nsqcy", "data", "check", str(node.data)]
+    checked = subprocess.run(words, capture_output=True, text=True)
+    if checked.returncode == 0 and " 0 places unreadable" in checked.stdout:
+        return []
+    return [f"nsqd {node.number}: data check says {checked.stdout}{checked.stderr}"]

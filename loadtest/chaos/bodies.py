@@ -1,0 +1,55 @@
+"""Bodies of messages: who published them, and proof that nobody has changed a byte.
+
+2 bytes   the publisher
+4         the number of the message, from 0, of this publisher
+4         a CRC-32 over the run, the six bytes before, and all that follows
+8         when it is due, nanoseconds since 1970: in bodies that are long enough
+"""
+
+import random
+import struct
+import zlib
+from typing import NamedTuple
+
+from loadtest.swarm.bodies import Sizes
+
+NAME, CHECKSUM, DUE = struct.Struct(">HI"), struct.Struct(">I"), struct.Struct(">q")
+LEAST = NAME.size + CHECKSUM.size  # bytes of a body
+SIZES = Sizes.parse("10-100:60,100-1000:30,1000-10000:9,10000-102400:1", least=LEAST)
+SHIFTS = 1021  # fillings that differ, so that a mixture of two messages is none
+
+
+class Stamp(NamedTuple):
+    publisher: int
+    number: int
+    due: int | None
+
+
+class Bodies:
+    """Makes and reads those of one run."""
+
+    def __init__(self, run: int, sizes: Sizes = SIZES) -> None:
+        self._run = run & 0xFFFFFFFF
+        self._sizes = sizes
+        self._filling = random.Random(run).randbytes(sizes.largest + SHIFTS)
+
+    def make(self, publisher: int, number: int, due: int) -> bytes:
+        size = self._sizes.draw() - LEAST
+        name = NAME.pack(publisher, number)
+        at = number % SHIFTS
+        rest = self._filling[at : at + size]
+        if size >= DUE.size:
+            rest = DUE.pack(due) + rest[DUE.size :]
+        return name + self._checksum(name, rest) + rest
+
+    def read(self, body: bytes) -> Stamp | None:
+        """None of a body that is not as it was made, or by somebody else."""
+        name, checksum, rest = body[: NAME.size], body[NAME.size : LEAST], body[LEAST:]
+        if len(body) < LEAST or self._checksum(name, rest) != checksum:
+            return None
+        due = DUE.unpack_from(rest)[0] if len(rest) >= DUE.size else None
+        publisher, number = NAME.unpack(name)
+        return Stamp(publisher, number, due)
+
+    def _checksum(self, name: bytes, rest: bytes) -> bytes:
+        return CHECKSUM.pack(zlib.crc32(rest, zlib.crc32(name, self._run)))

@@ -1,0 +1,83 @@
+"""Disks that can be hurt: made slow by a library in front of libc, or filled up.
+
+Each needs something of the machine, a compiler or the right to mount; where there is none, the
+fault that needs it is left out. What is mounted is seen by this process and its children alone, and
+gone with them.
+"""
+
+import ctypes
+import errno
+import mmap
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("slow_disk.c")
+SMALL = "256m"  # of a disk that is filled
+CLONE_NEWNS = 0x00020000
+
+
+def slow_library(folder: Path) -> Path | None:
+    """Compiled on the spot; None without a compiler."""
+    compiler = os.environ.get("CC", "cc").split()
+    if shutil.which(compiler[0]) is None:
+        return None
+    library = folder / "slow_disk.so"
+    words = ["-O2", "-Wall", "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl"]
+    subprocess.run([*compiler, *words], check=True)
+    return library
+
+
+class SlowDisk:
+    """What processes that are started with `environ` wait for."""
+
+    def __init__(self, library: Path, control: Path) -> None:
+        control.write_bytes(bytes(4))
+        self.environ = {"LD_PRELOAD": str(library), "CHAOS_SLOW_DISK": str(control)}
+        with control.open("r+b") as file:
+            self._page = mmap.mmap(file.fileno(), 4)
+
+    def delay(self, milliseconds: int) -> None:
+        """Of every write and sync from now on."""
+        self._page[:] = milliseconds.to_bytes(4, "little")
+
+
+def own_mounts() -> bool:
+    """From now on nobody else sees what we mount; False where that is not allowed. To be called
+    before there are threads."""
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) < 0:
+        return False
+    return _run("mount", "--make-rprivate", "/")
+
+
+def small_disk(path: Path) -> bool:
+    """Put a disk of SMALL where that folder is; whether that was possible."""
+    return _run("mount", "-t", "tmpfs", "-o", f"size={SMALL}", "tmpfs", str(path))
+
+
+def unmount(path: Path) -> None:
+    _run("umount", "--lazy", str(path))
+
+
+def _run(*words: str) -> bool:
+    try:
+        return subprocess.run(words, stderr=subprocess.DEVNULL).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+def fill(path: Path) -> None:
+    """Take all that is free in a folder's file system; what becomes free later, by another call."""
+    with (path / "filling").open("ab") as file:
+        while free := os.statvfs(path).f_bavail * os.statvfs(path).f_frsize:
+            try:
+                os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, free)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+
+
+def empty(path: Path) -> None:
+    """Give it back."""
+    (path / "filling").unlink(missing_ok=True)

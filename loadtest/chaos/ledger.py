@@ -1,0 +1,169 @@
+"""What was published and what became of it, message by message, over deaths of nsqds.
+
+Every message has a publisher and a number, and a publisher one topic of one nsqd. What was answered
+with OK has to be finished in every channel; of a topic of class `memory` that nsqd may have lost
+what was not finished yet when a worker of it died, and nothing else. Knows no clock and no
+connection.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+
+from loadtest.swarm.ledger import Marks, Place
+
+MEMORY = "memory"  # the durability class that may forget
+SHOWN = 5  # messages that are named
+COUNTED = ("duplicates", "again", "requeued", "early", "corrupt", "foreign")
+
+
+@dataclass(frozen=True)
+class Publisher:
+    number: int
+    topic: str
+    node: int
+    durability: str
+
+
+@dataclass(frozen=True)
+class Account:
+    """What became of the messages of one channel."""
+
+    topic: str
+    channel: str
+    durability: str
+    accepted: int  # answered with OK
+    finished: int  # each once
+    lost: int  # accepted and finished by nobody, and no death accounts for it
+    forgotten: int  # accepted and finished by nobody: what a death may take from class memory
+    unasked: int  # refused, and delivered all the same
+    unconfirmed: int  # finished, though their publish was not answered
+    duplicates: int  # finished once more
+    again: int  # deliveries with more than one attempt
+    requeued: int
+    early: int  # before they were due
+    corrupt: int  # not as anybody has made them
+    foreign: int  # of another topic
+    missing: tuple[str, ...]  # some of those that are lost: publisher:number
+
+    @property
+    def broken(self) -> dict[str, int]:
+        """The promises that were."""
+        bad = ("lost", "unasked", "early", "corrupt", "foreign")
+        return {name: getattr(self, name) for name in bad if getattr(self, name)}
+
+
+class Ledger:
+    def __init__(self, places: Iterable[Place]) -> None:
+        self.counters: Counter[tuple[str, str, str]] = Counter()
+        self._places = list(places)
+        self._publishers: list[Publisher] = []
+        self._next: list[int] = []  # number of each publisher's next message
+        self._attempted: dict[int, Marks] = defaultdict(Marks)  # by publisher
+        self._accepted: dict[str, Marks] = defaultdict(Marks)  # by topic
+        self._refused: dict[str, Marks] = defaultdict(Marks)
+        self._finished: dict[Place, Marks] = defaultdict(Marks)
+        self._excused: dict[Place, Marks] = defaultdict(Marks)
+
+    # -- publishing
+
+    def enter(self, topic: str, node: int, durability: str) -> Publisher:
+        """A new publisher."""
+        publisher = Publisher(len(self._publishers), topic, node, durability)
+        self._publishers.append(publisher)
+        self._next.append(0)
+        return publisher
+
+    def attempt(self, publisher: Publisher, count: int) -> range:
+        """The numbers of messages that are published now."""
+        first = self._next[publisher.number]
+        self._next[publisher.number] += count
+        numbers = range(first, first + count)
+        _mark(self._attempted[publisher.number], publisher, numbers)
+        return numbers
+
+    def accept(self, publisher: Publisher, numbers: range) -> None:
+        _mark(self._accepted[publisher.topic], publisher, numbers)
+
+    def refuse(self, publisher: Publisher, numbers: range) -> None:
+        """nsqd says that it has not taken them."""
+        _mark(self._refused[publisher.topic], publisher, numbers)
+
+    # -- deaths
+
+    def died(self, node: int) -> None:
+        """A worker of that nsqd is gone, with what it had in memory alone."""
+        for publisher in self._publishers:
+            if publisher.node == node and publisher.durability == MEMORY:
+                attempted = self._attempted[publisher.number]
+                for place in self._places:
+                    if place[0] == publisher.topic:
+                        self._excused[place].merge(attempted.minus(self._finished[place]))
+
+    # -- consuming
+
+    def knows(self, place: Place, publisher: int, number: int) -> bool:
+        """Whether it is a message of this topic; one that is not is written down."""
+        found = publisher < len(self._publishers) and number < self._next[publisher]
+        if not found or self._publishers[publisher].topic != place[0]:
+            self.count(place, "foreign")
+            return False
+        return True
+
+    def finish(self, place: Place, publisher: int, number: int) -> None:
+        if not self._finished[place].add(publisher, number):
+            self.count(place, "duplicates")
+
+    def count(self, place: Place, name: str) -> None:
+        self.counters[*place, name] += 1
+
+    # -- the end
+
+    def accounts(self) -> list[Account]:
+        return [self._account(place) for place in self._places]
+
+    @property
+    def owed(self) -> int:
+        """How many deliveries of accepted messages are still to come, but for what deaths took."""
+        return sum(
+            self._accepted[place[0]].minus(self._finished[place]).without(self._excused[place])
+            for place in self._places
+        )
+
+    @property
+    def strays(self) -> dict[str, int]:
+        """What came in channels that are not in the ledger, and is wrong there as well."""
+        found: Counter[str] = Counter()
+        for (topic, channel, name), count in self.counters.items():
+            if (topic, channel) not in self._places and name in ("corrupt", "foreign"):
+                found[name] += count
+        return dict(found)
+
+    def _account(self, place: Place) -> Account:
+        topic, channel = place
+        accepted, finished = self._accepted[topic], self._finished[place]
+        gone = accepted.minus(finished)
+        lost = gone.minus(self._excused[place])
+        refused = self._refused[topic]
+        unasked = len(refused) - refused.without(finished)
+        return Account(
+            topic=topic,
+            channel=channel,
+            durability=next(
+                (each.durability for each in self._publishers if each.topic == topic), MEMORY
+            ),
+            accepted=len(accepted),
+            finished=len(finished),
+            lost=len(lost),
+            forgotten=len(gone) - len(lost),
+            unasked=unasked,
+            unconfirmed=finished.without(accepted) - unasked,
+            missing=tuple(f"{publisher}:{number}" for publisher, number in islice(lost, SHOWN)),
+            **{name: self.counters[topic, channel, name] for name in COUNTED},
+        )
+
+
+def _mark(marks: Marks, publisher: Publisher, numbers: range) -> None:
+    for number in numbers:
+        marks.add(publisher.number, number)

@@ -1,0 +1,110 @@
+"""What everybody who makes load has at hand: the cluster, the ledger, how long it goes on.
+
+Owns no connection. A client that lives among faults fails all the time; what it may fail of is
+FAILURES, and anything else ends the run.
+"""
+
+import asyncio
+import http.client
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from loadtest.chaos.bodies import Bodies, Stamp
+from loadtest.chaos.cluster import TOPICS, Cluster
+from loadtest.chaos.ledger import MEMORY, Ledger
+from loadtest.swarm.ledger import Place
+from loadtest.swarm.timeline import Timeline
+from nsqcy.client.errors import Error
+from nsqcy.client.options import ConnectionKeywords
+
+T = TypeVar("T")
+
+FAILURES = (Error, OSError, http.client.HTTPException, TimeoutError, asyncio.IncompleteReadError)
+MILLISECOND = 1_000_000  # in ns
+EARLY = 50 * MILLISECOND  # clocks are steered
+WAYS: tuple[ConnectionKeywords, ...] = (
+    {},
+    {"snappy": True},
+    {},
+    {"deflate": True},
+    {"tls_v1": True},
+    {"tls_v1": True, "snappy": True},
+)
+
+
+class Load:
+    def __init__(
+        self, cluster: Cluster, ledger: Ledger, chance: random.Random, rate: float
+    ) -> None:
+        self.cluster = cluster
+        self.ledger = ledger
+        self.chance = chance
+        self.rate = rate  # messages a second, of all publishers
+        self.bodies = Bodies(chance.getrandbits(32))
+        self.timeline = Timeline()
+        self.quiet = asyncio.Event()  # nobody publishes, and nobody misbehaves any more
+        self.forget = 0  # deliveries that are to be finished and not written down
+        self._forgotten: set[tuple[Place, int, int]] = set()
+        self.answers: Counter[str] = Counter()  # of HTTP, that were no OK
+
+    # -- connections
+
+    def way(self, number: int) -> ConnectionKeywords:
+        """How a client speaks: plain, compressed, encrypted."""
+        way = WAYS[number % len(WAYS)].copy()
+        if way.get("tls_v1"):
+            way["tls_options"] = {"ca_certs": str(self.cluster.certificate.certificate)}
+        way |= {"heartbeat_interval": 2.0, "timeout": 3.0}
+        return way
+
+    async def call(self, function: Callable[..., T], *args: Any, **named: Any) -> T:
+        """What blocks, in a thread."""
+        return await asyncio.to_thread(function, *args, **named)
+
+    async def rest(self, seconds: float) -> None:
+        """Or until it is quiet."""
+        try:
+            await asyncio.wait_for(self.quiet.wait(), seconds)
+        except TimeoutError:
+            pass
+
+    # -- messages
+
+    def note(self, kind: str, milliseconds: float | None, messages: int = 1) -> None:
+        """A request was answered; without milliseconds it has failed."""
+        failed = milliseconds is None
+        second = int(time.time())
+        self.timeline.add(second, kind, "", milliseconds, messages=messages, failed=failed)
+
+    def received(self, place: Place, body: bytes, attempts: int) -> Stamp | None:
+        """Write down a delivery; None of what is to be finished and forgotten."""
+        stamp = self.bodies.read(body)
+        if stamp is None:
+            self.ledger.count(place, "corrupt")
+            return None
+        if not self.ledger.knows(place, stamp.publisher, stamp.number):
+            return None
+        if attempts > 1:
+            self.ledger.count(place, "again")
+        if stamp.due is not None:
+            late = time.time_ns() - stamp.due
+            if late < -EARLY:
+                self.ledger.count(place, "early")
+            if attempts == 1:
+                self.note("deliver", max(0.0, late / MILLISECOND))
+        return stamp
+
+    def finished(self, place: Place, stamp: Stamp) -> None:
+        if self._forgets(place, stamp):
+            return
+        self.ledger.finish(place, stamp.publisher, stamp.number)
+
+    def _forgets(self, place: Place, stamp: Stamp) -> bool:
+        """Whether this is one that the ledger is not told of, however often it comes."""
+        key = place, stamp.publisher, stamp.number
+        if len(self._forgotten) < self.forget and TOPICS[place[0]] != MEMORY:
+            self._forgotten.add(key)
+        return key in self._forgotten

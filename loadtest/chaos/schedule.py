@@ -1,0 +1,90 @@
+"""What is done to the cluster when: the kinds of faults, and a seed's order of them.
+
+A fault has a kind, a moment, a victim and a length; what it takes to inflict it is known in
+faults.py. The same seed gives the same schedule. Knows no clock and no process.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+NSQD, KILLABLE, SMALL_DISK, LOOKUPD, KILLABLE_LOOKUPD = (
+    "an nsqd",
+    "an nsqd that may be killed",
+    "an nsqd with a disk of its own",
+    "an nsqlookupd",
+    "an nsqlookupd that may be killed",
+)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`seconds`: how long such a fault lasts; of one that ends processes until what is to be
+    started again is."""
+
+    name: str
+    victims: str
+    seconds: tuple[float, float]
+
+
+KINDS = (
+    Kind("kill a worker", KILLABLE, (0, 0)),
+    Kind("kill nsqd", KILLABLE, (0, 3)),
+    Kind("kill the master", KILLABLE, (0, 1)),
+    Kind("restart nsqd", KILLABLE, (0, 3)),
+    Kind("stop a worker", NSQD, (1, 10)),
+    Kind("stop the master", NSQD, (1, 10)),
+    Kind("slow disk", NSQD, (3, 10)),
+    Kind("disk full", SMALL_DISK, (1, 8)),
+    Kind("cut", NSQD, (0, 5)),
+    Kind("reset", NSQD, (0, 2)),
+    Kind("stall", NSQD, (2, 10)),
+    Kind("half stall", NSQD, (2, 10)),
+    Kind("delay", NSQD, (3, 10)),
+    Kind("dribble", NSQD, (2, 8)),
+    Kind("kill nsqlookupd", KILLABLE_LOOKUPD, (0, 5)),
+    Kind("stop nsqlookupd", LOOKUPD, (1, 10)),
+)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`chance` decides what is left to decide: which worker, how slow a disk."""
+
+    at: float  # seconds after the load has begun
+    kind: str
+    victim: int
+    seconds: float
+    chance: float
+
+
+def plan(
+    seed: int,
+    seconds: float,
+    pause: tuple[float, float],
+    victims: dict[str, Sequence[int]],
+) -> list[Fault]:
+    """All faults that begin within so many seconds, with pauses in between. Kinds come in turns,
+    shuffled, so that a short run has each as well; those without a victim are left out."""
+    chance = random.Random(seed)
+    kinds = _turns([each for each in KINDS if victims.get(each.victims)], chance)
+    found = []
+    at = chance.uniform(*pause)
+    while at < seconds:
+        kind = next(kinds)
+        found.append(
+            Fault(
+                at=at,
+                kind=kind.name,
+                victim=chance.choice(victims[kind.victims]),
+                seconds=min(chance.uniform(*kind.seconds), seconds - at),
+                chance=chance.random(),
+            )
+        )
+        at += chance.uniform(*pause)
+    return found
+
+
+def _turns(kinds: Sequence[Kind], chance: random.Random) -> Iterator[Kind]:
+    while True:
+        yield from chance.sample(kinds, len(kinds))

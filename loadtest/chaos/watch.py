@@ -1,0 +1,139 @@
+"""What processes take of the machine over their lives: memory, descriptors, threads. And whether
+that grows.
+
+Owns samples of /proc. Which processes there are its caller says.
+"""
+
+import contextlib
+import os
+import statistics
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from loadtest.bench import procfs
+
+WARM = 120.0  # seconds of a life that are not looked at, a fifth of it at most
+FLOOR = 30.0  # seconds, of which the least memory counts: what is above is a backlog
+LONG_ENOUGH = 1200.0  # seconds behind that, for a slope to be judged
+MOST_SHARE, MOST_BYTES = 0.05, 20 << 20  # an hour; one of them has to be kept
+SLACK = {"fds": 8, "threads": 2}  # more at the end than there were before
+
+
+ENDED = (OSError, ValueError, IndexError)  # of a process whose files are gone or empty
+
+
+class Sample(NamedTuple):
+    at: float  # seconds of the run
+    rss: int  # bytes; what is shared with others counts in each, whoever comes and goes
+    pss: int
+    fds: int
+    threads: int
+
+    @classmethod
+    def of(cls, pid: int, at: float) -> Self:
+        """Raises what is in ENDED."""
+        memory = procfs.memory([pid])
+        status = Path(f"/proc/{pid}/status").read_text()
+        threads = int(status.partition("\nThreads:")[2].split(None, 1)[0])
+        return cls(at, memory["Rss"], memory["Pss"], len(os.listdir(f"/proc/{pid}/fd")), threads)
+
+
+@dataclass
+class Life:
+    """One process."""
+
+    name: str
+    pid: int
+    samples: list[Sample] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        return self.samples[-1].at - self.samples[0].at if self.samples else 0.0
+
+
+class Watch:
+    """`lives` by process and when it was started; ids come again."""
+
+    def __init__(self) -> None:
+        self.lives: dict[tuple[int, int], Life] = {}
+        self.begun = time.monotonic()
+
+    def look(self, processes: Mapping[int, str]) -> None:
+        at = time.monotonic() - self.begun
+        for pid, name in processes.items():
+            with contextlib.suppress(*ENDED):
+                key = pid, procfs.started(pid)
+                sample = Sample.of(pid, at)
+                self.lives.setdefault(key, Life(name, pid)).samples.append(sample)
+
+
+# --- judging ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Slope:
+    """How fast a process's memory grows. None where its life was too short to tell."""
+
+    name: str
+    pid: int
+    seconds: float  # that were looked at
+    first: int  # bytes, at their beginning
+    an_hour: float  # bytes more
+    judged: bool
+
+    @property
+    def grows(self) -> bool:
+        """Beyond what is allowed."""
+        allowed = max(MOST_BYTES, MOST_SHARE * self.first)
+        return self.judged and self.an_hour > allowed
+
+
+def slope(life: Life) -> Slope | None:
+    """By least squares, of the least memory in each FLOOR seconds after the warm-up."""
+    warm = life.samples[0].at + min(WARM, life.seconds / 5)
+    points = floors([(each.at, each.rss) for each in life.samples if each.at >= warm])
+    if len(points) < 3:
+        return None
+    seconds = points[-1][0] - points[0][0]
+    found = statistics.linear_regression(*zip(*points, strict=True))
+    first = int(found.intercept + found.slope * points[0][0])
+    judged = seconds >= LONG_ENOUGH
+    return Slope(life.name, life.pid, seconds, first, found.slope * 3600, judged)
+
+
+def floors(points: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
+    """The least value of each FLOOR seconds, with its moment."""
+    least: dict[int, tuple[float, int]] = {}
+    for at, value in points:
+        span = int(at // FLOOR)
+        if span not in least or value < least[span][1]:
+            least[span] = at, value
+    return list(least.values())
+
+
+def samples(processes: Iterable[int]) -> dict[int, Sample]:
+    """Of those that are there now."""
+    found = {}
+    for pid in processes:
+        with contextlib.suppress(*ENDED):
+            found[pid] = Sample.of(pid, 0.0)
+    return found
+
+
+def left_behind(before: Iterable[Life], after: Mapping[int, Sample]) -> list[str]:
+    """Who has more descriptors or threads at the end than before there was load. Only of
+    processes that were there both times."""
+    told = []
+    for life in before:
+        last = after.get(life.pid)
+        if last is None:
+            continue
+        first = life.samples[0]
+        for name, slack in SLACK.items():
+            had, has = getattr(first, name), getattr(last, name)
+            if has > had + slack:
+                told.append(f"{life.name} {life.pid} had {had} {name} and has {has}")
+    return told
