@@ -8,7 +8,7 @@ import goqueue
 import pytest
 from conftest import Starter
 from goqueue import data_file, messages, write_queue
-from host import RUNBOOKS, SHELL, Host
+from host import Host, blocks
 
 pytestmark = pytest.mark.ours
 
@@ -19,8 +19,8 @@ def host(tmp_path: Path, workers: int) -> Host:
 
 
 def test_replacing_nsqd_and_going_back(host: Host, nsqd: Starter) -> None:
-    blocks = SHELL.findall((RUNBOOKS / "replacing-nsqd.md").read_text())
-    assert len(blocks) == 10
+    page = blocks("replacing-nsqd")
+    assert len(page) == 10
     (host.path / "etc/nsqd.cfg").write_text('data_path = "/var/lib/nsqd"\nmem_queue_size = 1000\n')
     queues = {"t": messages(0, 20), "t:c": messages(50, 300), "u:d": messages(900, 4, attempts=1)}
     for name, its in queues.items():
@@ -28,18 +28,18 @@ def test_replacing_nsqd_and_going_back(host: Host, nsqd: Starter) -> None:
     topics = [{"name": "t", "paused": True, "channels": [{"name": "c", "paused": True}]}]
     (host.data / "nsqd.dat").write_text(json.dumps({"topics": topics, "version": "1.3.0"}))
     try:
-        printed = [host.type(block) for block in blocks[:7]]
+        printed = [host.type(block) for block in page[:7]]
         assert "t:c: 300 messages to deliver" in printed[3]
         assert "import: complete, 324 messages, 0 places unreadable" in printed[4]
         stats = printed[6]
         assert re.search(r"\*P \[t +\] depth: 20 ", stats), stats
         assert re.search(r"\*P \[c +\] depth: 300 ", stats), stats
-        host.type(blocks[7])
+        host.type(page[7])
         assert not list(host.data.glob("imported-go-*"))
-        host.type(blocks[8])
+        host.type(page[8])
         export = host.data.with_name("nsqd-export")
         assert {name: sorted(its) for name, its in goqueue.queues(export).items()} == queues
-        host.type(blocks[9])
+        host.type(page[9])
         assert data_file(host.data.with_name("nsqd-nsqcy"), "t").exists() is False
         assert (host.data.with_name("nsqd-nsqcy") / "t.topic").is_dir()
         host.web.await_counts("t", "c", depth=300)
@@ -49,7 +49,7 @@ def test_replacing_nsqd_and_going_back(host: Host, nsqd: Starter) -> None:
 
 def test_checking_data(host: Host) -> None:
     """A record is damaged after a clean exit: its place is told, and the rest is delivered."""
-    stop, as_json, keep, again = SHELL.findall((RUNBOOKS / "checking-data.md").read_text())
+    stop, as_json, keep, again = blocks("checking-data")
     try:
         host.type("systemctl start nsqd")
         host.web.create("t", "c")

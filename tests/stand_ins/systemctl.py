@@ -1,0 +1,89 @@
+"""systemctl of a host that is made up: `systemctl.py ROOT COMMAND UNIT`.
+
+Runs what the unit's own file says, with the flags that /etc/default adds, and knows a daemon by a
+file with its process id. Its log is ROOT/UNIT.log. Nothing is started again when it ends.
+"""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+class Unit:
+    def __init__(self, root: Path, name: str) -> None:
+        self.root = root
+        self.name = name
+        self.pidfile = root / f"{name}.pid"
+
+    def start(self) -> None:
+        if self.is_active():
+            return
+        with (self.root / f"{self.name}.log").open("a") as log:
+            daemon = subprocess.Popen(
+                self._command(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.pidfile.write_text(str(daemon.pid))
+
+    def stop(self) -> None:
+        if self.is_active():
+            os.kill(self._pid(), signal.SIGTERM)
+        while self.is_active():
+            time.sleep(0.01)
+        self.pidfile.unlink(missing_ok=True)
+
+    def reload(self) -> None:
+        os.kill(self._pid(), signal.SIGHUP)
+
+    def is_active(self) -> bool:
+        """Nobody here is the parent that a zombie waits for."""
+        try:
+            stat = Path(f"/proc/{self._pid()}/stat").read_text()
+        except OSError:
+            return False
+        return stat.rpartition(") ")[2][0] != "Z"
+
+    def _pid(self) -> int:
+        return int(self.pidfile.read_text())
+
+    def _command(self) -> list[str]:
+        text = (self.root / f"etc/systemd/system/{self.name}.service").read_text()
+        (command,) = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
+        command = re.sub(r"/(?=(?:opt|etc|var)/)", f"{self.root}/", command)
+        added = (self.root / f"etc/default/{self.name}").read_text()
+        flags = dict(re.findall(r"^(\w+)=(.*)$", added, re.MULTILINE))
+        for name, quoted in flags.items():
+            command = command.replace(f"${name}", *shlex.split(quoted))
+        return shlex.split(command)
+
+
+def main() -> int:
+    root, command, *words = sys.argv[1:]
+    unit = Unit(Path(root), words[-1])
+    match command, *words[:-1]:
+        case ["start"] | ["enable", "--now"]:
+            unit.start()
+        case ["stop"]:
+            unit.stop()
+        case ["restart"]:
+            unit.stop()
+            unit.start()
+        case ["reload"]:
+            unit.reload()
+        case ["status" | "is-active", *_]:
+            return 0 if unit.is_active() else 3
+        case _:
+            raise SystemExit(f"systemctl {command} {words} is not made up")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
