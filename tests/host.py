@@ -4,12 +4,14 @@ A directory stands for /, with an nsqcy as docs/runbooks/install.md installs it 
 conf/systemd; `tests/stand_ins` has the system's commands.
 """
 
+import contextlib
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from daemon import environment, free_port
@@ -23,6 +25,7 @@ RUNBOOKS = ROOT / "docs" / "runbooks"
 SHELL = re.compile(r"^```sh\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 OF_THE_HOST = re.compile(r"(?<![\w.])/(?=(?:opt|etc|var/lib)/)")
 STAND_INS = ROOT / "tests/stand_ins"
+LIMIT = 30.0  # seconds that a command may take
 
 
 def blocks(page: str) -> list[str]:
@@ -80,17 +83,22 @@ class Host:
             text = text.replace(usual, f":{port}")
         text = OF_THE_HOST.sub(f"{self.path}/", text)
         programs = f"{self.path}/bin:{self.path}/opt/nsqcy/bin"
-        done = subprocess.run(
+        with subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", text],
             env=environment() | {"PATH": f"{programs}:{os.environ['PATH']}"},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
-        )
-        assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
+            process_group=0,
+        ) as typed:
+            patience = threading.Timer(LIMIT, os.killpg, (typed.pid, signal.SIGKILL))
+            patience.start()
+            out, err = typed.communicate()
+            patience.cancel()
+        assert typed.returncode == 0, f"{text}\n{out}{err}"
         if re.search(r"systemctl (start|restart|enable --now) nsqd$", text, re.MULTILINE):
             eventually(self.answers)
-        return done.stdout
+        return out
 
     def log(self) -> str:
         """Of all lives of its nsqd."""
@@ -98,7 +106,16 @@ class Host:
 
     def kill(self) -> None:
         """nsqd and its workers, at once."""
-        pidfile = self.path / "nsqd.pid"
+        self._kill(self.path / "nsqd.pid")
+
+    def end(self) -> None:
+        """Whatever happened: no daemon of this host is left."""
+        for pidfile in self.path.glob("*.pid"):
+            with contextlib.suppress(ProcessLookupError):
+                self._kill(pidfile)
+
+    @staticmethod
+    def _kill(pidfile: Path) -> None:
         os.killpg(int(pidfile.read_text()), signal.SIGKILL)
         pidfile.unlink()
 

@@ -1,4 +1,4 @@
-"""systemctl of a host that is made up: `systemctl.py ROOT COMMAND UNIT`.
+"""systemctl of a host that is made up: `systemctl.py ROOT COMMAND... UNIT`.
 
 Runs what the unit's own file says, with the flags that /etc/default adds, and knows a daemon by a
 file with its process id. Its log is ROOT/UNIT.log. Nothing is started again when it ends.
@@ -66,9 +66,9 @@ class Unit:
 
 
 def main() -> int:
-    root, command, *words = sys.argv[1:]
+    root, *words = sys.argv[1:]
     unit = Unit(Path(root), words[-1])
-    match command, *words[:-1]:
+    match words[:-1]:
         case ["start"] | ["enable", "--now"]:
             unit.start()
         case ["stop"]:
@@ -78,10 +78,10 @@ def main() -> int:
             unit.start()
         case ["reload"]:
             unit.reload()
-        case ["status" | "is-active", *_]:
+        case ["status"] | ["-q", "is-active"]:
             return 0 if unit.is_active() else 3
         case _:
-            raise SystemExit(f"systemctl {command} {words} is not made up")
+            raise SystemExit(f"systemctl {words} is not made up")
     return 0
 
 
