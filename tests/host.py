@@ -7,6 +7,7 @@ conf/systemd; `tests/stand_ins` has the system's commands.
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,8 @@ RUNBOOKS = ROOT / "docs" / "runbooks"
 SHELL = re.compile(r"^```sh\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 OF_THE_HOST = re.compile(r"(?<![\w.])/(?=(?:opt|etc|var/lib)/)")
 STAND_INS = ROOT / "tests/stand_ins"
+FOLDERS = ["bin", "opt", "etc/nsqcy", "etc/default", "etc/systemd/system"]
+FOLDERS += ["etc/sysusers.d", "etc/tmpfiles.d"]
 LIMIT = 30.0  # seconds that a command may take
 
 
@@ -33,36 +36,29 @@ def blocks(page: str) -> list[str]:
     return SHELL.findall((RUNBOOKS / f"{page}.md").read_text())
 
 
-class Host:
-    """One nsqd, with these flags. Ports that runbooks name stand for its own, and `names` are
-    addresses of other hosts."""
+class BareHost:
+    """A host without nsqcy, whose nsqd will have these flags beside those of its configuration.
+    Ports that runbooks name stand for its own, and `names` for those of other hosts."""
 
-    def __init__(self, path: Path, workers: int, *flags: str) -> None:
+    def __init__(self, path: Path, *flags: str) -> None:
         self.path = path
         self.data = path / "var/lib/nsqd"
         self.data.mkdir(parents=True)
-        for folder in ("bin", "etc/nsqcy", "etc/default", "etc/systemd/system"):
+        for folder in FOLDERS:
             (path / folder).mkdir(parents=True)
-        for unit in (ROOT / "conf/systemd").glob("*.service"):
-            shutil.copy(unit, path / "etc/systemd/system")
-            shutil.copy(ROOT / f"conf/{unit.stem}.ini", path / "etc/nsqcy")
-        version = f"nsqcy-{nsqcy.__version__}"
-        pip.install(path / "opt" / version, nsqcy.__version__)
-        (path / "opt/nsqcy").symlink_to(version)
         self.tcp_port = free_port()
         self.web = Web(free_port())
         self.ports = {":4150": self.tcp_port, ":4151": self.web.port}
         self.names: dict[str, str] = {}
-        self.flags("nsqd", *self._addresses(), f"--workers={workers}", *flags)
+        here = [f"--tcp-address=127.0.0.1:{self.tcp_port}"]
+        here += [f"--http-address=127.0.0.1:{self.web.port}", "--https-address=127.0.0.1:0"]
+        self.flags("nsqd", *here, *flags)
         self.install("systemctl", f'exec {sys.executable} {STAND_INS}/systemctl.py {path} "$@"')
         self.install("python3", f'exec {sys.executable} {STAND_INS}/python3.py "$@"')
         self.install("journalctl", f"cat {path}/nsqd.log")
-
-    def _addresses(self) -> tuple[str, str]:
-        return (
-            f"--tcp-address=127.0.0.1:{self.tcp_port}",
-            f"--http-address=127.0.0.1:{self.web.port}",
-        )
+        self.install("runuser", 'shift 3; exec "$@"')  # -u USER --
+        for name in ("systemd-sysusers", "systemd-tmpfiles"):
+            self.install(name, f'echo "{name} $*" >> {path}/called')
 
     def install(self, name: str, script: str) -> None:
         """A command of the system's."""
@@ -71,9 +67,8 @@ class Host:
         file.chmod(0o755)
 
     def flags(self, unit: str, *flags: str) -> None:
-        """What a daemon is started with on this host."""
-        text = f'{unit.upper()}_ARGS="{" ".join(flags)}"\n'
-        (self.path / "etc/default" / unit).write_text(text)
+        """What a daemon is started with on this host, whatever its configuration says."""
+        (self.path / f"{unit}.flags").write_text(shlex.join(flags))
 
     def type(self, text: str) -> str:
         """What a command prints; it must succeed."""
@@ -100,6 +95,10 @@ class Host:
             eventually(self.answers)
         return out
 
+    def called(self) -> set[str]:
+        """Commands that do nothing here."""
+        return set((self.path / "called").read_text().splitlines())
+
     def log(self) -> str:
         """Of all lives of its nsqd."""
         return (self.path / "nsqd.log").read_text()
@@ -124,3 +123,18 @@ class Host:
             return self.web.get("/ping").body == b"OK"
         except OSError:
             return False
+
+
+class Host(BareHost):
+    """One on which nsqcy is installed, with so many workers."""
+
+    def __init__(self, path: Path, workers: int, *flags: str) -> None:
+        super().__init__(path, *flags)
+        version = f"nsqcy-{nsqcy.__version__}"
+        pip.install(path / "opt" / version, nsqcy.__version__)
+        (path / "opt/nsqcy").symlink_to(version)
+        for unit in (ROOT / "conf/systemd").glob("*.service"):
+            shutil.copy(unit, path / "etc/systemd/system")
+            shutil.copy(ROOT / f"conf/{unit.stem}.ini", path / "etc/nsqcy")
+        file = path / "etc/nsqcy/nsqd.ini"
+        file.write_text(re.sub(r"(?m)^#workers = .*$", f"workers = {workers}", file.read_text()))

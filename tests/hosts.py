@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from daemon import free_port
-from host import Host
+from host import BareHost, Host
 from web import Web, eventually
 
 TCP, HTTP = ":4160", ":4161"  # ports of nsqlookupd
@@ -34,7 +34,7 @@ class LookupHost(Host):
 
 
 class Cluster:
-    """Two nsqlookupds, which runbooks call lookup-1 and lookup-2, and nsqds, all of them running."""
+    """Two nsqlookupds, which runbooks call lookup-1 and lookup-2, and nsqds. All are running."""
 
     def __init__(self, path: Path, nsqds: int, workers: int, *flags: str) -> None:
         self._path = path
@@ -45,11 +45,11 @@ class Cluster:
             f"lookup-{number}.example.com{port}": address
             for number, each in enumerate(self.lookups, 1)
             for port, address in ((TCP, each.tcp_address), (HTTP, each.http_address))
-        }
+        } | {"nsqd-4.example.com": "127.0.0.1"}
         for each in self.lookups:
             each.names = self.names
             each.type("systemctl start nsqlookupd")
-        self.nodes = [self.host(number) for number in range(nsqds)]
+        self.nodes: list[BareHost] = [self.host(number) for number in range(nsqds)]
         with ThreadPoolExecutor() as operators:
             list(operators.map(lambda node: node.type("systemctl start nsqd"), self.nodes))
         ports = {node.tcp_port for node in self.nodes}
@@ -64,8 +64,15 @@ class Cluster:
         made.names = self.names
         return made
 
+    def bare_host(self) -> BareHost:
+        """One more, which runbooks call nsqd-4, without anything on it."""
+        made = BareHost(self._path / "nsqd4", "--node-id=4", *self._flags)
+        made.names = self.names
+        self.nodes.append(made)
+        return made
+
     @property
-    def hosts(self) -> list[Host]:
+    def hosts(self) -> list[BareHost]:
         return [*self.lookups, *self.nodes]
 
     def end(self) -> None:

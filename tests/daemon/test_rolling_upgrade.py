@@ -41,9 +41,7 @@ class Load:
         self._lookupds = [each.http_address for each in cluster.lookups]
         self._consumers = [self.consumer(channel) for channel in BUSY]
         lookupds = ",".join(self._lookupds)
-        self._program = Program(
-            "pynsq", None, TOPIC, PYNSQ, lookupds=lookupds, rdy=50
-        )
+        self._program = Program("pynsq", None, TOPIC, PYNSQ, lookupds=lookupds, rdy=50)
         self._seen = 0  # of the program's messages
 
     def consumer(self, channel: str) -> Consumer:

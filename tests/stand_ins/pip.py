@@ -1,6 +1,6 @@
-"""pip of a venv that is made up: `pip.py VENV install nsqcy==VERSION` installs the nsqcy under test.
+"""pip of a venv that is made up: `pip.py VENV install nsqcy==VERSION`.
 
-As a package of the venv's own, which says that it is of that version.
+Installs the nsqcy under test, as a package of the venv's own that says it is of that version.
 """
 
 import os
@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "nsqcy"
-PROJECT = tomllib.loads(PACKAGE.with_name("pyproject.toml").read_text())["project"]
+PROJECT = tomllib.loads(PACKAGE.with_name("pyproject.toml").read_text())
 
 
 def install(venv: Path, version: str) -> None:
@@ -21,13 +21,22 @@ def install(venv: Path, version: str) -> None:
     (line,) = [each for each in text.splitlines() if each.startswith("__version__")]
     (copy / "__init__.py").unlink()
     (copy / "__init__.py").write_text(text.replace(line, f'__version__ = "{version}"'))
+    scripts(venv, copy.parent)
+    for folder, patterns in PROJECT["tool"]["setuptools"]["data-files"].items():
+        (venv / folder).mkdir(parents=True)
+        for file in (file for pattern in patterns for file in PACKAGE.parent.glob(pattern)):
+            shutil.copy(file, venv / folder)
+
+
+def scripts(venv: Path, library: Path) -> None:
     (venv / "bin").mkdir(parents=True, exist_ok=True)
-    for name, entry in PROJECT["scripts"].items():
+    for name, entry in PROJECT["project"]["scripts"].items():
         module, function = entry.split(":")
         run = f"import sys; from {module} import {function}; sys.exit({function}())"
         script = venv / "bin" / name
         script.write_text(
-            f'#!/bin/sh\nPYTHONPATH="{copy.parent}:$PYTHONPATH" exec {sys.executable} -P -c "{run}" "$@"\n'
+            f'#!/bin/sh\nexport PYTHONPATH="{library}:$PYTHONPATH"\n'
+            f'exec {sys.executable} -P -c "{run}" "$@"\n'
         )
         script.chmod(0o755)
 

@@ -1,7 +1,8 @@
 """systemctl of a host that is made up: `systemctl.py ROOT COMMAND... UNIT`.
 
-Runs what the unit's own file says, with the flags that /etc/default adds, and knows a daemon by a
-file with its process id. Its log is ROOT/UNIT.log. Nothing is started again when it ends.
+Runs what the unit's own file says, with the flags that /etc/default and ROOT/UNIT.flags add, and
+knows a daemon by a file with its process id. Its log is ROOT/UNIT.log. Nothing is started again
+when it ends.
 """
 
 import os
@@ -58,17 +59,25 @@ class Unit:
         text = (self.root / f"etc/systemd/system/{self.name}.service").read_text()
         (command,) = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
         command = re.sub(r"/(?=(?:opt|etc|var)/)", f"{self.root}/", command)
-        added = (self.root / f"etc/default/{self.name}").read_text()
-        flags = dict(re.findall(r"^(\w+)=(.*)$", added, re.MULTILINE))
-        for name, quoted in flags.items():
-            command = command.replace(f"${name}", *shlex.split(quoted))
-        return shlex.split(command)
+        command = re.sub(r"\$\w+", lambda found: self._default(found[0][1:]), command)
+        return shlex.split(command) + shlex.split((self.root / f"{self.name}.flags").read_text())
+
+    def _default(self, name: str) -> str:
+        """What /etc/default says of a variable."""
+        file = self.root / f"etc/default/{self.name}"
+        text = file.read_text() if file.exists() else ""
+        found = re.findall(rf"^{name}=(.*)$", text, re.MULTILINE)
+        return "".join(shlex.split(found[-1])) if found else ""
 
 
 def main() -> int:
     root, *words = sys.argv[1:]
+    if words == ["daemon-reload"]:
+        return 0
     unit = Unit(Path(root), words[-1])
     match words[:-1]:
+        case ["disable"]:
+            pass
         case ["start"] | ["enable", "--now"]:
             unit.start()
         case ["stop"]:
