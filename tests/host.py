@@ -48,10 +48,10 @@ class BareHost:
             (path / folder).mkdir(parents=True)
         self.tcp_port = free_port()
         self.web = Web(free_port())
-        self.ports = {":4150": self.tcp_port, ":4151": self.web.port}
+        self.ports = {":4150": self.tcp_port, ":4151": self.web.port, ":4152": free_port()}
         self.names: dict[str, str] = {}
-        here = [f"--tcp-address=127.0.0.1:{self.tcp_port}"]
-        here += [f"--http-address=127.0.0.1:{self.web.port}", "--https-address=127.0.0.1:0"]
+        kinds = zip(("tcp", "http", "https"), self.ports.values(), strict=True)
+        here = [f"--{kind}-address=127.0.0.1:{port}" for kind, port in kinds]
         self.flags("nsqd", *here, *flags)
         self.install("systemctl", f'exec {sys.executable} {STAND_INS}/systemctl.py {path} "$@"')
         self.install("python3", f'exec {sys.executable} {STAND_INS}/python3.py "$@"')

@@ -62,6 +62,7 @@ def test_what_alerts_lead_to(host: Host) -> None:
     restarted_worker(host)
     lost_lookupd(host)
     busy_worker(host)
+    more_workers(host)
     crash(host)
     events_in_the_log(host)
 
@@ -163,6 +164,19 @@ def busy_worker(host: Host) -> None:
     assert 'nsqd_topic_messages_total{topic="orders"}' in page.type("/metrics").splitlines()[-1]
     page.type("systemctl")
     assert 'nsqd_worker_up{worker="0"} 1' in page.type("nsqd_worker_up")
+    page.ends()
+
+
+def more_workers(host: Host) -> None:
+    page = Page(host, "scale-workers")
+    before = page.type("turn_duration")
+    assert before.count('nsqd_turn_duration_seconds_sum{worker="0"}') == 2
+    assert "fit for nsqd, 1 options set" in page.type("workers =")
+    page.type("systemctl restart")
+    after = page.type("/ready")
+    for worker in "01":
+        assert f'nsqd_worker_up{{worker="{worker}"}} 1' in after
+        assert f'nsqd_topics{{worker="{worker}"}} ' in after
     page.ends()
 
 
