@@ -63,6 +63,7 @@ def test_what_alerts_lead_to(host: Host) -> None:
     lost_lookupd(host)
     busy_worker(host)
     more_workers(host)
+    capacity(host)
     crash(host)
     events_in_the_log(host)
 
@@ -177,6 +178,16 @@ def more_workers(host: Host) -> None:
     for worker in "01":
         assert f'nsqd_worker_up{{worker="{worker}"}} 1' in after
         assert f'nsqd_topics{{worker="{worker}"}} ' in after
+    page.ends()
+
+
+def capacity(host: Host) -> None:
+    page = Page(host, "capacity")
+    assert 'nsqd_topic_message_bytes_total{topic="orders"}' in page.type("/metrics")
+    assert "disk-latency: " in page.type("doctor")
+    assert "nsqds and 1 nsqd to spare, each with\n" in page.type("capacity")
+    assert json.loads(page.type("--json"))["nsqds"] > 0
+    assert 'nsqd_turn_duration_seconds_sum{worker="1"}' in page.type("/metrics")
     page.ends()
 
 
