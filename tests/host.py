@@ -110,12 +110,14 @@ class BareHost:
     def end(self) -> None:
         """Whatever happened: no daemon of this host is left."""
         for pidfile in self.path.glob("*.pid"):
-            with contextlib.suppress(ProcessLookupError):
-                self._kill(pidfile)
+            self._kill(pidfile)
 
-    @staticmethod
-    def _kill(pidfile: Path) -> None:
-        os.killpg(int(pidfile.read_text()), signal.SIGKILL)
+    def _kill(self, pidfile: Path) -> None:
+        """One that has ended by itself has left its file, and maybe its number to another."""
+        pid = int(pidfile.read_text())
+        with contextlib.suppress(OSError):
+            if str(self.path) in Path(f"/proc/{pid}/cmdline").read_text():
+                os.killpg(pid, signal.SIGKILL)
         pidfile.unlink()
 
     def answers(self) -> bool:

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Self
 
 from daemon import free_port
 from host import BareHost, Host
@@ -34,7 +35,8 @@ class LookupHost(Host):
 
 
 class Cluster:
-    """Two nsqlookupds, which runbooks call lookup-1 and lookup-2, and nsqds. All are running."""
+    """Two nsqlookupds, which runbooks call lookup-1 and lookup-2, and nsqds. All of them run while
+    it is entered."""
 
     def __init__(self, path: Path, nsqds: int, workers: int, *flags: str) -> None:
         self._path = path
@@ -48,15 +50,30 @@ class Cluster:
         } | {"nsqd-4.example.com": "127.0.0.1"}
         for each in self.lookups:
             each.names = self.names
+        self.nodes: list[BareHost] = [self._host(number) for number in range(nsqds)]
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self.hosts:
+            each.end()
+
+    def _start(self) -> None:
+        for each in self.lookups:
             each.type("systemctl start nsqlookupd")
-        self.nodes: list[BareHost] = [self.host(number) for number in range(nsqds)]
         with ThreadPoolExecutor() as operators:
             list(operators.map(lambda node: node.type("systemctl start nsqd"), self.nodes))
         ports = {node.tcp_port for node in self.nodes}
         for each in self.lookups:
             eventually(lambda each=each: each.nodes() == ports)
 
-    def host(self, number: int) -> Host:
+    def _host(self, number: int) -> Host:
         """One for an nsqd that knows the nsqlookupds."""
         known = [f"--lookupd-tcp-address={each.tcp_address}" for each in self.lookups]
         here = ("--broadcast-address=127.0.0.1", f"--node-id={number}")
@@ -74,7 +91,3 @@ class Cluster:
     @property
     def hosts(self) -> list[BareHost]:
         return [*self.lookups, *self.nodes]
-
-    def end(self) -> None:
-        for each in self.hosts:
-            each.end()

@@ -48,9 +48,11 @@ def host(tmp_path: Path) -> Iterator[Host]:
     if not shutil.which("curl"):
         pytest.skip("curl is not installed")
     host = Host(tmp_path, 1, "--log-format=json")
-    host.type("systemctl start nsqd")
-    yield host
-    host.type("systemctl stop nsqd")
+    try:
+        host.type("systemctl start nsqd")
+        yield host
+    finally:
+        host.end()
 
 
 def test_what_alerts_lead_to(host: Host) -> None:

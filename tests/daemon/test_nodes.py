@@ -23,9 +23,8 @@ SLICE = 20  # messages
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path, 1, 1)
-    yield cluster
-    cluster.end()
+    with Cluster(tmp_path, 1, 1) as cluster:
+        yield cluster
 
 
 def install(host: BareHost) -> None:

@@ -102,9 +102,8 @@ class Load:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path, 3, WORKERS, "--durability=os")
-    yield cluster
-    cluster.end()
+    with Cluster(tmp_path, 3, WORKERS, "--durability=os") as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -36,9 +36,11 @@ def host(tmp_path: Path, old: Identity) -> Iterator[Host]:
     make("first", by=old).save(folder)
     (folder / "first.pem").rename(files.certificate)
     (folder / "first.key").rename(files.key)
-    host.type("systemctl start nsqd")
-    yield host
-    host.end()
+    try:
+        host.type("systemctl start nsqd")
+        yield host
+    finally:
+        host.end()
 
 
 def client(host: Host, by: Identity, *believed: Identity) -> Producer:
