@@ -21,7 +21,7 @@
 #   make audit    known vulnerabilities of what nsqcy needs;  ARGS=--strict  as for a release
 #   make conf     write the samples of conf/, docs/CONFIG.md and the tables of docs/SPARK.md,
 #                 docs/PIPELINE.md, docs/METRICS.md and docs/LOGS.md from the tables of options, metrics
-#                 and events
+#                 and events; and the figures that `nsqcy capacity` has of docs/benchmarks.json
 #   make dev      set everything up, and run nothing;  make clean: as it was cloned
 #
 # A build is of one kind at a time: release, debug, trace or asan. Going from one to another cleans
@@ -170,6 +170,7 @@ conf: $(BUILT) $(VENV)/.extra-test
 	$(BIN)/python -m nsqcy.pipeline.page docs/PIPELINE.md
 	$(BIN)/python -m nsqcy.metrics.page docs/METRICS.md
 	$(BIN)/python -m nsqcy.log_page docs/LOGS.md
+	$(BIN)/python -m loadtest.bench.measured
 
 # Wheels are compiled by their own compiler, from a copy: the build of this tree is left alone.
 dist: $(BUILT) $(VENV)/.extra-test $(VENV)/.extra-dist

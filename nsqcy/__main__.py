@@ -24,6 +24,7 @@ Usage: nsqcy COMMAND
   data export PATH DIR        write a stopped data path as files of NSQ's nsqd
   data check PATH             read everything in a data path, and say what a start makes of it
   doctor [FLAGS]              check this host and a cluster, and say what to do; -help says more
+  capacity [FLAGS]            how many nsqds of which size a load takes; -help says more
   passwd NAME                 print a user for the file of --auth-file; --help says more
   up [FLAGS]                  run nsqlookupd and nsqd together; -help says more
   nsqd [FLAGS]                run nsqd; -help lists its flags
@@ -72,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return int(importlib.import_module("nsqcy.nsqd.data").main(rest))
         case ["doctor", *flags]:
             return int(importlib.import_module("nsqcy.doctor.main").main(flags))
+        case ["capacity", *flags]:
+            return int(importlib.import_module("nsqcy.capacity.main").main(flags))
         case ["passwd", *words]:
             return int(importlib.import_module("nsqcy.users.passwd").main(words))
         case ["up", *flags]:

@@ -31,6 +31,7 @@ from nsqcy.client.errors import (
     PublishTimeout,
 )
 from nsqcy.client.options import Address, Addresses, producer_options
+from nsqcy.errors import LayerError
 from nsqcy.names import is_valid_name, quote
 
 # What another nsqd may well accept: this one is at its end, or its disk is.
@@ -150,6 +151,8 @@ class ProducerCore(Core[Nsqd]):
         nsqd = self.nsqds[connection.address]
         nsqd.connection = None
         error = connection.failure or error
+        if isinstance(error, LayerError):  # no program knows of layers
+            error = ConnectionFailed(connection.blames(error))
         if not was_ready:
             nsqd.error = error
             self._failures += 1

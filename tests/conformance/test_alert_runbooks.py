@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from host import ROOT, RUNBOOKS, SHELL, Host
+from host import Host, blocks
 from lookupd import Lookupd
 from talk import Conn
 
@@ -30,7 +30,7 @@ class Page:
 
     def __init__(self, host: Host, name: str) -> None:
         self._host = host
-        self._blocks = iter(SHELL.findall((RUNBOOKS / f"{name}.md").read_text()))
+        self._blocks = iter(blocks(name))
 
     def type(self, what: str) -> str:
         """What the next block prints, in which `what` is to be found."""
@@ -44,16 +44,15 @@ class Page:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
-    """Its nsqd runs; what that wrote to its log is what journalctl shows."""
+    """Its nsqd runs."""
     if not shutil.which("curl"):
         pytest.skip("curl is not installed")
     host = Host(tmp_path, 1, "--log-format=json")
-    host.install("journalctl", f"print(open({str(tmp_path / 'log')!r}).read())")
-    (host.path / "etc/nsqcy").mkdir()
-    shutil.copy(ROOT / "conf" / "nsqd.ini", host.path / "etc/nsqcy/nsqd.ini")
-    host.type("systemctl start nsqd")
-    yield host
-    host.type("systemctl stop nsqd")
+    try:
+        host.type("systemctl start nsqd")
+        yield host
+    finally:
+        host.end()
 
 
 def test_what_alerts_lead_to(host: Host) -> None:
@@ -65,6 +64,8 @@ def test_what_alerts_lead_to(host: Host) -> None:
     restarted_worker(host)
     lost_lookupd(host)
     busy_worker(host)
+    more_workers(host)
+    capacity(host)
     crash(host)
     events_in_the_log(host)
 
@@ -136,7 +137,7 @@ def slow_syncs(host: Host) -> None:
 
 def restarted_worker(host: Host) -> None:
     page = Page(host, "worker-restarted")
-    with (host.path / "log").open("a") as log:
+    with (host.path / "nsqd.log").open("a") as log:
         log.write(json.dumps(DIED) + "\n")
     seen = page.type("journalctl")
     assert 'nsqd_worker_restarts_total{worker="0"} 0' in seen
@@ -169,6 +170,29 @@ def busy_worker(host: Host) -> None:
     page.ends()
 
 
+def more_workers(host: Host) -> None:
+    page = Page(host, "scale-workers")
+    before = page.type("turn_duration")
+    assert before.count('nsqd_turn_duration_seconds_sum{worker="0"}') == 2
+    assert "fit for nsqd, 1 options set" in page.type("workers =")
+    page.type("systemctl restart")
+    after = page.type("/ready")
+    for worker in "01":
+        assert f'nsqd_worker_up{{worker="{worker}"}} 1' in after
+        assert f'nsqd_topics{{worker="{worker}"}} ' in after
+    page.ends()
+
+
+def capacity(host: Host) -> None:
+    page = Page(host, "capacity")
+    assert 'nsqd_topic_message_bytes_total{topic="orders"}' in page.type("/metrics")
+    assert "disk-latency: " in page.type("doctor")
+    assert "nsqds and 1 nsqd to spare, each with\n" in page.type("capacity")
+    assert json.loads(page.type("--json"))["nsqds"] > 0
+    assert 'nsqd_turn_duration_seconds_sum{worker="1"}' in page.type("/metrics")
+    page.ends()
+
+
 def crash(host: Host) -> None:
     page = Page(host, "nsqd-down")
     host.web.pub("orders", b"kept", durability="os")
@@ -186,7 +210,7 @@ def events_in_the_log(host: Host) -> None:
     with connect(host) as mistaken:
         mistaken.command("NOPE")
         mistaken.expect_error("E_INVALID invalid command NOPE")
-    lines = [json.loads(line) for line in (host.path / "log").read_text().splitlines()]
+    lines = [json.loads(line) for line in host.log().splitlines()]
     assert {line["daemon"] for line in lines} == {"nsqd"}
     found = {line.get("event"): line for line in lines}
     assert found.keys() - {event.name for event in EVENTS} <= {None, MESSAGE}

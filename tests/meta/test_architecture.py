@@ -32,7 +32,7 @@ ROWS = [
     "client.",
     "compat.",
     "nsqd. nsqlookupd. nsqadmin. tools.",
-    "up doctor. testing. spark.",
+    "up doctor. capacity. testing. spark.",
     "pipeline.",
     "__main__",
 ]
@@ -55,6 +55,7 @@ PURE += [f"nsqadmin.{part}" for part in ("drawing", "here", "plots")]
 PURE += [f"nsqadmin.{part}" for part in ("history", "history_rates", "history_rings")]
 PURE += [f"nsqadmin.{part}" for part in ("sessions",)]
 PURE += [f"users.{part}" for part in ("failures", "file", "hashes", "user")]
+PURE += [f"capacity.{part}" for part in ("measured", "model", "report")]
 PURE += [f"doctor.{part}" for part in ("checks", "cluster", "facts", "host", "report", "topics")]
 PURE += [f"nsqadmin.{part}" for part in ("bodies", "saying", "subject_views", "peek_views")]
 PURE += [f"nsqadmin.{part}" for part in ("policy_views", "seek_views", "node_action_views")]

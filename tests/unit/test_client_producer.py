@@ -6,6 +6,7 @@ NSQCY_HYPOTHESIS=full tries many more histories.
 import logging
 import math
 import os
+import struct
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -257,6 +258,18 @@ def test_what_no_retry_mends_fails_at_once() -> None:
     pool.core.received(wire.connection, b"HTTP/1.1 400", pool.net.time)
     assert isinstance(publish.end, ProtocolError)
     assert "nsqd TCP endpoint" in str(publish.end)
+
+
+def test_tls_that_cannot_be_is_a_connection_that_failed() -> None:
+    pool = Pool(tls_v1=True, retries=0)
+    publish = pool.publish()
+    (wire,) = pool.net.wires
+    pool.core.connected(wire.connection, pool.net.time)
+    yes = b'{"tls_v1":true}'
+    for data in (struct.pack(">ii", len(yes) + 4, 0) + yes, b"this is no TLS"):
+        pool.core.received(wire.connection, data, pool.net.time)
+    assert isinstance(publish.end, ConnectionFailed)
+    assert str(publish.end).startswith("a:4150: TLS: ")
 
 
 def test_what_no_retry_mends_here_may_go_elsewhere() -> None:

@@ -1,0 +1,152 @@
+"""`nsqcy capacity`: flags in, a table or JSON out.
+
+Exit codes:
+
+    0  here it is
+    1  no number of such hosts would do
+    2  the command line could not be read
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from nsqcy import config
+from nsqcy.capacity import model, report
+from nsqcy.capacity.model import Host, Impossible, Load
+from nsqcy.durations import HOUR, MILLISECOND, SECOND
+from nsqcy.errors import Stop, UsageError
+from nsqcy.log import write
+from nsqcy.options import (
+    BOOL,
+    DURATION,
+    FLOAT,
+    INT,
+    STRING,
+    Option,
+    OptionTable,
+    Rule,
+    split_flags,
+    usage,
+)
+from nsqcy.policies import NOT_NEGATIVE, POSITIVE
+
+CLASSES = ("memory", "os", "fsync")
+GB, MB, MBIT = 1e9, 1e6, 125_000.0
+
+SHARE = Rule("within 0 and 1", lambda value: 0 <= value <= 1)
+PERCENT = Rule("[0,95]", lambda value: 0 <= value <= 95)
+CLASS = Rule("memory, os, fsync", lambda value: value in CLASSES)
+
+LOAD = (
+    Option("rate", INT, 0, "messages published a second, all in all; required", rule=POSITIVE),
+    Option("body-bytes", INT, 1000, "size of a message", rule=POSITIVE),
+    Option("topics", INT, 1, "topics that share the load", rule=POSITIVE),
+    Option("channels", INT, 1, "channels of each topic", rule=NOT_NEGATIVE),
+    Option("connections", INT, 100, "connections of publishers and consumers", rule=NOT_NEGATIVE),
+    Option("batch", INT, 1, "messages in a publish; 1 for PUB, more for MPUB", rule=POSITIVE),
+    Option("ready", INT, 100, "RDY of a consumer, or its max_in_flight", rule=POSITIVE),
+    Option("durability", STRING, "memory", "class of the topics", rule=CLASS),
+    Option("tls", BOOL, False, "clients speak TLS"),
+    Option(
+        "consumers-away",
+        DURATION,
+        HOUR,
+        "how long consumers may be away or behind",
+        rule=NOT_NEGATIVE,
+    ),
+    Option(
+        "handling", DURATION, 100 * MILLISECOND, "time a consumer has a message", rule=NOT_NEGATIVE
+    ),
+    Option(
+        "retention",
+        DURATION,
+        0,
+        "time that messages are kept, as --retention-time",
+        rule=NOT_NEGATIVE,
+    ),
+    Option("deferred", FLOAT, 0.0, "share of messages with a delay", rule=SHARE),
+    Option("delay", DURATION, 60 * SECOND, "their delay", rule=NOT_NEGATIVE),
+    Option(
+        "sync-time",
+        DURATION,
+        5 * MILLISECOND,
+        "time of a sync of the disk, as nsqcy doctor measures it",
+        rule=POSITIVE,
+    ),
+)
+HOSTS = (
+    Option("host-cores", INT, 4, "cores that an nsqd may have", rule=POSITIVE),
+    Option("host-memory-gb", FLOAT, 8.0, "memory of a host", rule=POSITIVE),
+    Option("host-disk-gb", FLOAT, 500.0, "size of its disk", rule=POSITIVE),
+    Option("host-disk-mb", FLOAT, 200.0, "MB that its disk writes a second", rule=POSITIVE),
+    Option("host-network-mbit", FLOAT, 1000.0, "its network, each way", rule=POSITIVE),
+    Option("core-speed", FLOAT, 1.0, "a core's speed beside the measured one's", rule=POSITIVE),
+    Option("headroom", INT, 50, "percent of everything to leave free", rule=PERCENT),
+    Option("spare", INT, 1, "nsqds that may be away", rule=NOT_NEGATIVE),
+)
+OUTPUT = (Option("json", BOOL, False, "print JSON"),)
+CAPACITY = OptionTable("nsqcy capacity", {"Load": LOAD, "Hosts": HOSTS, "Output": OUTPUT})
+
+
+def main(words: Sequence[str]) -> int:
+    """Compute and tell; gives the exit code."""
+    try:
+        flags = parse(words)
+    except Stop as stop:
+        return config.report(stop, "nsqcy capacity")
+    try:
+        found = model.plan(load_of(flags), host_of(flags), flags["headroom"] / 100)
+    except Impossible as error:
+        write(2, f"nsqcy capacity: {error}\n")
+        return 1
+    write(1, (report.as_json if flags["json"] else report.as_text)(flags, found))
+    return 0
+
+
+def parse(words: Sequence[str]) -> dict[str, Any]:
+    """The flags; raises a Stop."""
+    given, rest = split_flags(CAPACITY, words)
+    flags: dict[str, Any] = CAPACITY.defaults() | given
+    if rest:
+        raise _refusal(f"unexpected argument: {rest[0]}")
+    if "rate" not in given:
+        raise _refusal("--rate is required: how many messages are published a second")
+    for option in CAPACITY:
+        if option.rule and not option.rule.holds(flags[option.name]):
+            raise _refusal(f"--{option.flag} must be {option.rule.text}")
+    return flags
+
+
+def _refusal(text: str) -> UsageError:
+    return UsageError(f"{text}\n{usage(CAPACITY)}")
+
+
+def load_of(flags: dict[str, Any]) -> Load:
+    return Load(
+        rate=flags["rate"],
+        body=flags["body_bytes"],
+        topics=flags["topics"],
+        channels=flags["channels"],
+        connections=flags["connections"],
+        batch=flags["batch"],
+        ready=flags["ready"],
+        durability=flags["durability"],
+        tls=flags["tls"],
+        away=flags["consumers_away"] / SECOND,
+        handling=flags["handling"] / SECOND,
+        retention=flags["retention"] / SECOND,
+        deferred=flags["deferred"],
+        delay=flags["delay"] / SECOND,
+        sync=flags["sync_time"] / SECOND,
+    )
+
+
+def host_of(flags: dict[str, Any]) -> Host:
+    return Host(
+        cores=flags["host_cores"],
+        speed=flags["core_speed"],
+        memory=flags["host_memory_gb"] * GB,
+        disk=flags["host_disk_gb"] * GB,
+        disk_rate=flags["host_disk_mb"] * MB,
+        network=flags["host_network_mbit"] * MBIT,
+    )

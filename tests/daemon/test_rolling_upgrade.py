@@ -1,0 +1,195 @@
+"""docs/runbooks/rolling-upgrade.md, typed on three nodes that are under load all the time.
+
+Upwards each is drained first; back it is stopped, and what it has waits on its disk.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from host import Host, blocks
+from hosts import Cluster
+from libraries import Consumer as Program
+from tally import PlainPublisher, PoolPublisher, Publisher, Tally
+from web import eventually
+
+from nsqcy.client import Consumer
+
+pytestmark = pytest.mark.ours
+
+WORKERS = 2
+NEW, OLD = "0.2.0", "0.1.0"  # as the runbook calls them
+TOPIC = "orders"
+BUSY = ("billing", "audit")  # channels with consumers
+PYNSQ = "billing"  # the one of them that another library consumes, too
+UNREAD = "archive"  # one that has none until the end
+POLL = 0.3  # seconds between looks of consumers at nsqlookupds
+SLICE = 10  # messages that each publisher has accepted while a node is away, at least
+DRAINING = "E_PUB_FAILED PUB failed draining"
+AWAY = {"not there", "no answer"}  # what an nsqd that has gone is to who has no library
+
+
+class Load:
+    """Publishers of both kinds, and consumers who find the nodes by nsqlookupds."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.tally = Tally()
+        self._cluster = cluster
+        self._publishers: list[Publisher] = []
+        self._lookupds = [each.http_address for each in cluster.lookups]
+        self._consumers = [self.consumer(channel) for channel in BUSY]
+        lookupds = ",".join(self._lookupds)
+        self._program = Program("pynsq", None, TOPIC, PYNSQ, lookupds=lookupds, rdy=50)
+        self._seen = 0  # of the program's messages
+
+    def consumer(self, channel: str) -> Consumer:
+        made = Consumer(
+            TOPIC,
+            channel,
+            lookupd_http_addresses=self._lookupds,
+            lookupd_poll_interval=POLL,
+            max_in_flight=50,
+            message_handler=lambda message: self.tally.receives(channel, message.body),
+        )
+        made.start()
+        return made
+
+    def publish(self, phase: str) -> None:
+        """Begin to."""
+        addresses = [f"127.0.0.1:{node.tcp_port}" for node in self._cluster.nodes]
+        plain = [("127.0.0.1", node.tcp_port) for node in self._cluster.nodes]
+        self._publishers = [
+            PoolPublisher(self.tally, f"{phase}-pool", TOPIC, nsqd_tcp_addresses=addresses),
+            PoolPublisher(
+                self.tally, f"{phase}-found", TOPIC, lookupd_http_addresses=self._lookupds
+            ),
+            PlainPublisher(self.tally, f"{phase}-plain", TOPIC, plain),
+        ]
+        for each in self._publishers:
+            each.start()
+
+    def goes_on(self) -> None:
+        """Every publisher gets some messages accepted from now on."""
+        goals = [(each, each.accepted + SLICE) for each in self._publishers]
+        for publisher, goal in goals:
+            eventually(lambda p=publisher, g=goal: p.accepted >= g or p.error, 30)
+            assert publisher.error is None, publisher.error
+
+    def end_publishing(self) -> None:
+        for each in self._publishers:
+            each.end()
+            assert each.error is None, (each.name, each.error)
+        self._publishers = []
+
+    def lost(self, channel: str) -> set[bytes]:
+        """By now."""
+        if channel == PYNSQ:
+            bodies = self._program.bodies()[self._seen :]
+            self._seen += len(bodies)
+            for body in bodies:
+                self.tally.receives(channel, body)
+        return self.tally.lost(channel)
+
+    def close(self) -> None:
+        for publisher in self._publishers:
+            publisher.end()
+        for consumer in self._consumers:
+            consumer.close(graceful=False)
+        self._program.destroy()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path, 3, WORKERS, "--durability=os") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def load(cluster: Cluster) -> Iterator[Load]:
+    for node in cluster.nodes:
+        node.web.create(TOPIC, *BUSY)
+    load = Load(cluster)
+    yield load
+    load.close()
+
+
+def has_all_consumers(node: Host) -> bool:
+    return [node.web.counts(TOPIC, each)["client_count"] for each in BUSY] == [2, 1]
+
+
+def has_consumers(node: Host) -> bool:
+    """pynsq comes back to an nsqd 10 s after it last tried at the earliest."""
+    return all(node.web.counts(TOPIC, each)["client_count"] for each in BUSY)
+
+
+def nothing_is_lost(cluster: Cluster, load: Load, *channels: str) -> None:
+    load.end_publishing()
+    tally = load.tally
+    for channel in channels:
+        with contextlib.suppress(AssertionError):
+            eventually(lambda channel=channel: not load.lost(channel), 30)
+        assert load.lost(channel) == set()
+        assert tally.unexpected(channel) == set()
+        for node in cluster.nodes:
+            node.web.await_counts(TOPIC, channel, depth=0, in_flight_count=0, deferred_count=0)
+    again = {channel: tally.again(channel) for channel in channels}
+    print(f"{len(tally.accepted)} messages, came again: {again}; hidden: {dict(tally.hidden)}")
+
+
+def test_up_and_back_under_load(cluster: Cluster, load: Load) -> None:
+    check, install, restart_lookupd, until_known, *page = blocks("rolling-upgrade")
+    drain, stop, start_new, verify, consumers, start_old = page
+    for node in cluster.nodes:
+        eventually(lambda node=node: has_all_consumers(node), 20)
+    load.publish("up")
+    load.goes_on()
+    cluster.nodes[0].type(check)
+    with ThreadPoolExecutor() as operators:
+        list(operators.map(lambda host: host.type(install), cluster.hosts))
+    for lookup in cluster.lookups:
+        lookup.type(restart_lookupd)
+        lookup.type(until_known)
+    for node in cluster.nodes:
+        node.type(drain)
+        load.goes_on()
+        node.type(start_new)
+        is_verified(node, verify, consumers, NEW)
+    nothing_is_lost(cluster, load, *BUSY)
+    assert [load.tally.again(channel) for channel in BUSY] == [0, 0]
+    assert load.tally.hidden["up-plain"].keys() <= {DRAINING} | AWAY
+    assert any(DRAINING in errors for errors in load.tally.hidden.values())
+
+    load.tally = Tally()
+    for node in cluster.nodes:
+        node.web.create(TOPIC, UNREAD)
+    load.publish("back")
+    load.goes_on()
+    for node in cluster.nodes:
+        node.type(stop)
+        load.goes_on()
+        node.type(start_old)
+        is_verified(node, verify, consumers, OLD)
+    late = load.consumer(UNREAD)
+    nothing_is_lost(cluster, load, *BUSY, UNREAD)
+    late.close()
+    assert load.tally.hidden["back-plain"].keys() <= AWAY
+
+
+def is_verified(node: Host, verify: str, consumers: str, version: str) -> None:
+    assert f'version="{version}"' in node.type(verify)
+    eventually(lambda: has_consumers(node), 20)
+    assert 'nsqd_channel_consumers{topic="orders",channel="audit"} 1' in node.type(consumers)
+
+
+def test_what_a_tally_finds() -> None:
+    tally = Tally()
+    tally.published |= {b"a 1", b"a 2", b"a 3"}
+    tally.accepted |= {b"a 1", b"a 2"}
+    for body in (b"a 1", b"a 1", b"a 3", b"b 1"):
+        tally.receives("c", body)
+    assert tally.lost("c") == {b"a 2"}
+    assert tally.unexpected("c") == {b"b 1"}
+    assert tally.again("c") == 1
+    assert tally.lost("d") == tally.accepted

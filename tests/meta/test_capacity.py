@@ -1,0 +1,7 @@
+"""What is packaged with `nsqcy capacity` is what the documents say was measured."""
+
+from loadtest.bench import measured
+
+
+def test_figures_are_those_of_the_documents() -> None:
+    assert measured.TARGET.read_text() == measured.text(), "run `make conf`"
