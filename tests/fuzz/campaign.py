@@ -113,13 +113,14 @@ def keep(name: str) -> None:
 
 
 def show(name: str) -> None:
-    """How much of its files the inputs reach that are kept."""
+    """How much of its files the inputs reach that are kept, or found where none is."""
     target, log = targets.load(name), WORK / name / "reach.log"
-    run(name, "-runs=0", "-print_coverage=1", str(CORPUS / name), log=log)
+    corpus = CORPUS / name if (CORPUS / name).is_dir() else WORK / name / "found"
+    run(name, "-runs=0", "-print_coverage=1", str(corpus), log=log)
     text = log.read_text(errors="replace")
     compiled = [file for file in target.COVERS if file.endswith(".pyx")]
     others = [file for file in target.COVERS if file.endswith(".py")]
-    inputs = [path.read_bytes() for path in sorted((CORPUS / name).iterdir())]
+    inputs = [path.read_bytes() for path in sorted(corpus.iterdir())]
     for file in compiled:
         print("{}: {}: {} of {} edges".format(name, file, *reach.edges(text, file)), flush=True)
     for file, (reached, there) in reach.lines(target, inputs, others).items():

@@ -54,7 +54,8 @@ PURE += [f"nsqadmin.{part}" for part in ("drawing", "here", "plots")]
 PURE += [f"nsqadmin.{part}" for part in ("history", "history_rates", "history_rings")]
 PURE += [f"nsqadmin.{part}" for part in ("hashes", "sessions", "users")]
 PURE += [f"doctor.{part}" for part in ("checks", "cluster", "facts", "host", "report", "topics")]
-PURE += [f"nsqadmin.{part}" for part in ("bodies", "saying", "subject_views", "peek_views")]
+PURE += [f"nsqadmin.{part}" for part in ("answer_forms", "bodies", "saying", "peek_views")]
+PURE += ["nsqadmin.subject_views"]
 PURE += [f"nsqadmin.{part}" for part in ("policy_views", "seek_views", "node_action_views")]
 PURE += [
     f"tools.{part}" for part in ("destinations", "json_filter", "pieces", "status", "throttle")

