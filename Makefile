@@ -5,6 +5,8 @@
 #   make lint     ruff, mypy, cython-lint, stubtest
 #   make debug    the tests on a build with its invariants checked and live objects counted
 #   make asan     the tests of the compiled parts, under AddressSanitizer and UBSan
+#   make fuzz     campaigns against every parser, a minute each, guided by what they reach (clang);
+#                 ARGS="--minutes=10 --only=wire,headers --keep"
 #   make cov      the tests on a traced build; coverage of .py and .pyx (make trace: the build only)
 #   make bench    nsqd, and other brokers beside it, in a quarter of an hour: docs/BENCHMARKS.md;
 #                 FULL=1 everything;  ARGS="speed" nsqd alone, ARGS="--only latency" some of it;
@@ -23,13 +25,14 @@
 #                 and events
 #   make dev      set everything up, and run nothing;  make clean: as it was cloned
 #
-# A build is of one kind at a time: release, debug, trace or asan. Going from one to another cleans
+# A build is of one kind at a time: release, debug, trace, asan or fuzz. Going from one to another cleans
 # first, as neither Cython nor distutils sees that macros and directives have changed.
 
 PYTHON ?= $(shell for each in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$each && break; done)
 KIND ?= release
+CLANG ?= $(shell ls /usr/bin/clang /usr/bin/clang-[0-9]* 2>/dev/null | head -1)
 TESTS ?= tests
 JOBS := $(shell nproc 2>/dev/null || echo 2)
 
@@ -43,11 +46,12 @@ env_release :=
 env_debug := NSQCY_DEBUG=1
 env_trace := NSQCY_TRACE=1
 env_asan := NSQCY_ASAN=1 NSQCY_DEBUG=1
+env_fuzz := NSQCY_FUZZ=1 NSQCY_DEBUG=1 CC=$(CLANG) LDSHARED="$(CLANG) -shared"
 BUILD_ENV := $(env_$(KIND))
 PIP := $(BIN)/python -W ignore -m pip install -q --disable-pip-version-check
 
 .DELETE_ON_ERROR:
-.PHONY: run test lint audit clients debug asan trace cov bench load perfcheck soak dist conf dev build stubtest clean clean-build
+.PHONY: run test lint audit clients debug asan fuzz trace cov bench load perfcheck soak dist conf dev build stubtest clean clean-build
 
 # -- setting up
 
@@ -126,6 +130,12 @@ asan:
 	$(MAKE) KIND=asan $(BUILT:$(KIND).built=asan.built) $(VENV)/.extra-test
 	$(ASAN_RUN) $(BIN)/python -m pytest $(or $(filter-out tests,$(TESTS)),tests/unit tests/fuzz tests/golden) \
 		$(PYTEST)
+
+# -shared: clang links no runtime of its own, so the one that atheris brings is the only one.
+fuzz:
+	@test -n "$(CLANG)" || { echo "clang is needed: make fuzz CLANG=..."; exit 1; }
+	$(MAKE) KIND=fuzz build/fuzz.built $(VENV)/.extra-test $(VENV)/.extra-fuzz
+	PYTHONPATH="$(CURDIR):$(CURDIR)/tests" $(BIN)/python -m fuzz.campaign $(ARGS)
 
 trace:
 	$(MAKE) KIND=trace build
