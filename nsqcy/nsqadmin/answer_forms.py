@@ -49,15 +49,17 @@ def by_name(form: Form) -> Form:
 
 def having(**forms: Form) -> Form:
     """An object with these keys, and others."""
-    return lambda value: isinstance(value, dict) and all(
-        name in value and form(value[name]) for name, form in forms.items()
+    return lambda value: (
+        isinstance(value, dict)
+        and all(name in value and form(value[name]) for name, form in forms.items())
     )
 
 
 def perhaps(**forms: Form) -> Form:
     """An object that may lack these keys."""
-    return lambda value: isinstance(value, dict) and all(
-        form(value[name]) for name, form in forms.items() if name in value
+    return lambda value: (
+        isinstance(value, dict)
+        and all(form(value[name]) for name, form in forms.items() if name in value)
     )
 
 

@@ -44,7 +44,7 @@ class Said:
 
 
 def read(node: str, answer: Answer, form: Form = anything) -> Said:
-    """An answer that makes no sense, or has another form where it says that it did, is a refusal."""
+    """An answer that makes no sense, or is done and has another form, is a refusal."""
     value = _parse(answer.body)
     if not isinstance(value, dict) or (answer.status == 200 and not form(value)):
         status = 502 if answer.status == 200 else answer.status

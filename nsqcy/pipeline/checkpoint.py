@@ -7,7 +7,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsqcy.spark.offsets import Positions, positions
+from nsqcy.spark import offsets
+from nsqcy.spark.offsets import Positions as Positions
 
 
 class Unreadable(Exception):
@@ -44,7 +45,7 @@ def ends(path: Path) -> Positions:
         lines = path.read_text().splitlines()
         if lines[0] != "v1" or len(lines) != 3:
             raise Unreadable(f"{path} is no offset of a query with one source")
-        return positions(json.loads(lines[2])["pos"])
+        return offsets.positions(json.loads(lines[2])["pos"])
     except OSError as error:
         raise Unreadable(f"{path}: {error.strerror}") from None
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):

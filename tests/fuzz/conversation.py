@@ -8,13 +8,18 @@ from golden.script import pieces
 from nsqcy._transport import BytesTransport
 from nsqcy.nsqd import census
 
+TURN = b"~TURN~"
+"""Where it stands in what a peer sends, nothing more comes until all that was is dealt with: else
+no message could be delivered before it is answered."""
+
 
 def converse(core: Core, data: bytes, cuts: random.Random | None) -> bytes:
     """What a peer that sends `data` and then waits a minute is told, heartbeats aside."""
     transport = BytesTransport(core.home)
-    for piece in pieces(data, "random" if cuts and len(data) > 1 else "whole", cuts or random):
-        transport.feed(piece)
-    core.settle()
+    for part in data.split(TURN):
+        for piece in pieces(part, "random" if cuts and len(part) > 1 else "whole", cuts or random):
+            transport.feed(piece)
+        core.settle()
     for _ in range(2):
         core.advance(31 * SECOND)
     transport.end()

@@ -9,7 +9,6 @@ import os
 import sys
 
 import atheris
-
 from fuzz import targets
 
 

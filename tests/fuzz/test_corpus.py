@@ -1,9 +1,8 @@
-"""What campaigns have found worth keeping (`make fuzz`), once more: nothing is wrong with any of it."""
+"""What campaigns have found worth keeping (`make fuzz`), once more: nothing is wrong with it."""
 
 from pathlib import Path
 
 import pytest
-
 from fuzz import reach, targets
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -12,7 +11,7 @@ MOST = 300_000  # bytes: everybody clones them
 
 @pytest.mark.parametrize("name", targets.names())
 def test_inputs(name: str) -> None:
-    """And with what campaigns begin with, as it is and with its lengths and checksums made right."""
+    """And with what campaigns begin with, as it is and with lengths and checksums made right."""
     target = targets.load(name)
     inputs = {str(path): path.read_bytes() for path in sorted((CORPUS / name).iterdir())}
     assert inputs

@@ -107,7 +107,12 @@ def test_checkpoints(tmp_path: Path) -> None:
         ("", "holds no offset"),
         *[
             ("v1\n{}\n" + text, "holds no offset of format nsq")
-            for text in ('{"pos": 5}', '{"pos": {"t": 5}}', '{"pos": {"t": {"l": 1e999}}}', "[" * 100_000)
+            for text in (
+                '{"pos": 5}',
+                '{"pos": {"t": 5}}',
+                '{"pos": {"t": {"l": 1e999}}}',
+                "[" * 100_000,
+            )
         ],
     ]:
         (state / "offsets" / "0").write_text(text)

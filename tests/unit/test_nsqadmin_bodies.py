@@ -94,7 +94,15 @@ def test_what_nsqds_say(status: int, body: bytes, done: bool, missing: bool, rea
     assert (said.is_done, said.is_missing, said.reason) == (done, missing, reason)
 
 
-MESSAGE = {"id": "a", "seq": 1, "timestamp": None, "attempts": 1, "size": 2, "body": "aGk=", "cut": False}
+MESSAGE = {
+    "id": "a",
+    "seq": 1,
+    "timestamp": None,
+    "attempts": 1,
+    "size": 2,
+    "body": "aGk=",
+    "cut": False,
+}
 MESSAGE |= {"headers": {"a": "b"}, "start": "1.0"}
 
 
@@ -114,7 +122,9 @@ MESSAGE |= {"headers": {"a": "b"}, "start": "1.0"}
 )
 def test_a_message_of_another_form(changes: dict[str, Any]) -> None:
     assert answer_forms.PEEKED({"messages": [MESSAGE], "next": None, "more": 1})
-    assert answer_forms.PEEKED({"messages": [MESSAGE | {"body": None, "size": None}], "next": "1.0"})
+    assert answer_forms.PEEKED(
+        {"messages": [MESSAGE | {"body": None, "size": None}], "next": "1.0"}
+    )
     assert not answer_forms.PEEKED({"messages": [MESSAGE | changes], "next": None})
     for name in MESSAGE:
         lacking = {key: value for key, value in MESSAGE.items() if key != name}
@@ -129,7 +139,11 @@ def test_a_message_of_another_form(changes: dict[str, Any]) -> None:
         (answer_forms.POLICY, {"config": {"rate": {"value": [], "from": "http"}}}, True),
         (answer_forms.POLICY, {"config": {"rate": {"value": 5}}}, False),
         (answer_forms.POLICY, {"config": {"rate": 5}}, False),
-        (answer_forms.POLICY, {"config": {"dead_letter_topic": {"value": [], "from": "http"}}}, False),
+        (
+            answer_forms.POLICY,
+            {"config": {"dead_letter_topic": {"value": [], "from": "http"}}},
+            False,
+        ),
         (answer_forms.LOG, {"channels": {"c": 1}, "fanout_seq": 2}, True),
         (answer_forms.LOG, {"channels": {"c": 1}, "fanout_seq": 2, "at": "1"}, False),
         (answer_forms.LOG, {"channels": {"c": None}, "fanout_seq": 2}, False),

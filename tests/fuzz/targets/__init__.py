@@ -13,19 +13,11 @@ and may have
 
 import importlib
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 FOLDER = Path(__file__).parent
-
-
-class Target(Protocol):
-    COVERS: list[str]
-    WORDS: list[bytes]
-
-    def one(self, data: bytes) -> None: ...
-    def seeds(self) -> Iterable[bytes]: ...
 
 
 def names() -> list[str]:

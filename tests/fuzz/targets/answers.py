@@ -1,5 +1,5 @@
-"""What daemons are answered: by lookupds, nsqds, auth servers. Read or refused, and what is read can
-be shown.
+"""What daemons are answered: by lookupds, nsqds, auth servers. Read or refused, and what is read
+can be shown.
 
 The first byte of an input says what the rest is.
 """
@@ -9,9 +9,15 @@ from collections.abc import Callable
 from typing import Any
 
 from auth_server import answer, grant
+from fuzz.garbage import ODD_JSON
 
-from nsqcy.cluster.discovery import parse_channels, parse_lookup, parse_nodes, parse_topics
-from nsqcy.cluster.discovery import lookup_url
+from nsqcy.cluster.discovery import (
+    lookup_url,
+    parse_channels,
+    parse_lookup,
+    parse_nodes,
+    parse_topics,
+)
 from nsqcy.cluster.stats import parse_stats, sum_topics
 from nsqcy.cluster.web_client import Answer
 from nsqcy.errors import NsqError, RequestError
@@ -21,7 +27,6 @@ from nsqcy.nsqadmin.shapes import Shapes
 from nsqcy.nsqd import auth
 from nsqcy.nsqd.lookup_protocol import Answers, PeerFailure, parse_info, split
 from nsqcy.tools.json_filter import JsonFilter
-from fuzz.garbage import ODD_JSON
 
 COVERS = ["cluster/answers.py", "cluster/discovery.py", "cluster/stats.py", "cluster/latency.py"]
 COVERS += ["gojson.py", "nsqd/auth.py", "nsqd/lookup_protocol.py", "tools/json_filter.py"]
@@ -30,7 +35,13 @@ PRODUCER = {"broadcast_address": "a", "tcp_port": 1, "http_port": 2, "hostname":
 NODE = PRODUCER | {"topics": ["t"], "tombstones": [True]}
 LATENCY = {"count": 3, "percentiles": [{"quantile": 0.99, "value": 5.5}]}
 CLIENT = {"client_id": "i", "hostname": "h", "connect_ts": 5, "tls": True, "remote_address": "a:1"}
-CHANNEL = {"channel_name": "c", "depth": 5, "message_count": 7, "paused": False, "clients": [CLIENT]}
+CHANNEL = {
+    "channel_name": "c",
+    "depth": 5,
+    "message_count": 7,
+    "paused": False,
+    "clients": [CLIENT],
+}
 CHANNEL |= {"e2e_processing_latency": LATENCY}
 TOPIC = {"topic_name": "t", "channels": [CHANNEL], "depth": 1, "e2e_processing_latency": LATENCY}
 ALL = {"producers": [NODE], "topics": [TOPIC], "channels": ["c"], "data": None}
@@ -46,13 +57,24 @@ def seeds() -> list[bytes]:
     found += [b"\1" + json.dumps({"topics": ["t", "bad name"]}).encode()]
     found += [b"\3" + answer(grant("a.*b?", ["c[de]+"]), grant(permissions=["publish"]), ttl=9)]
     found += [b"\4" + b"\0\0\0\2OK\0\0\0\x11" + b'{"tcp_port":4160}' + b"\0\0\0\2OK"]
-    found += [b"\5" + each for each in (b'{"a":[1,{"b":"c"}],"n":1e5}', b"text\n", b"\xff\0", "ä".encode())]
+    found += [
+        b"\5" + each
+        for each in (b'{"a":[1,{"b":"c"}],"n":1e5}', b"text\n", b"\xff\0", "ä".encode())
+    ]
     found += [b"\6a:4161", b"\6http://u:p@h:1/x?y=z", b"\6[::1]:80"]
     return found + [bytes([kind]) + each[:300] for kind, each in enumerate(ODD_JSON)]
 
 
 def one(data: bytes) -> None:
-    reads: list[Callable[[bytes], None]] = [_stats, _lookupd, _other, _auth, _protocol, _body, _address]
+    reads: list[Callable[[bytes], None]] = [
+        _stats,
+        _lookupd,
+        _other,
+        _auth,
+        _protocol,
+        _body,
+        _address,
+    ]
     if data:
         reads[data[0] % len(reads)](data[1:])
 

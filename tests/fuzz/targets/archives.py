@@ -1,5 +1,5 @@
-"""What jobs and Spark keep of logs: manifests, checkpoints, offsets, and the blocks that nsqds send.
-Each is read or refused, in words.
+"""What jobs and Spark keep of logs: manifests, checkpoints, offsets, and the blocks that nsqds
+send. Each is read or refused, in words.
 
 The first byte of an input says what the rest is.
 """
@@ -24,7 +24,16 @@ from nsqcy.spark.offsets import Offset
 
 COVERS = ["pipeline/manifests.py", "pipeline/checkpoint.py", "spark/offsets.py", "spark/blocks.py"]
 COVERS += ["spark/headers.py"]
-WORDS = [b'"v":', b'"batch":', b'"files":', b'"path":', b'"from":', b'"to":', b'"replaces":', b'"pos":']
+WORDS = [
+    b'"v":',
+    b'"batch":',
+    b'"files":',
+    b'"path":',
+    b'"from":',
+    b'"to":',
+    b'"replaces":',
+    b'"pos":',
+]
 WORDS += [b"v1\n", b'"crc":', b'"split":', b"1e999", b"Infinity", b"null", b"[[", b'"\\ud800"']
 LOG_ID = bytes(range(16))
 

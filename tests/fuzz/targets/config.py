@@ -31,7 +31,9 @@ def seeds() -> list[bytes]:
         for start in range(0, len(lines), 12):
             part = "\n".join(line.lstrip("#") for line in lines[start : start + 12])
             found.append(bytes([number]) + f"[{TABLES[number].daemon}]\n{part}".encode())
-    found.append(b"\0[nsqd]\nmsg_timeout = 5s\n[topic a*]\ndurability = os\n[channel a/b]\nrate = 3\n")
+    found.append(
+        b"\0[nsqd]\nmsg_timeout = 5s\n[topic a*]\ndurability = os\n[channel a/b]\nrate = 3\n"
+    )
     found.append(b'\0verbose = true\nmsg_timeout = "60s"\nmem_queue_size = 10\nx = [1, 2]\n[t]\n')
     found.append(b"\3--msg-timeout=5s\n--verbose\n-worker-id\n3\n--lookupd-tcp-address=a:1")
     found.append(b"\4" + b"1h2m3.5s4ms5us6ns")

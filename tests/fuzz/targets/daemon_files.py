@@ -1,5 +1,5 @@
-"""The small files of daemons: nsqd.dat, policies.json, and nsqadmin's users. Each is read or refused,
-in words; what is read is written as it means.
+"""The small files of daemons: nsqd.dat, policies.json, and nsqadmin's users. Each is read or
+refused, in words; what is read is written as it means.
 
 The first byte of an input says which file the rest is.
 """
@@ -23,7 +23,14 @@ COVERS = ["nsqd/metadata.py", "nsqd/policy_file.py", "nsqd/policy_values.py"]
 COVERS += ["nsqadmin/users.py", "nsqadmin/hashes.py"]
 WORDS = [b'"topics":', b'"channels":', b'"name":', b'"paused":', b'"version":', b'"set":', b"null"]
 WORDS += [b'"retention_time"', b'"durability"', b'"rate"', b"[user a]", b"role = view", b"[user.a]"]
-WORDS += [b"password = ", b"token = ", b"$scrypt$ln=15,r=8,p=1$", b"$sha256$", b"\\ud800", b'"t/c":']
+WORDS += [
+    b"password = ",
+    b"token = ",
+    b"$scrypt$ln=15,r=8,p=1$",
+    b"$sha256$",
+    b"\\ud800",
+    b'"t/c":',
+]
 OPTIONS = resolve(Settings(NSQD, {}))
 
 
@@ -32,10 +39,15 @@ def seeds() -> list[bytes]:
         {"name": "t", "paused": True, "channels": [{"name": "c", "paused": False}]},
         {"name": "bad name", "paused": False, "channels": None},
     ]
-    said = {"t": {"durability": "fsync", "retention_time": "1h"}, "t/c": {"rate": 5, "max_attempts": 3}}
+    said = {
+        "t": {"durability": "fsync", "retention_time": "1h"},
+        "t/c": {"rate": 5, "max_attempts": 3},
+    }
     password, token = hash_password("secret", 10), hash_token("token")
-    ini = f"# users\n[user a]\nrole = view\npassword = {password}\n[user b]\nrole=operate\ntoken = {token}\n"
-    toml = f'[user.a]\nrole = "view"\npassword = "{password}"\n[user."b"]\nrole = "operate"\ntoken = "{token}"\n'
+    ini = f"# users\n[user a]\nrole = view\npassword = {password}\n"
+    ini += f"[user b]\nrole=operate\ntoken = {token}\n"
+    toml = f'[user.a]\nrole = "view"\npassword = "{password}"\n'
+    toml += f'[user."b"]\nrole = "operate"\ntoken = "{token}"\n'
     return [
         b"\0" + json.dumps({"topics": topics, "version": "1.3.0"}).encode(),
         b"\1" + json.dumps({"version": 1, "set": said}).encode(),

@@ -1,5 +1,5 @@
-"""Files that NSQ's nsqd leaves: every byte of one is a record's or told of, and what an import makes
-of them a topic can be loaded from.
+"""Files that NSQ's nsqd leaves: every byte of one is a record's or told of, and what an import
+makes of them a topic can be loaded from.
 
 An input is the metadata, a zero byte, and the content of a file; one without metadata is read, and
 not imported, which takes longer.
@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 
 from core import Core, Log
-from goqueue import data_file, image, messages, meta_file, record
 from goqueue import Message as Stored
+from goqueue import data_file, image, messages, meta_file, record
 
 from nsqcy._io import IoThread
 from nsqcy.errors import StartError
@@ -19,7 +19,15 @@ from nsqcy.nsqd import diskqueue
 from nsqcy.nsqd.importer import Importer
 
 COVERS = ["nsqd/diskqueue.py", "nsqd/importer.py"]
-WORDS = [b"\0\0\0\x1a", b"\0\0\0\x2e", b"0123456789abcdef", b"\0\0\xff\xff", b"\n0,0\n", b",", b"\0"]
+WORDS = [
+    b"\0\0\0\x1a",
+    b"\0\0\0\x2e",
+    b"0123456789abcdef",
+    b"\0\0\xff\xff",
+    b"\n0,0\n",
+    b",",
+    b"\0",
+]
 
 
 def seeds() -> list[bytes]:

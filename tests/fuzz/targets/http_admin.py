@@ -20,8 +20,15 @@ from nsqcy.cluster.parallel import Outcome
 from nsqcy.cluster.web_client import Answer, Terms
 from nsqcy.config import Settings
 from nsqcy.errors import HttpError, RequestError
-from nsqcy.nsqadmin import api, gathering, history_api, login_pages, operation_api, operation_pages
-from nsqcy.nsqadmin import pages
+from nsqcy.nsqadmin import (
+    api,
+    gathering,
+    history_api,
+    login_pages,
+    operation_api,
+    operation_pages,
+    pages,
+)
 from nsqcy.nsqadmin.hashes import hash_token
 from nsqcy.nsqadmin.logins import Logins
 from nsqcy.nsqadmin.options import NSQADMIN, resolve
@@ -50,32 +57,59 @@ FORMS += [b'{"action":"create"}', b'{"topic":"t","channel":"c"}', b'{"rate":5}',
 QUERIES = [b"?sort=-depth&ask=delete", b"?format=hex&state=queued&count=5", b"?topic=t&channel=c"]
 QUERIES += [b"?node=a:2&range=1h&ask=tombstone&topic=t", b"?inactive=true", b"?topic=%ff%00&x=%"]
 HEADERS = [b"Origin: http://h", b"Sec-Fetch-Site: cross-site", b"Accept-Encoding: gzip", b"Host: h"]
-HEADERS += [b"Authorization: Bearer token", b"Authorization: Basic YTp0b2tlbg==", b"Origin: http://["]
+HEADERS += [
+    b"Authorization: Bearer token",
+    b"Authorization: Basic YTp0b2tlbg==",
+    b"Origin: http://[",
+]
 HEADERS += [b"Cookie: nsqadmin_session=x; a=b", b"X-Forwarded-For: 1.2.3.4", b"Accept: text/html"]
 HEADERS += [b"Content-Type: application/json", b"X-Scheme: https", b"X-Forwarded-Proto: https,http"]
 WORDS = [*FORMS, *QUERIES, *(each + b"\r\n" for each in HEADERS), SPLIT, b"\r\n\r\n"]
 WORDS += [b"Content-Length: ", b"GET ", b"POST ", b"PUT ", b"DELETE ", b" HTTP/1.1\r\n"]
 TARGETS = [b"/nodes", b"/topics", b"/debug", b"/lookup?topic=t", b"/channels?topic=t", b"/info"]
-TARGETS += [b"/topic/tombstone?topic=t&node=a:2", b"/topic/delete?topic=t", b"/topic/create?topic=n"]
+TARGETS += [
+    b"/topic/tombstone?topic=t&node=a:2",
+    b"/topic/delete?topic=t",
+    b"/topic/create?topic=n",
+]
 TARGETS += [b"/channel/create?topic=t&channel=e", b"/channel/delete?topic=t&channel=c"]
-MESSAGE = {"id": "0123456789abcdef", "seq": 5, "timestamp": 5, "attempts": 1, "size": 2, "body": "aGk="}
+MESSAGE = {
+    "id": "0123456789abcdef",
+    "seq": 5,
+    "timestamp": 5,
+    "attempts": 1,
+    "size": 2,
+    "body": "aGk=",
+}
 MESSAGE |= {"cut": False, "headers": {"a": "b"}, "start": "5.0", "due": 5, "deadline": None}
 MESSAGE |= {"consumer": {"client_id": "i", "remote_address": "a:1"}}
-SAID = {"messages": [MESSAGE], "next": "6.0", "at": 5, "fanout_seq": 9, "draining": True, "left": None}
-SAID |= {"config": {"rate": {"value": 5, "from": "default"}}, "channels": {"c": 5}, "topics": [TOPIC]}
+SAID = {
+    "messages": [MESSAGE],
+    "next": "6.0",
+    "at": 5,
+    "fanout_seq": 9,
+    "draining": True,
+    "left": None,
+}
+SAID |= {
+    "config": {"rate": {"value": 5, "from": "default"}},
+    "channels": {"c": 5},
+    "topics": [TOPIC],
+}
 
 
 def request(method: bytes, path: bytes, body: bytes = b"", headers: Sequence[bytes] = ()) -> bytes:
-    lines = [method + b" " + path + b" HTTP/1.1", b"Host: h", *headers, b"Content-Length: %d" % len(body)]
+    lines = [
+        method + b" " + path + b" HTTP/1.1",
+        b"Host: h",
+        *headers,
+        b"Content-Length: %d" % len(body),
+    ]
     return b"\r\n".join([*lines, b"", body])
 
 
 def seeds() -> list[bytes]:
-    found = [
-        b"\0" + request(method, target)
-        for target in TARGETS
-        for method in (b"GET", b"POST")
-    ]
+    found = [b"\0" + request(method, target) for target in TARGETS for method in (b"GET", b"POST")]
     answers = json.dumps({**ALL, **SAID}).encode()
     paths = {route.path.encode() for route in ROUTES}
     paths |= {b"/login", b"/logout"}
@@ -152,7 +186,9 @@ class Daemon(NamedTuple):
 
 def lookupd() -> Daemon:
     registry, log = Registry(10**9, 10**9), Log()
-    peer = Peer("r:1", NOW, broadcast_address="a", tcp_port=1, http_port=2, hostname="h", version="1")
+    peer = Peer(
+        "r:1", NOW, broadcast_address="a", tcp_port=1, http_port=2, hostname="h", version="1"
+    )
     registry.identify(peer)
     registry.register(peer, "t", "c")
     made = Api(registry, lambda: NOW, LIMITS, log, Requests(), lambda: {"http": 1, "tcp": 1})

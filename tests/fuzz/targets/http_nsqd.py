@@ -1,5 +1,5 @@
-"""HTTP of nsqd: with the short way of publishes and without it, the same bytes in the same pieces are
-answered by the same bytes, and do the same."""
+"""HTTP of nsqd: with the short way of publishes and without it, the same bytes in the same pieces
+are answered by the same bytes, and do the same."""
 
 import random
 import zlib
@@ -20,9 +20,11 @@ def seeds() -> list[bytes]:
     chance = random.Random(7)
     publish = b"POST /pub?topic=a HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody"
     headed = publish.replace(b"Host: h", b"X-Nsq-Trace: 1\r\nHost: h")
-    chunks = b"POST /pub?topic=b HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+    chunks = b"POST /pub?topic=b HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunks += b"3\r\nabc\r\n0\r\n\r\n"
     lines = b"POST /mpub?topic=c HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\na\nb\nc"
-    binary = b"POST /mpub?topic=c&binary=true HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n\0\0\0\1\0\0\0\1x"
+    binary = lines.replace(b"=c", b"=c&binary=true").replace(b"5\r\n\r\na\nb\nc", b"9\r\n\r\n")
+    binary += b"\0\0\0\1\0\0\0\1x"
     return [publish * 3, headed * 2 + publish, chunks + lines, binary, *_short(chance)]
 
 

@@ -1,4 +1,4 @@
-"""The commands about logs (docs/PROTOCOL.md), on a topic that keeps its log: whole and cut, the same
+"""The commands about logs (docs/PROTOCOL.md), on a topic that keeps its log: whole and cut, as many
 answers, and nothing is left of it.
 
 `LOG_ID` in an input stands for the log_id that the topic has.
@@ -11,19 +11,31 @@ import zlib
 from pathlib import Path
 
 from core import RESPONSE, SECOND, Core, frames, log_pub, mpub
-from fuzz.conversation import converse
+from fuzz.conversation import TURN, converse
 from fuzz.targets.wire import negotiated, sound
 from talk import MAGIC
 
 from nsqcy.policies import Policies, TopicPolicy
 
-COVERS = ["_reads.pyx", "_topic.pyx", "_session.pyx", "_log.pyx", "producers.py", "named_cursors.py"]
+COVERS = [
+    "_reads.pyx",
+    "_topic.pyx",
+    "_session.pyx",
+    "_log.pyx",
+    "producers.py",
+    "named_cursors.py",
+]
 COMMANDS = [b"LOG_META t\n", b"LOG_META t 1000 9\n", b"LOG_SEEK t LOG_ID 1700000000000000000\n"]
 COMMANDS += [b"LOG_FETCH t LOG_ID 1 9 100000 timestamp,id,defer,headers,body\n"]
 COMMANDS += [b"LOG_FETCH t LOG_ID 2 3 1 body\n", b"LOG_CURSOR t LOG_ID me 3\n"]
 COMMANDS += [b"LOG_CURSOR t - me -\n", b"LOG_CURSOR t - me delete\n"]
 COMMANDS += [log_pub("t", 1, [b"a", b"b"]), log_pub("u", 7, [b"c"], epoch=2, part=3)]
-WORDS = [b"LOG_ID", *(each.split(b" ")[0] + b" " for each in COMMANDS), b"18446744073709551615"]
+WORDS = [
+    b"LOG_ID",
+    TURN,
+    *(each.split(b" ")[0] + b" " for each in COMMANDS),
+    b"18446744073709551615",
+]
 WORDS += [b"timestamp", b"headers", b"body", b"4294967295", b"-1", b" - ", b"delete\n"]
 
 __all__ = ["COVERS", "WORDS", "fresh", "one", "seeds", "sound"]
@@ -31,11 +43,11 @@ __all__ = ["COVERS", "WORDS", "fresh", "one", "seeds", "sound"]
 
 def seeds() -> list[bytes]:
     head = negotiated(topic_log=True)
-    return [head + each for each in COMMANDS] + [head + b"".join(COMMANDS)]
+    return [head + each for each in COMMANDS] + [head + TURN.join(COMMANDS)]
 
 
 def fresh(chance: random.Random) -> bytes:
-    return chance.choice(COMMANDS)
+    return chance.choice([TURN, *COMMANDS])
 
 
 def told(data: bytes, cuts: random.Random | None) -> list[tuple[int, bytes]]:

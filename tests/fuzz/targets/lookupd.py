@@ -23,7 +23,9 @@ def identify(**said: object) -> bytes:
 
 
 def seeds() -> list[bytes]:
-    commands = b"REGISTER t c\nREGISTER t d#ephemeral\nPING\nUNREGISTER t d#ephemeral\nUNREGISTER t\n"
+    commands = (
+        b"REGISTER t c\nREGISTER t d#ephemeral\nPING\nUNREGISTER t d#ephemeral\nUNREGISTER t\n"
+    )
     return [
         b"  V1" + identify() + commands,
         b"  V1" + identify(topology_zone="z", Hostname="x", remote_address="y") + commands,
