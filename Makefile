@@ -4,7 +4,10 @@
 #   make test     every test;  TESTS=tests/unit  some of them;  PYTEST="-k ring"  more for pytest
 #   make lint     ruff, mypy, cython-lint, stubtest
 #   make debug    the tests on a build with its invariants checked and live objects counted
-#   make asan     the tests of the compiled parts, under AddressSanitizer and UBSan
+#   make asan     the tests of the compiled parts, under AddressSanitizer and UBSan, with the daemons
+#                 that they start;  TESTS="tests/daemon tests/conformance"  more of these
+#   make fuzz     campaigns against every parser, a minute each, guided by what they reach (clang);
+#                 ARGS="--minutes=10 --only=wire,headers --keep"
 #   make cov      the tests on a traced build; coverage of .py and .pyx (make trace: the build only)
 #   make bench    nsqd, and other brokers beside it, in a quarter of an hour: docs/BENCHMARKS.md;
 #                 FULL=1 everything;  ARGS="speed" nsqd alone, ARGS="--only latency" some of it;
@@ -24,13 +27,14 @@
 #                 and events; and the figures that `nsqcy capacity` has of docs/benchmarks.json
 #   make dev      set everything up, and run nothing;  make clean: as it was cloned
 #
-# A build is of one kind at a time: release, debug, trace or asan. Going from one to another cleans
-# first, as neither Cython nor distutils sees that macros and directives have changed.
+# A build is of one kind at a time: release, debug, trace, asan or fuzz. Going from one to another
+# cleans first, as neither Cython nor distutils sees that macros and directives have changed.
 
 PYTHON ?= $(shell for each in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$each && break; done)
 KIND ?= release
+CLANG ?= $(shell ls /usr/bin/clang /usr/bin/clang-[0-9]* 2>/dev/null | head -1)
 TESTS ?= tests
 JOBS := $(shell nproc 2>/dev/null || echo 2)
 
@@ -44,11 +48,12 @@ env_release :=
 env_debug := NSQCY_DEBUG=1
 env_trace := NSQCY_TRACE=1
 env_asan := NSQCY_ASAN=1 NSQCY_DEBUG=1
+env_fuzz := NSQCY_FUZZ=1 NSQCY_DEBUG=1 CC=$(CLANG) LDSHARED="$(CLANG) -shared"
 BUILD_ENV := $(env_$(KIND))
 PIP := $(BIN)/python -W ignore -m pip install -q --disable-pip-version-check
 
 .DELETE_ON_ERROR:
-.PHONY: run test lint audit clients debug asan trace cov bench load perfcheck soak dist conf dev build stubtest clean clean-build
+.PHONY: run test lint audit clients debug asan fuzz trace cov bench load perfcheck soak dist conf dev build stubtest clean clean-build
 
 # -- setting up
 
@@ -125,12 +130,20 @@ debug:
 
 # Python's own allocator would hide errors, and Python leaks on purpose at its exit.
 ASAN_RUN = LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
-	PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1
+	PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 \
+	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+ASAN_TESTS = $(or $(filter-out tests,$(TESTS)),tests/unit tests/fuzz tests/golden tests/process)
 
+# --capture=sys: what a sanitizer says before it ends the process would be captured, and lost.
 asan:
 	$(MAKE) KIND=asan $(BUILT:$(KIND).built=asan.built) $(VENV)/.extra-test
-	$(ASAN_RUN) $(BIN)/python -m pytest $(or $(filter-out tests,$(TESTS)),tests/unit tests/fuzz tests/golden) \
-		$(PYTEST)
+	$(ASAN_RUN) $(BIN)/python -m pytest --capture=sys $(ASAN_TESTS) $(PYTEST)
+
+# -shared: clang links no runtime of its own, so the one that atheris brings is the only one.
+fuzz:
+	@test -n "$(CLANG)" || { echo "clang is needed: make fuzz CLANG=..."; exit 1; }
+	$(MAKE) KIND=fuzz build/fuzz.built $(VENV)/.extra-test $(VENV)/.extra-fuzz
+	PYTHONPATH="$(CURDIR):$(CURDIR)/tests" $(BIN)/python -m fuzz.campaign $(ARGS)
 
 trace:
 	$(MAKE) KIND=trace build

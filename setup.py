@@ -13,6 +13,8 @@ TRACE = os.environ.get("NSQCY_TRACE") == "1"
 DEBUG = os.environ.get("NSQCY_DEBUG") == "1"
 # AddressSanitizer and UndefinedBehaviorSanitizer (see `make asan`).
 ASAN = os.environ.get("NSQCY_ASAN") == "1"
+# For the campaigns of tests/fuzz: clang tells libFuzzer what is reached (see `make fuzz`).
+FUZZ = os.environ.get("NSQCY_FUZZ") == "1"
 # For an editable install beside modules that `build_ext --inplace` has built: on its own it would
 # compile them all once more, into a temporary folder.
 BUILT = os.environ.get("NSQCY_BUILT") == "1"
@@ -29,6 +31,8 @@ if ASAN:
     sanitizers = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer"]
     compile_args += sanitizers
     link_args += sanitizers
+if FUZZ:
+    compile_args += ["-fsanitize=fuzzer-no-link,address", "-fno-omit-frame-pointer", "-g1"]
 
 extensions = [
     Extension(
@@ -48,6 +52,7 @@ setup(
         extensions,
         include_path=["cext"],
         build_dir=None if TRACE else "build/cython",
+        emit_linenums=FUZZ,
         annotate=os.environ.get("NSQCY_ANNOTATE") == "1",
         nthreads=os.cpu_count() or 1,
         compiler_directives={

@@ -116,7 +116,7 @@ class Client:
     def read(self) -> bool:
         """Whether there was something."""
         try:
-            data = self._sock.recv(1 << 20)
+            data = self._sock.recv(1 << 16)
         except (BlockingIOError, ConnectionResetError):
             return False
         self.output += data

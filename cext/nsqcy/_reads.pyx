@@ -312,6 +312,7 @@ cdef class Fetch(LogRead):
         return 0
 
     cdef int add_row(self, const Row *row) noexcept:
+        """Of a damaged record, or one without headers, there may be no place to copy from."""
         cdef uint8_t *block = <uint8_t *>PyBytes_AS_STRING(self.block)
         cdef uint32_t i = self.row
         cdef uint8_t *values
@@ -324,12 +325,14 @@ cdef class Fetch(LogRead):
         if self.columns & HEADERS:
             (<uint32_t *>(block + self.starts[3]))[i] = <uint32_t>self.headers_filled
             values = block + self.starts[3] + 4 * (<size_t>self.rows + 1)
-            memcpy(values + self.headers_filled, row.headers, row.headers_length)
+            if row.headers_length:
+                memcpy(values + self.headers_filled, row.headers, row.headers_length)
             self.headers_filled += row.headers_length
         if self.columns & BODIES:
             (<uint32_t *>(block + self.starts[4]))[i] = <uint32_t>self.bodies_filled
             values = block + self.starts[4] + 4 * (<size_t>self.rows + 1)
-            memcpy(values + self.bodies_filled, row.body, row.body_length)
+            if row.body_length:
+                memcpy(values + self.bodies_filled, row.body, row.body_length)
             self.bodies_filled += row.body_length
         if row.id == 0:
             self.flags |= BLOCK_DAMAGED

@@ -37,7 +37,10 @@ def is_of_another_site(head: Head) -> bool:
     if site:
         return site not in ("same-origin", "none")
     origin = head.header("Origin")
-    return bool(origin) and urlsplit(origin).netloc != head.header("Host")
+    try:
+        return bool(origin) and urlsplit(origin).netloc != head.header("Host")
+    except ValueError:  # it is no URL
+        return True
 
 
 def is_inside(peer: str, network: Network | None) -> bool:

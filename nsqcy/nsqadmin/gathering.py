@@ -22,6 +22,7 @@ from nsqcy.cluster.stats import TopicStats
 from nsqcy.cluster.web_client import WebClient, unwanted
 from nsqcy.errors import HttpError, RequestError
 from nsqcy.lines import Lines
+from nsqcy.nsqadmin.answer_forms import Form, anything
 from nsqcy.nsqadmin.saying import SAID_MOST, Said, read
 from nsqcy.nsqadmin.versions import latest, version_key
 
@@ -246,13 +247,15 @@ class Gathering:
         query: Mapping[str, str],
         method: str = "GET",
         body: bytes | None = None,
+        form: Form = anything,
     ) -> list[Said]:
-        """What each of these nsqds says; one that does not answer at all is a warning."""
+        """What each of these nsqds says, in that form; one that does not answer at all is a
+        warning."""
         by_name = {node.name: node for node in nodes}
 
         def ask(name: str) -> Said:
             url = by_name[name].url._replace(path=f"/{path}", query=urlencode(query))
-            return read(name, self._web.ask(url, method, body=body, most=SAID_MOST))
+            return read(name, self._web.ask(url, method, body=body, most=SAID_MOST), form)
 
         outcome = ask_all(list(by_name), ask, self._web.terms.whole)
         if outcome.errors:

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nsqcy.errors import HttpError
+from nsqcy.nsqadmin import answer_forms
 from nsqcy.nsqadmin.actions import ON_MESSAGES, target
+from nsqcy.nsqadmin.answer_forms import LOG, PEEKED, POLICY
 from nsqcy.nsqadmin.gathering import Gathering, Node
 from nsqcy.nsqadmin.saying import Said
 
@@ -39,12 +41,13 @@ def peek(
     """Messages of a channel, or without one of the topic itself."""
     what, names = target(topic, channel)
     nodes = nodes_with(gathering, topic, node)
-    return gathering.ask_each(nodes, f"{what}/peek", {**names, **look})
+    return gathering.ask_each(nodes, f"{what}/peek", {**names, **look}, form=PEEKED)
 
 
 def policies(gathering: Gathering, topic: str, channel: str, node: str = "") -> list[Said]:
     what, names = target(topic, channel)
-    return gathering.ask_each(nodes_with(gathering, topic, node), f"{what}/config", names)
+    nodes = nodes_with(gathering, topic, node)
+    return gathering.ask_each(nodes, f"{what}/config", names, form=POLICY)
 
 
 def dead_letter_topics(said: Iterable[Said]) -> list[str]:
@@ -68,12 +71,13 @@ def dead_letter_places(gathering: Gathering, topics: Iterable[str]) -> list[tupl
 
 def places(gathering: Gathering, topic: str, to: str) -> list[Said]:
     """The logs of a topic, and where in each of them a place is."""
-    return gathering.ask_each(nodes_with(gathering, topic), "topic/log", {"topic": topic, "at": to})
+    nodes = nodes_with(gathering, topic)
+    return gathering.ask_each(nodes, "topic/log", {"topic": topic, "at": to}, form=LOG)
 
 
 def drain_state(gathering: Gathering, node: Node) -> Said | None:
     """None: it does not answer."""
-    return next(iter(gathering.ask_each([node], DRAIN, {})), None)
+    return next(iter(gathering.ask_each([node], DRAIN, {}, form=answer_forms.DRAIN)), None)
 
 
 # What is told

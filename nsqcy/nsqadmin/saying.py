@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nsqcy.cluster.web_client import Answer
+from nsqcy.nsqadmin.answer_forms import Form, anything
 
 SAID_MOST = 8 << 20  # bytes of an answer
 
@@ -42,13 +43,10 @@ class Said:
         return NO_SUCH_THING if self.is_missing else self.message
 
 
-def read(node: str, answer: Answer) -> Said:
-    """An answer that makes no sense is a refusal."""
-    try:
-        value = json.loads(answer.body) if answer.body else {}
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
+def read(node: str, answer: Answer, form: Form = anything) -> Said:
+    """An answer that makes no sense, or is done and has another form, is a refusal."""
+    value = _parse(answer.body)
+    if not isinstance(value, dict) or (answer.status == 200 and not form(value)):
         status = 502 if answer.status == 200 else answer.status
         return Said(node, status, message=f"got response {answer.status}, which cannot be read")
     if answer.status == 200:
@@ -56,3 +54,14 @@ def read(node: str, answer: Answer) -> Said:
     message = value.get("message")
     shown = message if isinstance(message, str) else f"got response {answer.status}"
     return Said(node, answer.status, message=shown)
+
+
+def _parse(body: bytes) -> Any:
+    """None: it is no JSON, or has what no page can show: half a character."""
+    try:
+        value = json.loads(body) if body else {}
+        if b"\\u" in body:
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return None
+    return value

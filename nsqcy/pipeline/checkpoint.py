@@ -7,7 +7,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-Positions = dict[str, dict[str, int]]
+from nsqcy.spark import offsets
+from nsqcy.spark.offsets import Positions as Positions
 
 
 class Unreadable(Exception):
@@ -35,7 +36,7 @@ def last(folder: Path) -> int:
         names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     except OSError as error:
         raise Unreadable(f"{folder}: {error.strerror}") from None
-    return max((int(name) for name in names if name.isdigit()), default=-1)
+    return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
 def ends(path: Path) -> Positions:
@@ -44,9 +45,8 @@ def ends(path: Path) -> Positions:
         lines = path.read_text().splitlines()
         if lines[0] != "v1" or len(lines) != 3:
             raise Unreadable(f"{path} is no offset of a query with one source")
-        found = json.loads(lines[2])["pos"]
+        return offsets.positions(json.loads(lines[2])["pos"])
     except OSError as error:
         raise Unreadable(f"{path}: {error.strerror}") from None
-    except (IndexError, KeyError, TypeError, ValueError):
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         raise Unreadable(f"{path} holds no offset of format nsq") from None
-    return {topic: dict(logs) for topic, logs in found.items()}

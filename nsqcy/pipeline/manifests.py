@@ -202,33 +202,46 @@ def as_json(manifest: Manifest) -> dict[str, Any]:
     return found | ({"replaces": list(manifest.replaces)} if manifest.replaces else {})
 
 
-def parse(text: str, where: str) -> Manifest:
+def parse(content: bytes, where: str) -> Manifest:
     try:
-        found = json.loads(text)
+        found = json.loads(content.decode())
         if found["v"] != VERSION:
             raise Damaged(f"{where}: version {found['v']!r}, and this nsqcy knows {VERSION}")
-        files = tuple(
-            File(
-                path=row["path"],
-                topic=row["topic"],
-                log_id=row["log_id"],
-                start=row["from"],
-                end=row["to"],
-                count=row["count"],
-                size=row["size"],
-                crc=row["crc"],
-            )
-            for row in found["files"]
-        )
-        return Manifest(found["batch"], files, tuple(found.get("replaces", ())))
-    except (KeyError, TypeError, ValueError):
+        files = tuple(map(_file, found["files"]))
+        return Manifest(_text(found["batch"]), files, tuple(map(_text, found.get("replaces", ()))))
+    except (KeyError, RecursionError, TypeError, ValueError):
         raise Damaged(f"{where} is no manifest") from None
+
+
+def _file(row: dict[str, Any]) -> File:
+    return File(
+        path=_text(row["path"]),
+        topic=_text(row["topic"]),
+        log_id=_text(row["log_id"]),
+        start=_number(row["from"]),
+        end=_number(row["to"]),
+        count=_number(row["count"]),
+        size=_number(row["size"]),
+        crc=_number(row["crc"]),
+    )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("no text")
+    return value
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError("no whole number")
+    return value
 
 
 def read_all(root: Path) -> list[Manifest]:
     """In the order of their names."""
     folder = hidden(root, "manifests")
-    return [parse(path.read_text(), str(path)) for path in sorted(folder.glob("*.json"))]
+    return [parse(path.read_bytes(), str(path)) for path in sorted(folder.glob("*.json"))]
 
 
 def read(root: Path) -> Contents:

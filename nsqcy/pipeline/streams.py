@@ -17,6 +17,7 @@ from nsqcy.pipeline.checkpoint import Positions
 from nsqcy.pipeline.options import Options
 from nsqcy.pipeline.report import Metrics, Report
 from nsqcy.pipeline.session import make_session, reason, uri
+from nsqcy.spark import offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -128,8 +129,8 @@ def follow(query: "StreamingQuery") -> None:
 def positions(offset: str | None) -> Positions:
     """Of an offset's text. Spark has words of its own where there is none."""
     try:
-        return dict(json.loads(offset or "")["pos"])
-    except (TypeError, ValueError, KeyError):
+        return offsets.positions(json.loads(offset or "")["pos"])
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         return {}
 
 

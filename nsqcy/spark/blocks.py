@@ -60,6 +60,7 @@ class Decoder:
     def __init__(self, schema: pa.Schema, topic: str, nsqd: str, log_id: str) -> None:
         self._schema = schema
         self._log_id = log_id
+        self._needed = {FIELDS[name][2] for name in schema.names} - {""}
         self._constants = {"topic": topic, "nsqd": nsqd, "log_id": log_id}
         self._repeated: dict[str, pa.Array] = {}
         self._numbers = pa.array([], pa.int64())
@@ -82,10 +83,16 @@ class Decoder:
         if log_id.hex() != self._log_id or not count:
             raise CorruptBlock("a block of something else than was asked for")
         columns = cut(data, bits, count)
+        if not self._needed <= columns.keys():
+            raise CorruptBlock("a block of other columns than were asked for")
         return Block(self._log_id, base_seq, count, bool(flags & DAMAGED), columns)
 
     def rows(self, block: Block) -> pa.RecordBatch:
-        arrays = [self._array(field.name, block) for field in self._schema]
+        """Raises CorruptBlock: a checksum that is right says nothing of what was meant."""
+        try:
+            arrays = [self._array(field.name, block) for field in self._schema]
+        except ValueError as error:  # pyarrow's are, too
+            raise CorruptBlock(f"the columns of a block make no sense: {error}") from None
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def intact(self, block: Block) -> pa.Array:
@@ -173,10 +180,14 @@ def cut(data: pa.Buffer, bits: int, count: int) -> dict[str, pa.Buffer]:
 
 
 def texts(block: Block, name: str) -> pa.Array:
+    """Raises ValueError where the offsets do not ascend within what they point into: pyarrow itself
+    would read memory that is somebody else's."""
     data = block.columns[name]
     behind = 4 * (block.count + 1)
     parts = [None, data.slice(0, behind), data.slice(behind)]
-    return pa.Array.from_buffers(pa.binary(), block.count, parts)
+    found = pa.Array.from_buffers(pa.binary(), block.count, parts)
+    found.validate(full=True)
+    return found
 
 
 def maps(headers: pa.Array) -> pa.Array:

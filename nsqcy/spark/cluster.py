@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from nsqcy.spark.discovery import Discovery
-from nsqcy.spark.errors import LogUnknown, NoTopic, NsqError, Silent, Unreachable
+from nsqcy.spark.errors import CorruptBlock, LogUnknown, NoTopic, NsqError, Silent, Unreachable
 from nsqcy.spark.offsets import Log, Shard, View
 from nsqcy.spark.options import Options
 from nsqcy.spark.v2 import ANSWER_SECONDS, Connection
@@ -245,11 +245,20 @@ class Cluster:
 
 
 def shard_of(topic: str, address: str, meta: dict[str, Any]) -> Shard:
-    logs = tuple(
-        Log(each["log_id"], each["first_seq"], each["next_seq"], each["log_id"] != meta["log_id"])
-        for each in meta["incarnations"]
-    )
-    return Shard(topic, address, logs, meta["bytes"], meta["retention"] is not None)
+    """What an answer to LOG_META says; raises CorruptBlock."""
+    try:
+        logs = tuple(
+            Log(
+                str(each["log_id"]),
+                int(each["first_seq"]),
+                int(each["next_seq"]),
+                each["log_id"] != meta["log_id"],
+            )
+            for each in meta["incarnations"]
+        )
+        return Shard(topic, address, logs, int(meta["bytes"]), meta["retention"] is not None)
+    except (ArithmeticError, KeyError, TypeError, ValueError):
+        raise CorruptBlock(f"{address} answered LOG_META by what is none") from None
 
 
 def one_each(shards: Iterable[Shard]) -> list[Shard]:

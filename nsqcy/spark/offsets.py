@@ -88,8 +88,8 @@ class Offset:
             )
         try:
             pos, start = positions(value["pos"]), positions(value.get("from", {}))
-            pieces, least = value.get("split") or (0, 0)
-        except (KeyError, TypeError, ValueError, AttributeError):
+            pieces, least = map(int, value.get("split") or (0, 0))
+        except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
             raise OptionError(f"the checkpoint has an offset that is none: {value}") from None
         return cls(pos, start, bool(value.get("init")), (pieces, least) if pieces else None)
 
@@ -132,6 +132,7 @@ class Settled:
 
 
 def positions(value: Mapping[str, Mapping[str, int]]) -> Positions:
+    """Raises one of several errors where that is none: TypeError, ValueError, ..."""
     return {
         str(topic): {str(log_id): int(seq) for log_id, seq in logs.items()}
         for topic, logs in value.items()

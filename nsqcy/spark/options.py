@@ -119,7 +119,7 @@ def places(*words: str) -> Callable[[str], int | Positions]:
         try:
             found = json.loads(text)
             found = positions(found.get("pos", found))
-        except (ValueError, TypeError, AttributeError):
+        except (ArithmeticError, AttributeError, RecursionError, TypeError, ValueError):
             raise BadValue(expected) from None
         if any(seq < EARLIEST for logs in found.values() for seq in logs.values()):
             raise BadValue(expected)

@@ -4,6 +4,7 @@ Owns one socket. Never shows the secret it authenticates with.
 """
 
 import json
+import re
 import socket
 import ssl
 import struct
@@ -28,6 +29,7 @@ from nsqcy.spark.errors import (
 
 RESPONSE, ERROR = 0, 1
 HEARTBEAT = b"_heartbeat_"
+SEQ = re.compile("[0-9]{1,20}")
 ANSWER_SECONDS = 30.0
 LARGEST_FRAME = 1 << 31
 
@@ -147,7 +149,7 @@ class Connection:
         body = json.dumps(facts).encode()
         self._send(b"IDENTIFY\n" + struct.pack(">I", len(body)) + body)
         answer = bytes(self.answer())
-        return dict(json.loads(answer)) if answer.startswith(b"{") else {}
+        return self._read(answer) if answer.startswith(b"{") else {}
 
     def _upgrade(self, host: str) -> None:
         try:
@@ -183,7 +185,10 @@ class Connection:
 
     def seek(self, topic: str, log_id: str, timestamp_ns: int) -> int:
         self.ask("LOG_SEEK", topic, log_id, timestamp_ns)
-        return int(self.answer_json()["seq"])
+        found = self.answer_json().get("seq")
+        if not isinstance(found, int):
+            raise CorruptBlock(f"{self.address} answered LOG_SEEK without a seq")
+        return found
 
     def set_cursor(self, topic: str, log_id: str, name: str, seq: int) -> None:
         self.ask("LOG_CURSOR", topic, log_id, name, seq)
@@ -210,7 +215,13 @@ class Connection:
         self._send(" ".join(map(str, words)).encode() + b"\n")
 
     def answer_json(self) -> dict[str, Any]:
-        return dict(json.loads(bytes(self.answer())))
+        return self._read(bytes(self.answer()))
+
+    def _read(self, answer: bytes) -> dict[str, Any]:
+        try:
+            return dict(json.loads(answer))
+        except (RecursionError, TypeError, ValueError):
+            raise CorruptBlock(f"{self.address} answered by what is no JSON") from None
 
     def answer(self) -> pa.Buffer:
         """The data of the next response."""
@@ -274,9 +285,9 @@ class Connection:
                 return NoTopic(f"{self.address} has no such topic")
             case "E_LOG_ID":
                 return LogUnknown(f"{self.address} has no such log, but {rest or 'none'}")
-            case "E_LOG_GONE":
+            case "E_LOG_GONE" if SEQ.fullmatch(rest):
                 return LogGone(f"{self.address} has it from seq {rest} on", int(rest))
-            case "E_LOG_RANGE":
+            case "E_LOG_RANGE" if SEQ.fullmatch(rest):
                 return LogRange(f"{self.address} has it up to before seq {rest}", int(rest))
             case "E_LOG_FAILED":
                 return Unreachable(f"{self.address} could not read its disk: {rest}")

@@ -5,12 +5,11 @@ deleted, and then nothing may be alive: the debug build counts objects, a releas
 What is answered does not depend on where the input was cut.
 """
 
-import gc
 import random
-from collections.abc import Iterator
 
 import pytest
-from core import SECOND, Client, Core, frames, mpub
+from core import SECOND, Client, Core, mpub
+from fuzz.conversation import alive, told
 from fuzz.garbage import CONVERSATIONS, a_golden_one, an_identity, mutated, some_messages
 from golden.script import pieces
 from hypothesis import given, settings
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 from talk import MAGIC, sized
 
 from nsqcy._transport import BytesTransport
-from nsqcy.nsqd import census
 
 seeds = st.integers(0, 2**32)
 numbers = st.sampled_from([0, 1, 2500, 2501, -1, 2**31, 2**63, 2**64]) | st.integers()
@@ -96,46 +94,6 @@ conversations = st.one_of(
     st.binary(max_size=300).map(lambda data: MAGIC + data),
     seeds.map(lambda seed: a_golden_one(random.Random(seed))),
 )
-
-
-@pytest.fixture(autouse=True)
-def only_what_is_new() -> Iterator[None]:
-    """Each census collects garbage; not among all that other tests have left."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-def converse(core: Core, data: bytes, cuts: random.Random | None) -> bytes:
-    """What a peer that sends `data` and then waits a minute is told, heartbeats aside."""
-    transport = BytesTransport(core.home)
-    for piece in pieces(data, "random" if cuts and len(data) > 1 else "whole", cuts or random):
-        transport.feed(piece)
-    core.settle()
-    for _ in range(2):
-        core.advance(31 * SECOND)
-    transport.end()
-    core.settle()
-    answer: bytes = transport.sent()
-    assert transport.closed or transport.unsent() == b""
-    return answer
-
-
-def alive(core: Core) -> dict[str, int]:
-    core.settle()
-    return census.count(core.home, core.store)
-
-
-def told(data: bytes, cuts: random.Random | None) -> list[tuple[int, bytes]]:
-    """A core that hears nothing but this, and has nothing left of it afterwards."""
-    core = Core(None)
-    before = alive(core)
-    answer = converse(core, data, cuts)
-    core.close()
-    core.clients.clear()
-    assert alive(core) == before
-    return list(frames(answer))
 
 
 @settings(deadline=None, max_examples=150)

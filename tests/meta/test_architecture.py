@@ -57,7 +57,8 @@ PURE += [f"nsqadmin.{part}" for part in ("sessions",)]
 PURE += [f"users.{part}" for part in ("failures", "file", "hashes", "user")]
 PURE += [f"capacity.{part}" for part in ("measured", "model", "report")]
 PURE += [f"doctor.{part}" for part in ("checks", "cluster", "facts", "host", "report", "topics")]
-PURE += [f"nsqadmin.{part}" for part in ("bodies", "saying", "subject_views", "peek_views")]
+PURE += [f"nsqadmin.{part}" for part in ("answer_forms", "bodies", "saying", "peek_views")]
+PURE += ["nsqadmin.subject_views"]
 PURE += [f"nsqadmin.{part}" for part in ("policy_views", "seek_views", "node_action_views")]
 PURE += [
     f"tools.{part}" for part in ("destinations", "json_filter", "pieces", "status", "throttle")

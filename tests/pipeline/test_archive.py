@@ -98,12 +98,22 @@ def test_checkpoints(tmp_path: Path) -> None:
     handmade = HandmadeArchive(tmp_path)
     handmade.checkpoint({LOG: 11}, 0)
     handmade.checkpoint({LOG: 21}, 1, committed=False)
-    (state / "offsets" / ".1.crc").write_bytes(b"x")
+    for name in (".1.crc", "²"):
+        (state / "offsets" / name).write_bytes(b"x")
     assert checkpoint.read(state) == checkpoint.Checkpoint(1, 0, {"orders": {LOG: 11}})
     for text, said in [
         ("v1\n{}\n{}", "holds no offset of format nsq"),
         ("v2\n{}\n{}", "is no offset of a query with one source"),
         ("", "holds no offset"),
+        *[
+            ("v1\n{}\n" + text, "holds no offset of format nsq")
+            for text in (
+                '{"pos": 5}',
+                '{"pos": {"t": 5}}',
+                '{"pos": {"t": {"l": 1e999}}}',
+                "[" * 100_000,
+            )
+        ],
     ]:
         (state / "offsets" / "0").write_text(text)
         with pytest.raises(checkpoint.Unreadable, match=said):

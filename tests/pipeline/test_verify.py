@@ -186,8 +186,29 @@ def test_files_without_manifests(archive: HandmadeArchive, verify: Lines) -> Non
 
 def test_a_broken_manifest(archive: HandmadeArchive, capsys: pytest.CaptureFixture[str]) -> None:
     path = manifests.manifest_path(archive.root, "1f3c9a2e-000000001")
-    for text, said in [("{", "is no manifest"), ('{"v": 2}', "version 2, and this nsqcy knows 1")]:
-        path.write_text(text)
+    row = {
+        "path": 5,
+        "topic": "t",
+        "log_id": "l",
+        "from": 1,
+        "to": 2,
+        "count": 1,
+        "size": 1,
+        "crc": 1,
+    }
+    for content, said in [
+        (b"{", "is no manifest"),
+        (b'{"v": 2}', "version 2, and this nsqcy knows 1"),
+        (b"[" * 100_000, "is no manifest"),
+        (b'{"v": 1, "batch": "\xff", "files": []}', "is no manifest"),
+        (b'{"v": 1, "batch": 5, "files": []}', "is no manifest"),
+        (json.dumps({"v": 1, "batch": "b", "files": [row]}).encode(), "is no manifest"),
+        (
+            json.dumps({"v": 1, "batch": "b", "files": [row | {"path": "p", "to": 1.5}]}).encode(),
+            "is no",
+        ),
+    ]:
+        path.write_bytes(content)
         assert main(["verify", f"--root={archive.root}"]) == 1
         assert said in capsys.readouterr().err
 

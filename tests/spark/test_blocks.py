@@ -140,6 +140,33 @@ def test_blocks_that_are_none(name: str, text: str) -> None:
     assert str(caught.value) == f"nsq: {text}"
 
 
+def test_a_block_without_a_column() -> None:
+    data = pa.py_buffer(bytes(block(LOG_ID, 1, [Record(b"hello")], ["id"])))
+    with pytest.raises(CorruptBlock, match="a block of other columns than were asked for"):
+        decoder(["body"]).parse(data)
+
+
+@pytest.mark.parametrize(
+    "offsets", [(0, 1 << 30, 10, 15), (0, 5, 4, 15), (1 << 31, 5, 10, 15), (0, 5, 0xFFFFFFFF, 15)]
+)
+def test_offsets_that_lead_elsewhere(offsets: tuple[int, ...]) -> None:
+    """Its checksum is right: nothing but the offsets themselves tells."""
+    data = block(LOG_ID, 1, [Record(b"hello")] * 3, ["id", "body"])
+    struct.pack_into("<4I", data, 64 + 24, *offsets)
+    seal(data)
+    reader = decoder(["body"])
+    with pytest.raises(CorruptBlock, match="the columns of a block make no sense"):
+        reader.rows(reader.parse(pa.py_buffer(bytes(data))))
+
+
+def test_headers_that_are_none() -> None:
+    reader = decoder(["headers"])
+    for headers in (b"\5tr", b"\1\xff\0\0"):
+        data = bytes(block(LOG_ID, 1, [Record(b"", headers=headers)], ["id", "headers"]))
+        with pytest.raises(CorruptBlock, match="the columns of a block make no sense"):
+            reader.rows(reader.parse(pa.py_buffer(data)))
+
+
 @pytest.fixture(scope="module")
 def folding() -> Folding:
     return Folding()

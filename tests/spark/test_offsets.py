@@ -1,6 +1,7 @@
 """Positions: what is read next, over incarnations, retention and limits."""
 
 import itertools
+import math
 
 import pytest
 from hypothesis import given
@@ -56,6 +57,14 @@ def test_offsets_are_sorted_texts() -> None:
         (
             {"v": 1, "pos": {}, "split": 3},
             "the checkpoint has an offset that is none: {'v': 1, 'pos': {}, 'split': 3}",
+        ),
+        (
+            {"v": 1, "pos": {"t": {"l": math.inf}}},
+            "the checkpoint has an offset that is none: {'v': 1, 'pos': {'t': {'l': inf}}}",
+        ),
+        (
+            {"v": 1, "pos": {}, "split": ["a", 1]},
+            "the checkpoint has an offset that is none: {'v': 1, 'pos': {}, 'split': ['a', 1]}",
         ),
         ({"v": 1, "pos": 5}, "the checkpoint has an offset that is none: {'v': 1, 'pos': 5}"),
     ],

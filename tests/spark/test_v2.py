@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from certificates import make
-from mock_nsqd import MockNsqd, Peer
+from mock_nsqd import MockNsqd, Peer, frame
+from talk import ERROR, RESPONSE
 
+from nsqcy.spark.cluster import shard_of
 from nsqcy.spark.errors import NsqError, Refused, Unreachable
 from nsqcy.spark.v2 import Access, Connection, split_address
 
@@ -140,3 +142,34 @@ def test_nobody_listens(server: Any) -> None:
 def test_addresses() -> None:
     assert split_address("[::1]:4150") == ("::1", 4150)
     assert split_address("h:1") == ("h", 1)
+
+
+@pytest.mark.parametrize(
+    ("command", "answer", "text"),
+    [
+        ("LOG_META", (ERROR, b"E_LOG_GONE soon"), "refused: E_LOG_GONE soon"),
+        ("LOG_META", (ERROR, b"E_LOG_RANGE " + b"9" * 5000), "refused: E_LOG_RANGE 999"),
+        ("LOG_META", (RESPONSE, b"{"), "answered by what is no JSON"),
+        ("LOG_META", (RESPONSE, b"[" * 100_000), "answered by what is no JSON"),
+        ("LOG_SEEK", (RESPONSE, b'{"seq": "1"}'), "answered LOG_SEEK without a seq"),
+        ("LOG_META", (RESPONSE, b'{"incarnations": [{}]}'), "answered LOG_META by what is none"),
+        ("LOG_META", (RESPONSE, b"{}"), "answered LOG_META by what is none"),
+    ],
+)
+def test_answers_that_make_no_sense(
+    server: Any, command: str, answer: tuple[int, bytes], text: str
+) -> None:
+    def script(peer: Peer, line: str, body: bytes) -> bool:
+        if line.startswith("LOG_"):
+            peer.send(frame(*answer))
+            return True
+        return False
+
+    nsqd = server(script=script)
+    connection = Connection(nsqd.address, Access())
+    with pytest.raises(NsqError, match=text):
+        if command == "LOG_SEEK":
+            connection.seek("t", "l", 5)
+        else:
+            shard_of("t", nsqd.address, connection.meta("t"))
+    connection.close()

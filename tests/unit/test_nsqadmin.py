@@ -88,6 +88,7 @@ def test_peers(peer: str, block: str, allowed: bool) -> None:
         ({"Sec_Fetch_Site": "none"}, False),
         ({"Origin": "http://x", "Content_Type": "Application/JSON; charset=utf-8"}, False),
         ({"Origin": "http://x", "Content_Type": "text/plain; application/json"}, True),
+        ({"Host": "h", "Origin": "http://["}, True),
     ],
 )
 def test_sites(headers: dict[str, str], foreign: bool) -> None:

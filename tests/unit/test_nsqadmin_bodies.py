@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nsqcy.cluster.web_client import Answer
-from nsqcy.nsqadmin import bodies, saying
+from nsqcy.nsqadmin import answer_forms, bodies, saying
 
 
 @pytest.mark.parametrize(
@@ -92,3 +92,75 @@ def test_nothing_unseen_is_shown(body: bytes) -> None:
 def test_what_nsqds_say(status: int, body: bytes, done: bool, missing: bool, reason: str) -> None:
     said = saying.read("n", Answer(status, {}, body))
     assert (said.is_done, said.is_missing, said.reason) == (done, missing, reason)
+
+
+MESSAGE = {
+    "id": "a",
+    "seq": 1,
+    "timestamp": None,
+    "attempts": 1,
+    "size": 2,
+    "body": "aGk=",
+    "cut": False,
+}
+MESSAGE |= {"headers": {"a": "b"}, "start": "1.0"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"size": None},
+        {"body": "aGk"},
+        {"body": "é"},
+        {"seq": 1 << 63},
+        {"seq": True},
+        {"headers": {"a": 1}},
+        {"headers": []},
+        {"consumer": {"client_id": "a"}},
+        {"due": "soon"},
+    ],
+)
+def test_a_message_of_another_form(changes: dict[str, Any]) -> None:
+    assert answer_forms.PEEKED({"messages": [MESSAGE], "next": None, "more": 1})
+    assert answer_forms.PEEKED(
+        {"messages": [MESSAGE | {"body": None, "size": None}], "next": "1.0"}
+    )
+    assert not answer_forms.PEEKED({"messages": [MESSAGE | changes], "next": None})
+    for name in MESSAGE:
+        lacking = {key: value for key, value in MESSAGE.items() if key != name}
+        assert not answer_forms.PEEKED({"messages": [lacking], "next": None})
+
+
+@pytest.mark.parametrize(
+    ("form", "value", "fits"),
+    [
+        (answer_forms.PEEKED, {"messages": []}, False),
+        (answer_forms.PEEKED, {"messages": {}, "next": None}, False),
+        (answer_forms.POLICY, {"config": {"rate": {"value": [], "from": "http"}}}, True),
+        (answer_forms.POLICY, {"config": {"rate": {"value": 5}}}, False),
+        (answer_forms.POLICY, {"config": {"rate": 5}}, False),
+        (
+            answer_forms.POLICY,
+            {"config": {"dead_letter_topic": {"value": [], "from": "http"}}},
+            False,
+        ),
+        (answer_forms.LOG, {"channels": {"c": 1}, "fanout_seq": 2}, True),
+        (answer_forms.LOG, {"channels": {"c": 1}, "fanout_seq": 2, "at": "1"}, False),
+        (answer_forms.LOG, {"channels": {"c": None}, "fanout_seq": 2}, False),
+        (answer_forms.DRAIN, {"draining": False, "left": None}, True),
+        (answer_forms.DRAIN, {"draining": True, "left": {"messages": 5}}, False),
+        (answer_forms.DRAIN, {"draining": 1, "left": None}, False),
+    ],
+)
+def test_forms_of_answers(form: answer_forms.Form, value: Any, fits: bool) -> None:
+    assert form(value) == fits
+    said = saying.read("n", Answer(200, {}, json.dumps(value).encode()), form)
+    assert said.is_done == fits
+    refusal = saying.read("n", Answer(400, {}, json.dumps(value).encode()), form)
+    assert refusal.reason == "got response 400"
+
+
+def test_half_a_character_is_not_shown() -> None:
+    said = saying.read("n", Answer(200, {}, b'{"a": "\\ud800"}'))
+    assert said.reason == "got response 200, which cannot be read"
+    assert saying.read("n", Answer(200, {}, b'{"a": "\\ud83d\\ude00"}')).is_done

@@ -1,0 +1,149 @@
+"""`make fuzz`: a campaign for each parser, guided by what it reaches, C and Python alike.
+
+    python -m fuzz.campaign --minutes=10 --only=wire,http [--keep]
+
+libFuzzer (by way of atheris) changes inputs of the corpus, and keeps each that reaches something
+new. The compiled parts are built for that, and with AddressSanitizer: `make` sees to it. What a
+campaign finds is in build/fuzz/<target>/: `found/`, and `crash-*` or `timeout-*` where it failed;
+`--keep` puts the least of it that reaches as much into tests/fuzz/corpus/, which the ordinary
+tests replay. Targets are in tests/fuzz/targets/.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from fuzz import reach, targets
+
+ROOT = Path(__file__).parents[2]
+FUZZER = ROOT / "tests/fuzz/fuzzer.py"
+CORPUS = ROOT / "tests/fuzz/corpus"
+WORK = ROOT / "build/fuzz"
+LONGEST = 4096  # bytes of an input
+KEPT_MOST = 24_000  # bytes of a target's corpus in the repository
+SECONDS_MOST = 20  # of one input: more is a hang
+MEMORY_MOST = 1500  # MB
+
+
+def environment() -> dict[str, str]:
+    """What a process with instrumented modules needs. Python's own allocator would hide errors."""
+    library = Path(sysconfig.get_paths()["platlib"]) / "asan_with_fuzzer.so"
+    return {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
+        "LD_PRELOAD": str(library),
+        "PYTHONMALLOC": "malloc",
+        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=64",
+    }
+
+
+def run(name: str, *words: str, log: Path) -> int:
+    """libFuzzer with these words, in a process of its own."""
+    with log.open("wb") as file:
+        command = [sys.executable, str(FUZZER), *words]
+        named = {**os.environ, "FUZZ_TARGET": name}
+        return subprocess.run(command, cwd=ROOT, env=named, stdout=file, stderr=file).returncode
+
+
+def begin(name: str) -> Path:
+    """The campaign's folder, with seeds."""
+    folder = WORK / name
+    (folder / "found").mkdir(parents=True, exist_ok=True)
+    (folder / "seeds").mkdir(exist_ok=True)
+    target = targets.load(name)
+    for number, data in enumerate(target.seeds()):
+        (folder / "seeds" / str(number)).write_bytes(data[:LONGEST])
+    (folder / "words").write_text("".join(f'"{escaped(word)}"\n' for word in target.WORDS))
+    return folder
+
+
+def escaped(word: bytes) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in word)
+
+
+def fuzz(name: str, seconds: int) -> bool:
+    """Whether nothing was found."""
+    folder = begin(name)
+    corpora = [str(each) for each in (folder / "found", CORPUS / name, folder / "seeds")]
+    log = folder / "log"
+    code = run(
+        name,
+        f"-max_total_time={seconds}",
+        f"-max_len={LONGEST}",
+        f"-timeout={SECONDS_MOST}",
+        f"-rss_limit_mb={MEMORY_MOST}",
+        f"-dict={folder / 'words'}",
+        f"-artifact_prefix={folder}/",
+        *(each for each in corpora if os.path.isdir(each)),
+        log=log,
+    )
+    text = log.read_text(errors="replace")
+    last = re.findall(r"^#(\d+)\s.*cov: (\d+).*exec/s: (\d+) rss: (\d+)Mb", text, re.MULTILINE)
+    if last:
+        count, edges, speed, memory = last[-1]
+        print(f"{name}: {count} executions, {speed}/s, {edges} edges, {memory} MB", flush=True)
+    if code:
+        print(f"{name}: FAILED, see {log}", flush=True)
+    return code == 0
+
+
+def keep(name: str) -> None:
+    """The smallest inputs that reach what all that are known do, as far as there is room."""
+    folder = WORK / name
+    control = folder / "control"
+    corpora = [folder / "found", CORPUS / name, folder / "seeds"]
+    inputs = [str(path) for each in corpora if each.is_dir() for path in sorted(each.iterdir())]
+    control.write_text("\n".join([str(len(inputs)), "0", *inputs, ""]))
+    # The inner half of a merge: it writes down what each input reaches.
+    words = ["-merge_inner=2", f"-merge_control_file={control}", f"-timeout={SECONDS_MOST}"]
+    run(name, *words, log=folder / "merge.log")
+    chosen = reach.least(control.read_text(), KEPT_MOST)
+    contents = [Path(path).read_bytes() for path in chosen]
+    kept = CORPUS / name
+    kept.mkdir(parents=True, exist_ok=True)
+    for old in kept.iterdir():
+        old.unlink()
+    for data in contents:
+        (kept / reach.name_of(data)).write_bytes(data)
+    print(f"{name}: {len(contents)} inputs kept, {sum(map(len, contents))} bytes", flush=True)
+
+
+def show(name: str) -> None:
+    """How much of its files the inputs reach that are kept, or found where none is."""
+    target, log = targets.load(name), WORK / name / "reach.log"
+    corpus = CORPUS / name if (CORPUS / name).is_dir() else WORK / name / "found"
+    run(name, "-runs=0", "-print_coverage=1", str(corpus), log=log)
+    text = log.read_text(errors="replace")
+    compiled = [file for file in target.COVERS if file.endswith(".pyx")]
+    others = [file for file in target.COVERS if file.endswith(".py")]
+    inputs = [path.read_bytes() for path in sorted(corpus.iterdir())]
+    for file in compiled:
+        print("{}: {}: {} of {} edges".format(name, file, *reach.edges(text, file)), flush=True)
+    for file, (reached, there) in reach.lines(target, inputs, others).items():
+        print(f"{name}: {file}: {reached} of {there} lines", flush=True)
+
+
+def main() -> int:
+    if "LD_PRELOAD" not in os.environ:
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment())
+    parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=1, help="of each campaign")
+    parser.add_argument("--only", default="", help="targets: " + ", ".join(targets.names()))
+    parser.add_argument("--keep", action="store_true", help="renew tests/fuzz/corpus")
+    wanted = parser.parse_args()
+    good = True
+    for name in wanted.only.split(",") if wanted.only else targets.names():
+        if wanted.minutes:
+            good &= fuzz(name, int(wanted.minutes * 60))
+        if wanted.keep:
+            keep(name)
+        show(name)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

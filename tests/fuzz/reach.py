@@ -1,0 +1,96 @@
+"""What inputs reach: the least of them that reach as much, and how much of a target's files.
+
+Of the compiled parts libFuzzer counts edges, in the functions of a file; of the others lines are
+counted here. (`make cov TESTS=tests/fuzz/test_corpus.py` counts lines of both, on a build for it.)
+"""
+
+import hashlib
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+BUCKETS = 8  # features of one edge: how often it was passed
+OURS = re.compile(r"COVERED_FUNC: hits: \d+ edges: (\d+)/(\d+) __pyx_(?:f|pf|pw)_\w+ (\S+):\d+")
+
+
+def name_of(data: bytes) -> str:
+    return hashlib.sha1(data).hexdigest()[:12]
+
+
+def least(control: str, size_most: int) -> list[str]:
+    """Files that reach every edge that some file does, the most for their size first; of a control
+    file of libFuzzer's merge."""
+    lines = control.splitlines()
+    paths = lines[2 : 2 + int(lines[0])]
+    sizes: dict[int, int] = {}
+    reached: dict[int, set[int]] = {}
+    for line in lines[2 + len(paths) :]:
+        kind, *numbers = line.split()
+        if kind == "STARTED":
+            sizes[int(numbers[0])] = int(numbers[1])
+        elif kind == "FT":
+            reached[int(numbers[0])] = {int(each) // BUCKETS for each in numbers[1:]}
+    chosen: list[str] = []
+    left = size_most
+    while True:
+        gains = {
+            index: len(edges) / (64 + sizes[index])
+            for index, edges in reached.items()
+            if edges and sizes[index] <= left
+        }
+        if not gains:
+            return [paths[index] for index in chosen]
+        best = max(gains, key=lambda index: (gains[index], -index))
+        chosen.append(best)
+        left -= sizes[best]
+        known = reached.pop(best)
+        for edges in reached.values():
+            edges -= known
+
+
+def edges(log: str, file: str) -> tuple[int, int]:
+    """How many of the edges in functions of a .pyx were passed, by what -print_coverage says."""
+    found = [
+        (int(passed), int(all_))
+        for passed, all_, path in OURS.findall(log)
+        if path.endswith(f"/{file}")
+    ]
+    return sum(passed for passed, _ in found), sum(all_ for _, all_ in found)
+
+
+def lines(target: Any, inputs: Iterable[bytes], files: list[str]) -> dict[str, tuple[int, int]]:
+    """How many of the lines in functions of each .py the inputs reach."""
+    paths = {str(ROOT / "nsqcy" / file): file for file in files}
+    seen: dict[str, set[int]] = {path: set() for path in paths}
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        reached = seen.get(frame.f_code.co_filename)
+        if reached is None:
+            return None
+        reached.add(frame.f_lineno)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        for data in inputs:
+            target.one(data)
+    finally:
+        sys.settrace(None)
+    found = {}
+    for path, file in paths.items():
+        there = _function_lines(compile(Path(path).read_text(), path, "exec"))
+        found[file] = (len(seen[path] & there), len(there))
+    return found
+
+
+def _function_lines(code: CodeType, inside: bool = False) -> set[int]:
+    found = {line for _, _, line in code.co_lines() if line} if inside else set()
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            # The body of a class is run when its module is imported.
+            found |= _function_lines(each, bool(each.co_flags & 2))
+    return found

@@ -1,0 +1,273 @@
+"""HTTP of nsqlookupd and nsqadmin: requests of any form, and upstreams that answer anything. No
+handler fails for them, and every page is HTML that can be read.
+
+The first byte of an input says whose it is: nsqlookupd's, nsqadmin's, or nsqadmin's with a file of
+users. What follows three zero bytes is what nsqds and nsqlookupds answer nsqadmin.
+"""
+
+import json
+import os
+import random
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from core import Log
+from fuzz.targets.answers import ALL, TOPIC
+from markup import read as read_markup
+from nsqcy.nsqadmin.hashes import hash_token
+
+from nsqcy.cluster.parallel import Outcome
+from nsqcy.cluster.web_client import Answer, Terms
+from nsqcy.config import Settings
+from nsqcy.errors import HttpError, RequestError
+from nsqcy.nsqadmin import (
+    api,
+    gathering,
+    history_api,
+    login_pages,
+    operation_api,
+    operation_pages,
+    pages,
+)
+from nsqcy.nsqadmin.logins import Logins
+from nsqcy.nsqadmin.options import NSQADMIN, resolve
+from nsqcy.nsqadmin.surroundings import Surroundings
+from nsqcy.nsqlookupd.api import Api
+from nsqcy.nsqlookupd.registry import Moment, Peer, Registry
+from nsqcy.web.counted import Requests
+from nsqcy.web.http_protocol import HTML, Body, Head, HeadCache, HttpProtocol, Malformed, Reply
+from nsqcy.web.router import IGNORED, Request, Route
+
+COVERS = ["web/http_protocol.py", "web/router.py", "nsqlookupd/api.py", "nsqadmin/api.py"]
+COVERS += ["nsqadmin/api_forms.py", "nsqadmin/pages.py", "nsqadmin/operation_api.py"]
+COVERS += ["nsqadmin/operation_pages.py", "nsqadmin/access.py", "nsqadmin/logins.py"]
+COVERS += ["nsqadmin/login_gate.py", "nsqadmin/login_pages.py", "nsqadmin/saying.py"]
+DATE = b"Fri, 20 Nov 2026 11:18:30 GMT"
+NOW = Moment(5, 5)
+LIMITS: Any = type("Limits", (), {"debug_remote": False, "max_input_bytes": 1 << 20})
+SPLIT = b"\0\0\0"
+TOKEN = "token"
+ROUTES = [*pages.ROUTES, *api.ROUTES, *operation_pages.ROUTES, *operation_api.ROUTES]
+ROUTES += history_api.ROUTES
+FORMS = [b"action=pause", b"action=delete&node=a:2", b"action=seek&to=first", b"action=redrive"]
+FORMS += [b"action=set&rate=5&durability=os", b"action=cancel&id=0123456789abcdef", b"limit=9"]
+FORMS += [b"user=a&password=token&next=/nodes", b"user=&password=%ff"]
+FORMS += [b'{"action":"create"}', b'{"topic":"t","channel":"c"}', b'{"rate":5}', b'{"to":"2026"}']
+QUERIES = [b"?sort=-depth&ask=delete", b"?format=hex&state=queued&count=5", b"?topic=t&channel=c"]
+QUERIES += [b"?node=a:2&range=1h&ask=tombstone&topic=t", b"?inactive=true", b"?topic=%ff%00&x=%"]
+HEADERS = [b"Origin: http://h", b"Sec-Fetch-Site: cross-site", b"Accept-Encoding: gzip", b"Host: h"]
+HEADERS += [
+    b"Authorization: Bearer token",
+    b"Authorization: Basic YTp0b2tlbg==",
+    b"Origin: http://[",
+]
+HEADERS += [b"Cookie: nsqadmin_session=x; a=b", b"X-Forwarded-For: 1.2.3.4", b"Accept: text/html"]
+HEADERS += [b"Content-Type: application/json", b"X-Scheme: https", b"X-Forwarded-Proto: https,http"]
+WORDS = [*FORMS, *QUERIES, *(each + b"\r\n" for each in HEADERS), SPLIT, b"\r\n\r\n"]
+WORDS += [b"Content-Length: ", b"GET ", b"POST ", b"PUT ", b"DELETE ", b" HTTP/1.1\r\n"]
+TARGETS = [b"/nodes", b"/topics", b"/debug", b"/lookup?topic=t", b"/channels?topic=t", b"/info"]
+TARGETS += [
+    b"/topic/tombstone?topic=t&node=a:2",
+    b"/topic/delete?topic=t",
+    b"/topic/create?topic=n",
+]
+TARGETS += [b"/channel/create?topic=t&channel=e", b"/channel/delete?topic=t&channel=c"]
+MESSAGE = {
+    "id": "0123456789abcdef",
+    "seq": 5,
+    "timestamp": 5,
+    "attempts": 1,
+    "size": 2,
+    "body": "aGk=",
+}
+MESSAGE |= {"cut": False, "headers": {"a": "b"}, "start": "5.0", "due": 5, "deadline": None}
+MESSAGE |= {"consumer": {"client_id": "i", "remote_address": "a:1"}}
+SAID = {
+    "messages": [MESSAGE],
+    "next": "6.0",
+    "at": 5,
+    "fanout_seq": 9,
+    "draining": True,
+    "left": None,
+}
+SAID |= {
+    "config": {"rate": {"value": 5, "from": "default"}},
+    "channels": {"c": 5},
+    "topics": [TOPIC],
+}
+
+
+def request(method: bytes, path: bytes, body: bytes = b"", headers: Sequence[bytes] = ()) -> bytes:
+    lines = [
+        method + b" " + path + b" HTTP/1.1",
+        b"Host: h",
+        *headers,
+        b"Content-Length: %d" % len(body),
+    ]
+    return b"\r\n".join([*lines, b"", body])
+
+
+def seeds() -> list[bytes]:
+    found = [b"\0" + request(method, target) for target in TARGETS for method in (b"GET", b"POST")]
+    answers = json.dumps({**ALL, **SAID}).encode()
+    paths = {route.path.encode() for route in ROUTES}
+    paths |= {b"/login", b"/logout"}
+    for number, path in enumerate(sorted(paths)):
+        path = path.replace(b":topic", b"t").replace(b":channel", b"c").replace(b":node", b"a:2")
+        form, query = FORMS[number % len(FORMS)], QUERIES[number % len(QUERIES)]
+        for kind in (b"\1", b"\2"):
+            header = HEADERS[(number + kind[0]) % len(HEADERS)]
+            get = request(b"GET", path + query, headers=[header])
+            post = request(b"POST", path, form, [b"Authorization: Bearer token"])
+            found += [kind + get + post + SPLIT + answers]
+    return found
+
+
+def fresh(chance: random.Random) -> bytes:
+    header = chance.choice(HEADERS) + b"\r\n"
+    method = chance.choice([b"GET", b"POST", b"PUT", b"DELETE"])
+    path = chance.choice([route.path.encode() for route in ROUTES]) + chance.choice(QUERIES)
+    path = path.replace(b":topic", b"t").replace(b":channel", b"c").replace(b":node", b"a:2")
+    whole = request(method, path, chance.choice(FORMS), [chance.choice(HEADERS)])
+    return chance.choice([header, whole, chance.choice(FORMS)])
+
+
+def sound(data: bytes) -> bytes:
+    """A body that is announced as longer than what is left is what is left."""
+    said, split, answers = data.partition(SPLIT)
+    at = said.rfind(b"Content-Length: ")
+    head = said[: at + 16]
+    number, end, body = said[at + 16 :].partition(b"\r\n\r\n")
+    if at < 0 or not end or not number.isdigit() or int(number) <= len(body):
+        return data
+    return head + b"%d" % len(body) + end + body + split + answers
+
+
+class Web:
+    """Answers everybody with the same."""
+
+    def __init__(self) -> None:
+        self.terms = Terms()
+        self.body = b""
+
+    def ask(self, url: Any, *_: Any, most: int, **__: Any) -> Answer:
+        if len(self.body) > most:
+            raise RequestError("too much")
+        return Answer(200, {}, self.body)
+
+
+def at_once(keys: Sequence[Any], ask: Callable[[Any], Any], limit: float) -> Outcome[Any, Any]:
+    """ask_all() without its threads."""
+    found: Outcome[Any, Any] = Outcome()
+    for key in dict.fromkeys(keys):
+        try:
+            found.values[key] = ask(key)
+        except RequestError as error:
+            found.errors[key] = error
+    return found
+
+
+gathering.ask_all = at_once
+
+
+class Admin(Surroundings):
+    """Its handlers run at once."""
+
+    def call(self, route: Route, request: Request) -> Any:
+        return self._call(route, request)
+
+
+class Daemon(NamedTuple):
+    api: Any
+    log: Log
+    web: Web
+
+
+def lookupd() -> Daemon:
+    registry, log = Registry(10**9, 10**9), Log()
+    peer = Peer(
+        "r:1", NOW, broadcast_address="a", tcp_port=1, http_port=2, hostname="h", version="1"
+    )
+    registry.identify(peer)
+    registry.register(peer, "t", "c")
+    made = Api(registry, lambda: NOW, LIMITS, log, Requests(), lambda: {"http": 1, "tcp": 1})
+    return Daemon(made, log, Web())
+
+
+def users() -> str:
+    with tempfile.NamedTemporaryFile("w", delete=False) as file:
+        file.write(f"[user a]\nrole = operate\ntoken = {hash_token(TOKEN)}\n")
+    return file.name
+
+
+def admin(logins: bool) -> Daemon:
+    options = resolve(Settings(NSQADMIN, {"nsqd_http_address": ("a:2", "b:2")}))
+    web, log = Web(), Log()
+    kept = Logins(USERS, 3600, log) if logins else None
+    routes = [*ROUTES, *(login_pages.ROUTES if logins else [])]
+    return Daemon(Admin(options, web, log, routes, None, kept), log, web)  # type: ignore[arg-type]
+
+
+USERS = users()
+ADMINS = [admin(False), admin(True)]
+os.unlink(USERS)
+
+
+def one(data: bytes) -> None:
+    kind = data[0] % 3 if data else 0
+    daemon = ADMINS[kind - 1] if kind else lookupd()
+    said, _, daemon.web.body = data[1:].partition(SPLIT)
+    daemon.log.lines.clear()
+    protocol = HttpProtocol(HeadCache(keep_headers=True))
+    protocol.feed(said)
+    protocol.feed_eof()
+    head: Head | None = None
+    while not protocol.closing and (event := protocol.next_event()) is not None:
+        if isinstance(event, Head):
+            head = event
+            reply = _begin(daemon.api, protocol, head)
+        elif isinstance(event, Body) and head is not None:
+            route = daemon.api.router.resolve(head)
+            reply = daemon.api.call(route, Request(head, event, "127.0.0.1:5"))
+        else:
+            assert not isinstance(event, Malformed) or event.render().startswith(b"HTTP/1.1 ")
+            break
+        if reply is not None:
+            _check(reply, protocol, daemon)
+
+
+def _begin(api: Any, protocol: HttpProtocol, head: Head) -> Reply | None:
+    """The reply, or None where the body comes first."""
+    route = api.router.resolve(head)
+    if isinstance(route, Reply):
+        return route
+    if route.path.startswith("/debug/pprof"):
+        return Reply(200)  # it takes its time
+    if route.body is None:
+        reply: Reply = api.call(route, Request(head, Body(b""), "127.0.0.1:5"))
+        return reply
+    try:
+        limit = route.body(api, head)
+    except HttpError as error:
+        error_reply: Reply = route.error(error)
+        return error_reply
+    if limit == IGNORED:
+        protocol.ignore_body()
+    else:
+        protocol.read_body(limit)
+    return None
+
+
+def _check(reply: Reply, protocol: HttpProtocol, daemon: Daemon) -> None:
+    assert not any("panic" in line for line in daemon.log.lines), daemon.log.lines
+    answer = protocol.answer(reply, DATE)
+    assert answer.startswith(b"HTTP/1.")
+    head, _, _ = answer.partition(b"\r\n\r\n")
+    assert all(line.isprintable() for line in head.decode("latin-1").split("\r\n"))
+    if reply.content_type == HTML and reply.status == 200 and not _is_packed(reply):
+        read_markup(bytes(reply.body).decode())
+
+
+def _is_packed(reply: Reply) -> bool:
+    return any(name == "Content-Encoding" for name, _ in reply.headers)

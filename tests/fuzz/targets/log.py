@@ -1,0 +1,73 @@
+"""The commands about logs (docs/PROTOCOL.md), on a topic that keeps its log: whole and cut, as many
+answers, and nothing is left of it.
+
+`LOG_ID` in an input stands for the log_id that the topic has.
+"""
+
+import random
+import shutil
+import tempfile
+import zlib
+from pathlib import Path
+
+from core import RESPONSE, SECOND, Core, frames, log_pub, mpub
+from fuzz.conversation import TURN, converse
+from fuzz.targets.wire import negotiated, sound
+from talk import MAGIC
+
+from nsqcy.policies import Policies, TopicPolicy
+
+COVERS = [
+    "_reads.pyx",
+    "_topic.pyx",
+    "_session.pyx",
+    "_log.pyx",
+    "producers.py",
+    "named_cursors.py",
+]
+COMMANDS = [b"LOG_META t\n", b"LOG_META t 1000 9\n", b"LOG_SEEK t LOG_ID 1700000000000000000\n"]
+COMMANDS += [b"LOG_FETCH t LOG_ID 1 9 100000 timestamp,id,defer,headers,body\n"]
+COMMANDS += [b"LOG_FETCH t LOG_ID 2 3 1 body\n", b"LOG_CURSOR t LOG_ID me 3\n"]
+COMMANDS += [b"LOG_CURSOR t - me -\n", b"LOG_CURSOR t - me delete\n"]
+COMMANDS += [log_pub("t", 1, [b"a", b"b"]), log_pub("u", 7, [b"c"], epoch=2, part=3)]
+WORDS = [
+    b"LOG_ID",
+    TURN,
+    *(each.split(b" ")[0] + b" " for each in COMMANDS),
+    b"18446744073709551615",
+]
+WORDS += [b"timestamp", b"headers", b"body", b"4294967295", b"-1", b" - ", b"delete\n"]
+
+__all__ = ["COVERS", "WORDS", "fresh", "one", "seeds", "sound"]
+
+
+def seeds() -> list[bytes]:
+    head = negotiated(topic_log=True)
+    return [head + each for each in COMMANDS] + [head + TURN.join(COMMANDS)]
+
+
+def fresh(chance: random.Random) -> bytes:
+    return chance.choice([TURN, *COMMANDS])
+
+
+def told(data: bytes, cuts: random.Random | None) -> list[tuple[int, bytes]]:
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    core = Core(folder, policies=Policies(TopicPolicy(retention_time=3600 * SECOND)))
+    try:
+        assert core.client().ask(mpub("t", [b"one", b"two", b"three"])) == (RESPONSE, b"OK")
+        core.advance(2 * SECOND)
+        topic = core.topic("t")
+        assert topic is not None
+        log_id = topic.log.log_id.hex().encode()
+        answer = converse(core, MAGIC + data.replace(b"LOG_ID", log_id), cuts)
+        core.close()
+        return [(kind, said.replace(log_id, b"LOG_ID")) for kind, said in frames(answer)]
+    finally:
+        shutil.rmtree(folder)
+
+
+def one(data: bytes) -> None:
+    whole = told(data, None)
+    assert {kind for kind, _ in whole} <= {0, 1, 2}
+    parts = told(data, random.Random(zlib.crc32(data)))
+    assert [kind for kind, _ in parts] == [kind for kind, _ in whole], (parts, whole)

@@ -1,0 +1,72 @@
+"""What campaigns have found worth keeping (`make fuzz`), once more: nothing is wrong with it."""
+
+from pathlib import Path
+
+import pytest
+from fuzz import reach, targets
+
+CORPUS = Path(__file__).parent / "corpus"
+MOST = 300_000  # bytes: everybody clones them
+
+
+@pytest.mark.parametrize("name", targets.names())
+def test_inputs(name: str) -> None:
+    """And with what campaigns begin with, as it is and with lengths and checksums made right."""
+    target = targets.load(name)
+    inputs = {str(path): path.read_bytes() for path in sorted((CORPUS / name).iterdir())}
+    assert inputs
+    sound = getattr(target, "sound", bytes)
+    for number, data in enumerate(target.seeds()):
+        inputs |= {f"seed {number}": data, f"sound seed {number}": sound(data)}
+        assert sound(sound(data)) == sound(data)
+    for where, data in inputs.items():
+        try:
+            target.one(data)
+        except BaseException as failure:
+            failure.add_note(where)
+            raise
+
+
+def test_it_is_small() -> None:
+    assert {path.name for path in CORPUS.iterdir()} == set(targets.names())
+    assert sum(path.stat().st_size for path in CORPUS.rglob("*") if path.is_file()) < MOST
+
+
+def test_mutations() -> None:
+    """Every target's own ways to change an input give one of the size that is allowed."""
+    for name in targets.names():
+        target = targets.load(name)
+        change = targets.mutator(target, lambda data, most: data[::-1][:most])
+        for seed, data in enumerate(target.seeds()):
+            assert len(change(data, 300, seed)) <= 300
+            assert change(data, 300, seed) == change(data, 300, seed)
+
+
+CONTROL = """\
+4
+0
+a
+b
+c
+d
+STARTED 0 10
+FT 0 8 9 16
+COV 0 1
+STARTED 1 1000
+FT 1 8 16 24 32
+STARTED 2 20
+FT 2 24
+STARTED 3 5
+"""
+
+
+def test_the_least_that_reaches_as_much() -> None:
+    """Edges are 1 and 2 of a, 1 to 4 of b, and 3 of c; d has crashed."""
+    assert reach.least(CONTROL, 2000) == ["a", "c", "b"]
+    assert reach.least(CONTROL, 100) == ["a", "c"]
+
+
+def test_lines_that_are_reached() -> None:
+    found = reach.lines(targets.load("headers"), [], ["spark/headers.py"])
+    reached, there = found["spark/headers.py"]
+    assert reached == 0 and there > 20
