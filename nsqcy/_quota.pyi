@@ -1,10 +1,14 @@
+from typing import final
+
 from typing_extensions import Buffer
 
+@final
 class QuotaTable:
     def __new__(cls, memory: Buffer, worker: int) -> QuotaTable: ...
     @property
     def worker(self) -> int: ...
 
+@final
 class Quota:
     def __new__(
         cls,

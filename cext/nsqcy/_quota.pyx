@@ -1,7 +1,7 @@
 """Quotas of users: how many connections, and how much is published, at all workers together.
 
-Owns the rows of the shared memory and the arithmetic of rates. Knows neither sessions nor files, and
-reads no clock: time is given, in nanoseconds of the clock that all processes of a machine have.
+Owns the rows of the shared memory and the arithmetic of rates. Knows neither sessions nor files,
+and reads no clock: time is given, in nanoseconds of the clock that all processes of a machine have.
 
 A rate is kept by waiting after: a user who has published nothing for a second may publish a
 second's worth at once, and from then on as much as the rate says. What is published has been paid

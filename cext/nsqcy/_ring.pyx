@@ -1,8 +1,8 @@
 """The shared memory of the workers: its layout, byte rings in it, and who wakes whom.
 
-Owns every byte of the mapping except the lease word and the quotas, which it only places.  Believes nothing it
-reads from a ring: a peer may have died, or gone mad, at any point.  Knows no streams, makes no
-system call after the mapping.
+Owns every byte of the mapping except the lease word and the quotas, which it only places.  Believes
+nothing it reads from a ring: a peer may have died, or gone mad, at any point.  Knows no streams,
+makes no system call after the mapping.
 """
 
 import mmap
