@@ -4,7 +4,6 @@ Owns processes, their folders and what they were started with. Of each kind one 
 that what it takes of the machine can be followed over the whole time.
 """
 
-import asyncio
 import contextlib
 import os
 import sys
@@ -84,7 +83,6 @@ class Node:
         self.small_disk = mounts and disks.small_disk(self.data)
         self.disk = SlowDisk(library, folder / f"nsqd-{number}.slow") if library else None
         self.killed = 0  # workers, by us
-        self.busy = asyncio.Lock()  # somebody ends or stops processes of it
 
     async def start(self, workers: int, lookupds: list[str], options: Mapping[str, Option]) -> None:
         """Clients that are sent here by lookupds come through the proxy."""

@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,11 +22,16 @@ from loadtest.chaos.schedule import (
     KILLABLE_LOOKUPD,
     LOOKUPD,
     NSQD,
+    SLOW_DISK,
     SMALL_DISK,
     Fault,
 )
 from nsqcy.testing import DaemonError
 
+PROCESSES = {  # faults that end or stop them
+    *("kill a worker", "kill nsqd", "kill the master", "restart nsqd"),
+    *("stop a worker", "stop the master", "kill nsqlookupd", "stop nsqlookupd"),
+}
 COMES_BACK = 30.0  # seconds for a worker that was killed to be there again
 REFILL = 0.2  # seconds between two looks at whether a full disk is still full
 LOOK = 0.02
@@ -52,7 +58,7 @@ class Faults:
         self.inflicted: list[Inflicted] = []
         self._cluster = cluster
         self._ledger = ledger
-        self._lookupds = [asyncio.Lock() for _ in cluster.lookupds]
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def victims(self) -> dict[str, Sequence[int]]:
         """Who may be hurt in which way, for a schedule."""
@@ -60,6 +66,7 @@ class Faults:
         return {
             NSQD: [each.number for each in nodes],
             KILLABLE: [each.number for each in nodes[: len(nodes) - 1 or 1]],
+            SLOW_DISK: [each.number for each in nodes if each.disk],
             SMALL_DISK: [each.number for each in nodes if each.small_disk],
             LOOKUPD: range(len(lookupds)),
             KILLABLE_LOOKUPD: range(len(lookupds) - 1),
@@ -74,15 +81,24 @@ class Faults:
                 under_way.create_task(self._inflict(fault))
 
     async def _inflict(self, fault: Fault) -> None:
-        begun, error = self._now, ""
-        name = "nsqlookupd" if "nsqlookupd" in fault.kind else "nsqd"
-        try:
-            await getattr(self, "_" + fault.kind.replace(" ", "_"))(fault)
-        except (DaemonError, OSError, AssertionError) as failed:
-            error = f"{type(failed).__name__}: {failed}"
-        found = Inflicted(begun, self._now, fault.kind, f"{name} {fault.victim}", error)
-        self.inflicted.append(found)
-        print(found, flush=True)
+        async with self._turn(fault):
+            begun, error = self._now, ""
+            try:
+                await getattr(self, "_" + fault.kind.replace(" ", "_"))(fault)
+            except (DaemonError, OSError, AssertionError) as failed:
+                error = f"{type(failed).__name__}: {failed}"
+            found = Inflicted(begun, self._now, fault.kind, self._name(fault), error)
+            self.inflicted.append(found)
+            print(found, flush=True)
+
+    def _turn(self, fault: Fault) -> contextlib.AbstractAsyncContextManager[None]:
+        """Whoever ends or stops processes of a daemon does so alone."""
+        if fault.kind in PROCESSES:
+            return self._turns[self._name(fault)]
+        return contextlib.nullcontext()
+
+    def _name(self, fault: Fault) -> str:
+        return f"{'nsqlookupd' if 'nsqlookupd' in fault.kind else 'nsqd'} {fault.victim}"
 
     @property
     def _now(self) -> float:
@@ -95,62 +111,55 @@ class Faults:
 
     async def _kill_a_worker(self, fault: Fault) -> None:
         node = self._node(fault)
-        async with node.busy:
-            workers = node.workers
-            victim = _one_of(workers, fault)
-            node.killed += 1
-            os.kill(victim, signal.SIGKILL)
-            await _until(lambda: victim not in node.workers, "it does not end")
-            self._ledger.died(node.number)
-            await _until(lambda: len(node.workers) == len(workers), "it does not come back")
+        workers = node.workers
+        victim = _one_of(workers, fault)
+        node.killed += 1
+        os.kill(victim, signal.SIGKILL)
+        await _until(lambda: victim not in node.workers, "it does not end")
+        self._ledger.died(node.number)
+        await _until(lambda: len(node.workers) == len(workers), "it does not come back")
 
     async def _kill_nsqd(self, fault: Fault) -> None:
         node = self._node(fault)
-        async with node.busy:
-            node.killed += len(node.workers)  # the master may still see that
-            await asyncio.to_thread(node.daemon.kill)
-            self._ledger.died(node.number)
-            await asyncio.sleep(fault.seconds)
-            await asyncio.to_thread(node.daemon.start)
+        node.killed += len(node.workers)  # the master may still see that
+        await asyncio.to_thread(node.daemon.kill)
+        self._ledger.died(node.number)
+        await asyncio.sleep(fault.seconds)
+        await asyncio.to_thread(node.daemon.start)
 
     async def _kill_the_master(self, fault: Fault) -> None:
         """Its workers save what they have; who is started next waits for that."""
         node = self._node(fault)
-        async with node.busy:
-            node.daemon.process.kill()
-            await asyncio.to_thread(node.daemon.process.wait)
-            with contextlib.suppress(DaemonError):  # it has ended already
-                node.daemon.stop()
-            await asyncio.sleep(fault.seconds)
-            await asyncio.to_thread(node.daemon.start)
+        node.daemon.process.kill()
+        await asyncio.to_thread(node.daemon.process.wait)
+        with contextlib.suppress(DaemonError):  # it has ended already
+            node.daemon.stop()
+        await asyncio.sleep(fault.seconds)
+        await asyncio.to_thread(node.daemon.start)
 
     async def _restart_nsqd(self, fault: Fault) -> None:
         node = self._node(fault)
-        async with node.busy:
-            await asyncio.to_thread(node.daemon.stop)
-            await asyncio.sleep(fault.seconds)
-            await asyncio.to_thread(node.daemon.start)
+        await asyncio.to_thread(node.daemon.stop)
+        await asyncio.sleep(fault.seconds)
+        await asyncio.to_thread(node.daemon.start)
 
     # -- nsqd stands still
 
     async def _stop_a_worker(self, fault: Fault) -> None:
         node = self._node(fault)
-        async with node.busy:
-            with _stopped(_one_of(node.workers, fault)):
-                await asyncio.sleep(fault.seconds)
+        with _stopped(_one_of(node.workers, fault)):
+            await asyncio.sleep(fault.seconds)
 
     async def _stop_the_master(self, fault: Fault) -> None:
         node = self._node(fault)
-        async with node.busy:
-            with _stopped(node.daemon.process.pid):
-                await asyncio.sleep(fault.seconds)
+        with _stopped(node.daemon.process.pid):
+            await asyncio.sleep(fault.seconds)
 
     # -- disks
 
     async def _slow_disk(self, fault: Fault) -> None:
         disk = self._node(fault).disk
-        if disk is None:
-            return
+        assert disk is not None
         disk.delay(int(10 + fault.chance * 400))
         try:
             await asyncio.sleep(fault.seconds)
@@ -210,16 +219,14 @@ class Faults:
 
     async def _kill_nsqlookupd(self, fault: Fault) -> None:
         daemon = self._cluster.lookupds[fault.victim]
-        async with self._lookupds[fault.victim]:
-            await asyncio.to_thread(daemon.kill)
-            await asyncio.sleep(fault.seconds)
-            await asyncio.to_thread(daemon.start)
+        await asyncio.to_thread(daemon.kill)
+        await asyncio.sleep(fault.seconds)
+        await asyncio.to_thread(daemon.start)
 
     async def _stop_nsqlookupd(self, fault: Fault) -> None:
         daemon = self._cluster.lookupds[fault.victim]
-        async with self._lookupds[fault.victim]:
-            with _stopped(daemon.process.pid):
-                await asyncio.sleep(fault.seconds)
+        with _stopped(daemon.process.pid):
+            await asyncio.sleep(fault.seconds)
 
 
 def _one_of(workers: list[int], fault: Fault) -> int:

@@ -45,7 +45,7 @@ class Account:
     early: int  # before they were due
     corrupt: int  # not as anybody has made them
     foreign: int  # of another topic
-    missing: tuple[str, ...]  # some of those that are lost: publisher:number
+    named: dict[str, list[str]]  # some of those that are lost or unasked, as publisher:number
 
     @property
     def broken(self) -> dict[str, int]:
@@ -146,7 +146,7 @@ class Ledger:
         gone = accepted.minus(finished)
         lost = gone.minus(self._excused[place])
         refused = self._refused[topic]
-        unasked = len(refused) - refused.without(finished)
+        unasked = refused.minus(refused.minus(finished))
         return Account(
             topic=topic,
             channel=channel,
@@ -157,11 +157,15 @@ class Ledger:
             finished=len(finished),
             lost=len(lost),
             forgotten=len(gone) - len(lost),
-            unasked=unasked,
-            unconfirmed=finished.without(accepted) - unasked,
-            missing=tuple(f"{publisher}:{number}" for publisher, number in islice(lost, SHOWN)),
+            unasked=len(unasked),
+            unconfirmed=finished.without(accepted) - len(unasked),
+            named={"lost": _named(lost), "unasked": _named(unasked)},
             **{name: self.counters[topic, channel, name] for name in COUNTED},
         )
+
+
+def _named(marks: Marks) -> list[str]:
+    return [f"{publisher}:{number}" for publisher, number in islice(marks, SHOWN)]
 
 
 def _mark(marks: Marks, publisher: Publisher, numbers: range) -> None:

@@ -8,9 +8,9 @@ import asyncio
 import http.client
 import random
 import time
-from collections import Counter
+from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from loadtest.chaos.bodies import Bodies, Stamp
 from loadtest.chaos.cluster import TOPICS, Cluster
@@ -25,6 +25,7 @@ T = TypeVar("T")
 FAILURES = (Error, OSError, http.client.HTTPException, TimeoutError, asyncio.IncompleteReadError)
 MILLISECOND = 1_000_000  # in ns
 EARLY = 50 * MILLISECOND  # clocks are steered
+REMEMBERED = 10_000  # refusals
 WAYS: tuple[ConnectionKeywords, ...] = (
     {},
     {"snappy": True},
@@ -33,6 +34,17 @@ WAYS: tuple[ConnectionKeywords, ...] = (
     {"tls_v1": True},
     {"tls_v1": True, "snappy": True},
 )
+
+
+class Refusal(NamedTuple):
+    """A publish that nsqd says it has not taken."""
+
+    second: float  # since 1970
+    kind: str
+    publisher: int
+    first: int  # number of a message
+    messages: int
+    text: str
 
 
 class Load:
@@ -48,7 +60,7 @@ class Load:
         self.quiet = asyncio.Event()  # nobody publishes, and nobody misbehaves any more
         self.forget = 0  # deliveries that are to be finished and not written down
         self._forgotten: set[tuple[Place, int, int]] = set()
-        self.answers: Counter[str] = Counter()  # of HTTP, that were no OK
+        self.refusals: deque[Refusal] = deque(maxlen=REMEMBERED)
 
     # -- connections
 

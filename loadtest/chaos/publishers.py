@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from loadtest.chaos.cluster import TOPICS, Node, port_of
 from loadtest.chaos.ledger import Publisher
-from loadtest.chaos.load import FAILURES, MILLISECOND, Load
+from loadtest.chaos.load import FAILURES, MILLISECOND, Load, Refusal
 from nsqcy._client import mpub_body
 from nsqcy.client import NsqdError
 from nsqcy.client.aio import Producer
@@ -73,8 +73,10 @@ class _Publishing:
         milliseconds = None
         try:
             await self.send(kind, bodies, delay)
-        except Refused:
+        except Refused as refused:
             self.load.ledger.refuse(self.publisher, numbers)
+            name = self.publisher.number, numbers[0], count
+            self.load.refusals.append(Refusal(time.time(), kind, *name, str(refused)))
         except FAILURES:
             await self.load.rest(0.2)
         else:
@@ -116,7 +118,7 @@ class _Tcp(_Publishing):
         try:
             await send(self.topic, what, timeout=ANSWER, **options)
         except NsqdError as error:
-            raise Refused from error
+            raise Refused(str(error)) from error
 
 
 class _Web(_Publishing):
@@ -137,10 +139,8 @@ class _Web(_Publishing):
         if kind == "/mpub":
             path, body = path + "&binary=true", mpub_body(bodies)
         status, answer = await self.load.call(self._post, path, body)
-        if status != 200:
-            self.load.answers[f"{status} {answer[:100].decode(errors='replace')}"] += 1
         if status == REFUSED:
-            raise Refused
+            raise Refused(answer.decode(errors="replace"))
         if status != 200:
             raise http.client.HTTPException(f"{status} {answer!r}")
 

@@ -35,7 +35,7 @@ def gather(outcome: Outcome) -> Figures:
         "channels": [asdict(each) for each in outcome.accounts],
         "faults": [asdict(each) for each in outcome.faults],
         "slopes": [asdict(each) | {"grows": each.grows} for each in outcome.slopes],
-        "answers": dict(load.answers),
+        "refusals": [each._asdict() for each in load.refusals],
         "span": load.timeline.span,
         "kinds": by_kind(load.timeline, outcome.begun),
         "lives": [_life(each) for each in watch.lives.values()],

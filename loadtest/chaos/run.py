@@ -142,7 +142,7 @@ def _end(cluster: Cluster, outcome: Outcome) -> None:
     outcome.accounts = load.ledger.accounts()
     for account in outcome.accounts:
         for name, count in account.broken.items():
-            some = f" ({', '.join(account.missing)}, ...)" if name == "lost" else ""
+            some = f" ({', '.join(account.named[name])}, ...)" if name in account.named else ""
             outcome.broken.append(f"{account.topic}/{account.channel}: {name} {count:,}{some}")
     outcome.broken += [f"elsewhere: {name} {n:,}" for name, n in load.ledger.strays.items()]
     for node in cluster.nodes:

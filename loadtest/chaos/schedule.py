@@ -8,9 +8,10 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-NSQD, KILLABLE, SMALL_DISK, LOOKUPD, KILLABLE_LOOKUPD = (
+NSQD, KILLABLE, SLOW_DISK, SMALL_DISK, LOOKUPD, KILLABLE_LOOKUPD = (
     "an nsqd",
     "an nsqd that may be killed",
+    "an nsqd whose disk can be made slow",
     "an nsqd with a disk of its own",
     "an nsqlookupd",
     "an nsqlookupd that may be killed",
@@ -34,7 +35,7 @@ KINDS = (
     Kind("restart nsqd", KILLABLE, (0, 3)),
     Kind("stop a worker", NSQD, (1, 10)),
     Kind("stop the master", NSQD, (1, 10)),
-    Kind("slow disk", NSQD, (3, 10)),
+    Kind("slow disk", SLOW_DISK, (3, 10)),
     Kind("disk full", SMALL_DISK, (1, 8)),
     Kind("cut", NSQD, (0, 5)),
     Kind("reset", NSQD, (0, 2)),

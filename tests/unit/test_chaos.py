@@ -23,6 +23,7 @@ PLACE = ("t", "c")
 VICTIMS = {
     schedule.NSQD: [0, 1, 2],
     schedule.KILLABLE: [0, 1],
+    schedule.SLOW_DISK: [0, 1, 2],
     schedule.SMALL_DISK: [2],
     schedule.LOOKUPD: [0, 1],
     schedule.KILLABLE_LOOKUPD: [0],
@@ -121,7 +122,7 @@ def test_what_was_accepted_has_to_be_finished(ledger: Ledger) -> None:
     assert ledger.owed == 1
     found = account(ledger)
     assert (found.accepted, found.finished, found.lost, found.forgotten) == (1000, 999, 1, 0)
-    assert found.missing == (f"{publisher.number}:513",)
+    assert found.named["lost"] == [f"{publisher.number}:513"]
     assert found.broken == {"lost": 1}
     finish(ledger, publisher, [513, 0])
     found = account(ledger)
@@ -160,6 +161,7 @@ def test_what_was_refused_must_not_come(ledger: Ledger) -> None:
     finish(ledger, publisher, [*unknown, refused[1]])
     found = account(ledger)
     assert (found.unasked, found.unconfirmed, found.broken) == (1, 3, {"unasked": 1})
+    assert found.named["unasked"] == [f"{publisher.number}:{refused[1]}"]
 
 
 def test_messages_of_others_are_foreign(ledger: Ledger) -> None:
