@@ -225,6 +225,7 @@ class Engine:
             self._http.tls_only = tls_required(self._port("https"))
         self._https = _https(self._handshakes)
         self._turns = Turns()
+        self._stopped = False
         self._pages = Rounds(self._page)
         self._peeks = BoundedSemaphore(PEEKS_MOST)
         self._peeked = hub.loop.async_()
@@ -252,6 +253,8 @@ class Engine:
             channels = {each["name"]: each["paused"] for each in topic["channels"]}
             self._shard.load_topic(topic["name"].encode(), topic["paused"], channels)
             gevent.sleep(0)  # to beat: thousands of topics, or a log to scan, take their time
+            if self._stopped:  # what was not taken up stays as it is on disk
+                return
             self._loop.enter()
         debug.free()  # journals of many messages are taken apart in memory
         self._count_topics()
@@ -308,6 +311,7 @@ class Engine:
         return self._shared.topics() < self._options.max_topics
 
     def stop(self) -> None:
+        self._stopped = True
         self._loop.enter()
         self._loop.stop()
         self._http.close()
