@@ -49,7 +49,14 @@ from nsqcy.nsqd.turns import Turns
 from nsqcy.nsqd.worker import Boot
 from nsqcy.options import TLS_REQUIRED, Value
 from nsqcy.policies import Policies
-from nsqcy.process.control import Answer, CallTimeout, ChannelClosed, RemoteError, Request
+from nsqcy.process.control import (
+    Answer,
+    CallTimeout,
+    ChannelClosed,
+    RemoteError,
+    Request,
+    is_unreachable,
+)
 from nsqcy.web.http import HttpServer, Make
 
 if TYPE_CHECKING:
@@ -373,7 +380,7 @@ class Engine:
             gevent.spawn(self._move_out, *self._movers.popleft())
 
     def _move_out(self, session: Session, owner: int) -> None:
-        """Hand a session to another worker, through the master; it goes on here if that fails."""
+        """Hand a session to another worker, through the master; it goes on here if that says no."""
         if session.closed:
             return
         state, unread, unsent = session.pack()
@@ -388,12 +395,13 @@ class Engine:
                 state=state,
                 unread=len(unread),
             )
-        except (ChannelClosed, RemoteError):
+        except (CallTimeout, ChannelClosed, RemoteError) as error:
             self._loop.enter()
-            session.stay()
-        except CallTimeout:
-            # Whether it has it cannot be known: nobody may serve it twice.
-            session.leave()
+            if is_unreachable(error):
+                # Whether it had it, and has executed what it brought along, cannot be known.
+                session.leave()
+            else:
+                session.stay()
         else:
             self._loop.enter()
             session.leave()
