@@ -139,9 +139,11 @@ class Faults:
 
     async def _restart_nsqd(self, fault: Fault) -> None:
         node = self._node(fault)
-        await asyncio.to_thread(node.daemon.stop)
-        await asyncio.sleep(fault.seconds)
-        await asyncio.to_thread(node.daemon.start)
+        try:
+            await asyncio.to_thread(node.daemon.stop)
+        finally:
+            await asyncio.sleep(fault.seconds)
+            await asyncio.to_thread(node.daemon.start)
 
     # -- nsqd stands still
 

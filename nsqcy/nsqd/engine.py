@@ -50,7 +50,14 @@ from nsqcy.nsqd.turns import Turns
 from nsqcy.nsqd.worker import Boot
 from nsqcy.options import TLS_REQUIRED, Value
 from nsqcy.policies import Policies
-from nsqcy.process.control import Answer, CallTimeout, ChannelClosed, RemoteError, Request
+from nsqcy.process.control import (
+    Answer,
+    CallTimeout,
+    ChannelClosed,
+    RemoteError,
+    Request,
+    is_unreachable,
+)
 from nsqcy.users import file as users_file
 from nsqcy.users.gate import Gate
 from nsqcy.users.known import Known
@@ -240,6 +247,7 @@ class Engine:
             self._http.tls_only = tls_required(self._port("https"))
         self._https = _https(self._handshakes)
         self._turns = Turns()
+        self._stopped = False
         self._pages = Rounds(self._page)
         self._peeks = BoundedSemaphore(PEEKS_MOST)
         self._peeked = hub.loop.async_()
@@ -267,6 +275,8 @@ class Engine:
             channels = {each["name"]: each["paused"] for each in topic["channels"]}
             self._shard.load_topic(topic["name"].encode(), topic["paused"], channels)
             gevent.sleep(0)  # to beat: thousands of topics, or a log to scan, take their time
+            if self._stopped:  # what was not taken up stays as it is on disk
+                return
             self._loop.enter()
         debug.free()  # journals of many messages are taken apart in memory
         self._count_topics()
@@ -323,6 +333,7 @@ class Engine:
         return self._shared.topics() < self._options.max_topics
 
     def stop(self) -> None:
+        self._stopped = True
         self._loop.enter()
         self._loop.stop()
         self._http.close()
@@ -399,7 +410,7 @@ class Engine:
             gevent.spawn(self._move_out, *self._movers.popleft())
 
     def _move_out(self, session: Session, owner: int) -> None:
-        """Hand a session to another worker, through the master; it goes on here if that fails."""
+        """Hand a session to another worker, through the master; it goes on here if that says no."""
         if session.closed:
             return
         state, unread, unsent = session.pack()
@@ -414,12 +425,13 @@ class Engine:
                 state=state,
                 unread=len(unread),
             )
-        except (ChannelClosed, RemoteError):
+        except (CallTimeout, ChannelClosed, RemoteError) as error:
             self._loop.enter()
-            session.stay()
-        except CallTimeout:
-            # Whether it has it cannot be known: nobody may serve it twice.
-            session.leave()
+            if is_unreachable(error):
+                # Whether it had it, and has executed what it brought along, cannot be known.
+                session.leave()
+            else:
+                session.stay()
         else:
             self._loop.enter()
             session.leave()

@@ -88,7 +88,8 @@ class Engine(Protocol):
         above; gives a value or an Answer. Its descriptors are the engine's to close."""
 
     def stop(self) -> None:
-        """Waits. Close all sockets at once, save everything, and return when it is saved."""
+        """Waits. Close all sockets at once, save everything, and return when it is saved; `load`,
+        if it is under way, takes up nothing more."""
 
 
 class Worker:
@@ -179,7 +180,8 @@ class Worker:
             )
             gevent.spawn(self._done.set, arbiter.NOT_LOADED)
             raise
-        self._receiver.start()
+        if not self._ending:
+            self._receiver.start()
 
     def _option_changed(self, name: str, value: Any) -> None:
         if name == "log_level":

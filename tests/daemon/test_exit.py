@@ -4,6 +4,7 @@ import itertools
 import signal
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from conftest import Starter
@@ -172,3 +173,22 @@ def ends(conn: Conn) -> bool:
             conn.frame(timeout=5)
     except (Hangup, OSError):
         return True
+
+
+def test_while_a_worker_takes_up_its_topics(tmp_path: Path) -> None:
+    """It stops at the next one, and what it has not come to is as it was."""
+    names = [f"topic-{number:03}" for number in range(150)]
+    daemon = Nsqd(tmp_path, workers=1, durability="fsync").start()
+    try:
+        for name in names:
+            daemon.web.pub(name, b"kept")
+        killed = daemon.kill_worker(0)
+        (worker,) = eventually(lambda: [pid for pid in daemon.workers() if pid != killed])
+        files = Path(f"/proc/{worker}/fd")
+        eventually(lambda: len(list(files.iterdir())) > 40)
+        terminate(daemon)
+        assert "cannot load" not in daemon.log_text()
+        daemon.start()
+        assert [daemon.web.counts(name)["depth"] for name in names] == [1] * len(names)
+    finally:
+        daemon.destroy()
