@@ -312,7 +312,7 @@ EVENTS = (
         "quota_reached",
         "warn",
         NSQD,
-        "AUTH: user … publishes more than its quota, and …",
+        "AUTH: user … publishes more than its quota",
         ("user", "client"),
         "It waits, or over HTTP is refused. At each worker once a minute.",
     ),

@@ -1585,7 +1585,7 @@ cdef class Session(Consumer):
         self.home.lose_favour(self)
         if quota.is_news(now):
             self.home.log.warn(
-                f"AUTH: user {quota.user} publishes more than its quota, and waits",
+                f"AUTH: user {quota.user} publishes more than its quota",
                 event="quota_reached", user=quota.user, client=self.remote_address)
         return 0
 

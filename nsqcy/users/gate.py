@@ -85,7 +85,7 @@ class Gate:
             return replace(route, handler=self._charged(route.handler, quota))
         if quota.is_news(now):
             self._log.warn(
-                f"AUTH: user {user.name} publishes more than its quota, and is refused",
+                f"AUTH: user {user.name} publishes more than its quota",
                 event="quota_reached",
                 user=user.name,
                 client=peer,

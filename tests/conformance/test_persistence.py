@@ -143,7 +143,7 @@ def test_queued_in_flight_and_deferred_over_a_clean_restart(nsqd: Starter) -> No
     held = conn.message()
     assert held.attempts == 2
     start = conn.clock()
-    producer.dpub("t", 4000, b"deferred")
+    producer.dpub("t", 8000, b"deferred")
     producer.dpub("t", 600000, b"much later")
     producer.pub("t", b"queued")
     daemon.web.await_counts("t", "c", depth=1, in_flight_count=1, deferred_count=2)
@@ -154,9 +154,9 @@ def test_queued_in_flight_and_deferred_over_a_clean_restart(nsqd: Starter) -> No
     found = {message.body: message for message in conn.messages(2)}
     assert found[b"in flight"] == Message(held.timestamp, 3, held.id, held.body)
     assert found[b"queued"].attempts == 1
-    deferred = conn.message(timeout=10)
+    deferred = conn.message(timeout=20)
     assert (deferred.body, deferred.attempts) == (b"deferred", 1)
-    lasted(start, 4.0, SLACK)
+    lasted(start, 8.0, SLACK)
     conn.nothing()
     daemon.web.await_counts("t", "c", depth=0, in_flight_count=3, deferred_count=1)
 

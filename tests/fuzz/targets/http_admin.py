@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from core import Log
 from fuzz.targets.answers import ALL, TOPIC
 from markup import read as read_markup
-from nsqcy.nsqadmin.hashes import hash_token
 
 from nsqcy.cluster.parallel import Outcome
 from nsqcy.cluster.web_client import Answer, Terms
@@ -35,6 +34,7 @@ from nsqcy.nsqadmin.options import NSQADMIN, resolve
 from nsqcy.nsqadmin.surroundings import Surroundings
 from nsqcy.nsqlookupd.api import Api
 from nsqcy.nsqlookupd.registry import Moment, Peer, Registry
+from nsqcy.users.hashes import hash_token
 from nsqcy.web.counted import Requests
 from nsqcy.web.http_protocol import HTML, Body, Head, HeadCache, HttpProtocol, Malformed, Reply
 from nsqcy.web.router import IGNORED, Request, Route
@@ -206,7 +206,7 @@ def admin(logins: bool) -> Daemon:
     web, log = Web(), Log()
     kept = Logins(USERS, 3600, log) if logins else None
     routes = [*ROUTES, *(login_pages.ROUTES if logins else [])]
-    return Daemon(Admin(options, web, log, routes, None, kept), log, web)  # type: ignore[arg-type]
+    return Daemon(Admin(options, web, web, log, routes, None, kept), log, web)  # type: ignore[arg-type]
 
 
 USERS = users()
