@@ -43,7 +43,8 @@ def pump(plain: Nsqd, topic: str) -> Iterator[Pump]:
 
 def done(plain: Nsqd, topic: str, count: int) -> None:
     """All of the topic's messages are finished."""
-    plain.web.await_counts(topic, "c", depth=0, in_flight_count=0, message_count=count)
+    none = {"depth": 0, "in_flight_count": 0, "deferred_count": 0}
+    plain.web.await_counts(topic, "c", message_count=count, **none)
 
 
 def end(process: Process) -> str:
