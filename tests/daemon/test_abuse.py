@@ -186,7 +186,7 @@ def test_two_hundred_half_sent_bodies(starter: Starter, workers: int, budget: in
         with contextlib.suppress(OSError):
             conn.send(command[count:])
         try:
-            frame = conn.frame()
+            frame = conn.frame(timeout=60)
         except Hangup:  # dropped, and its last words with it
             continue
         assert frame == (RESPONSE, b"OK") or frame.data.startswith(b"E_BAD_"), frame
