@@ -3,7 +3,7 @@
 import re
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -193,3 +193,35 @@ class Web:
         for client in self.clients:
             client.close()
         self.core.close()
+
+
+def seen(web: Web, client: Client) -> list[object]:
+    """All that may not depend on the way publishes take."""
+    counters = {topic.name: topic.counters() for topic in web.core.shard.topics.values()}
+    return [
+        DATE.sub(b"", client.output),
+        client.ended,
+        web.lines(),
+        counters,
+        web.server.connections,
+        web.server.held,
+    ]
+
+
+def same_both_ways(pieces: Iterable[bytes], **options: Any) -> None:
+    """Sent to a Web with the short way of publishes and to one without it, these do the same after
+    each piece."""
+    webs = [Web(short=short, **options) for short in (True, False)]
+    clients = [web.client() for web in webs]
+    for piece in pieces:
+        for web, client in zip(webs, clients, strict=True):
+            client.send(piece)
+            web.settle()
+        assert seen(webs[0], clients[0]) == seen(webs[1], clients[1])
+    for web, client in zip(webs, clients, strict=True):
+        client.half_close()
+        web.settle()
+    assert seen(webs[0], clients[0]) == seen(webs[1], clients[1])
+    assert webs[0].messages() == webs[1].messages()
+    for web in webs:
+        web.close()

@@ -7,7 +7,7 @@ from itertools import pairwise
 from fuzz.garbage import mutated, some_requests
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from web_core import DATE, MAX_MSG_SIZE, Client, Web
+from web_core import MAX_MSG_SIZE, same_both_ways
 
 TOPICS = ["a", "b#ephemeral", "boom", "no name", ""]
 TARGETS = ["/pub?topic=%s&defer=5", "/pub?x=1&topic=%s", "/pub?topic=%s&topic=b", "/pub/?topic=%s"]
@@ -21,10 +21,6 @@ LENGTHS += ["Content-Length: %d\r\nContent-Length: 1", "X: y\r\nContent-Length: 
 OTHERS = ["Host: h", "Accept: */*", "Connection: keep-alive", "Connection: close"]
 OTHERS += ["Expect: 100-continue", "Transfer-Encoding: chunked", "X-Content-Length: 3"]
 OTHERS += ["Upgrade: h2c\r\nConnection: Upgrade", "X: y\r\n z", "Host : h", "X: \x00"]
-PLAIN = b"POST /pub?topic=a HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nx"
-PARTS = ["method", "target", "topic", "version", "length", "other", "end", "size", "body"]
-
-
 PLAIN = b"POST /pub?topic=a HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\nx"
 PARTS = ["topic", "size", "target", "length", "other", "method", "version", "end", "body"]
 
@@ -69,34 +65,9 @@ def fail(kind: str, topic: str, channel: str | None) -> None:
         raise RuntimeError("boom")
 
 
-def seen(web: Web, client: Client) -> list[object]:
-    """All that may not depend on the way."""
-    counters = {topic.name: topic.counters() for topic in web.core.shard.topics.values()}
-    return [
-        DATE.sub(b"", client.output),
-        client.ended,
-        web.lines(),
-        counters,
-        web.server.connections,
-        web.server.held,
-    ]
-
-
 @settings(deadline=None, max_examples=300)
 @given(st.integers(0, 2**32))
 def test_with_and_without(seed: int) -> None:
     chance = random.Random(seed)
-    webs = [Web(short=short, on_event=fail) for short in (True, False)]
-    clients = [web.client() for web in webs]
-    for piece in pieces(some_publishes(chance), chance):
-        for web, client in zip(webs, clients, strict=True):
-            client.send(piece)
-            web.settle()
-        assert seen(webs[0], clients[0]) == seen(webs[1], clients[1])
-    for web, client in zip(webs, clients, strict=True):
-        client.half_close()
-        web.settle()
-    assert seen(webs[0], clients[0]) == seen(webs[1], clients[1])
-    assert webs[0].messages() == webs[1].messages()
-    for web in webs:
-        web.close()
+    publishes = pieces(some_publishes(chance), chance)
+    same_both_ways(publishes, on_event=fail)

@@ -6,7 +6,7 @@ import zlib
 from itertools import pairwise
 
 from fuzz.garbage import HEADERS, METHODS, PATHS, a_request
-from web_core import DATE, Client, Web
+from web_core import same_both_ways
 
 COVERS = ["_http.pyx", "_publisher.pyx", "web/http.py", "web/http_protocol.py", "web/router.py"]
 COVERS += ["nsqd/mpub.py", "nsqd/api.py"]
@@ -37,27 +37,7 @@ def fresh(chance: random.Random) -> bytes:
     return chance.choice([*HEADERS[:-1], seeds()[0][:64], b"X: y\r\n"])[:200]
 
 
-def seen(web: Web, client: Client) -> list[object]:
-    """All that may not depend on the way."""
-    counters = {topic.name: topic.counters() for topic in web.core.shard.topics.values()}
-    held = web.server.held
-    return [DATE.sub(b"", client.output), client.ended, web.lines(), counters, held]
-
-
 def one(data: bytes) -> None:
     chance = random.Random(zlib.crc32(data))
     cuts = sorted(chance.randint(0, len(data)) for _ in range(chance.randint(0, 4)))
-    webs = [Web(short=short) for short in (True, False)]
-    clients = [web.client() for web in webs]
-    for start, end in pairwise([0, *cuts, len(data)]):
-        for web, client in zip(webs, clients, strict=True):
-            client.send(data[start:end])
-            web.settle()
-        assert seen(webs[0], clients[0]) == seen(webs[1], clients[1])
-    for web, client in zip(webs, clients, strict=True):
-        client.half_close()
-        web.settle()
-    assert seen(webs[0], clients[0]) == seen(webs[1], clients[1])
-    assert webs[0].messages() == webs[1].messages()
-    for web in webs:
-        web.close()
+    same_both_ways(data[start:end] for start, end in pairwise([0, *cuts, len(data)]))
