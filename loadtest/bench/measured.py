@@ -59,19 +59,7 @@ SENTENCES = {
 HEAD = '''"""What was measured, and capacities are computed from. Written by `make conf`, from
 docs/benchmarks.json and docs/PERFORMANCE.md."""
 
-from typing import NamedTuple
-
-
-class Figure(NamedTuple):
-    """A number, what of, and where it is to be found."""
-
-    value: float
-    unit: str
-    source: str
-
-    def __str__(self) -> str:
-        return f"{self.value:,g} {self.unit}: {self.source}"
-
+from nsqcy.capacity.figure import Figure
 
 '''
 

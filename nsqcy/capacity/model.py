@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from nsqcy.capacity import measured
-from nsqcy.capacity.measured import Figure
+from nsqcy.capacity.figure import Figure
 
 BODY = 200  # bytes of the messages that were measured
 LARGE_BODY = 100_000
