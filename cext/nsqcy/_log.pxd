@@ -125,6 +125,7 @@ cdef struct Task:
     bint follows         # its op is behind others of the log in the lane of these
     bint tells           # of a delta that follows: runs wait for it
     bint durable         # of a run: done when a sync covers it
+    bint goes_on         # of a run: done with the one behind it, and refused if that is
     uint64_t commit      # of a durable run: the number of the commit that covers it
     uint64_t told        # of a run: so many journal writes have to be done before it is
     uint8_t *owned       # freed with the task
@@ -186,6 +187,7 @@ cdef class Log:
     cdef Task *_written_first         # runs that are written, in order, but not done: they wait
     cdef Task *_written_last          # for a sync, or for what the journal has to tell before
     cdef uint64_t _durable            # durable runs that no sync was asked for yet
+    cdef bint _goes_on                # the latest run does
     cdef bint _awaited                # the latest run is durable: somebody waits for syncs
     cdef uint64_t _commits            # how many were begun, and how many of them have ended
     cdef uint64_t _commits_done
@@ -213,16 +215,20 @@ cdef class Log:
 
     # The run stays valid and unchanged (but for its crc fields) until done. A failed run's place
     # is still in `into`: retract() it. A durable run is done when a sync covers it: see commit().
+    # One that goes on is a part of what the next run, appended right away, has more of: they are in
+    # one segment, and fail together.
     # No run is done before the deltas, and the snapshots that lead, that were asked for before it.
     cdef int append(self, const uint8_t *run, size_t n, uint64_t first_seq, uint64_t last_seq,
-                    uint32_t count, int flags, bint durable, Extent *into, log_done done,
-                    void *arg) except -1
+                    uint32_t count, int flags, bint durable, bint goes_on, Extent *into,
+                    log_done done, void *arg) except -1
     # Have the durable runs that were appended synced. One sync is under way at a time: those that
     # come meanwhile share the next.
     cdef int commit(self) except -1
     # Whether a run of n bytes would begin a new segment: it may be written although one that was
     # appended before it fails.
     cdef bint rolls(self, size_t n) noexcept
+    # Bytes of records that the segment of the next run has room for.
+    cdef uint64_t room(self) noexcept
     # Takes a failed run of n bytes that began with first_seq back out of an extent.
     cdef int retract(self, Extent *into, size_t n, uint64_t first_seq, uint32_t count) except -1
     # Reads the whole chain; see docs/DISKFORMAT.md for what damaged records look like.
@@ -263,6 +269,7 @@ cdef class Log:
     cdef bint _is_told(self, const Task *task) noexcept
     cdef int _wait(self, Task *task, int error) except -1
     cdef int _release_written(self) except -1
+    cdef bint _first_is_settled(self) noexcept
     cdef int _commit_done(self, int error) except -1
     cdef int _finish(self, Task *task, int error) except -1
     cdef int _part_end(self, Task *whole, int error) except -1

@@ -257,7 +257,8 @@ cdef class Log:
         task.error = error
         if self.journal_lost and task.told <= self._journal_done:
             task.refused = EIO    # a start would read it as if what the journal lost had not been
-        if task.durable or not self._is_told(task):
+        if task.durable or task.goes_on or self._written_last is not NULL \
+                or not self._is_told(task):
             return self._wait(task, error)
         return self._finish(task, error or task.refused)
 
@@ -275,21 +276,46 @@ cdef class Log:
         else:
             self._written_last.next = task
         self._written_last = task
-        return self.commit()
+        self.commit()
+        return self._release_written()
 
     cdef int _release_written(self) except -1:
         """Finishes the runs that have waited for long enough."""
         cdef Log keep = self      # the last task's end may drop the last reference
-        cdef Task *task = keep._written_first
-        while task is not NULL and keep._is_told(task) and task.commit <= keep._commits_done:
-            if task.told > keep._told_done and not task.refused:
-                task.refused = EIO
+        cdef Task *task
+        while keep._first_is_settled():
+            task = keep._written_first
             keep._written_first = task.next
             if task.next is NULL:
                 keep._written_last = NULL
             keep._finish(task, task.error or task.refused)
-            task = keep._written_first
         return 0
+
+    cdef bint _first_is_settled(self) noexcept:
+        """Whether the first of the runs that wait has waited for long enough. One that goes on
+        waits for the next one as well, and then either both are refused or none is."""
+        cdef Task *last = self._written_first
+        cdef Task *failed = NULL
+        cdef Task *task
+        while last is not NULL and self._is_told(last) and last.commit <= self._commits_done:
+            if last.told > self._told_done and not last.refused:
+                last.refused = EIO
+            if failed is NULL and (last.error or last.refused):
+                failed = last
+            if not last.goes_on:
+                break
+            last = last.next
+        else:
+            return False
+        task = self._written_first
+        while task is not last.next:
+            task.goes_on = False
+            if failed is not NULL and not (task.error or task.refused):
+                task.error = failed.error
+                task.refused = failed.refused
+                task.result.call = failed.result.call
+            task = task.next
+        return True
 
     cdef int _finish(self, Task *task, int error) except -1:
         """An op is done: tell the segment, then whoever asked, then see what that allows."""
@@ -380,12 +406,20 @@ cdef class Log:
 
     cdef bint rolls(self, size_t n) noexcept:
         cdef Segment *segment = self._current
-        return segment is NULL or (segment.end > SEGMENT_HEADER
-                                   and segment.end + n > self.max_bytes_per_file)
+        if segment is NULL:
+            return True
+        return (not self._goes_on and segment.end > SEGMENT_HEADER
+                and segment.end + n > self.max_bytes_per_file)
+
+    cdef uint64_t room(self) noexcept:
+        cdef uint64_t end = SEGMENT_HEADER
+        if self._goes_on and self._current is not NULL:
+            end = self._current.end
+        return self.max_bytes_per_file - end if end < self.max_bytes_per_file else 0
 
     cdef int append(self, const uint8_t *run, size_t n, uint64_t first_seq, uint64_t last_seq,
-                    uint32_t count, int flags, bint durable, Extent *into, log_done done,
-                    void *arg) except -1:
+                    uint32_t count, int flags, bint durable, bint goes_on, Extent *into,
+                    log_done done, void *arg) except -1:
         cdef Segment *segment = self._current
         cdef Task *task
         if self.closed:
@@ -405,6 +439,7 @@ cdef class Log:
         task.count = count
         task.flags = flags
         task.durable = durable
+        task.goes_on = self._goes_on = goes_on
         task.commit = self._commits + 1 if durable else 0
         task.told = self._told
         task.done = done

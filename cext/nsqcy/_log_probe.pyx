@@ -177,13 +177,14 @@ cdef class LogProbe:
         self.log = log
 
     def append(self, bytearray run, uint64_t first_seq, uint64_t last_seq, uint32_t count,
-               int flags=0, RunHandle into=None, done=None, bint durable=False):
+               int flags=0, RunHandle into=None, done=None, bint durable=False,
+               bint goes_on=False):
         """Append a run; where it lies is in the RunHandle returned."""
         cdef RunHandle handle = RunHandle.__new__(RunHandle, self.log) if into is None else into
         cdef void *arg = waiting(done, run, False)
         try:
             self.log.append(<const uint8_t *>run, len(run), first_seq, last_seq, count, flags,
-                            durable, &handle.extent, waiting_done, arg)
+                            durable, goes_on, &handle.extent, waiting_done, arg)
         except BaseException:
             Py_DECREF(<_Waiting>arg)
             raise

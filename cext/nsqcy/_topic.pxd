@@ -207,6 +207,7 @@ cdef class Topic(Window):
     cdef int spill(self) except -1
     cdef int write_all(self, Block *block) except -1
     cdef int write_run(self, Block *block, bint gated, bint at_once=*) except -1
+    cdef bint publish_goes_on(self, uint64_t seq) noexcept
     cdef int on_written(self, Write *write, int error) except -1
     cdef int undo_pending(self) except -1
     cdef void check_droppable(self, Block *block) noexcept

@@ -125,7 +125,6 @@ cdef enum:
     DELAYED_PACKED = 16384          # records of a backlog; a start finds the rest by itself
     TICK_EXPIRES = 4096             # records of a topic's own that a tick finds too old
     KEPT = 128                      # block flag: survivors that nobody is known to need, or not to
-    SEGMENT_ROOM = 64               # bytes of a segment that are not records
     ADDRESS_HEADER = 16             # bytes of that header but for its value
     READ_BUDGET = 8192              # records that reads of logs look at, or what costs as much
     READ_SLICE = 2048               # of which one, before the next has its turn
@@ -1033,11 +1032,13 @@ cdef class Topic(Window):
         return 0
 
     cdef int write_run(self, Block *block, bint gated, bint at_once=False) except -1:
-        """Queue bytes [written, size) of a block for the log, in runs that fit into a segment.
+        """Queue bytes [written, size) of a block for the log, in runs that fit into a segment, if
+        no single publish is larger: one that may be refused goes into one segment as a whole, or
+        what was written of it could not be taken back.
         Returns whether some of it has to wait: what comes behind a write must fail when that does,
         so it is queued only for the same file (`at_once`: copies, which nobody waits for, need
         not)."""
-        cdef uint64_t most = self.log.max_bytes_per_file
+        cdef uint64_t most = self.log.room()
         cdef uint32_t start = block.written
         cdef uint32_t at = start
         cdef uint32_t count = 0
@@ -1047,10 +1048,12 @@ cdef class Topic(Window):
         cdef Record *record
         while at < block.size:
             record = <Record *>(block.data + at)
-            if count and at + record.length - start + SEGMENT_ROOM > most:
+            if count and at + record.length - start > most \
+                    and not (gated and self.publish_goes_on(last_seq)):
                 if self.writes and not at_once and self.log.rolls(at - start):
                     return 1
                 self.write_part(block, start, at, first_seq, last_seq, count, flags, gated)
+                most = self.log.room()
                 start = at
                 count = 0
                 flags = 0
@@ -1097,8 +1100,24 @@ cdef class Topic(Window):
                 self.write_journal(True)
             self.finish_journal()
         self.log.append(block.data + start, end - start, first_seq, last_seq, count, flags,
-                        self.gate == FSYNC, &block.extent, write_done, write)
+                        self.gate == FSYNC, gated and self.publish_goes_on(last_seq),
+                        &block.extent, write_done, write)
         return 0
+
+    cdef bint publish_goes_on(self, uint64_t seq) noexcept:
+        """Whether the publish that a record which is not visible came with has more behind it. Each
+        of them has a promise."""
+        cdef uint32_t low = 0
+        cdef uint32_t high = self.promise_count
+        cdef uint32_t middle
+        while low < high:
+            middle = (low + high) // 2
+            if self.promises[(self.promise_first + middle) % self.promise_room].seq < seq:
+                low = middle + 1
+            else:
+                high = middle
+        return (low < self.promise_count
+                and self.promises[(self.promise_first + low) % self.promise_room].seq != seq)
 
     cdef int on_written(self, Write *write, int error) except -1:
         cdef Block *block = write.block

@@ -17,7 +17,7 @@ from nsqcy._io import IoThread
 from nsqcy._publisher import Publisher
 from nsqcy._transport import BytesTransport
 from nsqcy.policies import Policies, TopicPolicy
-from tests.core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
+from tests.core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, log_pub, mpub
 
 OK = (RESPONSE, b"OK")
 Make = Callable[..., Core]
@@ -405,6 +405,52 @@ def test_a_failure_refuses_and_heals(make: Make, durability: str, call: str) -> 
     again = killed(make, core, durability)
     assert bodies(core) == [b"before", b"after"]
     assert bodies(again) == [b"before", b"after"]
+
+
+def chunk(number: int, bodies: list[bytes]) -> bytes:
+    return log_pub("t", number, bodies)
+
+
+def batch(number: int, bodies: list[bytes]) -> bytes:
+    return mpub("t", bodies)
+
+
+@pytest.mark.parametrize("nth", range(1, 9))
+@pytest.mark.parametrize("command", [batch, chunk])
+@pytest.mark.parametrize("most", [1000, 1 << 20])
+@pytest.mark.parametrize(
+    ("durability", "call"),
+    [("memory", "pwrite"), ("os", "pwrite"), ("fsync", "pwrite"), ("fsync", "fdatasync")],
+)
+def test_a_batch_is_there_as_a_whole_or_not_at_all(
+    make: Make,
+    durability: str,
+    call: str,
+    most: int,
+    command: Callable[[int, list[bytes]], bytes],
+    nth: int,
+) -> None:
+    """However many writes it takes: it is larger than a block, and than a file."""
+    core = make(durability, mem_queue_size=8, log_options={"max_bytes_per_file": most})
+    core.create("t").channel("c")
+    core.settle()
+    core.io.fault(call, nth, errno.ENOSPC)
+    accepted = []
+    for first in range(0, 12, 3):
+        clients = [core.client(topic_log=True) for _ in range(3)]
+        for number, client in enumerate(clients, first):
+            sent = [b"%d %d " % (number, index) * 800 for index in range(7)]
+            client.send(command(number, sent))
+        core.settle()
+        for number, client in enumerate(clients, first):
+            if client.answer() == OK:
+                accepted += [b"%d %d " % (number, index) for index in range(7)]
+    core.settle()
+    assert 28 <= len(accepted) <= 84
+    if durability != "memory":
+        again = killed(make, core, durability)
+        assert [body[: body.index(b" ", 3) + 1] for body in bodies(again)] == accepted
+    assert [body[: body.index(b" ", 3) + 1] for body in bodies(core)] == accepted
 
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])

@@ -41,7 +41,7 @@ class Disk:
     def _damage(self, path, offset, text):
         self.damages.append((Path(path).name, offset, text))
 
-    def append(self, batch, flags=0, into=None, done=None):
+    def append(self, batch, flags=0, into=None, done=None, **more):
         handle = self.probe.append(
             run(batch),
             batch[0].seq,
@@ -50,6 +50,7 @@ class Disk:
             flags,
             into,
             self.errors.append if done is None else done,
+            **more,
         )
         return handle
 
@@ -249,6 +250,64 @@ def test_failures_are_told_in_the_order_of_the_runs(disk):
     disk.io.release()
     disk.io.drain_now()
     assert told == [(1, 0), (11, errno.ENOSPC)]
+
+
+# ---- runs that go on in the next ----
+
+
+def parts(disk, count, durable=False):
+    """Appends so many runs of 10 that are one, and one behind them that is not."""
+    return [
+        disk.append(messages(10 * n + 1, 10, 33), goes_on=n < count - 1, durable=durable)
+        for n in range(count + 1)
+    ]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_runs_that_go_on_are_done_with_the_last_of_them(disk, durable):
+    disk.io.hold("pwrite", 4)  # after the header and two runs
+    handles = parts(disk, 3, durable)
+    disk.io.kick_now()
+    disk.io.wait_parked()
+    disk.io.poll_now()
+    assert disk.errors == []
+    disk.io.release()
+    disk.io.drain_now()
+    assert disk.errors == [0] * 4
+    assert [one.seq for each in handles for one in disk.messages(each)] == [*range(1, 41)]
+    for handle in handles:
+        disk.probe.release(handle)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("nth", [2, 3, 4])
+def test_runs_that_go_on_fail_together(tmp_path, durable, nth):
+    disk = Disk(tmp_path)
+    before = disk.wrote(messages(100, 1), durable=durable)
+    disk.io.fault("pwrite", nth - 1, errno.ENOSPC)
+    handles = parts(disk, 3, durable)
+    disk.io.drain_now()
+    assert disk.errors == [0] + [errno.ENOSPC] * 4
+    assert disk.log.last_error_text.endswith(".seg: no space left on device")
+    for n, handle in enumerate(handles):
+        disk.probe.retract(handle, handle.bytes, 10 * n + 1, 10)
+    disk.io.drain_now()
+    assert disk.messages(before) == messages(100, 1)
+    del before, handles
+    disk.stop()
+    readable, _, _ = recovered(tmp_path)
+    assert list(readable) == [100]
+
+
+def test_runs_that_go_on_lie_in_one_segment(tmp_path):
+    disk = Disk(tmp_path, max_bytes_per_file=1000)
+    handles = parts(disk, 3)
+    disk.io.drain_now()
+    assert [[piece[0] for piece in each.pieces] for each in handles] == [[1], [1], [1], [31]]
+    for handle in handles:
+        disk.probe.release(handle)
+    disk.io.drain_now()
+    disk.stop()
 
 
 # ---- appending and reading ----
