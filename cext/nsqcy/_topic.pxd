@@ -131,6 +131,7 @@ cdef class Topic(Window):
     cdef uint64_t log_first             # the first record of the log of this one
     cdef list reads                     # of its logs, that are under way; None: there was none
     cdef uint32_t polls                 # of which wait for more
+    cdef bint rolling                   # the next file is written to when what is under way is done
     cdef bint hurried                   # what is in memory only is written before the next second
     cdef Place *places                  # while restoring: blocks in the order of their places
     cdef size_t place_count

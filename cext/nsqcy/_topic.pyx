@@ -979,6 +979,8 @@ cdef class Topic(Window):
                 self.write_journal(True)
             if not self.waits_for_journal():
                 self.write_overflow()
+            if self.rolling and self.writes == 0:
+                self.write_down()
         self.settle(&self.visible)
         self.settle(&self.fanout)
         self.least = self.least_seq()
@@ -1939,6 +1941,7 @@ cdef class Topic(Window):
     cdef int write_down(self) except -1:
         """Write what is visible and in memory only."""
         cdef Block *block = self.newest
+        self.rolling = False
         if self.failing:
             return 0
         while block != NULL and block.prev != NULL and block.first_seq > self.stable:
@@ -1947,6 +1950,7 @@ cdef class Topic(Window):
             if block.written < block.size and not (
                     self.overflowing and block.last_seq >= self.visible.seq) \
                     and self.write_run(block, False):
+                self.rolling = True
                 break
             block = block.next
         return 0

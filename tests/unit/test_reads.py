@@ -134,6 +134,15 @@ def test_a_log_is_read_in_ranges_of_any_size(core: Core, most: int) -> None:
     assert found == bodies
 
 
+def test_what_a_second_brings_may_fill_many_files(tmp_path: Path) -> None:
+    core = Core(tmp_path, policies=kept(), log_options=SMALL_FILES)
+    client = core.client(topic_log=True)
+    assert client.ask(mpub("t", [b"x" * 3000] * 9)) == (RESPONSE, b"OK")
+    core.advance(SECOND)
+    assert meta(client)["next_seq"] == 10
+    core.close()
+
+
 def error(client: Client, line: str) -> str:
     kind, data = client.ask(line.encode() + b"\n") or (None, b"")
     assert kind == ERROR, data
