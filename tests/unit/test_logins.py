@@ -105,7 +105,11 @@ GOOD = f"token = {hash_token(TOKEN)}"
             "user b has the certificate of user a",
         ),
         ("[user a]\nrole = view\npassword = s3cret", 3, "the password of user a is not a hash"),
-        ("[user a]\nrole = view\ntoken = s3cret", 3, "the token of user a is not its hash"),
+        (
+            "[user a]\nrole = view\ntoken = s3cret",
+            3,
+            "the token of user a is not a hash that can be checked",
+        ),
         (f"[user a]\nrole = view\nrole = view\n{GOOD}", 3, "role is already set at line 2"),
         ("[user a]\npasswort = s3cret", 2, 'unknown key "passwort" (allowed: role, password, tok'),
         ("[user a]\ns3cret", 2, "not a setting of a user"),
