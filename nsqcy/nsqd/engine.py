@@ -873,6 +873,7 @@ class Engine:
             "memory": self._store.resident_bytes,
             "memory_limit": self._store.budget,
             "events": self._event_counts(),
+            "quotas": [] if self._users is None else self._users.quotas_told(),
         }
         return metrics.share(lines, figures, writer, compress, self._give_way)
 

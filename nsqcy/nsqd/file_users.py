@@ -3,7 +3,9 @@
 Imported by a worker of an nsqd with --auth-file, and by no other.
 """
 
+import time
 from collections.abc import Callable
+from typing import Any
 
 from nsqcy._quota import QuotaTable
 from nsqcy.log import Log
@@ -26,6 +28,10 @@ class FileUsers:
         """The file has been read again, and found good."""
         self._known.users = file.parse(self._path, text)
         self._quotas.renew(self._known.users)
+
+    def quotas_told(self) -> list[dict[str, Any]]:
+        """For /metrics."""
+        return list(self._quotas.told(self._known.users, time.monotonic_ns()))
 
     def authorizer(
         self, servers: Asked | None, enter: Callable[[], object], log: Log
