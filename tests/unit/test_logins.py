@@ -236,6 +236,35 @@ def test_passwd(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
     assert passwd.main(["a:b"]) == 2
 
 
+def test_passwd_has_quotas(capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["bot", "--token", "--publish=*"]
+    limits = ["--max-connections=20", "--publish-rate=2.5", "--publish-bytes-rate=1_000_000"]
+    assert passwd.main([*words, *limits]) == 0
+    user = parse("f", capfd.readouterr().out)["bot"]
+    assert (user.max_connections, user.publish_rate, user.publish_bytes_rate) == (20, 2.5, 10**6)
+    assert passwd.main([*words, "--publish-rate=0"]) == 0
+    section = capfd.readouterr().out
+    assert not parse("f", section)["bot"].has_quota and "rate" not in section
+
+
+@pytest.mark.parametrize(
+    ("word", "problem"),
+    [
+        ("--max-connections=many", "--max-connections: it is no number (allowed: an integer such"),
+        ("--max-connections=-1", "--max-connections: it is -1 (allowed: [0,1000000])"),
+        ("--publish-rate=1e400", "--publish-rate: it is no number (allowed: a number such as 0.5)"),
+        ("--publish-bytes-rate=1.5", "--publish-bytes-rate: it is no number"),
+    ],
+)
+def test_passwd_says_what_a_quota_may_be(
+    capfd: pytest.CaptureFixture[str], word: str, problem: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        passwd.main(["bot", "--token", "--publish=*", word])
+    out, told = capfd.readouterr()
+    assert problem in told and out == "" and "token of" not in told
+
+
 # -- sessions and failures
 
 
