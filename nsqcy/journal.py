@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from itertools import islice
 from typing import NamedTuple
 
 VERSION = 1
@@ -148,7 +149,8 @@ class TopicState:
     oldest first; `log_id` names the one that goes on.
 
     `epochs` speak of the chunks of producers before record `produced_seq`, those used longest ago
-    first.
+    first. `missing` are ranges [first, end) of records that a start has found in no file, and has
+    told of.
     """
 
     log_id: bytes
@@ -165,6 +167,7 @@ class TopicState:
     epochs: tuple[EpochState, ...] = ()
     produced_seq: int = 0
     past: tuple[Incarnation, ...] = ()
+    missing: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +212,7 @@ _MOVES = struct.Struct("<QQHHI")  # first, epoch, bytes of target, 0, 0
 _SECTION_TOPIC, _SECTION_DELAYED, _SECTION_CHANNEL, _SECTION_HOLES = 1, 2, 3, 4
 _SECTION_FINISHED, _SECTION_REPLAY, _SECTION_ORIGIN, _SECTION_PAST = 5, 6, 7, 8
 _SECTION_CURSOR, _SECTION_PRODUCERS, _SECTION_MOVES = 9, 10, 12
-_SECTION_ENTRIES, _SECTION_IDS = 13, 0x8001
+_SECTION_ENTRIES, _SECTION_IDS, _SECTION_MISSING = 13, 0x8001, 0x8002
 _SECTION_OPTIONAL = 0x8000  # a reader that does not know it may skip it
 _PAUSED, _CLEAN = 1, 2
 _DELETED = 2  # of a delta
@@ -286,6 +289,8 @@ def encode_snapshot(state: TopicState) -> bytes:
         parts.extend(_section(_SECTION_DELAYED, state.delayed))
     if state.holes:
         parts.extend(_section(_SECTION_HOLES, _pack_ranges(state.holes)))
+    if state.missing:
+        parts.extend(_section(_SECTION_MISSING, _pack_ranges(state.missing)))
     for cursor in state.cursors:
         parts.extend(_section(_SECTION_CURSOR, _pack_cursor(cursor)))
     if state.produced_seq:
@@ -492,6 +497,7 @@ def decode_snapshot(data: bytes) -> TopicState:
     produced_seq: int = 0
     epochs: tuple[EpochState, ...] = ()
     past: tuple[Incarnation, ...] = ()
+    missing: tuple[tuple[int, int], ...] = ()
     for kind, raw in _sections(data):
         if kind == _SECTION_TOPIC:
             if len(raw) != _TOPIC.size:
@@ -514,6 +520,8 @@ def decode_snapshot(data: bytes) -> TopicState:
             delayed = _entries(raw)
         elif kind == _SECTION_HOLES:
             holes = _ranges(raw)
+        elif kind == _SECTION_MISSING:
+            missing = _ranges(raw)
         elif kind == _SECTION_CHANNEL:
             channel = _decode_channel(raw)
             channels[channel.name] = channel
@@ -563,6 +571,7 @@ def decode_snapshot(data: bytes) -> TopicState:
         epochs=epochs,
         produced_seq=produced_seq,
         past=past,
+        missing=missing,
     )
 
 
@@ -792,6 +801,27 @@ def _apply_all(state: TopicState, deltas: Iterable[Delta]) -> TopicState:
         channels=tuple(one.state() for one in channels.values()),
         cursors=tuple(cursors.values()),
     )
+
+
+def without(
+    ranges: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Ranges [first, end), ascending, less what lies in others, which ascend too."""
+    found = []
+    others = tuple(others)
+    passed = 0
+    for first, end in ranges:
+        while passed < len(others) and others[passed][1] <= first:
+            passed += 1
+        for start, stop in islice(others, passed, None):
+            if start >= end:
+                break
+            if first < start:
+                found.append((first, start))
+            first = stop
+        if first < end:
+            found.append((first, end))
+    return found
 
 
 def apply(state: TopicState, delta: Delta) -> TopicState:

@@ -169,7 +169,7 @@ EVENTS = (
         "TOPIC(…): … are in no file: finished since the journal was written, in memory only,"
         " or lost",
         ("topic", "records"),
-        "After a kill, as a rule none of it is lost.",
+        "After a kill, as a rule none of it is lost. Of the same records it is told once.",
     ),
     Event(
         "cursors_overrun",

@@ -219,7 +219,6 @@ cdef class Channel:
     cdef dict unusual                       # of its policy: what /stats shows
     cdef int64_t used_at                    # when it was last seen to be in use
     cdef readonly list consumers
-    cdef bint bridged                       # of `skipped`, some were found missing by a start
     cdef uint64_t replay_end                # before it, records with a delay are not deferred again
     cdef uint64_t born_seq                  # fan-out position when it was created
     cdef readonly uint64_t carried          # messages it had before: from a restart
@@ -253,6 +252,8 @@ cdef class Channel:
     cdef bint is_forlorn(self) noexcept
     cdef uint64_t depth(self) noexcept
     cdef uint64_t held(self) noexcept
+    cdef uint64_t ahead(self) noexcept
+    cdef uint64_t surplus(self) noexcept
     cdef void carry(self, uint64_t ahead) noexcept
     cdef void replay(self, uint64_t skipped) noexcept
     cdef bint passes(self, const Record *record) noexcept

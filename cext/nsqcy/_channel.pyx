@@ -360,11 +360,31 @@ cdef class Channel:
         """Messages it is not done with."""
         return self.depth() + self.in_flight_count + self.deferred_count
 
+    cdef uint64_t ahead(self) noexcept:
+        """Of the records that it will step over, those that have not been fanned out yet: a start
+        has found them finished."""
+        cdef uint64_t end = max(<uint64_t>self.window.fanout.seq, <uint64_t>self.cursor.seq)
+        cdef uint64_t count = 0
+        cdef uint32_t i
+        for i in range(self.finished_count):
+            count += max(self.finished[i].end, end) - max(self.finished[i].start, end)
+        return count
+
+    cdef uint64_t surplus(self) noexcept:
+        """So many records that it was to step over are in no file, as it holds fewer. Each of them
+        was taken off what a start has given back, wherever it was lost and at whatever start: that
+        is known only where the cursor comes near the end."""
+        cdef uint64_t end = self.window.fanout.seq
+        cdef uint64_t room = self.ahead()
+        if self.cursor.seq < end:
+            room += end - self.cursor.seq
+        return self.skipped - room if self.skipped > room else 0
+
     cdef void carry(self, uint64_t ahead) noexcept:
         """What it holds now is what a restart gave it back. Of the records that it steps over, so
         many have not been fanned out again yet."""
         self.born_seq = self.window.fanout.seq
-        self.skipped -= ahead
+        self.skipped -= self.surplus() + ahead
         self.carried += self.held()
         self.skipped += ahead
 
@@ -435,7 +455,7 @@ cdef class Channel:
         """What became of every message that it received from the topic, or back from a restart.
         All that takes one away is counted, but for damage on disk: what no file gives back any
         more is what is missing in the sum."""
-        cdef uint64_t received = self.message_count + self.carried
+        cdef uint64_t received = self.message_count + self.carried + self.surplus()
         cdef uint64_t known = (self.held() + self.finish_count + self.sampled_count
                                + self.dropped_count + self.full_count + self.emptied_count
                                + self.expired_count + self.cancelled_count
@@ -637,12 +657,9 @@ cdef class Channel:
                 self.skip_holes()
             seq = self.cursor.seq
             if not self.window.settle(&self.cursor) or self.cursor.seq >= self.window.fanout.seq:
-                if self.cursor.seq >= self.window.fanout.seq:
-                    if self.bridged:
-                        # So many more than it was thought to have been given back.
-                        self.carried += self.skipped
-                        self.bridged = False
-                    self.skipped = 0
+                if self.skipped and self.cursor.seq >= self.window.fanout.seq:
+                    self.carried += self.surplus()
+                    self.skipped = self.ahead()
                 return NULL
             if self.cursor.seq != seq and (self.window.hole_count or self.finished_count):
                 # Behind what is in no file any more, which may be in the midst of a range.
@@ -1693,6 +1710,7 @@ cdef class Channel:
         """Drop everything: waiting, in flight and deferred."""
         cdef Consumer consumer
         self.emptied_count += self.held()
+        self.carried += self.surplus()
         self.drop_everything()
         self.window.move_cursor(&self.cursor, &self.window.fanout)
         self.window.trim()

@@ -4,7 +4,8 @@
 #
 # A rate is one word: the time until which what was published is paid for.  Paying is adding to it,
 # so that workers need no lock and lend each other nothing, and all of them together keep the rate.
-# Connections are a word for each worker, which is emptied when that worker starts again.
+# Connections are a word for each worker, which is emptied when that worker starts again.  What is
+# counted for /metrics is never emptied.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 cdef enum:
@@ -14,7 +15,11 @@ cdef struct Used:
     uint64_t key                  # of the user; 0: nobody has this yet
     uint64_t messages_until       # monotonic clock, ns
     uint64_t bytes_until
-    uint64_t pad[5]
+    uint64_t messages             # published, while there was a rate
+    uint64_t size                 # bytes of these
+    uint64_t waited               # ns, of all connections together
+    uint64_t publishes_refused
+    uint64_t connections_refused
     uint32_t connections[WORKERS_MOST]
 
 
@@ -35,14 +40,19 @@ cdef class Quota:
     cdef readonly double rate     # messages a second; 0: any number
     cdef readonly double bytes_rate
     cdef uint32_t waiting         # sessions here that wait for it
+    cdef int64_t waited_until     # what they have waited until then is counted
     cdef int64_t told_until
 
     cpdef bint limits_publishes(self) noexcept
     cpdef int64_t wait(self, int64_t now) noexcept
+    cpdef void begin_wait(self, int64_t now) noexcept
+    cpdef void end_wait(self, int64_t now) noexcept
+    cdef void count_waits(self, int64_t now) noexcept
     cpdef int64_t turn(self, int64_t now) noexcept
     cpdef void pay(self, int64_t now, uint64_t messages, uint64_t size) noexcept
     cpdef uint32_t connections(self) noexcept
     cpdef bint enter(self) noexcept
     cpdef void join(self) noexcept
     cpdef void leave(self) noexcept
+    cpdef void refuse_publish(self) noexcept
     cpdef bint is_news(self, int64_t now) noexcept

@@ -18,8 +18,10 @@ from libc.string cimport memset
 from nsqcy._atomics cimport (
     compare_exchange_u64,
     fetch_add_u32,
+    fetch_add_u64,
     load_acquire_u64,
     load_relaxed_u32,
+    load_relaxed_u64,
     store_relaxed_u32,
     store_release_u64,
 )
@@ -114,6 +116,7 @@ cdef class Quota:
         self.join()
         if self.max_connections and self.connections() > self.max_connections:
             self.leave()
+            fetch_add_u64(&self.used.connections_refused, 1)
             return False
         return True
 
@@ -136,15 +139,55 @@ cdef class Quota:
             least = max(least, _owed(&self.used.bytes_until, now))
         return least
 
+    cpdef void begin_wait(self, int64_t now) noexcept:
+        """A session waits from now on."""
+        self.count_waits(now)
+        self.waiting += 1
+
+    cpdef void end_wait(self, int64_t now) noexcept:
+        self.count_waits(now)
+        self.waiting -= 1
+
+    cdef void count_waits(self, int64_t now) noexcept:
+        if now > self.waited_until:
+            fetch_add_u64(&self.used.waited, self.waiting * <uint64_t>(now - self.waited_until))
+            self.waited_until = now
+
     cpdef int64_t turn(self, int64_t now) noexcept:
         """When the next of those who wait here, who come one after the other, should look again."""
         return now + self.wait(now) + (1 + <int64_t>self.waiting) * SLICE
 
     cpdef void pay(self, int64_t now, uint64_t messages, uint64_t size) noexcept:
+        if not self.limits_publishes():
+            return
+        fetch_add_u64(&self.used.messages, messages)
+        fetch_add_u64(&self.used.size, size)
         if self.rate > 0:
             _pay(&self.used.messages_until, now, messages / self.rate)
         if self.bytes_rate > 0:
             _pay(&self.used.bytes_until, now, size / self.bytes_rate)
+
+    cpdef void refuse_publish(self) noexcept:
+        """Count one that came before its time, and was told so."""
+        fetch_add_u64(&self.used.publishes_refused, 1)
+
+    def figures(self, int64_t now):
+        """What was counted, at all workers: connections that there are and that were refused; then
+        messages, bytes, nanoseconds of waiting and publishes that were refused."""
+        self.count_waits(now)
+        return (
+            self.connections(),
+            load_relaxed_u64(&self.used.connections_refused),
+            load_relaxed_u64(&self.used.messages),
+            load_relaxed_u64(&self.used.size),
+            load_relaxed_u64(&self.used.waited),
+            load_relaxed_u64(&self.used.publishes_refused),
+        )
+
+    @property
+    def is_shared(self):
+        """Whether all workers count together; False: each has figures of its own."""
+        return self.used != &self.alone
 
     cpdef bint is_news(self, int64_t now) noexcept:
         """Whether somebody who has to wait is worth a line of the log: once a minute."""

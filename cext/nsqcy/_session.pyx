@@ -1569,7 +1569,7 @@ cdef class Session(Consumer):
             return BLOCKED
         if self.quota_due:
             self.quota_due = 0
-            quota.waiting -= 1
+            quota.end_wait(now)
         quota.pay(now, messages, size)
         self.paid = number
         return NEXT
@@ -1580,7 +1580,7 @@ cdef class Session(Consumer):
         if self.quota_due:
             return 0
         self.quota_due = quota.turn(now)
-        quota.waiting += 1
+        quota.begin_wait(now)
         self.set_timer()
         self.home.lose_favour(self)
         if quota.is_news(now):
@@ -1592,7 +1592,7 @@ cdef class Session(Consumer):
     cdef int look_again(self) except -1:
         """The quota may have something for what waits for it."""
         self.quota_due = 0
-        self.quota.waiting -= 1
+        self.quota.end_wait(self.home.agenda.now)
         self.wake()
         return 0
 

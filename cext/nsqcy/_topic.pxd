@@ -127,6 +127,7 @@ cdef class Topic(Window):
     cdef bint is_last                   # the journal that is written now is the last word
     cdef bint was_restored              # there is something on disk from before
     cdef uint64_t stable                # records before it, from the first there is, are on disk
+    cdef tuple missing                  # [first, end) of records in no file, as its start found
     cdef tuple past                     # logs of earlier processes (nsqcy.journal.Incarnation)
     cdef uint64_t log_first             # the first record of the log of this one
     cdef list reads                     # of its logs, that are under way; None: there was none
@@ -269,7 +270,7 @@ cdef class Topic(Window):
     cdef void settle_all(self) noexcept
     cdef bint needs_nothing(self) noexcept
     cdef int restore_blocks(self, Recovered found, uint64_t least) except -1
-    cdef int report_gaps(self, uint64_t seq) except -1
+    cdef int find_missing(self, uint64_t seq, told) except -1
     cdef Block *block_at(self, uint64_t segment, uint64_t offset, uint32_t *within) noexcept
     cdef void place_cursor(self, Cursor *cursor, uint64_t seq) noexcept
     cdef Block *restored_block(self, const PackedEntry *packed, uint32_t *within) noexcept

@@ -247,7 +247,7 @@ cdef class Topic(Window):
         self.started = True
         self.least = 1
         self.stable = self.log_first = 1
-        self.past = ()
+        self.past = self.missing = ()
         self.may_drop = self.ephemeral
         self.mem_queue_size = self.agenda.mem_queue_size
         self.max_msg_size = NO_LIMIT
@@ -2207,6 +2207,7 @@ cdef class Topic(Window):
             epochs=self.producers.state(self.visible.seq) if self.producers else (),
             produced_seq=self.producers.unspoken(self.visible.seq) if self.producers else 0,
             past=tuple(one for one in self.past if one.end > self.first_kept()),
+            missing=tuple(one for one in self.missing if one[1] > self.first_kept()),
         )
 
     cdef object channel_state(self, Channel channel):
@@ -2343,7 +2344,7 @@ cdef class Topic(Window):
         self.update_retains()
         if self.oldest != NULL and (self.retains or state is None):
             least = self.oldest.first_seq       # who needed what was before it nobody knows
-        self.report_gaps(least)
+        self.find_missing(least, () if state is None else state.missing)
         self.name_logs(found, state)
         self.named.end_at(self.log.log_id, self.next_seq)
         self.started = False
@@ -2362,7 +2363,6 @@ cdef class Topic(Window):
             if saved is not None:
                 self.place_cursor(&channel.cursor, saved.cursor)
                 channel.skipped = saved.skipped
-                channel.bridged = channel.cursor.seq > saved.cursor
                 channel.replay_end = saved.replay_end
                 if saved.moves:
                     (<Moves>channel.make_mover()).restore_runs(saved.moves)
@@ -2483,25 +2483,26 @@ cdef class Topic(Window):
         qsort(self.places, self.place_count, sizeof(Place), compare_places)
         return 0
 
-    cdef int report_gaps(self, uint64_t seq) except -1:
-        """Tell of the records from `seq` on that are in no file any more."""
+    cdef int find_missing(self, uint64_t seq, told) except -1:
+        """Note the records from `seq` on that are in no file any more, and tell of them, but for
+        those in these ranges, of which a start has told before."""
         cdef Block *block = self.oldest
-        cdef uint64_t count = 0
-        cdef uint64_t first = 0
-        cdef uint64_t last = 0
-        cdef uint64_t end
+        cdef uint64_t found
+        missing = []
         while block != NULL or seq < self.next_seq:
-            end = self.next_seq if block == NULL else block.first_seq
-            if end > seq:
-                first = first or seq
-                last = end - 1
-                count += end - seq
+            found = self.next_seq if block == NULL else block.first_seq
+            if found > seq:
+                missing.append((seq, found))
             if block == NULL:
                 break
             seq = max(seq, block.last_seq + 1)
             block = block.next
-        if count:
-            self.shard.report_missing(self.name, f"{count} records from {first} to {last}")
+        self.missing = tuple(missing)
+        untold = journal.without(missing, told)
+        if untold:
+            count = sum([end - first for first, end in untold])
+            first, end = untold[0][0], untold[len(untold) - 1][1]
+            self.shard.report_missing(self.name, f"{count} records from {first} to {end - 1}")
         return 0
 
     cdef Block *block_at(self, uint64_t segment, uint64_t offset, uint32_t *within) noexcept:

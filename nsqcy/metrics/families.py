@@ -143,6 +143,30 @@ EVENTS = Family("nsqd_events", "counter", "Events published, with --events.", ("
 EVENTS_DROPPED = Family(
     "nsqd_events_dropped", "counter", "Events dropped, with --events.", ("worker",)
 )
+
+
+def _user(name: str, kind: Kind, help: str) -> Family:
+    return Family(f"nsqd_user_{name}", kind, help, ("user",))
+
+
+USER_WAITS = _user(
+    "wait_seconds",
+    "counter",
+    "Time that TCP connections waited until the user's rate let them publish, of all together.",
+)
+# In the order of the figures of a quota.
+USERS = (
+    _user("connections", "gauge", "TCP connections of a user who has a quota."),
+    _user(
+        "refused_connections",
+        "counter",
+        "Connections refused to the user, who had as many as may be.",
+    ),
+    _user("messages", "counter", "Messages published by the user, if there is a rate for that."),
+    _user("message_bytes", "counter", "Bytes of the bodies of these."),
+    USER_WAITS,
+    _user("refused_publishes", "counter", "HTTP requests refused with 429, for the user's rate."),
+)
 DISK_SIZE = Family("nsqd_disk_size_bytes", "gauge", "Size of the file system of the data path.")
 DISK_FREE = Family("nsqd_disk_free_bytes", "gauge", "What is free there to users who are not root.")
 REFUSING = Family(
@@ -177,6 +201,7 @@ OF_NSQD = (
     CPU,
     EVENTS,
     EVENTS_DROPPED,
+    *USERS,
     DISK_SIZE,
     DISK_FREE,
     REFUSING,

@@ -58,14 +58,11 @@ from nsqcy.process.control import (
     Request,
     is_unreachable,
 )
-from nsqcy.users import file as users_file
-from nsqcy.users.gate import Gate
-from nsqcy.users.known import Known
-from nsqcy.users.quotas import Quotas
 from nsqcy.web.http import HttpServer, Make
 
 if TYPE_CHECKING:
     from nsqcy.nsqd import tls
+    from nsqcy.nsqd.file_users import FileUsers
 
 READING = 0.002  # seconds between two looks whether a block of a log was read
 WRITING_MOST = 4.0  # seconds until it is said that a write has not come to an end
@@ -152,9 +149,13 @@ def _https(handshakes: "tls.Handshakes | None") -> Make | None:
     return functools.partial(HttpsConnection, handshakes=handshakes)
 
 
-def _known(options: NsqdOptions, text: str | None) -> Known | None:
+def _users(options: NsqdOptions, text: str | None, table: QuotaTable) -> "FileUsers | None":
     """The users, if there is a file of them."""
-    return None if text is None else Known(users_file.parse(options.auth_file, text))
+    if text is None:
+        return None
+    from nsqcy.nsqd.file_users import FileUsers  # few nsqds have one
+
+    return FileUsers(options.auth_file, text, table)
 
 
 def _events(options: NsqdOptions) -> Events | None:
@@ -214,8 +215,8 @@ class Engine:
         self._shard.set_refusal(boot.context["refusal"])
         self._shard.set_draining(boot.context["draining"])
         self._hold_new_topics()
-        self._known = _known(options, boot.context["users"])
-        self._quotas = Quotas(QuotaTable(shared.quotas, boot.worker))
+        quotas = QuotaTable(shared.quotas, boot.worker)
+        self._users = _users(options, boot.context["users"], quotas)
         mesh = Streams(shared, boot.worker, boot.wake_fds) if boot.workers > 1 else None
         self._home = Home(
             shard=self._shard,
@@ -239,9 +240,7 @@ class Engine:
             mesh.home = self._home
             mesh.log = boot.log
             self._loop.watch(boot.wake_fds[boot.worker], self._loop.on_woken)
-        gate = None
-        if self._known is not None:
-            gate = Gate(self._known, "nsqd", boot.log, quota=self._quotas.of)
+        gate = None if self._users is None else self._users.gate(boot.log)
         self._http = HttpServer(hub.loop, Api(self, options, boot.log, gate))
         if options.tls_required == TLS_REQUIRED:
             self._http.tls_only = tls_required(self._port("https"))
@@ -364,17 +363,14 @@ class Engine:
             from nsqcy.nsqd.auth_client import Authorizer
 
             servers = Authorizer(self._options, lambda: self._loop.enter(), log)
-        if self._known is None:
+        if self._users is None:
             return servers
-        from nsqcy.nsqd.auth_file import FileAuthorizer
-
-        return FileAuthorizer(self._known, self._quotas, servers, lambda: self._loop.enter(), log)
+        return self._users.authorizer(servers, lambda: self._loop.enter(), log)
 
     def _renew_users(self, request: Request) -> None:
         """The file of users has been read again, and found good."""
-        if self._known is not None:
-            self._known.users = users_file.parse(self._options.auth_file, request.blob.decode())
-            self._quotas.renew(self._known.users)
+        if self._users is not None:
+            self._users.renew(request.blob.decode())
             self._loop.enter()
             self._home.quotas_changed()
             self._http.unlearn()
@@ -877,6 +873,7 @@ class Engine:
             "memory": self._store.resident_bytes,
             "memory_limit": self._store.budget,
             "events": self._event_counts(),
+            "quotas": [] if self._users is None else self._users.quotas_told(),
         }
         return metrics.share(lines, figures, writer, compress, self._give_way)
 

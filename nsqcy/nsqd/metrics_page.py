@@ -4,7 +4,7 @@ Topics and channels are most of it, and are on the page's sheet already, as line
 prometheus_client writes, which makes importing this take a moment.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -56,7 +56,7 @@ class Page:
     def plan(self, sheet: Sheet) -> bytes:
         """Of what the workers have written on the sheet, and the master does now."""
         writer = Writer(sheet.fd, 0)
-        others = write(self._form, [*self._of_workers(), *self._of_nsqd()])
+        others = write(self._form, [*self._of_workers(), *self._of_users(), *self._of_nsqd()])
         return plan([*self._of_topics(writer), writer.write(self._pack(others))])
 
     def _pack(self, text: bytes) -> bytes:
@@ -116,6 +116,20 @@ class Page:
         for key, family in _OF_EVENTS.items():
             yield metric(family, (([name], its[key]) for name, its in events.items()))
 
+    def _of_users(self) -> Iterator[Metric]:
+        """Of those who have quotas."""
+        users = together(its["quotas"] for its in self._workers.values())
+        for number, family in enumerate(families.USERS):
+            unit = _SECOND if family is families.USER_WAITS else 1
+            yield metric(
+                family,
+                (
+                    ([name], figures[number] / unit)
+                    for name, figures in users.items()
+                    if number < len(figures)
+                ),
+            )
+
     def _of_nsqd(self) -> Iterator[Metric]:
         whole, disk = self._whole, self._disk
         yield metric(
@@ -134,6 +148,20 @@ class Page:
         yield metric(families.LOOKUPD_CONNECTED, (([name], int(knows)) for name, knows in knowing))
         yield metric(families.STARTED, [([], whole.started / _SECOND)])
         yield metric(families.BUILD, [([__version__, NSQ_VERSION], 1)])
+
+
+def together(shares: Iterable[Iterable[Mapping[str, Any]]]) -> dict[str, list[int]]:
+    """The figures of each user, of what Quotas.told() has of all workers: who is counted by all
+    together has the same in each share, but for what has come since."""
+    found: dict[str, list[int]] = {}
+    for each in chain.from_iterable(shares):
+        before = found.get(each["user"])
+        if before is None:
+            found[each["user"]] = list(each["figures"])
+        else:
+            merge = max if each["shared"] else int.__add__
+            found[each["user"]] = list(map(merge, before, each["figures"]))
+    return found
 
 
 @cache

@@ -20,8 +20,8 @@ Passwords and tokens are there as hashes, and no error shows any of one. Opens n
 """
 
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from nsqcy.errors import ConfigError
 from nsqcy.names import quote
@@ -33,7 +33,7 @@ from nsqcy.policies import (
     can_match,
     can_match_channels,
 )
-from nsqcy.users.hashes import Password, Token, parse_password, parse_token
+from nsqcy.users.hashes import Token, parse_password, parse_token
 from nsqcy.users.user import ADMIN, PERMISSIONS, PUBLISH, ROLES, SUBSCRIBE, User, Users
 
 QUOTAS = (
@@ -73,6 +73,8 @@ NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}", re.ASCII)
 _CERTIFICATE = re.compile(r"[!-~](?:[ -~]{0,251}[!-~])?")
 _INI_HEADER = re.compile(r"\[\s*user\s+(.*?)\s*\]")
 _INI_START = re.compile(r"\s*(?:#[^\n]*\n\s*)*\[\s*user\s+[^\]\n]*\]")
+
+Hash = TypeVar("Hash")
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -196,8 +198,8 @@ def _user(path: str, section: _Section) -> User:
     user = User(
         section.name,
         _role(path, section),
-        _password(path, section),
-        _token(path, section),
+        _hash(path, section, "password", parse_password, PASSWORD_ALLOWED),
+        _hash(path, section, "token", parse_token, TOKEN_ALLOWED),
         _certificate(path, section),
         _patterns(path, section, PUBLISH),
         _patterns(path, section, SUBSCRIBE),
@@ -224,24 +226,16 @@ def _role(path: str, section: _Section) -> str:
     return role
 
 
-def _password(path: str, section: _Section) -> Password | None:
-    if "password" not in section.values:
+def _hash(
+    path: str, section: _Section, key: str, parse: Callable[[str], Hash | None], allowed: str
+) -> Hash | None:
+    if key not in section.values:
         return None
-    password = parse_password(section.values["password"])
-    if password is None:
-        problem = f"the password of user {section.name} is not a hash that can be checked"
-        raise ConfigError(path, section.lines["password"], problem, PASSWORD_ALLOWED)
-    return password
-
-
-def _token(path: str, section: _Section) -> Token | None:
-    if "token" not in section.values:
-        return None
-    token = parse_token(section.values["token"])
-    if token is None:
-        problem = f"the token of user {section.name} is not its hash"
-        raise ConfigError(path, section.lines["token"], problem, TOKEN_ALLOWED)
-    return token
+    found = parse(section.values[key])
+    if found is None:
+        problem = f"the {key} of user {section.name} is not a hash that can be checked"
+        raise ConfigError(path, section.lines[key], problem, allowed)
+    return found
 
 
 def _certificate(path: str, section: _Section) -> str:
@@ -274,15 +268,22 @@ def _quota(path: str, section: _Section, option: Option) -> Any:
     value = section.values.get(option.name)
     if value is None:
         return option.default
-    line = section.lines[option.name]
+    try:
+        return checked_quota(option, value)
+    except ValueError as error:
+        found, allowed = error.args
+        problem = f"{option.name} of user {section.name} is {found}"
+        raise ConfigError(path, section.lines[option.name], problem, allowed) from None
+
+
+def checked_quota(option: Option, value: Any) -> Any:
+    """The number that a text or TOML means; raises ValueError of what is wrong, and what may be."""
     try:
         number = option.kind.parse(value) if isinstance(value, str) else option.kind.toml(value)
     except ValueError:
-        problem = f"{option.name} of user {section.name} is no number"
-        raise ConfigError(path, line, problem, option.kind.allowed) from None
+        raise ValueError("no number", option.kind.allowed) from None
     if option.rule is not None and not option.rule.holds(number):
-        problem = f"{option.name} of user {section.name} is {number}"
-        raise ConfigError(path, line, problem, option.rule.text)
+        raise ValueError(str(number), option.rule.text)
     return number
 
 

@@ -83,6 +83,7 @@ class Gate:
         wait = quota.wait(now)
         if not wait:
             return replace(route, handler=self._charged(route.handler, quota))
+        quota.refuse_publish()
         if quota.is_news(now):
             self._log.warn(
                 f"AUTH: user {user.name} publishes more than its quota",

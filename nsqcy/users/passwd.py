@@ -7,9 +7,11 @@ terminal or from stdin, or is shown once on stderr.
 import argparse
 import getpass
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from nsqcy.log import write
+from nsqcy.options import Option
 from nsqcy.users import file, hashes
 from nsqcy.users.user import ADMIN, PERMISSIONS, PUBLISH, ROLES, SUBSCRIBE, VIEW
 
@@ -32,7 +34,8 @@ def main(words: Sequence[str]) -> int:
         if password is None:
             return 1
         setting = f"password = {hashes.hash_password(password)}"
-    write(1, "\n".join([f"[user {arguments.name}]", *_rights(arguments), setting, ""]))
+    lines = [*_rights(arguments), *_quotas(arguments), setting]
+    write(1, "\n".join([f"[user {arguments.name}]", *lines, ""]))
     return 0
 
 
@@ -44,6 +47,13 @@ def _rights(arguments: argparse.Namespace) -> Iterator[str]:
     for key, value in said.items():
         if value:
             yield f"{key} = {value}"
+
+
+def _quotas(arguments: argparse.Namespace) -> Iterator[str]:
+    for option in file.QUOTAS:
+        value = getattr(arguments, option.name)
+        if value != option.default:
+            yield f"{option.name} = {option.show(value)}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,10 +77,29 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--certificate", metavar="NAME", default="", help="the name in its certificate, if it has"
     )
+    for option in file.QUOTAS:
+        parser.add_argument(
+            f"--{option.flag}",
+            metavar="N",
+            type=_quota_of(option),
+            default=option.default,
+            help=option.help,
+        )
     parser.add_argument(
         "--token", action="store_true", help="make a token for a program, instead of a password"
     )
     return parser
+
+
+def _quota_of(option: Option) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        try:
+            return file.checked_quota(option, text)
+        except ValueError as error:
+            found, allowed = error.args
+            raise argparse.ArgumentTypeError(f"it is {found} (allowed: {allowed})") from None
+
+    return parse
 
 
 def _password() -> str | None:

@@ -1,7 +1,12 @@
 """The quotas of the users of a file, by name: what each may have, and what there is of it."""
 
+from collections.abc import Iterator
+from typing import Any
+
 from nsqcy._quota import Quota, QuotaTable
 from nsqcy.users.user import User, Users
+
+OF_CONNECTIONS = 2  # the first of a quota's figures
 
 
 class Quotas:
@@ -19,6 +24,18 @@ class Quotas:
         if found is None:
             found = self._found[user.name] = Quota(self._table, user.name, *_limits(user))
         return found
+
+    def told(self, users: Users, now: int) -> Iterator[dict[str, Any]]:
+        """For /metrics, of each who has some: `figures` are Quota's, those of publishes only where
+        there is a rate; unless they are `shared`, every worker has others."""
+        for user in users.values():
+            quota = self.of(user)
+            if quota is None:
+                continue
+            figures = quota.figures(now)
+            if not quota.limits_publishes():
+                figures = figures[:OF_CONNECTIONS]
+            yield {"user": user.name, "shared": quota.is_shared, "figures": figures}
 
     def renew(self, users: Users) -> None:
         """The file was read again: what was found before counts no more."""

@@ -121,7 +121,10 @@ def test_the_file_is_read_again(starter: Starter, file: Path) -> None:
     [
         (None, "no such file"),
         ("", "there is no user in it"),
-        ("[user a]\npublish = *\ntoken = s3cret\n", "line 3: the token of user a is not its hash"),
+        (
+            "[user a]\npublish = *\ntoken = s3cret\n",
+            "line 3: the token of user a is not a hash that can be checked",
+        ),
     ],
 )
 def test_it_does_not_start(starter: Starter, tmp_path: Path, text: str | None, says: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import users
 from daemon import Nsqd
+from scraping import Scrape, check_by_promtool, scrape
 from talk import Conn, sized
 from users import bearer, section, token
 from web import Web, eventually
@@ -48,6 +49,17 @@ def connect(daemon: Nsqd, name: str) -> Conn:
     return daemon.connect().auth(token(name))
 
 
+def figures(found: Scrape, name: str) -> dict[str, float]:
+    """What /metrics tells of a user."""
+    prefix = "nsqd_user_"
+    return {
+        family.name.removeprefix(prefix): sample.value
+        for family in found.families.values()
+        for sample in family.samples
+        if family.name.startswith(prefix) and sample.labels == {"user": name}
+    }
+
+
 def test_a_rate_holds_for_all_ways_in(daemon: Nsqd, file: Path) -> None:
     web(daemon, "root").create("t")
     one, other, free = (connect(daemon, name) for name in ("slow", "slow", "root"))
@@ -62,11 +74,21 @@ def test_a_rate_holds_for_all_ways_in(daemon: Nsqd, file: Path) -> None:
     free.pub("t", b"m")
     assert web(daemon, "root").post("/pub", b"m", topic="t").status == 200
     assert web(daemon, "root").counts("t")["message_count"] == 3
+    told = figures(scrape(web(daemon, "root")), "slow")
+    assert told.pop("wait_seconds") > 0
+    assert told == {
+        "connections": 2,
+        "refused_connections": 0,
+        "messages": 1,
+        "message_bytes": 1,
+        "refused_publishes": 1,
+    }
     users.write(file, section("slow", publish="*"), *OTHERS)
     daemon.process.send_signal(signal.SIGHUP)
     for conn in (one, other):
         conn.expect_ok()
     assert web(daemon, "slow").post("/pub", b"m", topic="t").status == 200
+    eventually(lambda: figures(scrape(web(daemon, "root")), "slow") == {})
 
 
 def test_bytes_have_a_rate(daemon: Nsqd) -> None:
@@ -87,6 +109,9 @@ def test_connections_are_those_of_all_workers(daemon: Nsqd) -> None:
     )
     for conn in conns:
         conn.pub("t", b"m")
+    found = scrape(web(daemon, "root"))
+    assert figures(found, "few") == {"connections": CONNECTIONS, "refused_connections": 1}
+    assert figures(found, "root") == {}
     assert web(daemon, "few").post("/pub", b"m", topic="t").status == 200
     conns.pop().close()
 
@@ -96,3 +121,4 @@ def test_connections_are_those_of_all_workers(daemon: Nsqd) -> None:
         return b"identity" in conn.frame().data
 
     assert eventually(is_let_in)
+    check_by_promtool(found)

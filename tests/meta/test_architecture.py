@@ -215,3 +215,8 @@ def test_time_is_data(module: str) -> None:
 def test_daemons_listen_before_anything_heavy_is_imported(daemon: str) -> None:
     code = f"import sys, nsqcy.{daemon}.main; sys.exit('gevent' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_a_worker_without_a_file_of_users_imports_nothing_of_them() -> None:
+    code = "import sys, nsqcy.nsqd.engine; sys.exit('nsqcy.users' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

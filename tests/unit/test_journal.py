@@ -31,6 +31,7 @@ from nsqcy.journal import (
     replay,
     unpack_entries,
     unpack_parts,
+    without,
 )
 
 u64 = st.integers(0, 2**64 - 1)
@@ -90,6 +91,7 @@ topics = st.builds(
     st.lists(cursors, max_size=2, unique_by=lambda cursor: cursor.name).map(tuple),
     st.lists(epochs, max_size=2).map(tuple),
     st.integers(1, 2**64 - 1),
+    missing=ranges,
 )
 deltas = st.one_of(
     st.builds(Delta, st.just(Kind.CHANNEL_CREATED), names, u64, st.booleans()),
@@ -410,3 +412,10 @@ def test_a_move_of_another_form_ends_the_journal() -> None:
     for cut in (1, 20, 40):
         with pytest.raises(JournalError):
             decode_delta(moved(2)[:-cut])
+
+
+def test_ranges_without_others():
+    assert without([(1, 9)], [(3, 5), (7, 8)]) == [(1, 3), (5, 7), (8, 9)]
+    assert without([(1, 4), (6, 9)], [(2, 7)]) == [(1, 2), (7, 9)]
+    assert without([(1, 4)], [(1, 4)]) == without([], [(1, 2)]) == []
+    assert without([(4, 6)], [(1, 2), (8, 9)]) == without([(4, 6)], []) == [(4, 6)]

@@ -9,6 +9,8 @@ from core import Client, Core, mpub
 
 Make = Callable[..., Core]
 SECOND = 1_000_000_000
+HOUR = 3_600_000  # milliseconds
+SMALL_FILES = {"max_bytes_per_file": 4096, "sync_every": 2500, "sync_timeout": 2 * SECOND}
 
 
 @pytest.fixture
@@ -147,6 +149,84 @@ def test_damaged_records(make: Make) -> None:
     consumer = core.client().subscribe("t", "c", 9)
     assert len(bodies(consumer)) == 6
     assert ledger(core) == {"received": 9, "in_flight": 6, "damaged": 3}
+
+
+def without_a_file(make: Make, file: int, delayed: set[int]) -> Core:
+    """A start on fourteen messages, some of them with a delay, of which one file is gone."""
+    core = make(log_options=SMALL_FILES)
+    core.create("t").channel("c")
+    client = core.client()
+    for number in range(14):
+        client.publish("t", b"%02d" % number + bytes(1000), delay=HOUR * (number in delayed))
+    core.settle()
+    core.save()
+    sorted((core.path / "t.topic").glob("*.seg"))[file].unlink()
+    return started(make, core)
+
+
+def started(make: Make, core: Core) -> Core:
+    core = make(now=9 * SECOND, wall=core.wall, log_options=SMALL_FILES)
+    core.shard.load_topic(b"t", False, {"c": False})
+    core.settle()
+    return core
+
+
+def consume(core: Core, most: int) -> int:
+    """One by one; returns how many there were. The ledger balances at each step."""
+    client = core.client().subscribe("t", "c", 1)
+    count = 0
+    while count < most:
+        core.settle()
+        ledger(core)
+        messages = client.messages()
+        if not messages:
+            break
+        client.finish(messages[0].id)
+        count += 1
+    client.ready(0)
+    core.settle()
+    return count
+
+
+@pytest.mark.parametrize("delayed", [{0}, {0, 4, 5}, {1, 5, 6, 13}])
+@pytest.mark.parametrize("file", [0, 1, 2, -1])
+@pytest.mark.parametrize("before", [0, 2, 5, 20])
+def test_what_is_in_no_file_is_given_back_by_no_start(
+    make: Make, file: int, before: int, delayed: set[int]
+) -> None:
+    """Nor is a message taken away instead, at this start or at later ones."""
+    core = without_a_file(make, file, delayed)
+    consume(core, before)
+    core.save()
+    core = started(make, core)
+    count = consume(core, 20)
+    shown = ledger(core)
+    assert shown.get("finished", 0) == count and "queued" not in shown
+    core.save()
+    assert ledger(started(make, core)).get("damaged", 0) == 0
+
+
+def test_what_was_emptied_was_received(make: Make) -> None:
+    """Also where it was more than a start could know."""
+    core = without_a_file(make, 0, {0, 1})
+    assert consume(core, 10) == 10
+    core.topic("t").channels["c"].empty()
+    assert ledger(core)["finished"] == 10
+
+
+@pytest.mark.parametrize("file", [0, 1, -1])
+def test_what_is_in_no_file_is_told_once(make: Make, file: int) -> None:
+    core = without_a_file(make, file, {0, 4, 13})
+    whole, parts = core.log.lines
+    assert "are in no file: " in whole and "channel c had handed out are in no file: " in parts
+    for _ in range(2):
+        core.save()
+        core = started(make, core)
+        assert core.log.lines == []
+    core.save()
+    (core.path / "t.topic").joinpath("00000000000000000010.seg").unlink()
+    core = started(make, core)
+    assert "1 records from 10 to 10 are in no file: " in core.log.lines[0]
 
 
 def test_damage_before_the_cursor_costs_the_channel_nothing(make: Make) -> None:

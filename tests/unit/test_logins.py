@@ -105,7 +105,11 @@ GOOD = f"token = {hash_token(TOKEN)}"
             "user b has the certificate of user a",
         ),
         ("[user a]\nrole = view\npassword = s3cret", 3, "the password of user a is not a hash"),
-        ("[user a]\nrole = view\ntoken = s3cret", 3, "the token of user a is not its hash"),
+        (
+            "[user a]\nrole = view\ntoken = s3cret",
+            3,
+            "the token of user a is not a hash that can be checked",
+        ),
         (f"[user a]\nrole = view\nrole = view\n{GOOD}", 3, "role is already set at line 2"),
         ("[user a]\npasswort = s3cret", 2, 'unknown key "passwort" (allowed: role, password, tok'),
         ("[user a]\ns3cret", 2, "not a setting of a user"),
@@ -230,6 +234,35 @@ def test_passwd(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
     assert user.certificate == "b.example" and user.admin == ()
     assert typed("short\n") == 1 and "8 characters" in capfd.readouterr().err
     assert passwd.main(["a:b"]) == 2
+
+
+def test_passwd_has_quotas(capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["bot", "--token", "--publish=*"]
+    limits = ["--max-connections=20", "--publish-rate=2.5", "--publish-bytes-rate=1_000_000"]
+    assert passwd.main([*words, *limits]) == 0
+    user = parse("f", capfd.readouterr().out)["bot"]
+    assert (user.max_connections, user.publish_rate, user.publish_bytes_rate) == (20, 2.5, 10**6)
+    assert passwd.main([*words, "--publish-rate=0"]) == 0
+    section = capfd.readouterr().out
+    assert not parse("f", section)["bot"].has_quota and "rate" not in section
+
+
+@pytest.mark.parametrize(
+    ("word", "problem"),
+    [
+        ("--max-connections=many", "--max-connections: it is no number (allowed: an integer such"),
+        ("--max-connections=-1", "--max-connections: it is -1 (allowed: [0,1000000])"),
+        ("--publish-rate=1e400", "--publish-rate: it is no number (allowed: a number such as 0.5)"),
+        ("--publish-bytes-rate=1.5", "--publish-bytes-rate: it is no number"),
+    ],
+)
+def test_passwd_says_what_a_quota_may_be(
+    capfd: pytest.CaptureFixture[str], word: str, problem: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        passwd.main(["bot", "--token", "--publish=*", word])
+    out, told = capfd.readouterr()
+    assert problem in told and out == "" and "token of" not in told
 
 
 # -- sessions and failures

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcy._quota import Quota, QuotaTable
+from nsqcy.nsqd.metrics_page import together
 from nsqcy.users.file import parse
 from nsqcy.users.quotas import Quotas
 from nsqcy.users.user import User
@@ -137,6 +138,85 @@ def test_news_are_a_minute_apart(quota: Quota) -> None:
     assert quota.is_news(START)
     assert not quota.is_news(START + 59 * SECOND)
     assert quota.is_news(START + 60 * SECOND)
+
+
+def test_what_is_counted_is_of_all_workers() -> None:
+    one, other = quotas(2, rate=10, connections=1)
+    assert one.enter() and not other.enter()
+    one.pay(START, 3, 70)
+    other.pay(START, 2, 30)
+    other.refuse_publish()
+    figures = (1, 1, 5, 100, 0, 1)
+    assert one.figures(START) == other.figures(START) == figures
+    assert one.is_shared and other.is_shared
+
+
+def test_what_was_published_without_a_rate_is_not_counted() -> None:
+    (quota,) = quotas(1, connections=5)
+    quota.pay(START, 3, 70)
+    quota.change(5, 0, 1000)
+    quota.pay(START, 1, 10)
+    assert quota.figures(START) == (0, 0, 1, 10, 0, 0)
+
+
+def test_the_time_that_all_have_waited_is_counted() -> None:
+    one, other = quotas(2, rate=10)
+    one.begin_wait(START)
+    one.begin_wait(START + 2 * SECOND)
+    other.begin_wait(START + 3 * SECOND)
+    assert one.figures(START + 3 * SECOND)[4] == 4 * SECOND
+    assert one.figures(START + SECOND)[4] == 4 * SECOND  # a clock that was read before
+    one.end_wait(START + 4 * SECOND)
+    other.end_wait(START + 4 * SECOND)
+    one.end_wait(START + 5 * SECOND)
+    assert one.figures(START + 9 * SECOND)[4] == other.figures(START)[4] == 8 * SECOND
+
+
+def test_a_worker_that_starts_again_forgets_nothing_that_was_counted() -> None:
+    memory = mmap.mmap(-1, 4 * ROW)
+    quota = Quota(QuotaTable(memoryview(memory), 0), "a", 1, 1)
+    assert quota.enter() and not quota.enter()
+    quota.pay(START, 3, 70)
+    again = Quota(QuotaTable(memoryview(memory), 0), "a", 1, 1)
+    assert again.figures(START) == (0, 1, 3, 70, 0, 0)
+
+
+def test_users_with_quotas_are_told_of() -> None:
+    (table,) = tables(1, rows=2)
+    users = {
+        user.name: user
+        for user in (
+            User("free"),
+            User("few", max_connections=1),
+            User("slow", publish_rate=1),
+            User("late", publish_bytes_rate=1),
+        )
+    }
+    found = Quotas(table)
+    few, slow = found.of(users["few"]), found.of(users["slow"])
+    assert few is not None and slow is not None
+    few.join()
+    slow.pay(START, 2, 9)
+    assert list(found.told(users, START)) == [
+        {"user": "few", "shared": True, "figures": (1, 0)},
+        {"user": "slow", "shared": True, "figures": (0, 0, 2, 9, 0, 0)},
+        {"user": "late", "shared": False, "figures": (0, 0, 0, 0, 0, 0)},
+    ]
+
+
+def test_figures_of_all_workers_are_one_users() -> None:
+    """Those that all count together once, as they are latest; others are added up."""
+    shares = [
+        [
+            {"user": "a", "shared": True, "figures": (1, 5)},
+            {"user": "b", "shared": False, "figures": (1, 5)},
+        ],
+        [
+            {"user": "a", "shared": True, "figures": (1, 7)},
+            {"user": "b", "shared": False, "figures": (2, 7)},
+        ],
+    ]
+    assert together(shares) == {"a": [1, 7], "b": [3, 12]}
 
 
 def test_a_worker_that_comes_late_forgives_nothing() -> None:

@@ -121,6 +121,24 @@ def test_publishes_wait_and_none_is_lost(core: Core, asked: Asked, client: Conne
     assert one.ask(pub()) == OK and len(core.log.lines) == 1
 
 
+def test_who_waits_is_counted_for_as_long(core: Core, asked: Asked, client: Connect) -> None:
+    """However often it looks again, and though it goes away."""
+    quota = asked.make(rate=1)
+    one, two = welcome(client()), welcome(client())
+    one.send(pub() * 3)
+    two.send(pub())
+    assert quota.figures(core.now)[4] == 0
+    core.advance(SECOND // 2)
+    assert quota.figures(core.now)[4] == SECOND
+    core.home.report(two.session, OSError("the connection was reset"))
+    while published(core) < 3:
+        core.advance(10 * MILLISECOND)
+    waited = quota.figures(core.now)[4]
+    assert 1.5 * SECOND < waited < 1.6 * SECOND
+    core.advance(MINUTE)
+    assert quota.figures(core.now)[2:5] == (3, 3, waited)
+
+
 def test_what_is_not_read_waits_at_the_client(core: Core, asked: Asked, client: Connect) -> None:
     asked.make(rate=1)
     one = welcome(client())

@@ -7,7 +7,7 @@ from nsqcy import journal
 from nsqcy.journal import ChannelState, Delta, Kind, TopicState
 
 COVERS = ["journal.py"]
-WORDS = [bytes([kind, 0]) for kind in range(1, 14)] + [b"\1\x80", b"\xff" * 8, b"\0" * 8]
+WORDS = [bytes([kind, 0]) for kind in range(1, 14)] + [b"\1\x80", b"\2\x80", b"\xff" * 8, b"\0" * 8]
 ENTRY = journal.Entry(5, 1, 64, 0, 2, 0, 10).pack()
 
 
@@ -20,6 +20,7 @@ def state() -> TopicState:
         next_seq=20,
         fanout_seq=10,
         channels=(channel, ChannelState("d")),
+        missing=((3, 5), (8, 9)),
     )
 
 
@@ -36,7 +37,7 @@ def seeds() -> list[bytes]:
 
 
 def fresh(chance: random.Random) -> bytes:
-    kind = chance.choice([*range(1, 14), 0x8001])
+    kind = chance.choice([*range(1, 14), 0x8001, 0x8002])
     payload = chance.choice([b"", ENTRY, b"\1\0\0\0\0\0\0\0c", bytes(40), chance.randbytes(32)])
     return kind.to_bytes(2, "little") + b"\0\0" + len(payload).to_bytes(4, "little") + payload
 
