@@ -16,13 +16,13 @@ import pytest
 from census import COUNTS, Counters, census, told
 from daemon import Nsqd, free_port
 from fuzz.garbage import CONVERSATIONS, some_requests
+from sanitizer import SANITIZED
 from talk import Conn, split_frames
 from web import eventually
 
 SECONDS = float(os.environ.get("NSQCY_FUZZ_SECONDS", "3"))
 SEED = int(os.environ.get("NSQCY_FUZZ_SEED", "20240229"))
 GROWTH = 64 << 20
-SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")  # it keeps freed memory aside
 WARM_UP = 40
 
 
