@@ -152,7 +152,7 @@ build/ubsan_report.so: tests/ubsan_report.c
 asan: build/ubsan_report.so
 	$(MAKE) KIND=asan $(BUILT:$(KIND).built=asan.built) $(VENV)/.extra-test
 	@rm -rf $(REPORTS) && mkdir -p $(REPORTS)
-	code=0; $(ASAN_RUN) $(BIN)/python -m pytest $(ASAN_TESTS) $(PYTEST) || code=$$?; \
+	code=0; $(ASAN_RUN) $(BIN)/python -m pytest --timeout=1200 -o faulthandler_timeout=600 $(ASAN_TESTS) $(PYTEST) || code=$$?; \
 	for report in $$(ls $(REPORTS)); do code=1; echo "== $(REPORTS)/$$report"; cat $(REPORTS)/$$report; done; \
 	exit $$code
 

@@ -11,6 +11,11 @@ def at_most(limit: int) -> int:
     return limit + KEPT_ASIDE if SANITIZED else limit
 
 
+def within(seconds: float) -> float:
+    """So long may a test take."""
+    return seconds * 10 if SANITIZED else seconds
+
+
 def unwatched() -> dict[str, str]:
     """The environment of a program that is not ours: curl hangs with a sanitizer in its process."""
     environ = dict(os.environ)
