@@ -132,16 +132,29 @@ node_modules/.ready:
 debug:
 	$(MAKE) KIND=debug test
 
-# Python's own allocator would hide errors, and Python leaks on purpose at its exit.
-ASAN_RUN = LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
-	PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 \
-	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+# Python's own allocator would hide errors, and Python leaks on purpose at its exit. What is found goes
+# to files: a test captures what its process says, and a fixture what its daemon does. Of the stack of
+# a greenlet only what frame pointers lead to can be read: docs/TESTING.md.
+REPORTS := $(CURDIR)/build/sanitizer
+SAYING = fast_unwind_on_fatal=1:log_path=$(REPORTS)/report
+ASAN_LIBRARIES = $$($(CC) -print-file-name=libasan.so) $(CURDIR)/build/ubsan_report.so \
+	$$($(CC) -print-file-name=libubsan.so)
+ASAN_RUN = LD_PRELOAD="$(ASAN_LIBRARIES)" PYTHONMALLOC=malloc \
+	ASAN_OPTIONS=detect_leaks=0:$(SAYING) \
+	UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1:$(SAYING)
 ASAN_TESTS = $(or $(filter-out tests,$(TESTS)),tests/unit tests/fuzz tests/golden tests/process)
 
-# --capture=sys: what a sanitizer says before it ends the process would be captured, and lost.
-asan:
+build/ubsan_report.so: tests/ubsan_report.c
+	@mkdir -p build
+	$(CC) -O1 -Wall -fPIC -shared -o $@ $<
+
+# A report fails it also when no test does: a worker that ends is started again.
+asan: build/ubsan_report.so
 	$(MAKE) KIND=asan $(BUILT:$(KIND).built=asan.built) $(VENV)/.extra-test
-	$(ASAN_RUN) $(BIN)/python -m pytest --capture=sys $(ASAN_TESTS) $(PYTEST)
+	@rm -rf $(REPORTS) && mkdir -p $(REPORTS)
+	code=0; $(ASAN_RUN) $(BIN)/python -m pytest --timeout=1200 -o faulthandler_timeout=600 $(ASAN_TESTS) $(PYTEST) || code=$$?; \
+	for report in $$(ls $(REPORTS)); do code=1; echo "== $(REPORTS)/$$report"; cat $(REPORTS)/$$report; done; \
+	exit $$code
 
 # -shared: clang links no runtime of its own, so the one that atheris brings is the only one.
 fuzz:

@@ -16,6 +16,7 @@ import threading
 from pathlib import Path
 
 from daemon import environment, free_port
+from sanitizer import SANITIZED
 from stand_ins import pip
 from web import Web, eventually
 
@@ -57,6 +58,8 @@ class BareHost:
         self.install("python3", f'exec {sys.executable} {STAND_INS}/python3.py "$@"')
         self.install("journalctl", f"cat {path}/nsqd.log")
         self.install("runuser", 'shift 3; exec "$@"')  # -u USER --
+        if SANITIZED:  # curl hangs with that in its process
+            self.install("curl", f'exec env -u LD_PRELOAD {shutil.which("curl")} "$@"')
         for name in ("systemd-sysusers", "systemd-tmpfiles"):
             self.install(name, f'echo "{name} $*" >> {path}/called')
 

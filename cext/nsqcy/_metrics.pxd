@@ -61,3 +61,4 @@ cdef class Exposition:
     cdef int put_all(self, int first, tuple names, const uint64_t *figures, int count,
                      const Labels *labels) except -1
     cdef int put_ages(self, const Histogram *ages) except -1
+    cdef Text *text_of(self, int family) except NULL

@@ -115,9 +115,9 @@ cdef int put_label(Labels *labels, bytes before, str name) except -1:
 
 @cython.final
 cdef class Exposition:
-    """One walk over all topics of a shard: `go_on` and `take` in turns until it has come to its
-    end. So little is held at a time that it stays in the processor's cache: memory that is fresh
-    costs more than all of the writing."""
+    """One walk over all topics of a shard: `go_on`, and `take` of each family, in turns until it
+    has come to its end. So little is held at a time that it stays in the processor's cache: memory
+    that is fresh costs more than all of the writing."""
 
     def __cinit__(self, Shard shard not None, uint64_t limit, tuple topic_names not None,
                   str ages_name not None, tuple channel_names not None):
@@ -282,21 +282,28 @@ cdef class Exposition:
         text.used += len(line)
         return put_line(text, count, &self.labels, total)
 
-    def take(self, put not None):
-        """What `put` makes of the lines so far of each family: those of topics, the ages, those of
-        channels. It is lent them, as a memoryview, until it returns; then they are dropped."""
-        cdef int i
-        cdef list found = []
-        for i in range(self.text_count):
-            # Of nothing there can be no view without an address.
-            data = self.texts[i].data if self.texts[i].used else &self.labels.text[0]
-            view = PyMemoryView_FromMemory(data, self.texts[i].used, PyBUF_READ)
-            try:
-                found.append(put(view))
-            finally:
-                view.release()
-            self.texts[i].used = 0
-        return found
+    def size(self, int family):
+        """How many bytes its lines have so far. Families have numbers: those of topics come first,
+        then the ages, then those of channels."""
+        return self.text_of(family).used
+
+    def take(self, int family, put not None):
+        """What `put` makes of its lines so far. It is lent them, as a memoryview, until it returns;
+        then they are dropped. It must not give way: docs/TESTING.md says why."""
+        cdef Text *text = self.text_of(family)
+        # Of nothing there can be no view without an address.
+        data = text.data if text.used else &self.labels.text[0]
+        view = PyMemoryView_FromMemory(data, text.used, PyBUF_READ)
+        try:
+            return put(view)
+        finally:
+            view.release()
+            text.used = 0
+
+    cdef Text *text_of(self, int family) except NULL:
+        if not 0 <= family < self.text_count:
+            raise IndexError("no such family")
+        return &self.texts[family]
 
     def summed(self):
         """What has no lines, by the name that stands for it: figures of topics and of channels,

@@ -65,12 +65,14 @@ class ChaoticNsqd(Nsqd):
 def added_to_environment(values: Mapping[str, str]) -> Iterator[None]:
     """For children that are started meanwhile; by one thread at a time."""
     with _environment:
+        before = {name: os.environ[name] for name in values if name in os.environ}
         os.environ.update(values)
         try:
             yield
         finally:
             for name in values:
                 del os.environ[name]
+            os.environ.update(before)
 
 
 class Node:

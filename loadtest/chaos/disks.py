@@ -34,7 +34,8 @@ class SlowDisk:
 
     def __init__(self, library: Path, control: Path) -> None:
         control.write_bytes(bytes(4))
-        self.environ = {"LD_PRELOAD": str(library), "CHAOS_SLOW_DISK": str(control)}
+        loaded = [*os.environ.get("LD_PRELOAD", "").split(), str(library)]
+        self.environ = {"LD_PRELOAD": " ".join(loaded), "CHAOS_SLOW_DISK": str(control)}
         with control.open("r+b") as file:
             self._page = mmap.mmap(file.fileno(), 4)
 

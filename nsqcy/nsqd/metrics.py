@@ -62,19 +62,23 @@ def share(
 
     left = 0
 
-    def put(part: memoryview) -> int:
+    def take(family: int) -> int:
         nonlocal left
-        if left < len(part):
+        size = lines.size(family)
+        if left < size:
             give_way()
             left = BULK
-        left -= len(part)
+        left -= size
+        return lines.take(family, put)
+
+    def put(part: memoryview) -> int:
         return writer.write(compressed(part) if compress else part).length
 
     lengths = []
     more = True
     while more:
         more = _walk(lines, COMPRESSED_SLICES if compress else 1, give_way)
-        lengths.append(lines.take(put))
+        lengths.append([take(family) for family in range(len(LINES))])
     return {
         "lengths": lengths,
         "summed": lines.summed(),

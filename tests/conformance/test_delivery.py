@@ -132,7 +132,9 @@ def test_message_timeouts(shared: Nsqd, topic: str) -> None:
 @pytest.mark.case("C269")
 def test_attempts_wrap(shared: Nsqd, topic: str) -> None:
     shared.connect().pub(topic, b"x")
-    conn = shared.connect().sub(topic, "c", rdy=1)
+    conn = shared.connect()
+    conn.identify(heartbeat_interval=60_000)  # one would be a frame too many
+    conn.sub(topic, "c", rdy=1)
     message = conn.message()
     requeue = b"REQ " + message.id + b" 0\n"
     size = 8 + 26 + 1

@@ -11,6 +11,7 @@ import pytest
 from conftest import Starter
 from daemon import FOREIGN
 from manifests import before_stopping
+from sanitizer import unwatched
 from web import eventually
 
 pytestmark = [
@@ -57,7 +58,7 @@ def test_the_hook_comes_back_when_consumers_have_emptied_it(nsqd: Starter, topic
     daemon.web.pub(topic, b"the last one")
     script = before_stopping().replace(":4151/", f":{daemon.http_port}/")
     script = script.replace("sleep 1", "sleep 0.05")
-    hook = subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.DEVNULL)
+    hook = subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.DEVNULL, env=unwatched())
     try:
         consumer = daemon.connect().sub(topic, "c", rdy=1)
         message = consumer.message()

@@ -15,6 +15,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 from daemon import Nsqd
 from encoded import client_context, connect, start_tls
+from sanitizer import at_most
 from talk import Conn, sized
 from web import eventually
 
@@ -111,7 +112,7 @@ def test_bombs(tls: bool, nsqd: Starter, files: Files) -> None:
             except Exception as error:
                 if type(error).__name__ != "Silence":
                     raise
-    assert most - before < 24 * MB
+    assert most - before < at_most(24 * MB)
 
 
 def settled(daemon: Nsqd) -> int:
@@ -138,7 +139,7 @@ def test_a_consumer_that_does_not_read(nsqd: Starter, files: Files) -> None:
     before = daemon.memory()
     stuck.sub("t", "c", rdy=1000)
     assert settled(daemon) < 500
-    assert daemon.memory() - before < 8 * MB
+    assert daemon.memory() - before < at_most(8 * MB)
     assert sorted(message.body for message in stuck.take(1000)) == sorted(bodies)
 
 

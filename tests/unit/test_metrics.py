@@ -28,12 +28,17 @@ from nsqcy.nsqd.metrics_sums import Growing, Summed
 ROOT = Path(__file__).parents[2]
 
 
+def text_of(lines: Exposition) -> str:
+    families = range(len(metrics.LINES))
+    return b"".join(lines.take(family, bytes) for family in families).decode()
+
+
 def walked(core: Core, limit: int = 100) -> tuple[dict[str, Any], Exposition]:
     """The samples of topics and channels, by name and label values."""
     lines = Exposition(core.shard, limit, *metrics.NAMES)
     assert not lines.go_on(1000)
     found = {}
-    for family in parse(b"".join(lines.take(bytes)).decode()):
+    for family in parse(text_of(lines)):
         for sample in family.samples:
             found[" ".join([sample.name, *sample.labels.values()])] = sample.value
     return found, lines
@@ -166,7 +171,7 @@ def test_what_goes_while_it_is_walked_over_is_counted_once(tmp_path: Path) -> No
     topic.delete_channel("x#ephemeral")
     topic.delete_channel("kept")
     assert not lines.go_on(3)
-    text = b"".join(lines.take(bytes)).decode()
+    text = text_of(lines)
     assert 'nsqd_channel_messages_total{topic="t",channel="#ephemeral"} 1\n' in text
     assert 'channel="kept"' not in text
     found, _ = walked(core)
@@ -195,6 +200,51 @@ def test_a_share_is_made_in_slices(compress: bool, monkeypatch: pytest.MonkeyPat
     names = [line.partition("{")[0] for line in text.splitlines()]
     assert [name for name, _ in groupby(names)] == list(dict.fromkeys(names))
     assert len(names) == 3 * (len(TOPICS) - 1) + 3 * (len(CHANNELS) - 1)
+
+
+class Watched:
+    """The lines of a walk, and whether they are asked for something."""
+
+    def __init__(self, lines: Exposition) -> None:
+        self._lines = lines
+        self.is_asked = False
+
+    def __getattr__(self, name: str) -> Any:
+        def ask(*args: Any) -> Any:
+            self.is_asked = True
+            try:
+                return getattr(self._lines, name)(*args)
+            finally:
+                self.is_asked = False
+
+        return ask
+
+
+def test_nobody_gives_way_beneath_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/TESTING.md has the reason."""
+    monkeypatch.setattr(metrics, "BULK", 0)
+    core = Core(None)
+    core.create("t").channel("c")
+    sheet, turns = metrics_sheet.Sheet(), []
+    lines: Any = Watched(Exposition(core.shard, 100, *metrics.NAMES))
+    metrics.share(
+        lines,
+        {},
+        metrics_sheet.Writer(sheet.fd, 0),
+        False,
+        lambda: turns.append(lines.is_asked),
+    )
+    assert len(turns) > len(metrics.LINES) / 2
+    assert not any(turns)
+
+
+def test_there_are_no_other_families() -> None:
+    lines = Exposition(Core(None).shard, 100, *metrics.NAMES)
+    for number in (-1, len(metrics.LINES)):
+        with pytest.raises(IndexError):
+            lines.size(number)
+        with pytest.raises(IndexError):
+            lines.take(number, bytes)
 
 
 def test_pieces_are_where_they_were_written() -> None:
