@@ -16,7 +16,7 @@ from unittest import mock
 from core import RESPONSE, SECOND, Core, frames, log_pub, mpub
 from fuzz.conversation import TURN, converse
 from fuzz.targets.wire import negotiated, sound
-from talk import MAGIC
+from talk import MAGIC, sized
 
 from nsqcy._io import IoThread
 from nsqcy._store import Store
@@ -35,6 +35,9 @@ COMMANDS += [b"LOG_FETCH t LOG_ID 1 9 100000 timestamp,id,defer,headers,body\n"]
 COMMANDS += [b"LOG_FETCH t LOG_ID 2 3 1 body\n", b"LOG_CURSOR t LOG_ID me 3\n"]
 COMMANDS += [b"LOG_CURSOR t - me -\n", b"LOG_CURSOR t - me delete\n"]
 COMMANDS += [log_pub("t", 1, [b"a", b"b"]), log_pub("u", 7, [b"c"], epoch=2, part=3)]
+COMMANDS += [log_pub("t", 2, [b"a", b"b"]), log_pub("t", 1, [b"a", b"b", b"c"])]
+OTHERS = [b"SUB t c\nRDY 9\n", b"PUB t\n" + sized(b"x"), b"DPUB t 40000\n" + sized(b"y")]
+"""What moves the end of the log, and who reads it otherwise."""
 WORDS = [
     b"LOG_ID",
     TURN,
@@ -51,11 +54,14 @@ __all__ = ["COVERS", "WORDS", "fresh", "one", "seeds", "sound"]
 
 def seeds() -> list[bytes]:
     head = negotiated(topic_log=True)
-    return [head + each for each in COMMANDS] + [head + TURN.join(COMMANDS)]
+    whole = b"".join(OTHERS) + TURN.join(COMMANDS)
+    awaited = [negotiated(topic_log=True, durability=each) + whole for each in ("os", "fsync")]
+    headed = negotiated(topic_log=True, headers=True) + log_pub("t", 1, [b"\0\7\1a\0\3xyzbody"])
+    return [head + each for each in COMMANDS] + [head + whole, *awaited, headed + COMMANDS[3]]
 
 
 def fresh(chance: random.Random) -> bytes:
-    return chance.choice([TURN, *COMMANDS])
+    return chance.choice([TURN, *OTHERS, *COMMANDS])
 
 
 def told(data: bytes, cuts: random.Random | None) -> list[tuple[int, bytes]]:
