@@ -9,6 +9,7 @@ from core import Client, Core, mpub
 
 Make = Callable[..., Core]
 SECOND = 1_000_000_000
+RECORD_HEADER = 40
 
 
 @pytest.fixture
@@ -147,6 +148,27 @@ def test_damaged_records(make: Make) -> None:
     consumer = core.client().subscribe("t", "c", 9)
     assert len(bodies(consumer)) == 6
     assert ledger(core) == {"received": 9, "in_flight": 6, "damaged": 3}
+
+
+def test_damaged_lengths_of_what_was_handed_out(make: Make) -> None:
+    """Where they were is not known to be the start of a record any more."""
+    core = make()
+    consumer = core.client().subscribe("t", "c", 9)
+    core.client().ask(mpub("t", [b"body %02d" % number + bytes(100) for number in range(9)]))
+    core.settle()
+    assert len(consumer.messages()) == 9
+    core.save()
+    (segment,) = (core.path / "t.topic").glob("*.seg")
+    data = bytearray(segment.read_bytes())
+    for number in (b"02", b"03", b"04", b"07", b"08"):
+        data[data.index(b"body " + number) - RECORD_HEADER] ^= 8
+    segment.write_bytes(data)
+    core = make(now=9 * SECOND, wall=core.wall)
+    core.shard.load_topic(b"t", False, {"c": False})
+    consumer = core.client().subscribe("t", "c", 9)
+    core.settle()
+    assert [message.body[5:7] for message in consumer.messages()] == [b"00", b"01", b"05", b"06"]
+    assert ledger(core) == {"received": 9, "in_flight": 4, "damaged": 5}
 
 
 def test_damage_before_the_cursor_costs_the_channel_nothing(make: Make) -> None:
