@@ -225,12 +225,14 @@ class Core:
         max_defer_timeout: int = 0,
         mesh: Mesh | None = None,
         index: int = 0,
+        store: Store | None = None,
         move: Callable[[Session, int], None] | None = None,
     ) -> None:
+        """`store`: that of a core before this one, of which nothing is left in it."""
         self.path = path
         self.now, self.wall = now, wall
         self.clients: list[Client] = []
-        self.store = Store(budget)
+        self.store = store or Store(budget)
         agenda = Agenda(
             self.store,
             mem_queue_size=mem_queue_size,

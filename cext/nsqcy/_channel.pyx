@@ -53,6 +53,7 @@ from nsqcy._store cimport (
     UNREADABLE,
     Page,
     deferred_of,
+    is_spoiled,
     record_address,
     record_address_of,
     record_expiry,
@@ -847,10 +848,13 @@ cdef class Channel:
         return 0
 
     cdef Record *record_of(self, const Entry *entry) noexcept:
-        """The record of a message that is queued, or was a moment ago; NULL: not in memory."""
+        """The record of a message that is queued, or was a moment ago; NULL: not in memory, or
+        damaged."""
         cdef Block *block = entry.block
+        cdef Record *record
         if block.data != NULL and not block.flags & LOADING:
-            return <Record *>(block.data + entry.offset)
+            record = <Record *>(block.data + entry.offset)
+            return NULL if is_spoiled(record, entry.seq) else record
         return NULL if self.excerpt is None else self.excerpt.find(entry.seq)
 
     # -- messages go out --
@@ -958,7 +962,7 @@ cdef class Channel:
         be, as far as a start knows."""
         cdef Entry *entry = self.queue_first
         cdef const Record *record = self.record_of(entry)
-        if record == NULL or record.attributes & RECORD_DAMAGED:
+        if record == NULL:
             return False
         if self.is_exhausted(entry):
             self.unqueue_first()
@@ -975,7 +979,7 @@ cdef class Channel:
     cdef bint drop_spoiled(self, Entry *entry) except -1:
         """Drop a message that cannot be delivered, as it is damaged or too old; whether it was."""
         cdef const Record *record = self.record_of(entry)
-        if record == NULL or record.attributes & RECORD_DAMAGED:
+        if record == NULL:
             self.drop_entry(entry)
             return True
         if not self.is_expired(record):
@@ -1049,7 +1053,7 @@ cdef class Channel:
                 continue
             entry.id = record.id
             entry.timestamp = record.timestamp
-            if record.attributes & RECORD_DAMAGED or not self.make_mover().send_back(entry, record):
+            if not self.make_mover().send_back(entry, record):
                 self.queue_entry(entry, size_tag(record.body_length))
         return max(0, budget - self.stepped)
 
@@ -1148,7 +1152,8 @@ cdef class Channel:
         cdef Block *block = entry.block
         cdef Record *record = <Record *>(block.data + entry.offset)
         cdef Turnstile *place = &consumer.turnstile
-        if block.data == NULL or record.attributes & (RECORD_DAMAGED | RECORD_EXPIRES):
+        if block.data == NULL or is_spoiled(record, entry.seq) \
+                or record.attributes & RECORD_EXPIRES:
             if self.drop_spoiled(entry):
                 return 0
             if block.data == NULL:

@@ -253,6 +253,10 @@ cdef class Compaction:
         return budget
 
     cdef void gather(self, const Deferred *entry, Moves *moves) noexcept:
+        """What does not begin any more where it did stays, and is dropped when its turn comes."""
+        cdef Block *block = entry.block
+        if block.data != NULL and (<Record *>(block.data + entry.offset)).seq != entry.seq:
+            return
         if moves.count < moves.room:
             each_move(moves)[moves.count].source = entry.offset
             moves.count += 1

@@ -14,7 +14,6 @@ from nsqcy._channel cimport REDRIVEN, Channel, Mover, MoveReason
 from nsqcy._packing cimport Packing
 from nsqcy._store cimport (
     LOADING,
-    RECORD_DAMAGED,
     RECORD_DELAYED,
     UNREADABLE,
     Block,
@@ -22,6 +21,7 @@ from nsqcy._store cimport (
     Entry,
     Record,
     Window,
+    is_spoiled,
     move_number,
     record_body,
     record_headers,
@@ -162,7 +162,7 @@ cdef class Moves(Mover):
                 self.source.lose_move(entry)
                 continue
             record = <Record *>(block.data + entry.offset)
-            if record.attributes & RECORD_DAMAGED:
+            if is_spoiled(record, entry.seq):
                 self.source.lose_move(entry)
                 continue
             if number in self.untold:

@@ -169,6 +169,12 @@ ctypedef struct Entry:
     int64_t timestamp       # in flight: of its record, which need not be in memory any more
 
 
+cdef inline bint is_spoiled(const Record *record, uint64_t seq) noexcept:
+    """Whether the record of a message, as its block was read, is damaged. Where lengths were lost
+    too, it does not begin any more where it did."""
+    return record.seq != seq or record.attributes & RECORD_DAMAGED
+
+
 cdef inline uint32_t size_tag(uint64_t body_length) noexcept:
     """A body's size beside the lowest bit, which is a timer's kind; 0: too large to tell."""
     return <uint32_t>body_length << 1 if body_length < 0x80000000u else 0

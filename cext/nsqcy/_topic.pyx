@@ -88,6 +88,7 @@ from nsqcy._store cimport (
     Deferred,
     Produced,
     append_record,
+    is_spoiled,
     record_address,
     record_address_of,
     record_body,
@@ -2521,7 +2522,8 @@ cdef class Topic(Window):
         if low == 0:
             return NULL
         place = &self.places[low - 1]
-        if place.segment != segment or offset - place.offset >= place.block.size:
+        if place.segment != segment or offset - place.offset + sizeof(Record) > place.block.size \
+                or (offset - place.offset) % 8:
             return NULL
         within[0] = <uint32_t>(offset - place.offset)
         return place.block
@@ -2638,7 +2640,7 @@ cdef class Topic(Window):
             self.unref(block)
             return 0
         record = <Record *>(block.data + within)
-        if record.attributes & RECORD_DAMAGED:
+        if is_spoiled(record, packed.seq):
             self.unref(block)
             return 0
         if packed.seq >= self.fanout.seq and not record.attributes & RECORD_DELAYED:
@@ -2659,6 +2661,7 @@ cdef class Topic(Window):
     cdef int restore_delayed(self, bytes entries) except -1:
         cdef const PackedEntry *packed = <const PackedEntry *><const char *>entries
         cdef Block *block
+        cdef Record *record
         cdef Entry *entry
         cdef uint32_t within = 0
         cdef size_t i
@@ -2676,7 +2679,9 @@ cdef class Topic(Window):
             entry.timestamp = 0
             self.ref(block)
             if packed[i].reason and self.load_now(block):
-                entry.timestamp = <int64_t>record_address(<Record *>(block.data + within))
+                record = <Record *>(block.data + within)
+                if not is_spoiled(record, entry.seq):
+                    entry.timestamp = <int64_t>record_address(record)
             self.add_delayed(entry)
             block.refs -= 1
         return 0

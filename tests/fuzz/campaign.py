@@ -4,9 +4,10 @@
 
 libFuzzer (by way of atheris) changes inputs of the corpus, and keeps each that reaches something
 new. The compiled parts are built for that, and with AddressSanitizer: `make` sees to it. What a
-campaign finds is in build/fuzz/<target>/: `found/`, and `crash-*` or `timeout-*` where it failed;
-`--keep` puts the least of it that reaches as much into tests/fuzz/corpus/, which the ordinary
-tests replay. Targets are in tests/fuzz/targets/.
+campaign finds is in build/fuzz/<target>/: `found/`, and `crash-*` or `timeout-*` where it failed,
+with what was raised in `crash-*.txt`; at the end they are named. `--keep` puts the least of it that
+reaches as much into tests/fuzz/corpus/, which the ordinary tests replay. Targets are in
+tests/fuzz/targets/.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from fuzz import reach, targets
+from fuzz import inputs, reach, targets
 
 ROOT = Path(__file__).parents[2]
 FUZZER = ROOT / "tests/fuzz/fuzzer.py"
@@ -41,12 +42,17 @@ def environment() -> dict[str, str]:
     }
 
 
-def run(name: str, *words: str, log: Path) -> int:
-    """libFuzzer with these words, in a process of its own."""
+def run(name: str, *words: str, log: Path) -> bool:
+    """libFuzzer with these words, in a process of its own; whether no input has failed."""
+    folder = log.parent
     with log.open("wb") as file:
-        command = [sys.executable, str(FUZZER), *words]
-        named = {**os.environ, "FUZZ_TARGET": name}
-        return subprocess.run(command, cwd=ROOT, env=named, stdout=file, stderr=file).returncode
+        command = [sys.executable, str(FUZZER), *words, f"-artifact_prefix={folder}/"]
+        named = {**os.environ, "FUZZ_TARGET": name, "FUZZ_FOLDER": str(folder)}
+        code = subprocess.run(command, cwd=ROOT, env=named, stdout=file, stderr=file).returncode
+    if code:
+        inputs.save_running(folder)
+        print(f"{name}: FAILED, see {log}", flush=True)
+    return code == 0
 
 
 def begin(name: str) -> Path:
@@ -70,14 +76,13 @@ def fuzz(name: str, seconds: int) -> bool:
     folder = begin(name)
     corpora = [str(each) for each in (folder / "found", CORPUS / name, folder / "seeds")]
     log = folder / "log"
-    code = run(
+    good = run(
         name,
         f"-max_total_time={seconds}",
         f"-max_len={LONGEST}",
         f"-timeout={SECONDS_MOST}",
         f"-rss_limit_mb={MEMORY_MOST}",
         f"-dict={folder / 'words'}",
-        f"-artifact_prefix={folder}/",
         *(each for each in corpora if os.path.isdir(each)),
         log=log,
     )
@@ -86,21 +91,21 @@ def fuzz(name: str, seconds: int) -> bool:
     if last:
         count, edges, speed, memory = last[-1]
         print(f"{name}: {count} executions, {speed}/s, {edges} edges, {memory} MB", flush=True)
-    if code:
-        print(f"{name}: FAILED, see {log}", flush=True)
-    return code == 0
+    return good
 
 
-def keep(name: str) -> None:
-    """The smallest inputs that reach what all that are known do, as far as there is room."""
-    folder = WORK / name
+def keep(name: str) -> bool:
+    """The smallest inputs that reach what all that are known do, as far as there is room; whether
+    none of them fails: of those behind it nobody knows then what they reach."""
+    folder = begin(name)
     control = folder / "control"
     corpora = [folder / "found", CORPUS / name, folder / "seeds"]
-    inputs = [str(path) for each in corpora if each.is_dir() for path in sorted(each.iterdir())]
-    control.write_text("\n".join([str(len(inputs)), "0", *inputs, ""]))
+    known = [str(path) for each in corpora if each.is_dir() for path in sorted(each.iterdir())]
+    control.write_text("\n".join([str(len(known)), "0", *known, ""]))
     # The inner half of a merge: it writes down what each input reaches.
     words = ["-merge_inner=2", f"-merge_control_file={control}", f"-timeout={SECONDS_MOST}"]
-    run(name, *words, log=folder / "merge.log")
+    if not run(name, *words, log=folder / "merge.log"):
+        return False
     chosen = reach.least(control.read_text(), KEPT_MOST)
     contents = [Path(path).read_bytes() for path in chosen]
     kept = CORPUS / name
@@ -110,21 +115,25 @@ def keep(name: str) -> None:
     for data in contents:
         (kept / reach.name_of(data)).write_bytes(data)
     print(f"{name}: {len(contents)} inputs kept, {sum(map(len, contents))} bytes", flush=True)
+    return True
 
 
-def show(name: str) -> None:
-    """How much of its files the inputs reach that are kept, or found where none is."""
-    target, log = targets.load(name), WORK / name / "reach.log"
+def show(name: str) -> bool:
+    """How much of its files the inputs reach that are kept, or found where none is; whether none of
+    them fails."""
+    target, log = targets.load(name), begin(name) / "reach.log"
     corpus = CORPUS / name if (CORPUS / name).is_dir() else WORK / name / "found"
-    run(name, "-runs=0", "-print_coverage=1", str(corpus), log=log)
+    if not run(name, "-runs=0", "-print_coverage=1", str(corpus), log=log):
+        return False
     text = log.read_text(errors="replace")
     compiled = [file for file in target.COVERS if file.endswith(".pyx")]
     others = [file for file in target.COVERS if file.endswith(".py")]
-    inputs = [path.read_bytes() for path in sorted(corpus.iterdir())]
+    contents = [path.read_bytes() for path in sorted(corpus.iterdir())]
     for file in compiled:
         print("{}: {}: {} of {} edges".format(name, file, *reach.edges(text, file)), flush=True)
-    for file, (reached, there) in reach.lines(target, inputs, others).items():
+    for file, (reached, there) in reach.lines(target, contents, others).items():
         print(f"{name}: {file}: {reached} of {there} lines", flush=True)
+    return True
 
 
 def main() -> int:
@@ -136,12 +145,16 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="renew tests/fuzz/corpus")
     wanted = parser.parse_args()
     good = True
-    for name in wanted.only.split(",") if wanted.only else targets.names():
+    names = wanted.only.split(",") if wanted.only else targets.names()
+    for name in names:
         if wanted.minutes:
             good &= fuzz(name, int(wanted.minutes * 60))
         if wanted.keep:
-            keep(name)
-        show(name)
+            good &= keep(name)
+        good &= show(name)
+    for name in names:
+        for path in inputs.failed(WORK / name):
+            print(f"{name}: has failed: {path.relative_to(ROOT)}", flush=True)
     return 0 if good else 1
 
 

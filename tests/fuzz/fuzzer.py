@@ -1,15 +1,16 @@
 """One campaign's process: atheris, a target, and libFuzzer's own words.
 
 libFuzzer starts itself again by its words when it merges, and takes any that is no option of its
-own for a corpus: so this is a script, and the target's name is in the environment.
+own for a corpus: so this is a script, and the target's name and folder are in the environment.
 """
 
 import gc
 import os
 import sys
+from pathlib import Path
 
 import atheris
-from fuzz import targets
+from fuzz import inputs, targets
 
 
 def main() -> None:
@@ -18,7 +19,8 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # what a census collects is of the last input alone
     mutate = targets.mutator(target, atheris.Mutate)
-    atheris.Setup(sys.argv, target.one, custom_mutator=mutate)
+    one = inputs.kept(target.one, Path(os.environ["FUZZ_FOLDER"]))
+    atheris.Setup(sys.argv, one, custom_mutator=mutate)
     atheris.Fuzz()
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from fuzz import reach, targets
+from fuzz.targets import log
 
 CORPUS = Path(__file__).parent / "corpus"
 MOST = 300_000  # bytes: everybody clones them
@@ -25,6 +26,12 @@ def test_inputs(name: str) -> None:
         except BaseException as failure:
             failure.add_note(where)
             raise
+
+
+def test_log_ids_are_the_same() -> None:
+    """An input may have the digits of one where the length of a body belongs."""
+    data = log.negotiated(topic_log=True) + b"LOG_META t\n"
+    assert log.told(data, None) == log.told(data, None)
 
 
 def test_it_is_small() -> None:

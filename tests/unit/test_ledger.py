@@ -11,6 +11,7 @@ Make = Callable[..., Core]
 SECOND = 1_000_000_000
 HOUR = 3_600_000  # milliseconds
 SMALL_FILES = {"max_bytes_per_file": 4096, "sync_every": 2500, "sync_timeout": 2 * SECOND}
+RECORD_HEADER = 40
 
 
 @pytest.fixture
@@ -227,6 +228,64 @@ def test_what_is_in_no_file_is_told_once(make: Make, file: int) -> None:
     (core.path / "t.topic").joinpath("00000000000000000010.seg").unlink()
     core = started(make, core)
     assert "1 records from 10 to 10 are in no file: " in core.log.lines[0]
+
+
+def test_damaged_lengths_of_what_was_handed_out(make: Make) -> None:
+    """Where they were is not known to be the start of a record any more."""
+    core = make()
+    consumer = core.client().subscribe("t", "c", 9)
+    core.client().ask(mpub("t", [b"body %02d" % number + bytes(100) for number in range(9)]))
+    core.settle()
+    assert len(consumer.messages()) == 9
+    core.save()
+    (segment,) = (core.path / "t.topic").glob("*.seg")
+    data = bytearray(segment.read_bytes())
+    for number in (b"02", b"03", b"04", b"07", b"08"):
+        data[data.index(b"body " + number) - RECORD_HEADER] ^= 8
+    segment.write_bytes(data)
+    core = make(now=9 * SECOND, wall=core.wall)
+    core.shard.load_topic(b"t", False, {"c": False})
+    consumer = core.client().subscribe("t", "c", 9)
+    core.settle()
+    assert [message.body[5:7] for message in consumer.messages()] == [b"00", b"01", b"05", b"06"]
+    assert ledger(core) == {"received": 9, "in_flight": 4, "damaged": 5}
+
+
+def test_a_compaction_copies_nothing_that_is_not_where_it_was(make: Make) -> None:
+    """Of neighbours whose lengths are lost."""
+    small = {"mem_queue_size": 0, "log_options": {"max_bytes_per_file": 500_000}}
+    core = make(**small)
+    consumer = core.client().subscribe("t", "c", 2500)
+    for first in range(0, 2400, 400):
+        whole = [b"body %04d" % number + bytes(1000) for number in range(first, first + 400)]
+        core.client().ask(mpub("t", whole))
+    core.settle()
+    found = consumer.messages()
+    assert len(found) == 2400
+    for number, message in enumerate(found):
+        if number % 100 < 4:
+            consumer.requeue(message.id, 3600_000)
+        else:
+            consumer.finish(message.id)
+    core.settle()
+    core.save()
+    for segment in (core.path / "t.topic").glob("*.seg"):
+        data = bytearray(segment.read_bytes())
+        for number in range(2400):
+            at = data.find(b"body %04d" % number)
+            if number in (1, 2) and at >= 0:
+                data[at - RECORD_HEADER] ^= 8
+        segment.write_bytes(data)
+    core = make(now=9 * SECOND, wall=core.wall, **small)
+    core.shard.load_topic(b"t", False, {"c": False})
+    for _ in range(20):
+        core.advance(SECOND)
+    assert core.topic("t").log_bytes < 1_000_000
+    consumer = core.client().subscribe("t", "c", 2500)
+    core.advance(3700 * SECOND)
+    numbers = [int(message.body[5:9] or b"-1") for message in consumer.messages()]
+    deferred = [number for number in range(2400) if number % 100 < 4]
+    assert sorted(numbers) == [number for number in deferred if number not in (1, 2)]
 
 
 def test_damage_before_the_cursor_costs_the_channel_nothing(make: Make) -> None:

@@ -77,7 +77,7 @@ def _read(file: Path, content: bytes) -> None:
 
 
 def _import(folder: Path) -> None:
-    io = IoThread()
+    io = IoThread(stepped=True)
     log = Log()
     importer = Importer(str(folder), log, io=io)
     try:
@@ -86,7 +86,7 @@ def _import(folder: Path) -> None:
         return
     finally:
         io.close()
-    core = Core(folder)
+    core = Core(folder, io=IoThread(faults=True, stepped=True))
     core.load_all()
     topic = core.topic("t")
     there = 0 if topic is None else topic.counters()["depth"]

@@ -15,6 +15,7 @@ from core import RESPONSE, SECOND, Core, mpub
 from nsqcy._crc import crc32c
 from nsqcy._io import IoThread
 from nsqcy._log_probe import scan_segment
+from nsqcy._store import Store
 from nsqcy.nsqd.audit import Audit
 from nsqcy.policies import Policies, TopicPolicy
 
@@ -28,6 +29,8 @@ SETTINGS = {
     "log_options": {"max_bytes_per_file": 500, "sync_every": 2500, "sync_timeout": SECOND},
     "policies": Policies(TopicPolicy(retention_time=3600 * SECOND)),
 }
+STORE = Store(1 << 40)
+"""One for all cores, one after the other: to map its memory takes longer than most inputs do."""
 
 
 def packed(folder: Path) -> bytes:
@@ -135,7 +138,7 @@ def one(data: bytes) -> None:
 
 
 def _audit(folder: Path) -> None:
-    io = IoThread(read_only=True)
+    io = IoThread(read_only=True, stepped=True)
     try:
         Audit(io, str(folder), "t", {"c": False}).run()
     finally:
@@ -143,7 +146,8 @@ def _audit(folder: Path) -> None:
 
 
 def _start(folder: Path) -> None:
-    core = Core(folder, now=77 * SECOND, **SETTINGS)
+    io = IoThread(faults=True, stepped=True)
+    core = Core(folder, now=77 * SECOND, io=io, store=STORE, **SETTINGS)
     core.shard.load_topic(b"t", False, {"c": False})
     core.settle()
     client = core.client().subscribe("t", "c", 2500)
