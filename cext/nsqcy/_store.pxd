@@ -395,6 +395,7 @@ cdef class Window:
     cdef void unpin(self, Block *block) noexcept
     cdef void trim(self) noexcept
     cdef int load(self, Block *block) except -1
+    cdef void reseat(self, Block *block) noexcept
     cdef int on_loaded(self, Block *block) except -1
     cdef object new_mover(self, object channel)
     cdef int write_copies(self, Block *block) except -1

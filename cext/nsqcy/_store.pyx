@@ -443,6 +443,7 @@ cdef int read_done(void *arg, int error) except -1:
         window.store.take_memory(block)
     else:
         window.store.keep_longer(block)
+        window.reseat(block)
     try:
         window.unpin(block)
         window.on_loaded(block)
@@ -758,6 +759,23 @@ cdef class Window:
         Py_INCREF(self)
         self.log.read(&block.extent, block.data, read_done, read)
         return 0
+
+    cdef void reseat(self, Block *block) noexcept:
+        """A block was read: cursors in the midst of it stand before their records again. Where
+        lengths are damaged on disk these do not begin where they did."""
+        cdef Cursor *cursor
+        cdef Record *record
+        cdef uint32_t i
+        for i in range(self.cursor_count):
+            cursor = self.cursors[i]
+            if cursor.block != block or cursor.offset == 0:
+                continue
+            cursor.offset = 0
+            while cursor.offset < block.size:
+                record = <Record *>(block.data + cursor.offset)
+                if record.seq >= cursor.seq:
+                    break
+                cursor.offset += record.length
 
     cdef int on_loaded(self, Block *block) except -1:
         """Called when a load has ended, well or badly (UNREADABLE, or stalled)."""

@@ -230,6 +230,35 @@ def test_what_is_in_no_file_is_told_once(make: Make, file: int) -> None:
     assert "1 records from 10 to 10 are in no file: " in core.log.lines[0]
 
 
+def test_damaged_lengths_where_a_channel_stands(make: Make) -> None:
+    """In a block that had left memory: what is damaged has other places in it from now on."""
+    core = make(budget=200_000, mem_queue_size=10)
+    topic = core.create("t")
+    slow, quick = topic.channel("slow"), topic.channel("quick")
+    for first in range(0, 600, 20):
+        batch = [b"body %03d" % number + bytes(1000) for number in range(first, first + 20)]
+        core.client().ask(mpub("t", batch))
+    consumer = core.client().subscribe("t", slow.name, 5)
+    core.settle()
+    assert len(consumer.messages()) == 5
+    other = core.client().subscribe("t", quick.name, 1)
+    for _ in range(600):
+        core.settle()
+        other.finish(other.messages()[0].id)
+    core.settle()
+    segment = min((core.path / "t.topic").glob("*.seg"))
+    data = bytearray(segment.read_bytes())
+    for number in range(2, 8):
+        data[data.index(b"body %03d" % number) - RECORD_HEADER] ^= 8
+    with segment.open("r+b") as file:
+        file.write(data)
+    consumer.ready(1000)
+    core.settle()
+    got = [int(message.body[5:8]) for message in consumer.messages()]
+    assert got == [*range(8, 600)]
+    assert ledger(core, channel="slow") == {"received": 600, "in_flight": 597, "damaged": 3}
+
+
 def test_damaged_lengths_of_what_was_handed_out(make: Make) -> None:
     """Where they were is not known to be the start of a record any more."""
     core = make()
