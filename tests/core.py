@@ -226,6 +226,7 @@ class Core:
         mesh: Mesh | None = None,
         index: int = 0,
         store: Store | None = None,
+        tls_cert: str = "",
         move: Callable[[Session, int], None] | None = None,
     ) -> None:
         """`store`: that of a core before this one, of which nothing is left in it."""
@@ -272,6 +273,7 @@ class Core:
                 max_msg_size=max_msg_size,
                 max_defer_timeout=max_defer_timeout,
                 max_topics=max_topics,
+                tls_cert=tls_cert,
             ),
             negotiate=negotiate,
             ask_placement=None,

@@ -259,6 +259,7 @@ cdef class SocketTransport(Transport):
         self.loop.begin_turn()
         try:
             if error is not None:
+                self.watch_input(False)     # nobody understands what else it says
                 session.upgrading = False
                 session.fatal(f"E_IDENTIFY_FAILED IDENTIFY failed {error}".encode())
                 return

@@ -1,5 +1,7 @@
 """The server's TLS: what files it takes, whom it lets in, and in which turns it does its work."""
 
+import select
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,12 +9,15 @@ from pathlib import Path
 import gevent
 import pytest
 from certificates import Identity, make
+from core import Core
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from OpenSSL import SSL
+from talk import MAGIC, sized
 from weak_certificates import WEAK_AUTHORITY, WEAK_CLIENT
 
 from nsqcy import config
+from nsqcy._transport import Loop, accept_socket
 from nsqcy.errors import LayerEnd, LayerError
 from nsqcy.layers import PIECE
 from nsqcy.nsqd.options import NSQD, NsqdOptions, resolve
@@ -395,3 +400,32 @@ def test_new_files_are_for_new_handshakes(line: Callable[..., Handshakes]) -> No
         assert shown is not None
         names.append(shown.subject.rfc4514_string())
     assert names == ["CN=server", "CN=stranger"]
+
+
+def test_what_comes_behind_a_handshake_that_has_failed(
+    line: Callable[..., Handshakes],
+) -> None:
+    """The connection is there until the client has been told, or for ever if it does not read."""
+    core = Core(None, tls_cert="there is one")
+    loop = Loop(core.home, gevent.get_hub(), line(0.05))
+    ours, client = socket.socketpair()
+    client.setblocking(False)
+    accept_socket(loop, ours.detach(), "peer")
+    client.send(MAGIC + b"IDENTIFY\n" + sized(b'{"tls_v1": true, "feature_negotiation": true}'))
+    await_that(lambda: loop.end_turn() or readable(client))
+    client.recv(1000)
+    client.send(b"\x16")
+    await_that(lambda: any("tls: the peer takes too long" in each for each in core.log.lines))
+    client.send(b"more")
+    for _ in range(3):
+        gevent.sleep(0.001)
+    loop.end_turn()
+    assert b"E_IDENTIFY_FAILED IDENTIFY failed tls: the peer takes" in client.recv(1000)
+    assert client.recv(1000) == b""
+    loop.stop()
+    core.close()
+    client.close()
+
+
+def readable(sock: socket.socket) -> bool:
+    return bool(select.select([sock], [], [], 0)[0])
