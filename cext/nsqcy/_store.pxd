@@ -131,6 +131,14 @@ ctypedef struct Cursor:
     uint64_t seq            # of the next record
 
 
+cdef inline uint32_t offset_of(const Block *block, uint64_t seq) noexcept:
+    """Where the first record from `seq` on begins in a block that is in memory; its size: none."""
+    cdef uint32_t at = 0
+    while at < block.size and (<const Record *>(block.data + at)).seq < seq:
+        at += (<const Record *>(block.data + at)).length
+    return at
+
+
 cdef inline bint at_record(const Cursor *cursor) noexcept:
     """Whether the block of the cursor has a record there, or behind a gap."""
     return (cursor.offset < cursor.block.size and cursor.seq <= cursor.block.last_seq

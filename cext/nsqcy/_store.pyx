@@ -764,18 +764,11 @@ cdef class Window:
         """A block was read: cursors in the midst of it stand before their records again. Where
         lengths are damaged on disk these do not begin where they did."""
         cdef Cursor *cursor
-        cdef Record *record
         cdef uint32_t i
         for i in range(self.cursor_count):
             cursor = self.cursors[i]
-            if cursor.block != block or cursor.offset == 0:
-                continue
-            cursor.offset = 0
-            while cursor.offset < block.size:
-                record = <Record *>(block.data + cursor.offset)
-                if record.seq >= cursor.seq:
-                    break
-                cursor.offset += record.length
+            if cursor.block == block and cursor.offset:
+                cursor.offset = offset_of(block, cursor.seq)
 
     cdef int on_loaded(self, Block *block) except -1:
         """Called when a load has ended, well or badly (UNREADABLE, or stalled)."""

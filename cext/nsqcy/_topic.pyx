@@ -89,6 +89,7 @@ from nsqcy._store cimport (
     Produced,
     append_record,
     is_spoiled,
+    offset_of,
     record_address,
     record_address_of,
     record_body,
@@ -1629,18 +1630,13 @@ cdef class Topic(Window):
     cdef int64_t time_of(self, uint64_t seq) except? 0:
         """When a record was published; of one that is not in memory, as far as its block tells."""
         cdef Block *block = self.block_of(seq)
-        cdef Record *record
-        cdef uint32_t at = 0
+        cdef uint32_t at
         if block == NULL:
             return 0
         if block.data == NULL or block.flags & LOADING:
             return block.first_time if seq == block.first_seq else block.last_time
-        while at < block.size:
-            record = <Record *>(block.data + at)
-            if record.seq >= seq:
-                return record.timestamp
-            at += record.length
-        return 0
+        at = offset_of(block, seq)
+        return 0 if at == block.size else (<Record *>(block.data + at)).timestamp
 
     cdef object poll_log(self, Waiter waiter, uint64_t ticket, uint64_t after):
         """Have the waiter told what log_meta() says as soon as the log reaches beyond `after`."""
@@ -2598,13 +2594,14 @@ cdef class Topic(Window):
         """Whether a record has a delay: the cursor steps over it."""
         cdef Block *block = self.block_of(seq)
         cdef const Record *record
-        cdef uint32_t at = 0
-        while block != NULL and self.load_now(block) and at < block.size:
-            record = <const Record *>(block.data + at)
-            if record.seq >= seq:
-                return record.seq > seq or record.attributes & RECORD_DELAYED != 0
-            at += record.length
-        return True
+        cdef uint32_t at
+        if block == NULL or not self.load_now(block):
+            return True
+        at = offset_of(block, seq)
+        if at == block.size:
+            return True
+        record = <const Record *>(block.data + at)
+        return record.seq > seq or record.attributes & RECORD_DELAYED != 0
 
     cdef int restore_entry(self, Channel channel, const PackedEntry *packed, uint64_t id,
                            Block *block, uint32_t within) except -1:
