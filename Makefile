@@ -124,9 +124,9 @@ endif
 
 clients: node_modules/.ready
 
-node_modules/.ready:
+node_modules/.ready: Makefile
 	npm install --prefix "$(CURDIR)" --no-save --no-package-lock --no-audit --no-fund \
-		--loglevel=error nsqjs@0.13.0
+		--loglevel=error nsqjs@0.13.0 squeaky@2.6.0
 	@touch $@
 
 debug:

@@ -222,6 +222,7 @@ class Core:
         snapshot_budget: int = 4096,
         io: IoThread | None = None,
         max_msg_size: int = 1 << 20,
+        max_body_size: int = 5 << 20,
         max_defer_timeout: int = 0,
         mesh: Mesh | None = None,
         index: int = 0,
@@ -271,6 +272,7 @@ class Core:
             options=options(
                 max_msg_timeout=max_msg_timeout,
                 max_msg_size=max_msg_size,
+                max_body_size=max_body_size,
                 max_defer_timeout=max_defer_timeout,
                 max_topics=max_topics,
                 tls_cert=tls_cert,

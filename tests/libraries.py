@@ -25,6 +25,8 @@ NODE_MODULES = Path(
     os.environ.get("NSQCY_NODE_MODULES") or Path(__file__).parents[1] / "node_modules"
 ).absolute()
 LIBRARIES = ("pynsq", "gnsq", "nsqjs")
+PUBLISHERS = (*LIBRARIES, "squeaky")
+JAVASCRIPT = ("nsqjs", "squeaky")
 # The same programs with another import line.
 IMPORTS = {
     "pynsq": ("import nsq\n", "from nsqcy.compat import pynsq as nsq\n"),
@@ -35,20 +37,20 @@ SHIMS = tuple(f"{name}-shim" for name in IMPORTS)
 
 def absent(library: str) -> str:
     """Why a library cannot be used here; empty if it can."""
-    if library != "nsqjs":
+    if library not in JAVASCRIPT:
         return ""
     if shutil.which("node") is None:
         return "node is not installed"
-    if not (NODE_MODULES / "nsqjs").is_dir():
-        return f"no nsqjs in {NODE_MODULES}: npm install nsqjs, or set NSQCY_NODE_MODULES"
+    if not (NODE_MODULES / library).is_dir():
+        return f"no {library} in {NODE_MODULES}: npm install {library}, or set NSQCY_NODE_MODULES"
     return ""
 
 
-def libraries() -> list[Any]:
+def libraries(names: tuple[str, ...] = LIBRARIES) -> list[Any]:
     """One parameter for each library, skipped if it is absent."""
     return [
         pytest.param(name, marks=pytest.mark.skipif(bool(absent(name)), reason=absent(name)))
-        for name in LIBRARIES
+        for name in names
     ]
 
 
@@ -61,7 +63,7 @@ def need_all() -> None:
 
 def command_of(library: str, script: str) -> list[str]:
     """What runs a program, given without the end of its name."""
-    if library == "nsqjs":
+    if library in JAVASCRIPT:
         return ["node", str(PROGRAMS / f"{script}.js")]
     path = PROGRAMS / f"{script}.py"
     if library not in SHIMS:

@@ -139,7 +139,7 @@ cdef class Session(Consumer):
     cdef size_t kept_capacity
     cdef const char *unread         # what a body's end of input means; NULL: between commands
     cdef bytes unread_error
-    cdef size_t missing             # bytes that the command kept lacks at least; 0: not known
+    cdef size_t missing             # bytes that the command kept lacks, about; 0: not known
     cdef size_t scanned             # bytes of an incomplete MPUB body that were checked
     cdef uint32_t scanned_count
     cdef Ticket *tickets
@@ -271,7 +271,10 @@ cdef class Session(Consumer):
     cdef Parsed check_batch(self, const char *command, const uint8_t *batch,
                             uint32_t count) except RAISED
     cdef Parsed body_missing(self, size_t missing, bytes error) except RAISED
-    cdef Parsed short_body(self, size_t have, int32_t size, bytes error) except RAISED
+    cdef size_t batch_limit(self) noexcept
+    cdef Parsed batch_missing(self, const char *command, size_t end, size_t have,
+                              int32_t announced, bytes error) except RAISED
+    cdef Parsed batch_too_big(self, const char *command, size_t size) except RAISED
     cdef Parsed bad_name(self, bytes prefix, Word *name) except RAISED
     cdef bint same_topic(self, Word *name) noexcept
     cdef bint take_topic(self, Word *name) except -1

@@ -906,13 +906,15 @@ cdef class Session(Consumer):
 
     cdef Parsed take_batch(self, const char *command, const uint8_t *rest, size_t left,
                            uint32_t *body_size, uint32_t *count) except RAISED:
-        """The body of an MPUB or LOG_PUB to the topic that was taken: NEXT if all of it is there,
-        and right, and the client may publish. What is done with it ends with `scanned = 0`."""
-        cdef int32_t size
+        """Check the body of an MPUB or LOG_PUB to the topic that was taken: NEXT if it is complete
+        and valid, and the client may publish. The count and the sizes of the messages say where an
+        MPUB ends, as in NSQ: several clients announce too small a length. The caller resets
+        `scanned` when it is done with the body."""
+        cdef int32_t announced
         cdef int32_t messages
         cdef int32_t length
-        cdef int64_t most = (self.home.max_body_size - 4) // 5
         cdef int64_t longest = self.home.max_msg_size + (HEADERS_ROOM if self.headers else 0)
+        cdef size_t limit = self.batch_limit()
         cdef size_t at
         cdef size_t end
         cdef size_t have
@@ -925,29 +927,32 @@ cdef class Session(Consumer):
         if left < 4:
             return self.body_missing(
                 4 - left, b"E_BAD_BODY %s failed to read body size" % command)
-        size = <int32_t>load_be32(rest)
-        if size <= 0:
-            return self.fatal(b"E_BAD_BODY %s invalid body size %d" % (<bytes>command, size))
-        if size > self.home.max_body_size and not self.moves:
-            return self.fatal(b"E_BAD_BODY %s body too big %d > %d" % (
-                <bytes>command, size, self.home.max_body_size))
+        announced = <int32_t>load_be32(rest)
+        if announced <= 0:
+            return self.fatal(
+                b"E_BAD_BODY %s invalid body size %d" % (<bytes>command, announced))
+        if announced > self.home.max_body_size and not self.moves:
+            return self.batch_too_big(command, announced)
         rest += 4
-        have = min(left - 4, <size_t>size)
+        have = min(left - 4, limit)
         if have < 4:
-            return self.short_body(
-                have, size, b"E_BAD_BODY %s failed to read message count" % command)
+            return self.body_missing(
+                max(<size_t>announced, 4) - have,
+                b"E_BAD_BODY %s failed to read message count" % command)
         messages = <int32_t>load_be32(rest)
-        if messages <= 0 or messages > most:
+        if messages <= 0 or messages > (self.home.max_body_size - 4) // 5:
             return self.fatal(
                 b"E_BAD_BODY %s invalid message count %d" % (<bytes>command, messages))
         # Check as far as the bytes reach, going on where the last look ended.
         at = self.scanned if self.scanned else 4
         i = self.scanned_count if self.scanned else 0
         while i < <uint32_t>messages:
-            if at + 4 > have:
+            end = at + 4
+            if end > have:
                 self.scanned, self.scanned_count = at, i
-                return self.short_body(
-                    have, size, b"E_BAD_MESSAGE %s failed to read message(%d) body size" % (
+                return self.batch_missing(
+                    command, end, have, announced,
+                    b"E_BAD_MESSAGE %s failed to read message(%d) body size" % (
                         <bytes>command, i))
             length = <int32_t>load_be32(rest + at)
             if length <= 0:
@@ -956,27 +961,44 @@ cdef class Session(Consumer):
             if length > longest and not self.moves:
                 return self.fatal(b"E_BAD_MESSAGE %s message too big %d > %d" % (
                     <bytes>command, length, longest))
-            end = at + 4 + <size_t>length
+            end += length
             if end > have:
                 self.scanned, self.scanned_count = at, i
-                return self.short_body(
-                    have, size, b"E_BAD_MESSAGE %s failed to read message body" % command)
+                return self.batch_missing(
+                    command, end, have, announced,
+                    b"E_BAD_MESSAGE %s failed to read message body" % command)
             at = end
             i += 1
-        if have < <size_t>size:
-            self.scanned, self.scanned_count = at, i
-            return self.body_missing(
-                size - have, b"E_BAD_BODY %s failed to read body" % command)
-        if at != <size_t>size:
+        if at != <size_t>announced and command == LOG_PUB:
             return self.fatal(b"E_BAD_BODY %s body of %d bytes holds messages for %d" % (
-                <bytes>command, size, at))
+                <bytes>command, announced, at))
         if self.headers:
             parsed = self.check_batch(command, rest + 4, messages)
             if parsed != NEXT:
                 return parsed
-        body_size[0] = size
+        body_size[0] = <uint32_t>at
         count[0] = messages
-        return NEXT if self.quota is None else self.charge(messages, size)
+        return NEXT if self.quota is None else self.charge(messages, at)
+
+    cdef size_t batch_limit(self) noexcept:
+        """Bytes that a batch may have. The count comes on top of `--max-body-size`, as clients
+        leave it out of the length they announce."""
+        cdef int64_t most = 0x7fffffff
+        if not self.moves:
+            most = min(most, self.home.max_body_size)
+        return most + 4
+
+    cdef Parsed batch_missing(self, const char *command, size_t end, size_t have,
+                              int32_t announced, bytes error) except RAISED:
+        """Wait for the part of a batch up to `end`, unless that would be too much. The announced
+        length is a hint: what is taken beyond the batch is the next command."""
+        if end > self.batch_limit():
+            return self.batch_too_big(command, end)
+        return self.body_missing(max(end, <size_t>announced) - have, error)
+
+    cdef Parsed batch_too_big(self, const char *command, size_t size) except RAISED:
+        return self.fatal(b"E_BAD_BODY %s body too big %d > %d" % (
+            <bytes>command, size, self.home.max_body_size))
 
     cdef Parsed log_pub(self, const uint8_t *line, size_t *used, const uint8_t *rest,
                         size_t left) except RAISED:
@@ -1033,17 +1055,11 @@ cdef class Session(Consumer):
         return self.publish_accepted(LOG_PUB, topic, added, bodies)
 
     cdef Parsed body_missing(self, size_t missing, bytes error) except RAISED:
-        """At least `missing` bytes of a body have not arrived; `error` is what it means if they
-        never do."""
+        """Wait for about `missing` more bytes of a body; `error` is what it means if they never
+        arrive."""
         self.missing = missing
         self.unread_error = error
         return MORE
-
-    cdef Parsed short_body(self, size_t have, int32_t size, bytes error) except RAISED:
-        """A part of an MPUB ends beyond what is there: more may come, or the body ends there."""
-        if have < <size_t>size:
-            return self.body_missing(size - have, error)
-        return self.fatal(error)
 
     cdef Parsed bad_name(self, bytes prefix, Word *name) except RAISED:
         quoted = quote(word_bytes(name)).encode("utf-8", "surrogateescape")

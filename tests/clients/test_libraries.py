@@ -8,13 +8,14 @@ import pytest
 from auth_server import AuthServer, grant
 from conftest import Starter
 from daemon import Nsqd, free_port
-from libraries import Consumer, Producer, absent, libraries, need_all
+from libraries import PUBLISHERS, Consumer, Producer, absent, libraries, need_all
 from web import eventually
 
 Consume = Callable[..., Consumer]
 Publish = Callable[..., Producer]
 
 every_library = pytest.mark.parametrize("library", libraries())
+every_publisher = pytest.mark.parametrize("library", libraries(PUBLISHERS))
 
 
 def bodies(count: int, size: int = 20) -> list[bytes]:
@@ -22,7 +23,7 @@ def bodies(count: int, size: int = 20) -> list[bytes]:
     return [(b"\0%06d\r\n" % number).ljust(size, b"\xff") for number in range(count)]
 
 
-@every_library
+@every_publisher
 def test_publish(library: str, shared: Nsqd, topic: str, publish: Publish) -> None:
     sent = bodies(20)
     conn = shared.connect().sub(topic, "c", rdy=100)
@@ -32,7 +33,7 @@ def test_publish(library: str, shared: Nsqd, topic: str, publish: Publish) -> No
     assert [message.body for message in conn.take(20)] == sent
 
 
-@every_library
+@every_publisher
 def test_publish_batches(library: str, shared: Nsqd, topic: str, publish: Publish) -> None:
     sent = bodies(900, 1000)
     conn = shared.connect().sub(topic, "c", rdy=100)

@@ -171,28 +171,41 @@ def test_a_malformed_mpub_creates_no_topic(shared: Nsqd, topic: str) -> None:
 
 
 @pytest.mark.case("F3")
-@pytest.mark.ours
-@pytest.mark.parametrize(
-    ("body", "text"),
-    [
-        (i32(8) + i32(1) + sized(b"hello"), "E_BAD_MESSAGE MPUB failed to read message body"),
-        (
-            i32(4) + i32(1) + sized(b"hello"),
-            "E_BAD_MESSAGE MPUB failed to read message(0) body size",
-        ),
-        (i32(16) + i32(1) + sized(b"hello") + b"zzz", "E_BAD_BODY MPUB "),
-        (i32(1000) + i32(1) + sized(b"hello") + b"z" * 987, "E_BAD_BODY MPUB "),
-    ],
-    ids=["ends inside a message", "ends before it", "three bytes over", "much over"],
-)
-def test_mpub_length_must_fit_its_messages(
-    shared: Nsqd, topic: str, body: bytes, text: str
-) -> None:
-    shared.web.create(topic)
+@pytest.mark.parametrize("announced", [1, 4, 6, 10, 14, 15, 1000, 5242880])
+def test_mpub_is_read_by_count_and_sizes(shared: Nsqd, topic: str, announced: int) -> None:
+    """The body has 18 bytes: four of the count, and two messages of seven."""
     conn = shared.connect()
-    conn.send(f"MPUB {topic}\n".encode(), body)
-    conn.expect_error(text, prefix=True, reset=True)
-    assert shared.web.counts(topic)["message_count"] == 0
+    body = i32(2) + sized(b"one") + sized(b"two")
+    conn.send(f"MPUB {topic}\n".encode(), i32(announced), body)
+    conn.expect_ok()
+    conn.pub(topic, b"next")
+    conn.sub(topic, "c", rdy=3)
+    assert [message.body for message in conn.messages(3)] == [b"one", b"two", b"next"]
+
+
+@pytest.mark.case("F3")
+def test_what_follows_the_last_message_is_the_next_command(shared: Nsqd, topic: str) -> None:
+    conn = shared.connect()
+    conn.send(f"MPUB {topic}\n".encode(), i32(16), i32(1), sized(b"hello"), b"zzz\n")
+    conn.expect_ok()
+    conn.expect_error("E_INVALID invalid command zzz")
+    shared.web.await_counts(topic, message_count=1)
+
+
+@pytest.mark.case("F3")
+@pytest.mark.ours
+def test_the_messages_of_an_mpub_may_not_exceed_max_body_size(tuned: Nsqd, topic: str) -> None:
+    """Whatever length is announced. Only the count may come on top of it."""
+    tuned.web.create(topic)
+    for last, announced in ((188, 1000), (188, 1), (189, 1000), (189, 1)):
+        conn = tuned.connect()
+        messages = b"".join(map(sized, [b"x" * 400, b"y" * 400, b"z" * last]))
+        conn.send(f"MPUB {topic}\n".encode(), i32(announced), i32(3), messages)
+        if last == 188:
+            conn.expect_ok()
+        else:
+            conn.expect_error("E_BAD_BODY MPUB body too big 1005 > 1000", reset=True)
+    assert tuned.web.counts(topic)["message_count"] == 6
 
 
 @pytest.mark.case("C236")

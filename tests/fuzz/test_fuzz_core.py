@@ -34,9 +34,11 @@ def decimal(number: int) -> bytes:
 
 
 sized_bodies = bodies.map(sized) | st.builds(bytes.__add__, lengths, bodies)
-batches = st.lists(sized_bodies, max_size=8).map(
-    lambda parts: sized(len(parts).to_bytes(4, "big") + b"".join(parts))
+messages = st.lists(sized_bodies, max_size=8).map(
+    lambda parts: len(parts).to_bytes(4, "big") + b"".join(parts)
 )
+wrong_lengths = st.integers(1, 1000).map(lambda n: n.to_bytes(4, "big"))
+batches = messages.map(sized) | st.builds(bytes.__add__, wrong_lengths, messages)
 commands = st.one_of(
     st.builds(lambda topic, body: line(b"PUB", topic) + body, names, sized_bodies),
     st.builds(

@@ -122,6 +122,21 @@ def test_what_cannot_be_understood(make: Make, line: str, error: str) -> None:
     assert client.ask(line.encode() + b"\n") == (ERROR, error.encode())
 
 
+@pytest.mark.parametrize("announced", [1, 4, 17, 19, 1000])
+def test_its_length_has_to_be_right(make: Make, announced: int) -> None:
+    """Unlike that of an MPUB, which old clients announce wrongly."""
+    core = make("memory")
+    client = core.client(topic_log=True)
+    whole = log_pub("t", 1, [b"one", b"two"])
+    at = whole.index(b"\n") + 1
+    command = whole[:at] + announced.to_bytes(4, "big") + whole[at + 4 :]
+    assert client.ask(command) == (
+        ERROR,
+        b"E_BAD_BODY LOG_PUB body of %d bytes holds messages for 18" % announced,
+    )
+    assert b"t" not in core.shard.topics
+
+
 def test_the_largest_numbers(make: Make) -> None:
     core = make("memory")
     most = 2**64 - 1

@@ -1,6 +1,7 @@
 """How a session takes its input: cut anywhere, kept as little as possible, and PUB lines that look
 like the one before."""
 
+import random
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 from core import ERROR, RESPONSE, Core, mpub
+from near import Near
 
 Make = Callable[..., Core]
 
@@ -62,6 +64,85 @@ def test_a_cut_changes_nothing(step: int, make: Make) -> None:
     assert [message.body for message in consumer.messages()] == bodies
     assert core.counters("u")["depth"] == 1
     assert core.home.input_bytes == 0
+
+
+def i32(number: int) -> bytes:
+    return struct.pack(">i", number)
+
+
+def announced(length: int, bodies: list[bytes]) -> bytes:
+    """An MPUB that announces this length."""
+    whole = mpub("t", bodies)
+    return whole[:7] + i32(length) + whole[11:]
+
+
+@pytest.mark.parametrize("step", [1, 3, 7, 100, 256, 257, 5000, 131072])
+@pytest.mark.parametrize("length", [1, 4, 20_000, 40_000, 1 << 20, 5 << 20])
+def test_an_announced_length_changes_nothing(step: int, length: int, make: Make) -> None:
+    core = make(mem_queue_size=1 << 20)
+    consumer = core.client().subscribe("t", "c", 2500)
+    producer = core.client()
+    bodies = [b"%d " % number * 50 for number in range(60)]
+    parts = [announced(length, bodies[:40]), announced(length, bodies[40:41])]
+    stream = b"".join([*parts, b"NOP\n", announced(length, bodies[41:]), pub(b"PUB t\n", b"last")])
+    for at in range(0, len(stream), step):
+        producer.send(stream[at : at + step])
+    core.settle()
+    assert [producer.answer() for _ in range(5)] == [OK] * 4 + [None]
+    assert [message.body for message in consumer.messages()] == [*bodies, b"last"]
+    assert core.home.input_bytes == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        (announced(9, [b"a" * 400, b"b" * 600]), b"E_BAD_BODY MPUB body too big 1012 > 1000"),
+        (announced(9, [b"a" * 996, b"b"]), b"E_BAD_BODY MPUB body too big 1008 > 1000"),
+        (announced(9, [b"a" * 993, b""]), b"E_BAD_BODY MPUB body too big 1005 > 1000"),
+        (announced(9, [b"a" * 992, b""]), b"E_BAD_MESSAGE MPUB invalid message(1) body size 0"),
+        (announced(9, [b"a", b""]), b"E_BAD_MESSAGE MPUB invalid message(1) body size 0"),
+        (announced(9, [b"a", b"b" * 5001]), b"E_BAD_MESSAGE MPUB message too big 5001 > 5000"),
+        (announced(9, [b"a" * 5000]), b"E_BAD_BODY MPUB body too big 5008 > 1000"),
+    ],
+)
+def test_too_much_is_too_much_wherever_it_is_cut(
+    seed: int, command: bytes, text: bytes, make: Make
+) -> None:
+    core = make(max_msg_size=5000, max_body_size=1000)
+    producer = core.client()
+    stream = announced(9, [b"a" * 500, b"b" * 488]) + command
+    chance = random.Random(seed)
+    most = at = 0
+    while at < len(stream):
+        step = chance.choice([1, 5, 300, 700, 9000])
+        producer.send(stream[at : at + step])
+        most = max(most, core.home.input_bytes)
+        at += step
+    core.settle()
+    assert [producer.answer() for _ in range(2)] == [OK, (ERROR, text)]
+    assert producer.closed
+    assert core.counters("t")["message_count"] == 2
+    assert most <= 2 * len(stream)
+
+
+@pytest.mark.parametrize("length", [1, 4, 20, 5000])
+def test_what_was_read_is_what_is_forwarded(length: int) -> None:
+    """Commands behind it are not part of it, and reach the owner in their turn."""
+    near = Near()
+    try:
+        producer = near.client()
+        stream = announced(length, [b"one", b"two"]) + pub(b"PUB t\n", b"three")
+        producer.send(stream[:20])
+        producer.send(stream[20:])
+        near.settle()
+        assert [producer.answer() for _ in range(3)] == [OK, OK, None]
+        assert near.owner is not None
+        consumer = near.owner.client().subscribe("t", "c", 10)
+        near.settle()
+        assert [message.body for message in consumer.messages()] == [b"one", b"two", b"three"]
+    finally:
+        near.close()
 
 
 def test_only_a_command_that_is_cut_is_kept(make: Make) -> None:

@@ -4,6 +4,7 @@
 const {parseArgs} = require('node:util')
 const path = require('node:path')
 const nsq = require(path.join(process.env.NSQCY_NODE_MODULES, 'nsqjs'))
+const {batches} = require('./common.js')
 
 const PAUSE = 300 // ms between two touches
 
@@ -48,24 +49,6 @@ function consume(args) {
   reader.connect()
   process.stdin.resume()
   process.stdin.on('end', () => process.exit(0))
-}
-
-async function* batches(size) {
-  let input = Buffer.alloc(0)
-  let batch = []
-  for await (const piece of process.stdin) {
-    input = Buffer.concat([input, piece])
-    while (input.length >= 4 && input.length >= 4 + input.readInt32BE(0)) {
-      const end = 4 + input.readInt32BE(0)
-      batch.push(input.subarray(4, end))
-      input = input.subarray(end)
-      if (batch.length === size) {
-        yield batch
-        batch = []
-      }
-    }
-  }
-  if (batch.length) yield batch
 }
 
 async function publish(args) {
