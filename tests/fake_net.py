@@ -88,6 +88,14 @@ class Net:
     def deliver(self, messages: list[Message]) -> None:
         self.delivered += messages
 
+    def give_up(self, message: Message) -> None:
+        try:
+            result = self.core.on_giving_up(message)
+        except Exception as error:
+            self.core.raised(message, error)
+        else:
+            self.core.given_up(message, result)
+
     def stopped(self) -> None:
         self.ends += 1
 

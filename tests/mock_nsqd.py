@@ -238,6 +238,9 @@ class Link(Peer):
     def wait_for(self, line: str, count: int = 1) -> None:
         eventually(lambda: self.lines.count(line) >= count)
 
+    def wait_for_one_of(self, *verbs: str) -> None:
+        eventually(lambda: any(map(self.said, verbs)))
+
     def serve(self) -> None:
         with suppress(OSError):
             while data := self._sock.recv(65536):

@@ -3,7 +3,7 @@
 Here for threads and for gevent; for asyncio, under the same names, in nsqcy.client.aio.
 """
 
-from nsqcy._client import Message, finish
+from nsqcy._client import Message, Publish, finish
 from nsqcy.client.blocking import Consumer, Producer
 from nsqcy.client.connection import Connection
 from nsqcy.client.errors import (
@@ -30,6 +30,7 @@ __all__ = [
     "NsqdError",
     "Producer",
     "ProtocolError",
+    "Publish",
     "PublishTimeout",
     "Requeue",
     "finish",

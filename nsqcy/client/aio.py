@@ -14,16 +14,27 @@ belongs to one event loop and is called from its thread.
 
 import asyncio
 import inspect
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, Unpack, cast
 
-from nsqcy._client import Message, Publish
+from nsqcy._client import Message, Publish, finish
 from nsqcy.client.connection import Connection, State
 from nsqcy.client.consumer import ConsumerCore
-from nsqcy.client.errors import Closed, ConnectionFailed, Error, PublishTimeout
+from nsqcy.client.errors import (
+    AlreadyAnswered,
+    Closed,
+    ConnectionFailed,
+    Error,
+    NoConnection,
+    NsqdError,
+    ProtocolError,
+    PublishTimeout,
+    Requeue,
+)
 from nsqcy.client.face import (
     BATCH_BYTES,
     BATCH_MESSAGES,
@@ -35,7 +46,11 @@ from nsqcy.client.face import (
     ProducerView,
     asked,
     batched,
+    default_in_flight,
+    is_coroutine_function,
+    log,
     reason,
+    warn_of_idle_handlers,
 )
 from nsqcy.client.lookups import Lookups
 from nsqcy.client.options import (
@@ -47,9 +62,28 @@ from nsqcy.client.options import (
 from nsqcy.client.producer import Heads, ProducerCore, dpub_head
 from nsqcy.errors import LayerError
 
+__all__ = [
+    "AlreadyAnswered",
+    "Closed",
+    "Connection",
+    "ConnectionFailed",
+    "Consumer",
+    "Error",
+    "Message",
+    "NoConnection",
+    "NsqdError",
+    "Producer",
+    "ProtocolError",
+    "Publish",
+    "PublishTimeout",
+    "Requeue",
+    "finish",
+]
+
 LONGEST_STRETCH = 0.01  # seconds handlers that never wait may keep the loop
 
-Handler = Callable[[Message], object | Awaitable[object]]
+Outcome = object | Awaitable[object]  # of a function or coroutine function
+Handler = Callable[[Message], Outcome]
 
 
 class _Driver(asyncio.Protocol):
@@ -132,7 +166,9 @@ class _Face:
         self._timer: asyncio.TimerHandle | None = None
         self._lookups: Lookups | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._own: weakref.WeakSet[asyncio.Task[None]] = weakref.WeakSet()  # not the program's
         self._ended = asyncio.Event()
+        self._ending: asyncio.Task[None] | None = None  # since the first close()
         self.transports: set[asyncio.Transport] = set()  # those that have not been closed yet
         self.released = asyncio.Event()  # one of them was
 
@@ -141,12 +177,13 @@ class _Face:
     def connect(self, connection: Connection) -> None:
         driver = _Driver(self, connection)
         driver.connecting = self._spawn(self._connect(driver, connection))
+        self._own.add(driver.connecting)
 
     def disconnect(self, connection: Connection) -> None:
         connection.driver.close()
 
     def look_up(self) -> None:
-        self._spawn(self._look_up())
+        self._own.add(self._spawn(self._look_up()))
 
     def stopped(self) -> None:
         self._ended.set()
@@ -195,13 +232,54 @@ class _Face:
         self.core.found(addresses, errors, self.now())
         self.rearm()
 
-    async def _end(self) -> None:
-        """The core has ended, or will: wait for that, and until all bytes are sent."""
+    def _hook(self, hook: Callable[..., Outcome] | None) -> Callable[..., object] | None:
+        """A callback for the core; a task awaits what it returns."""
+        if hook is None:
+            return None
+
+        def call(*about: object) -> None:
+            result = hook(*about)
+            if inspect.isawaitable(result):
+                self._spawn(self._awaited(result))
+
+        return call
+
+    async def _awaited(self, result: Awaitable[object]) -> None:
+        """Await what a callback returned. Logs its errors."""
+        try:
+            await result
+        except Exception:
+            log.exception("[%s] a callback failed", self.core.name)
+
+    async def _close(self, *, graceful: bool) -> None:
+        """Stop, and wait for the end, except in a task that the end waits for.
+
+        The end comes without its caller too: a close() that is cancelled still ends everything.
+        """
+        now = self.now()
+        self.core.stop(now, graceful=graceful)
+        self.rearm()
+        if not graceful:
+            self._cancel_tasks()
+        if self._ending is None:
+            deadline = now + self.core.options.close_timeout if graceful else None
+            self._ending = self.loop.create_task(self._end(deadline))
+        if not self._waits_for(asyncio.current_task()):
+            await asyncio.shield(self._ending)
+
+    def _waits_for(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether the end depends on this task."""
+        return task in self._tasks
+
+    async def _end(self, deadline: float | None) -> None:
+        """The core has ended, or will: wait for that, and until all bytes are sent. Functions of
+        the program have until `deadline`: they may have something to do after the last answer."""
         await self._ended.wait()
         self.rearm()
-        me = asyncio.current_task()
-        for task in [each for each in self._tasks if each is not me]:
-            task.cancel()
+        if deadline is not None:
+            if running := self._tasks - set(self._own):
+                await asyncio.wait(running, timeout=max(0.0, deadline - self.now()))
+            self._cancel_tasks()
         with suppress(TimeoutError):
             async with asyncio.timeout(self.core.connection_options.timeout):
                 while self.transports:
@@ -210,6 +288,42 @@ class _Face:
         for transport in list(self.transports):
             transport.abort()
 
+    def _cancel_tasks(self) -> None:
+        for task in self._tasks - {asyncio.current_task()}:
+            task.cancel()
+
+
+class _Iteration:
+    """An `async for` over a consumer; it exists for as long as the loop runs."""
+
+    def __init__(self, consumer: "Consumer") -> None:
+        self.task = asyncio.current_task()
+        self._consumer = consumer
+
+    def __aiter__(self) -> Self:
+        return self
+
+
+class _Messages(_Iteration):
+    """One message at a time."""
+
+    async def __anext__(self) -> Message:
+        if queue := self._consumer._queue:
+            return queue.popleft()
+        return await self._consumer.__anext__()
+
+
+class _Batches(_Iteration):
+    """Several messages at a time."""
+
+    def __init__(self, consumer: "Consumer", most: int, within: float) -> None:
+        super().__init__(consumer)
+        self._most = most
+        self._within = within
+
+    async def __anext__(self) -> list[Message]:
+        return await self._consumer._batch(self._most, self._within)
+
 
 class Consumer(ConsumerView, _Face):
     """A consumer of one channel, from fixed nsqds, from those lookupds name, or from both.
@@ -217,12 +331,16 @@ class Consumer(ConsumerView, _Face):
     Messages are had by iteration (`async for`, `batches`) and answered by whoever has them, or go
     to a `message_handler`, a function or coroutine function whose end answers: None or True
     finishes, False requeues, an exception requeues and backs off. At most `concurrency` handlers
-    run at a time (default: as many as max_in_flight if they are coroutines). A handler that is a
-    plain function must not block.
+    run at a time (default: as many as max_in_flight if they are coroutines); `max_in_flight` is
+    `concurrency` unless it is given. A handler that is a plain function must not block.
 
-    Callbacks: on_error(error) of connections, on_exception(message, error) of handlers,
-    on_giving_up(message) before one with too many attempts is finished, on_heartbeat(connection),
-    on_ready(connection) when one has subscribed.
+    Callbacks, functions or coroutine functions: on_error(error) of connections,
+    on_exception(message, error) of handlers and on_giving_up, awaited before the message is
+    requeued, on_heartbeat(connection), on_ready(connection) when one has subscribed.
+
+    on_giving_up(message) is awaited. A message with too many attempts is finished when it returns,
+    and requeued when it raises.
+
     Raises ValueError and TypeError for options that make no sense.
     """
 
@@ -236,16 +354,15 @@ class Consumer(ConsumerView, _Face):
         *,
         concurrency: int | None = None,
         name: str | None = None,
-        on_error: Callable[[Error], object] | None = None,
-        on_exception: Callable[[Message, BaseException], object] | None = None,
-        on_giving_up: Callable[[Message], object] | None = None,
-        on_heartbeat: Callable[[Connection], object] | None = None,
-        on_ready: Callable[[Connection], object] | None = None,
+        on_error: Callable[[Error], Outcome] | None = None,
+        on_exception: Callable[[Message, BaseException], Outcome] | None = None,
+        on_giving_up: Callable[[Message], Outcome] | None = None,
+        on_heartbeat: Callable[[Connection], Outcome] | None = None,
+        on_ready: Callable[[Connection], Outcome] | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
         super().__init__()
-        if concurrency is not None and concurrency < 1:
-            raise ValueError(f"concurrency cannot be {concurrency} (allowed: 1 or more)")
+        in_flight = default_in_flight(concurrency)
         self.core: ConsumerCore = ConsumerCore(
             self,
             topic,
@@ -253,18 +370,20 @@ class Consumer(ConsumerView, _Face):
             nsqd_tcp_addresses,
             lookupd_http_addresses,
             name=name,
-            keywords=options,
+            keywords={"max_in_flight": in_flight} | options,
         )
-        self.core.on_error = on_error
+        warn_of_idle_handlers(self.core, concurrency)
+        self.core.on_error = self._hook(on_error)
         self.core.on_exception = on_exception
         self.core.on_giving_up = on_giving_up
-        self.core.on_heartbeat = on_heartbeat
-        self.core.on_ready = on_ready
+        self.core.on_heartbeat = self._hook(on_heartbeat)
+        self.core.on_ready = self._hook(on_ready)
         self.message_handler = message_handler
         self._concurrency = concurrency
         self._queue = deque()
         self._waiters: deque[asyncio.Future[None]] = deque()  # who wait for one
         self._workers: set[asyncio.Task[None]] = set()  # that run handlers
+        self._iterations: weakref.WeakSet[_Iteration] = weakref.WeakSet()
         self._paused = 0  # max_in_flight before the pause
 
     # -- its life
@@ -285,9 +404,15 @@ class Consumer(ConsumerView, _Face):
         self.rearm()
 
     async def run(self) -> None:
-        """Start, and wait for the end."""
+        """Start, and wait for the end. Cancelling it closes the consumer: it ends when messages
+        in flight have been answered, or after close_timeout seconds."""
         await self.start()
-        await self.join()
+        try:
+            await self.join()
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        await self.close()  # it has been; wait for handlers, and for bytes to be sent
 
     async def join(self, timeout: float | None = None) -> bool:
         """Wait until it has ended; whether it has."""
@@ -298,28 +423,25 @@ class Consumer(ConsumerView, _Face):
     async def close(self, *, graceful: bool = True) -> None:
         """End. Messages that nobody has taken yet go back to nsqd; those that were taken can be
         answered for close_timeout seconds, or not at all. Closed is closed: it can be called
-        again."""
-        if not self.core.running:
+        again.
+
+        Waits for the end, unless that would wait for its caller: in a handler, in a callback, and
+        in an `async for` over the consumer while messages are in flight.
+        """
+        if not (self.core.running or self._ending):  # never started
             self._ended.set()
             self._wake_all()
             return
         queued, self._queue = self._queue, deque()
         for message in queued:
             message.requeue(0, backoff=False)
-        deadline = self.now() + self.core.options.close_timeout
-        self.core.stop(self.now(), graceful=graceful)
         self._wake_all()
-        self.rearm()
-        if graceful:
-            await self._ended.wait()
-            await self._handlers_end(deadline)
-        await self._end()
+        await self._close(graceful=graceful)
 
-    async def _handlers_end(self, deadline: float) -> None:
-        """They may have something to do after they have answered."""
-        others = self._workers - {asyncio.current_task()}
-        if others:
-            await asyncio.wait(others, timeout=max(0.0, deadline - self.now()))
+    def _waits_for(self, task: asyncio.Task[Any] | None) -> bool:
+        iterates = any(each.task is task for each in self._iterations)
+        in_flight = any(each.in_flight for each in self.core.connections)
+        return super()._waits_for(task) or (iterates and in_flight)
 
     def stopped(self) -> None:
         super().stopped()
@@ -340,7 +462,9 @@ class Consumer(ConsumerView, _Face):
     # -- messages
 
     def __aiter__(self) -> AsyncIterator[Message]:
-        return self
+        messages = _Messages(self)
+        self._iterations.add(messages)
+        return messages
 
     async def __anext__(self) -> Message:
         queue = self._queue
@@ -352,21 +476,22 @@ class Consumer(ConsumerView, _Face):
             queue = self._queue
         return queue.popleft()
 
-    async def batches(self, most: int, *, within: float = 0.0) -> AsyncIterator[list[Message]]:
+    def batches(self, most: int, *, within: float = 0.0) -> AsyncIterator[list[Message]]:
         """Lists of up to `most` messages: what is there, and what comes `within` seconds of the
         first. A list is given at once when no more can come before it is answered."""
-        while True:
-            try:
-                batch = [await anext(self)]
-            except StopAsyncIteration:
-                return
-            deadline = self.now() + within
-            while len(batch) < most:
-                if self._queue:
-                    batch.append(self._queue.popleft())
-                elif self._closed or self.is_starved or not await self._wait(deadline):
-                    break
-            yield batch
+        batches = _Batches(self, most, within)
+        self._iterations.add(batches)
+        return batches
+
+    async def _batch(self, most: int, within: float) -> list[Message]:
+        batch = [await self.__anext__()]
+        deadline = self.now() + within
+        while len(batch) < most:
+            if self._queue:
+                batch.append(self._queue.popleft())
+            elif self._closed or self.is_starved or not await self._wait(deadline):
+                break
+        return batch
 
     def deliver(self, messages: list[Message]) -> None:
         if self.core.closing:
@@ -380,6 +505,12 @@ class Consumer(ConsumerView, _Face):
                 self._workers.add(self._spawn(self._work(self.message_handler)))
         for _ in range(min(len(self._waiters), len(messages))):
             self._wake_one()
+
+    def give_up(self, message: Message) -> None:
+        if self.core.closing:
+            message.requeue(0, backoff=False)
+            return
+        self._spawn(self._give_up(message))
 
     async def _wait(self, deadline: float | None = None) -> bool:
         """Until there may be a message; False when that took too long."""
@@ -417,8 +548,7 @@ class Consumer(ConsumerView, _Face):
     def _most_workers(self, handler: Handler) -> int:
         if self._concurrency is not None:
             return self._concurrency
-        coroutine = inspect.iscoroutinefunction
-        if coroutine(handler) or coroutine(type(handler).__call__):
+        if is_coroutine_function(handler):
             return max(1, self.core.flow.max_in_flight)
         return 1
 
@@ -436,11 +566,11 @@ class Consumer(ConsumerView, _Face):
                         result = await result
                         began = self.now()
                 except Exception as error:
-                    self.core.raised(message, error)
+                    await self._raised(message, error)
                 except asyncio.CancelledError as error:
                     if me.cancelling():
                         raise
-                    self.core.raised(message, error)  # of something it has waited for
+                    await self._raised(message, error)  # of something it has waited for
                 else:
                     self.core.handled(message, result)
                 if self.now() - began > LONGEST_STRETCH:
@@ -448,6 +578,29 @@ class Consumer(ConsumerView, _Face):
                     began = self.now()
         finally:
             self._workers.discard(me)
+
+    async def _give_up(self, message: Message) -> None:
+        """Await on_giving_up. When it is cancelled at the end, nsqd requeues the message."""
+        me, hook = asyncio.current_task(), self.core.on_giving_up
+        assert me is not None and hook is not None
+        try:
+            result = hook(message)
+            if inspect.isawaitable(result):
+                result = await result
+        except Exception as error:
+            await self._raised(message, error)
+        except asyncio.CancelledError as error:
+            if me.cancelling():
+                raise
+            await self._raised(message, error)
+        else:
+            self.core.given_up(message, result)
+
+    async def _raised(self, message: Message, error: BaseException) -> None:
+        told = self.core.report(message, error)
+        if inspect.isawaitable(told):
+            await self._awaited(told)
+        self.core.take_back(message, error)
 
     # -- control
 
@@ -500,8 +653,9 @@ class Producer(ProducerView, _Face):
     """Publishes to one nsqd, or to a pool: fixed ones and those lookupds know.
 
     Each publish is awaited until nsqd has said OK; any number may be under way. With several nsqds
-    one that fails is tried on another, `retries` times; on_retry(publish, error) is told. Raises
-    ValueError and TypeError for options that make no sense.
+    one that fails is tried on another, `retries` times. Callbacks, functions or coroutine
+    functions: on_error(error) of connections, on_retry(publish, error). Raises ValueError and
+    TypeError for options that make no sense.
     """
 
     def __init__(
@@ -510,8 +664,8 @@ class Producer(ProducerView, _Face):
         lookupd_http_addresses: Addresses = (),
         *,
         name: str | None = None,
-        on_error: Callable[[Error], object] | None = None,
-        on_retry: Callable[[Publish, Error], object] | None = None,
+        on_error: Callable[[Error], Outcome] | None = None,
+        on_retry: Callable[[Publish, Error], Outcome] | None = None,
         **options: Unpack[ProducerKeywords],
     ) -> None:
         super().__init__()
@@ -522,8 +676,8 @@ class Producer(ProducerView, _Face):
             name=name,
             keywords=options,
         )
-        self.core.on_error = on_error
-        self.core.on_retry = on_retry
+        self.core.on_error = self._hook(on_error)
+        self.core.on_retry = self._hook(on_retry)
         self._room = asyncio.Event()
         self._pub, self._mpub = Heads(b"PUB"), Heads(b"MPUB")
 
@@ -550,11 +704,9 @@ class Producer(ProducerView, _Face):
     async def close(self, *, graceful: bool = True) -> None:
         """Wait for the answers that are outstanding, at most close_timeout seconds, and end."""
         self.core.closing = True
-        if not self.core.running:
+        if not (self.core.running or self._ending):  # never started
             return
-        self.core.stop(self.now(), graceful=graceful)
-        self.rearm()
-        await self._end()
+        await self._close(graceful=graceful)
 
     async def __aenter__(self) -> Self:
         self._start()

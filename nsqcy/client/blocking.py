@@ -16,7 +16,6 @@ Consumers and producers belong to the process that has started them: after a for
 those of the parent have ended.
 """
 
-import inspect
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -36,6 +35,9 @@ from nsqcy.client.face import (
     Headers,
     ProducerView,
     batched,
+    default_in_flight,
+    refuse_coroutine_functions,
+    warn_of_idle_handlers,
 )
 from nsqcy.client.loop import Loop
 from nsqcy.client.options import Address, Addresses, ConsumerKeywords, ProducerKeywords
@@ -45,7 +47,10 @@ from nsqcy.client.runtime import Event, Future, Gate, Kind, runtime_of
 GRACE = 2.0  # seconds beyond close_timeout, within which an end comes by itself
 AT_EXIT = 1.0  # seconds that whoever nobody has closed may keep the program
 
-Handler = Callable[[Message], object]
+# Results that mypy accepts: a coroutine is not one of them, as it would never be awaited. b"OK" is
+# that of a publish.
+Handler = Callable[[Message], bool | bytes | None]
+GivingUp = Callable[[Message], bytes | None]
 
 
 class _Waiters:
@@ -92,14 +97,20 @@ class Consumer(ConsumerView):
 
     Messages are had by iteration, by get() and batches(), and answered by whoever has them, in any
     thread; or they go to a `message_handler` in one of `concurrency` threads, whose end answers:
-    None or True finishes, False requeues, an exception requeues and backs off.
+    None or True finishes, False requeues, an exception requeues and backs off. `max_in_flight` is
+    `concurrency` unless it is given.
 
     `runtime` is `threads`, `gevent`, or `auto`: gevent where it has patched the standard library.
 
-    Callbacks: on_error(error) of connections, on_exception(message, error) of handlers,
-    on_giving_up(message) before one with too many attempts is finished, on_heartbeat(connection),
+    Callbacks, none of them a coroutine function: on_error(error) of connections,
+    on_exception(message, error) of handlers and on_giving_up, on_heartbeat(connection),
     on_ready(connection) when one has subscribed. They are called beside the program, and must not
-    wait for the consumer. Raises ValueError and TypeError for options that make no sense.
+    wait for the consumer.
+
+    on_giving_up(message) runs in a thread of its own, one message at a time. A message with too
+    many attempts is finished when it returns, and requeued when it raises.
+
+    Raises ValueError and TypeError for options that make no sense.
     """
 
     def __init__(
@@ -113,17 +124,22 @@ class Consumer(ConsumerView):
         concurrency: int = 1,
         runtime: Kind = "auto",
         name: str | None = None,
-        on_error: Callable[[Error], object] | None = None,
-        on_exception: Callable[[Message, BaseException], object] | None = None,
-        on_giving_up: Callable[[Message], object] | None = None,
-        on_heartbeat: Callable[[Connection], object] | None = None,
-        on_ready: Callable[[Connection], object] | None = None,
+        on_error: Callable[[Error], None] | None = None,
+        on_exception: Callable[[Message, BaseException], None] | None = None,
+        on_giving_up: GivingUp | None = None,
+        on_heartbeat: Callable[[Connection], None] | None = None,
+        on_ready: Callable[[Connection], None] | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
-        if concurrency < 1:
-            raise ValueError(f"concurrency cannot be {concurrency} (allowed: 1 or more)")
-        if inspect.iscoroutinefunction(message_handler):
-            raise TypeError("a coroutine function is a handler for nsqcy.client.aio")
+        refuse_coroutine_functions(
+            message_handler=message_handler,
+            on_error=on_error,
+            on_exception=on_exception,
+            on_giving_up=on_giving_up,
+            on_heartbeat=on_heartbeat,
+            on_ready=on_ready,
+        )
+        in_flight = default_in_flight(concurrency)
         self._loop = Loop(runtime_of(runtime), self._deliver)
         self.core = ConsumerCore(
             self._loop,
@@ -132,20 +148,24 @@ class Consumer(ConsumerView):
             nsqd_tcp_addresses,
             lookupd_http_addresses,
             name=name,
-            keywords=options,
+            keywords={"max_in_flight": in_flight} | options,
             lock=self._loop.lock,
         )
+        warn_of_idle_handlers(self.core, concurrency)
         self.core.on_error = self._loop.told_later(on_error)
         self.core.on_exception = on_exception
         self.core.on_giving_up = on_giving_up
         self.core.on_heartbeat = self._loop.told_later(on_heartbeat)
         self.core.on_ready = self._loop.told_later(on_ready)
         self._loop.core = self.core
+        self._loop.on_hopeless = self._give_up
         self._loop.on_end = self._end
         self._loop.at_exit = self._close_at_exit
         self.message_handler = message_handler
         self._concurrency = concurrency
         self._queue = deque()
+        self._hopeless: deque[Message] = deque()  # delivered, for on_giving_up
+        self._gives_up = False  # a thread handles them
         self._waiters = _Waiters(self._loop)
         self._inside: list[object] = []  # threads that iterate, handle, or wait for the end
         self._handlers: deque[Event] = deque()  # of workers that go on
@@ -216,9 +236,10 @@ class Consumer(ConsumerView):
     def _begin_end(self, graceful: bool) -> None:
         self._closed = True
         queued = []
-        with suppress(IndexError):
-            while True:
-                queued.append(self._queue.popleft())
+        for messages in (self._queue, self._hopeless):
+            with suppress(IndexError):
+                while True:
+                    queued.append(messages.popleft())
         if self._loop.has_begun:
             self._loop.call(self._stop, queued, graceful)
         self._waiters.wake_all()
@@ -247,6 +268,7 @@ class Consumer(ConsumerView):
 
     def _end(self) -> None:
         self._closed = True
+        self._hopeless.clear()
         self._queue.clear()  # in the child of a fork they are the parent's
         self._waiters.wake_all()
 
@@ -353,6 +375,52 @@ class Consumer(ConsumerView):
             if not self._closed:  # it was ended by something that is not an error
                 self._spawn_worker(handler)
 
+    def _give_up(self, message: Message) -> None:
+        """The loop has a message for on_giving_up, which may wait: it gets a thread."""
+        if self._closed:
+            message.requeue(0, backoff=False)
+            return
+        self._hopeless.append(message)
+        if not self._gives_up:
+            self._begin_giving_up()
+
+    def _begin_giving_up(self) -> None:
+        self._gives_up = True
+        ended = self._loop.runtime.event()
+        self._handlers.append(ended)
+        self._loop.runtime.spawn(f"nsqcy giving up {self.core.name}", self._give_up_all, ended)
+
+    def _give_up_all(self, ended: Event) -> None:
+        """Call on_giving_up until there are no more messages for it."""
+        hook = self.core.on_giving_up
+        assert hook is not None
+        self._inside.append(me := self._loop.runtime.current())
+        try:
+            while (message := self._next_hopeless()) is not None:
+                try:
+                    result = hook(message)
+                except Exception as error:
+                    self.core.raised(message, error)
+                except BaseException as error:
+                    self.core.take_back(message, error)
+                    raise
+                else:
+                    self.core.given_up(message, result)
+        finally:
+            self._inside.remove(me)
+            ended.set()
+            self._handlers.remove(ended)
+            with self._loop.lock:
+                if self._hopeless:  # it was ended by something that is not an error
+                    self._begin_giving_up()
+                else:
+                    self._gives_up = False
+
+    def _next_hopeless(self) -> Message | None:
+        with suppress(IndexError):
+            return self._hopeless.popleft()
+        return None
+
     # -- control
 
     def set_max_in_flight(self, count: int) -> None:
@@ -411,8 +479,8 @@ class Producer(ProducerView):
 
     publish() waits until nsqd has said OK; any number of threads may publish. With several nsqds
     one that fails is tried on another, `retries` times; on_retry(publish, error) is told. Callbacks
-    are called beside the program, and must not wait for the producer. Raises ValueError and
-    TypeError for options that make no sense.
+    are called beside the program, and must not wait for the producer; none of them can be a
+    coroutine function. Raises ValueError and TypeError for options that make no sense.
 
     `runtime` is as Consumer has it.
     """
@@ -424,10 +492,11 @@ class Producer(ProducerView):
         *,
         runtime: Kind = "auto",
         name: str | None = None,
-        on_error: Callable[[Error], object] | None = None,
-        on_retry: Callable[[Publish, Error], object] | None = None,
+        on_error: Callable[[Error], None] | None = None,
+        on_retry: Callable[[Publish, Error], None] | None = None,
         **options: Unpack[ProducerKeywords],
     ) -> None:
+        refuse_coroutine_functions(on_error=on_error, on_retry=on_retry)
         self._loop = Loop(runtime_of(runtime))
         self.core = ProducerCore(
             self._loop,

@@ -5,6 +5,7 @@ end. Its nsqds are core.py's, RDY and backoff flow.py's. Knows no socket and no 
 blocking) is its Net, moves the bytes, keeps the time and runs the handlers.
 """
 
+import inspect
 import math
 import random
 from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ from nsqcy.names import is_valid_name, quote
 FIRST_RETRY, LONGEST_RETRY = 1.0, 60.0  # seconds until a lost nsqd is tried again
 ASK_SOON = 0.2  # seconds after a connection was lost until lookupds are asked
 FINISHED, REQUEUED = 0, 1  # as _client.pxd has them
+NOT_AWAITED = "it returned an awaitable, which only nsqcy.client.aio awaits"
 
 
 class Net(AnyNet, Protocol):
@@ -30,6 +32,9 @@ class Net(AnyNet, Protocol):
 
     def deliver(self, messages: list[Message]) -> None:
         """Hand these to whoever consumes."""
+
+    def give_up(self, message: Message) -> None:
+        """Call on_giving_up with it; given_up() or raised() takes the outcome."""
 
 
 class ConsumerCore(Core[Nsqd]):
@@ -109,7 +114,7 @@ class ConsumerCore(Core[Nsqd]):
         self.flow.remove(connection, now)
         error = connection.failure or error
         log.warning("[%s] %s", self.name, connection.blames(error))
-        self._tell(self.on_error, error)
+        self.tell(self.on_error, error)
         self._retry(nsqd, now, min(FIRST_RETRY * 2 ** min(nsqd.failures, 10), LONGEST_RETRY))
         if was_there and self.lookupd_http_addresses:
             self._ask_at = min(self._ask_at, now + ASK_SOON)
@@ -164,6 +169,9 @@ class ConsumerCore(Core[Nsqd]):
 
     def handled(self, message: Message, result: object) -> None:
         """A handler has returned."""
+        if result is not None and result is not True and inspect.isawaitable(result):
+            self.raised(message, TypeError(NOT_AWAITED))
+            return
         if message.is_async():
             return
         with suppress(AlreadyAnswered):  # by the handler, or whoever it gave the message to
@@ -172,22 +180,43 @@ class ConsumerCore(Core[Nsqd]):
             else:
                 message.finish()
 
-    def raised(self, message: Message, error: BaseException) -> None:
-        """A handler has failed."""
-        if isinstance(error, Requeue):
-            backoff = self.options.backoff_on_requeue if error.backoff is None else error.backoff
-            with suppress(AlreadyAnswered):
-                message.requeue(error.delay, backoff=backoff)
+    def given_up(self, message: Message, result: object = None) -> None:
+        """There is no on_giving_up, or it has returned."""
+        if inspect.isawaitable(result):
+            self.raised(message, TypeError(NOT_AWAITED))
             return
+        if message.is_async():
+            return
+        with suppress(AlreadyAnswered):
+            message.finish()
+
+    def raised(self, message: Message, error: BaseException) -> None:
+        """A handler or on_giving_up has failed."""
+        self.report(message, error)
+        self.take_back(message, error)
+
+    def report(self, message: Message, error: BaseException) -> object:
+        """Log a failure and call on_exception; return its result."""
+        if isinstance(error, Requeue):
+            return None
         log.error(
-            "[%s] the handler of message %s failed",
+            "[%s] handling message %s failed",
             self.name,
             message.id.decode("ascii", "backslashreplace"),
             exc_info=error,
         )
-        self._tell(self.on_exception, message, error)
+        return self.tell(self.on_exception, message, error)
+
+    def take_back(self, message: Message, error: BaseException) -> None:
+        """Requeue a message after a failure, unless it has been answered."""
         with suppress(AlreadyAnswered):
-            message.requeue()
+            if isinstance(error, Requeue):
+                backoff = error.backoff
+                if backoff is None:
+                    backoff = self.options.backoff_on_requeue
+                message.requeue(error.delay, backoff=backoff)
+            else:
+                message.requeue()
 
     # -- what connections say
 
@@ -203,7 +232,7 @@ class ConsumerCore(Core[Nsqd]):
         connection.codec.flow = self
         connection.subscribe(self.topic, self.channel, now)
         self.flow.add(connection, now)
-        self._tell(self.on_ready, connection)
+        self.tell(self.on_ready, connection)
 
     def messages(self, connection: Connection, messages: list[Message], now: float) -> None:
         most = self.options.max_tries
@@ -225,10 +254,10 @@ class ConsumerCore(Core[Nsqd]):
     def refused(self, connection: Connection, error: NsqdError, now: float) -> None:
         if not error.fatal:  # of others lost() will tell
             log.warning("[%s] %s", self.name, connection.blames(error))
-            self._tell(self.on_error, error)
+            self.tell(self.on_error, error)
 
     def heartbeat(self, connection: Connection) -> None:
-        self._tell(self.on_heartbeat, connection)
+        self.tell(self.on_heartbeat, connection)
 
     # -- the rest
 
@@ -243,9 +272,10 @@ class ConsumerCore(Core[Nsqd]):
             message.id.decode("ascii", "backslashreplace"),
             message.attempts,
         )
-        self._tell(self.on_giving_up, message)
-        with suppress(AlreadyAnswered):
-            message.finish()
+        if self.on_giving_up is None:
+            self.given_up(message)
+        else:
+            self._net.give_up(message)
 
     def _end_if_drained(self, now: float) -> None:
         for connection in self.connections:

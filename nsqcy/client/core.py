@@ -232,11 +232,12 @@ class Core(Owner, Generic[N]):
         if not (nsqd.fixed or nsqd.listed or nsqd.connection):
             self.nsqds.pop(address, None)
 
-    def _tell(self, hook: Callable[..., object] | None, *about: object) -> None:
-        """What a hook does wrong is its own affair."""
+    def tell(self, hook: Callable[..., object] | None, *about: object) -> object:
+        """Call a hook and return its result. Logs its errors."""
         if hook is None:
-            return
+            return None
         try:
-            hook(*about)
+            return hook(*about)
         except Exception:
             log.exception("[%s] a callback failed", self.name)
+            return None

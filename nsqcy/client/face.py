@@ -4,6 +4,7 @@ Owns what a face tells of its core, and how messages are gathered into batches. 
 threads nor an event loop.
 """
 
+import inspect
 import logging
 import os
 from collections import deque
@@ -28,6 +29,42 @@ Headers = Mapping[str, str]
 BATCH_MESSAGES, BATCH_BYTES = 1000, 1 << 20  # of one MPUB, when many are published
 
 log = logging.getLogger("nsqcy.client")
+
+
+def is_coroutine_function(function: object) -> bool:
+    """Whether calling it returns a coroutine; an object may have an `async def __call__`."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(type(function), "__call__", None)  # noqa: B004
+    )
+
+
+def refuse_coroutine_functions(**functions: object) -> None:
+    """Raises TypeError where nothing would await what a function returns."""
+    for name, function in functions.items():
+        if is_coroutine_function(function):
+            raise TypeError(f"{name} cannot be a coroutine function: use nsqcy.client.aio")
+
+
+def default_in_flight(concurrency: int | None) -> int:
+    """Return the max_in_flight that keeps `concurrency` handlers busy. Raises ValueError."""
+    if concurrency is None:
+        return 1
+    if concurrency < 1:
+        raise ValueError(f"concurrency cannot be {concurrency} (allowed: 1 or more)")
+    return concurrency
+
+
+def warn_of_idle_handlers(core: ConsumerCore, concurrency: int | None) -> None:
+    """Log that max_in_flight keeps handlers idle; 0 is a pause."""
+    most = core.flow.max_in_flight
+    if concurrency is not None and 0 < most < concurrency:
+        log.warning(
+            "[%s] max_in_flight=%d allows only %d of concurrency=%d handlers at a time",
+            core.name,
+            most,
+            most,
+            concurrency,
+        )
 
 
 class ConsumerView:

@@ -182,8 +182,8 @@ class Driver:
 class Loop:
     """Drives `core`, of which it is the Net; `lock` is the core's.
 
-    `on_messages` is called with what is to be handed out, the lock held; `on_end` when nothing
-    more will happen.
+    `on_messages` is called with what is to be handed out and `on_hopeless` with a message to give
+    up, the lock held; `on_end` when nothing more will happen.
     """
 
     core: Core[Any]
@@ -198,6 +198,7 @@ class Loop:
         self.drivers: set[Driver] = set()
         self.later: deque[tuple[Callable[..., object], Any]] = deque()  # what users are told
         self.on_end: Callable[[], object] | None = None
+        self.on_hopeless: Callable[[Message], object] | None = None
         self.after_turn: Callable[[], object] | None = None
         self.at_exit: Callable[[], object] | None = None  # of the program, if it is still running
         self.now = time.monotonic
@@ -272,6 +273,10 @@ class Loop:
     def deliver(self, messages: list[Message]) -> None:
         assert self._on_messages is not None
         self._on_messages(messages)
+
+    def give_up(self, message: Message) -> None:
+        assert self.on_hopeless is not None
+        self.on_hopeless(message)
 
     def stopped(self) -> None:
         self._stopped = True

@@ -159,7 +159,7 @@ class ProducerCore(Core[Nsqd]):
         if nsqd in self._open:
             self._open.remove(nsqd)
         log.warning("[%s] %s", self.name, connection.blames(error))
-        self._tell(self.on_error, error)
+        self.tell(self.on_error, error)
         interval = self.options.reconnect_interval * 2 ** min(nsqd.failures, 10)
         wait = min(interval, self.options.max_reconnect_interval)
         # At once when it had worked: nsqd may have closed only this connection.
@@ -304,7 +304,7 @@ class ProducerCore(Core[Nsqd]):
             self._done(publish, error)
             return
         self.retried += 1
-        self._tell(self.on_retry, publish, error)
+        self.tell(self.on_retry, publish, error)
         if self._open:
             self._send(publish)
         else:

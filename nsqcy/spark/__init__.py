@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+__all__ = ["register"]
+
 
 def register(spark: "SparkSession") -> None:
     """Make `format("nsq")` known to this session, also where executors have no nsqcy installed."""

@@ -19,6 +19,8 @@ import pytest
 
 from nsqcy import testing
 
+__all__ = ["nsqd", "nsqd_factory", "nsqlookupd", "nsqlookupd_factory"]
+
 D = TypeVar("D", bound=testing.Daemon)
 
 

@@ -161,7 +161,7 @@ async def run(options: HttpOptions) -> None:
             options.topic,
             options.channel,
             message_handler=pump.handle,
-            concurrency=options.n,
+            concurrency=max(1, min(options.n, options.max_in_flight)),
             **keywords,
         )
         await consuming.stopped()

@@ -1,6 +1,7 @@
 """What is asyncio's own about the client: tasks, waiting, cancelling; against a scripted nsqd."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
@@ -9,9 +10,10 @@ import pytest
 from mock_nsqd import Link, MockNsqd
 
 from nsqcy.client.aio import Consumer, Message, Producer
-from nsqcy.client.errors import Closed, ConnectionFailed, PublishTimeout
+from nsqcy.client.errors import Closed, ConnectionFailed, PublishTimeout, Requeue
 
 LIMIT = 20.0
+FOREVER = 3600.0  # a close_timeout that no test can wait for
 
 
 @pytest.fixture
@@ -45,9 +47,9 @@ async def subscriber(nsqd: MockNsqd, number: int = 0) -> Link:
     return nsqd.links[number]
 
 
-def deliver(link: Link, *bodies: bytes) -> None:
+def deliver(link: Link, *bodies: bytes, attempts: int = 1) -> None:
     with link:
-        link.deliver(*bodies)
+        link.deliver(*bodies, attempts=attempts)
 
 
 # -- iterating
@@ -283,6 +285,468 @@ def test_a_handler_closes(nsqd: MockNsqd) -> None:
         await until(lambda: after)
 
     run(main())
+
+
+def test_concurrency_alone_sets_how_many_are_in_flight(nsqd: MockNsqd) -> None:
+    async def main() -> None:
+        running: set[bytes] = set()
+        gate = asyncio.Event()
+
+        async def handler(message: Message) -> None:
+            running.add(message.body)
+            await gate.wait()
+
+        async with Consumer("t", "c", nsqd.address, message_handler=handler, concurrency=20):
+            link = await subscriber(nsqd)
+            await until(lambda: link.lines[-1] == "RDY 20")
+            deliver(link, *(b"%d" % number for number in range(20)))
+            await until(lambda: len(running) == 20)
+            gate.set()
+            await until(lambda: len(link.said("FIN")) == 20)
+
+    run(main())
+
+
+def failing() -> None:
+    raise RuntimeError("on purpose")
+
+
+def refused() -> None:
+    raise Requeue(7, backoff=False)
+
+
+def returning() -> None: ...
+
+
+@pytest.mark.parametrize("end", [failing, refused, returning])
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+def test_the_end_of_on_giving_up_decides(
+    nsqd: MockNsqd, kind: str, end: Callable[[], None]
+) -> None:
+    """A message is finished after the hook has returned, and requeued if the hook has failed."""
+
+    async def main() -> None:
+        failed: list[BaseException] = []
+        gate = asyncio.Event()
+        waiting: list[Message] = []
+
+        def function(message: Message) -> None:
+            waiting.append(message)
+            end()
+
+        async def coroutine(message: Message) -> None:
+            waiting.append(message)
+            await gate.wait()
+            end()
+
+        async with Consumer(
+            "t",
+            "c",
+            nsqd.address,
+            max_in_flight=2,
+            on_giving_up=coroutine if kind == "coroutine" else function,
+            on_exception=lambda message, error: failed.append(error),
+        ):
+            link = await subscriber(nsqd)
+            deliver(link, b"m", attempts=6)
+            await until(lambda: waiting)
+            if kind == "coroutine":
+                assert not waiting[0].has_responded()
+            gate.set()
+            await until(waiting[0].has_responded)
+            await until(lambda: link.said("FIN") or link.said("REQ"))
+            delays = [line.split()[2] for line in link.said("REQ")]
+            if end is failing:
+                assert (delays, [str(each) for each in failed]) == (["540000"], ["on purpose"])
+            elif end is refused:
+                assert (delays, failed) == (["7000"], [])
+            else:
+                assert (delays, failed) == ([], [])
+            assert len(link.said("FIN")) == 1 - len(delays)
+
+    run(main())
+
+
+def test_on_giving_up_is_cancelled_by_what_it_waits_for(nsqd: MockNsqd) -> None:
+    async def hook(message: Message) -> None:
+        waited = asyncio.get_running_loop().create_future()
+        waited.cancel()
+        await waited
+
+    async def main() -> None:
+        async with Consumer("t", "c", nsqd.address, on_giving_up=hook):
+            link = await subscriber(nsqd)
+            deliver(link, b"m", attempts=6)
+            await until(lambda: link.said("REQ"))
+            assert link.said("FIN") == []
+
+    run(main())
+
+
+@pytest.mark.parametrize("graceful", [True, False])
+def test_on_giving_up_at_the_end(nsqd: MockNsqd, graceful: bool) -> None:
+    """A close waits for the hook; a hook that never ends is cancelled, and nothing is finished."""
+
+    async def main() -> None:
+        ends: list[str] = []
+        waiting = asyncio.Event()
+
+        async def hook(message: Message) -> None:
+            waiting.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                ends.append("cancelled")
+                raise
+
+        consumer = Consumer("t", "c", nsqd.address, on_giving_up=hook, close_timeout=0.05)
+        await consumer.start()
+        link = await subscriber(nsqd)
+        deliver(link, b"m", attempts=6)
+        await waiting.wait()
+        await consumer.close(graceful=graceful)
+        await until(lambda: ends)
+        await until(link.ended.is_set)  # nsqd requeues it
+        assert link.said("FIN") == []
+
+    run(main())
+
+
+def test_on_giving_up_may_close(nsqd: MockNsqd) -> None:
+    async def main() -> None:
+        async def hook(message: Message) -> None:
+            await consumer.close()
+            message.finish()
+
+        consumer = Consumer("t", "c", nsqd.address, on_giving_up=hook, close_timeout=FOREVER)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(consumer.run())
+            link = await subscriber(nsqd)
+            deliver(link, b"m", attempts=6)
+        assert len(link.said("FIN")) == 1
+
+    run(main())
+
+
+def test_on_exception_may_wait_and_answer(nsqd: MockNsqd) -> None:
+    async def main() -> None:
+        def handler(message: Message) -> None:
+            raise RuntimeError("on purpose")
+
+        async def hook(message: Message, error: BaseException) -> None:
+            await asyncio.sleep(0)
+            message.finish()
+
+        async with Consumer("t", "c", nsqd.address, message_handler=handler, on_exception=hook):
+            link = await subscriber(nsqd)
+            deliver(link, b"m")
+            await until(lambda: link.said("FIN"))
+            assert link.said("REQ") == []
+
+    run(main())
+
+
+def test_callbacks_may_be_coroutine_functions(
+    nsqd: MockNsqd, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are awaited beside the consumer, and what they raise is logged."""
+    caplog.set_level(logging.CRITICAL)
+    caplog.set_level(logging.ERROR, "nsqcy.client")
+
+    async def main() -> None:
+        told: list[str] = []
+
+        async def note(what: object) -> None:
+            await asyncio.sleep(0)
+            told.append(type(what).__name__)
+            raise RuntimeError("on purpose")
+
+        async def note_retry(publish: object, error: object) -> None:
+            await asyncio.sleep(0)
+            told.append("retry")
+
+        async with Consumer(
+            "t", "c", [nsqd.address, "127.0.0.1:1"], on_error=note, on_ready=note, on_heartbeat=note
+        ):
+            link = await subscriber(nsqd)
+            with link:
+                link.beat()
+            await until(lambda: len(told) >= 3)
+            assert set(told) == {"ConnectionFailed", "Connection"}
+        assert "a callback failed" in caplog.text
+
+        told.clear()
+        async with Producer(nsqd.address, on_retry=note_retry, on_error=note) as producer:
+            first = producer.publish_nowait("t", b"bad")
+            second = producer.publish_nowait("t", b"good")
+            with pytest.raises(Exception, match="E_BAD_MESSAGE"):
+                await first
+            assert await second == b"OK"
+            await until(lambda: set(told) == {"retry", "NsqdError"})
+
+    def script(peer: Any, line: str, body: bytes) -> bool:
+        if body == b"bad":
+            peer.error("E_BAD_MESSAGE no")
+        return body == b"bad"
+
+    nsqd.options["script"] = script
+    run(main())
+
+
+# -- the end
+
+
+def test_a_handler_does_not_wait_for_itself(nsqd: MockNsqd) -> None:
+    """Its message is finished when it returns; only then run() does."""
+
+    async def main() -> None:
+        after: list[bytes] = []
+        both = asyncio.Barrier(2)
+
+        async def handler(message: Message) -> None:
+            await both.wait()
+            await consumer.close()
+            await asyncio.sleep(0)
+            after.append(message.body)
+
+        consumer = Consumer(
+            "t", "c", nsqd.address, message_handler=handler, concurrency=2, close_timeout=FOREVER
+        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(consumer.run())
+            link = await subscriber(nsqd)
+            deliver(link, b"1", b"2")  # both close it
+        assert sorted(after) == [b"1", b"2"]
+        assert len(link.said("FIN")) == 2
+        assert link.ended.wait(LIMIT)
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", ["messages", "batches"])
+def test_an_iteration_does_not_wait_for_itself(nsqd: MockNsqd, kind: str) -> None:
+    async def main() -> None:
+        consumer = Consumer("t", "c", nsqd.address, max_in_flight=2, close_timeout=FOREVER)
+        await consumer.start()
+        link = await subscriber(nsqd)
+        deliver(link, b"1", b"2")
+        await until(lambda: consumer.total_in_flight == 2)
+        taken: list[Message] = []
+        if kind == "messages":
+            async for message in consumer:
+                await consumer.close()
+                message.finish()
+                taken.append(message)
+        else:
+            async for batch in consumer.batches(2):
+                await consumer.close()
+                for message in batch:
+                    message.finish()
+                taken += batch
+        await consumer.close()  # waits for the end: nothing is in the caller's hands
+        assert link.ended.wait(LIMIT)
+        answers = (len(link.said("FIN")), len(link.said("REQ")))
+        assert answers == ((1, 1) if kind == "messages" else (2, 0))
+
+    run(main())
+
+
+def test_a_close_after_an_iteration_waits(nsqd: MockNsqd) -> None:
+    async def main() -> None:
+        consumer = Consumer("t", "c", nsqd.address, close_timeout=FOREVER)
+        other = asyncio.create_task(anext(consumer))
+        link = await subscriber(nsqd)
+        deliver(link, b"1")
+        held = await other
+        iterating = asyncio.create_task(iterate_once(consumer))
+        deliver(link, b"2")
+        message = await iterating
+        message.finish()
+        closing = asyncio.create_task(consumer.close())
+        await until(lambda: link.said("CLS"))
+        assert not closing.done()
+        held.finish()
+        await closing
+        assert not consumer.is_running
+
+    run(main())
+
+
+async def iterate_once(consumer: Consumer) -> Message:
+    async for message in consumer:
+        return message
+    raise AssertionError
+
+
+def test_cancelling_run_closes(nsqd: MockNsqd) -> None:
+    """Handlers finish what they have begun; the rest goes back."""
+
+    async def main() -> None:
+        gate, inside = asyncio.Event(), asyncio.Event()
+
+        async def handler(message: Message) -> None:
+            inside.set()
+            await gate.wait()
+
+        consumer = Consumer(
+            "t",
+            "c",
+            nsqd.address,
+            message_handler=handler,
+            concurrency=1,
+            max_in_flight=2,
+            close_timeout=FOREVER,
+        )
+        running = asyncio.create_task(consumer.run())
+        link = await subscriber(nsqd)
+        deliver(link, b"1", b"2")
+        await inside.wait()
+        running.cancel()
+        await until(lambda: link.said("CLS"))
+        await until(lambda: link.said("REQ"))
+        assert not running.done()
+        gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert not consumer.is_running
+        assert link.ended.wait(LIMIT)
+        assert (len(link.said("FIN")), link.said("REQ")) == (1, [f"REQ {1:016x} 0"])
+
+    run(main())
+
+
+def test_cancelling_run_has_an_end(nsqd: MockNsqd) -> None:
+    """After close_timeout handlers are cancelled, and nothing of theirs is finished."""
+
+    async def main() -> None:
+        inside = asyncio.Event()
+
+        async def handler(message: Message) -> None:
+            inside.set()
+            await asyncio.Event().wait()
+
+        consumer = Consumer("t", "c", nsqd.address, message_handler=handler, close_timeout=0.05)
+        running = asyncio.create_task(consumer.run())
+        link = await subscriber(nsqd)
+        deliver(link, b"1")
+        await inside.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert link.ended.wait(LIMIT)
+        assert link.said("FIN") == []
+
+    run(main())
+
+
+def test_a_cancelled_close_goes_on(nsqd: MockNsqd) -> None:
+    async def main() -> None:
+        consumer = Consumer("t", "c", nsqd.address, close_timeout=FOREVER)
+        first = asyncio.create_task(anext(consumer))
+        link = await subscriber(nsqd)
+        deliver(link, b"1")
+        message = await first
+        closing = asyncio.create_task(consumer.close())
+        await until(lambda: link.said("CLS"))
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        message.finish()
+        assert await consumer.join()
+        assert link.ended.wait(LIMIT)
+        assert len(link.said("FIN")) == 1
+
+    run(main())
+
+
+def test_a_hard_close_cuts_a_graceful_one_short(nsqd: MockNsqd) -> None:
+    async def main() -> None:
+        async def handler(message: Message) -> None:
+            message.finish()
+            await asyncio.Event().wait()
+
+        consumer = Consumer("t", "c", nsqd.address, message_handler=handler, close_timeout=FOREVER)
+        await consumer.start()
+        link = await subscriber(nsqd)
+        deliver(link, b"1")
+        await until(lambda: link.said("FIN"))
+        closing = asyncio.create_task(consumer.close())
+        await until(lambda: link.said("CLS"))
+        await consumer.close(graceful=False)
+        await closing
+
+    run(main())
+
+
+def test_a_hard_close_in_a_handler_spares_it(nsqd: MockNsqd) -> None:
+    async def main() -> None:
+        ends: list[bytes] = []
+        both = asyncio.Barrier(2)
+
+        async def handler(message: Message) -> None:
+            await both.wait()
+            try:
+                if message.body == b"waits":
+                    await asyncio.Event().wait()
+                await consumer.close(graceful=False)
+                await until(lambda: ends)
+            finally:
+                ends.append(message.body)
+
+        consumer = Consumer("t", "c", nsqd.address, message_handler=handler, concurrency=2)
+        await consumer.start()
+        deliver(await subscriber(nsqd), b"closes", b"waits")
+        await until(lambda: ends == [b"waits", b"closes"])
+        await consumer.close()
+        assert not consumer.transports
+
+    run(main())
+
+
+def test_a_close_waits_for_callbacks(nsqd: MockNsqd) -> None:
+    async def main() -> None:
+        gate, told = asyncio.Event(), asyncio.Event()
+        done: list[object] = []
+
+        async def hook(what: object) -> None:
+            told.set()
+            await gate.wait()
+            done.append(what)
+
+        consumer = Consumer("t", "c", nsqd.address, on_ready=hook, close_timeout=FOREVER)
+        producer = Producer("127.0.0.1:1", on_error=hook, close_timeout=FOREVER)
+        for each in (consumer, producer):
+            told.clear()
+            await each.start()
+            await told.wait()
+        closing = [asyncio.create_task(each.close()) for each in (consumer, producer)]
+        await until(lambda: not (consumer.is_running or producer.is_running))
+        assert not any(each.done() for each in closing)
+        gate.set()
+        await asyncio.gather(*closing)
+        assert len(done) >= 2
+
+    run(main())
+
+
+def test_a_cancelled_close_of_a_producer_goes_on() -> None:
+    async def main(nsqd: MockNsqd) -> None:
+        producer = Producer(nsqd.address, close_timeout=FOREVER)
+        publishing = asyncio.create_task(producer.publish("t", b"1"))
+        await until(lambda: nsqd.links and len(nsqd.links[0].bodies) == 2)
+        closing = asyncio.create_task(producer.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        with nsqd.link() as link:
+            link.answer()
+        assert await publishing == b"OK"
+        await producer.close()  # waits for the end as well
+        assert not producer.transports
+
+    with MockNsqd(script=mute) as nsqd:
+        run(main(nsqd))
 
 
 # -- control

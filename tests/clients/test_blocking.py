@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -415,6 +416,178 @@ def test_a_handler_closes(
     assert (found["depth"], found["in_flight_count"], found["message_count"]) == (1, 0, 2)
 
 
+def test_concurrency_alone_sets_how_many_are_in_flight(
+    producer: Producer, beside: Beside, consume: Callable[..., Consumer], topic: str
+) -> None:
+    inside: list[bytes] = []
+    go_on = beside.event()
+
+    def handle(message: Message) -> None:
+        inside.append(message.body)
+        assert go_on.wait(10)
+
+    consumer = consume(message_handler=handle, concurrency=3)
+    consumer.start()
+    producer.multipublish(topic, [b"x"] * 3)
+    beside.eventually(lambda: len(inside) == 3)
+    assert consumer.max_in_flight == 3
+    go_on.set()
+    beside.eventually(lambda: consumer.total_in_flight == 0)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+def test_a_coroutine_that_a_handler_returns_is_a_failure(
+    producer: Producer, beside: Beside, daemon: Nsqd, consume: Callable[..., Consumer], topic: str
+) -> None:
+    """Nothing would await it: the message is not done with."""
+
+    async def work(message: Message) -> None: ...
+
+    failed: list[BaseException] = []
+    consumer = consume(
+        message_handler=lambda message: work(message),
+        on_exception=lambda message, error: failed.append(error),
+    )
+    consumer.start()
+    producer.publish(topic, b"x")
+    beside.eventually(lambda: channel(daemon, topic)["deferred_count"] == 1)
+    assert isinstance(failed[0], TypeError) and "nsqcy.client.aio" in str(failed[0])
+
+
+def hopeless(message: Message) -> bool:
+    return False
+
+
+GIVES_UP = {
+    "message_handler": hopeless,
+    "max_tries": 1,
+    "requeue_delay": 0,
+    "max_backoff_duration": 0,
+}
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.parametrize("how", ["raises", "requeues", "coroutine"])
+def test_what_on_giving_up_has_not_done_comes_again(
+    producer: Producer,
+    beside: Beside,
+    daemon: Nsqd,
+    consume: Callable[..., Consumer],
+    topic: str,
+    how: str,
+) -> None:
+    given_up: list[int] = []
+    failed: list[str] = []
+
+    async def coroutine() -> None: ...
+
+    def hook(message: Message) -> Any:
+        given_up.append(message.attempts)
+        if message.attempts > 2:
+            return None
+        if how == "raises":
+            raise KeyError("no")
+        if how == "requeues":
+            raise Requeue(0)
+        return coroutine()
+
+    consumer = consume(
+        **GIVES_UP,
+        on_giving_up=hook,
+        on_exception=lambda message, error: failed.append(type(error).__name__),
+    )
+    consumer.start()
+    producer.publish(topic, b"x")
+    beside.eventually(lambda: given_up == [2, 3])
+    daemon.web.await_counts(topic, "c", depth=0, in_flight_count=0, deferred_count=0)
+    assert failed == {"raises": ["KeyError"], "requeues": [], "coroutine": ["TypeError"]}[how]
+    assert channel(daemon, topic)["requeue_count"] == 2
+
+
+def test_on_giving_up_may_wait(
+    producer: Producer, beside: Beside, consume: Callable[..., Consumer], topic: str
+) -> None:
+    """Heartbeats are answered, and other messages handled."""
+    beats, handled, saved = beside.event(), beside.event(), beside.event()
+
+    def handle(message: Message) -> bool:
+        if message.body == b"good":
+            handled.set()
+        return message.body == b"good"
+
+    def hook(message: Message) -> None:
+        producer.publish(f"{topic}-dead", message.body)
+        producer.publish(topic, b"good")
+        assert beats.wait(10) and handled.wait(10)
+        saved.set()
+
+    consumer = consume(
+        **GIVES_UP | {"message_handler": handle},
+        max_in_flight=2,
+        heartbeat_interval=1,
+        on_heartbeat=lambda connection: beats.set(),
+        on_giving_up=hook,
+    )
+    consumer.start()
+    producer.publish(topic, b"bad")
+    assert saved.wait(10)
+    beside.eventually(lambda: consumer.total_in_flight == 0)
+
+
+def test_on_giving_up_may_close(
+    producer: Producer, daemon: Nsqd, consume: Callable[..., Consumer], topic: str
+) -> None:
+    consumer = consume(
+        **GIVES_UP, on_giving_up=lambda message: consumer.close(), close_timeout=3600.0
+    )
+    producer.publish(topic, b"x")
+    consumer.run()
+    daemon.web.await_counts(topic, "c", depth=0, in_flight_count=0)
+
+
+def test_a_close_waits_for_on_giving_up(
+    producer: Producer, beside: Beside, daemon: Nsqd, consume: Callable[..., Consumer], topic: str
+) -> None:
+    """A hook that has begun ends; messages that it has not seen yet go back."""
+    inside: list[Message] = []
+    go_on = beside.event()
+
+    def hook(message: Message) -> None:
+        inside.append(message)
+        assert go_on.wait(10)
+
+    consumer = consume(**GIVES_UP, on_giving_up=hook, max_in_flight=3)
+    consumer.start()
+    producer.multipublish(topic, [b"x"] * 3)
+    beside.eventually(lambda: inside and channel(daemon, topic)["requeue_count"] == 3)
+    beside.eventually(lambda: channel(daemon, topic)["in_flight_count"] == 3)
+    closing = beside.run(consumer.close)
+    beside.eventually(lambda: channel(daemon, topic)["depth"] == 2)
+    assert consumer.is_running
+    go_on.set()
+    closing.join()
+    assert not consumer.is_running
+    assert (channel(daemon, topic)["depth"], len(inside)) == (2, 1)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_on_giving_up_that_ends_its_thread(
+    producer: Producer, beside: Beside, consume: Callable[..., Consumer], topic: str
+) -> None:
+    given_up: list[tuple[bytes, int]] = []
+
+    def hook(message: Message) -> None:
+        given_up.append((message.body, message.attempts))
+        if message.attempts == 2:
+            raise gevent.GreenletExit
+
+    consumer = consume(**GIVES_UP, on_giving_up=hook, max_in_flight=2)
+    consumer.start()
+    producer.multipublish(topic, [b"1", b"2"])
+    beside.eventually(lambda: len(given_up) == 4)
+    assert sorted(given_up) == [(b"1", 2), (b"1", 3), (b"2", 2), (b"2", 3)]
+
+
 def test_heartbeats_are_answered_while_a_handler_is_busy(
     producer: Producer, beside: Beside, consume: Callable[..., Consumer], topic: str
 ) -> None:
@@ -603,14 +776,42 @@ def test_answers_of_other_threads(
 
 
 def test_nonsense(address: str) -> None:
-    async def handle(message: Message) -> None: ...
-
-    with pytest.raises(TypeError, match="aio"):
-        Consumer("t", "c", address, message_handler=handle)
     with pytest.raises(ValueError, match="concurrency"):
         Consumer("t", "c", address, concurrency=0)
     with pytest.raises(ValueError, match="runtime"):
         Producer(address, runtime="fibers")  # type: ignore[arg-type]
+
+
+async def coroutine_function(*about: object) -> None: ...
+
+
+class Asynchronous:
+    async def __call__(self, *about: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "function",
+    [coroutine_function, partial(coroutine_function, 1), Asynchronous()],
+    ids=["function", "partial", "object"],
+)
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (Consumer, "message_handler"),
+        (Consumer, "on_error"),
+        (Consumer, "on_exception"),
+        (Consumer, "on_giving_up"),
+        (Consumer, "on_heartbeat"),
+        (Consumer, "on_ready"),
+        (Producer, "on_error"),
+        (Producer, "on_retry"),
+    ],
+)
+def test_coroutine_functions_are_refused(kind: Any, name: str, function: Any) -> None:
+    """Nobody would await them."""
+    names = ("t", "c") if kind is Consumer else ()
+    with pytest.raises(TypeError, match=f"{name} cannot be a coroutine function.*nsqcy.client.aio"):
+        kind(*names, "a", **{name: function})
 
 
 # -- processes

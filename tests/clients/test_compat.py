@@ -1,11 +1,18 @@
 """Programs of pynsq and gnsq do the same with another import line."""
 
+import asyncio
+import logging
 import subprocess
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from daemon import Nsqd, environment
 from libraries import SHIMS, Consumer, Producer, command_of
+from mock_nsqd import MockNsqd
+
+from nsqcy.compat import gnsq, pynsq
+from nsqcy.compat.gnsq.contrib.batch import BatchHandler
 
 every_shim = pytest.mark.parametrize("library", SHIMS)
 
@@ -81,3 +88,62 @@ def test_consuming(
     assert sorted(each.attempts for each in messages) == [1] * 20 + [2] * 20
     daemon.web.await_counts(topic, "c", depth=0, in_flight_count=0, deferred_count=0)
     consumer.close()
+
+
+@pytest.mark.parametrize(("raises", "answer"), [(False, "FIN"), (True, "REQ")])
+def test_a_coroutine_of_giving_up_is_awaited(raises: bool, answer: str) -> None:
+    """Its message is finished when it has returned, not before."""
+
+    async def main(nsqd: MockNsqd) -> None:
+        inside, go_on = asyncio.Event(), asyncio.Event()
+
+        class Reader(pynsq.Reader):
+            async def giving_up(self, message: pynsq.Message) -> None:
+                inside.set()
+                await go_on.wait()
+                if raises:
+                    raise RuntimeError("on purpose")
+
+        reader = Reader("t", "c", lambda message: True, nsqd_tcp_addresses=[nsqd.address])
+        link = await asyncio.to_thread(nsqd.subscriber)
+        with link:
+            link.deliver(b"m", attempts=6)
+        await inside.wait()
+        assert link.said("FIN") == []
+        go_on.set()
+        await asyncio.to_thread(link.wait_for_one_of, "FIN", "REQ")
+        assert len(link.said(answer)) == 1
+        await reader._consumer.close(graceful=False)
+
+    with MockNsqd() as nsqd:
+        asyncio.run(asyncio.wait_for(main(nsqd), 30))
+
+
+async def receive(*about: Any, **more: Any) -> None: ...
+
+
+class Batches(BatchHandler):
+    async def handle_batch(self, messages: list[Any]) -> None: ...
+
+
+def test_receivers_of_gnsq_cannot_be_coroutine_functions() -> None:
+    """Nothing would await them, and their messages would be finished."""
+    consumer = gnsq.Consumer("t", "c", "127.0.0.1:1")
+    for signal in (consumer.on_message, consumer.on_giving_up):
+        with pytest.raises(TypeError, match="coroutine function"):
+            signal.connect(receive)
+    with pytest.raises(TypeError, match="coroutine function"):
+        gnsq.Consumer("t", "c", "127.0.0.1:1", message_handler=receive)
+    for handler in (
+        lambda: BatchHandler(1, receive),
+        lambda: BatchHandler(1, print, handle_message=receive),
+        lambda: Batches(1),
+    ):
+        with pytest.raises(TypeError, match=r"handle_.* cannot be a coroutine function"):
+            handler()
+
+
+def test_several_nsqds_of_gnsq_are_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    consumer = gnsq.Consumer("t", "c", ["127.0.0.1:1", "127.0.0.1:2"])
+    assert (consumer.max_in_flight, caplog.records) == (1, [])

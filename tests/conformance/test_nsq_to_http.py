@@ -68,6 +68,16 @@ def test_post(plain: Nsqd, topic: str, destination: Destination, pump: Pump) -> 
     assert end(process) == ""
 
 
+def test_fewer_in_flight_than_requests_at_a_time(
+    plain: Nsqd, topic: str, destination: Destination, pump: Pump
+) -> None:
+    """It says no more of that than NSQ's does."""
+    plain.web.mpub(topic, [b"x"] * 3)
+    process = pump("--max-in-flight=1", f"--post={destination.url()}")
+    done(plain, topic, 3)
+    assert end(process) == ""
+
+
 @pytest.mark.case("HTTP-T02")
 def test_headers(plain: Nsqd, topic: str, destination: Destination, pump: Pump) -> None:
     plain.web.pub(topic, b"x")

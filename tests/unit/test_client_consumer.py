@@ -366,6 +366,31 @@ def test_the_hook_of_giving_up_may_answer() -> None:
     assert [each.split()[2] for each in net.wires[0].peer.said("REQ")] == ["7000"]
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("x"), ["RDY 0", "REQ 540000"]),
+        (Requeue(2, backoff=False), ["REQ 2000"]),
+    ],
+)
+def test_a_hook_of_giving_up_that_fails(error: Exception, said: list[str]) -> None:
+    """Its message is not lost: it comes again."""
+
+    def hook(message: Message) -> None:
+        raise error
+
+    net, core = connected()
+    told: list[BaseException] = []
+    core.on_giving_up = hook
+    core.on_exception = lambda message, error: told.append(error)
+    (wire,) = net.wires
+    before = len(wire.peer.lines)
+    wire.deliver(b"six", attempts=6)
+    lines = [each.replace(f" {0:016x}", "") for each in wire.peer.lines[before:]]
+    assert lines == said
+    assert told == ([] if isinstance(error, Requeue) else [error])
+
+
 def test_without_a_limit() -> None:
     net, _ = connected(max_tries=0)
     net.wires[0].deliver(b"m", attempts=65535)

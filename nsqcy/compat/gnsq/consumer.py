@@ -57,13 +57,13 @@ class Consumer:
             name=self.name,
             on_error=self._error,
             max_tries=0,
-            max_in_flight=max_in_flight,
             lookupd_poll_interval=lookupd_poll_interval,
             lookupd_poll_jitter=lookupd_poll_jitter,
             low_rdy_idle_timeout=low_ready_idle_timeout,
             max_backoff_duration=max_backoff_duration,
             **connection_options(kwargs),
         )
+        self._consumer.set_max_in_flight(max_in_flight)  # may be less than there are receivers
         self._is_started = False
         self._is_closed = False
         if message_handler is not None:

@@ -2,6 +2,32 @@
 
 from nsqcy import client
 
+__all__ = [
+    "ERROR_CODES",
+    "NSQAuthDisabled",
+    "NSQAuthFailed",
+    "NSQBadBody",
+    "NSQBadChannel",
+    "NSQBadMessage",
+    "NSQBadTopic",
+    "NSQErrorCode",
+    "NSQException",
+    "NSQFinishFailed",
+    "NSQFrameError",
+    "NSQHttpError",
+    "NSQInvalid",
+    "NSQMPubFailed",
+    "NSQNoConnections",
+    "NSQPubFailed",
+    "NSQPutFailed",
+    "NSQRequeueFailed",
+    "NSQRequeueMessage",
+    "NSQSocketError",
+    "NSQTouchFailed",
+    "NSQUnauthorized",
+    "make_error",
+]
+
 
 class NSQException(Exception):
     """Base of all."""

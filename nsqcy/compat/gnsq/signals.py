@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from nsqcy.client.face import refuse_coroutine_functions
+
 Receiver = Callable[..., Any]
 R = TypeVar("R", bound=Receiver)
 ANY: Any = object()  # whoever sends
@@ -17,7 +19,9 @@ class Signal:
         self.__doc__ = doc or type(self).__doc__
 
     def connect(self, receiver: R, sender: Any = ANY, weak: bool = True) -> R:
-        """Have it called with each sender, or this one; may be used as a decorator."""
+        """Have it called with each sender, or this one; may be used as a decorator. Raises
+        TypeError for a coroutine function."""
+        refuse_coroutine_functions(receiver=receiver)
         if (receiver, sender) not in self._connected:
             self._connected.append((receiver, sender))
         return receiver

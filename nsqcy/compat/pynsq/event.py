@@ -3,6 +3,30 @@
 from collections.abc import Callable
 from typing import Any
 
+__all__ = [
+    "AUTH",
+    "AUTH_RESPONSE",
+    "BACKOFF",
+    "CLOSE",
+    "CONNECT",
+    "CONTINUE",
+    "DATA",
+    "ERROR",
+    "FINISH",
+    "HEARTBEAT",
+    "IDENTIFY",
+    "IDENTIFY_RESPONSE",
+    "MESSAGE",
+    "READY",
+    "REQUEUE",
+    "RESPONSE",
+    "RESUME",
+    "TOUCH",
+    "DuplicateListenerError",
+    "EventedMixin",
+    "InvalidListenerError",
+]
+
 CONNECT, CLOSE, DATA, ERROR, IDENTIFY = "connect", "close", "data", "error", "identify"
 READY, RESPONSE, MESSAGE, HEARTBEAT = "ready", "response", "message", "heartbeat"
 BACKOFF, CONTINUE, RESUME = "backoff", "continue", "resume"

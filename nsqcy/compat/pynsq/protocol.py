@@ -7,6 +7,33 @@ from collections.abc import Collection
 
 from nsqcy.compat.pynsq.message import Message
 
+__all__ = [
+    "FRAME_TYPE_ERROR",
+    "FRAME_TYPE_MESSAGE",
+    "FRAME_TYPE_RESPONSE",
+    "MAGIC_V2",
+    "NL",
+    "ConnectionClosedError",
+    "Error",
+    "IntegrityError",
+    "SendError",
+    "auth",
+    "decode_message",
+    "dpub",
+    "finish",
+    "identify",
+    "mpub",
+    "nop",
+    "pub",
+    "ready",
+    "requeue",
+    "subscribe",
+    "touch",
+    "unpack_response",
+    "valid_channel_name",
+    "valid_topic_name",
+]
+
 MAGIC_V2 = b"  V2"
 NL = b"\n"
 FRAME_TYPE_RESPONSE, FRAME_TYPE_ERROR, FRAME_TYPE_MESSAGE = 0, 1, 2

@@ -4,7 +4,7 @@ import asyncio
 import concurrent.futures
 import inspect
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from nsqcy import client
@@ -121,7 +121,8 @@ class Reader:
     def validate_message(self, message: Message) -> bool:
         return True
 
-    def giving_up(self, message: Message) -> None:
+    def giving_up(self, message: Message) -> Awaitable[None] | None:
+        """The message is finished once this has returned, and requeued when it raises."""
         log.warning(
             "[%s] giving up on message %r after %d tries (max:%d)",
             self.name,
@@ -129,6 +130,7 @@ class Reader:
             message.attempts,
             self.max_tries,
         )
+        return None
 
     def heartbeat(self, conn: AsyncConn) -> None:
         """nsqd has asked whether we live, and was answered."""
@@ -156,10 +158,14 @@ class Reader:
 
     def _process(self, message: Message) -> Any:
         if 0 < self.max_tries < message.attempts:
-            self.giving_up(message)
-            return True
+            result: Any = self.giving_up(message)
+            return self._given_up(result) if inspect.isawaitable(result) else True
         prepared = self.preprocess_message(message)
         return self.process_message(message) if self.validate_message(prepared) else True
+
+    async def _given_up(self, result: Awaitable[object]) -> bool:
+        await result
+        return True
 
     async def _await(self, message: Message, result: Any) -> None:
         try:

@@ -7,9 +7,12 @@ from typing import Any
 import gevent
 from gevent.pool import Pool
 
+from nsqcy.client.face import refuse_coroutine_functions
 from nsqcy.compat.gnsq.consumer import Consumer
 from nsqcy.compat.gnsq.errors import NSQException
 from nsqcy.compat.gnsq.message import Message
+
+__all__ = ["BatchHandler"]
 
 
 class BatchHandler:
@@ -43,6 +46,7 @@ class BatchHandler:
         for name, function in given.items():
             if function is not None:
                 setattr(self, name, function)
+        refuse_coroutine_functions(**{name: getattr(self, name) for name in given})
         self._messages: list[Message] = []
         self._timer: Any = None
 

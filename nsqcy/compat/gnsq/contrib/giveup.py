@@ -10,6 +10,8 @@ from nsqcy.compat.gnsq.consumer import Consumer
 from nsqcy.compat.gnsq.http import NsqdHTTPClient
 from nsqcy.compat.gnsq.message import Message
 
+__all__ = ["JSONLogGiveupHandler", "LogGiveupHandler", "NsqdGiveupHandler"]
+
 
 class LogGiveupHandler:
     """Writes its body. Bodies are text to `log`: they are decoded as UTF-8."""

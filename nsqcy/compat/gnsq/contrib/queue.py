@@ -5,6 +5,8 @@ import gevent.queue
 from nsqcy.compat.gnsq.consumer import Consumer
 from nsqcy.compat.gnsq.message import Message
 
+__all__ = ["ChannelHandler", "QueueHandler"]
+
 
 class QueueHandler(gevent.queue.Queue):  # type: ignore[misc]
     """A queue of messages; `maxsize` may bound it."""

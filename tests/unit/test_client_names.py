@@ -1,0 +1,129 @@
+"""Names and types that programs import from the packages that are theirs to use."""
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nsqcy.client
+import nsqcy.client.aio
+
+PACKAGES = [
+    "nsqcy.client",
+    "nsqcy.client.aio",
+    "nsqcy.compat.gnsq",
+    "nsqcy.compat.gnsq.contrib.batch",
+    "nsqcy.compat.gnsq.contrib.giveup",
+    "nsqcy.compat.gnsq.contrib.queue",
+    "nsqcy.compat.gnsq.errors",
+    "nsqcy.compat.pynsq",
+    "nsqcy.compat.pynsq.event",
+    "nsqcy.compat.pynsq.protocol",
+    "nsqcy.spark",
+    "nsqcy.testing",
+    "nsqcy.testing.plugin",
+]
+
+# What each face accepts; a line with an error says so.
+CALLBACKS = """
+import nsqcy.client as blocking
+from nsqcy.client import Connection, Error, Message, Producer, Publish, aio
+
+
+def handle(message: Message) -> bool: return True
+async def handle_later(message: Message) -> bool: return True
+def save(message: Message) -> None: ...
+async def save_later(message: Message) -> None: ...
+def on_error(error: Error) -> None: ...
+async def on_error_later(error: Error) -> None: ...
+def on_exception(message: Message, error: BaseException) -> None: ...
+async def on_exception_later(message: Message, error: BaseException) -> None: ...
+def on_connection(connection: Connection) -> None: ...
+async def on_connection_later(connection: Connection) -> None: ...
+def on_retry(publish: Publish, error: Error) -> None: ...
+async def on_retry_later(publish: Publish, error: Error) -> None: ...
+
+async def forgetful() -> None: ...
+
+dead: list[bytes] = []
+producer = Producer("a")
+later = aio.Producer("a")
+
+blocking.Consumer("t", "c", "a", message_handler=handle)
+blocking.Consumer("t", "c", "a", message_handler=save)
+blocking.Consumer("t", "c", "a", message_handler=handle_later)  # error
+blocking.Consumer("t", "c", "a", on_giving_up=save, on_error=on_error, on_exception=on_exception)
+blocking.Consumer("t", "c", "a", on_giving_up=lambda message: dead.append(message.body))
+blocking.Consumer("t", "c", "a", on_giving_up=lambda message: producer.publish("d", message.body))
+blocking.Consumer("t", "c", "a", on_giving_up=save_later)  # error
+blocking.Consumer("t", "c", "a", on_giving_up=lambda message: later.publish("d", b"x"))  # error
+blocking.Consumer("t", "c", "a", on_error=on_error_later)  # error
+blocking.Consumer("t", "c", "a", on_exception=on_exception_later)  # error
+blocking.Consumer("t", "c", "a", on_ready=on_connection, on_heartbeat=on_connection)
+blocking.Consumer("t", "c", "a", on_ready=on_connection_later)  # error
+blocking.Consumer("t", "c", "a", on_heartbeat=on_connection_later)  # error
+blocking.Producer("a", on_error=on_error, on_retry=on_retry)
+blocking.Producer("a", on_error=on_error_later)  # error
+blocking.Producer("a", on_retry=on_retry_later)  # error
+
+aio.Consumer("t", "c", "a", message_handler=handle)
+aio.Consumer("t", "c", "a", message_handler=handle_later)
+aio.Consumer("t", "c", "a", on_giving_up=save, on_error=on_error, on_exception=on_exception)
+aio.Consumer("t", "c", "a", on_giving_up=save_later, on_error=on_error_later)
+aio.Consumer("t", "c", "a", on_giving_up=lambda message: later.publish("d", message.body))
+aio.Consumer("t", "c", "a", on_giving_up=forgetful)  # error
+aio.Consumer("t", "c", "a", on_exception=on_exception_later)
+aio.Consumer("t", "c", "a", on_ready=on_connection_later, on_heartbeat=on_connection_later)
+aio.Producer("a", on_error=on_error_later, on_retry=on_retry_later)
+"""
+
+
+def complaints(folder: Path, text: str) -> dict[int, str]:
+    """What a strict mypy says of a program, by line."""
+    pytest.importorskip("mypy", reason="mypy is not installed")
+    program = folder / "program.py"
+    program.write_text(text)
+    options = ["--strict", "--no-error-summary", "--config-file=", "--follow-imports=silent"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, "--cache-dir", str(folder / "cache"), program],
+        capture_output=True,
+        text=True,
+        cwd=Path(nsqcy.client.__file__).parents[2],
+    )
+    found = {}
+    for line in (done.stdout + done.stderr).splitlines():
+        path, _, rest = line.partition(":")
+        assert path == str(program), line
+        found[int(rest.partition(":")[0])] = line
+    return found
+
+
+def test_both_faces_have_the_same_names() -> None:
+    assert nsqcy.client.__all__ == nsqcy.client.aio.__all__
+    own = {"Consumer", "Producer"}
+    for name in nsqcy.client.__all__:
+        same = getattr(nsqcy.client, name) is getattr(nsqcy.client.aio, name)
+        assert same is (name not in own), name
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_says_what_it_exports(package: str) -> None:
+    module = importlib.import_module(package)
+    assert sorted(module.__all__) == sorted(set(module.__all__))
+    for name in module.__all__:
+        assert hasattr(module, name), name
+
+
+def test_types(tmp_path: Path) -> None:
+    """Exported names are known to a strict mypy, and so is which callbacks a face awaits."""
+    program = [
+        f"from {package} import {name} as {package.replace('.', '_')}_{name}"
+        for package in PACKAGES
+        for name in importlib.import_module(package).__all__
+    ]
+    program += CALLBACKS.splitlines()
+    wanted = [number for number, line in enumerate(program, 1) if line.endswith("# error")]
+    found = complaints(tmp_path, "\n".join(program) + "\n")
+    assert sorted(found) == wanted, "\n".join(found.values())
