@@ -272,11 +272,8 @@ def test_a_huge_body_is_refused_by_its_length(
     server: Server, method: str, target: str, status: int, expect: str
 ) -> None:
     http = server.connect()
-    http.send(
-        f"{method} {target} HTTP/1.1\r\nHost: x\r\n{expect}Content-Length: 1000000000000\r\n\r\n"
-        .encode()
-    )
-    answer = http.answer()
+    head = f"{method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000000\r\n{expect}\r\n"
+    answer = http.send(head.encode()).answer()
     assert (answer.status, answer.headers["connection"]) == (status, "close")
     assert http.rest() == b""
 
