@@ -315,6 +315,7 @@ cdef class Shard:
     cdef list checkpointing                 # topics that are still to look if a checkpoint is due
     cdef int64_t checkpoint_period
     cdef int64_t next_checkpoint            # INT64_MAX: ticks are early enough
+    cdef object failures                    # nsqcy.write_failures.WriteFailures, or None
     cdef list compacting                    # topics whose compaction can go on
     cdef list journalling                   # topics with a snapshot of their journal under way
     cdef public int snapshot_budget         # entries a turn packs for these

@@ -108,6 +108,7 @@ from nsqcy.names import EVENTS_TOPIC as _EVENTS_TOPIC
 from nsqcy.names import is_ephemeral
 from nsqcy.policies import DURABILITIES as _DURABILITIES
 from nsqcy.producers import ChunkError, ChunkName, Producers, messages_in
+from nsqcy.write_failures import WriteFailures
 
 
 cdef extern from "Python.h":
@@ -2885,6 +2886,7 @@ cdef class Shard:
         self.has_room = has_room
         self.on_event = on_event
         self.log = log
+        self.failures = None if log is None else WriteFailures(log)
         self.topics = {}
         self.dirty_topics = []
         self.ticking = []
@@ -2919,7 +2921,8 @@ cdef class Shard:
         cdef Topic topic = Topic(self, key)
         if self.io is not None and not topic.ephemeral:
             topic.log = Log(self.io, self.data_path, topic.name, on_damage=self.report_damage,
-                            **self.log_options)
+                            on_failure=self.report_failed_write,
+                            on_recovery=self.report_written_again, **self.log_options)
         self.give_policy(topic)
         self.topics[key] = topic
         return topic
@@ -2970,6 +2973,13 @@ cdef class Shard:
         if self.log is not None:
             self.log.error(f"{path} at {offset}: {text}", event="record_damaged",
                            path=str(path), offset=offset, error=text)
+
+    def report_failed_write(self, topic, verb, path, error):
+        return self.failures is not None and self.failures.failed(
+            self.agenda.now, topic, verb, path, error)
+
+    def report_written_again(self, topic):
+        self.failures.recovered(topic)
 
     def report_missing(self, str name, str what):
         """At a start: the journal speaks of something that is not there. It is written now and then

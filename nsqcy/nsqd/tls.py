@@ -31,7 +31,7 @@ _RECORD = 16384  # most bytes in a record of TLS
 _ENCODED = _RECORD + 1024
 _RECORDS = b"\x15\x16"  # how TLS begins: an alert or a handshake
 
-# OpenSSL's names of cipher suites, and those of IANA, which Go uses too. For TLS 1.3 they are equal.
+# OpenSSL's names of cipher suites, and IANA's, which Go uses too. Those of TLS 1.3 are equal.
 _SUITES = {
     "DES-CBC3-SHA": "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
     "AES128-SHA": "TLS_RSA_WITH_AES_128_CBC_SHA",
