@@ -41,10 +41,13 @@ class Recovered:
 
 class Log:
     io: IoThread
+    topic: str
     directory: str
     last_error_text: str
     log_id: bytes
     on_damage: Callable[[str, int, str], object] | None
+    on_failure: Callable[[str, str, str, int], bool] | None
+    on_recovery: Callable[[str], object] | None
     max_bytes_per_file: int
     sync_every: int
     sync_timeout: int
@@ -62,5 +65,7 @@ class Log:
         sync_timeout: int = 2000000000,
         log_id: bytes | None = None,
         on_damage: Callable[[str, int, str], object] | None = None,
+        on_failure: Callable[[str, str, str, int], bool] | None = None,
+        on_recovery: Callable[[str], object] | None = None,
     ) -> Log: ...
     def recover(self) -> Recovered: ...

@@ -163,6 +163,24 @@ EVENTS = (
         "What lies there is lost; the rest is read.",
     ),
     Event(
+        "write_failed",
+        "error",
+        NSQD,
+        "TOPIC(…): cannot … …: …: …",
+        ("topic", "path", "error"),
+        "A write, sync or rename of a topic's file failed; the line says what to do. What must be"
+        " written is refused until a write succeeds. A topic has at most one line a minute, a"
+        " worker ten.",
+    ),
+    Event(
+        "write_recovered",
+        "info",
+        NSQD,
+        "TOPIC(…): writes succeed again",
+        ("topic",),
+        "The end of a logged `write_failed`.",
+    ),
+    Event(
         "records_missing",
         "warn",
         NSQD,

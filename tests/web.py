@@ -68,6 +68,19 @@ class Web:
         finally:
             link.close()
 
+    def announce(self, method: str, path: str, length: int, **query: Any) -> Answer:
+        """Send the head of a request that declares a body of this length, and none of the body."""
+        link = self.link()
+        try:
+            link.putrequest(method, f"{path}?{urllib.parse.urlencode(query)}")
+            link.putheader("Content-Length", str(length))
+            link.endheaders()
+            answer = link.getresponse()
+            told = {name.lower(): value for name, value in answer.getheaders()}
+            return Answer(answer.status, told, answer.read())
+        finally:
+            link.close()
+
     def link(self) -> http.client.HTTPConnection:
         if self.context is None:
             return http.client.HTTPConnection(self.host, self.port, timeout=self.timeout)

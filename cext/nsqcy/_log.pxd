@@ -162,10 +162,16 @@ cdef class Recovered:
 
 cdef class Log:
     cdef readonly IoThread io
+    cdef readonly str topic
     cdef readonly str directory
     cdef readonly str last_error_text
     cdef public bytes log_id
     cdef public object on_damage
+    # Called as on_failure(topic, verb, path, errno) for each write that fails. If it returns true,
+    # on_recovery(topic) is called once writes succeed again.
+    cdef public object on_failure
+    cdef public object on_recovery
+    cdef bint _recovery_due
     cdef public uint64_t max_bytes_per_file
     cdef public uint64_t sync_every
     cdef public int64_t sync_timeout
@@ -300,6 +306,8 @@ cdef class Log:
     cdef int _path_task(self, IoKind kind, bytes path) except -1
     cdef int _end_check(self) except -1
     cdef int _note_error(self, str path, int call, int error) except -1
+    cdef int _write_failed(self, str path, int call, int error) except -1
+    cdef int _write_succeeded(self) except -1
     cdef int _report(self, str path, const Damages *damages) except -1
     cdef int _recover_segment(self, str name, Recovered into) except -1
     cdef int _recover_runs(self, int fd, uint64_t size, Segment *segment,

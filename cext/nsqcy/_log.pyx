@@ -168,8 +168,10 @@ cdef class Log:
 
     def __cinit__(self, IoThread io not None, data_path, str topic, *,
                   uint64_t max_bytes_per_file=104857600, uint64_t sync_every=2500,
-                  int64_t sync_timeout=2000000000, bytes log_id=None, on_damage=None):
+                  int64_t sync_timeout=2000000000, bytes log_id=None, on_damage=None,
+                  on_failure=None, on_recovery=None):
         self.io = io
+        self.topic = topic
         self._data_path = os.fsencode(data_path) or b"."
         self._directory = os.path.join(self._data_path, os.fsencode(topic_directory(topic)))
         self.directory = os.fsdecode(self._directory)
@@ -178,6 +180,8 @@ cdef class Log:
         if len(self.log_id) != 16:
             raise ValueError("a log_id has 16 bytes")
         self.on_damage = on_damage
+        self.on_failure = on_failure
+        self.on_recovery = on_recovery
         self.max_bytes_per_file = max_bytes_per_file
         self.sync_every = sync_every
         self.sync_timeout = sync_timeout
@@ -338,7 +342,7 @@ cdef class Log:
                 keep._sync_done(task, error)
             elif kind == TASK_SEGMENT:
                 if error:
-                    keep._note_error(os.fsdecode(segment.path), task.result.call, error)
+                    keep._write_failed(os.fsdecode(segment.path), task.result.call, error)
                     keep._segment_fail(segment)
             elif kind == TASK_JOURNAL or kind == TASK_DELTA:
                 if error:
@@ -348,8 +352,8 @@ cdef class Log:
             elif error == ENOENT and (kind == TASK_UNLINK or kind == TASK_DIRECTORY):
                 error = 0         # gone already, or not made yet
             elif error:
-                keep._note_error(os.fsdecode(segment.path) if segment is not NULL
-                                 else keep.directory, task.result.call, error)
+                keep._write_failed(os.fsdecode(segment.path) if segment is not NULL
+                                   else keep.directory, task.result.call, error)
             if kind == TASK_DELTA and task.tells:
                 keep._journal_written(error)
             if error and kind != TASK_READ and not keep._end_error:
@@ -386,6 +390,7 @@ cdef class Log:
                 self._lose_journal(whole.file)
             elif self._journal is not NULL:
                 self.journal_lost = False
+                self._write_succeeded()
             if not error and not self._journal_pending:
                 self._unlink_doomed()
             self._journal_written(error)
@@ -396,10 +401,23 @@ cdef class Log:
 
     cdef int _note_error(self, str path, int call, int error) except -1:
         verb = io_call_verbs[call].decode()
-        if verb == "mkdir":
-            path = self.directory
         self._error_is_sync = verb == "sync"
         self.last_error_text = f"{verb} {path}: {os.strerror(error).lower()}"
+        return 0
+
+    cdef int _write_failed(self, str path, int call, int error) except -1:
+        verb = io_call_verbs[call].decode()
+        if verb == "mkdir":
+            path = self.directory
+        self._note_error(path, call, error)
+        if self.on_failure is not None and self.on_failure(self.topic, verb, path, error):
+            self._recovery_due = True
+        return 0
+
+    cdef int _write_succeeded(self) except -1:
+        if self._recovery_due:
+            self._recovery_due = False
+            self.on_recovery(self.topic)
         return 0
 
     # ---- appending ----
@@ -489,12 +507,13 @@ cdef class Log:
         if error:
             segment.error = error
             if task.error:
-                self._note_error(os.fsdecode(segment.path), task.result.call, error)
+                self._write_failed(os.fsdecode(segment.path), task.result.call, error)
             segment.good = min(segment.good, task.offset)
             return self._segment_fail(segment)
         segment.good = task.offset + task.bytes
         if not self._error_is_sync:
             self.last_error_text = ""
+            self._write_succeeded()
         return self._index(task)
 
     cdef int _index(self, Task *task) except -1:
@@ -899,13 +918,14 @@ cdef class Log:
             if self._error_is_sync:
                 self._error_is_sync = False
                 self.last_error_text = ""
+                self._write_succeeded()
             return 0
         if task.whole is NULL or task.whole.done is NULL or segment.end > task.offset:
             self._sync_error = error
             self._sync_error_number = segment.number
         elif self._sync_error_number == segment.number:
             self._sync_error = 0
-        self._note_error(os.fsdecode(segment.path), task.result.call, error)
+        self._write_failed(os.fsdecode(segment.path), task.result.call, error)
         return self._segment_fail(segment)
 
     cdef int _sync_directory(self, Task *whole) except -1:
@@ -1066,7 +1086,7 @@ cdef class Log:
         return self._release_written()
 
     cdef int _journal_failed(self, Task *task, int error) except -1:
-        self._note_error(os.path.join(self.directory, "journal"), task.result.call, error)
+        self._write_failed(os.path.join(self.directory, "journal"), task.result.call, error)
         self._lose_journal(task.file)
         return 0
 

@@ -222,6 +222,7 @@ cdef class Topic(Window):
     cdef void forget_counts(self) noexcept
     cdef void drop_delayed(self, uint64_t seq) noexcept
     cdef int tick(self) except -1
+    cdef int checkpoint(self) except -1
     cdef bint prune(self) except -1
     cdef bint is_forlorn(self) noexcept
     cdef int journal_channel(self, kind, Channel channel) except -1
@@ -311,6 +312,10 @@ cdef class Shard:
     cdef object log                         # for operators
     cdef list dirty_topics
     cdef list ticking                       # topics that are still to be told of the second
+    cdef list checkpointing                 # topics that are still to look if a checkpoint is due
+    cdef int64_t checkpoint_period
+    cdef int64_t next_checkpoint            # INT64_MAX: ticks are early enough
+    cdef object failures                    # nsqcy.write_failures.WriteFailures, or None
     cdef list compacting                    # topics whose compaction can go on
     cdef list journalling                   # topics with a snapshot of their journal under way
     cdef public int snapshot_budget         # entries a turn packs for these
@@ -350,5 +355,7 @@ cdef class Shard:
     cdef uint64_t answer_room(self, uint64_t wanted) noexcept
     cdef int tick(self) except -1
     cdef int tick_on(self) except -1
+    cdef int begin_checkpoints(self) except -1
+    cdef int go_on_with_checkpoints(self) except -1
     cdef bint has_work(self) noexcept
     cdef int report(self, str name, error) except -1

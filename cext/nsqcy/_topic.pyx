@@ -16,6 +16,7 @@ from dataclasses import replace
 
 cimport cython
 from libc.limits cimport INT_MAX
+from libc.stdint cimport INT64_MAX
 from libc.stdlib cimport calloc, free, malloc, qsort
 from libc.string cimport memcmp, memcpy, memset
 
@@ -107,6 +108,7 @@ from nsqcy.names import EVENTS_TOPIC as _EVENTS_TOPIC
 from nsqcy.names import is_ephemeral
 from nsqcy.policies import DURABILITIES as _DURABILITIES
 from nsqcy.producers import ChunkError, ChunkName, Producers, messages_in
+from nsqcy.write_failures import WriteFailures
 
 
 cdef extern from "Python.h":
@@ -119,7 +121,7 @@ cdef enum:
     DISPATCH_BUDGET = 4096          # records that channels deliver or step over
     EXPIRE_BUDGET = 4096            # messages that are due, or have timed out
     COMPACT_BUDGET = 4096           # entries visited by compactions, and what it costs to copy
-    TICK_BUDGET = 256               # topics of whom the second is over
+    TICK_BUDGET = 256               # topics of whom the second is over, or a checkpoint may be due
     JOURNAL_TICKS = 16              # a journal that is due costs as much as so many of them
     FAN_OUT_BUDGET = 4096           # delayed records fanned out in one step
     SNAPSHOT_BUDGET = 4096          # entries packed for snapshots of journals
@@ -165,6 +167,7 @@ DRAINING = "draining"
 cdef int64_t SECOND = 1000000000
 cdef uint64_t NOTHING_HELD = <uint64_t>-1
 cdef int64_t REST = 10 * SECOND     # idle time after which an open block is given back
+cdef int64_t MIN_CHECKPOINT_PERIOD = SECOND // 100
 cdef int64_t HURRY = SECOND // 10   # between two writes for whom waits for more of a log
 
 
@@ -1759,6 +1762,10 @@ cdef class Topic(Window):
             self.expire_cursors()
         if self.retains:
             self.retain()
+        return self.checkpoint()
+
+    cdef int checkpoint(self) except -1:
+        """Sync and write the journal if that is due; returns the cost in a turn's TICK_BUDGET."""
         if self.log is not None:
             self.log.tick(self.agenda.now)
             if self.is_kept() and self.agenda.now >= self.next_journal and self.snapshot is None \
@@ -2871,13 +2878,19 @@ cdef class Shard:
         self.data_path = data_path
         self.log_options = log_options or {}
         self.sync_every = self.log_options.get("sync_every", 0)
+        self.checkpoint_period = max(
+            MIN_CHECKPOINT_PERIOD, self.log_options.get("sync_timeout", SECOND))
+        quick = io is not None and self.checkpoint_period < SECOND
+        self.next_checkpoint = 0 if quick else INT64_MAX
         self.policies = policies
         self.has_room = has_room
         self.on_event = on_event
         self.log = log
+        self.failures = None if log is None else WriteFailures(log)
         self.topics = {}
         self.dirty_topics = []
         self.ticking = []
+        self.checkpointing = []
         self.compacting = []
         self.journalling = []
         self.snapshot_budget = SNAPSHOT_BUDGET
@@ -2908,7 +2921,8 @@ cdef class Shard:
         cdef Topic topic = Topic(self, key)
         if self.io is not None and not topic.ephemeral:
             topic.log = Log(self.io, self.data_path, topic.name, on_damage=self.report_damage,
-                            **self.log_options)
+                            on_failure=self.report_failed_write,
+                            on_recovery=self.report_written_again, **self.log_options)
         self.give_policy(topic)
         self.topics[key] = topic
         return topic
@@ -2959,6 +2973,13 @@ cdef class Shard:
         if self.log is not None:
             self.log.error(f"{path} at {offset}: {text}", event="record_damaged",
                            path=str(path), offset=offset, error=text)
+
+    def report_failed_write(self, topic, verb, path, error):
+        return self.failures is not None and self.failures.failed(
+            self.agenda.now, topic, verb, path, error)
+
+    def report_written_again(self, topic):
+        self.failures.recovered(topic)
 
     def report_missing(self, str name, str what):
         """At a start: the journal speaks of something that is not there. It is written now and then
@@ -3020,6 +3041,7 @@ cdef class Shard:
         cdef int64_t now = self.agenda.now
         cdef Topic topic
         cdef list work
+        cdef int64_t due
         cdef bint left
         if heap_first_due(&self.agenda.channel_timers) <= now:
             self.expire()
@@ -3027,6 +3049,10 @@ cdef class Shard:
             self.tick()
         if self.ticking:
             self.tick_on()
+        if now >= self.next_checkpoint and not self.checkpointing:
+            self.begin_checkpoints()
+        if self.checkpointing:
+            self.go_on_with_checkpoints()
         while self.dirty_topics:
             work = self.dirty_topics
             self.dirty_topics = []
@@ -3043,11 +3069,12 @@ cdef class Shard:
             left = left or self.has_long_work()
         if self.io is not None:
             self.io.kick()
-        if left or self.dirty_topics or self.ticking:
+        if left or self.dirty_topics or self.ticking or self.checkpointing:
             return now
-        if self.hurried and self.next_hurry < self.next_tick:
-            return min(self.next_hurry, heap_first_due(&self.agenda.channel_timers))
-        return min(self.next_tick, heap_first_due(&self.agenda.channel_timers))
+        due = min(self.next_tick, self.next_checkpoint)
+        if self.hurried:
+            due = min(due, self.next_hurry)
+        return min(due, heap_first_due(&self.agenda.channel_timers))
 
     cdef inline bint has_long_work(self) noexcept:
         """Whether there is work that takes many turns: there seldom is."""
@@ -3216,6 +3243,25 @@ cdef class Shard:
                 continue
             try:
                 budget -= topic.tick()
+            except Exception as error:
+                self.report(topic.name, error)
+        return 0
+
+    cdef int begin_checkpoints(self) except -1:
+        """A --sync-timeout below a second has passed: a tick comes too late for checkpoints."""
+        self.next_checkpoint = self.agenda.now + self.checkpoint_period
+        self.checkpointing = list(self.topics.values())
+        return 0
+
+    cdef int go_on_with_checkpoints(self) except -1:
+        cdef int budget = TICK_BUDGET
+        cdef Topic topic
+        while self.checkpointing and budget > 0:
+            topic = self.checkpointing.pop()
+            if topic.gone:
+                continue
+            try:
+                budget -= topic.checkpoint()
             except Exception as error:
                 self.report(topic.name, error)
         return 0

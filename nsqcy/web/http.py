@@ -21,7 +21,9 @@ from nsqcy.durations import format_duration
 from nsqcy.errors import HttpError
 from nsqcy.web.http_protocol import (
     CONTINUE,
+    MAX_DRAIN,
     Body,
+    Fault,
     Head,
     HeadCache,
     HttpProtocol,
@@ -373,6 +375,9 @@ class HttpConnection(Connection):
         except HttpError as error:
             self._answer(route.error(error))
             return
+        if head.length > (MAX_DRAIN if limit == IGNORED else limit):
+            self._run(route, Request(head, _TOO_BIG, self._peer))
+            return
         if head.expects_continue:
             self._out.append(CONTINUE)
         if limit == IGNORED:
@@ -525,3 +530,4 @@ class HttpConnection(Connection):
 
 
 _NO_BODY = Body(b"")
+_TOO_BIG = Body(b"", Fault.TOO_BIG)

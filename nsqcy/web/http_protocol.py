@@ -26,7 +26,7 @@ MAX_HEAD: Final = (1 << 20) + 4096
 """Bytes of request line and headers: NSQ's 1 MiB and the slack it really grants."""
 
 MAX_DRAIN: Final = 256 << 10
-"""Of a body nobody read this much is skipped; a longer one ends the connection."""
+"""Bytes of an unneeded body to read and drop; a longer one ends the connection."""
 
 CHUNK_ABOVE: Final = 2048
 """Longer response bodies are sent chunked, as NSQ does."""
@@ -455,7 +455,7 @@ class HttpProtocol:
         # A client that waits for 100 and does not get it may send its body or not.
         if self._state is _ASKED and head.expects_continue:
             return False
-        return self._chunked or self._left <= MAX_DRAIN
+        return (self._skipped if self._chunked else self._left) <= MAX_DRAIN
 
     @property
     def unread(self) -> bool:
@@ -494,8 +494,9 @@ class HttpProtocol:
         self._limit = limit
 
     def ignore_body(self) -> None:
-        """Read the body to its end and drop it."""
+        """Read and drop the body; one longer than MAX_DRAIN is given up."""
         self._state = _IGNORE
+        self._limit = MAX_DRAIN
 
     def give_up(self) -> None:
         """Forget the body being read: the request is refused, and the connection ends with it."""
@@ -555,6 +556,7 @@ class HttpProtocol:
         self._more = head.chunked or head.length > 0
         self._in_chunk = False
         self._trailers = 0
+        self._skipped = 0
         return head
 
     def _ended(self) -> End:
@@ -585,7 +587,7 @@ class HttpProtocol:
             data = bytes(self._body)
             self._break()
             return Body(data, Fault.CUT)
-        if self._state is _KEEP and len(self._body) > self._limit:
+        if (len(self._body) if self._state is _KEEP else self._skipped) > self._limit:
             return self._give(b"", Fault.TOO_BIG)
         if not self._more:
             return self._give(bytes(self._body), Fault.NONE)
@@ -602,19 +604,18 @@ class HttpProtocol:
 
     def _drained(self) -> bool:
         """Skip what is there of an unread body; true when all of it was."""
-        before = len(self._buffer)
         try:
             self._consume()
         except _BadChunk:
             self._break()
             return False
-        self._skipped += before - len(self._buffer)
         if self._more and self._skipped > MAX_DRAIN:
             self._break()
         return not self._more and self._state is _DRAIN
 
     def _consume(self) -> None:
         """Take from the buffer what belongs to the body; `_more` falls at its end."""
+        before = len(self._buffer)
         if self._chunked:
             self._consume_chunks()
         else:
@@ -623,6 +624,8 @@ class HttpProtocol:
             self._left -= len(data)
             self._more = self._left > 0
             self._store(data)
+        if self._state is not _KEEP:
+            self._skipped += before - len(self._buffer)
 
     def _consume_chunks(self) -> None:
         buffer = self._buffer
@@ -698,7 +701,6 @@ class HttpProtocol:
             self.closing = True
         if self._state is not _BROKEN:
             self._state = _DRAIN if self._more else _HEAD
-            self._skipped = 0
         return b"".join((before, date, after, *rest)) if rest else before + date + after
 
 

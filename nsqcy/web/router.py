@@ -120,13 +120,13 @@ NOT_FOUND = json_error(404, "NOT_FOUND")
 
 
 def ignored(api: Any, head: Head) -> int:
-    """The body must arrive whole but means nothing; it is dropped as it comes."""
+    """Read and drop a body that means nothing; one longer than MAX_DRAIN is not awaited."""
     return IGNORED
 
 
 def whole(request: Request) -> dict[str, str]:
-    """The parameters of a request that must have arrived with all of its unused body."""
-    if request.body.fault is not Fault.NONE:
+    """The parameters of a request whose unused body was not cut short."""
+    if request.body.fault is Fault.CUT:
         raise HttpError(400, "INVALID_REQUEST")
     return request.params
 

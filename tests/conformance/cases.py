@@ -80,6 +80,7 @@ DEVIATIONS: set[str] = {
     "CFG-28",
     "HTTP-026",
     "HTTP-066",
+    "HTTP-070",
     "HTTP-080",
     "HTTP-T07",
     "HTTP-T09",

@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -50,7 +51,13 @@ def test_a_log_that_cannot_be_written(nsqd: Starter, topic: str) -> None:
     status, lines = text(daemon.web.get("/ready"))
     assert status == 503 and lines.startswith("worker ") and "no such file" in lines
     assert text(daemon.web.get("/live")) == (200, "OK")
+    line = rf"ERROR: TOPIC\({topic}\): cannot mkdir \S+: no such file or directory: check"
+    eventually(lambda: re.search(line, daemon.log_text()))
+    assert daemon.web.post("/pub", b"x", topic=topic).status == 503
+    assert len(re.findall(line, daemon.log_text())) == 1
     daemon.data.mkdir()
+    daemon.web.pub(topic, b"x")
+    eventually(lambda: f"TOPIC({topic}): writes succeed again" in daemon.log_text())
     daemon.web.pub(topic + "_later", b"x")
     eventually(lambda: text(daemon.web.get("/ready")) == (200, "OK"))
 

@@ -378,6 +378,17 @@ def test_a_body_that_is_cut_short(lookupd: Lookupd, topic: str) -> None:
     assert lookupd.lookup(topic) is None
 
 
+@pytest.mark.parametrize(
+    "method, path, status",
+    [("GET", "/lookup", 404), ("POST", "/topic/create", 200), ("POST", "/topic/delete", 200)],
+)
+def test_a_huge_body_that_nobody_needs_is_not_awaited(
+    web: Web, topic: str, method: str, path: str, status: int
+) -> None:
+    answer = web.announce(method, path, 10**12, topic=topic)
+    assert (answer.status, answer.headers["connection"]) == (status, "close")
+
+
 def test_ping_and_info(web: Web) -> None:
     answer = web.get("/ping")
     assert (answer.status, answer.body) == (200, b"OK")

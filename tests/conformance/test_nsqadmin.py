@@ -140,6 +140,20 @@ def test_ping(admin: Admin) -> None:
     assert "x-nsq-content-type" not in answer.headers
 
 
+@pytest.mark.parametrize(
+    "method, path, status",
+    [
+        ("POST", "/api/topics", 413),
+        ("PUT", "/config/log_level", 413),
+        ("DELETE", "/api/topics/nobody-has-this", 502),
+        ("GET", "/api/topics", 200),
+    ],
+)
+def test_a_huge_body_is_not_awaited(method: str, path: str, status: int, admin: Admin) -> None:
+    answer = admin.web.announce(method, path, 10**12)
+    assert (answer.status, answer.headers["connection"]) == (status, "close")
+
+
 @pytest.mark.case("ADM-009")
 @pytest.mark.parametrize("path", PAGES)
 def test_pages(path: str, admin: Admin) -> None:

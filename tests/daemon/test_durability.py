@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from collections import Counter
+from pathlib import Path
 
 import psutil
 import pytest
@@ -36,6 +37,36 @@ def holds(daemon: Nsqd, topic: str, bodies: Counter[bytes]) -> bool:
     found = Counter(message.body for message in conn.take(bodies.total()))
     daemon.web.await_counts(topic, "c", depth=0, in_flight_count=0)
     return found == bodies
+
+
+def test_what_was_finished_and_written_down_stays_finished(nsqd: Starter) -> None:
+    daemon = nsqd(sync_timeout="100ms", mem_queue_size=0)
+    daemon.web.create("t", "c")
+    producer = daemon.connect()
+    for number in range(20):
+        producer.pub("t", b"%d" % number)
+    journal = daemon.data / "t.topic" / "journal"
+    consumer = daemon.connect().sub("t", "c", rdy=20)
+    taken = consumer.messages(20)
+    before = eventually(lambda: written(journal))
+    for message in taken:
+        consumer.fin(message)
+    daemon.web.await_counts("t", "c", depth=0, in_flight_count=0)
+    eventually(lambda: written(journal) != before)
+    # The second one has all of it, whenever the first was begun.
+    before = written(journal)
+    daemon.web.pub("t", b"last")
+    eventually(lambda: written(journal) != before)
+    kill_all(daemon)
+    assert holds(daemon, "t", Counter([b"last"]))
+
+
+def written(journal: Path) -> tuple[int, int] | None:
+    """Which file the journal is, and how much of it there is."""
+    if not journal.exists():
+        return None
+    found = journal.stat()
+    return found.st_ino, found.st_size
 
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])

@@ -19,7 +19,7 @@ ROWS = [
     " log_events files journal late procfs",
     "_events _figures _headers metrics.",
     "_crc _heap _quantile _ids _quota _ring _io options process. listeners gotext gojson debug"
-    " dead_letters named_cursors producers log_page",
+    " dead_letters named_cursors producers log_page write_failures",
     "_log _mesh config policies layers acceptor web. cluster.",
     "_store _log_probe daemon daemon_options starting users.",
     "_wire _packing _excerpt _listing",

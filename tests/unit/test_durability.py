@@ -347,6 +347,56 @@ def test_finished_messages_are_known_after_a_checkpoint(make: Make) -> None:
     assert [each.attempts for each in last] == [2]
 
 
+QUICK = {
+    "max_bytes_per_file": 100 << 20,
+    "sync_every": 2500,
+    "sync_timeout": 100 * MILLISECOND,
+}
+
+
+@pytest.mark.parametrize(("later", "left"), [(0, 10), (100 * MILLISECOND, 0)])
+def test_a_checkpoint_is_due_with_a_short_sync_timeout(make: Make, later: int, left: int) -> None:
+    """What was finished so long ago stays finished, whatever part of a second that is."""
+    core = make("os", log_options=QUICK)
+    core.create("t").channel("c")
+    client = core.client()
+    for n in range(20):
+        client.publish("t", b"%d" % n)
+    consumer = core.client().subscribe("t", "c", 20)
+    some = received(consumer)
+    core.advance(SECOND)
+    for each in some[:10]:
+        consumer.finish(each.id)
+    core.advance(100 * MILLISECOND)
+    for each in some[10:]:
+        consumer.finish(each.id)
+    core.advance(later)
+    assert len(bodies(killed(make, core, "os"))) == left
+
+
+def test_a_short_sync_timeout_writes_nothing_where_nothing_happens(make: Make) -> None:
+    core = make("os", log_options=QUICK)
+    core.create("t").channel("c")
+    core.client().publish("t", b"x")
+    core.advance(SECOND)
+    made = core.io.calls_made("any")
+    for _ in range(20):
+        core.advance(100 * MILLISECOND)
+    assert core.io.calls_made("any") == made
+
+
+def test_the_worker_sleeps_until_the_next_checkpoint(make: Make) -> None:
+    for timeout, wanted in ((2 * SECOND, SECOND), (300 * MILLISECOND, 300 * MILLISECOND)):
+        core = make("os", log_options={**QUICK, "sync_timeout": timeout})
+        core.create("t").channel("c")
+        core.advance(10 * SECOND)
+        assert core.due == core.now + wanted
+    core = make("os", log_options={**QUICK, "sync_timeout": 1})
+    core.create("t")
+    core.advance(10 * SECOND)
+    assert core.due == core.now + 10 * MILLISECOND
+
+
 @pytest.mark.parametrize("checkpoint", [0, 5 * SECOND])
 def test_a_delay_goes_on_from_the_publish(make: Make, checkpoint: int) -> None:
     core = make("os")

@@ -221,6 +221,63 @@ def test_expect_100_continue(server: Server) -> None:
     assert answer.headers["connection"] == "close" and http.rest() == b""
 
 
+ENDLESS = [
+    ("GET", "/stats"),
+    ("POST", "/topic/pause?topic=endless"),
+    ("POST", "/channel/create?topic=endless&channel=c"),
+]
+
+
+@pytest.mark.parametrize("method, target", [*ENDLESS, ("GET", "/ping")])
+def test_a_huge_body_that_nobody_needs_is_not_awaited(
+    server: Server, method: str, target: str
+) -> None:
+    assert server.connect().request("POST", "/topic/create?topic=endless").status == 200
+    head = f"{method} {target} HTTP/1.1\r\nHost: x\r\n"
+    for framing, body in (
+        ("Content-Length: 1000000000000\r\n\r\n", b""),
+        ("Content-Length: 1000000000000\r\n\r\n", b"x" * 100_000),
+        ("Content-Length: 1000000000000\r\nExpect: 100-continue\r\n\r\n", b""),
+    ):
+        http = server.connect().send((head + framing).encode() + body)
+        answer = http.answer()
+        assert answer.status == 200
+        assert answer.headers["connection"] == "close" and http.rest() == b""
+
+
+@pytest.mark.parametrize("method, target", ENDLESS)
+def test_chunks_that_nobody_needs_are_not_read_to_their_end(
+    server: Server, method: str, target: str
+) -> None:
+    http = server.connect()
+    assert http.request("POST", "/topic/create?topic=endless").status == 200
+    head = f"{method} {target} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    answer = http.send(head.encode() + b"fffffff\r\n" + b"x" * (257 << 10)).answer()
+    assert (answer.status, answer.headers["connection"]) == (200, "close")
+
+
+@pytest.mark.parametrize(
+    "method, target, status",
+    [
+        ("POST", "/pub?topic=endless", 413),
+        ("POST", "/mpub?topic=endless", 413),
+        ("POST", "/mpub?topic=endless&binary=1", 413),
+        ("PUT", "/config/log_level", 413),
+        ("PUT", "/topic/config?topic=endless", 413),
+        ("PUT", "/debug/setblockrate?rate=1", 200),
+    ],
+)
+@pytest.mark.parametrize("expect", ["", "Expect: 100-continue\r\n"])
+def test_a_huge_body_is_refused_by_its_length(
+    server: Server, method: str, target: str, status: int, expect: str
+) -> None:
+    http = server.connect()
+    head = f"{method} {target} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000000\r\n{expect}\r\n"
+    answer = http.send(head.encode()).answer()
+    assert (answer.status, answer.headers["connection"]) == (status, "close")
+    assert http.rest() == b""
+
+
 def binary(*messages: bytes, count: int | None = None) -> bytes:
     sized = [struct.pack(">i", len(m)) + m for m in messages]
     return struct.pack(">i", len(messages) if count is None else count) + b"".join(sized)

@@ -321,6 +321,17 @@ def test_extensions_of_chunks_count_as_skipped() -> None:
     assert driver.seen == [("POST", "/c"), ("end",)]
 
 
+def test_an_ignored_chunked_body_is_read_up_to_the_same_size() -> None:
+    protocol = HttpProtocol(HeadCache())
+    protocol.feed(request(CHUNKED, b"100000\r\n" + b"x" * MAX_DRAIN))
+    assert isinstance(protocol.next_event(), Head)
+    protocol.ignore_body()
+    body = protocol.next_event()
+    assert isinstance(body, Body) and (body.data, body.fault) == (b"", Fault.TOO_BIG)
+    assert b"Connection: close" in protocol.answer(OK, DATE)
+    assert protocol.closing and protocol.unread
+
+
 def test_100_continue_without_reading_the_body_closes() -> None:
     data = request(f"POST / HTTP/1.1\n{HOST}Expect: 100-Continue\nContent-Length: 5\n\n")
     protocol = HttpProtocol(HeadCache())

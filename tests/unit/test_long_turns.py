@@ -155,6 +155,21 @@ def test_the_second_is_over_for_many_topics(make: Callable[..., Core]) -> None:
     turns(core)
 
 
+def test_checkpoints_of_many_topics(make: Callable[..., Core], tmp_path: Path) -> None:
+    core = make(tmp_path, log_options={"sync_timeout": SECOND // 10})
+    count = 5 * TOPICS_A_TURN
+    for number in range(count):
+        core.create(f"t{number}")
+    core.settle()
+    move_clock(core, SECOND // 10)
+    assert turns(core) >= count // TOPICS_A_TURN
+    move_clock(core, SECOND // 10)
+    turn(core)
+    for number in range(count):
+        core.shard.delete_topic(b"t%d" % number)
+    turns(core)
+
+
 def test_a_compaction_takes_many_turns(make: Callable[..., Core]) -> None:
     """A turn looks at so many entries, and copies a mebibyte and a block at most."""
     core = make()
