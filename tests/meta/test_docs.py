@@ -32,6 +32,11 @@ def test_the_readme_is_tried() -> None:
     assert ROOT / "README.md" in TESTED
 
 
+def test_the_readme_begins_with_how_to_get_it_without_an_index() -> None:
+    top = (ROOT / "README.md").read_text().partition("\n## ")[0]
+    assert "`pip install .`" in top
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_links_lead_somewhere(page: Path) -> None:
     targets = [page.parent / target for target in LINK.findall(page.read_text())]
