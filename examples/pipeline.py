@@ -1,6 +1,6 @@
 """A topic from both ends of Spark, as a notebook in plain Python: cells begin with `# %%`.
 
-    pip install nsqcy[spark,plots]         # and java 17
+    pip install "nsqcy[spark,plots]"       # and java 17
     nsqcy up --retention-time=24h          # in another terminal
     python examples/pipeline.py
 
@@ -98,7 +98,7 @@ rating.stop()
 try:
     from matplotlib.figure import Figure
 except ImportError:
-    print("matplotlib is not installed, so nothing is drawn: pip install nsqcy[plots]")
+    print('matplotlib is not installed, so nothing is drawn: pip install "nsqcy[plots]"')
 else:
     figure = Figure(figsize=(9, 3), layout="constrained")
     axes = figure.subplots()

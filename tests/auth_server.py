@@ -13,6 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from daemon import free_port
+
 
 def grant(
     topic: str = ".*",
@@ -72,7 +74,7 @@ class AuthServer:
         self.requests: list[Asked] = []
         self.closing = threading.Event()
         self.default = Reply()
-        self._server = Server((host, port), handler(self))
+        self._server = Server((host, port or free_port()), handler(self))
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 from auth_server import AuthServer
-from daemon import FOREIGN, Nsqd
+from daemon import FOREIGN, Nsqd, held_ports
 from hypothesis import settings
 from talk import Conn, Frame, Hangup
+
+from nsqcy.testing.ports import Ports
 
 WORKERS = [pytest.param(1, id="w1"), pytest.param(3, id="w3")]
 TUNED: dict[str, Any] = {
@@ -77,6 +79,15 @@ def placed(workers: int) -> dict[str, Any]:
     """Options of a daemon with so many workers. Connections stay where they are, so that most of
     them speak to a topic of another worker (moves have tests of their own)."""
     return {"workers": workers, "move_sessions": False if workers > 1 else None}
+
+
+@pytest.fixture(autouse=True)
+def ports_of_the_test() -> Iterator[None]:
+    """Release the ports of `free_port()` when the test ends."""
+    with Ports() as ports:
+        held_ports.append(ports)
+        yield
+        held_ports.remove(ports)
 
 
 class Starter:

@@ -25,9 +25,12 @@ from talk import Address, Conn
 from web import Web
 
 import nsqcy
+from nsqcy.testing.ports import Ports
 
 FOREIGN = os.environ.get("NSQD_BINARY", "")
 START_BUDGET = 30.0
+
+held_ports = [Ports()]  # a test adds its own for as long as it runs
 
 
 def command() -> list[str]:
@@ -73,10 +76,8 @@ def run(*args: str, timeout: float = 20.0) -> subprocess.CompletedProcess[str]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that stays free until the running test ends."""
+    return held_ports[-1].take()
 
 
 def is_worker(process: psutil.Process) -> bool:

@@ -18,19 +18,28 @@ class Block(NamedTuple):
     text: str
     printed: str
 
+    def typed(self, ports: Mapping[int, int]) -> str:
+        """The text with other ports than those of the page."""
+        return _with_ports(self.text, ports)
+
     def command(self, ports: Mapping[int, int], python: str = sys.executable) -> list[str]:
-        """What runs it, with other ports than those of the page."""
-        text = self.text
-        for named, real in ports.items():
-            text = re.sub(rf":{named}\b", f":{real}", text)
+        """The command that runs it."""
+        text = self.typed(ports)
         if self.language == "python":
             return [python, "-u", "-c", text]
         return ["bash", "-euo", "pipefail", "-c", text]
 
-    def is_what(self, output: str) -> bool:
+    def is_what(self, output: str, ports: Mapping[int, int]) -> bool:
         """Whether that is what the page says it prints."""
-        wanted = ".*".join(map(re.escape, self.printed.strip().split("...")))
+        printed = _with_ports(self.printed.strip(), ports)
+        wanted = ".*".join(map(re.escape, printed.split("...")))
         return not self.printed or bool(re.fullmatch(wanted, output.strip(), re.DOTALL))
+
+
+def _with_ports(text: str, ports: Mapping[int, int]) -> str:
+    for named, real in ports.items():
+        text = re.sub(rf":{named}\b", f":{real}", text)
+    return text
 
 
 def blocks(page: str, word: str = "test") -> list[Block]:
@@ -62,4 +71,4 @@ class Reader:
             timeout=timeout,
         )
         assert done.returncode == 0, f"{block.text}\n{done.stdout}{done.stderr}"
-        assert block.is_what(done.stdout), done.stdout
+        assert block.is_what(done.stdout, self._ports), done.stdout

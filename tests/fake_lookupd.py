@@ -12,6 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from daemon import free_port
+
 OK = b"OK"
 HANG_UP = None  # an answer: the connection is closed
 SILENCE = b"\0silence"  # an answer: none, and the connection stays
@@ -39,7 +41,7 @@ class Link:
 
 
 class FakeLookupd:
-    """Listens from its making to `close`."""
+    """Listens from its making to `close`. Its port is free for another one until the test ends."""
 
     def __init__(self, port: int = 0, host: str = "127.0.0.1") -> None:
         self.links: list[Link] = []
@@ -51,7 +53,7 @@ class FakeLookupd:
         self.answers: Callable[[str], Answer] | None = None
         self.info: dict[str, Any] | None = None
         self._closing = threading.Event()
-        self._listener = socket.create_server((host, port))
+        self._listener = socket.create_server((host, port or free_port()))
         self.port = int(self._listener.getsockname()[1])
         self.address = f"{host}:{self.port}"
         self._web = ThreadingHTTPServer((host, 0), self._handler())

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol, Self
 
+from daemon import free_port
 from encoded import Deflate, Snappy
 from talk import ERROR, HEARTBEAT, MAGIC, MESSAGE, RESPONSE
 from web import eventually
@@ -251,12 +252,13 @@ class Link(Peer):
 
 
 class MockNsqd:
-    """Listens on a port of its own, until it is closed. `options` are those of a Peer."""
+    """Listens on a port of its own until it is closed; another one may follow it there.
+    `options` are those of a Peer."""
 
     def __init__(self, port: int = 0, **options: Any) -> None:
         self.options = options
         self.links: list[Link] = []
-        self._listener = socket.create_server(("127.0.0.1", port))
+        self._listener = socket.create_server(("127.0.0.1", port or free_port()))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 

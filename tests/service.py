@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any, ClassVar, Self
 
-from daemon import START_BUDGET, environment, flags
+from daemon import START_BUDGET, environment, flags, free_port
 from logged import Logged
 from web import Web
 
@@ -25,7 +25,9 @@ class Service(Logged):
     def __init__(self, *, args: tuple[str, ...] = (), **options: Any) -> None:
         super().__init__()
         self.args = args
-        self.options = {f"{each.lower()}_address": "127.0.0.1:0" for each in self.wanted} | options
+        self.options = {
+            f"{each.lower()}_address": f"127.0.0.1:{free_port()}" for each in self.wanted
+        } | options
 
     @classmethod
     def command(cls) -> list[str]:

@@ -61,6 +61,7 @@ from nsqcy.client.options import (
 )
 from nsqcy.client.producer import Heads, ProducerCore, dpub_head
 from nsqcy.errors import LayerError
+from nsqcy.self_connect import reaches_itself, refusal
 
 __all__ = [
     "AlreadyAnswered",
@@ -103,6 +104,10 @@ class _Driver(asyncio.Protocol):
         self._face.transports.add(self._transport)
         if self._connection.state is State.CLOSED:  # just now
             self._transport.abort()
+            return
+        if reaches_itself(transport.get_extra_info("socket")):
+            self._transport.abort()
+            self.fail(ConnectionFailed(f"{self._connection.address}: {reason(refusal())}"))
             return
         self._face.core.connected(self._connection, self._face.now())
         self._face.rearm()

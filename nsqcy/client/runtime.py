@@ -13,6 +13,8 @@ from concurrent.futures import Future as ConcurrentFuture
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol
 
+from nsqcy.self_connect import refuse_itself
+
 Kind = Literal["auto", "threads", "gevent"]
 Source = tuple[str, int] | None
 
@@ -192,6 +194,7 @@ def _is_patched() -> bool:
 
 
 def _quick(connected: socket.socket) -> socket.socket:
+    refuse_itself(connected)
     connected.setblocking(False)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connected

@@ -23,6 +23,7 @@ from urllib3.util import Url, parse_url
 from nsqcy import __version__, gojson
 from nsqcy.errors import RequestError
 from nsqcy.names import quote
+from nsqcy.self_connect import refuse_itself
 
 PIECE = 1 << 16  # bytes of a body read at a time
 FOREVER = 86400.0  # seconds of a request whose time is not limited
@@ -131,6 +132,7 @@ class _Connection(HTTPConnection):
 
     def _new_conn(self) -> socket.socket:
         sock = _Socket(fileno=super()._new_conn().detach())
+        refuse_itself(sock)
         sock.deadline = self.deadline
         sock.settimeout(_left(self.deadline))
         return sock

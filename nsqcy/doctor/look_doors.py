@@ -16,6 +16,7 @@ from urllib3.util import Url
 from nsqcy.cluster.discovery import host_port
 from nsqcy.cluster.web_client import PORTS, Terms, reason
 from nsqcy.doctor.facts import Door
+from nsqcy.self_connect import refuse_itself
 
 MAGIC = b"  V2"
 HEAD = struct.Struct(">ii")  # size, which counts the kind; kind
@@ -62,6 +63,7 @@ def https_expiry(url: Url, terms: Terms) -> float | None:
 def _connect(host: str, port: int, terms: Terms) -> socket.socket:
     limits = [each for each in (terms.connect_timeout, terms.whole) if each > 0]
     sock = socket.create_connection((host, port), timeout=min(limits))
+    refuse_itself(sock)
     sock.settimeout(terms.whole)
     return sock
 

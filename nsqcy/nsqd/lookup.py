@@ -33,6 +33,7 @@ from nsqcy.nsqd.lookup_protocol import (
     Where,
 )
 from nsqcy.nsqd.metadata import Picture
+from nsqcy.self_connect import refuse_itself
 
 STEP_LIMIT = 1.0  # seconds for a connect, a write and each answer
 PING_EVERY = 15.0
@@ -255,6 +256,7 @@ def _dial(where: Where) -> Any:
     try:
         sock.settimeout(STEP_LIMIT)
         sock.connect(where)
+        refuse_itself(sock)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except BaseException:
         sock.close()

@@ -89,7 +89,7 @@ def wants_plots(options: Options, report: Report) -> bool:
     if options["plots"] == "yes":
         require_packages("matplotlib", extra="plots")
     if options["plots"] == "auto" and find_spec("matplotlib") is None:
-        report.warn("matplotlib is not installed, so nothing is drawn: pip install nsqcy[plots]")
+        report.warn('matplotlib is not installed, so nothing is drawn: pip install "nsqcy[plots]"')
         return False
     return bool(options["plots"] != "no")
 

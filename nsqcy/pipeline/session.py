@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("pyspark", "pyarrow")
 OLDEST_JAVA = 17
-INSTALL = "pip install nsqcy[spark]"
+INSTALL = 'pip install "nsqcy[spark]"'
 TRACEBACK = "Traceback (most recent call last)"
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
@@ -64,7 +64,7 @@ def require_packages(*names: str, extra: str = "spark") -> None:
     missing = [name for name in names if find_spec(name) is None]
     if missing:
         are = "is" if len(missing) == 1 else "are"
-        raise Missing(f"{' and '.join(missing)} {are} not installed: pip install nsqcy[{extra}]")
+        raise Missing(f'{" and ".join(missing)} {are} not installed: pip install "nsqcy[{extra}]"')
 
 
 def require_spark() -> None:

@@ -5,6 +5,8 @@ is installed, and nothing there imports this: executors get these modules by val
 nsqcy.
 """
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,11 +16,18 @@ __all__ = ["register"]
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `format("nsq")` known to this session, also where executors have no nsqcy installed."""
+    """Make `format("nsq")` known to this session, also where executors have no nsqcy installed.
+
+    With a local master its workers then run the driver's Python instead of the PATH's `python3`,
+    unless PYSPARK_PYTHON is set.
+    """
     from pyspark import cloudpickle
 
     import nsqcy.spark
     from nsqcy.spark.source import NsqDataSource
 
     cloudpickle.register_pickle_by_value(nsqcy.spark)  # type: ignore[no-untyped-call]
+    context = getattr(spark, "sparkContext", None)  # none with Spark Connect
+    if context and context.master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+        context.pythonExec = sys.executable
     spark.dataSource.register(NsqDataSource)

@@ -3,7 +3,9 @@
 Owns one socket. Never shows the secret it authenticates with.
 """
 
+import errno
 import json
+import os
 import re
 import socket
 import ssl
@@ -87,7 +89,7 @@ class Connection:
         self._headers = headers
         host, port = split_address(address)
         try:
-            self._socket = socket.create_connection((host, port), access.connect_timeout)
+            self._socket = _dial(host, port, access.connect_timeout)
         except OSError as error:
             raise Unreachable(f"nsqd {address} cannot be reached: {reason(error)}") from None
         try:
@@ -294,6 +296,20 @@ class Connection:
             case "E_LOG_PUB_FAILED" | "E_MPUB_FAILED" | "E_DPUB_FAILED":
                 return Unreachable(f"{self.address} could not publish: {rest}")
         return Refused(f"{self.address} refused: {code} {rest}".rstrip())
+
+
+def _dial(host: str, port: int, timeout: float) -> socket.socket:
+    """Connect; a connection to itself counts as refused (`nsqcy.self_connect`, which executors may
+    not have)."""
+    sock = socket.create_connection((host, port), timeout)
+    try:
+        itself = sock.getsockname() == sock.getpeername()
+    except OSError:
+        itself = False  # already reset: the next read reports it
+    if itself:
+        sock.close()
+        raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+    return sock
 
 
 def reason(error: Exception) -> str:

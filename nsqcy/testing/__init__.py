@@ -30,6 +30,7 @@ from nsqcy.nsqd.options import NSQD
 from nsqcy.nsqlookupd.options import NSQLOOKUPD
 from nsqcy.options import OptionTable
 from nsqcy.process.children import Child, how_it_ended
+from nsqcy.testing.ports import Ports
 
 __all__ = ["Daemon", "DaemonError", "Nsqd", "Nsqlookupd", "Option", "nsqd", "nsqlookupd"]
 
@@ -52,6 +53,7 @@ class Daemon:
 
     def __init__(self, **options: Option) -> None:
         self._home = tempfile.TemporaryDirectory(prefix="nsqcy-", ignore_cleanup_errors=True)
+        self._ports = Ports()
         self._options = self._defaults() | options
         self._child: Child | None = None
         for name in options:
@@ -62,10 +64,13 @@ class Daemon:
 
     def _defaults(self) -> dict[str, Option]:
         return {
-            "tcp_address": "127.0.0.1:0",
-            "http_address": "127.0.0.1:0",
+            "tcp_address": self._free_address(),
+            "http_address": self._free_address(),
             "broadcast_address": "127.0.0.1",
         }
+
+    def _free_address(self) -> str:
+        return f"127.0.0.1:{self._ports.take()}"
 
     def __enter__(self) -> Self:
         try:
@@ -138,6 +143,7 @@ class Daemon:
         """End it, if it runs, and throw its data and its log away."""
         self.kill()
         self._home.cleanup()
+        self._ports.close()
 
     def _forget(self) -> None:
         if self._child is not None:
@@ -208,7 +214,7 @@ class Nsqd(Daemon):
         data_path = os.path.join(self._home.name, "data")
         os.mkdir(data_path)
         return super()._defaults() | {
-            "https_address": "127.0.0.1:0",
+            "https_address": self._free_address(),
             "data_path": data_path,
             "workers": 1,
         }

@@ -1,6 +1,6 @@
 """How far a long work is, for whoever sits at the terminal.
 
-Quiet when stderr is no terminal, or without tqdm (`pip install nsqcy[tools]`).
+Quiet when stderr is no terminal, or without tqdm (`pip install "nsqcy[tools]"`).
 """
 
 import os

@@ -85,7 +85,7 @@ def _profile(inspected: Inspected, request: Request) -> str:
     try:
         return inspected.profile(seconds)
     except NoProfiler:
-        raise HttpError(501, "no profiler here: pip install nsqcy[debug]") from None
+        raise HttpError(501, 'no profiler here: pip install "nsqcy[debug]"') from None
     except ProfilerBusy:
         raise HttpError(500, "a profile is being taken already") from None
     except ProfilerFailed as error:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 # import each other, in no circle.
 ROWS = [
     "nsqcy _debug _bytes _atomics _http _histogram errors findings names durations lines log"
-    " log_events files journal late procfs",
+    " log_events files journal late procfs self_connect",
     "_events _figures _headers metrics.",
     "_crc _heap _quantile _ids _quota _ring _io options process. listeners gotext gojson debug"
     " dead_letters named_cursors producers log_page write_failures",

@@ -1,16 +1,24 @@
-"""What the documents tell a reader to type works.
+"""What the documents tell a reader to type works, on a machine where nothing has been typed before.
 
-A block that says so (`tests/documents.py`) is run against a daemon of the test's own: its ports
-stand in for 4150 and 4151. Blocks of one document share the daemon, in the order of the page.
+A block that says so (`tests/documents.py`) is run beside daemons of the page's own, which hold
+nothing: an nsqd, registered with an nsqlookupd, and an nsqadmin if the page calls one. Their ports
+stand in for the usual ones. Blocks of a page run in its order; nothing else touches the daemons.
 """
 
 import re
 import shutil
+import subprocess
+import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from admin import Admin
 from conftest import Starter
+from daemon import environment
 from documents import Reader, blocks
+from lookupd import Lookupd
+from web import eventually
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -22,14 +30,102 @@ LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
 def test_what_it_says_to_type(page: Path, nsqd: Starter, workers: int, tmp_path: Path) -> None:
     if not shutil.which("curl"):
         pytest.skip("curl is not installed")
-    daemon = nsqd()
-    reader = Reader(tmp_path, ports={4150: daemon.tcp_port, 4151: daemon.http_port})
-    for block in blocks(page.read_text()):
-        reader.type(block)
+    text = page.read_text()
+    with ExitStack() as stack:
+        lookupd = stack.enter_context(Lookupd())
+        daemon = nsqd(lookupd_tcp_address=lookupd.tcp_address, broadcast_address="127.0.0.1")
+        eventually(lookupd.nodes)
+        ports = {4150: daemon.tcp_port, 4151: daemon.http_port}
+        ports |= {4160: lookupd.tcp_port, 4161: lookupd.http_port}
+        if ":4171" in text:
+            admin = Admin(lookupd_http_address=lookupd.http_address)
+            ports[4171] = stack.enter_context(admin).http_port
+        assert daemon.web.get("/stats", format="json").json()["topics"] == []
+        assert lookupd.web.get("/topics").json()["topics"] == []
+        reader = Reader(tmp_path, ports=ports)
+        for block in blocks(text):
+            reader.type(block)
+
+
+@pytest.mark.parametrize("page", ["CLIENT", "TESTING"])
+def test_tests_that_it_shows_pass(page: str, tmp_path: Path) -> None:
+    shown = blocks((ROOT / "docs" / f"{page}.md").read_text(), "pytest")
+    assert shown
+    for number, block in enumerate(shown):
+        (tmp_path / f"test_page{number}.py").write_text(block.text)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "nsqcy.testing.plugin", str(tmp_path)]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment() | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# Blocks that no test types as they are, by their page and first words, and why.
+MACHINE = "sets up the machine, or runs a daemon that the test starts"
+NAMES = "names hosts and files of the reader's own"
+LATER = "an example of flags for data that a reader has by then; tests/pipeline runs the job"
+UNTYPED = {
+    ("README", "make run"): MACHINE,
+    ("CLIENT", "NSQCY_TEST_NSQD="): "runs tests of this tree on another broker",
+    ("DOCTOR", "nsqcy doctor"): NAMES,
+    ("INSTALL", "docker build"): MACHINE,
+    ("INSTALL", "kubectl apply"): MACHINE,
+    ("INSTALL", "python3 -m venv"): MACHINE,
+    ("INSTALL", "systemctl enable"): MACHINE,
+    ("LOADTEST", ""): "runs for minutes; tests/unit/test_swarm.py and test_chaos.py read its flags",
+    ("NSQADMIN", "nsqcy up"): MACHINE,
+    ("NSQADMIN", "nsqcy passwd"): NAMES,
+    ("PIPELINE", "nsqcy-pipeline"): LATER,
+    ("PIPELINE", "nsqd --retention-time"): LATER,
+    ("PIPELINE", "pip install"): MACHINE,
+    ("PIPELINE", "spark-submit"): NAMES,
+    ("SECURITY", "nsqcy passwd"): NAMES,
+    ("SPARK", "from nsqcy.spark import register"): "typed in the quick start",
+    ("SPARK", "from pyspark.sql.functions"): "tests/spark/test_session.py runs it",
+    ("SPARK", "pip install"): MACHINE,
+    ("SPARK", "python -m nsqcy.spark"): NAMES,
+    ("service", "cp /opt/nsqcy"): MACHINE,
+}
+ELSEWHERE = {"quick-start": ["PIPELINE", "SPARK"], "pytest": ["CLIENT", "TESTING"]}
+FENCE = re.compile(r"^```(?:sh|python|console) ?(\S*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def reason_of(page: Path, text: str) -> tuple[str, str] | None:
+    """Why a block is not typed."""
+    for stem, words in UNTYPED:
+        if page.stem == stem and text.startswith(words):
+            return stem, words
+    return None
+
+
+def test_every_block_is_typed_or_has_a_reason() -> None:
+    used, missing = set(), []
+    others = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    for page in PAGES:
+        for word, text in FENCE.findall(page.read_text()):
+            reason = None if word else reason_of(page, text)
+            used.add(reason)
+            typed = word == "test" or page.stem in ELSEWHERE.get(word, [])
+            on_a_host = page.parent.name == "runbooks" and f'"{page.stem}"' in others
+            systemd = page.stem == "INSTALL" and "sysusers" in text  # tests/daemon/test_nodes.py
+            if not (typed or reason or on_a_host or systemd):
+                missing.append(f"{page.name}: {text.splitlines()[0]}")
+    assert missing == []
+    assert UNTYPED.keys() - used == set()
 
 
 def test_the_readme_is_tried() -> None:
     assert ROOT / "README.md" in TESTED
+
+
+def test_the_readme_begins_with_how_to_get_it_without_an_index() -> None:
+    top = (ROOT / "README.md").read_text().partition("\n## ")[0]
+    assert "`pip install .`" in top
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -84,6 +84,16 @@ def test_every_python_that_is_promised_gets_a_wheel() -> None:
     assert pythons.find("3.1") is None
 
 
+def test_what_an_index_shows_of_the_project() -> None:
+    project = packages.PROJECT["project"]
+    assert project["authors"] and project["keywords"]
+    assert all(url.startswith("https://") for url in project["urls"].values())
+    promised = {f"Programming Language :: Python :: {each}" for each in pythons.VERSIONS}
+    found = set(project["classifiers"])
+    assert {each for each in found if re.search(r"Python :: 3\.\d", each)} == promised
+    assert not [each for each in found if each.startswith("License ::")]  # SPDX says it
+
+
 def test_every_compiled_module_has_its_source() -> None:
     assert Path(_topic.__file__).suffix == ".so"
     stubs = {path.stem for path in (ROOT / "nsqcy").glob("_*.pyi")}

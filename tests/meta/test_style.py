@@ -13,6 +13,8 @@ BUILT = {".venv", "build", "dist", "data", "node_modules", "__pycache__"}
 TEXT = {".py", ".pyx", ".pxd", ".pyi", ".h", ".md", ".txt", ".ini", ".toml", ".js", ".json", ".in"}
 TEXT |= {".conf", ".service", ".socket", ".yaml"}
 NAMES = {"Dockerfile", "Makefile", "run"}
+# What comes behind the name in brackets is a pattern for zsh, which finds no such file.
+UNQUOTED = re.compile(r"""pip install [^`#]*?(?<!["'\w.])[\w.]+\[[\w,{}]+\]""")
 
 # Spelled so that this file does not name them itself.
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
@@ -48,6 +50,26 @@ def docstring(path: Path) -> str | None:
         return ast.get_docstring(ast.parse(path.read_text()))
     found = re.match(r'\s*(?:#[^\n]*\n\s*)*"""(.+?)"""', path.read_text(), re.DOTALL)
     return found and found[1]
+
+
+def test_extras_are_quoted() -> None:
+    assert list(offenders(UNQUOTED)) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "bad"),
+    [
+        ("nsqcy[spark]", True),
+        ("-e .[load]", True),
+        ("nsqcy[{extra}]", True),
+        ('"nsqcy[spark,plots]"', False),
+        ("-e '.[load]'", False),
+        ("nsqcy==0.1.0  # not [this]", False),
+    ],
+)
+def test_the_checker_sees_an_extra_without_quotes(words: str, bad: bool) -> None:
+    line = f"/opt/nsqcy/bin/pip install {words}"
+    assert bool(UNQUOTED.search(line)) == bad
 
 
 def test_files_are_found() -> None:

@@ -73,7 +73,7 @@ def test_without_pyspark(
     for job in (["archive", "--topic=a"], ["verify"], ["compact"]):
         assert main([*job, f"--root={tmp_path}"]) == 1
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.endswith(" not installed: pip install nsqcy[spark]")
+        assert line.endswith(' not installed: pip install "nsqcy[spark]"')
 
 
 def java_that_says(folder: Path, text: str) -> str:

@@ -238,4 +238,4 @@ def test_mistakes(
     assert main(["rollup"]) == 2
     monkeypatch.setattr("nsqcy.pipeline.session.find_spec", lambda name: None)
     assert main(["rollup", "--topic=a", "--plots=yes"]) == 1
-    assert "matplotlib is not installed: pip install nsqcy[plots]" in capsys.readouterr().err
+    assert 'matplotlib is not installed: pip install "nsqcy[plots]"' in capsys.readouterr().err

@@ -7,6 +7,7 @@ import signal
 import socket
 
 import pytest
+from daemon import free_port
 from toy import Client, is_alive, wait_until
 
 
@@ -40,9 +41,7 @@ def test_log_lines_come_in_order(toy, tmp_path):
 
 
 def test_a_client_that_comes_early_waits_in_the_backlog(toy):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     nsqd = toy(addresses=[("tcp", f"127.0.0.1:{port}")])
 
     def connected():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from admin import Admin
 from daemon import Nsqd, free_port
+from documents import Reader, blocks
 from markup import read
 from spark_needs import QUICK_JAVA
 from web import eventually
@@ -36,7 +37,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
     conn = daemon.connect()
     for at in range(0, COUNT, 5000):
         conn.mpub("orders", [b"order %d" % n for n in range(at, at + 5000)])
-    conn.mpub("words", [b"to be", b"or not", b"to be"])
     yield daemon
     daemon.destroy()
 
@@ -181,7 +181,11 @@ def check_lag_is_what_there_is_to_read(spark: "SparkSession", daemon: Nsqd, tmp_
 
 
 def check_words_of_a_live_topic(spark: "SparkSession", daemon: Nsqd, tmp_path: Path) -> None:
-    """Kafka's quick start with nsq in its place, as docs/SPARK.md has it."""
+    """Kafka's quick start with nsq in its place, as docs/SPARK.md has it, which has published some
+    words before."""
+    ports = {4150: daemon.tcp_port, 4151: daemon.http_port}
+    page = (ROOT / "docs/SPARK.md").read_text()
+    Reader(tmp_path, ports=ports).type(blocks(page, "quick-start")[0])
     program = python_after("## Kafka's quick start").replace(
         "127.0.0.1:4150", f"127.0.0.1:{daemon.tcp_port}"
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from daemon import free_port
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mock_nsqd import MockNsqd
@@ -270,16 +271,14 @@ def test_an_nsqd_of_go(node: Node) -> None:
 
 def test_one_that_hangs_and_one_that_is_not_there(node: Node, other: Node) -> None:
     node.answers["/info"] = node.hang
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        nobody = listening(unused.getsockname()[1])
+    nobody = listening(free_port())
     facts = see(IMPATIENT, lookupds=[node.address, nobody], nsqds=[node.address])
     assert [each.error for each in facts.lookupds] == ["timed out", "Connection refused"]
     assert judged(facts) == {"lookupds": ["problem", "problem"], "nsqds": ["problem"]}
 
 
 def test_a_broadcast_address_that_nobody_reaches(node: Node, other: Node) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
+    port = free_port()
     announced = INFO | {"tcp_port": port, "http_port": port, "topics": ["t"], "tombstones": [False]}
     node.tell(info={"version": "1.3.0"}, topics={"topics": ["t"]}, nodes={"producers": [announced]})
     other.tell(info=INFO | {"tcp_port": port, "http_port": port}, stats={"topics": []})

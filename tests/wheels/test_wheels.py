@@ -185,4 +185,4 @@ def test_the_first_minute_of_the_readme(room: Room, up: dict[int, int]) -> None:
         program = shutil.which(command, path=room.environ["PATH"])
         assert program
         printed = room.run(os.path.relpath(program, room.bin), *words)
-        assert block.is_what(printed), f"{block.text}\n{printed}"
+        assert block.is_what(printed, up), f"{block.text}\n{printed}"

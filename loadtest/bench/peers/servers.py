@@ -4,7 +4,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -15,6 +14,7 @@ from typing import TypeVar
 
 from loadtest.bench import procfs
 from loadtest.bench.daemon import Address, Daemon
+from nsqcy.testing.ports import Ports
 
 PLACES = "/usr/lib/rabbitmq/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 START_BUDGET = 60.0
@@ -26,12 +26,6 @@ T = TypeVar("T")
 def program(name: str) -> str | None:
     """Where a program is; Debian's rabbitmq-server without the script that changes user."""
     return shutil.which(name, path=f"{PLACES}:{os.environ.get('PATH', '')}")
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 class Server(Daemon):
@@ -62,21 +56,21 @@ class Recipe:
 
     words: list[str]
     settings: str
-    prepare: Callable[[str, int], dict[str, str]] = lambda folder, port: {}
+    prepare: Callable[[str, int, Ports], dict[str, str]] = lambda folder, port, ports: {}
     helper: Callable[[dict[str, str]], list[str]] | None = None
 
 
-def _rabbit(folder: str, port: int) -> dict[str, str]:
+def _rabbit(folder: str, port: int, ports: Ports) -> dict[str, str]:
     (Path(folder) / "enabled_plugins").write_text("[].\n")
     return {
         "HOME": folder,
-        "ERL_EPMD_PORT": str(free_port()),
+        "ERL_EPMD_PORT": str(ports.take()),
         "ERL_EPMD_ADDRESS": "127.0.0.1",
         "RABBITMQ_ALLOW_INPUT": "1",  # Erlang takes the place of the script
         "RABBITMQ_NODENAME": "bench@localhost",
         "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
         "RABBITMQ_NODE_PORT": str(port),
-        "RABBITMQ_DIST_PORT": str(free_port()),
+        "RABBITMQ_DIST_PORT": str(ports.take()),
         "RABBITMQ_CONFIG_FILE": "/dev/null",
         "RABBITMQ_CONF_ENV_FILE": "/dev/null",
         "RABBITMQ_ENABLED_PLUGINS_FILE": f"{folder}/enabled_plugins",
@@ -126,8 +120,9 @@ def started(
     with contextlib.ExitStack() as stack:
         folder = tempfile.mkdtemp(prefix="peer-bench-", dir=place)
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        port = free_port()
-        environment = {**os.environ, **recipe.prepare(folder, port)}
+        ports = stack.enter_context(Ports())
+        port = ports.take()
+        environment = {**os.environ, **recipe.prepare(folder, port, ports)}
         log = Path(folder) / "output"
         if recipe.helper:
             _start(stack, recipe.helper(environment), environment, log)

@@ -138,7 +138,7 @@ class Zstd:
             import zstandard
         except ImportError:
             raise ToolError(
-                "--zstd needs the package zstandard: pip install 'nsqcy[tools]'"
+                '--zstd needs the package zstandard: pip install "nsqcy[tools]"'
             ) from None
         self._zstandard = zstandard
         # Checksums, as a gzip member has one, so that damage is found whoever reads the file.

@@ -1,0 +1,40 @@
+"""Connections to themselves, which count as refused.
+
+A client that keeps calling a port of the ephemeral range, on this host, may be given that very port
+for its own end. TCP then connects the socket to itself: it reads what it writes, and the daemon it
+waits for cannot listen there.
+"""
+
+import errno
+import os
+from typing import Protocol
+
+
+class Connected(Protocol):
+    def getsockname(self) -> object: ...
+    def getpeername(self) -> object: ...
+
+
+class Closable(Connected, Protocol):
+    def close(self) -> object: ...
+
+
+def reaches_itself(sock: Connected) -> bool:
+    """Whether both ends of a connection are the same."""
+    try:
+        here, there = sock.getsockname(), sock.getpeername()
+    except OSError:
+        return False  # already reset: the next read reports it
+    return bool(here) and here == there  # both ends of a Unix socket may be without a name
+
+
+def refuse_itself(sock: Closable) -> None:
+    """Close a connection that reaches itself, and raise ConnectionRefusedError."""
+    if reaches_itself(sock):
+        sock.close()
+        raise refusal()
+
+
+def refusal() -> ConnectionRefusedError:
+    """Return the error of a connection that is refused."""
+    return ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
