@@ -81,6 +81,7 @@ DEVIATIONS: set[str] = {
     "HTTP-026",
     "HTTP-066",
     "HTTP-080",
+    "STATSD-06",
     "HTTP-T07",
     "HTTP-T09",
     "TO-002",
