@@ -74,6 +74,14 @@ def parse_strings(text: str) -> tuple[str, ...]:
     return (text,)
 
 
+def parse_words(text: str) -> tuple[str, ...]:
+    return _words(parse_strings(text))
+
+
+def _words(texts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(each.strip() for each in texts)
+
+
 def parse_floats(text: str) -> tuple[float, ...]:
     return tuple(parse_float(part) for part in text.split(","))
 
@@ -127,6 +135,10 @@ def ini_strings(text: str) -> tuple[str, ...]:
     return tuple(_elements(text))
 
 
+def ini_words(text: str) -> tuple[str, ...]:
+    return _words(ini_strings(text))
+
+
 def ini_floats(text: str) -> tuple[float, ...]:
     return tuple(parse_float(part) for part in _elements(text))
 
@@ -167,10 +179,14 @@ def toml_string(value: object) -> str:
 
 
 def toml_strings(value: object) -> tuple[str, ...]:
-    """An array of strings, or one string split at commas, blanks kept as NSQ keeps them."""
+    """An array of strings, or one string split at commas."""
     if isinstance(value, list):
         return tuple(_toml_text(element) for element in value)
     return tuple(_toml_text(value).split(","))
+
+
+def toml_words(value: object) -> tuple[str, ...]:
+    return _words(toml_strings(value))
 
 
 def toml_floats(value: object) -> tuple[float, ...]:
@@ -303,6 +319,16 @@ STRINGS = Kind(
     toml_strings,
     show_strings,
     ini=ini_strings,
+)
+# Addresses and names: blanks around one are no part of it.
+WORDS = Kind(
+    "value",
+    STRINGS.typed,
+    STRINGS.allowed,
+    parse_words,
+    toml_words,
+    show_strings,
+    ini=ini_words,
 )
 FLOATS = Kind(
     "value",

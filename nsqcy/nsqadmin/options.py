@@ -19,7 +19,7 @@ from nsqcy.daemon_options import (
     refuse,
 )
 from nsqcy.durations import HOUR, MILLISECOND, MINUTE, SECOND
-from nsqcy.options import BOOL, DURATION, INT, STRING, STRINGS, Option, Options, OptionTable, Rule
+from nsqcy.options import BOOL, DURATION, INT, STRING, WORDS, Option, Options, OptionTable, Rule
 from nsqcy.users import token_file
 
 MIN_INPUT_BYTES = 4 << 20
@@ -49,7 +49,7 @@ SERVER = (
 CLUSTER = (
     Option(
         "lookupd-http-address",
-        STRINGS,
+        WORDS,
         (),
         "host:port of an nsqlookupd to ask; may change at run time",
         toml_key="nsqlookupd_http_addresses",
@@ -57,7 +57,7 @@ CLUSTER = (
     ),
     Option(
         "nsqd-http-address",
-        STRINGS,
+        WORDS,
         (),
         "host:port of an nsqd to ask, where there is no nsqlookupd",
         toml_key="nsqd_http_addresses",
@@ -96,7 +96,7 @@ ACCESS = (
     ),
     Option(
         "admin-user",
-        STRINGS,
+        WORDS,
         (),
         "user who may act on topics, channels and nodes; without any, everybody may",
         toml_key="admin_users",

@@ -139,11 +139,21 @@ def test_toml_percentiles_have_a_range(write: Write, text: str) -> None:
 
 
 @pytest.mark.case("CFG-22")
-def test_a_toml_string_for_a_list_is_split_but_not_trimmed(write: Write) -> None:
-    path = write('nsqlookupd_tcp_addresses = "a:1, b:2"')
-    assert start(path).lookupd_tcp_address == ("a:1", " b:2")
-    path = write('nsqlookupd_tcp_addresses = ["a:1, b:2", "c:3"]')
-    assert start(path).lookupd_tcp_address == ("a:1, b:2", "c:3")
+@pytest.mark.ours
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ('"a:1, b:2"', ("a:1", "b:2")),
+        ('" a:1 ,\\tb:2 "', ("a:1", "b:2")),
+        ('[" a:1", "b:2 "]', ("a:1", "b:2")),
+        ('["a:1, b:2", "c:3"]', ("a:1, b:2", "c:3")),
+    ],
+)
+def test_blanks_around_the_addresses_of_a_toml_list(
+    write: Write, text: str, addresses: tuple[str, ...]
+) -> None:
+    path = write(f"nsqlookupd_tcp_addresses = {text}")
+    assert start(path).lookupd_tcp_address == addresses
 
 
 @pytest.mark.case("CFG-25")
@@ -374,6 +384,11 @@ def test_ini_values(write: Write) -> None:
     assert options.http_address == ""
     assert options.tls_min_version == 769
     assert options.mem_queue_size == 16
+
+
+def test_blanks_around_the_addresses_of_an_ini_list(write: Write) -> None:
+    path = ini(write, 'lookupd_tcp_address = a:1 ,b:2, " c:3 "')
+    assert start(path).lookupd_tcp_address == ("a:1", "b:2", "c:3")
 
 
 def test_ini_takes_nsqs_own_keys_too(write: Write) -> None:

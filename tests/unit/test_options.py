@@ -23,10 +23,13 @@ from nsqcy.errors import (
     UsageError,
     VersionWanted,
 )
+from nsqcy.nsqadmin.options import NSQADMIN
 from nsqcy.nsqd import options as nsqd_options
 from nsqcy.nsqd.options import NSQD, NsqdOptions, derive, resolve
-from nsqcy.options import parse_flags, parse_int, usage
+from nsqcy.options import OptionTable, parse_flags, parse_int, usage
 from nsqcy.process import limits
+from nsqcy.tools.common import LOOKUPD_HTTP_ADDRESS, NSQD_TCP_ADDRESS
+from nsqcy.web import config_api
 
 # fmt: off
 NSQ_FLAGS = [
@@ -362,6 +365,19 @@ def test_booleans() -> None:
 @pytest.mark.case("CFG-08")
 def test_of_repeated_scalars_the_last_counts() -> None:
     assert start("--deflate=false", "--deflate=true", "--deflate=0").deflate is False
+
+
+def test_blanks_around_an_address_are_no_part_of_it() -> None:
+    options = start("--lookupd-tcp-address", " a:1 ", "--auth-http-address=b:2 ")
+    assert options.lookupd_tcp_address == ("a:1",)
+    assert options.auth_http_address == ("b:2",)
+    assert parse_flags(NSQADMIN, ["--admin-user= ann "]) == {"admin_user": ("ann",)}
+    table = OptionTable("tool", {"": (NSQD_TCP_ADDRESS, LOOKUPD_HTTP_ADDRESS)})
+    assert parse_flags(table, ["--nsqd-tcp-address", " a:1", "--nsqd-tcp-address=b:2 "]) == {
+        "nsqd_tcp_address": ("a:1", "b:2")
+    }
+    given = config_api.read(NSQD.by_name["lookupd_tcp_address"], b'[" a:1", "b:2 "]')
+    assert given == ("a:1", "b:2")
 
 
 @pytest.mark.case("CFG-09")
