@@ -14,6 +14,7 @@ from nsqcy.daemon_options import (
     LOG_LEVEL,
     VERBOSE,
     VERSION,
+    check_auth_file,
     log_prefix,
     obey_rules,
     refuse,
@@ -69,12 +70,14 @@ CLUSTER = (
         BOOL,
         False,
         "take every certificate of nsqds and nsqlookupds",
+        guard=True,
     ),
     Option(
         "http-client-tls-root-ca-file",
         STRING,
         "",
         "PEM file of authorities of nsqds and nsqlookupds, instead of those of the system",
+        guard=True,
     ),
     Option("http-client-tls-cert", STRING, "", "PEM file of the certificate to show to them"),
     Option("http-client-tls-key", STRING, "", "PEM file of its key"),
@@ -87,12 +90,14 @@ ACCESS = (
         STRING,
         "127.0.0.1/8",
         "addresses that /config is answered to; empty for all",
+        guard=True,
     ),
     Option(
         "acl-http-header",
         STRING,
         "X-Forwarded-User",
         "header with the name of the user, set by a proxy in front",
+        guard=True,
     ),
     Option(
         "admin-user",
@@ -100,12 +105,15 @@ ACCESS = (
         (),
         "user who may act on topics, channels and nodes; without any, everybody may",
         toml_key="admin_users",
+        rule=Rule("a name that is not empty", all),
+        guard=True,
     ),
     Option(
         "auth-file",
         STRING,
         "",
         "INI or TOML file of users, who then have to log in, instead of --admin-user",
+        guard=True,
     ),
     Option(
         "auth-session-time",
@@ -119,6 +127,7 @@ ACCESS = (
         BOOL,
         False,
         "have browsers send a session over HTTPS only, also where no X-Forwarded-Proto says https",
+        guard=True,
     ),
     Option(
         "notification-http-endpoint",
@@ -243,6 +252,7 @@ def network(text: str) -> Network:
 def resolve(settings: Settings) -> AdminOptions:
     """The options nsqadmin runs with, checked; raises StartError."""
     obey_rules(settings, settings.values)
+    check_auth_file(settings)
     options = AdminOptions(settings.values)
     if options.lookupd_http_address and options.nsqd_http_address:
         raise refuse(settings, "use --nsqd-http-address or --lookupd-http-address not both")

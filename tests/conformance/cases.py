@@ -77,6 +77,7 @@ DEVIATIONS: set[str] = {
     "C332",
     "C334",
     "C335",
+    "CFG-09",
     "CFG-22",
     "CFG-28",
     "HTTP-026",
