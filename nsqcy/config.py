@@ -42,6 +42,8 @@ _INI_START = r"\[\s*(?:(" + "|".join(DAEMONS) + r")\s*\]|(?:topic|channel)\s)"
 # NSQ looks at these before the others, with a text of their own.
 _PARSED_FIRST = (LEVEL, TLS_REQUIREMENT, TLS_VERSION)
 
+_NEARLY = 0.8  # how much alike two keys are of which one may be a mistake for the other
+
 # Words that Go's field names have in capitals.
 _CAPITALS = {"nsqlookupd": "NSQLookupd"} | {
     word: word.upper() for word in ("id", "tcp", "http", "https", "tls", "udp", "e2e", "ca")
@@ -275,6 +277,7 @@ def _read_toml(table: OptionTable, path: str, text: str) -> FileSettings:
             known.append((option, value))
             found.lines[option.name] = _toml_line(text, key)
         else:
+            _refuse_guard(table, path, text, key, value)
             place = _place(path, _toml_line(text, key))
             found.warnings.append(f"{place}: {_ignored(table, key, value)}")
     known.sort(key=lambda pair: pair[0].kind not in _PARSED_FIRST)
@@ -313,6 +316,26 @@ def _toml_value(found: FileSettings, option: Option, value: object) -> Value:
         setting = f"{shown} ({_go_value(default)}) for field {_go_field(option)}"
         problem = f"{option.toml_key}: {error}"
         raise CoerceError(found.path, line, problem, allowed, setting) from None
+
+
+def _refuse_guard(table: OptionTable, path: str, text: str, key: str, value: object) -> None:
+    """Raise ConfigError if what is about to be ignored was to guard a door."""
+    named = {f"{key}.{each}": each for each in value} if isinstance(value, dict) else {key: key}
+    for shown, each in named.items():
+        if option := _guard_meant(table, each):
+            problem = f"unknown key {quote(shown)}, did you mean {option.toml_key}?"
+            allowed = ", ".join(sorted(table.by_toml_key))
+            raise ConfigError(path, _toml_line(text, key), problem, allowed)
+
+
+def _guard_meant(table: OptionTable, key: str) -> Option | None:
+    """The option that guards a door and has nearly this name."""
+    import difflib
+
+    name = key.replace("-", "_").lower()[:64]
+    near = difflib.get_close_matches(name, table.by_ini_key, 1, _NEARLY)
+    option = table.by_ini_key[near[0]] if near else None
+    return option if option and option.guard else None
 
 
 def _ignored(table: OptionTable, key: str, value: object) -> str:
@@ -422,7 +445,8 @@ default. A list on the command line replaces the list of the file.
 
 - **Command line**: `-name=value`, `--name=value`, `-name value` or `--name value`. A boolean
   without `=` is true; `--name=false` needs its `=`. Of a repeated flag the last counts, a list
-  grows with each. The first word that is no flag ends the flags, and the rest is ignored.
+  grows with each. The first word that is no flag ends the flags, and the rest is ignored; a flag
+  of TLS, AUTH or permissions there is an error.
 - **INI file**: starts with the section of the daemon (`[nsqd]`), then `name = value`, one a line.
   `#` starts a comment at the start of a line only; `%` and `;` are ordinary characters; quotes
   around a value keep the blanks at its ends; commas separate the elements of a list. An unknown
@@ -434,7 +458,8 @@ default. A list on the command line replaces the list of the file.
   as in the section of the daemon. [POLICIES.md](POLICIES.md) says more of it, and
   [DURABILITY.md](DURABILITY.md) what the classes of durability are worth.
 - **TOML file**: any file that does not start with such a section is read as NSQ's own. Unknown
-  keys and tables are ignored with a warning; an integer given for a duration is in milliseconds.
+  keys and tables are ignored with a warning, or are an error if they are nearly keys of TLS, AUTH
+  or permissions; an integer given for a duration is in milliseconds.
 
 A duration is a number with a unit (`250ms`, `1.5h30m`; ns, us, ms, s, m, h). Integers may be
 written `2500`, `1_000`, `0x10`, `0o20` or `0b1000`.

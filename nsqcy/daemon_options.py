@@ -45,6 +45,7 @@ DEBUG_REMOTE = Option(
     BOOL,
     False,
     "answer /debug requests of other machines too, not only of this one",
+    guard=True,
 )
 
 
@@ -56,6 +57,7 @@ def auth_file(daemon: str) -> Option:
         "",
         f"INI or TOML file of users and what they may do, without whom {daemon} asks nobody"
         " who he is over HTTP; see docs/SECURITY.md",
+        guard=True,
     )
 
 
@@ -67,6 +69,17 @@ def refuse(settings: Settings, text: str, name: str = "") -> StartError:
     """Why the daemon does not start, and where the option was set."""
     where = settings.where(name)
     return StartError(f"failed to instantiate {settings.table.daemon} - {text}{where}")
+
+
+def check_auth_file(settings: Settings) -> None:
+    """Raises StartError for a flag without a name, as of an unset variable: all would be open.
+
+    In a configuration file empty is the default, as in the sample.
+    """
+    is_flag = "auth_file" in settings.given and not settings.where("auth_file")
+    if is_flag and not settings["auth_file"]:
+        text = "--auth-file is empty: name a file of users, or leave the option out"
+        raise refuse(settings, text)
 
 
 def obey_rules(settings: Settings, names: Iterable[str]) -> None:

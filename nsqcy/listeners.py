@@ -1,16 +1,20 @@
 """The addresses a daemon listens on: reading them, binding them, and how they are shown.
 
-Owns the listening sockets until they are closed, and the files of unix sockets. Knows nothing of
-what is spoken on them. Imported before everything heavy.
+Owns the listening sockets until they are closed, and the files of unix sockets. A start takes over
+the file that a crash left behind. Knows nothing of what is spoken on them. Imported before
+everything heavy.
 
 As NSQ does, the wildcard of IPv4 (and an empty host) also answers IPv6 where the machine has it:
 `localhost` is often ::1. It is shown as 0.0.0.0.
 """
 
 import errno
+import fcntl
 import os
 import socket
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from nsqcy.errors import StartError
@@ -36,6 +40,7 @@ class Listener(NamedTuple):
     text: str  # as it is shown, with the real port
     port: int  # 0 for a unix socket
     path: str | None  # of a unix socket's file
+    file: tuple[int, int] | None = None  # device and inode of that file
 
     @property
     def title(self) -> str:
@@ -44,13 +49,12 @@ class Listener(NamedTuple):
 
     def close(self) -> None:
         """Listen no more, and leave no file behind."""
-        self.sock.close()
+        # As long as the socket listens, no other daemon takes the path over.
         if self.path:
-            try:
-                if stat.S_ISSOCK(os.lstat(self.path).st_mode):
+            with suppress(OSError):
+                if _file_of(self.path) == self.file:
                     os.unlink(self.path)
-            except OSError:
-                pass
+        self.sock.close()
 
 
 def parse(text: str) -> Address:
@@ -109,15 +113,98 @@ def is_at(listener: Listener, text: str) -> bool:
         return False
 
 
+def is_abandoned(path: str) -> bool:
+    """Return whether a path is a unix socket that no process listens on.
+
+    Raises OSError if there is nothing, or if connecting to it is not permitted.
+    """
+    if not stat.S_ISSOCK(os.lstat(path).st_mode):
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as sock:
+        try:
+            sock.connect(path)
+        except ConnectionRefusedError:
+            return True
+        except PermissionError:
+            raise
+        except OSError:
+            pass  # the listener's backlog is full, or its socket is of another type
+    return False
+
+
 def _bind_unix(path: str, kind: str) -> Listener:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
-        sock.bind(path)
-        sock.listen(_BACKLOG)
+        if not path:
+            sock.bind(path)
+            sock.listen(_BACKLOG)
+            return Listener(sock, kind, _show_unix(sock.getsockname()), 0, None)
+        with _locked(path):
+            _bind_path(sock, path)
+            sock.listen(_BACKLOG)
+            return Listener(sock, kind, path, 0, path, _file_of(path))
     except BaseException:
         sock.close()
         raise
-    return Listener(sock, kind, _show_unix(sock.getsockname()), 0, path or None)
+
+
+@contextmanager
+def _locked(path: str) -> Iterator[None]:
+    """Keep other daemons from binding or removing a path.
+
+    A socket that is bound and does not listen yet looks like one that a crash left behind.
+    """
+    name = f"{path}.nsqcy-lock"
+    while True:
+        fd = os.open(name, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if not _is_open_as(fd, name):
+                continue  # the previous holder has removed it
+            try:
+                yield
+            finally:
+                with suppress(PermissionError):  # of another user, in a directory such as /tmp
+                    os.unlink(name)
+            return
+        finally:
+            os.close(fd)
+
+
+def _is_open_as(fd: int, name: str) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(fd), os.lstat(name))
+    return False
+
+
+def _bind_path(sock: socket.socket, path: str) -> None:
+    try:
+        sock.bind(path)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        with suppress(FileNotFoundError):  # its owner has removed it meanwhile
+            _remove_abandoned(path)
+        sock.bind(path)
+
+
+def _remove_abandoned(path: str) -> None:
+    """Remove a socket file that a crash left behind; anything else stays."""
+    if not stat.S_ISSOCK(os.lstat(path).st_mode):
+        text = "the file is not a socket: move it or choose another path"
+        raise ValueError(f"listen unix {path}: {text}")
+    if is_abandoned(path):
+        try:
+            os.unlink(path)
+        except PermissionError as error:
+            text = "no process listens there, but the file cannot be removed"
+            reason = f"{error.strerror}".lower()
+            raise ValueError(f"listen unix {path}: {text}: {reason}") from None
+
+
+def _file_of(path: str) -> tuple[int, int]:
+    found = os.lstat(path)
+    return found.st_dev, found.st_ino
 
 
 def _show_unix(name: str | bytes) -> str:

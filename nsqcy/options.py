@@ -33,7 +33,8 @@ _FLOAT = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 
 TLS_NOT_REQUIRED, TLS_REQUIRED_EXCEPT_HTTP, TLS_REQUIRED = range(3)
 _TLS_REQUIRED_NAMES = ("false", "tcp-https", "true")
-_TLS_VERSIONS = {"tls1.0": 769, "tls1.1": 770, "tls1.2": 771, "tls1.3": 772}
+# Empty is the default, and does not ask for a version by its name.
+_TLS_VERSIONS = {"": 0, "tls1.0": 769, "tls1.1": 770, "tls1.2": 771, "tls1.3": 772}
 
 
 def parse_bool(text: str) -> bool:
@@ -74,6 +75,14 @@ def parse_strings(text: str) -> tuple[str, ...]:
     return (text,)
 
 
+def parse_words(text: str) -> tuple[str, ...]:
+    return _words(parse_strings(text))
+
+
+def _words(texts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(each.strip() for each in texts)
+
+
 def parse_floats(text: str) -> tuple[float, ...]:
     return tuple(parse_float(part) for part in text.split(","))
 
@@ -100,9 +109,9 @@ def parse_tls_required(text: str) -> int:
 
 
 def parse_tls_version(text: str) -> int:
-    """The number TLS itself has for a version; empty is the default."""
+    """The number TLS itself has for a version; 0 for none."""
     try:
-        return _TLS_VERSIONS[text.lower() or "tls1.0"]
+        return _TLS_VERSIONS[text.lower()]
     except KeyError:
         raise ValueError(f"unknown TLS version {quote(text)}") from None
 
@@ -120,11 +129,18 @@ def unquoted(text: str) -> str:
 def _elements(text: str) -> list[str]:
     if text.startswith("[") and text.endswith("]"):  # and not an address such as [::1]:4160
         raise ValueError("an array is TOML")
-    return [unquoted(part.strip()) for part in text.split(",") if part.strip()]
+    found = [unquoted(part.strip()) for part in text.split(",") if part.strip()]
+    if text and not found:
+        raise ValueError("there is no element between the commas")
+    return found
 
 
 def ini_strings(text: str) -> tuple[str, ...]:
     return tuple(_elements(text))
+
+
+def ini_words(text: str) -> tuple[str, ...]:
+    return _words(ini_strings(text))
 
 
 def ini_floats(text: str) -> tuple[float, ...]:
@@ -167,10 +183,14 @@ def toml_string(value: object) -> str:
 
 
 def toml_strings(value: object) -> tuple[str, ...]:
-    """An array of strings, or one string split at commas, blanks kept as NSQ keeps them."""
+    """An array of strings, or one string split at commas."""
     if isinstance(value, list):
         return tuple(_toml_text(element) for element in value)
     return tuple(_toml_text(value).split(","))
+
+
+def toml_words(value: object) -> tuple[str, ...]:
+    return _words(toml_strings(value))
 
 
 def toml_floats(value: object) -> tuple[float, ...]:
@@ -304,6 +324,16 @@ STRINGS = Kind(
     show_strings,
     ini=ini_strings,
 )
+# Addresses and names: blanks around one are no part of it.
+WORDS = Kind(
+    "value",
+    STRINGS.typed,
+    STRINGS.allowed,
+    parse_words,
+    toml_words,
+    show_strings,
+    ini=ini_words,
+)
 FLOATS = Kind(
     "value",
     "tuple[float, ...]",
@@ -357,6 +387,7 @@ class Option:
     toml_key      its key in NSQ's own file, where that is not its name
     in_file       whether a file may set it
     runtime       whether it may change while the daemon runs
+    guard         whether a mistake may leave a door open: it must not be ignored
     notice        a warning for whoever sets it, as it has no effect
     """
 
@@ -365,6 +396,7 @@ class Option:
         "default_text",
         "example",
         "flag",
+        "guard",
         "help",
         "in_file",
         "kind",
@@ -388,6 +420,7 @@ class Option:
         rule: Rule | None = None,
         in_file: bool = True,
         runtime: bool = False,
+        guard: bool = False,
         notice: str = "",
     ) -> None:
         self.flag = flag
@@ -401,6 +434,7 @@ class Option:
         self.rule = rule
         self.in_file = in_file
         self.runtime = runtime
+        self.guard = guard
         self.notice = notice
 
     @property
@@ -486,8 +520,31 @@ class Options:
 
 
 def parse_flags(table: OptionTable, argv: Sequence[str]) -> dict[str, Value]:
-    """The options set on the command line, by name; words behind the flags are ignored."""
-    return split_flags(table, argv)[0]
+    """Return the options set on the command line, by name.
+
+    Words behind the flags are ignored, as in NSQ, unless a door would stay open.
+    """
+    values, rest = split_flags(table, argv)
+    _check_ignored(table, argv, rest)
+    return values
+
+
+def _check_ignored(table: OptionTable, argv: Sequence[str], rest: Sequence[str]) -> None:
+    """Refuse a flag that guards a door where it, or its value, is among the ignored words."""
+    if not rest:
+        return
+    last = argv[-len(rest) - 1] if len(rest) < len(argv) else ""
+    option = table.by_flag.get(last.lstrip("-")) if last.startswith("-") else None
+    if option and option.guard and option.kind is BOOL and rest[0] in _TRUE | _FALSE:
+        value = f"-{option.flag}={rest[0]}"
+        text = f"boolean flag -{option.flag} takes no word: write {value}"
+        raise _usage_error(table, text)
+    for word in rest:
+        name = word.lstrip("-").partition("=")[0] if word.startswith("-") else ""
+        option = table.by_flag.get(name)
+        if option and option.guard:
+            text = f"flag -{name} is ignored: the flags end before {quote(rest[0])}"
+            raise _usage_error(table, text)
 
 
 def split_flags(

@@ -342,7 +342,7 @@ class Address:
             port = port[1:]
         elif text.count(":") == 1:
             host, _, port = text.partition(":")
-        if not host or "/" in host:
+        if not host or "/" in host or "," in host:
             raise ValueError(f"{quote(text)} is no address: host:port is one")
         number = int(port) if port.isdecimal() and len(port) < 6 else -1
         if port and not 0 < number < 65536:
@@ -363,7 +363,7 @@ def as_strings(addresses: Addresses) -> tuple[str, ...]:
     for each in given:
         if not isinstance(each, str):
             raise TypeError(f"an address is a str, not {type(each).__name__}")
-    return given
+    return tuple(each.strip() for each in given)
 
 
 def lookupd_addresses(addresses: Addresses) -> tuple[str, ...]:

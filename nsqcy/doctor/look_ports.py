@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import socket
+import stat
 from collections.abc import Iterator
 
 from nsqcy import listeners, procfs
@@ -59,12 +60,13 @@ def _unix(flag: str, text: str, path: str) -> Port:
     if not os.path.lexists(path):
         folder = os.path.dirname(path) or "."
         return Port(flag, text, "" if os.path.isdir(folder) else f"there is no {folder}")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        sock.settimeout(1)
-        try:
-            sock.connect(path)
-        except (OSError, ValueError):
-            return Port(flag, text, "a file is left over there that nobody listens at: remove it")
+    try:
+        if listeners.is_abandoned(path):  # a start takes it over
+            return Port(flag, text)
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            return Port(flag, text, "the file is not a socket: move it or choose another path")
+    except OSError as error:
+        return Port(flag, text, (error.strerror or str(error)).lower())
     return Port(flag, text, busy=True)
 
 

@@ -20,7 +20,7 @@ from nsqcy.doctor.look_cluster import Addresses
 from nsqcy.durations import SECOND
 from nsqcy.errors import Stop, UsageError
 from nsqcy.log import write
-from nsqcy.options import BOOL, DURATION, STRING, STRINGS, Option, OptionTable, split_flags, usage
+from nsqcy.options import BOOL, DURATION, STRING, WORDS, Option, OptionTable, split_flags, usage
 from nsqcy.policies import NOT_NEGATIVE, POSITIVE
 from nsqcy.users import token_file
 
@@ -32,8 +32,8 @@ HOST = (
 )
 CLUSTER = (
     Option("cluster", BOOL, True, "check the cluster"),
-    Option("lookupd-http-address", STRINGS, (), "host:port or URL of an nsqlookupd to ask"),
-    Option("nsqd-http-address", STRINGS, (), "host:port or URL of an nsqd to ask"),
+    Option("lookupd-http-address", WORDS, (), "host:port or URL of an nsqlookupd to ask"),
+    Option("nsqd-http-address", WORDS, (), "host:port or URL of an nsqd to ask"),
     Option(
         "watch",
         DURATION,

@@ -28,7 +28,7 @@ def duration(nanoseconds: float) -> str:
 
 def percent(quantile: float) -> str:
     """`99th`, `99.9th`, `51st`."""
-    text = _short(quantile * 100)
+    text = f"{quantile * 100:.9f}".rstrip("0").rstrip(".")
     last = text[-1]
     if "." in text or text[-2:] in ("11", "12", "13"):
         return f"{text}th"

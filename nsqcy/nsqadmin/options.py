@@ -14,12 +14,13 @@ from nsqcy.daemon_options import (
     LOG_LEVEL,
     VERBOSE,
     VERSION,
+    check_auth_file,
     log_prefix,
     obey_rules,
     refuse,
 )
 from nsqcy.durations import HOUR, MILLISECOND, MINUTE, SECOND
-from nsqcy.options import BOOL, DURATION, INT, STRING, STRINGS, Option, Options, OptionTable, Rule
+from nsqcy.options import BOOL, DURATION, INT, STRING, WORDS, Option, Options, OptionTable, Rule
 from nsqcy.users import token_file
 
 MIN_INPUT_BYTES = 4 << 20
@@ -49,7 +50,7 @@ SERVER = (
 CLUSTER = (
     Option(
         "lookupd-http-address",
-        STRINGS,
+        WORDS,
         (),
         "host:port of an nsqlookupd to ask; may change at run time",
         toml_key="nsqlookupd_http_addresses",
@@ -57,7 +58,7 @@ CLUSTER = (
     ),
     Option(
         "nsqd-http-address",
-        STRINGS,
+        WORDS,
         (),
         "host:port of an nsqd to ask, where there is no nsqlookupd",
         toml_key="nsqd_http_addresses",
@@ -69,12 +70,14 @@ CLUSTER = (
         BOOL,
         False,
         "take every certificate of nsqds and nsqlookupds",
+        guard=True,
     ),
     Option(
         "http-client-tls-root-ca-file",
         STRING,
         "",
         "PEM file of authorities of nsqds and nsqlookupds, instead of those of the system",
+        guard=True,
     ),
     Option("http-client-tls-cert", STRING, "", "PEM file of the certificate to show to them"),
     Option("http-client-tls-key", STRING, "", "PEM file of its key"),
@@ -87,25 +90,30 @@ ACCESS = (
         STRING,
         "127.0.0.1/8",
         "addresses that /config is answered to; empty for all",
+        guard=True,
     ),
     Option(
         "acl-http-header",
         STRING,
         "X-Forwarded-User",
         "header with the name of the user, set by a proxy in front",
+        guard=True,
     ),
     Option(
         "admin-user",
-        STRINGS,
+        WORDS,
         (),
         "user who may act on topics, channels and nodes; without any, everybody may",
         toml_key="admin_users",
+        rule=Rule("a name that is not empty", all),
+        guard=True,
     ),
     Option(
         "auth-file",
         STRING,
         "",
         "INI or TOML file of users, who then have to log in, instead of --admin-user",
+        guard=True,
     ),
     Option(
         "auth-session-time",
@@ -119,6 +127,7 @@ ACCESS = (
         BOOL,
         False,
         "have browsers send a session over HTTPS only, also where no X-Forwarded-Proto says https",
+        guard=True,
     ),
     Option(
         "notification-http-endpoint",
@@ -243,6 +252,7 @@ def network(text: str) -> Network:
 def resolve(settings: Settings) -> AdminOptions:
     """The options nsqadmin runs with, checked; raises StartError."""
     obey_rules(settings, settings.values)
+    check_auth_file(settings)
     options = AdminOptions(settings.values)
     if options.lookupd_http_address and options.nsqd_http_address:
         raise refuse(settings, "use --nsqd-http-address or --lookupd-http-address not both")

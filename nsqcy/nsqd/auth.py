@@ -91,7 +91,7 @@ class Authorization:
 
 _TEXTS = gojson.array(gojson.text, "")
 _GRANT: gojson.Fields = {
-    "topic": (gojson.text, ""),
+    "topic": (gojson.text, None),
     "channels": (_TEXTS, []),
     "permissions": (_TEXTS, []),
 }
@@ -119,10 +119,12 @@ def parse(body: bytes) -> Authorization:
     for each in answer["authorizations"]:
         if not PERMISSIONS.issuperset(each["permissions"]):
             raise AuthFailure("unknown permission (allowed: subscribe, publish)")
+        if each["topic"] is None and each["channels"] and each["permissions"]:
+            raise AuthFailure("an authorization has no topic")
         left -= 1 + len(each["channels"])
         if left < 0:
             raise AuthFailure(f"more than {EXPRESSIONS_MOST} expressions")
-        topic, *channels = (_compile(text) for text in (each["topic"], *each["channels"]))
+        topic, *channels = (_compile(text) for text in (each["topic"] or "", *each["channels"]))
         steps += sum(expression.programsize for expression in (topic, *channels))
         if steps > STEPS_MOST:
             raise AuthFailure("expressions too large, together")

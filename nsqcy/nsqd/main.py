@@ -24,7 +24,15 @@ from nsqcy import config, listeners, log
 from nsqcy.errors import StartError, Stop
 from nsqcy.nsqd import activation, policy_file
 from nsqcy.nsqd.launcher import Launcher
-from nsqcy.nsqd.options import NSQD, NsqdOptions, derive, policies, resolve
+from nsqcy.nsqd.options import (
+    NSQD,
+    REQUIRE_VERIFY,
+    NsqdOptions,
+    asks_for_tls_version,
+    derive,
+    policies,
+    resolve,
+)
 from nsqcy.policies import Policies
 from nsqcy.process import datapath, openfiles, service, spawn
 from nsqcy.starting import open_log, rereading
@@ -88,7 +96,7 @@ def _load_tls(settings: config.Settings, options: NsqdOptions) -> dict[str, Any]
     from nsqcy.nsqd import tls  # OpenSSL: time and memory only for those who want it
 
     try:
-        material, warnings = tls.load(options, "tls_min_version" in settings.given)
+        material, warnings = tls.load(options, asks_for_tls_version(settings))
     except tls.TlsError as error:
         text = f"failed to instantiate nsqd - failed to build TLS config - {error}"
         raise StartError(text) from None
@@ -105,7 +113,7 @@ def _load_users(settings: config.Settings, options: NsqdOptions) -> str | None:
     text = config.read_text(options.auth_file)
     users = file.parse(options.auth_file, text)
     settings.warnings += known.warnings(options.auth_file)
-    verifies = options.tls_client_auth_policy == "require-verify"
+    verifies = options.tls_client_auth_policy == REQUIRE_VERIFY
     if not verifies and any(user.certificate for user in users.values()):
         settings.warnings.append(
             f"{options.auth_file}: nobody is known by a certificate here, as nobody verifies any"

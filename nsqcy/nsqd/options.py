@@ -18,6 +18,7 @@ from nsqcy.daemon_options import (
     VERBOSE,
     VERSION,
     auth_file,
+    check_auth_file,
     hostname,
     log_prefix,
     obey_rules,
@@ -33,11 +34,11 @@ from nsqcy.options import (
     FLOATS,
     INT,
     STRING,
-    STRINGS,
     TLS_NOT_REQUIRED,
     TLS_REQUIRED,
     TLS_REQUIREMENT,
     TLS_VERSION,
+    WORDS,
     Option,
     Options,
     OptionTable,
@@ -65,7 +66,9 @@ from nsqcy.process.limits import available_memory, usable_cpus
 
 TOPOLOGY_AWARE_CONSUMPTION = "topology-aware-consumption"
 EXPERIMENTS = frozenset({TOPOLOGY_AWARE_CONSUMPTION})
-CLIENT_AUTH_POLICIES = frozenset({"", "require", "require-verify"})
+REQUIRE_VERIFY = "require-verify"
+CLIENT_AUTH_POLICIES = frozenset({"", "require", REQUIRE_VERIFY})
+TLS_1_0 = 769
 
 MAX_WORKERS = 64
 # More than four workers pay only for very many connections; whoever has them says so.
@@ -160,7 +163,7 @@ NETWORK = (
     ),
     Option(
         "lookupd-tcp-address",
-        STRINGS,
+        WORDS,
         (),
         "host:port of an nsqlookupd to register with",
         toml_key="nsqlookupd_tcp_addresses",
@@ -169,10 +172,11 @@ NETWORK = (
     auth_file("nsqd"),
     Option(
         "auth-http-address",
-        STRINGS,
+        WORDS,
         (),
         "host:port or URL of a server that authorizes clients; any turns AUTH on",
         toml_key="auth_http_addresses",
+        guard=True,
     ),
     Option(
         "auth-http-request-method",
@@ -186,6 +190,7 @@ NETWORK = (
         BOOL,
         False,
         "show messages over HTTP although consumers need AUTH",
+        guard=True,
     ),
     Option(
         "http-client-connect-timeout",
@@ -203,7 +208,7 @@ NETWORK = (
     Option("topology-zone", STRING, "", "zone this node is in"),
     Option(
         "enable-experiment",
-        STRINGS,
+        WORDS,
         (),
         f"experiment to turn on: {TOPOLOGY_AWARE_CONSUMPTION}",
     ),
@@ -387,28 +392,36 @@ STATISTICS = (
 )
 
 ENCRYPTION = (
-    Option("tls-cert", STRING, "", "path of the certificate, PEM"),
-    Option("tls-key", STRING, "", "path of its key, PEM"),
+    Option("tls-cert", STRING, "", "path of the certificate, PEM", guard=True),
+    Option("tls-key", STRING, "", "path of its key, PEM", guard=True),
     Option(
         "tls-client-auth-policy",
         STRING,
         "",
         "what to ask of clients: require a certificate, or require-verify; empty for none",
+        rule=Rule("require, require-verify or empty", lambda value: value in CLIENT_AUTH_POLICIES),
+        guard=True,
     ),
     Option(
-        "tls-root-ca-file", STRING, "", "path of the authorities client certificates come from, PEM"
+        "tls-root-ca-file",
+        STRING,
+        "",
+        "path of the authorities client certificates come from, PEM",
+        guard=True,
     ),
     Option(
         "tls-required",
         TLS_REQUIREMENT,
         TLS_NOT_REQUIRED,
         "refuse clients without TLS: false, true, or tcp-https to let plain HTTP be",
+        guard=True,
     ),
     Option(
         "tls-min-version",
         TLS_VERSION,
-        769,
+        TLS_1_0,
         "oldest TLS to speak: tls1.0 to tls1.3; what is older than tls1.2 only when given by name",
+        guard=True,
     ),
     Option("deflate", BOOL, True, "let clients compress with deflate"),
     Option(
@@ -534,11 +547,12 @@ def resolve(settings: Settings) -> NsqdOptions:
     """
     options = NsqdOptions(settings.values)
     # In the order NSQ checks, since of several faults it names the first.
-    obey_rules(settings, ("max_deflate_level", "node_id"))
+    obey_rules(settings, ("max_deflate_level", "node_id", "tls_client_auth_policy"))
     options = _check_tls(settings, options)
     obey_rules(settings, ("auth_http_request_method",))
     _check_percentiles(settings, options)
     obey_rules(settings, settings.values)
+    check_auth_file(settings)
     _check_statsd(settings, options)
     for section in settings.patterns:
         _check_patterns(options, section)
@@ -606,7 +620,23 @@ def _check_tls(settings: Settings, options: NsqdOptions) -> NsqdOptions:
         name = "tls_required" if "tls_required" in settings.given else "tls_client_auth_policy"
         text = "cannot require TLS client connections without TLS key and cert"
         raise refuse(settings, text, name)
-    return options
+    if _trusts_the_system(options) and "tls_root_ca_file" in settings.given:
+        text = (
+            "--tls-root-ca-file is empty: name a file, or leave it out to accept the certificates"
+            " of all authorities that the system knows"
+        )
+        raise refuse(settings, text, "tls_root_ca_file")
+    return options.replace(tls_min_version=options.tls_min_version or TLS_1_0)
+
+
+def _trusts_the_system(options: NsqdOptions) -> bool:
+    """Whether a client needs a certificate, and the system's authorities say of whom."""
+    return options.tls_client_auth_policy == REQUIRE_VERIFY and not options.tls_root_ca_file
+
+
+def asks_for_tls_version(settings: Settings) -> bool:
+    """Whether somebody has written the oldest TLS version to speak."""
+    return "tls_min_version" in settings.given and bool(settings["tls_min_version"])
 
 
 def _check_percentiles(settings: Settings, options: NsqdOptions) -> None:
@@ -642,11 +672,10 @@ def _check_patterns(options: NsqdOptions, section: PatternSection) -> None:
 
 
 def _warn(settings: Settings, options: NsqdOptions) -> None:
-    policy = options.tls_client_auth_policy
-    if policy not in CLIENT_AUTH_POLICIES:
+    if _trusts_the_system(options):
         settings.warnings.append(
-            f"--tls-client-auth-policy {quote(policy)} is unknown, no certificate is asked for"
-            f" (allowed: require, require-verify){settings.where('tls_client_auth_policy')}"
+            "--tls-client-auth-policy=require-verify without --tls-root-ca-file accepts the"
+            " certificates of all authorities that the system knows"
         )
     for experiment in options.enable_experiment:
         if experiment not in EXPERIMENTS:

@@ -1,26 +1,31 @@
 """A new topic's channels, as lookupds know them from other nsqds.
 
-Asks every lookupd that has told where its HTTP is, in threads, each topic within the time of one
-request. Knows nothing of what is done with the names.
+Queries every lookupd whose HTTP address is known, in threads, each topic within the time of one
+request. A lookupd that does not answer holds up only its own queries. Knows nothing of what is done
+with the names.
 """
 
 import json
+import time
 from typing import TYPE_CHECKING
 from urllib.parse import quote
+from weakref import WeakKeyDictionary
 
 import gevent
+from gevent.lock import Semaphore
 from gevent.threadpool import ThreadPool
 
 from nsqcy.errors import RequestError
 from nsqcy.lines import Lines
 from nsqcy.names import is_ephemeral, is_valid_name
-from nsqcy.nsqd.lookup import Lookup
+from nsqcy.nsqd.lookup import Lookup, Peer
 from nsqcy.nsqd.lookup_protocol import Info
 
 if TYPE_CHECKING:
     from nsqcy.cluster.web_client import Settings
 
-QUERIES_MOST = 16  # at a time
+QUERIES_LIMIT = 8  # at a time, of one lookupd
+THREADS_LIMIT = 256
 SETTLE_LIMIT = 3.0  # seconds a lookupd that has just been added may take to say where its HTTP is
 LONGEST = 50.0  # seconds, where a request may take for ever; workers wait no longer than 60
 IDLE_THREAD = 10.0
@@ -38,6 +43,7 @@ class Seeding:
         whole = settings.http_client_request_timeout / SECOND
         self._limit = min(whole, LONGEST) if whole > 0 else LONGEST
         self._pool: ThreadPool | None = None
+        self._slots: WeakKeyDictionary[Peer, Semaphore] = WeakKeyDictionary()
 
     def prepare(self) -> None:
         """Import what takes time: later it would be in the way of somebody."""
@@ -56,8 +62,10 @@ class Seeding:
                 topic=topic,
             )
             return []
-        urls = {_url(info, topic): None for info in infos.values() if info is not None}
-        asked = [gevent.spawn(self._query, url) for url in urls]
+        # Two addresses of one lookupd make one query.
+        urls = {_url(info, topic): peer for peer, info in infos.items() if info is not None}
+        deadline = time.monotonic() + self._limit
+        asked = [gevent.spawn(self._query, peer, url, deadline) for url, peer in urls.items()]
         gevent.joinall(asked, timeout=self._limit)
         gevent.killall([each for each in asked if not each.ready()])
         answers = [each.value for each in asked if isinstance(each.value, list)]
@@ -86,13 +94,18 @@ class Seeding:
             f"failed to query nsqlookupd for channels to pre-create for topic {topic} - {text}"
         )
 
-    def _query(self, url: str) -> list[str] | str:
-        """What one lookupd knows, or what went wrong."""
+    def _query(self, peer: Peer, url: str, deadline: float) -> list[str] | str:
+        """Return what one lookupd knows, or what went wrong."""
+        slots = self._slots.setdefault(peer, Semaphore(QUERIES_LIMIT))
+        slots.acquire()
         self._log.info(f"CI: querying nsqlookupd {url}")
         if self._pool is None:
             hub = gevent.get_hub()
-            self._pool = ThreadPool(QUERIES_MOST, hub=hub, idle_task_timeout=IDLE_THREAD)
-        answer: list[str] | str = self._pool.apply(_attempt, (self._settings, url))
+            self._pool = ThreadPool(THREADS_LIMIT, hub=hub, idle_task_timeout=IDLE_THREAD)
+        query = self._pool.spawn(_attempt, self._settings, url, deadline)
+        # The thread may outlive this greenlet, and the slot is free only once the thread is.
+        query.rawlink(lambda _: slots.release())
+        answer: list[str] | str = query.get()
         return answer
 
 
@@ -106,14 +119,20 @@ def _url(info: Info, topic: str) -> str:
     return f"http://{host}:{info.http_port}/channels?topic={quote(topic, safe='')}"
 
 
-def _attempt(settings: "Settings", url: str) -> list[str] | str:
+def _attempt(settings: "Settings", url: str, deadline: float) -> list[str] | str:
     """In a thread: the answer, or what is wrong."""
+    from dataclasses import replace
+
     from urllib3.util import parse_url
 
     from nsqcy.cluster import web_client  # urllib3: only for those who have lookupds
 
+    left = deadline - time.monotonic()
+    if left <= 0:
+        return web_client.TIMED_OUT
     try:
-        web = web_client.WebClient(web_client.Terms.of(settings))
+        terms = replace(web_client.Terms.of(settings), request_timeout=left)
+        web = web_client.WebClient(terms)
         answer = web.ask(parse_url(url), most=ANSWER_MOST)
         return _read(answer.body) if answer.status == 200 else f"status {answer.status}"
     except RequestError as failure:

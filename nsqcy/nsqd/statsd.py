@@ -133,13 +133,19 @@ class Writer:
 
     def _latency(self, stat: str, counters: Counters) -> Iterator[bytes]:
         for item in counters[LATENCY]["percentiles"] or ():
-            yield self._line(f"{stat}{LATENCY}_{item['quantile'] * 100:.0f}", item["value"], "g")
+            name = f"{stat}{LATENCY}_{_percent(item['quantile'])}"
+            yield self._line(name, item["value"], "g")
 
     def _excluded(self, name: str) -> bool:
         return self._exclude_ephemeral and is_ephemeral(name)
 
     def _line(self, stat: str, value: float, kind: str) -> bytes:
         return f"{self._prefix}{stat}:{int(value)}|{kind}\n".encode()
+
+
+def _percent(quantile: float) -> str:
+    """Return 99 for 0.99 and 99_9 for 0.999: a dot would begin another level in Graphite."""
+    return f"{quantile * 100:.9f}".rstrip("0").rstrip(".").replace(".", "_")
 
 
 def packets(lines: Iterable[bytes], size: int) -> list[bytes]:

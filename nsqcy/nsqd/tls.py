@@ -19,10 +19,9 @@ from cryptography.x509.oid import NameOID
 from OpenSSL import SSL, crypto
 
 from nsqcy.errors import LayerEnd, LayerError
-from nsqcy.nsqd.options import NsqdOptions
+from nsqcy.nsqd.options import REQUIRE_VERIFY, NsqdOptions
 
 REQUIRE = "require"  # a certificate, whoever signed it
-REQUIRE_VERIFY = "require-verify"
 TLS_1_2 = 0x0303
 HANDSHAKE_LIMIT = 5.0  # seconds we wait for a peer, in all
 

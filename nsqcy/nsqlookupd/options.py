@@ -13,6 +13,7 @@ from nsqcy.daemon_options import (
     VERBOSE,
     VERSION,
     auth_file,
+    check_auth_file,
     hostname,
     log_prefix,
     obey_rules,
@@ -88,4 +89,5 @@ class LookupdOptions(Options):
 def resolve(settings: Settings) -> LookupdOptions:
     """The options nsqlookupd runs with, checked; raises StartError."""
     obey_rules(settings, settings.values)
+    check_auth_file(settings)
     return LookupdOptions(settings.values)

@@ -122,6 +122,7 @@ def expression(value: str) -> str:
 
 
 def address(value: str) -> str:
+    value = value.strip()
     found = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^:\s,/\[\]]+):([0-9]{1,5})", value)
     if not found or not 0 < int(found[2]) < 65536:
         raise BadValue("host:port, without http://")

@@ -160,7 +160,7 @@ def numbers(found: dict[str, Any]) -> Row:
     return {name: found.get(key) for name, key in NUMBERS.items()} | {
         "paused": bool(found.get("paused")),
         "latency_ms": {
-            f"{each['quantile']:g}": each["value"] / MILLISECOND
+            f"{each['quantile']:.12g}": each["value"] / MILLISECOND
             for each in latency.get("percentiles") or []
         },
     }

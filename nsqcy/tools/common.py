@@ -16,7 +16,7 @@ from nsqcy import NSQ_VERSION, __version__, config, log
 from nsqcy.daemon_options import VERSION
 from nsqcy.durations import SECOND
 from nsqcy.errors import DATED, Stop, VersionWanted
-from nsqcy.options import DURATION, STRINGS, Option, OptionTable, split_flags
+from nsqcy.options import DURATION, WORDS, Option, OptionTable, split_flags
 
 __all__ = [
     "LOOKUPD_HTTP_ADDRESS",
@@ -34,9 +34,9 @@ __all__ = [
     "user_agent",
 ]
 
-NSQD_TCP_ADDRESS = Option("nsqd-tcp-address", STRINGS, (), "host:port of an nsqd to connect to")
+NSQD_TCP_ADDRESS = Option("nsqd-tcp-address", WORDS, (), "host:port of an nsqd to connect to")
 LOOKUPD_HTTP_ADDRESS = Option(
-    "lookupd-http-address", STRINGS, (), "host:port of an nsqlookupd to ask for nsqds"
+    "lookupd-http-address", WORDS, (), "host:port of an nsqlookupd to ask for nsqds"
 )
 
 

@@ -15,7 +15,7 @@ from nsqcy.cluster.stats import ChannelFigures, NodeStats, node_stats, topic_pro
 from nsqcy.cluster.web_client import Terms, WebClient
 from nsqcy.config import Settings
 from nsqcy.durations import SECOND
-from nsqcy.options import DURATION, INT, STRING, STRINGS, Option, Options, OptionTable
+from nsqcy.options import DURATION, INT, STRING, WORDS, Option, Options, OptionTable
 from nsqcy.tools import common
 from nsqcy.tools.common import ToolError
 from nsqcy.users import token_file
@@ -31,7 +31,7 @@ STATISTICS = (
     Option("count", INT, 0, "lines to print before it ends; without it, no end"),
 )
 SOURCES = (
-    Option("nsqd-http-address", STRINGS, (), "host:port of an nsqd to ask"),
+    Option("nsqd-http-address", WORDS, (), "host:port of an nsqd to ask"),
     common.LOOKUPD_HTTP_ADDRESS,
     *common.http_timeouts(5 * SECOND),
     token_file.OPTION,

@@ -15,7 +15,7 @@ from nsqcy._client import Message
 from nsqcy.client.aio import Producer
 from nsqcy.config import Settings
 from nsqcy.names import is_valid_name
-from nsqcy.options import BOOL, INT, STRING, STRINGS, Option, Options, OptionTable
+from nsqcy.options import BOOL, INT, STRING, STRINGS, WORDS, Option, Options, OptionTable
 from nsqcy.tools import common
 from nsqcy.tools.client_options import (
     CONSUMER_OPT,
@@ -45,7 +45,7 @@ SOURCE = (
 )
 DESTINATION = (
     Option("destination-topic", STRING, "", "the topic to publish to; by default the same"),
-    Option("destination-nsqd-tcp-address", STRINGS, (), "host:port of an nsqd to publish to"),
+    Option("destination-nsqd-tcp-address", WORDS, (), "host:port of an nsqd to publish to"),
     Option("mode", STRING, HOSTPOOL, f"how a destination is chosen: {', '.join(ONE_OF_THEM)}"),
     Option(
         "headers",

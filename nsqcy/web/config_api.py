@@ -37,4 +37,4 @@ def _addresses(body: bytes) -> tuple[str, ...]:
         raise ValueError("not an array of texts")
     for each in value:
         each.encode()  # half a surrogate pair is no text
-    return tuple(value)
+    return tuple(each.strip() for each in value)

@@ -160,6 +160,18 @@ def test_unix_socket(nsqd: Starter, short_path: Path) -> None:
     assert not path.exists()
 
 
+@pytest.mark.ours
+def test_unix_sockets_that_a_kill_left(nsqd: Starter, short_path: Path) -> None:
+    tcp, http = short_path / "tcp", short_path / "http"
+    daemon = nsqd(tcp_address=tcp, http_address=http)
+    daemon.kill()
+    assert tcp.is_socket() and http.is_socket()
+    daemon.restart()
+    daemon.connect().usable()
+    daemon.stop()
+    assert not list(short_path.iterdir())
+
+
 @pytest.mark.case("C022")
 def test_every_byte_value_survives(shared: Nsqd, topic: str) -> None:
     body = bytes(range(256)) * 4

@@ -213,7 +213,7 @@ def test_a_file_shows(nsqd: Starter, tmp_path: Path) -> None:
     path = tmp_path / "nsqd.cfg"
     path.write_text(
         "e2e_processing_latency_percentiles = [0.5, 0.99]\n"
-        'nsqlookupd_tcp_addresses = "127.0.0.1:1, 127.0.0.1:2"\n'
+        'nsqlookupd_tcp_addresses = "127.0.0.1:1,127.0.0.1:2"\n'
         "max_rdy_count = 7\n"
         "msg_timeout = 1500\n"
         'mem_queue_size = "77"\n'
@@ -222,7 +222,7 @@ def test_a_file_shows(nsqd: Starter, tmp_path: Path) -> None:
     )
     daemon = nsqd(config=path, max_rdy_count=9)
     assert shown(daemon, "e2e_processing_latency_percentiles") == [0.5, 0.99]
-    assert shown(daemon, "nsqlookupd_tcp_addresses") == ["127.0.0.1:1", " 127.0.0.1:2"]
+    assert shown(daemon, "nsqlookupd_tcp_addresses") == ["127.0.0.1:1", "127.0.0.1:2"]
     assert shown(daemon, "max_rdy_count") == 9
     assert shown(daemon, "msg_timeout") == 1_500_000_000
     assert shown(daemon, "mem_queue_size") == 77

@@ -361,6 +361,26 @@ def test_an_http_side_that_hangs_or_fails(nsqd: Starter, lookupd: Make) -> None:
     )
 
 
+def test_an_http_side_that_hangs_keeps_no_topic_from_the_channels_of_others(
+    nsqd: Starter, lookupd: Make
+) -> None:
+    """Also when more topics are new at once than one lookupd is ever queried for."""
+    silent, good = lookupd(), lookupd()
+    silent.http_reply = lambda topic: None
+    good.http_reply = lambda topic: b'{"channels":["seeded"]}'
+    daemon = nsqd(lookupd_tcp_address=[silent.address, good.address])
+    await_identities(silent, good)
+    conn = daemon.connect()
+    topics = [f"t{number}" for number in range(24)]
+    for topic in topics:
+        conn.pub(topic, b"x")
+    for topic in topics:
+        daemon.web.await_counts(topic, "seeded", depth=1)
+    warning = "WARNING: failed to query nsqlookupd for channels to pre-create for topic"
+    url = f"http://127.0.0.1:{silent.http_port}/channels?topic="
+    await_log(daemon, *(f"{warning} {topic} - {url}{topic}: timed out\n" for topic in topics))
+
+
 def test_a_worker_that_dies_takes_its_ephemeral_ones(nsqd: Starter, lookupd: Make) -> None:
     one = lookupd()
     daemon = connected(nsqd, one)

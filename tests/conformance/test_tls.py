@@ -438,12 +438,20 @@ def rejected(daemon: Nsqd, shown: Files | None) -> None:
 
 
 @pytest.mark.case("C101")
-@pytest.mark.parametrize("policy", ["require", "bogus"])
-def test_a_policy_requires_tls(policy: str, nsqd: Starter, files: Files) -> None:
-    daemon = nsqd(tls_client_auth_policy=policy, http_address="", **files.options)
+def test_a_policy_requires_tls(nsqd: Starter, files: Files) -> None:
+    daemon = nsqd(tls_client_auth_policy="require", http_address="", **files.options)
     conn = daemon.connect()
     conn.nop()
     conn.expect_error("E_INVALID cannot NOP in current state (TLS required)")
+
+
+@pytest.mark.case("F11")
+@pytest.mark.ours
+def test_an_unknown_policy_ends_the_start(files: Files) -> None:
+    options = files.options | {"tls_client_auth_policy": "requre-verify"}
+    done = run(*(f"--{name.replace('_', '-')}={value}" for name, value in options.items()))
+    assert done.returncode == 1
+    assert "--tls-client-auth-policy must be require, require-verify or empty" in done.stderr
 
 
 @pytest.mark.case("C102")
@@ -495,7 +503,7 @@ def test_a_weak_authority_verifies(nsqd: Starter, files: Files, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("least", "admitted"), [(None, False), ("tls1.0", True), ("tls1.2", False)]
+    ("least", "admitted"), [(None, False), ("", False), ("tls1.0", True), ("tls1.2", False)]
 )
 def test_old_versions(least: str | None, admitted: bool, nsqd: Starter, files: Files) -> None:
     daemon = nsqd(tls_min_version=least, **files.options)

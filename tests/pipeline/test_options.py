@@ -104,7 +104,7 @@ def test_the_file(tmp_path: Path) -> None:
         """
         [common]
         topic = "orders"
-        nsqd_tcp_address = ["a:1", "b:2"]
+        nsqd_tcp_address = ["a:1", " b:2 "]
         driver-memory = "4g"
         root = "everywhere"
         [common.option]

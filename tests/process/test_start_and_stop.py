@@ -223,12 +223,27 @@ def test_unix_sockets(toy, tmp_path):
     assert not any(map(os.path.exists, paths))
 
 
-def test_a_stale_unix_socket_is_refused_and_left_alone(toy, tmp_path):
+def test_a_unix_socket_that_a_crash_left_is_taken_over(toy, tmp_path):
+    path = str(tmp_path / "tcp.sock")
+    killed = toy(addresses=[("tcp", path)])
+    killed.wait_line("TCP: listening on " + path)
+    killed.process.kill()
+    killed.wait()
+    assert os.path.exists(path)
+    nsqd = toy(addresses=[("tcp", path)])
+    nsqd.wait_line("TCP: listening on " + path)
+    client = Client(path)
+    nsqd.clients.append(client)
+    assert client.ask("hi").endswith(": hi")
+
+
+def test_a_unix_socket_that_has_a_listener_is_refused_and_left_alone(toy, tmp_path):
     path = str(tmp_path / "tcp.sock")
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(path)
-    nsqd = toy(addresses=[("tcp", path)])
-    assert nsqd.wait() == 1
+        sock.listen()
+        nsqd = toy(addresses=[("tcp", path)])
+        assert nsqd.wait() == 1
     text = f"listen ({path}) failed - listen unix {path}: bind: address already in use"
     assert nsqd.lines[-1].endswith(f"FATAL: failed to instantiate nsqd - {text}")
     assert os.path.exists(path)

@@ -109,6 +109,13 @@ def test_unusable(body: bytes) -> None:
     refusal(body)
 
 
+@pytest.mark.parametrize("topic", [{}, {"topics": "^a$"}, {"topic": None}])
+def test_an_authorization_without_a_topic_is_not_one_for_all_topics(topic: Any) -> None:
+    without = {"channels": [".*"], "permissions": ["publish"]} | topic
+    assert refusal(answer(without)) == "an authorization has no topic"
+    assert parse(answer(grant(topic=""))).permits("any", "")
+
+
 def test_size_is_bounded() -> None:
     parse(answer(identity="x" * (ANSWER_MOST - 500)))
     assert "bytes" in refusal(answer(identity="x" * ANSWER_MOST))

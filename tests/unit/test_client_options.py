@@ -57,6 +57,13 @@ def test_one_address_or_many_each_once() -> None:
             nsqd_addresses(wrong)  # type: ignore[arg-type]
 
 
+def test_blanks_around_an_address_are_no_part_of_it() -> None:
+    assert nsqd_addresses([" a:1", "a:1 "]) == (Address("a", 1),)
+    assert lookupd_addresses([" a:4161", "a:4161 "]) == ("a:4161",)
+    with pytest.raises(ValueError, match="is no address"):
+        nsqd_addresses("a:1, b:2")
+
+
 def test_addresses_of_lookupds_are_looked_at_when_they_are_given() -> None:
     good = ("a:4161", "http://a:4161/lookup?x=1", "https://a")
     assert lookupd_addresses([*good, good[0]]) == good

@@ -139,11 +139,21 @@ def test_toml_percentiles_have_a_range(write: Write, text: str) -> None:
 
 
 @pytest.mark.case("CFG-22")
-def test_a_toml_string_for_a_list_is_split_but_not_trimmed(write: Write) -> None:
-    path = write('nsqlookupd_tcp_addresses = "a:1, b:2"')
-    assert start(path).lookupd_tcp_address == ("a:1", " b:2")
-    path = write('nsqlookupd_tcp_addresses = ["a:1, b:2", "c:3"]')
-    assert start(path).lookupd_tcp_address == ("a:1, b:2", "c:3")
+@pytest.mark.ours
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ('"a:1, b:2"', ("a:1", "b:2")),
+        ('" a:1 ,\\tb:2 "', ("a:1", "b:2")),
+        ('[" a:1", "b:2 "]', ("a:1", "b:2")),
+        ('["a:1, b:2", "c:3"]', ("a:1, b:2", "c:3")),
+    ],
+)
+def test_blanks_around_the_addresses_of_a_toml_list(
+    write: Write, text: str, addresses: tuple[str, ...]
+) -> None:
+    path = write(f"nsqlookupd_tcp_addresses = {text}")
+    assert start(path).lookupd_tcp_address == addresses
 
 
 @pytest.mark.case("CFG-25")
@@ -244,6 +254,29 @@ def test_toml_id(write: Write) -> None:
 @pytest.mark.case("CFG-16")
 def test_toml_id_has_a_range(write: Write) -> None:
     assert "--node-id must be [0,1024)" in str(refusal(write("id = 1024")))
+
+
+@pytest.mark.case("CFG-28")
+@pytest.mark.ours
+@pytest.mark.parametrize(
+    ("text", "key", "meant"),
+    [
+        ("tls-required = true", "tls-required", "tls_required"),
+        ("TLS_Required = true", "TLS_Required", "tls_required"),
+        ('tls_client_auth_polcy = "require"', "tls_client_auth_polcy", "tls_client_auth_policy"),
+        ('auth_http_address = ["a:1"]', "auth_http_address", "auth_http_addresses"),
+        ('auth_flie = "x"', "auth_flie", "auth_file"),
+        ('[section]\nauth_file = "x"', "section.auth_file", "auth_file"),
+    ],
+)
+def test_toml_that_was_to_guard_a_door_is_not_ignored(
+    write: Write, text: str, key: str, meant: str
+) -> None:
+    path = write(f"msg_timeout = 1000\n{text}\n")
+    error = refusal(path)
+    assert isinstance(error, ConfigError) and error.line == 2
+    assert error.problem == f'unknown key "{key}", did you mean {meant}?'
+    assert meant in error.allowed
 
 
 @pytest.mark.case("CFG-30")
@@ -376,6 +409,11 @@ def test_ini_values(write: Write) -> None:
     assert options.mem_queue_size == 16
 
 
+def test_blanks_around_the_addresses_of_an_ini_list(write: Write) -> None:
+    path = ini(write, 'lookupd_tcp_address = a:1 ,b:2, " c:3 "')
+    assert start(path).lookupd_tcp_address == ("a:1", "b:2", "c:3")
+
+
 def test_ini_takes_nsqs_own_keys_too(write: Write) -> None:
     address = start(ini(write, "lookupd_tcp_address = [::1]:4160")).lookupd_tcp_address
     assert address == ("[::1]:4160",)
@@ -425,6 +463,7 @@ def test_our_own_options(write: Write) -> None:
         ("tls_min_version = ssl3.0", "ssl3.0", "tls1.0, tls1.1, tls1.2, tls1.3"),
         ("e2e_processing_latency_percentile = 1, x", "Could not parse: x", "numbers"),
         ('lookupd_tcp_address = ["a:1"]', "an array is TOML", "texts separated by commas"),
+        ("auth_http_address = ,", "there is no element between the commas", "texts separated"),
         ("[channel]", "unknown section [channel]", "[topic PATTERN] or [channel TOPICPATTERN/"),
         ("[topic]", "unknown section [topic]", "[nsqd], [topic PATTERN] or [channel "),
         ("[topics x]", "unknown section [topics x]", "[nsqd], [topic PATTERN] or [channel "),
@@ -762,7 +801,18 @@ def test_nsqcy_config_of_nsqlookupd(capfd: pytest.CaptureFixture[str], write: Wr
     assert "\n[nsqlookupd]\n" in capfd.readouterr().out
 
 
-@pytest.mark.parametrize("text", ["[nsqd]\nid = x", "id = 1024", "[nsqadmin]\nid = 1", "x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[nsqd]\nid = x",
+        "id = 1024",
+        "[nsqadmin]\nid = 1",
+        "x",
+        "[nsqd]\ntls_client_auth_policy = requre-verify",
+        "tls-required = true",
+        '[nsqadmin]\nadmin_user = ""',
+    ],
+)
 def test_nsqcy_config_check_refuses(
     capfd: pytest.CaptureFixture[str], write: Write, text: str
 ) -> None:

@@ -126,7 +126,9 @@ def test_unix_sockets(tmp_path: Path) -> None:
         sock.bind(path)
         sock.listen()
         assert look_ports.look_at("tcp-address", path).busy
-    assert "left over" in look_ports.look_at("tcp-address", path).error
+    assert look_ports.look_at("tcp-address", path) == look_ports.Port("tcp-address", path)
+    (tmp_path / "file").touch()
+    assert "not a socket" in look_ports.look_at("tcp-address", str(tmp_path / "file")).error
     assert "there is no" in look_ports.look_at("tcp-address", f"{path}/no/s").error
 
 

@@ -1,7 +1,9 @@
 """Addresses: how they are read, bound and shown."""
 
+import errno
 import os
 import socket
+import threading
 
 import pytest
 
@@ -131,6 +133,151 @@ def test_closing_takes_the_file_away_and_only_the_socket(tmp_path):
     (tmp_path / "s").write_text("a file of somebody else")
     replaced.close()
     assert os.path.exists(path)
+
+
+def leave_behind(path):
+    """A socket file, as a daemon leaves it that was killed."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(path)
+        sock.listen()
+
+
+def reach(path):
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(path)
+
+
+def test_a_socket_file_without_a_listener_is_taken_over(tmp_path):
+    path = str(tmp_path / "s")
+    leave_behind(path)
+    listener = bind(path, "tcp")
+    reach(path)
+    assert os.listdir(tmp_path) == ["s"]
+    listener.close()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_socket_file_with_a_listener_is_left_alone(tmp_path):
+    path = str(tmp_path / "s")
+    owner = bind(path, "tcp")
+    assert failure(path) == f"listen unix {path}: bind: address already in use"
+    reach(path)
+    owner.close()
+
+
+def test_a_listener_with_a_full_backlog_is_a_listener(tmp_path):
+    path = str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX) as owner:
+        owner.bind(path)
+        owner.listen(0)
+        waiting = []
+        with pytest.raises(BlockingIOError):
+            while True:
+                waiting.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                waiting[-1].setblocking(False)
+                waiting[-1].connect(path)
+        assert failure(path).endswith("address already in use")
+        for each in waiting:
+            each.close()
+        assert os.path.exists(path)
+
+
+def test_a_socket_of_another_type_is_left_alone(tmp_path):
+    path = str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as owner:
+        owner.bind(path)
+        assert failure(path).endswith("address already in use")
+        assert os.path.exists(path)
+
+
+@pytest.mark.parametrize("make", ["file", "folder", "link"])
+def test_what_is_no_socket_is_left_alone(make, tmp_path):
+    path = str(tmp_path / "s")
+    if make == "file":
+        (tmp_path / "s").write_text("kept")
+    elif make == "folder":
+        os.mkdir(path)
+    else:
+        leave_behind(str(tmp_path / "other"))
+        os.symlink("other", path)
+    before = sorted(os.listdir(tmp_path))
+    assert failure(path) == (
+        f"listen unix {path}: the file is not a socket: move it or choose another path"
+    )
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.parametrize("call", ["connect", "unlink"])
+def test_a_socket_file_that_may_not_be_removed(call, tmp_path, monkeypatch):
+    path = str(tmp_path / "s")
+    leave_behind(path)
+
+    def refuse(*args):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    if call == "connect":
+        monkeypatch.setattr(socket.socket, "connect", refuse)
+        assert failure(path) == f"listen unix {path}: bind: permission denied"
+    else:
+        real = os.unlink
+        monkeypatch.setattr(os, "unlink", lambda what: refuse() if what == path else real(what))
+        assert failure(path) == (
+            f"listen unix {path}: no process listens there, but the file cannot be removed:"
+            " permission denied"
+        )
+    assert os.path.exists(path)
+
+
+def test_of_many_that_start_at_once_one_has_the_path(tmp_path):
+    path = str(tmp_path / "s")
+    for _ in range(50):
+        leave_behind(path)
+        start = threading.Barrier(4)
+        bound, refused = [], []
+
+        def run(start=start, bound=bound, refused=refused):
+            start.wait()
+            try:
+                bound.append(bind(path, "tcp"))
+            except StartError as error:
+                refused.append(str(error))
+
+        threads = [threading.Thread(target=run) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (len(bound), len(refused)) == (1, 3)
+        assert all(text.endswith("address already in use") for text in refused)
+        reach(path)
+        bound[0].close()
+        assert os.listdir(tmp_path) == []
+
+
+def test_a_listener_removes_no_file_of_another(tmp_path):
+    path = str(tmp_path / "s")
+    first = bind(path, "tcp")
+    os.unlink(path)
+    second = bind(path, "tcp")
+    first.close()
+    reach(path)
+    second.close()
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_file_goes_before_the_socket(tmp_path, monkeypatch):
+    """Or another daemon could take the path over in between, and lose its own file."""
+    path = str(tmp_path / "s")
+    listener = bind(path, "tcp")
+    real = os.unlink
+
+    def unlink(what):
+        reach(path)
+        real(what)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    listener.close()
+    assert os.listdir(tmp_path) == []
 
 
 def test_the_empty_address_is_an_abstract_socket():

@@ -198,6 +198,7 @@ def test_durations(nanoseconds: float, text: str) -> None:
         (0.02, "2nd"),
         (0.03, "3rd"),
         (0.999, "99.9th"),
+        (0.99999, "99.999th"),
         (0.0, "0th"),
     ],
 )

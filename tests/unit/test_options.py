@@ -23,10 +23,16 @@ from nsqcy.errors import (
     UsageError,
     VersionWanted,
 )
+from nsqcy.nsqadmin.options import NSQADMIN
+from nsqcy.nsqadmin.options import resolve as resolve_admin
 from nsqcy.nsqd import options as nsqd_options
 from nsqcy.nsqd.options import NSQD, NsqdOptions, derive, resolve
-from nsqcy.options import parse_flags, parse_int, usage
+from nsqcy.nsqlookupd.options import NSQLOOKUPD
+from nsqcy.nsqlookupd.options import resolve as resolve_lookupd
+from nsqcy.options import OptionTable, parse_flags, parse_int, usage
 from nsqcy.process import limits
+from nsqcy.tools.common import LOOKUPD_HTTP_ADDRESS, NSQD_TCP_ADDRESS
+from nsqcy.web import config_api
 
 # fmt: off
 NSQ_FLAGS = [
@@ -51,6 +57,9 @@ OUR_FLAGS += ["debug-remote", "durability", "retention-time", "retention-bytes"]
 OUR_FLAGS += ["log-hold-max-bytes", "log-cursor-expiry"]
 OUR_FLAGS += ["min-free-disk", "events", "events-sample", "max-topics"]
 OUR_FLAGS += ["max-defer-timeout", "metrics-max-series", "peek-without-auth", "auth-file"]
+
+
+RESOLVE = {NSQD: resolve, NSQLOOKUPD: resolve_lookupd, NSQADMIN: resolve_admin}
 
 
 def start(*argv: str) -> NsqdOptions:
@@ -364,6 +373,19 @@ def test_of_repeated_scalars_the_last_counts() -> None:
     assert start("--deflate=false", "--deflate=true", "--deflate=0").deflate is False
 
 
+def test_blanks_around_an_address_are_no_part_of_it() -> None:
+    options = start("--lookupd-tcp-address", " a:1 ", "--auth-http-address=b:2 ")
+    assert options.lookupd_tcp_address == ("a:1",)
+    assert options.auth_http_address == ("b:2",)
+    assert parse_flags(NSQADMIN, ["--admin-user= ann "]) == {"admin_user": ("ann",)}
+    table = OptionTable("tool", {"": (NSQD_TCP_ADDRESS, LOOKUPD_HTTP_ADDRESS)})
+    assert parse_flags(table, ["--nsqd-tcp-address", " a:1", "--nsqd-tcp-address=b:2 "]) == {
+        "nsqd_tcp_address": ("a:1", "b:2")
+    }
+    given = config_api.read(NSQD.by_name["lookupd_tcp_address"], b'[" a:1", "b:2 "]')
+    assert given == ("a:1", "b:2")
+
+
 @pytest.mark.case("CFG-09")
 def test_the_first_word_ends_the_flags() -> None:
     assert start("word", "--log-level=bogus").log_level == 2
@@ -563,16 +585,90 @@ def test_a_client_policy_requires_tls() -> None:
     assert "cannot require TLS" in str(refusal("--tls-client-auth-policy=require"))
     certificate = ("--tls-cert=c", "--tls-key=k")
     assert start(*certificate, "--tls-client-auth-policy=require").tls_required == 2
-    assert start(*certificate, "--tls-client-auth-policy=x", "--tls-required=0").tls_required == 2
-    partly = start(*certificate, "--tls-client-auth-policy=x", "--tls-required=tcp-https")
-    assert partly.tls_required == 1
+    policy = "--tls-client-auth-policy=require"
+    assert start(*certificate, policy, "--tls-required=0").tls_required == 2
+    assert start(*certificate, policy, "--tls-required=tcp-https").tls_required == 1
 
 
-def test_an_unknown_client_policy_is_a_warning() -> None:
-    argv = ["--tls-cert=c", "--tls-key=k", "--tls-client-auth-policy=requir"]
-    settings = config.load(NSQD, argv)
+@pytest.mark.case("F11")
+@pytest.mark.ours
+@pytest.mark.parametrize("policy", ["requre-verify", "Require", "require ", "true"])
+def test_an_unknown_client_policy_ends_the_start(policy: str) -> None:
+    error = refusal("--tls-cert=c", "--tls-key=k", f"--tls-client-auth-policy={policy}")
+    assert (error.exit_code, error.shape) == (1, LOGGED)
+    assert str(error) == (
+        "failed to instantiate nsqd - --tls-client-auth-policy must be require, require-verify or"
+        " empty"
+    )
+
+
+def test_clients_are_not_verified_by_a_file_without_a_name() -> None:
+    verify = ("--tls-cert=c", "--tls-key=k", "--tls-client-auth-policy=require-verify")
+    assert str(refusal(*verify, "--tls-root-ca-file=")) == (
+        "failed to instantiate nsqd - --tls-root-ca-file is empty: name a file, or leave it out to"
+        " accept the certificates of all authorities that the system knows"
+    )
+    settings = config.load(NSQD, verify)
     resolve(settings)
-    assert [w for w in settings.warnings if '"requir"' in w and "require-verify" in w]
+    (warning,) = settings.warnings
+    assert "--tls-root-ca-file" in warning
+    assert start("--tls-root-ca-file=").tls_root_ca_file == ""
+
+
+@pytest.mark.parametrize("table", [NSQD, NSQLOOKUPD, NSQADMIN], ids=lambda table: table.daemon)
+def test_an_auth_file_has_a_name(table: OptionTable) -> None:
+    with pytest.raises(StartError, match="--auth-file is empty: name a file of users, or"):
+        RESOLVE[table](config.load(table, ["--auth-file="]))
+
+
+def test_an_auth_server_without_an_address_lets_nobody_in() -> None:
+    assert start("--auth-http-address=").wants_auth
+
+
+def test_an_admin_has_a_name() -> None:
+    with pytest.raises(StartError, match="--admin-user must be a name that is not empty"):
+        resolve_admin(config.load(NSQADMIN, ["--admin-user=ann", "--admin-user= "]))
+
+
+@pytest.mark.case("CFG-09")
+@pytest.mark.ours
+@pytest.mark.parametrize(
+    ("table", "words", "text"),
+    [
+        (NSQD, ["a", "--auth-file=x"], 'flag -auth-file is ignored: the flags end before "a"'),
+        (NSQD, ["--", "-tls-required"], "flag -tls-required is ignored"),
+        (
+            NSQD,
+            ["--tls-required", "true", "--tls-client-auth-policy", "require"],
+            "flag -tls-client-auth-policy is ignored",
+        ),
+        (NSQD, ["--lookupd-tcp-address=a:1,", "b:1", "--auth-http-address=c"], 'before "b:1"'),
+        (NSQADMIN, ["a", "--admin-user=ann"], "flag -admin-user is ignored"),
+        (NSQLOOKUPD, ["a", "b", "-auth-file", "x"], "flag -auth-file is ignored"),
+        (
+            NSQD,
+            ["--debug-remote", "false"],
+            "boolean flag -debug-remote takes no word: write -debug-remote=false",
+        ),
+        (
+            NSQADMIN,
+            ["--http-client-tls-insecure-skip-verify", "0"],
+            "write -http-client-tls-insecure-skip-verify=0",
+        ),
+    ],
+)
+def test_a_flag_that_guards_a_door_is_not_ignored(
+    table: OptionTable, words: list[str], text: str
+) -> None:
+    with pytest.raises(UsageError, match=re.escape(text)):
+        config.load(table, words)
+
+
+@pytest.mark.parametrize(
+    "words", [["--deflate", "false"], ["--auth-file", "x", "word"], ["--debug-remote", "x"]]
+)
+def test_other_words_behind_the_flags_are_ignored(words: list[str]) -> None:
+    config.load(NSQD, words)
 
 
 @pytest.mark.case("CFG-36")

@@ -108,10 +108,31 @@ def test_percentiles() -> None:
     for place, stat in ((4, "p.topic.t."), (15, "p.topic.t.channel.c.")):
         assert lines[place : place + 3] == [
             f"{stat}e2e_processing_latency_100:26897574|g",
-            f"{stat}e2e_processing_latency_100:5000000|g",
+            f"{stat}e2e_processing_latency_99_9:5000000|g",
             f"{stat}e2e_processing_latency_50:0|g",
         ]
     assert len(lines) == 18
+
+
+@pytest.mark.case("STATSD-06")
+@pytest.mark.parametrize(
+    ("quantile", "name"),
+    [
+        (1.0, "100"),
+        (0.9999, "99_99"),
+        (0.999, "99_9"),
+        (0.99, "99"),
+        (0.57, "57"),
+        (0.1, "10"),
+        (0.07, "7"),
+        (0.005, "0_5"),
+        (1e-05, "0_001"),
+    ],
+)
+def test_the_name_of_a_percentile(quantile: float, name: str) -> None:
+    latency = {"count": 1, "percentiles": [{"quantile": quantile, "value": 1}]}
+    lines = push(writer("p."), topic("t", e2e_processing_latency=latency))
+    assert lines[-1] == f"p.topic.t.e2e_processing_latency_{name}:1|g"
 
 
 @pytest.mark.case("STATSD-04")
