@@ -221,8 +221,7 @@ class AdminOptions(Options):
     @property
     def base(self) -> str:
         """What every path begins with: nothing, or a path without a final slash."""
-        clean = normpath(f"/{self.base_path.lstrip('/')}")
-        return "" if clean == "/" else clean
+        return "" if self.base_path == "/" else self.base_path
 
     @property
     def config_network(self) -> Network | None:
@@ -244,6 +243,7 @@ def resolve(settings: Settings) -> AdminOptions:
     """The options nsqadmin runs with, checked; raises StartError."""
     obey_rules(settings, settings.values)
     options = AdminOptions(settings.values)
+    options = options.replace(base_path=normpath(f"/{options.base_path.lstrip('/')}"))
     if options.lookupd_http_address and options.nsqd_http_address:
         raise refuse(settings, "use --nsqd-http-address or --lookupd-http-address not both")
     if options.auth_file and options.admin_user:
