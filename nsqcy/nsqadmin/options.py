@@ -229,6 +229,11 @@ class AdminOptions(Options):
         return network(self.allow_config_from_cidr) if self.allow_config_from_cidr else None
 
 
+def normal(base_path: str) -> str:
+    """A base path with one slash at its beginning and none at its end."""
+    return normpath(f"/{base_path.lstrip('/')}")
+
+
 def network(text: str) -> Network:
     """The addresses of a CIDR block; ValueError if it is none."""
     if "/" not in text:
@@ -243,7 +248,7 @@ def resolve(settings: Settings) -> AdminOptions:
     """The options nsqadmin runs with, checked; raises StartError."""
     obey_rules(settings, settings.values)
     options = AdminOptions(settings.values)
-    options = options.replace(base_path=normpath(f"/{options.base_path.lstrip('/')}"))
+    options = options.replace(base_path=normal(options.base_path))
     if options.lookupd_http_address and options.nsqd_http_address:
         raise refuse(settings, "use --nsqd-http-address or --lookupd-http-address not both")
     if options.auth_file and options.admin_user:
