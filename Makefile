@@ -1,6 +1,6 @@
 # The words a person types; .ci/run says the same ones.
 #
-#   make run      nsqcy up: nsqlookupd and nsqd on 127.0.0.1; ARGS="--workers=4" adds flags
+#   make run      nsqcy up: nsqlookupd, nsqd, nsqadmin on 127.0.0.1; ARGS="--workers=4" adds flags
 #   make test     every test;  TESTS=tests/unit  some of them;  PYTEST="-k ring"  more for pytest
 #   make lint     ruff, mypy, cython-lint, stubtest
 #   make debug    the tests on a build with its invariants checked and live objects counted

@@ -26,7 +26,7 @@ Usage: nsqcy COMMAND
   doctor [FLAGS]              check this host and a cluster, and say what to do; -help says more
   capacity [FLAGS]            how many nsqds of which size a load takes; -help says more
   passwd NAME                 print a user for the file of --auth-file; --help says more
-  up [FLAGS]                  run nsqlookupd and nsqd together; -help says more
+  up [FLAGS]                  run nsqlookupd, nsqd and nsqadmin together; -help says more
   nsqd [FLAGS]                run nsqd; -help lists its flags
   nsqlookupd [FLAGS]          run nsqlookupd
   nsqadmin [FLAGS]            run nsqadmin

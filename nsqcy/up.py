@@ -1,12 +1,13 @@
-"""`nsqcy up`: an nsqlookupd and an nsqd that registers with it, on this machine, as one command.
+"""`nsqcy up`: nsqlookupd, an nsqd that registers with it, and nsqadmin, on this machine, as one
+command.
 
-Owns what the two are told beyond the flags they are given, and their common life: the order of
-start and stop, signals passed on, the end of both when one ends. Runs no daemon itself: it starts
-their commands, and knows of them only their tables of options. Their log lines are their own.
+Owns what they are told beyond the flags they are given, and their common life: the order of start
+and stop, signals passed on, the end of all when one ends. Runs no daemon itself: it starts their
+commands, and knows of them only their tables of options. Their log lines are their own.
 
 Exit codes:
 
-    0  stopped by SIGTERM or SIGINT, and both ended well; --help; --version
+    0  stopped by SIGTERM or SIGINT, and all ended well; --help; --version
     1  one of them could not start, ended unexpectedly or did not end well (the log says which)
     2  the command line could not be read
 """
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 from nsqcy import config, listeners
 from nsqcy.errors import NsqError, StartError, Stop, UsageError
 from nsqcy.log import Log, write
+from nsqcy.nsqadmin.options import NSQADMIN, normal
 from nsqcy.nsqd.options import NSQD
 from nsqcy.nsqlookupd.options import NSQLOOKUPD
 from nsqcy.process import spawn
@@ -27,8 +29,8 @@ from nsqcy.process.children import Child, how_it_ended
 USAGE = """\
 Usage: nsqcy up [FLAGS]
 
-Runs nsqlookupd and nsqd, which registers with it, until ^C or SIGTERM. Unless a flag or a file says
-otherwise they listen on 127.0.0.1 at their usual ports, and messages are kept in ./data.
+Runs nsqlookupd, nsqd, which registers with it, and nsqadmin until ^C or SIGTERM. Unless a flag or a
+file says otherwise they listen on 127.0.0.1 at their usual ports, and messages are kept in ./data.
 
 FLAGS are those of nsqd (nsqd -help):
 
@@ -36,13 +38,19 @@ FLAGS are those of nsqd (nsqd -help):
   --tcp-address=HOST:PORT     where nsqd serves clients
   --config=FILE               options of nsqd
 
-and, with nsqlookupd- in front, those of nsqlookupd (nsqlookupd -help):
+those of nsqlookupd (nsqlookupd -help) and nsqadmin (nsqadmin -help) with the name in front:
 
   --nsqlookupd-http-address=HOST:PORT
+  --nsqadmin-http-address=HOST:PORT
+
+and:
+
+  --no-nsqadmin               run nsqlookupd and nsqd only
 """
-PREFIX = "nsqlookupd-"
-TABLES = {"nsqlookupd": NSQLOOKUPD, "nsqd": NSQD}
-MODULES = {"nsqlookupd": "nsqcy.nsqlookupd.main", "nsqd": "nsqcy.nsqd.main"}
+WITHOUT_ADMIN = "no-nsqadmin"
+TABLES = {"nsqlookupd": NSQLOOKUPD, "nsqd": NSQD, "nsqadmin": NSQADMIN}  # in the order of start
+MODULES = {name: f"nsqcy.{name}.main" for name in TABLES}
+PREFIXED = ("nsqlookupd", "nsqadmin")  # whose flags have the name in front
 
 # What differs from the daemons' own defaults.
 DEFAULTS = {
@@ -53,7 +61,11 @@ DEFAULTS = {
         "https_address": "127.0.0.1:4152",
         "data_path": "data",
     },
+    "nsqadmin": {"http_address": "127.0.0.1:4171"},
 }
+
+# The option that names nsqlookupds.
+LOOKUPDS = {"nsqd": "lookupd_tcp_address", "nsqadmin": "lookupd_http_address"}
 
 # What others are told to connect to is the host of this, if it is one.
 BROADCAST = {"nsqlookupd": "http_address", "nsqd": "tcp_address"}
@@ -62,35 +74,42 @@ HERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run both; gives the exit code."""
+    """Run them; gives the exit code."""
     if any(word in ("-h", "-help", "--help") for word in argv):
         write(1, USAGE)
         return 0
     # Until we can tell the daemons.
     signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
     try:
-        lookupd, nsqd = (Plan(daemon, words) for daemon, words in split(argv).items())
-        return Up(lookupd, nsqd).run()
+        return Up(*(Plan(daemon, words) for daemon, words in split(argv).items())).run()
     except Stop as stop:
         return config.report(stop, "nsqcy up")
 
 
 def split(argv: Sequence[str]) -> dict[str, list[str]]:
-    """The words for each daemon."""
+    """The words for each daemon that is to run."""
     found: dict[str, list[str]] = {name: [] for name in TABLES}
     words = list(reversed(argv))
+    with_admin = True
     while words:
         word = words.pop()
         bare = word.lstrip("-")
         if bare == word or not bare:
             raise UsageError(f"unexpected argument: {word}\n{USAGE}")
-        daemon = "nsqlookupd" if bare.startswith(PREFIX) else "nsqd"
-        flag = bare.removeprefix(PREFIX)
+        if bare == WITHOUT_ADMIN:
+            with_admin = False
+            continue
+        daemon = next((name for name in PREFIXED if bare.startswith(f"{name}-")), "nsqd")
+        flag = bare.removeprefix(f"{daemon}-")
         found[daemon].append(word[: len(word) - len(bare)] + flag)
         name, equals, _ = flag.partition("=")
         option = TABLES[daemon].by_flag.get(name)
         if words and option and not equals and not option.kind.bare:
             found[daemon].append(words.pop())
+    if not with_admin:
+        for flag in found.pop("nsqadmin"):
+            name = flag.lstrip("-").partition("=")[0]
+            raise UsageError(f"--nsqadmin-{name} and --{WITHOUT_ADMIN} exclude each other\n{USAGE}")
     return found
 
 
@@ -105,35 +124,41 @@ class Plan:
         self._values = {
             name: value for name, value in DEFAULTS[daemon].items() if name not in given
         }
-        host = listeners.parse(self[BROADCAST[daemon]]).host
-        if "broadcast_address" not in given and host not in EVERYWHERE:
-            self._values["broadcast_address"] = host
+        if daemon in BROADCAST and "broadcast_address" not in given:
+            host = listeners.parse(self[BROADCAST[daemon]]).host
+            if host not in EVERYWHERE:
+                self._values["broadcast_address"] = host
 
     def __getitem__(self, name: str) -> str:
         return self._values.get(name) or str(self._settings[name])
 
     def flags(self, *lookupds: str) -> list[str]:
-        """All words; with them nsqd registers with these nsqlookupds too."""
-        values = [*self._values.items(), *(("lookupd_tcp_address", each) for each in lookupds)]
-        if lookupds and self._settings.where("lookupd_tcp_address"):
-            # A list on the command line would replace the one of the file.
-            others = self._settings["lookupd_tcp_address"]
-            assert isinstance(others, tuple)
-            values += [("lookupd_tcp_address", str(each)) for each in others]
+        """All words; with them it uses these nsqlookupds too. nsqadmin asks either nsqlookupds or
+        the nsqds that it is told of."""
+        values = list(self._values.items())
+        if lookupds and "nsqd_http_address" not in self._settings.given:
+            name = LOOKUPDS[self.daemon]
+            values += [(name, each) for each in lookupds]
+            if self._settings.where(name):
+                # A list on the command line would replace the one of the file.
+                others = self._settings[name]
+                assert isinstance(others, tuple)
+                values += [(name, str(each)) for each in others]
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in values]
         return [*flags, *self._words]
 
 
 class End(NsqError):
-    """One of the two has ended and was not asked to; str() says which."""
+    """One of them has ended and was not asked to; str() says which."""
 
 
 class Up:
-    """The two processes. `run` lives until the end and gives the exit code."""
+    """The processes. `run` lives until the end and gives the exit code."""
 
-    def __init__(self, lookupd: Plan, nsqd: Plan) -> None:
+    def __init__(self, lookupd: Plan, nsqd: Plan, admin: Plan | None = None) -> None:
         self._lookupd = lookupd
         self._nsqd = nsqd
+        self._admin = admin
         self._log = Log("[nsqcy up] ")
         self._children: list[Child] = []
         self._blamed: Child | None = None  # has ended by itself
@@ -157,14 +182,21 @@ class Up:
         return code
 
     def _live(self) -> None:
-        """Start both, and come back when we are asked to stop."""
+        """Start them one by one, and come back when we are asked to stop."""
         lookupd = self._start(self._lookupd)
         if not lookupd:
             return
         nsqd = self._start(self._nsqd, _reachable(lookupd.addresses["TCP"]))
         if not nsqd:
             return
-        write(1, welcome(nsqd.addresses, lookupd.addresses, self._nsqd["data_path"]))
+        page = ""
+        if self._admin is not None:
+            admin = self._start(self._admin, _reachable(lookupd.addresses["HTTP"]))
+            if not admin:
+                return
+            base = normal(self._admin["base_path"])
+            page = f"http://{_reachable(admin.addresses['HTTP'])}{base}"
+        write(1, welcome(nsqd.addresses, lookupd.addresses, self._nsqd["data_path"], page))
         while not self._asked_to_stop:
             self._turn()
 
@@ -229,10 +261,12 @@ def _reachable(address: str) -> str:
     return f"{HERE.get(host, host)}:{port}"
 
 
-def welcome(nsqd: dict[str, str], lookupd: dict[str, str], data_path: str) -> str:
+def welcome(nsqd: dict[str, str], lookupd: dict[str, str], data_path: str, page: str) -> str:
+    """`page`: where browsers find nsqadmin, if it runs."""
     lines = ["", f"  nsqd:       {_shown(nsqd)}, data in {data_path or '.'}"]
-    lines += [f"  nsqlookupd: {_shown(lookupd)}", ""]
-    lines += ["  Ctrl-C ends both, and everything is saved."]
+    lines += [f"  nsqlookupd: {_shown(lookupd)}"]
+    lines += [f"  nsqadmin:   {page}"] if page else []
+    lines += ["", "  Ctrl-C stops everything and saves all messages."]
     http = _reachable(nsqd.get("HTTP", ""))
     if not http.startswith(("/", ":")):
         lines[-1] += " In another terminal:"

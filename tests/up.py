@@ -1,18 +1,26 @@
-"""`nsqcy up` under test: both daemons, what they say, and all of their processes."""
+"""`nsqcy up` under test: its daemons, what they say, and all of their processes."""
 
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 from daemon import environment
 from web import Web, eventually
 
-PORTS = ("--tcp-address", "--http-address", "--nsqlookupd-tcp-address", "--nsqlookupd-http-address")
+PORTS = (
+    "--tcp-address",
+    "--http-address",
+    "--nsqlookupd-tcp-address",
+    "--nsqlookupd-http-address",
+    "--nsqadmin-http-address",
+)
 WELCOME = re.compile(
     r"nsqd: +TCP on 127.0.0.1:(\d+), HTTP on 127.0.0.1:(\d+), data in (\S+)\n"
     r" +nsqlookupd: TCP on 127.0.0.1:\d+, HTTP on 127.0.0.1:(\d+)\n"
+    r"(?: +nsqadmin:   (http://127.0.0.1:(\d+)/\S*)\n)?\n"
 )
 BUDGET = 30.0
 
@@ -20,10 +28,10 @@ BUDGET = 30.0
 class Up:
     """One run, in a folder."""
 
-    def __init__(self, path: Path, *args: str) -> None:
+    def __init__(self, path: Path, *args: str, ports: Sequence[str] = PORTS) -> None:
         """Ports are free ones unless `args` say something else."""
         self._out, self._log = path / "out", path / "log"
-        words = [f"{name}=127.0.0.1:0" for name in PORTS]
+        words = [f"{name}=127.0.0.1:0" for name in ports]
         with self._out.open("w") as out, self._log.open("w") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "nsqcy", "up", "--workers=1", *words, *args],
@@ -39,8 +47,9 @@ class Up:
     def serving(self) -> "Up":
         found = eventually(lambda: WELCOME.search(self.said()) or self.ended(), BUDGET)
         assert isinstance(found, re.Match), self.log()
-        tcp, http, self.data, lookupd = found.groups()
+        tcp, http, self.data, lookupd, self.page, admin = found.groups()
         self.tcp_port, self.nsqd, self.lookupd = int(tcp), Web(int(http)), Web(int(lookupd))
+        self.admin = Web(int(admin)) if admin else None
         self.family()
         return self
 

@@ -200,7 +200,9 @@ class Cluster:
 
     @cached_property
     def topics_later(self) -> dict[str, TopicStats]:
-        return sum_topics(topic for nsqd in self.nsqds for topic in nsqd.later or nsqd.topics)
+        """The same a moment after; an nsqd that was not asked again counts as it was."""
+        rows = [nsqd.topics if nsqd.later is None else nsqd.later for nsqd in self.nsqds]
+        return sum_topics(topic for topics in rows for topic in topics)
 
     @property
     def alive(self) -> list[Nsqd]:

@@ -71,9 +71,7 @@ def channel(api: Surroundings, request: Request) -> Json:
     name, channel = segments(request, 2)
     gathering = api.gathering()
     rows = gathering.topic(name, channel, clients=True)
-    found = sum_topics(rows.topics)[name].channels.get(channel)
-    if found is None:
-        raise HttpError(404, "CHANNEL_NOT_FOUND")
+    found = sum_topics(rows.topics)[name].channels[channel]
     return shown(api.shapes(rows).channel(found), gathering)
 
 

@@ -4,11 +4,14 @@ A `Gathering` is made for one request. It asks each nsqlookupd and each nsqd onc
 time, and remembers who did not answer: what the others said is shown, with a warning. Only where
 nobody answered is there an error. It blocks, and is called from threads.
 
+A topic, channel or node is unknown (404) only if all daemons have answered and none knows it; as
+long as one is silent that is an error of the cluster (502).
+
 With nsqlookupds an nsqd is asked at the address that it announces; without them where the options
 say it is.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 from urllib.parse import urlencode
@@ -23,7 +26,14 @@ from nsqcy.cluster.web_client import WebClient, unwanted
 from nsqcy.errors import HttpError, RequestError
 from nsqcy.lines import Lines
 from nsqcy.nsqadmin.answer_forms import Form, anything
-from nsqcy.nsqadmin.saying import SAID_MOST, Said, read
+from nsqcy.nsqadmin.saying import (
+    CHANNEL_NOT_FOUND,
+    NODE_NOT_FOUND,
+    SAID_MOST,
+    TOPIC_NOT_FOUND,
+    Said,
+    read,
+)
 from nsqcy.nsqadmin.versions import latest, version_key
 
 NSQD, NSQLOOKUPD = "nsqd", "nsqlookupd"
@@ -31,6 +41,7 @@ ANSWER_MOST = 1 << 20  # bytes of an answer to a POST, of which nothing is read
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+Told = Outcome[str, None]  # by addresses
 
 
 class Sources(Protocol):
@@ -81,6 +92,7 @@ class Gathering:
 
     def __init__(self, sources: Sources, web: WebClient, log: Lines) -> None:
         self.warnings: list[str] = []
+        self._silent: list[str] = []  # who did not answer, and why
         self.lookupds = tuple(dict.fromkeys(sources.lookupd_http_address))
         self._nsqds = tuple(dict.fromkeys(sources.nsqd_http_address))
         self._web = web
@@ -139,31 +151,50 @@ class Gathering:
         """404 if it is not known: this is no way to have requests sent to anybody."""
         found = next((node for node in self.known() if node.name == name), None)
         if found is None:
-            raise HttpError(404, "NODE_NOT_FOUND")
+            raise self.not_found(NODE_NOT_FOUND)
         return found
 
     def producers(self, topic: str) -> list[Node]:
-        """The nsqds that have a topic; without nsqlookupds there may be none."""
+        """The nsqds that have a topic. There may be none, unless no nsqlookupd knows the topic."""
         if not self.by_lookupds:
             answers = self._rows_of_nsqds(topic).answers
             return [node for node, rows in answers if any(row.name == topic for row in rows)]
         found = discovery.lookup(self.lookupds, topic, web=self._web)
-        return [Node(each) for each in _by_http_address(self._heard(_outcome(found), NSQLOOKUPD))]
+        if not found.answers and not found.errors:
+            raise self.not_found(TOPIC_NOT_FOUND)
+        answered = self._heard(_outcome(found), NSQLOOKUPD, found.unknown)
+        return [Node(each) for each in _by_http_address(answered)]
+
+    def nodes_with(self, topic: str, node: str = "") -> list[Node]:
+        """The same, or one of them; 404 if there are none."""
+        nodes = self.producers(topic)
+        if not nodes:
+            raise self.not_found(TOPIC_NOT_FOUND)
+        if node:
+            nodes = [each for each in nodes if each.name == node]
+            if not nodes:
+                raise self.not_found(NODE_NOT_FOUND)
+        return nodes
 
     # What it counts
 
     def topic(self, name: str, channel: str = "", *, clients: bool = False) -> Rows:
-        """The rows of one topic, with one channel or all of them; an error if there are none."""
+        """The rows of one topic, with one channel or all of them; 404 if there are none."""
+
+        def is_wanted(row: TopicStats) -> bool:
+            return row.name == name and (not channel or channel in row.channels)
+
         if not self.by_lookupds:
             rows = self._rows_of_nsqds(name, channel, clients)
         else:
-            rows = self._rows(self.producers(name), name, channel, clients)
-        having = [
-            (node, [row for row in found if row.name == name]) for node, found in rows.answers
-        ]
-        if not any(found for _, found in having):
-            raise self._failure(NSQD, "")
-        return Rows(having)
+            rows = self._rows(self.nodes_with(name), name, channel, clients)
+        having = [(node, [*filter(is_wanted, found)]) for node, found in rows.answers]
+        if any(found for _, found in having):
+            return Rows(having)
+        if channel:
+            self.topic(name)  # which may be what is unknown: nsqds leave it out either way
+            raise self.not_found(CHANNEL_NOT_FOUND)
+        raise self.not_found(TOPIC_NOT_FOUND)
 
     def streams(self) -> tuple[list[str], Rows]:
         """The names of all topics, and the rows of those that nsqds have."""
@@ -218,16 +249,16 @@ class Gathering:
 
     # What it is told
 
-    def tell_lookupds(self, path: str, **query: str) -> None:
+    def tell_lookupds(self, path: str, **query: str) -> Told:
         """POST to every nsqlookupd; one that fails is a warning."""
         urls = {each: daemon_url(lookupd_url(each, path)) for each in self.lookupds}
-        self._post(urls, query, path)
+        return self._post(urls, query, path)
 
-    def tell(self, nodes: Iterable[Node], path: str, **query: str) -> None:
+    def tell(self, nodes: Iterable[Node], path: str, **query: str) -> Told:
         """POST to these nsqds; one that fails is a warning."""
-        self._post({node.at or node.name: node for node in nodes}, query, path)
+        return self._post({node.at or node.name: node for node in nodes}, query, path)
 
-    def _post(self, places: Mapping[str, Node | Url], query: Mapping[str, str], path: str) -> None:
+    def _post(self, places: Mapping[str, Node | Url], query: Mapping[str, str], path: str) -> Told:
         def ask(name: str) -> None:
             place = places[name]
             url = place.url._replace(path=f"/{path}") if isinstance(place, Node) else place
@@ -239,6 +270,7 @@ class Gathering:
         outcome = ask_all(list(places), ask, self._web.terms.whole)
         if outcome.errors:
             self.warn(_texts(outcome.errors))
+        return outcome
 
     def ask_each(
         self,
@@ -258,27 +290,54 @@ class Gathering:
             return read(name, self._web.ask(url, method, body=body, most=SAID_MOST), form)
 
         outcome = ask_all(list(by_name), ask, self._web.terms.whole)
-        if outcome.errors:
-            self.warn(_texts(outcome.errors))
+        self._note(outcome.errors)
         return list(outcome.values.values())
 
     # What went wrong
 
-    def _heard(self, outcome: Outcome[Key, Value], whom: str) -> list[Value]:
-        """The answers, if there are any; what failed is a warning."""
-        text = _texts(outcome.errors)
+    def not_found(self, code: str) -> HttpError:
+        """What nobody knows who has answered: a 404, unless some did not answer."""
+        if not self._silent:
+            return HttpError(404, code)
+        text = f"not found on those that answered, and some did not: {self._silence}"
+        return self._failure(text)
+
+    def nobody_answers(self) -> HttpError:
+        """What there is to say if no nsqd has answered."""
+        return self._none_of(NSQD, self._silence)
+
+    @property
+    def _silence(self) -> str:
+        return "\n".join(dict.fromkeys(self._silent))
+
+    def _heard(
+        self,
+        outcome: Outcome[Key, Value],
+        whom: str,
+        unknown: Container[Key] = (),
+    ) -> list[Value]:
+        """The answers, if there are any; what failed is a warning. `unknown` have answered, though
+        they count as failed."""
         if not outcome.values:
-            raise self._failure(whom, text)
-        if text:
-            self.warn(text)
+            raise self._none_of(whom, _texts(outcome.errors))
+        self._note(outcome.errors, unknown)
         return list(outcome.values.values())
+
+    def _note(self, errors: Mapping[Key, RequestError], answered: Container[Key] = ()) -> None:
+        if errors:
+            self.warn(_texts(errors))
+        silent = {key: error for key, error in errors.items() if key not in answered}
+        if silent:
+            self._silent.append(_texts(silent))
 
     def warn(self, text: str) -> None:
         self._log.warn(text, event="upstream_failed")
         self.warnings.append(text)
 
-    def _failure(self, whom: str, text: str) -> HttpError:
-        text = f"failed to query any {whom}: {text}"
+    def _none_of(self, whom: str, text: str) -> HttpError:
+        return self._failure(f"failed to query any {whom}: {text or f'no {whom} is known'}")
+
+    def _failure(self, text: str) -> HttpError:
         self._log.error(text, event="request_failed")
         return HttpError(502, f"UPSTREAM_ERROR: {text}")
 

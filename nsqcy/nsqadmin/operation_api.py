@@ -124,9 +124,7 @@ def seek_preview(api: Surroundings, request: Request) -> Json:
     gathering = api.gathering()
     said = operations.places(gathering, topic, to)
     rows = gathering.topic(topic, channel)
-    channels = [row.channels[channel] for row in rows.topics if channel in row.channels]
-    if not channels:
-        raise HttpError(404, "CHANNEL_NOT_FOUND")
+    channels = [row.channels[channel] for row in rows.topics]
     moves = {each.node: each for each in seek_views.moves(channel, said, channels)}
     nodes = [
         vars(moves[each.node]) if each.node in moves else _of_node(each)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from nsqcy.errors import HttpError
 from nsqcy.nsqadmin import operating, operations, pages, peek_views, policy_views, seek_views
 from nsqcy.nsqadmin.gathering import Gathering
+from nsqcy.nsqadmin.history_rates import Subject as About
 from nsqcy.nsqadmin.markup import Markup
 from nsqcy.nsqadmin.pages import View, did, get, params, post, read_form, shown
 from nsqcy.nsqadmin.peek_views import TABS, Subject
@@ -34,15 +35,14 @@ def peek(api: Surroundings, request: Request, topic: str, channel: str = "") -> 
         node = given.get("node", "") if "ask" not in given else ""
         said = operations.peek(gathering, topic, channel, node, look(given, subject.tab))
         waiting = 0
-        if given.get("ask") == "redrive":
+        if channel and given.get("ask") == "redrive":
             rows = gathering.topic(topic, channel).topics
-            waiting = sum(
-                row.channels[channel].figures.depth for row in rows if channel in row.channels
-            )
+            waiting = sum(row.channels[channel].figures.depth for row in rows)
         return peek_views.peek(frame, subject, said, waiting)
 
     title, why = f"Messages of {subject.name}", refusal(api, request)
-    return View(title, subject.path(frame), draw, refusal=why)
+    node = given.get("node", "")
+    return View(title, subject.path(frame), draw, About(node, topic, channel), refusal=why)
 
 
 def _dead_letters(
@@ -115,7 +115,8 @@ def policy(
         return policy_views.policy(frame, topic, channel, said, params(request), problem)
 
     names = (topic, channel) if channel else (topic,)
-    return View(f"Policy of {'/'.join(names)}", frame.link("policy", *names), draw)
+    title, path = f"Policy of {'/'.join(names)}", frame.link("policy", *names)
+    return View(title, path, draw, About(topic=topic, channel=channel))
 
 
 def set_topic_policy(api: Surroundings, request: Request) -> Reply:
@@ -159,14 +160,13 @@ def seek(api: Surroundings, request: Request, topic: str, channel: str) -> View:
     def draw(gathering: Gathering) -> Sequence[Markup]:
         said = operations.places(gathering, topic, given.get("to", "") or "latest")
         rows = gathering.topic(topic, channel)
-        of_channel = [row.channels[channel] for row in rows.topics if channel in row.channels]
-        if not of_channel:
-            raise HttpError(404, "CHANNEL_NOT_FOUND")
+        of_channel = [row.channels[channel] for row in rows.topics]
         found = seek_views.moves(channel, said, of_channel)
         return seek_views.seek(frame, topic, channel, said, found, given)
 
     title, path = f"Seek {topic}/{channel}", frame.link("seek", topic, channel)
-    return View(title, path, draw, refusal=refusal(api, request))
+    about = About(topic=topic, channel=channel)
+    return View(title, path, draw, about, refusal=refusal(api, request))
 
 
 def act_on_place(api: Surroundings, request: Request) -> Reply:

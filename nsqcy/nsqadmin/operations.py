@@ -2,7 +2,7 @@
 have a topic.
 
 Whoever fails or refuses is a warning of the gathering, with the reason in its own words; only where
-nobody did it is there an error.
+nobody answered, knows what is meant or did it is there an error.
 """
 
 import json
@@ -20,18 +20,6 @@ ON_NODE = (*ON_MESSAGES, "delete")
 DRAIN = "config/drain"
 
 
-def nodes_with(gathering: Gathering, topic: str, node: str = "") -> list[Node]:
-    """The nsqds that have a topic, or that one of them."""
-    nodes = gathering.producers(topic)
-    if node:
-        nodes = [each for each in nodes if each.name == node]
-        if not nodes:
-            raise HttpError(404, "NODE_NOT_FOUND")
-    if not nodes:
-        raise HttpError(404, "TOPIC_NOT_FOUND")
-    return nodes
-
-
 # What is asked
 
 
@@ -40,14 +28,15 @@ def peek(
 ) -> list[Said]:
     """Messages of a channel, or without one of the topic itself."""
     what, names = target(topic, channel)
-    nodes = nodes_with(gathering, topic, node)
-    return gathering.ask_each(nodes, f"{what}/peek", {**names, **look}, form=PEEKED)
+    nodes = gathering.nodes_with(topic, node)
+    said = gathering.ask_each(nodes, f"{what}/peek", {**names, **look}, form=PEEKED)
+    return _heard(gathering, said)
 
 
 def policies(gathering: Gathering, topic: str, channel: str, node: str = "") -> list[Said]:
     what, names = target(topic, channel)
-    nodes = nodes_with(gathering, topic, node)
-    return gathering.ask_each(nodes, f"{what}/config", names, form=POLICY)
+    nodes = gathering.nodes_with(topic, node)
+    return _heard(gathering, gathering.ask_each(nodes, f"{what}/config", names, form=POLICY))
 
 
 def dead_letter_topics(said: Iterable[Said]) -> list[str]:
@@ -62,8 +51,10 @@ def dead_letter_places(gathering: Gathering, topics: Iterable[str]) -> list[tupl
     for topic in topics:
         try:
             rows = gathering.topic(topic)
-        except HttpError:  # it comes with the first dead letter
-            continue
+        except HttpError as error:
+            if error.status != 404:
+                raise
+            continue  # it comes with the first dead letter
         channels = sorted({name for row in rows.topics for name in row.channels})
         found += [(topic, channel) for channel in channels or ("",)]
     return found
@@ -71,8 +62,9 @@ def dead_letter_places(gathering: Gathering, topics: Iterable[str]) -> list[tupl
 
 def places(gathering: Gathering, topic: str, to: str) -> list[Said]:
     """The logs of a topic, and where in each of them a place is."""
-    nodes = nodes_with(gathering, topic)
-    return gathering.ask_each(nodes, "topic/log", {"topic": topic, "at": to}, form=LOG)
+    nodes = gathering.nodes_with(topic)
+    said = gathering.ask_each(nodes, "topic/log", {"topic": topic, "at": to}, form=LOG)
+    return _heard(gathering, said)
 
 
 def drain_state(gathering: Gathering, node: Node) -> Said | None:
@@ -109,7 +101,7 @@ def set_policy(
 ) -> list[Said]:
     """Set keys, or take them back (a key's None, or None for all)."""
     what, names = target(topic, channel)
-    nodes = nodes_with(gathering, topic, node)
+    nodes = gathering.nodes_with(topic, node)
     method = "DELETE" if values is None else "PUT"
     body = b"" if values is None else json.dumps(values).encode()
     return _told(gathering, gathering.ask_each(nodes, f"{what}/config", names, method, body))
@@ -147,15 +139,23 @@ def _post(
     node: str,
 ) -> list[Said]:
     """Told to all nsqds that have the topic, or to that one of them."""
-    nodes = nodes_with(gathering, topic, node)
+    nodes = gathering.nodes_with(topic, node)
     _, names = target(topic, channel)
     return _told(gathering, gathering.ask_each(nodes, path, {**names, **query}, "POST", b""))
 
 
+def _heard(gathering: Gathering, said: list[Said]) -> list[Said]:
+    """If nobody answers, or nobody has what is meant, that is an error."""
+    if not said:
+        raise gathering.nobody_answers()
+    if all(each.unknown for each in said):
+        raise gathering.not_found(said[0].unknown)
+    return said
+
+
 def _told(gathering: Gathering, said: list[Said]) -> list[Said]:
     """Those who refuse are warnings; if nobody did it, that is an error."""
-    if not said:
-        raise HttpError(502, f"UPSTREAM_ERROR: {gathering.warnings[-1]}")
+    _heard(gathering, said)
     refused = [each for each in said if not each.is_done]
     if refused and len(refused) == len(said):
         raise HttpError(refused[0].status, refusals(refused))

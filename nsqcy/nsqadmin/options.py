@@ -230,13 +230,17 @@ class AdminOptions(Options):
     @property
     def base(self) -> str:
         """What every path begins with: nothing, or a path without a final slash."""
-        clean = normpath(f"/{self.base_path.lstrip('/')}")
-        return "" if clean == "/" else clean
+        return "" if self.base_path == "/" else self.base_path
 
     @property
     def config_network(self) -> Network | None:
         """Whom /config is answered to; None for everybody."""
         return network(self.allow_config_from_cidr) if self.allow_config_from_cidr else None
+
+
+def normal(base_path: str) -> str:
+    """A base path with one slash at its beginning and none at its end."""
+    return normpath(f"/{base_path.lstrip('/')}")
 
 
 def network(text: str) -> Network:
@@ -254,6 +258,7 @@ def resolve(settings: Settings) -> AdminOptions:
     obey_rules(settings, settings.values)
     check_auth_file(settings)
     options = AdminOptions(settings.values)
+    options = options.replace(base_path=normal(options.base_path))
     if options.lookupd_http_address and options.nsqd_http_address:
         raise refuse(settings, "use --nsqd-http-address or --lookupd-http-address not both")
     if options.auth_file and options.admin_user:

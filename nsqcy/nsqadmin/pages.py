@@ -1,7 +1,7 @@
 """The pages, at NSQ's URLs: what is gathered for each, and what their forms do.
 
-A page is always there: what cannot be had is told in its stead. A form that has done what it
-should leads to a page; if something went wrong that page says so.
+A page is always there: what cannot be had is told in its stead, and has the status it has over the
+API. A form that has done what it should leads to a page; if something went wrong that page says so.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,9 @@ from nsqcy.errors import HttpError
 from nsqcy.nsqadmin import acting, node_views, operating, operations, stream_views, topic_views
 from nsqcy.nsqadmin.gathering import Gathering
 from nsqcy.nsqadmin.here import Here
+from nsqcy.nsqadmin.history_rates import Subject
 from nsqcy.nsqadmin.markup import Markup
+from nsqcy.nsqadmin.subject_views import lost
 from nsqcy.nsqadmin.surroundings import Surroundings, body_limit, guarded, readable, segments
 from nsqcy.web.http_protocol import HTML, Fault, Reply, parse_query
 from nsqcy.web.router import Handler, Request, Route
@@ -26,6 +28,7 @@ HEADERS = (
     ("Cache-Control", "no-store"),
 )
 _COUNTER_EVERY = 5  # seconds
+NOTHING = Subject()
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class View:
     title: str
     path: str
     draw: Callable[[Gathering], Sequence[Markup]]
+    about: Subject = NOTHING
     is_live: bool = False  # kept up to date while somebody looks at it
     refresh: int = 0  # seconds after which it is to be loaded again, where nothing keeps it so
     refusal: str = ""  # why it is not for this user: then that is all there is
@@ -62,7 +66,7 @@ def topic(api: Surroundings, request: Request, name: str) -> View:
         rows = gathering.topic(name)
         return topic_views.topic(frame, sum_topics(rows.topics)[name], here, plots)
 
-    return View(name, here.path, draw, is_live=True)
+    return View(name, here.path, draw, Subject(topic=name), is_live=True)
 
 
 def channel(api: Surroundings, request: Request, topic: str, name: str) -> View:
@@ -71,12 +75,11 @@ def channel(api: Surroundings, request: Request, topic: str, name: str) -> View:
 
     def draw(gathering: Gathering) -> Sequence[Markup]:
         rows = gathering.topic(topic, name, clients=True)
-        found = sum_topics(rows.topics)[topic].channels.get(name)
-        if found is None:
-            raise HttpError(404, "CHANNEL_NOT_FOUND")
+        found = sum_topics(rows.topics)[topic].channels[name]
         return topic_views.channel(frame, found, api.shapes(rows), here, plots)
 
-    return View(f"{topic}/{name}", here.path, draw, is_live=True)
+    about = Subject(topic=topic, channel=name)
+    return View(f"{topic}/{name}", here.path, draw, about, is_live=True)
 
 
 def nodes(api: Surroundings, request: Request) -> View:
@@ -100,14 +103,15 @@ def node(api: Surroundings, request: Request, name: str) -> View:
         shapes = api.shapes(rows)
         return node_views.node(frame, name, rows.topics, shapes, here, plots, drain)
 
-    return View(name, here.path, draw, is_live=True)
+    return View(name, here.path, draw, Subject(node=name), is_live=True)
 
 
 def counter(api: Surroundings, request: Request) -> View:
     def draw(gathering: Gathering) -> Sequence[Markup]:
         return node_views.counter(gathering.everything().topics)
 
-    return View("Counter", api.frame(request).link("counter"), draw, True, _COUNTER_EVERY)
+    path = api.frame(request).link("counter")
+    return View("Counter", path, draw, is_live=True, refresh=_COUNTER_EVERY)
 
 
 def lookup(api: Surroundings, request: Request) -> View:
@@ -133,22 +137,22 @@ def shown(
         refused = api.frame(request).page(view.title, error=view.refusal)
         return Reply(403, refused, HTML, nsq=False, headers=HEADERS)
     gathering, frame = api.gathering(), api.frame(request)
-    content: Sequence[Markup] = ()
-    errors = [error] if error else []
+    status, errors = 200, [error]
     try:
         content = view.draw(gathering)
     except HttpError as problem:
+        status, content = problem.status, lost(frame, problem.message, view.about)
         errors.append(problem.message)
     warnings = [each for each in (warning, gathering.warning("\n")) if each]
     page = frame.page(
         view.title,
         *content,
         warning="\n".join(warnings),
-        error="\n".join(errors),
+        error="\n".join(dict.fromkeys(filter(None, errors))),
         is_live=view.is_live,
         refresh=view.refresh,
     )
-    return Reply(200, page, HTML, nsq=False, headers=HEADERS)
+    return Reply(status, page, HTML, nsq=False, headers=HEADERS)
 
 
 # What forms do

@@ -13,8 +13,11 @@ from nsqcy.nsqadmin.answer_forms import Form, anything
 
 SAID_MOST = 8 << 20  # bytes of an answer
 
+TOPIC_NOT_FOUND, CHANNEL_NOT_FOUND = "TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"
+NODE_NOT_FOUND = "NODE_NOT_FOUND"  # which nsqadmin itself says
+
 # What our nsqd refuses with where it has the thing and not what it is asked for.
-_OF_NAMES = frozenset(("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "MESSAGE_NOT_FOUND"))
+_OF_NAMES = frozenset((TOPIC_NOT_FOUND, CHANNEL_NOT_FOUND, "MESSAGE_NOT_FOUND"))
 NO_SUCH_THING = "this nsqd has no such thing"
 
 
@@ -37,6 +40,12 @@ class Said:
         if self.status == 400:
             return self.message == "INVALID_OPTION"
         return self.status in (404, 405) and self.message not in _OF_NAMES
+
+    @property
+    def unknown(self) -> str:
+        """Which of a topic and a channel this nsqd does not have, by its code; or empty."""
+        is_code = self.message in (TOPIC_NOT_FOUND, CHANNEL_NOT_FOUND)
+        return self.message if self.status == 404 and is_code else ""
 
     @property
     def reason(self) -> str:

@@ -80,8 +80,11 @@ class Report:
             print(json.dumps(head | dict(fields), default=str), flush=True)
 
     def _say(self, text: str, stream: Any = None) -> None:
-        with self._lock, self._bar.external_write_mode() if self._bar else nullcontext():
-            print(text, file=stream or sys.stdout, flush=True)
+        with self._lock:
+            # Without a total a bar has no truth value.
+            aside = nullcontext() if self._bar is None else self._bar.external_write_mode()
+            with aside:
+                print(text, file=stream or sys.stdout, flush=True)
 
     def _move(self, fields: Mapping[str, Any]) -> None:
         with self._lock:

@@ -132,6 +132,20 @@ def test_a_page_that_is_not_answered_says_so(visit: Begin) -> None:
     visitor.forgive("ERR_FAILED")
 
 
+def test_a_page_says_that_its_topic_is_gone(live: Lively, visit: Begin) -> None:
+    for nsqd in live.nsqds:
+        nsqd.web.create("brief")
+    live.known("brief")
+    visitor = visit()
+    visitor.page.clock.install()
+    page = visitor.to("/topics/brief")
+    live.forget("brief")
+    page.clock.run_for(TICK)
+    expect(page.locator("main")).to_contain_text("No nsqd has a topic brief.")
+    expect(page.locator("#live")).to_have_text("live")
+    visitor.forgive("404")
+
+
 def test_the_switch_of_colours_is_remembered(visit: Begin) -> None:
     page = visit(color_scheme="light").to("/")
 

@@ -525,3 +525,10 @@ def test_a_node_that_is_down(cluster: Cluster, filled: str) -> None:
             assert words in page.text
         answer = admin.post(f"/api/topics/{filled}/c", action="seek", to="latest")
         assert answer.status == 200 and down in answer.json()["message"]
+        # Whether anything has died there is no telling.
+        assert (
+            cluster.ask("PUT", f"/api/policy/{filled}/c", dead_letter_topic="grave").status == 200
+        )
+        answer = admin.web.get(f"/peek/{filled}/c", state="dead")
+        assert answer.status == 502
+        assert f"{down}: " in read(answer.body).one("div", role="alert").text

@@ -81,7 +81,7 @@ def lookupd(nsqd: Upstream) -> Iterator[Upstream]:
 
 @pytest.fixture(scope="module")
 def running(lookupd: Upstream) -> Iterator[Admin]:
-    with Admin(lookupd_http_address=lookupd.address, admin_user=["me"], base_path="/b") as admin:
+    with Admin(lookupd_http_address=lookupd.address, admin_user=["me"], base_path="b/") as admin:
         yield admin
 
 
@@ -92,10 +92,10 @@ def admin(running: Admin, lookupd: Upstream, nsqd: Upstream) -> Admin:
     return running
 
 
-def get(admin: Admin, path: str, user: str = "me", **query: str) -> Element:
+def get(admin: Admin, path: str, user: str = "me", *, status: int = 200, **query: str) -> Element:
     path = "/b" + ("" if path == "/" else path).replace("/?", "?", 1)
     answer = admin.web.get(path, headers={"X-Forwarded-User": user}, **query)
-    assert (answer.status, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert (answer.status, answer.headers["content-type"]) == (status, "text/html; charset=utf-8")
     return read(answer.body)
 
 
@@ -232,30 +232,56 @@ def test_the_counter(admin: Admin) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "why"),
+    ("path", "why", "sentence", "back"),
     [
-        ("/nodes/x:1", "NODE_NOT_FOUND"),
-        ("/topics/t/none", "CHANNEL_NOT_FOUND"),
-        ("/topics/none", "UPSTREAM_ERROR: failed to query any nsqd: "),
+        ("/nodes/x:1", "NODE_NOT_FOUND", "No nsqd x:1 is known.", "/nodes"),
+        ("/topics/t/none", "CHANNEL_NOT_FOUND", "Topic t has no channel none.", "/topics/t"),
+        ("/seek/t/none", "CHANNEL_NOT_FOUND", "Topic t has no channel none.", "/topics/t"),
+        ("/topics/none", "TOPIC_NOT_FOUND", "No nsqd has a topic none.", ""),
+        ("/topics/none/c", "TOPIC_NOT_FOUND", "No nsqd has a topic none.", ""),
+        ("/peek/t/c?node=x:1", "NODE_NOT_FOUND", "No nsqd x:1 has a topic t.", "/topics/t"),
     ],
 )
-def test_what_there_is_not_has_a_page(path: str, why: str, admin: Admin) -> None:
-    page = get(admin, path)
-    assert page.one("div", role="alert").text == why.strip()
-    assert page.all("a", href="/b/nodes")
+def test_what_there_is_not_has_a_page(
+    path: str, why: str, sentence: str, back: str, admin: Admin
+) -> None:
+    page = get(admin, path, status=404)
+    assert page.one("div", role="alert").text == why
+    (shown,) = page.all("section", **{"class": "lost"})
+    assert shown.one("p").text == sentence
+    assert shown.all("a", href=f"/b{back}")
+
+
+@pytest.mark.ours
+def test_an_action_on_what_there_is_not(admin: Admin, lookupd: Upstream) -> None:
+    """It is said once, although neither the action nor the page finds it."""
+    headers = {"X-Forwarded-User": "me", "Content-Type": "application/x-www-form-urlencoded"}
+    known, lookupd.pages["/lookup"] = lookupd.pages["/lookup"], {"producers": []}
+    try:
+        answer = admin.web.post("/b/topics/none", b"action=pause", headers=headers)
+    finally:
+        lookupd.pages["/lookup"] = known
+    assert answer.status == 404
+    assert read(answer.body).one("div", role="alert").text == "TOPIC_NOT_FOUND"
+
+
+@pytest.mark.ours
+def test_the_base_path_as_it_is(admin: Admin) -> None:
+    assert admin.web.get("/b/config/base_path").body == b"/b"
 
 
 def test_a_node_that_is_down(admin: Admin, nsqd: Upstream) -> None:
     stats, nsqd.pages["/stats"] = nsqd.pages["/stats"], 500
     try:
-        page = get(admin, "/")
+        page = get(admin, "/", status=502)
     finally:
         nsqd.pages["/stats"] = stats
     assert "got response 500 Internal Server Error" in page.one("div", role="alert").text
 
 
 def test_names_that_are_no_text(admin: Admin, lookupd: Upstream) -> None:
-    assert get(admin, "/topics/%FF").one("div", role="alert").text.startswith("UPSTREAM_ERROR: ")
+    page = get(admin, "/topics/%FF", status=404)
+    assert page.one("section", **{"class": "lost"}).one("p").text == "No nsqd has a topic \ufffd."
     assert "GET /lookup?topic=%EF%BF%BD" in lookupd.asked
     assert get(admin, "/?q=%FF%22%3E").one("input", type="search").attributes["value"] == '\ufffd">'
     assert get(admin, "/?q=%").one("input", type="search").attributes["value"] == ""

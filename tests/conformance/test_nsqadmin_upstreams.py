@@ -124,8 +124,11 @@ def test_each_is_asked_once(cluster: Cluster) -> None:
 
 @pytest.mark.case("ADM-023")
 def test_nobody_has_the_topic(cluster: Cluster) -> None:
-    answer = cluster.admin.web.get("/api/topics/newt")
-    refused(answer, 502, "UPSTREAM_ERROR: failed to query any nsqd: ")
+    """Neither if no nsqd is registered for it nor if those that are do not count it."""
+    for _ in range(2):
+        refused(cluster.admin.web.get("/api/topics/newt"), 404, "TOPIC_NOT_FOUND")
+        refused(cluster.admin.web.get("/api/topics/newt/c"), 404, "TOPIC_NOT_FOUND")
+        cluster.add("a", topic())
 
 
 @pytest.mark.case("ADM-024")
@@ -190,6 +193,82 @@ def test_clients(cluster: Cluster) -> None:
 def test_a_channel_that_there_is_not(cluster: Cluster) -> None:
     cluster.add("a", topic())
     refused(cluster.admin.web.get("/api/topics/t/none"), 404, "CHANNEL_NOT_FOUND")
+    cluster.nsqds[0].close()
+    answer = cluster.admin.web.get("/api/topics/t/none")
+    text = (
+        f"UPSTREAM_ERROR: failed to query any nsqd: {cluster.nsqds[0].address}: Connection refused"
+    )
+    refused(answer, 502, text)
+    cluster.nsqds.clear()
+
+
+def silent(*addresses: str) -> str:
+    """What an error says that might be a 404, had these answered."""
+    texts = "\n".join(f"{each}: Connection refused" for each in addresses)
+    return f"UPSTREAM_ERROR: not found on those that answered, and some did not: {texts}"
+
+
+@pytest.mark.ours
+def test_what_a_silent_node_may_have(cluster: Cluster) -> None:
+    """Whether it is unknown nobody can tell, so that it is no 404."""
+    nsqd = cluster.add("a", topic("t", channel()))
+    nsqd.pages |= {"/channel/peek": 404, "/channel/redrive": 404}
+    dead = cluster.add("b", topic("t"))
+    dead.close()
+    cluster.nsqds.remove(dead)
+    admin, text = cluster.admin, silent(dead.address)
+    for path in (
+        "/api/topics/u",
+        "/api/topics/u/c",
+        "/api/topics/t/none",
+        "/topics/u",
+        "/seek/t/d",
+    ):
+        answer = admin.web.get(path)
+        assert answer.status == 502
+        assert text.replace("\n", " ") in answer.body.decode(), path
+    with Admin(nsqd_http_address=[nsqd.address, dead.address]) as direct:
+        nsqd.pages["/info"] = nsqd.producer("a")
+        nsqd.pages["/topic/pause"] = nsqd.pages["/topic/delete"] = {}
+        for path in ("/api/topics/u", f"/api/nodes/{dead.address}"):
+            refused(direct.web.get(path), 502, text)
+        refused(direct.post("/api/topics/u", action="pause"), 502, text)
+        refused(direct.delete("/api/topics/u"), 502, text)
+        assert not [each for each in nsqd.asked if each.startswith("POST")]
+
+
+@pytest.mark.ours
+def test_what_a_silent_nsqlookupd_may_know(cluster: Cluster, nobody_ever: str) -> None:
+    admin, refusal = cluster.admin, f"{nobody_ever}: Connection refused"
+    admin.point_at(cluster.lookupd.address, nobody_ever)
+    for path in ("/api/topics/u", "/api/topics/u/c", "/api/nodes/x:1"):
+        refused(admin.web.get(path), 502, silent(nobody_ever))
+    refused(admin.post("/api/topics/u", action="pause"), 502, silent(nobody_ever))
+    cluster.lookupd.pages["/lookup"] = 404
+    answer = admin.web.get("/api/topics/u")
+    assert answer.status == 502
+    text = answer.json()["message"]
+    known = f"{cluster.lookupd.address}: got response 404"
+    assert text.startswith(f"UPSTREAM_ERROR: failed to query any nsqlookupd: {known}")
+    assert text.endswith(f"\n{refusal}")
+    admin.point_at(cluster.lookupd.address)
+    refused(admin.web.get("/api/topics/u"), 404, "TOPIC_NOT_FOUND")
+
+
+@pytest.mark.ours
+def test_nobody_who_has_it_answers(cluster: Cluster) -> None:
+    """Reads beyond NSQ's are no empty answers then."""
+    dead = cluster.add("a", topic("t", channel()))
+    dead.close()
+    cluster.nsqds.clear()
+    text = f"UPSTREAM_ERROR: failed to query any nsqd: {dead.address}: Connection refused"
+    for path in ("/api/peek/t/c", "/api/policy/t", "/api/seek/t/c?to=latest"):
+        refused(cluster.admin.web.get(path), 502, text)
+    for action in ("redrive", "seek", "cancel"):
+        refused(cluster.admin.post("/api/topics/t/c", action=action), 502, text)
+    for path in ("/topics/t", "/topics/t/c", "/peek/t/c", "/policy/t", "/seek/t/c"):
+        answer = cluster.admin.web.get(path)
+        assert (answer.status, text in answer.body.decode()) == (502, True)
 
 
 @pytest.mark.case("ADM-028", "ADM-030")
@@ -237,7 +316,7 @@ def test_short_tombstones(cluster: Cluster) -> None:
 def test_no_nodes(cluster: Cluster) -> None:
     assert cluster.admin.get("/api/nodes") == {"nodes": None, "message": ""}
     answer = cluster.admin.web.get("/api/counter")
-    refused(answer, 502, "UPSTREAM_ERROR: failed to query any nsqd: ")
+    refused(answer, 502, "UPSTREAM_ERROR: failed to query any nsqd: no nsqd is known")
 
 
 @pytest.mark.case("ADM-015")

@@ -1,4 +1,4 @@
-"""`nsqcy up`: both daemons from one command, their common start and their common end."""
+"""`nsqcy up`: all daemons from one command, their common start and their common end."""
 
 import os
 import re
@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,8 +20,8 @@ def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
     """`up(*args)`: one that was started."""
     made: list[Up] = []
 
-    def start(*args: str) -> Up:
-        made.append(Up(tmp_path, *args))
+    def start(*args: str, ports: Sequence[str] = PORTS) -> Up:
+        made.append(Up(tmp_path, *args, ports=ports))
         return made[-1]
 
     yield start
@@ -37,6 +37,10 @@ def test_one_life(up: Callable[..., Up], signum: int) -> None:
     producers = eventually(lambda: both.lookupd.get("/lookup", topic="t").json().get("producers"))
     where = [(each["broadcast_address"], each["tcp_port"]) for each in producers]
     assert where == [("127.0.0.1", both.tcp_port)]
+    assert both.admin is not None
+    assert both.admin.get("/api/topics").json() == {"topics": ["t"], "message": ""}
+    assert both.admin.get("/").status == 200
+    assert both.page == f"http://127.0.0.1:{both.admin.port}/"
 
     # As a terminal has it: to the whole group, of which the daemons are not.
     os.killpg(both.process.pid, signum)
@@ -45,7 +49,8 @@ def test_one_life(up: Callable[..., Up], signum: int) -> None:
     log = both.log()
     assert "[nsqcy up]" not in log
     closing = re.search(r"\[nsqlookupd\] .* HTTP: closing", log)
-    assert closing and log.index("NSQ: bye") < closing.start()
+    page = re.search(r"\[nsqadmin\] .* HTTP: closing", log)
+    assert page and closing and page.start() < log.index("NSQ: bye") < closing.start()
 
     again = up().serving()
     assert again.data == "data"
@@ -69,18 +74,36 @@ def test_options_of_nsqd_come_from_its_file_and_from_flags(
     assert "[nsqlookupd]" not in both.log()
 
 
-@pytest.mark.parametrize("name, other", [("nsqd", "nsqlookupd"), ("nsqlookupd", "nsqd")])
-def test_when_one_dies_both_end(up: Callable[..., Up], name: str, other: str) -> None:
+def test_without_nsqadmin(up: Callable[..., Up]) -> None:
+    both = up("--no-nsqadmin", ports=PORTS[:-1]).serving()
+    assert both.admin is None and "nsqadmin" not in both.said()
+    assert not any("nsqcy.nsqadmin.main" in each.cmdline() for each in both.family())
+
+
+def test_the_page_of_nsqadmin_is_where_it_says(up: Callable[..., Up]) -> None:
+    both = up("--nsqadmin-base-path", "nsq/").serving()
+    assert both.admin is not None
+    assert both.page == f"http://127.0.0.1:{both.admin.port}/nsq"
+    assert both.admin.get("/nsq").status == 200
+
+
+NAMES = ("nsqd", "nsqlookupd", "nsqadmin")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_when_one_dies_all_end(up: Callable[..., Up], name: str) -> None:
     both = up().serving()
     both.child(name).kill()
     assert both.wait() == 1
     assert "[nsqcy up] " in both.log()
     assert f"FATAL: {name} was ended by SIGKILL; everything is being stopped\n" in both.log()
-    assert f"{other} was ended" not in both.log()
+    assert not [each for each in NAMES if each != name and f"{each} was ended" in both.log()]
     eventually(both.nothing_left)
 
 
-@pytest.mark.parametrize("flag, name", [(PORTS[0], "nsqd"), (PORTS[2], "nsqlookupd")])
+@pytest.mark.parametrize(
+    "flag, name", [(PORTS[0], "nsqd"), (PORTS[2], "nsqlookupd"), (PORTS[4], "nsqadmin")]
+)
 def test_a_port_that_is_taken(up: Callable[..., Up], flag: str, name: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -101,13 +124,15 @@ def test_nobody_stays_behind_when_it_is_killed(up: Callable[..., Up]) -> None:
 
 
 def test_hangups_are_passed_on(up: Callable[..., Up], tmp_path: Path) -> None:
-    (tmp_path / "nsqd.ini").write_text("[nsqd]\n")
-    (tmp_path / "nsqlookupd.ini").write_text("[nsqlookupd]\n")
-    both = up("--config=nsqd.ini", "--nsqlookupd-config=nsqlookupd.ini").serving()
-    for name in ("nsqd", "nsqlookupd"):
+    for name in NAMES:
+        (tmp_path / f"{name}.ini").write_text(f"[{name}]\n")
+    flags = ["--config", "--nsqlookupd-config", "--nsqadmin-config"]
+    files = [f"{flag}={name}.ini" for flag, name in zip(flags, NAMES, strict=True)]
+    both = up(*files).serving()
+    for name in NAMES:
         (tmp_path / f"{name}.ini").write_text(f"[{name}]\nbogus = 1\n")
     both.process.send_signal(signal.SIGHUP)
-    eventually(lambda: both.log().count("everything stays as it was") == 2)
+    eventually(lambda: both.log().count("everything stays as it was") == 3)
     assert not both.ended()
 
 
@@ -128,6 +153,8 @@ def test_it_can_be_stopped_before_it_is_ready(up: Callable[..., Up]) -> None:
         (["data"], 2, "", "unexpected argument: data\nUsage: nsqcy up"),
         (["--bogus"], 2, "", "flag provided but not defined: -bogus\nUsage of nsqd:"),
         (["--nsqlookupd-bogus=1"], 2, "", "flag provided but not defined: -bogus\nUsage of nsqlo"),
+        (["--nsqadmin-bogus=1"], 2, "", "flag provided but not defined: -bogus\nUsage of nsqadmin"),
+        (["--no-nsqadmin", "--nsqadmin-base-path=/b"], 2, "", "--nsqadmin-base-path and --no-nsqa"),
         (["--data-path"], 2, "", "flag needs an argument: -data-path\n"),
         (["--config=/no/such"], 1, "", "[nsqcy up] "),
         (["--data-path=/dev/null/x"], 1, "", "[nsqcy up] "),

@@ -52,6 +52,19 @@ def test_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert "warning: careful\n" in err and "2.00/2.00" in err and "batch 8" in err
 
 
+def test_on_a_terminal_without_a_total(capsys: pytest.CaptureFixture[str]) -> None:
+    """As of a stream, whose end nobody knows."""
+    with Report("archive", json_lines=False) as report:
+        report.progress(done=1000, batch=1)
+        report.warn("careful")
+        report.progress(done=2500, batch=2)
+        report.line("all is well")
+        report.done(rows=2500)
+    out, err = capsys.readouterr()
+    assert out == "all is well\narchive: rows 2,500\n"
+    assert "warning: careful\n" in err and "2.50k" in err and "batch 2" in err
+
+
 def test_without_tqdm(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tqdm", None)
     with Report("verify", json_lines=False) as report:

@@ -228,6 +228,9 @@ def test_topics_without_a_channel() -> None:
     )
     growing = of(nsqd(1, before, later=[after]), watched=2.0)
     assert "5 messages wait, 2 more within 2 s" in only(topics.unread_topics, growing)
+    # The second nsqd loses the topic in between: 10 messages become 7, not 12.
+    shrinking = of(nsqd(1, before, later=[after]), nsqd(2, before, later=[]), watched=2.0)
+    assert "and 10 messages wait ->" in only(topics.unread_topics, shrinking)
     assert not said(topics.unread_topics, of(nsqd(1, topic("t", 0), topic("u", 1, channel("c")))))
 
 

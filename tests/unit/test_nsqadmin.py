@@ -48,6 +48,7 @@ def options(**values: object) -> AdminOptions:
 )
 def test_base_paths(given: str, base: str) -> None:
     assert options(base_path=given).base == base
+    assert options(base_path=given).base_path == (base or "/")
 
 
 def test_networks() -> None:

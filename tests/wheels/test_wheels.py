@@ -156,6 +156,7 @@ def up(room: Room) -> Iterator[dict[int, int]]:
     """`nsqcy up`, and where it serves what the README has on the usual ports."""
     words = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"]
     words += [f"--nsqlookupd-{word.removeprefix('--')}" for word in words]
+    words.append("--nsqadmin-http-address=127.0.0.1:0")
     log = room.folder / "up.log"
     with log.open("w") as file:
         process = subprocess.Popen(

@@ -16,16 +16,15 @@ export function keepLive(main, state) {
     request?.abort();
     const mine = (request = new AbortController());
     const begun = performance.now();
-    const text = await ask(mine);
+    const fresh = await ask(mine);
     if (mine !== request) return;
-    if (text !== undefined) show(text);
-    tell(text !== undefined);
+    if (fresh) show(fresh);
+    tell(Boolean(fresh));
     plan(Math.max(EVERY, SHARE * (performance.now() - begun)));
   }
 
-  function show(text) {
-    const fresh = new DOMParser().parseFromString(text, "text/html");
-    morph(main, fresh.querySelector("main"));
+  function show(fresh) {
+    morph(main, fresh);
     main.dispatchEvent(new Event("fresh"));
   }
 
@@ -50,14 +49,16 @@ export function keepLive(main, state) {
   return { refresh };
 }
 
-// The page as it is now; undefined if it cannot be had.
+// What is on the page now, whatever its status: it may say that the topic is gone. Undefined if
+// nsqadmin does not answer; a proxy in front may do so instead.
 async function ask(request) {
   const limit = setTimeout(() => request.abort(), LATE);
   try {
     const answer = await fetch(location.href, { signal: request.signal });
     // To where somebody has to log in, say: that is a page of its own.
     if (answer.redirected) location.reload();
-    return answer.ok ? await answer.text() : undefined;
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    return page.querySelector("main[data-live]") ?? undefined;
   } catch {
     return undefined;
   } finally {
