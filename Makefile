@@ -41,8 +41,8 @@ JOBS := $(shell nproc 2>/dev/null || echo 2)
 VENV := .venv
 BIN := $(VENV)/bin
 BUILT := build/$(KIND).built
-SOURCES := setup.py $(wildcard cext/nsqcy/*.pyx cext/nsqcy/*.pxd cext/include/*.h)
-STUBS := $(patsubst nsqcy/%.pyi,nsqcy.%,$(wildcard nsqcy/_*.pyi))
+SOURCES := setup.py $(wildcard cext/nsqcy/*/*.pyx cext/nsqcy/*/*.pxd cext/include/*.h)
+STUBS := $(subst /,.,$(basename $(wildcard nsqcy/*/*.pyi)))
 
 env_release :=
 env_debug := NSQCY_DEBUG=1
@@ -182,7 +182,7 @@ lint: $(BUILT) $(VENV)/.extra-test $(VENV)/.extra-lint
 
 # Stubs against what was built: names, signatures, and nothing left out.
 stubtest:
-	$(BIN)/python -m mypy.stubtest --ignore-disjoint-bases \
+	$(BIN)/python -m mypy.stubtest --ignore-disjoint-bases --mypy-config-file pyproject.toml \
 		--allowlist tests/meta/stubtest.allow $(STUBS)
 
 # What it cannot find out for want of a network is no failure, unless ARGS=--strict.
@@ -199,7 +199,7 @@ conf: $(BUILT) $(VENV)/.extra-test
 	$(BIN)/python -m nsqcy.spark.options docs/SPARK.md
 	$(BIN)/python -m nsqcy.pipeline.page docs/PIPELINE.md
 	$(BIN)/python -m nsqcy.metrics.page docs/METRICS.md
-	$(BIN)/python -m nsqcy.log_page docs/LOGS.md
+	$(BIN)/python -m nsqcy.logging.docs docs/LOGS.md
 	$(BIN)/python -m loadtest.bench.measured
 
 # Wheels are compiled by their own compiler, from a copy: the build of this tree is left alone.
@@ -209,7 +209,7 @@ dist: $(BUILT) $(VENV)/.extra-test $(VENV)/.extra-dist
 
 clean-build:
 	rm -rf build/cython build/temp.* build/lib.* build/*.built
-	rm -f nsqcy/*.so cext/nsqcy/*.c cext/nsqcy/*.html
+	rm -f nsqcy/*/*.so cext/nsqcy/*/*.c cext/nsqcy/*/*.html
 
 clean: clean-build
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*

@@ -1,4 +1,4 @@
-"""Compile cext/nsqcy/*.pyx into the nsqcy package; everything else is in pyproject.toml."""
+"""Compile cext/nsqcy/**/*.pyx into the packages of nsqcy; everything else is in pyproject.toml."""
 
 import os
 from pathlib import Path
@@ -36,14 +36,14 @@ if FUZZ:
 
 extensions = [
     Extension(
-        f"nsqcy.{pyx.stem}",
+        ".".join(pyx.relative_to("cext").with_suffix("").parts),
         [str(pyx)],
         include_dirs=["cext/include"],
         define_macros=macros,
         extra_compile_args=compile_args,
         extra_link_args=link_args,
     )
-    for pyx in sorted(Path("cext/nsqcy").glob("*.pyx"))
+    for pyx in sorted(Path("cext/nsqcy").rglob("*.pyx"))
     if not BUILT
 ]
 

@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from admin import Admin  # noqa: E402
 
-from nsqcy.durations import SECOND, parse_duration  # noqa: E402
+from nsqcy.config.durations import SECOND, parse_duration  # noqa: E402
 
 LIMIT = 300  # ms
 START = time.monotonic()

@@ -33,7 +33,7 @@ from daemon import Nsqd  # noqa: E402
 from encoded import client_context, connect  # noqa: E402
 from talk import MESSAGE, Conn, Message  # noqa: E402
 
-from nsqcy._wire import finish_all  # noqa: E402
+from nsqcy.protocol.wire import finish_all  # noqa: E402
 
 BETWEEN = 0.002  # seconds from one probe to the next
 MOST_WORSE = 0.050

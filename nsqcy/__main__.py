@@ -8,10 +8,11 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from nsqcy import NSQ_VERSION, __version__, config
+from nsqcy import NSQ_VERSION, __version__
+from nsqcy.config import loader
+from nsqcy.config.options import OptionTable
 from nsqcy.errors import Stop
-from nsqcy.log import write
-from nsqcy.options import OptionTable
+from nsqcy.logging.logger import write
 
 USAGE = """\
 Usage: nsqcy COMMAND
@@ -60,17 +61,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         case ["help" | "-h" | "-help" | "--help"]:
             write(1, usage())
         case ["config", "sample"]:
-            write_all(config.sample(_table("nsqd")))
+            write_all(loader.sample(_table("nsqd")))
         case ["config", "sample", daemon] if daemon in _OPTIONS:
-            write_all(config.sample(_table(daemon)))
+            write_all(loader.sample(_table(daemon)))
         case ["config", "docs"]:
-            write_all(config.docs(map(_table, _OPTIONS)))
+            write_all(loader.docs(map(_table, _OPTIONS)))
         case ["config", "check", path]:
             return _check(path)
         case ["config", "check", path, daemon] if daemon in _OPTIONS:
             return _check(path, daemon)
         case ["data", *rest]:
-            return int(importlib.import_module("nsqcy.nsqd.data").main(rest))
+            return int(importlib.import_module("nsqcy.nsqd.data.command").main(rest))
         case ["doctor", *flags]:
             return int(importlib.import_module("nsqcy.doctor.main").main(flags))
         case ["capacity", *flags]:
@@ -78,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         case ["passwd", *words]:
             return int(importlib.import_module("nsqcy.users.passwd").main(words))
         case ["up", *flags]:
-            return int(importlib.import_module("nsqcy.up").main(flags))
+            return int(importlib.import_module("nsqcy.cli.up").main(flags))
         case [daemon, *flags] if daemon in _OPTIONS:
             return _run(daemon, f"nsqcy.{daemon}.main", flags)
         case [tool, *flags] if tool in tools():
@@ -114,9 +115,9 @@ def _table(daemon: str) -> OptionTable:
 
 def _check(path: str, daemon: str = "") -> int:
     try:
-        daemon = daemon or config.daemon_of(config.read_text(path))
-        file = config.read_file(_table(daemon), path)
-        settings = config.Settings(_table(daemon), {}, file)
+        daemon = daemon or loader.daemon_of(loader.read_text(path))
+        file = loader.read_file(_table(daemon), path)
+        settings = loader.Settings(_table(daemon), {}, file)
         importlib.import_module(_OPTIONS[daemon][0]).resolve(settings)
     except Stop as stop:
         write(2, f"{stop}\n")

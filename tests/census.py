@@ -8,7 +8,7 @@ import signal
 from daemon import FOREIGN, Nsqd
 from web import eventually
 
-from nsqcy._session import COUNTED
+from nsqcy.protocol.session import COUNTED
 
 COUNTS = COUNTED and not FOREIGN
 LINE = re.compile(r"worker (\d+): alive: (\{.*\})$", re.MULTILINE)

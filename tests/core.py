@@ -9,19 +9,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from nsqcy._channel import Agenda
-from nsqcy._events import Events
-from nsqcy._ids import IdSource
-from nsqcy._io import IoThread
-from nsqcy._mesh import Mesh
-from nsqcy._publisher import Publisher
-from nsqcy._quantile import Percentiles
-from nsqcy._session import Home, Session
-from nsqcy._store import Store
-from nsqcy._topic import Shard, Topic
-from nsqcy._transport import BytesTransport
-from nsqcy.nsqd.negotiate import negotiate
-from nsqcy.policies import Policies
+from nsqcy.base.ids import IdSource
+from nsqcy.base.quantile import Percentiles
+from nsqcy.broker.channel import Agenda
+from nsqcy.broker.events import Events
+from nsqcy.broker.policies import Policies
+from nsqcy.broker.topic import Shard, Topic
+from nsqcy.ipc.mesh import Mesh
+from nsqcy.nsqd.worker.negotiate import negotiate
+from nsqcy.protocol.session import Home, Session
+from nsqcy.server.publisher import Publisher
+from nsqcy.server.transport import BytesTransport
+from nsqcy.storage.io import IoThread
+from nsqcy.storage.store import Store
 
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000

@@ -12,7 +12,7 @@ from daemon import Nsqd
 from talk import RESPONSE, Conn, Frame, Hangup, Message, Silence, sized
 from web import eventually
 
-from nsqcy.nsqd.placement import Placement
+from nsqcy.nsqd.master.placement import Placement
 
 
 def homes(daemon: Nsqd, conns: Iterable[Conn], pids: list[int] | None = None) -> list[int]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from mock_nsqd import Peer
 
-from nsqcy._client import Message
+from nsqcy.client.codec import Message
 from nsqcy.client.connection import Connection
 from nsqcy.client.errors import ConnectionFailed
 

@@ -13,7 +13,7 @@ from typing import Any
 
 ARGUMENTS = (None, 0, -1, 7, b"", b"abc", "", "abc", bytearray(64), [], {}, 0.5)
 MOST = 400  # calls of one method
-FOR_USERS = {"nsqcy._client"}
+FOR_USERS = {"nsqcy.client.codec"}
 SKIPPED = {"wait_parked"}  # waits for a thread that was never started
 
 

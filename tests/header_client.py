@@ -7,7 +7,7 @@ from typing import Any
 from core import MESSAGE, Client, Core, Delivery
 from talk import sized
 
-from nsqcy import _headers
+from nsqcy.base import headers as message_headers
 
 
 def whole(body: bytes, encoded: bytes = b"") -> bytes:
@@ -19,7 +19,7 @@ class Headered(Delivery):
     def __init__(self, data: bytes) -> None:
         super().__init__(data)
         (size,) = struct.unpack_from(">H", self.body)
-        self.headers = _headers.decode(self.body[2 : 2 + size])
+        self.headers = message_headers.decode(self.body[2 : 2 + size])
         self.body = self.body[2 + size :]
 
 
@@ -34,7 +34,7 @@ class HeaderClient(Client):
         assert json.loads(answer[1])["headers"] is True
 
     def publish_with(self, body: bytes, wanted: dict[str, str], delay: int = 0) -> Any:
-        return self.publish("t", whole(body, _headers.from_text(wanted)), delay)
+        return self.publish("t", whole(body, message_headers.from_text(wanted)), delay)
 
     def delivered(self) -> list[Headered]:
         """What was delivered since the last call."""

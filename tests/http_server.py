@@ -18,17 +18,18 @@ import gevent
 import gevent.event
 from gevent import get_hub
 
-from nsqcy import debug
+from nsqcy.config.options import Value
 from nsqcy.errors import NotWritten
-from nsqcy.nsqd import gathering, stats
-from nsqcy.nsqd.api import Api, tls_required
-from nsqcy.nsqd.backend import UNKNOWN, Done, Message, Outcome
-from nsqcy.nsqd.https import HttpsConnection
+from nsqcy.http.server import HttpServer, Timeouts
+from nsqcy.nsqd.http.api import Api, tls_required
+from nsqcy.nsqd.http.backend import UNKNOWN, Done, Message, Outcome
+from nsqcy.nsqd.http.https import HttpsConnection
 from nsqcy.nsqd.options import NSQD, NsqdOptions
-from nsqcy.nsqd.tls import HANDSHAKE_LIMIT, Handshakes, Material, make_context
-from nsqcy.options import Value
+from nsqcy.nsqd.stats import forms as stats
+from nsqcy.nsqd.stats import gathering
+from nsqcy.nsqd.worker.tls import HANDSHAKE_LIMIT, Handshakes, Material, make_context
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
-from nsqcy.web.http import HttpServer, Timeouts
+from nsqcy.util import debug
 
 START_TIME = 1_700_000_000
 INFO = {

@@ -9,7 +9,7 @@ from typing import Any
 
 from mock_nsqd import Link, MockNsqd, Peer
 
-from nsqcy._crc import crc32c
+from nsqcy.base.crc import crc32c
 
 COLUMNS = ["timestamp", "id", "defer", "headers", "body"]
 SECOND = 1_000_000_000

@@ -10,8 +10,8 @@ import select
 import sys
 import zlib
 
-from nsqcy._mesh import BytesEnd, Mesh, Stream
-from nsqcy._ring import Shared
+from nsqcy.ipc.mesh import BytesEnd, Mesh, Stream
+from nsqcy.ipc.ring import Shared
 
 STALLED_MS = 30_000
 NOISE = random.Random(5).randbytes(1 << 20)

@@ -2,8 +2,8 @@
 
 import mmap
 
-from nsqcy._mesh import BytesEnd, Mesh, Stream
-from nsqcy._ring import Shared, format, map_size
+from nsqcy.ipc.mesh import BytesEnd, Mesh, Stream
+from nsqcy.ipc.ring import Shared, format, map_size
 
 WINDOW = 262144
 

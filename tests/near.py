@@ -4,10 +4,10 @@ import mmap
 
 from core import Core
 
-from nsqcy._mesh import Mesh, Stream, StreamEnd
-from nsqcy._ring import Shared, format, map_size
-from nsqcy._session import Session
-from nsqcy._transport import accept_stream
+from nsqcy.ipc.mesh import Mesh, Stream, StreamEnd
+from nsqcy.ipc.ring import Shared, format, map_size
+from nsqcy.protocol.session import Session
+from nsqcy.server.transport import accept_stream
 
 HOME, OWNER = 0, 1
 

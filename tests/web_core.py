@@ -12,10 +12,10 @@ import gevent
 from core import Core, Log
 
 from loadtest.perfcheck.http import Watcher, Watchers
-from nsqcy._publisher import Publisher, TopicSink
-from nsqcy._transport import nothing
-from nsqcy.nsqd.api import Api
-from nsqcy.web.http import HttpConnection, HttpServer
+from nsqcy.http.server import HttpConnection, HttpServer
+from nsqcy.nsqd.http.api import Api
+from nsqcy.server.publisher import Publisher, TopicSink
+from nsqcy.server.transport import nothing
 
 MAX_MSG_SIZE = 200
 DATE = re.compile(rb"Date: [^\r]*")

@@ -3,12 +3,12 @@
 from types import SimpleNamespace
 from typing import NoReturn
 
-from nsqcy._channel import Agenda
-from nsqcy._ids import IdSource
-from nsqcy._mesh import Mesh
-from nsqcy._session import Home
-from nsqcy._store import Store
-from nsqcy._topic import Shard
+from nsqcy.base.ids import IdSource
+from nsqcy.broker.channel import Agenda
+from nsqcy.broker.topic import Shard
+from nsqcy.ipc.mesh import Mesh
+from nsqcy.protocol.session import Home
+from nsqcy.storage.store import Store
 
 SECOND = 1_000_000_000
 

@@ -15,8 +15,8 @@ import gevent
 
 from loadtest.bench import load
 from loadtest.bench.home import make_home
-from nsqcy._transport import Loop, accept_socket
-from nsqcy._wire import finish_all
+from nsqcy.protocol.wire import finish_all
+from nsqcy.server.transport import Loop, accept_socket
 
 BATCH = 200
 

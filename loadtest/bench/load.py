@@ -22,8 +22,8 @@ from functools import partial
 from typing import Any
 
 from loadtest.bench.daemon import Address, NotOffered
-from nsqcy._wire import command, command_with_body, finish_all, mpub_body, skip_frames
-from nsqcy.layers import SnappyLayer
+from nsqcy.net.byte_layers import SnappyLayer
+from nsqcy.protocol.wire import command, command_with_body, finish_all, mpub_body, skip_frames
 
 RESPONSE, MESSAGE = 0, 2
 OK = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"

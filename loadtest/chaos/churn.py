@@ -17,8 +17,8 @@ from loadtest.chaos.cluster import Node
 from loadtest.chaos.consumers import consumer
 from loadtest.chaos.ledger import Publisher
 from loadtest.chaos.load import FAILURES, Load
-from nsqcy._client import mpub_body
 from nsqcy.client import Message
+from nsqcy.client.codec import mpub_body
 
 LEAST, MOST = 5, 200  # messages of a topic that comes and goes
 NAMES = 30  # topics of an nsqd: an nsqlookupd, as NSQ's, forgets no name that was ever there

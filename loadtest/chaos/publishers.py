@@ -13,9 +13,9 @@ from urllib.parse import urlencode
 from loadtest.chaos.cluster import TOPICS, Node, port_of
 from loadtest.chaos.ledger import Publisher
 from loadtest.chaos.load import FAILURES, MILLISECOND, Load, Refusal
-from nsqcy._client import mpub_body
 from nsqcy.client import NsqdError
 from nsqcy.client.aio import Producer
+from nsqcy.client.codec import mpub_body
 
 ANSWER = 15.0  # seconds until a publish has failed
 LEAST_DELAY, MOST_DELAY = 100, 4000  # milliseconds of a DPUB

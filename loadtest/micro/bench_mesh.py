@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 from types import ModuleType
 
-from nsqcy._mesh import Mesh, Stream, StreamEnd
-from nsqcy._ring import Shared, format, map_size
+from nsqcy.ipc.mesh import Mesh, Stream, StreamEnd
+from nsqcy.ipc.ring import Shared, format, map_size
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

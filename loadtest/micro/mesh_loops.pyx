@@ -1,7 +1,7 @@
 """The inner loops of bench_mesh.py: what a session does with a stream, without Python."""
 
 from libc.stdlib cimport calloc, free
-from nsqcy._mesh cimport Mesh, Stream, StreamEnd
+from nsqcy.ipc.mesh cimport Mesh, Stream, StreamEnd
 
 
 cdef class CountingEnd(StreamEnd):

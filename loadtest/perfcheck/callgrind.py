@@ -64,7 +64,7 @@ def readable(mangled: str) -> str:
             break
         parts.append(rest[digits.end() : end])
         rest = rest[end + 1 :]
-    return ".".join([*parts[2:], rest])  # without the package and the module
+    return ".".join([*parts[3:], rest])  # without the packages and the module
 
 
 def self_costs(lines: Iterable[str]) -> Counter[tuple[str, str]]:

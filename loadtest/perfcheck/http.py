@@ -6,11 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from loadtest.bench.home import refuse
-from nsqcy._publisher import Publisher, TopicSink
-from nsqcy._session import Home
-from nsqcy._transport import nothing
-from nsqcy.nsqd.api import Api
-from nsqcy.web.http import HttpServer
+from nsqcy.http.server import HttpServer
+from nsqcy.nsqd.http.api import Api
+from nsqcy.protocol.session import Home
+from nsqcy.server.publisher import Publisher, TopicSink
+from nsqcy.server.transport import nothing
 
 ANSWER = 4096  # bytes: more than there are of one
 

@@ -17,12 +17,12 @@ from contextlib import contextmanager
 
 from loadtest.bench.home import SECOND, make_home
 from loadtest.perfcheck.http import connections
-from nsqcy._client import Codec, finish
-from nsqcy._mesh import Mesh, Stream, StreamEnd
-from nsqcy._ring import Shared, format, map_size
-from nsqcy._session import Home
-from nsqcy._transport import BytesTransport, accept_stream
-from nsqcy._wire import command_with_body, finish_all, mpub_body
+from nsqcy.client.codec import Codec, finish
+from nsqcy.ipc.mesh import Mesh, Stream, StreamEnd
+from nsqcy.ipc.ring import Shared, format, map_size
+from nsqcy.protocol.session import Home
+from nsqcy.protocol.wire import command_with_body, finish_all, mpub_body
+from nsqcy.server.transport import BytesTransport, accept_stream
 
 BODY = b"x" * 200
 BATCH = 200  # messages of an MPUB

@@ -17,8 +17,8 @@ from locust.exception import StopUser
 
 from loadtest.swarm.pacing import Pace
 from loadtest.swarm.run import Run
-from nsqcy._client import mpub_body
 from nsqcy.client import Error, Producer
+from nsqcy.client.codec import mpub_body
 
 POLL = 5.0  # seconds between two questions to lookupds
 CLOSE = 5.0  # seconds that the end of a user may take

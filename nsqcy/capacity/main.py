@@ -10,13 +10,12 @@ Exit codes:
 from collections.abc import Sequence
 from typing import Any
 
-from nsqcy import config
+from nsqcy.broker.policies import NOT_NEGATIVE, POSITIVE
 from nsqcy.capacity import model, report
 from nsqcy.capacity.model import Host, Impossible, Load
-from nsqcy.durations import HOUR, MILLISECOND, SECOND
-from nsqcy.errors import Stop, UsageError
-from nsqcy.log import write
-from nsqcy.options import (
+from nsqcy.config import loader
+from nsqcy.config.durations import HOUR, MILLISECOND, SECOND
+from nsqcy.config.options import (
     BOOL,
     DURATION,
     FLOAT,
@@ -28,7 +27,8 @@ from nsqcy.options import (
     split_flags,
     usage,
 )
-from nsqcy.policies import NOT_NEGATIVE, POSITIVE
+from nsqcy.errors import Stop, UsageError
+from nsqcy.logging.logger import write
 
 CLASSES = ("memory", "os", "fsync")
 GB, MB, MBIT = 1e9, 1e6, 125_000.0
@@ -93,7 +93,7 @@ def main(words: Sequence[str]) -> int:
     try:
         flags = parse(words)
     except Stop as stop:
-        return config.report(stop, "nsqcy capacity")
+        return loader.report(stop, "nsqcy capacity")
     try:
         found = model.plan(load_of(flags), host_of(flags), flags["headroom"] / 100)
     except Impossible as error:

@@ -3,8 +3,8 @@
 Here for threads and for gevent; for asyncio, under the same names, in nsqcy.client.aio.
 """
 
-from nsqcy._client import Message, Publish, finish
 from nsqcy.client.blocking import Consumer, Producer
+from nsqcy.client.codec import Message, Publish, finish
 from nsqcy.client.connection import Connection
 from nsqcy.client.errors import (
     AlreadyAnswered,

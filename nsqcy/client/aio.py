@@ -21,7 +21,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, Unpack, cast
 
-from nsqcy._client import Message, Publish, finish
+from nsqcy.client.codec import Message, Publish, finish
 from nsqcy.client.connection import Connection, State
 from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.errors import (
@@ -61,7 +61,7 @@ from nsqcy.client.options import (
 )
 from nsqcy.client.producer import Heads, ProducerCore, dpub_head
 from nsqcy.errors import LayerError
-from nsqcy.self_connect import reaches_itself, refusal
+from nsqcy.util.self_connect import reaches_itself, refusal
 
 __all__ = [
     "AlreadyAnswered",

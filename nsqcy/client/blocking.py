@@ -22,7 +22,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self, Unpack
 
-from nsqcy._client import Message, Publish
+from nsqcy.client.codec import Message, Publish
 from nsqcy.client.connection import Connection
 from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.errors import Error, PublishTimeout

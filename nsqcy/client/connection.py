@@ -11,13 +11,13 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Protocol
 
-from nsqcy._client import OK_FRAME, Codec, Message
-from nsqcy._wire import command, command_with_body
+from nsqcy.client.codec import OK_FRAME, Codec, Message
 from nsqcy.client.errors import ConnectionFailed, NsqdError, ProtocolError
 from nsqcy.client.options import Address, ConnectionOptions
 from nsqcy.client.tls import TlsLayer
 from nsqcy.errors import LayerEnd, NsqError
-from nsqcy.layers import DeflateLayer, Layer, SnappyLayer
+from nsqcy.net.byte_layers import DeflateLayer, Layer, SnappyLayer
+from nsqcy.protocol.wire import command, command_with_body
 
 MAGIC = b"  V2"
 HEARTBEAT = b"_heartbeat_"

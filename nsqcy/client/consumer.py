@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
 
-from nsqcy._client import Message
+from nsqcy.client.codec import Message
 from nsqcy.client.connection import Connection, State
 from nsqcy.client.core import Core, Nsqd, log
 from nsqcy.client.core import Net as AnyNet
@@ -23,7 +23,7 @@ from nsqcy.names import is_valid_name, quote
 
 FIRST_RETRY, LONGEST_RETRY = 1.0, 60.0  # seconds until a lost nsqd is tried again
 ASK_SOON = 0.2  # seconds after a connection was lost until lookupds are asked
-FINISHED, REQUEUED = 0, 1  # as _client.pxd has them
+FINISHED, REQUEUED = 0, 1  # as client/codec.pxd has them
 NOT_AWAITED = "it returned an awaitable, which only nsqcy.client.aio awaits"
 
 

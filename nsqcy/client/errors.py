@@ -1,6 +1,6 @@
 """What a program that uses the client may have to catch; all of it is an Error."""
 
-from nsqcy._client import AlreadyAnswered, ProtocolError
+from nsqcy.client.codec import AlreadyAnswered, ProtocolError
 from nsqcy.errors import NON_FATAL_CODES, NsqError
 
 __all__ = [

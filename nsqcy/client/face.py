@@ -10,7 +10,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
-from nsqcy._client import (
+from nsqcy.client.codec import (
     Message,
     headered_body,
     headered_mpub_body,

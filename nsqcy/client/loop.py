@@ -23,7 +23,7 @@ from functools import partial
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import Any
 
-from nsqcy._client import Message
+from nsqcy.client.codec import Message
 from nsqcy.client.connection import Connection
 from nsqcy.client.core import Core
 from nsqcy.client.errors import ConnectionFailed, Error

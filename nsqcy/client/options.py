@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self, TypedDict
 
 from nsqcy import __version__
+from nsqcy.broker.policies import DURABILITIES
 from nsqcy.client.flow import FlowSettings
 from nsqcy.names import quote
-from nsqcy.policies import DURABILITIES
 
 DEFAULT_PORT = 4150
 USER_AGENT = f"nsqcy/{__version__}"

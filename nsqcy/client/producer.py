@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from nsqcy._client import Message, Publish
+from nsqcy.client.codec import Message, Publish
 from nsqcy.client.connection import Connection, State
 from nsqcy.client.core import Core, Net, log
 from nsqcy.client.core import Nsqd as AnyNsqd

@@ -13,7 +13,7 @@ from concurrent.futures import Future as ConcurrentFuture
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol
 
-from nsqcy.self_connect import refuse_itself
+from nsqcy.util.self_connect import refuse_itself
 
 Kind = Literal["auto", "threads", "gevent"]
 Source = tuple[str, int] | None

@@ -6,7 +6,7 @@ Owns the handshake and the encoding; decides nothing of whom to trust, that is i
 import ssl
 
 from nsqcy.errors import LayerEnd, LayerError
-from nsqcy.layers import PIECE
+from nsqcy.net.byte_layers import PIECE
 
 
 class TlsLayer:

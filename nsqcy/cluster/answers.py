@@ -6,8 +6,8 @@ Pure. Whatever the bytes are, they are read or refused with a RequestError.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nsqcy import gojson
 from nsqcy.errors import RequestError
+from nsqcy.util import gojson
 
 PLAIN = "nsq; version=1.0"  # X-NSQ-Content-Type of an answer that is not wrapped
 

@@ -13,12 +13,12 @@ from urllib.parse import parse_qsl, urlencode
 from urllib3.exceptions import LocationParseError
 from urllib3.util import Url, parse_url
 
-from nsqcy import gojson
 from nsqcy.cluster import answers
 from nsqcy.cluster.parallel import Outcome, ask_all
 from nsqcy.cluster.web_client import PORTS, WebClient, unwanted
 from nsqcy.errors import RequestError
 from nsqcy.names import is_valid_name
+from nsqcy.util import gojson
 
 ANSWER_MOST = 32 << 20  # bytes
 NOT_FOUND = 404

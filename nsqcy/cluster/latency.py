@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from nsqcy import gojson
+from nsqcy.util import gojson
 
 
 @dataclass(frozen=True)

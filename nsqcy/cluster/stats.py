@@ -12,13 +12,13 @@ from urllib.parse import urlencode
 
 from urllib3.util import Url
 
-from nsqcy import gojson
 from nsqcy.cluster import answers, discovery, latency
 from nsqcy.cluster.discovery import Found, Producer, daemon_url
 from nsqcy.cluster.latency import Latency
 from nsqcy.cluster.parallel import Outcome, ask_all
 from nsqcy.cluster.web_client import Answer, WebClient, unwanted
 from nsqcy.errors import RequestError
+from nsqcy.util import gojson
 
 ANSWER_MOST = 256 << 20  # bytes
 TOGETHER = "*"  # the node of a sum

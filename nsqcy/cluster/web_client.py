@@ -20,10 +20,11 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
 from urllib3.util import Url, parse_url
 
-from nsqcy import __version__, gojson
+from nsqcy import __version__
 from nsqcy.errors import RequestError
 from nsqcy.names import quote
-from nsqcy.self_connect import refuse_itself
+from nsqcy.util import gojson
+from nsqcy.util.self_connect import refuse_itself
 
 PIECE = 1 << 16  # bytes of a body read at a time
 FOREVER = 86400.0  # seconds of a request whose time is not limited

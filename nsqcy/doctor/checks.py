@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from nsqcy.findings import Finding, ok
+from nsqcy.doctor.findings import Finding, ok
 
 Facts = TypeVar("Facts")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from nsqcy.doctor.checks import Check
 from nsqcy.doctor.facts import Cluster, Nsqd, Offset
-from nsqcy.findings import Finding, note, problem, several, warning
+from nsqcy.doctor.findings import Finding, note, problem, several, warning
 
 APART = 2.0  # seconds between clocks
 FAR_APART = 30.0

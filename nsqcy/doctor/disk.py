@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from nsqcy.doctor.checks import Check, size
 from nsqcy.doctor.facts import Disk, Host
-from nsqcy.findings import Finding, note, ok, problem, warning
+from nsqcy.doctor.findings import Finding, note, ok, problem, warning
 
 FREE_SHARE = 0.1  # of a disk
 FREE_LEAST = 1 << 30

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from nsqcy.doctor.checks import Check, size
 from nsqcy.doctor.facts import Host, Port
-from nsqcy.findings import Finding, note, ok, problem, warning
+from nsqcy.doctor.findings import Finding, note, ok, problem, warning
 from nsqcy.process.openfiles import FEW
 
 FILES_LEAST = 4_096  # open files: with fewer a few thousand clients are refused

@@ -12,7 +12,6 @@ from urllib.parse import urlencode
 
 from urllib3.util import Url, parse_url
 
-from nsqcy import gojson
 from nsqcy.cluster import answers, discovery
 from nsqcy.cluster.discovery import Producer, daemon_url
 from nsqcy.cluster.parallel import ask_all
@@ -21,6 +20,7 @@ from nsqcy.cluster.web_client import Answer, WebClient, unwanted
 from nsqcy.doctor import look_doors
 from nsqcy.doctor.facts import Cluster, Lookupd, Nsqd, Offset, Policy
 from nsqcy.errors import RequestError
+from nsqcy.util import gojson
 
 TEXT_MOST = 1 << 20  # bytes of a short answer
 NOT_FOUND = 404

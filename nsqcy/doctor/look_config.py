@@ -4,13 +4,14 @@ daemon asks of the host, and where the cluster is."""
 from collections.abc import Sequence
 from importlib import import_module
 
-from nsqcy import config, listeners
 from nsqcy.cluster.discovery import host_port
-from nsqcy.config import Settings
+from nsqcy.config import loader
+from nsqcy.config.loader import Settings
+from nsqcy.config.options import OptionTable, Value
 from nsqcy.doctor.facts import ConfigFile, Wanted
 from nsqcy.doctor.look_cluster import Addresses
 from nsqcy.errors import StartError
-from nsqcy.options import OptionTable, Value
+from nsqcy.net import listeners
 
 USUAL_LOOKUPD, USUAL_NSQD = "127.0.0.1:4161", "127.0.0.1:4151"
 LOOKUPD_PORT = 4161  # where HTTP of an nsqlookupd usually is, beside its TCP port
@@ -24,9 +25,9 @@ def read(path: str, daemon: str) -> tuple[Settings, ConfigFile | None]:
     if not path:
         return Settings(_table(daemon or "nsqd"), {}), None
     try:
-        daemon = daemon or config.daemon_of(config.read_text(path))
+        daemon = daemon or loader.daemon_of(loader.read_text(path))
         table = _table(daemon)
-        file = config.read_file(table, path)
+        file = loader.read_file(table, path)
         settings = Settings(table, {}, file)
         _module(daemon).resolve(settings)
     except StartError as error:

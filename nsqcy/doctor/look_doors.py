@@ -16,7 +16,7 @@ from urllib3.util import Url
 from nsqcy.cluster.discovery import host_port
 from nsqcy.cluster.web_client import PORTS, Terms, reason
 from nsqcy.doctor.facts import Door
-from nsqcy.self_connect import refuse_itself
+from nsqcy.util.self_connect import refuse_itself
 
 MAGIC = b"  V2"
 HEAD = struct.Struct(">ii")  # size, which counts the kind; kind

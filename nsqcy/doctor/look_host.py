@@ -18,17 +18,22 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 
-from nsqcy import procfs
 from nsqcy.cluster.parallel import ask_all
-from nsqcy.config import Settings
+from nsqcy.config.loader import Settings
 from nsqcy.doctor.facts import Clock, ConfigFile, Disk, Host, Memory, Package, Wanted
 from nsqcy.doctor.look_ports import ports
 from nsqcy.process.limits import available_memory, usable_cpus
+from nsqcy.util import procfs
 
 SYNCS = 5
 DISK_LIMIT = 10.0  # seconds
 PIECE = 4096  # bytes of each
-MODULES = ("nsqcy._transport", "nsqcy._publisher", "nsqcy._http", "nsqcy._client")
+MODULES = (
+    "nsqcy.server.transport",
+    "nsqcy.server.publisher",
+    "nsqcy.server.http_fastpath",
+    "nsqcy.client.codec",
+)
 NEED = re.compile(r"([A-Za-z0-9_.-]+)\s*>=\s*([0-9][0-9a-z.]*)")
 
 # struct timex, and the state of adjtimex() in which nobody vouches for the clock.

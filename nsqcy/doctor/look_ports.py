@@ -10,9 +10,10 @@ import socket
 import stat
 from collections.abc import Iterator
 
-from nsqcy import listeners, procfs
-from nsqcy.config import Settings
+from nsqcy.config.loader import Settings
 from nsqcy.doctor.facts import Port, Process
+from nsqcy.net import listeners
+from nsqcy.util import procfs
 
 FLAGS = ("tcp-address", "http-address", "https-address")
 LISTENING = "0A"  # as /proc/net/tcp has states

@@ -10,18 +10,27 @@ Exit codes:
 from collections.abc import Sequence
 from typing import Any
 
-from nsqcy import config
+from nsqcy.broker.policies import NOT_NEGATIVE, POSITIVE
 from nsqcy.cluster.discovery import daemon_url
 from nsqcy.cluster.web_client import Terms, WebClient
-from nsqcy.config import Settings
+from nsqcy.config import loader
+from nsqcy.config.durations import SECOND
+from nsqcy.config.loader import Settings
+from nsqcy.config.options import (
+    BOOL,
+    DURATION,
+    STRING,
+    WORDS,
+    Option,
+    OptionTable,
+    split_flags,
+    usage,
+)
 from nsqcy.doctor import cluster, disk, host, look_cluster, look_config, look_host, report, topics
 from nsqcy.doctor.checks import Judged, run
 from nsqcy.doctor.look_cluster import Addresses
-from nsqcy.durations import SECOND
 from nsqcy.errors import Stop, UsageError
-from nsqcy.log import write
-from nsqcy.options import BOOL, DURATION, STRING, WORDS, Option, OptionTable, split_flags, usage
-from nsqcy.policies import NOT_NEGATIVE, POSITIVE
+from nsqcy.logging.logger import write
 from nsqcy.users import token_file
 
 HOST = (
@@ -63,7 +72,7 @@ def main(words: Sequence[str]) -> int:
             return 0
         found = look_and_judge(flags)
     except Stop as stop:
-        return config.report(stop, "nsqcy doctor")
+        return loader.report(stop, "nsqcy doctor")
     shown = report.not_ok(found) if flags["quiet"] else found
     if flags["json"]:
         write(1, report.as_json(shown))
@@ -78,8 +87,8 @@ def parse(words: Sequence[str]) -> dict[str, Any]:
     flags: dict[str, Any] = DOCTOR.defaults() | given
     if rest:
         raise _refusal(f"unexpected argument: {rest[0]}")
-    if flags["daemon"] not in ("", *config.DAEMONS):
-        raise _refusal(f"--daemon must be one of {', '.join(config.DAEMONS)}")
+    if flags["daemon"] not in ("", *loader.DAEMONS):
+        raise _refusal(f"--daemon must be one of {', '.join(loader.DAEMONS)}")
     for option in DOCTOR:
         if option.rule and not option.rule.holds(flags[option.name]):
             raise _refusal(f"--{option.flag} must be {option.rule.text}")

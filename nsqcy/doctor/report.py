@@ -7,7 +7,7 @@ from typing import Any
 
 from nsqcy.doctor import cluster, disk, host, topics
 from nsqcy.doctor.checks import Check, Judged
-from nsqcy.findings import LEVELS, OK, PROBLEM
+from nsqcy.doctor.findings import LEVELS, OK, PROBLEM
 
 BEGIN, END = "<!-- checks -->\n", "<!-- end of checks -->\n"
 SECTIONS: Sequence[tuple[str, Sequence[Check[Any]]]] = (

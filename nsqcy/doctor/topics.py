@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from nsqcy.cluster.stats import AnyFigures, ChannelStats, ClientStats
 from nsqcy.doctor.checks import Check
 from nsqcy.doctor.facts import Cluster, Nsqd, Policy
-from nsqcy.findings import Finding, note, problem, several, warning
+from nsqcy.doctor.findings import Finding, note, problem, several, warning
 from nsqcy.names import is_ephemeral
 
 NEARLY = 0.8  # of a limit

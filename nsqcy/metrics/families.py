@@ -45,7 +45,7 @@ def _channel(name: str, kind: Kind, help: str) -> Family:
     return Family(f"nsqd_channel_{name}", kind, help, ("topic", "channel"))
 
 
-# In the order of the figures of nsqcy._metrics.
+# In the order of the figures of nsqcy.server.metrics.
 TOPICS = (
     _topic("messages", "counter", "Messages published to the topic."),
     _topic("message_bytes", "counter", "Bytes of the bodies of these."),

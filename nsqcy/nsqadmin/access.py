@@ -8,9 +8,9 @@ import ipaddress
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
+from nsqcy.http.authorization import basic
+from nsqcy.http.parser import Head
 from nsqcy.nsqadmin.options import Network
-from nsqcy.web.authorization import basic
-from nsqcy.web.http_protocol import Head
 
 
 def may_act(head: Head, header: str, users: Sequence[str]) -> bool:

@@ -4,11 +4,11 @@ Each gives the gathering it was done by, which knows what went wrong.
 """
 
 from nsqcy.errors import HttpError
+from nsqcy.http.router import Request
 from nsqcy.names import is_valid_name
 from nsqcy.nsqadmin import actions
 from nsqcy.nsqadmin.gathering import Gathering
 from nsqcy.nsqadmin.surroundings import Surroundings
-from nsqcy.web.router import Request
 
 
 def create(api: Surroundings, request: Request, topic: str, channel: str) -> Gathering:

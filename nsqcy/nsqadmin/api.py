@@ -9,17 +9,17 @@ from typing import Any
 
 from nsqcy.cluster.discovery import daemon_url
 from nsqcy.cluster.stats import sum_topics
+from nsqcy.config.options import Option
 from nsqcy.errors import HttpError, RequestError
-from nsqcy.gotext import json_bytes
+from nsqcy.http import config_api
+from nsqcy.http.parser import JSON, Fault, Reply
+from nsqcy.http.router import Handler, Request, Result, Route, ignored
 from nsqcy.nsqadmin import access, acting, operation_api, shapes
 from nsqcy.nsqadmin.api_forms import Json, done, post, read_body, shown
 from nsqcy.nsqadmin.graphite import passed_on
 from nsqcy.nsqadmin.options import NSQADMIN
 from nsqcy.nsqadmin.surroundings import Surroundings, body_limit, guarded, segments
-from nsqcy.options import Option
-from nsqcy.web import config_api
-from nsqcy.web.http_protocol import JSON, Fault, Reply
-from nsqcy.web.router import Handler, Request, Result, Route, ignored
+from nsqcy.util.gotext import json_bytes
 
 _KEEP = (("Cache-Control", "public, max-age=31536000, immutable"),)
 

@@ -3,12 +3,12 @@
 import json
 from typing import Any
 
-from nsqcy import gojson
 from nsqcy.errors import HttpError
+from nsqcy.http.parser import Fault
+from nsqcy.http.router import Handler, Request, Route
 from nsqcy.nsqadmin.gathering import Gathering
 from nsqcy.nsqadmin.surroundings import body_limit, guarded
-from nsqcy.web.http_protocol import Fault
-from nsqcy.web.router import Handler, Request, Route
+from nsqcy.util import gojson
 
 Json = dict[str, Any]
 

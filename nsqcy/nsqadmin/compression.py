@@ -4,7 +4,7 @@ import gzip
 import zlib
 from collections.abc import Callable
 
-from nsqcy.web.http_protocol import Head, Reply
+from nsqcy.http.parser import Head, Reply
 
 LEVEL = 5
 

@@ -9,10 +9,13 @@ from dataclasses import replace
 
 import gevent
 
-from nsqcy import NSQ_VERSION, __version__, daemon
+from nsqcy import NSQ_VERSION, __version__
 from nsqcy.cluster.web_client import SECOND, Terms
-from nsqcy.listeners import Listener
-from nsqcy.log import Log
+from nsqcy.daemon import single_process
+from nsqcy.http.request_counts import Requests
+from nsqcy.http.server import HttpServer
+from nsqcy.logging.logger import Log
+from nsqcy.net.listeners import Listener
 from nsqcy.nsqadmin import (
     api,
     history_api,
@@ -30,15 +33,13 @@ from nsqcy.nsqadmin.surroundings import Surroundings
 from nsqcy.nsqadmin.upstreams import CountedClient, Outcomes
 from nsqcy.process.service import Notifier
 from nsqcy.users import token_file
-from nsqcy.web.counted import Requests
-from nsqcy.web.http import HttpServer
 
 # Objects between two looks for circles. A page of statistics has a hundred thousand, none of them
 # in a circle, and takes a third longer if they are looked at again and again.
 OBJECTS_MOST = 200_000
 
 
-class Daemon(daemon.Daemon):
+class Daemon(single_process.Daemon):
     def __init__(
         self,
         options: AdminOptions,

@@ -1,6 +1,6 @@
 """Figures as pages show them."""
 
-from nsqcy.durations import HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND
+from nsqcy.config.durations import HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND
 
 _UNITS = ((MILLISECOND, "ms"), (MICROSECOND, "µs"), (1, "ns"))
 

@@ -24,7 +24,7 @@ from nsqcy.cluster.parallel import Outcome, ask_all
 from nsqcy.cluster.stats import TopicStats
 from nsqcy.cluster.web_client import WebClient, unwanted
 from nsqcy.errors import HttpError, RequestError
-from nsqcy.lines import Lines
+from nsqcy.logging.types import Lines
 from nsqcy.nsqadmin.answer_forms import Form, anything
 from nsqcy.nsqadmin.saying import (
     CHANNEL_NOT_FOUND,

@@ -9,7 +9,7 @@ from urllib3.exceptions import HTTPError
 from urllib3.util import Url, parse_url
 
 from nsqcy.cluster.web_client import Answer, WebClient, reason, unwanted
-from nsqcy.durations import SECOND
+from nsqcy.config.durations import SECOND
 from nsqcy.errors import RequestError
 
 ANSWER_MOST = 32 << 20  # bytes

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from nsqcy.durations import SECOND, parse_duration
+from nsqcy.config.durations import SECOND, parse_duration
 from nsqcy.errors import HttpError
+from nsqcy.http.router import Request, Route
 from nsqcy.nsqadmin.history_rates import Subject
 from nsqcy.nsqadmin.history_rings import METRICS
 from nsqcy.nsqadmin.plots import FRAME, FRAMES
 from nsqcy.nsqadmin.surroundings import Surroundings, readable
-from nsqcy.web.router import Request, Route
 
 Json = dict[str, Any]
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from nsqcy.cluster.latency import Latency
 from nsqcy.cluster.stats import ChannelStats, TopicStats
-from nsqcy.durations import SECOND
+from nsqcy.config.durations import SECOND
 from nsqcy.nsqadmin.history_rings import METRICS, UNKNOWN
 
 

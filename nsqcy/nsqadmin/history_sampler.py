@@ -14,7 +14,7 @@ from nsqcy.cluster import stats
 from nsqcy.cluster.parallel import ask_all
 from nsqcy.cluster.web_client import WebClient
 from nsqcy.errors import HttpError, RequestError
-from nsqcy.lines import Lines
+from nsqcy.logging.types import Lines
 from nsqcy.nsqadmin.gathering import Gathering, Node, Sources
 from nsqcy.nsqadmin.history import History
 from nsqcy.nsqadmin.history_rates import Rates, Reading, reading

@@ -6,11 +6,11 @@ from typing import Protocol
 from urllib.parse import urlencode
 
 from nsqcy.errors import HttpError
-from nsqcy.gotext import json_bytes
+from nsqcy.http.parser import JSON, PLAIN, Head, Reply
+from nsqcy.http.router import Request, Result, Route
 from nsqcy.nsqadmin.logins import Logins, TooMany
 from nsqcy.nsqadmin.options import AdminOptions
-from nsqcy.web.http_protocol import JSON, PLAIN, Head, Reply
-from nsqcy.web.router import Request, Result, Route
+from nsqcy.util.gotext import json_bytes
 
 LOGIN, LOGOUT = "/login", "/logout"
 _FILES = {"/static/:asset", "/static/:version/:asset", "/fonts/:asset"}

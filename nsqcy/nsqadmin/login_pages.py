@@ -1,14 +1,14 @@
 """The page that users log in by, and how they log out. It works without scripts."""
 
 from nsqcy.errors import HttpError
+from nsqcy.http.parser import HTML, Head, Reply
+from nsqcy.http.router import Request, Route
 from nsqcy.nsqadmin import access
 from nsqcy.nsqadmin.login_gate import LOGIN, LOGOUT, own_path
 from nsqcy.nsqadmin.logins import COOKIE, Logins, TooMany
 from nsqcy.nsqadmin.markup import Markup, tag
 from nsqcy.nsqadmin.pages import HEADERS, params, read_form
 from nsqcy.nsqadmin.surroundings import Surroundings, body_limit
-from nsqcy.web.http_protocol import HTML, Head, Reply
-from nsqcy.web.router import Request, Route
 
 FORM_MOST = 16 << 10  # bytes
 

@@ -13,15 +13,15 @@ from collections.abc import Callable
 from ipaddress import ip_address
 
 from nsqcy.errors import ConfigError, HttpError, Stop
-from nsqcy.lines import Lines
+from nsqcy.http.authorization import basic
+from nsqcy.http.parser import Head
+from nsqcy.http.router import Request
+from nsqcy.logging.types import Lines
 from nsqcy.nsqadmin.sessions import Sessions
 from nsqcy.users import known
 from nsqcy.users.failures import Failures
 from nsqcy.users.hashes import NOBODY
 from nsqcy.users.user import User, Users
-from nsqcy.web.authorization import basic
-from nsqcy.web.http_protocol import Head
-from nsqcy.web.router import Request
 
 COOKIE = "nsqadmin_session"
 VERIFIED_MOST = 1_000

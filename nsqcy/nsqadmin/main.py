@@ -15,13 +15,14 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from nsqcy import config, listeners
-from nsqcy.durations import SECOND
+from nsqcy.config import loader
+from nsqcy.config.durations import SECOND
+from nsqcy.daemon.startup import open_log, rereading
 from nsqcy.errors import Stop
+from nsqcy.net import listeners
 from nsqcy.nsqadmin import preflight
 from nsqcy.nsqadmin.options import NSQADMIN, resolve
 from nsqcy.process import openfiles, service, spawn
-from nsqcy.starting import open_log, rereading
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,11 +33,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(words)
     except Stop as stop:
-        return config.report(stop, "nsqadmin")
+        return loader.report(stop, "nsqadmin")
 
 
 def _run(argv: Sequence[str]) -> int:
-    settings = config.load(NSQADMIN, argv)
+    settings = loader.load(NSQADMIN, argv)
     options = resolve(settings)
     preflight.check(options)
     lines = open_log("nsqadmin", options)
@@ -54,7 +55,7 @@ def _run(argv: Sequence[str]) -> int:
         logins = Logins(options.auth_file, options.auth_session_time / SECOND, lines)
 
     def level() -> int:
-        return resolve(config.load(NSQADMIN, argv)).log_level
+        return resolve(loader.load(NSQADMIN, argv)).log_level
 
     return Daemon(options, listener, lines, rereading(level, lines), notifier, logins).run()
 

@@ -3,15 +3,15 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from nsqcy.http.parser import Reply
+from nsqcy.http.request_counts import Requests
+from nsqcy.http.router import Request, Route
 from nsqcy.metrics import families
 from nsqcy.nsqadmin.logins import Logins
 from nsqcy.nsqadmin.upstreams import Outcomes
-from nsqcy.web.counted import Requests
-from nsqcy.web.http_protocol import Reply
-from nsqcy.web.router import Request, Route
 
 if TYPE_CHECKING:
-    from nsqcy.web.metrics_page import Samples
+    from nsqcy.http.metrics_page import Samples
 
 
 def route(
@@ -23,7 +23,7 @@ def route(
     """Tells what these have counted."""
 
     def handle(api: Any, request: Request) -> Reply:
-        from nsqcy.web import metrics_page
+        from nsqcy.http import metrics_page
 
         counts = outcomes.counts()
         sessions: Samples = [([], logins.sessions())] if logins is not None else []

@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from nsqcy.durations import MILLISECOND, SECOND
+from nsqcy.config.durations import MILLISECOND, SECOND
 
 _EPOCH = datetime(1970, 1, 1)
 _LAST = 250_000_000_000  # seconds: there are no dates beyond the year 9999

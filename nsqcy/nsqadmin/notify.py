@@ -13,12 +13,12 @@ from typing import Any
 from urllib3.util import parse_url
 
 from nsqcy.cluster.web_client import WebClient
-from nsqcy.daemon_options import hostname
+from nsqcy.config.daemon_options import hostname
 from nsqcy.errors import RequestError
-from nsqcy.gotext import json_bytes
-from nsqcy.lines import Lines
-from nsqcy.web.http_protocol import Head
-from nsqcy.web.router import Request
+from nsqcy.http.parser import Head
+from nsqcy.http.router import Request
+from nsqcy.logging.types import Lines
+from nsqcy.util.gotext import json_bytes
 
 WAITING_MOST = 1000  # notifications; more are lost, as they would be at an exit
 ANSWER_MOST = 1 << 20  # bytes

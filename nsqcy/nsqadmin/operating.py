@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from nsqcy.errors import HttpError
+from nsqcy.http.router import Request
 from nsqcy.nsqadmin import operations
 from nsqcy.nsqadmin.acting import check_names, kind
 from nsqcy.nsqadmin.gathering import Gathering
 from nsqcy.nsqadmin.saying import Said
 from nsqcy.nsqadmin.surroundings import Surroundings
-from nsqcy.web.router import Request
 
 
 class Done(NamedTuple):

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from nsqcy.errors import HttpError
+from nsqcy.http.router import Request, Route, ignored
 from nsqcy.nsqadmin import operating, operations, seek_views
 from nsqcy.nsqadmin.api_forms import Json, post, read_body, read_object, shown
 from nsqcy.nsqadmin.gathering import Gathering
@@ -21,7 +22,6 @@ from nsqcy.nsqadmin.surroundings import (
     refusal,
     segments,
 )
-from nsqcy.web.router import Request, Route, ignored
 
 LOOK = ("state", "count", "start", "bytes")  # parameters that are nsqd's
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from nsqcy.errors import HttpError
+from nsqcy.http.parser import Reply
+from nsqcy.http.router import Request
 from nsqcy.nsqadmin import operating, operations, pages, peek_views, policy_views, seek_views
 from nsqcy.nsqadmin.gathering import Gathering
 from nsqcy.nsqadmin.history_rates import Subject as About
@@ -15,8 +17,6 @@ from nsqcy.nsqadmin.pages import View, did, get, params, post, read_form, shown
 from nsqcy.nsqadmin.peek_views import TABS, Subject
 from nsqcy.nsqadmin.policy_views import Problem
 from nsqcy.nsqadmin.surroundings import Surroundings, refusal, segments
-from nsqcy.web.http_protocol import Reply
-from nsqcy.web.router import Request
 
 COUNT, BYTES = "10", "16384"  # messages of a node, and of each body, unless a page says otherwise
 

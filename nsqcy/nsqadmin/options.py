@@ -1,14 +1,13 @@
 """The options of nsqadmin: the table, their types, and what a value must be for it to start.
 
-Owns every flag and its default. How flags and files are read is nsqcy.options and nsqcy.config;
-nothing here opens a file or a socket: that is nsqcy.nsqadmin.preflight.
+Owns every flag and its default. How flags and files are read is nsqcy.config's; nothing here opens
+a file or a socket: that is nsqcy.nsqadmin.preflight.
 """
 
 import ipaddress
 from posixpath import normpath
 
-from nsqcy.config import Settings
-from nsqcy.daemon_options import (
+from nsqcy.config.daemon_options import (
     CONFIG,
     LOG_FORMAT,
     LOG_LEVEL,
@@ -19,8 +18,19 @@ from nsqcy.daemon_options import (
     obey_rules,
     refuse,
 )
-from nsqcy.durations import HOUR, MILLISECOND, MINUTE, SECOND
-from nsqcy.options import BOOL, DURATION, INT, STRING, WORDS, Option, Options, OptionTable, Rule
+from nsqcy.config.durations import HOUR, MILLISECOND, MINUTE, SECOND
+from nsqcy.config.loader import Settings
+from nsqcy.config.options import (
+    BOOL,
+    DURATION,
+    INT,
+    STRING,
+    WORDS,
+    Option,
+    Options,
+    OptionTable,
+    Rule,
+)
 from nsqcy.users import token_file
 
 MIN_INPUT_BYTES = 4 << 20

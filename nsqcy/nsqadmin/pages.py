@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from nsqcy.cluster.stats import sum_topics
 from nsqcy.errors import HttpError
+from nsqcy.http.parser import HTML, Fault, Reply, parse_query
+from nsqcy.http.router import Handler, Request, Route
 from nsqcy.nsqadmin import acting, node_views, operating, operations, stream_views, topic_views
 from nsqcy.nsqadmin.gathering import Gathering
 from nsqcy.nsqadmin.here import Here
@@ -16,8 +18,6 @@ from nsqcy.nsqadmin.history_rates import Subject
 from nsqcy.nsqadmin.markup import Markup
 from nsqcy.nsqadmin.subject_views import lost
 from nsqcy.nsqadmin.surroundings import Surroundings, body_limit, guarded, readable, segments
-from nsqcy.web.http_protocol import HTML, Fault, Reply, parse_query
-from nsqcy.web.router import Handler, Request, Route
 
 # Nobody else's page may frame ours, have its forms sent elsewhere, or run anything in it.
 _POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"

@@ -7,7 +7,7 @@ comes; a script in the browser only reads values out and exchanges it for a newe
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nsqcy.durations import SECOND
+from nsqcy.config.durations import SECOND
 from nsqcy.nsqadmin import drawing, figures
 from nsqcy.nsqadmin.here import Here
 from nsqcy.nsqadmin.history import History, Window

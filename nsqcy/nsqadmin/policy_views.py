@@ -7,14 +7,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from nsqcy.broker.policies import CHANNEL_KEYS, TOPIC_KEYS
+from nsqcy.config.options import BOOL, FLOAT, INT
 from nsqcy.nsqadmin.figures import plural
 from nsqcy.nsqadmin.frame import Frame
 from nsqcy.nsqadmin.markup import Child, Markup, join, tag
 from nsqcy.nsqadmin.saying import Said
 from nsqcy.nsqadmin.subject_views import trail
 from nsqcy.nsqadmin.tables import Cell, Question, Row, ask, form, notice, question_box, table
-from nsqcy.options import BOOL, FLOAT, INT
-from nsqcy.policies import CHANNEL_KEYS, TOPIC_KEYS
 
 HTTP, DEFAULT = "http", "default"  # who has said a value
 

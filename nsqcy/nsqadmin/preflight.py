@@ -8,7 +8,7 @@ import socket
 import ssl
 
 from nsqcy.errors import StartError
-from nsqcy.listeners import parse
+from nsqcy.net.listeners import parse
 from nsqcy.nsqadmin.options import AdminOptions
 
 

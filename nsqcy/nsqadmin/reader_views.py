@@ -4,7 +4,7 @@ Pure: a function of what was gathered. NSQ's nsqds have none.
 """
 
 from nsqcy.cluster.stats import CursorStats, TopicStats
-from nsqcy.durations import SECOND
+from nsqcy.config.durations import SECOND
 from nsqcy.nsqadmin import figures
 from nsqcy.nsqadmin.frame import Frame
 from nsqcy.nsqadmin.markup import Child, Markup, join, tag

@@ -9,7 +9,7 @@ from typing import Any
 
 from nsqcy.cluster.latency import Latency, Percentile
 from nsqcy.cluster.stats import TOGETHER, AnyFigures, ChannelStats, ClientStats, TopicStats
-from nsqcy.durations import SECOND
+from nsqcy.config.durations import SECOND
 from nsqcy.nsqadmin.gathering import Node
 
 Json = dict[str, Any]

@@ -7,8 +7,12 @@ import gevent
 from gevent.threadpool import ThreadPool
 
 from nsqcy.cluster.web_client import WebClient
+from nsqcy.config.options import Option, Value
 from nsqcy.errors import HttpError
-from nsqcy.log import Log
+from nsqcy.http import router
+from nsqcy.http.parser import Head, Reply
+from nsqcy.http.router import Handler, Later, Request, Result, Route, Router
+from nsqcy.logging.logger import Log
 from nsqcy.nsqadmin import access
 from nsqcy.nsqadmin.assets import Assets
 from nsqcy.nsqadmin.compression import compressed
@@ -22,10 +26,6 @@ from nsqcy.nsqadmin.notify import Notifier
 from nsqcy.nsqadmin.options import AdminOptions
 from nsqcy.nsqadmin.plots import FRAME, Plots
 from nsqcy.nsqadmin.shapes import Shapes
-from nsqcy.options import Option, Value
-from nsqcy.web import router
-from nsqcy.web.http_protocol import Head, Reply
-from nsqcy.web.router import Handler, Later, Request, Result, Route, Router
 
 THREADS_MOST = 32  # requests that wait for others at the same time
 IDLE_THREAD = 10.0  # seconds after which a thread without work ends

@@ -20,10 +20,14 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from nsqcy import config, listeners, log
+from nsqcy.broker.policies import Policies
+from nsqcy.config import loader
+from nsqcy.daemon.startup import open_log, rereading
 from nsqcy.errors import StartError, Stop
-from nsqcy.nsqd import activation, policy_file
-from nsqcy.nsqd.launcher import Launcher
+from nsqcy.logging import logger
+from nsqcy.net import listeners
+from nsqcy.nsqd.master import activation, policy_file
+from nsqcy.nsqd.master.launcher import Launcher
 from nsqcy.nsqd.options import (
     NSQD,
     REQUIRE_VERIFY,
@@ -33,11 +37,9 @@ from nsqcy.nsqd.options import (
     policies,
     resolve,
 )
-from nsqcy.policies import Policies
 from nsqcy.process import datapath, openfiles, service, spawn
-from nsqcy.starting import open_log, rereading
 
-ENGINE = "nsqcy.nsqd.engine:Engine"
+ENGINE = "nsqcy.nsqd.worker.engine:Engine"
 UNIX = -1  # the port of a unix socket, to those who ask
 
 
@@ -49,11 +51,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(words)
     except Stop as stop:
-        return config.report(stop, "nsqd")
+        return loader.report(stop, "nsqd")
 
 
 def _run(argv: Sequence[str]) -> int:
-    settings = config.load(NSQD, argv)
+    settings = loader.load(NSQD, argv)
     data_path = str(settings["data_path"])
     lock_fd = _lock(data_path)
     options = resolve(settings)
@@ -89,11 +91,11 @@ def _lock(data_path: str) -> int:
         raise StartError(f"failed to instantiate nsqd - {error}") from None
 
 
-def _load_tls(settings: config.Settings, options: NsqdOptions) -> dict[str, Any] | None:
+def _load_tls(settings: loader.Settings, options: NsqdOptions) -> dict[str, Any] | None:
     """What workers need to know of TLS, found good; None if there is to be none."""
     if not options.tls_cert:
         return None
-    from nsqcy.nsqd import tls  # OpenSSL: time and memory only for those who want it
+    from nsqcy.nsqd.worker import tls
 
     try:
         material, warnings = tls.load(options, asks_for_tls_version(settings))
@@ -104,13 +106,13 @@ def _load_tls(settings: config.Settings, options: NsqdOptions) -> dict[str, Any]
     return material._asdict() if material else None
 
 
-def _load_users(settings: config.Settings, options: NsqdOptions) -> str | None:
+def _load_users(settings: loader.Settings, options: NsqdOptions) -> str | None:
     """The text of the file of users, found good; None if there is to be none."""
     if not options.auth_file:
         return None
     from nsqcy.users import file, known
 
-    text = config.read_text(options.auth_file)
+    text = loader.read_text(options.auth_file)
     users = file.parse(options.auth_file, text)
     settings.warnings += known.warnings(options.auth_file)
     verifies = options.tls_client_auth_policy == REQUIRE_VERIFY
@@ -146,9 +148,9 @@ def _listen(
     return sorted(bound, key=lambda each: list(addresses).index(each.kind))
 
 
-def _import(options: NsqdOptions, lines: log.Log, notifier: service.Notifier) -> None:
+def _import(options: NsqdOptions, lines: logger.Log, notifier: service.Notifier) -> None:
     """Take over the files of NSQ's nsqd, once. Whoever connects meanwhile waits in the backlog."""
-    from nsqcy.nsqd import importer
+    from nsqcy.nsqd.data import importer
 
     if importer.is_needed(options.data_path):
         notifier.still_starting("importing")
@@ -165,7 +167,7 @@ def _serve(
     options: NsqdOptions,
     context: dict[str, Any],
     argv: Sequence[str],
-    lines: log.Log,
+    lines: logger.Log,
     bound: list[listeners.Listener],
     lock_fd: int,
     notifier: service.Notifier,
@@ -174,10 +176,10 @@ def _serve(
     launcher = Launcher(options.workers, lock_fd, context, ENGINE)
     born = [launcher.launch(worker) for worker in range(options.workers)]
 
-    from nsqcy.nsqd.master import Master, Reread
+    from nsqcy.nsqd.master.master import Master, Reread
 
     def read() -> Reread:
-        settings = config.load(NSQD, argv)
+        settings = loader.load(NSQD, argv)
         resolved = resolve(settings)
         # The files where they were at the start: what they hold may change, not where they are.
         material = _load_tls(settings, options)

@@ -1,7 +1,7 @@
 """The options of nsqd: the table, their types, and what a value must be for nsqd to start.
 
-Owns every flag and its default. How flags and files are read is nsqcy.options and nsqcy.config;
-nothing here opens a file or a socket.
+Owns every flag and its default. How flags and files are read is nsqcy.config's; nothing here opens
+a file or a socket.
 """
 
 import os
@@ -9,42 +9,7 @@ import re
 import zlib
 from collections.abc import Mapping
 
-from nsqcy.config import PatternSection, Settings
-from nsqcy.daemon_options import (
-    CONFIG,
-    DEBUG_REMOTE,
-    LOG_FORMAT,
-    LOG_LEVEL,
-    VERBOSE,
-    VERSION,
-    auth_file,
-    check_auth_file,
-    hostname,
-    log_prefix,
-    obey_rules,
-    refuse,
-)
-from nsqcy.durations import HOUR, MILLISECOND, MINUTE, SECOND
-from nsqcy.errors import ConfigError
-from nsqcy.names import EVENTS_TOPIC, quote
-from nsqcy.options import (
-    BOOL,
-    DURATION,
-    FLOAT,
-    FLOATS,
-    INT,
-    STRING,
-    TLS_NOT_REQUIRED,
-    TLS_REQUIRED,
-    TLS_REQUIREMENT,
-    TLS_VERSION,
-    WORDS,
-    Option,
-    Options,
-    OptionTable,
-    Rule,
-)
-from nsqcy.policies import (
+from nsqcy.broker.policies import (
     CHANNEL_KEYS,
     CHANNEL_PATTERN_ALLOWED,
     DURABILITY,
@@ -62,6 +27,41 @@ from nsqcy.policies import (
     can_match,
     can_match_channels,
 )
+from nsqcy.config.daemon_options import (
+    CONFIG,
+    DEBUG_REMOTE,
+    LOG_FORMAT,
+    LOG_LEVEL,
+    VERBOSE,
+    VERSION,
+    auth_file,
+    check_auth_file,
+    hostname,
+    log_prefix,
+    obey_rules,
+    refuse,
+)
+from nsqcy.config.durations import HOUR, MILLISECOND, MINUTE, SECOND
+from nsqcy.config.loader import PatternSection, Settings
+from nsqcy.config.options import (
+    BOOL,
+    DURATION,
+    FLOAT,
+    FLOATS,
+    INT,
+    STRING,
+    TLS_NOT_REQUIRED,
+    TLS_REQUIRED,
+    TLS_REQUIREMENT,
+    TLS_VERSION,
+    WORDS,
+    Option,
+    Options,
+    OptionTable,
+    Rule,
+)
+from nsqcy.errors import ConfigError
+from nsqcy.names import EVENTS_TOPIC, quote
 from nsqcy.process.limits import available_memory, usable_cpus
 
 TOPOLOGY_AWARE_CONSUMPTION = "topology-aware-consumption"

@@ -6,15 +6,12 @@ Knows no connection: only requests and the registry.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nsqcy import NSQ_VERSION, debug, late, procfs
+from nsqcy import NSQ_VERSION
 from nsqcy.errors import HttpError
-from nsqcy.lines import Lines
-from nsqcy.metrics import families
-from nsqcy.nsqlookupd.registry import Moment, Peer, Registry
-from nsqcy.web import pprof, router
-from nsqcy.web.counted import Requests
-from nsqcy.web.http_protocol import Reply
-from nsqcy.web.router import (
+from nsqcy.http import pprof, router
+from nsqcy.http.parser import Reply
+from nsqcy.http.request_counts import Requests
+from nsqcy.http.router import (
     Gate,
     Handler,
     Limits,
@@ -28,6 +25,10 @@ from nsqcy.web.router import (
     valid_topic,
     whole,
 )
+from nsqcy.logging.types import Lines
+from nsqcy.metrics import families
+from nsqcy.nsqlookupd.registry import Moment, Peer, Registry
+from nsqcy.util import debug, lazy_imports, procfs
 
 NEVER = -6795364578871345152
 """What NSQ shows as the time of a tombstone that was never set: Go's zero time, wrapped."""
@@ -148,7 +149,7 @@ def tombstone(api: "Api", request: Request) -> None:
 
 
 def metrics(api: "Api", request: Request) -> Reply:
-    writer = late.module("nsqcy.web.metrics_page")
+    writer = lazy_imports.module("nsqcy.http.metrics_page")
     counts = api.registry.counts(api.clock())
     shown = {
         families.NODES: counts.nodes,

@@ -11,12 +11,14 @@ from collections.abc import Callable
 import gevent
 import gevent.socket
 
-from nsqcy import NSQ_VERSION, daemon
-from nsqcy.daemon_options import hostname
+from nsqcy import NSQ_VERSION
+from nsqcy.config.daemon_options import hostname
+from nsqcy.daemon import single_process as daemon
 from nsqcy.errors import Stop
-from nsqcy.gotext import json_bytes
-from nsqcy.listeners import Listener
-from nsqcy.log import Log
+from nsqcy.http.request_counts import Requests
+from nsqcy.http.server import HttpServer
+from nsqcy.logging.logger import Log
+from nsqcy.net.listeners import Listener
 from nsqcy.nsqlookupd.api import Api
 from nsqcy.nsqlookupd.options import LookupdOptions
 from nsqcy.nsqlookupd.protocol import Home, Session
@@ -25,8 +27,7 @@ from nsqcy.process.handoff import Accepted
 from nsqcy.process.service import Notifier
 from nsqcy.users.gate import Gate
 from nsqcy.users.known import Known, read
-from nsqcy.web.counted import Requests
-from nsqcy.web.http import HttpServer
+from nsqcy.util.gotext import json_bytes
 
 _MAGIC_LIMIT = 60.0  # seconds in which a connection has to say what it speaks
 _SEND_LIMIT = 60.0  # and to take an answer

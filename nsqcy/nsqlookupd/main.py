@@ -16,11 +16,13 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nsqcy import config, listeners, log
+from nsqcy.config import loader
+from nsqcy.daemon.startup import open_log, rereading
 from nsqcy.errors import Stop
+from nsqcy.logging import logger
+from nsqcy.net import listeners
 from nsqcy.nsqlookupd.options import NSQLOOKUPD, LookupdOptions, resolve
 from nsqcy.process import openfiles, service, spawn
-from nsqcy.starting import open_log, rereading
 
 if TYPE_CHECKING:
     from nsqcy.users.known import Known
@@ -34,11 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(words)
     except Stop as stop:
-        return config.report(stop, "nsqlookupd")
+        return loader.report(stop, "nsqlookupd")
 
 
 def _run(argv: Sequence[str]) -> int:
-    settings = config.load(NSQLOOKUPD, argv)
+    settings = loader.load(NSQLOOKUPD, argv)
     options = resolve(settings)
     lines = open_log("nsqlookupd", options)
     bound = _listen(options)
@@ -51,12 +53,12 @@ def _run(argv: Sequence[str]) -> int:
     from nsqcy.nsqlookupd.daemon import Daemon
 
     def level() -> int:
-        return resolve(config.load(NSQLOOKUPD, argv)).log_level
+        return resolve(loader.load(NSQLOOKUPD, argv)).log_level
 
     return Daemon(options, bound, lines, rereading(level, lines), notifier, users).run()
 
 
-def _users(options: LookupdOptions, lines: log.Log) -> "Known | None":
+def _users(options: LookupdOptions, lines: logger.Log) -> "Known | None":
     """Those of the file, if there is one."""
     if not options.auth_file:
         return None

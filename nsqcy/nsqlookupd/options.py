@@ -1,11 +1,10 @@
 """The options of nsqlookupd: the table and their types.
 
-Owns every flag and its default. How flags and files are read is nsqcy.options and nsqcy.config;
-nothing here opens a file or a socket.
+Owns every flag and its default. How flags and files are read is nsqcy.config's; nothing here opens
+a file or a socket.
 """
 
-from nsqcy.config import Settings
-from nsqcy.daemon_options import (
+from nsqcy.config.daemon_options import (
     CONFIG,
     DEBUG_REMOTE,
     LOG_FORMAT,
@@ -18,8 +17,9 @@ from nsqcy.daemon_options import (
     log_prefix,
     obey_rules,
 )
-from nsqcy.durations import MINUTE, SECOND
-from nsqcy.options import DURATION, INT, STRING, Option, Options, OptionTable, Rule
+from nsqcy.config.durations import MINUTE, SECOND
+from nsqcy.config.loader import Settings
+from nsqcy.config.options import DURATION, INT, STRING, Option, Options, OptionTable, Rule
 
 MIN_INPUT_BYTES = 4 << 20
 

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
-from nsqcy import gojson
-from nsqcy.durations import format_duration
+from nsqcy.config.durations import format_duration
 from nsqcy.errors import ClientError
-from nsqcy.lines import Lines
+from nsqcy.logging.types import Lines
 from nsqcy.names import is_valid_name
 from nsqcy.nsqlookupd.registry import CHANNEL, TOPIC, Moment, Peer, Registry
+from nsqcy.util import gojson
 
 MAGIC: Final = b"  V1"
 MAX_LINE: Final = 1 << 20

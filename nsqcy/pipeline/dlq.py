@@ -1,14 +1,14 @@
 """`nsqcy-pipeline dlq`: what became dead letters, of whom and why; and back to a topic with them.
 
-A dead letter says in its headers where it came from (nsqcy/dead_letters.py). They are published
-again as replay publishes.
+A dead letter says in its headers where it came from (nsqcy/broker/dead_letter_headers.py). They are
+published again as replay publishes.
 """
 
 from collections.abc import Iterator
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from nsqcy.dead_letters import NAMES, OWN_TTL
+from nsqcy.broker.dead_letter_headers import NAMES, OWN_TTL
 from nsqcy.pipeline.options import (
     POSITIVE,
     SOURCE,

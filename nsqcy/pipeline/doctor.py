@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nsqcy.findings import PROBLEM, Finding, ok, problem, warning
+from nsqcy.doctor.findings import PROBLEM, Finding, ok, problem, warning
 from nsqcy.pipeline import checkpoint, session
 from nsqcy.pipeline.options import PATH, SOURCE, Option, Options
 from nsqcy.pipeline.report import Report

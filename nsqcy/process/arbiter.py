@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import gevent
 from gevent.event import Event
 
-from nsqcy.lines import Lines
+from nsqcy.logging.types import Lines
 
 CLEAN, CRASHED, NOT_BOOTED, NOT_LOADED, ORPHANED = 0, 1, 3, 4, 5
 

@@ -6,7 +6,7 @@ Knows where Linux says so, in both versions of cgroups, and nothing of who asks.
 import os
 from collections.abc import Iterator
 
-from nsqcy import procfs
+from nsqcy.util import procfs
 
 
 def usable_cpus(root: str = "/") -> int:

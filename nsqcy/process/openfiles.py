@@ -3,7 +3,7 @@
 import resource
 from typing import NamedTuple
 
-from nsqcy.lines import Lines
+from nsqcy.logging.types import Lines
 
 FEW = 16_384
 

@@ -12,7 +12,7 @@ from collections.abc import MutableMapping
 from typing import NamedTuple
 
 from nsqcy.errors import StartError
-from nsqcy.lines import Lines
+from nsqcy.logging.types import Lines
 
 FIRST_FD = 3  # where sd_listen_fds(3) begins
 SEND_LIMIT = 0.1  # seconds a notification may take; a manager that busy is told the next one

@@ -20,7 +20,7 @@ Checksum = Callable[[pa.Buffer], int]
 def checksum() -> Checksum:
     """The fastest there is. Making one may take some milliseconds; it is for many blocks."""
     try:
-        from nsqcy._crc import crc32c
+        from nsqcy.base.crc import crc32c
     except ImportError:
         return Folding()
     return lambda data: crc32c(memoryview(data).cast("B"))

@@ -299,8 +299,8 @@ class Connection:
 
 
 def _dial(host: str, port: int, timeout: float) -> socket.socket:
-    """Connect; a connection to itself counts as refused (`nsqcy.self_connect`, which executors may
-    not have)."""
+    """Connect; a connection to itself counts as refused (as in `nsqcy.util.self_connect`, which
+    executors may not have)."""
     sock = socket.create_connection((host, port), timeout)
     try:
         itself = sock.getsockname() == sock.getpeername()

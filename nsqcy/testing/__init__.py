@@ -25,10 +25,10 @@ import time
 from collections.abc import Sequence
 from typing import Self, cast
 
+from nsqcy.config.options import OptionTable
 from nsqcy.errors import DaemonError
 from nsqcy.nsqd.options import NSQD
 from nsqcy.nsqlookupd.options import NSQLOOKUPD
-from nsqcy.options import OptionTable
 from nsqcy.process.children import Child, how_it_ended
 from nsqcy.testing.ports import Ports
 

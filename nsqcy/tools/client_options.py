@@ -1,14 +1,14 @@
 """--consumer-opt and --producer-opt: options of NSQ's client, as keywords of ours.
 
-Owns the names, the ranges and what each option means here. How flags are read is nsqcy.options;
-what a keyword does is nsqcy.client's.
+Owns the names, the ranges and what each option means here. How flags are read is
+nsqcy.config.options; what a keyword does is nsqcy.client's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsqcy.durations import HOUR, MILLISECOND, MINUTE, SECOND, format_duration
-from nsqcy.options import (
+from nsqcy.config.durations import HOUR, MILLISECOND, MINUTE, SECOND, format_duration
+from nsqcy.config.options import (
     STRINGS,
     Kind,
     Option,

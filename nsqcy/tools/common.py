@@ -12,11 +12,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from nsqcy import NSQ_VERSION, __version__, config, log
-from nsqcy.daemon_options import VERSION
-from nsqcy.durations import SECOND
+from nsqcy import NSQ_VERSION, __version__
+from nsqcy.config import loader
+from nsqcy.config.daemon_options import VERSION
+from nsqcy.config.durations import SECOND
+from nsqcy.config.options import DURATION, WORDS, Option, OptionTable, split_flags
 from nsqcy.errors import DATED, Stop, VersionWanted
-from nsqcy.options import DURATION, WORDS, Option, OptionTable, split_flags
+from nsqcy.logging import logger
 
 __all__ = [
     "LOOKUPD_HTTP_ADDRESS",
@@ -57,7 +59,7 @@ class ToolError(Stop):
         return _one_line(super().__str__())
 
 
-class Settings(config.Settings):
+class Settings(loader.Settings):
     """A value for every option of a tool, and the words behind the flags."""
 
     __slots__ = ("arguments",)
@@ -87,7 +89,7 @@ def require_one_source(
         raise ToolError(f"use {nsqd_flag} or --lookupd-http-address not both")
 
 
-def require_positive(settings: config.Settings, *names: str) -> None:
+def require_positive(settings: loader.Settings, *names: str) -> None:
     """Raises ToolError for the first of these options that is not more than nothing."""
     for name in names:
         value = settings[name]
@@ -103,7 +105,7 @@ def user_agent(tool: str) -> str:
 
 def say(text: str) -> None:
     """One line on stderr, with the date."""
-    log.write(2, f"{log.date_time(int(time.time()))} {_one_line(text)}\n")
+    logger.write(2, f"{logger.date_time(int(time.time()))} {_one_line(text)}\n")
 
 
 def show(data: str | bytes) -> None:
@@ -125,4 +127,4 @@ def run(main: Callable[[Sequence[str]], int], name: str, argv: Sequence[str] | N
     try:
         return main(sys.argv[1:] if argv is None else argv)
     except Stop as stop:
-        return config.report(stop, name)
+        return loader.report(stop, name)

@@ -11,8 +11,8 @@ import re
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from nsqcy.gotext import json_bytes
-from nsqcy.options import parse_float
+from nsqcy.config.options import parse_float
+from nsqcy.util.gotext import json_bytes
 
 SHOWN = 2048  # characters of a message that the log shows
 

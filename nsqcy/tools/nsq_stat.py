@@ -13,9 +13,9 @@ from typing import NoReturn
 from nsqcy.cluster.discovery import Found
 from nsqcy.cluster.stats import ChannelFigures, NodeStats, node_stats, topic_producers
 from nsqcy.cluster.web_client import Terms, WebClient
-from nsqcy.config import Settings
-from nsqcy.durations import SECOND
-from nsqcy.options import DURATION, INT, STRING, WORDS, Option, Options, OptionTable
+from nsqcy.config.durations import SECOND
+from nsqcy.config.loader import Settings
+from nsqcy.config.options import DURATION, INT, STRING, WORDS, Option, Options, OptionTable
 from nsqcy.tools import common
 from nsqcy.tools.common import ToolError
 from nsqcy.users import token_file

@@ -8,10 +8,10 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
-from nsqcy._client import Message, finish
 from nsqcy.client.aio import Consumer
-from nsqcy.config import Settings
-from nsqcy.options import BOOL, INT, STRING, STRINGS, Option, Options, OptionTable
+from nsqcy.client.codec import Message, finish
+from nsqcy.config.loader import Settings
+from nsqcy.config.options import BOOL, INT, STRING, STRINGS, Option, Options, OptionTable
 from nsqcy.tools import common
 from nsqcy.tools.client_options import CONSUMER_OPT, consumer_keywords
 from nsqcy.tools.common import ToolError

@@ -17,16 +17,14 @@ from typing import Any
 
 import re2
 
-from nsqcy import NSQ_VERSION, log
-from nsqcy._client import Message, finish
+from nsqcy import NSQ_VERSION
 from nsqcy.client.aio import Consumer
+from nsqcy.client.codec import Message, finish
 from nsqcy.cluster.http_clients import LookupdClient
 from nsqcy.cluster.parallel import ask_all
 from nsqcy.cluster.web_client import Terms
-from nsqcy.durations import MINUTE, SECOND
-from nsqcy.errors import NsqError, VersionWanted
-from nsqcy.names import is_valid_name
-from nsqcy.options import (
+from nsqcy.config.durations import MINUTE, SECOND
+from nsqcy.config.options import (
     BOOL,
     DURATION,
     INT,
@@ -37,6 +35,9 @@ from nsqcy.options import (
     OptionTable,
     parse_level,
 )
+from nsqcy.errors import NsqError, VersionWanted
+from nsqcy.logging import logger
+from nsqcy.names import is_valid_name
 from nsqcy.tools import common
 from nsqcy.tools.client_lines import ClientLines
 from nsqcy.tools.client_options import CONSUMER_OPT, consumer_keywords
@@ -371,7 +372,7 @@ class Topic:
         consumer: Consumer,
         files: TopicFiles,
         options: ToFileOptions,
-        lines: log.Log,
+        lines: logger.Log,
         progress: Progress,
     ) -> None:
         self._consumer = consumer
@@ -479,7 +480,7 @@ def _reason(error: Exception) -> str:
 # --- lines on stderr ----------------------------------------------------------------------------
 
 
-class Log(log.Log):
+class Log(logger.Log):
     """Lines of our own, which a bar of progress makes room for."""
 
     __slots__ = ("_progress",)

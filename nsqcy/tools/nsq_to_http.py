@@ -17,12 +17,12 @@ from urllib3.exceptions import LocationParseError
 from urllib3.util import parse_url
 
 from nsqcy import NSQ_VERSION
-from nsqcy._client import Message
+from nsqcy.client.codec import Message
 from nsqcy.cluster.web_client import Terms
-from nsqcy.config import Settings
-from nsqcy.durations import SECOND
+from nsqcy.config.durations import SECOND
+from nsqcy.config.loader import Settings
+from nsqcy.config.options import FLOAT, INT, STRING, STRINGS, Option, Options, OptionTable
 from nsqcy.errors import RequestError
-from nsqcy.options import FLOAT, INT, STRING, STRINGS, Option, Options, OptionTable
 from nsqcy.tools import common
 from nsqcy.tools.client_options import CONSUMER_OPT, consumer_keywords
 from nsqcy.tools.common import ToolError

@@ -11,11 +11,11 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from nsqcy._client import Message
 from nsqcy.client.aio import Producer
-from nsqcy.config import Settings
+from nsqcy.client.codec import Message
+from nsqcy.config.loader import Settings
+from nsqcy.config.options import BOOL, INT, STRING, STRINGS, WORDS, Option, Options, OptionTable
 from nsqcy.names import is_valid_name
-from nsqcy.options import BOOL, INT, STRING, STRINGS, WORDS, Option, Options, OptionTable
 from nsqcy.tools import common
 from nsqcy.tools.client_options import (
     CONSUMER_OPT,

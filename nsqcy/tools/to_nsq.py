@@ -14,9 +14,9 @@ from contextlib import suppress
 from functools import partial
 
 from nsqcy.client.aio import Producer
-from nsqcy.config import Settings
+from nsqcy.config.loader import Settings
+from nsqcy.config.options import INT, STRING, Option, Options, OptionTable
 from nsqcy.names import is_valid_name
-from nsqcy.options import INT, STRING, Option, Options, OptionTable
 from nsqcy.tools import common
 from nsqcy.tools.client_lines import ClientLines
 from nsqcy.tools.client_options import PRODUCER_OPT, producer_keywords

@@ -9,17 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nsqcy.gotext import json_bytes
-from nsqcy.lines import Lines
+from nsqcy.http.authorization import basic, bearer
+from nsqcy.http.parser import JSON, PLAIN, Head, Reply
+from nsqcy.http.router import Handler, Later, Need, Request, Result, Route
+from nsqcy.logging.types import Lines
 from nsqcy.users.failures import Failures
 from nsqcy.users.known import Known
 from nsqcy.users.user import User
-from nsqcy.web.authorization import basic, bearer
-from nsqcy.web.http_protocol import JSON, PLAIN, Head, Reply
-from nsqcy.web.router import Handler, Later, Need, Request, Result, Route
+from nsqcy.util.gotext import json_bytes
 
 if TYPE_CHECKING:  # nsqlookupd has no quotas
-    from nsqcy._quota import Quota
+    from nsqcy.ipc.quota import Quota
 
 UNAUTHORIZED, FORBIDDEN, TOO_MANY = "UNAUTHORIZED", "FORBIDDEN", "TOO_MANY_FAILURES"
 QUOTA_REACHED = "QUOTA_REACHED"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from nsqcy._quota import Quota, QuotaTable
+from nsqcy.ipc.quota import Quota, QuotaTable
 from nsqcy.users.user import User, Users
 
 OF_CONNECTIONS = 2  # the first of a quota's figures

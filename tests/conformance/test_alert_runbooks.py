@@ -14,8 +14,8 @@ from host import Host, blocks
 from lookupd import Lookupd
 from talk import Conn
 
-from nsqcy.log import MESSAGE
-from nsqcy.log_events import EVENTS
+from nsqcy.logging.events import EVENTS
+from nsqcy.logging.logger import MESSAGE
 
 pytestmark = pytest.mark.ours
 

@@ -11,8 +11,8 @@ from talk import RESPONSE, sized
 from users import bearer, section, token
 from web import Answer, Web
 
-from nsqcy.nsqd.api import ROUTES
-from nsqcy.web.router import Need
+from nsqcy.http.router import Need
+from nsqcy.nsqd.http.api import ROUTES
 
 pytestmark = pytest.mark.ours
 

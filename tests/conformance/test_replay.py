@@ -8,7 +8,7 @@ from daemon import Nsqd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqcy.nsqd.places import EARLIEST, LATEST, Place, parse
+from nsqcy.nsqd.worker.positions import EARLIEST, LATEST, Place, parse
 
 pytestmark = pytest.mark.ours
 

@@ -4,8 +4,8 @@ import shutil
 from pathlib import Path
 from random import Random
 
-from nsqcy._io import IoThread
-from nsqcy.policies import Policies
+from nsqcy.broker.policies import Policies
+from nsqcy.storage.io import IoThread
 from tests.core import SECOND, Core
 from tests.recorded_disk import RecordedDisk
 

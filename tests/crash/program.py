@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from nsqcy._io import IoThread
-from nsqcy._log_probe import scan_segment
-from nsqcy.policies import Policies, TopicPolicy
+from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.storage.io import IoThread
+from nsqcy.storage.standalone_log import scan_segment
 from tests.core import EPOCH, ERROR, RESPONSE, SECOND, Client, Core, Delivery, mpub
 from tests.diskformat import walk
 from tests.recorded_disk import RecordedDisk

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqcy.policies import Policies, TopicPolicy
+from nsqcy.broker.policies import Policies, TopicPolicy
 from tests.core import RESPONSE, SECOND, Client, log_pub
 from tests.crash.lives import Lives
 

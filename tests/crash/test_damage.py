@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
-from nsqcy._io import IoThread
-from nsqcy.nsqd.audit import Audit, Damage, TopicFound
+from nsqcy.nsqd.data.audit import Audit, Damage, TopicFound
+from nsqcy.storage.io import IoThread
 from tests import diskformat
 from tests.core import RESPONSE, SECOND, Client, Core, mpub
 

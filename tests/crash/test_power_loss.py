@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from nsqcy._io import IoThread
+from nsqcy.storage.io import IoThread
 from tests.core import RESPONSE, Core
 from tests.crash.program import POLICIES, Program, run_all
 from tests.recorded_disk import RecordedDisk

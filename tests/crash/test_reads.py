@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from nsqcy.policies import Policies, TopicPolicy
+from nsqcy.broker.policies import Policies, TopicPolicy
 from tests.columns import ALL, Columns, read_columns
 from tests.core import ERROR, SECOND, Client, Core
 from tests.crash.program import TOPICS, Program, run_all

@@ -15,7 +15,7 @@ from daemon import Nsqd, free_port
 from talk import Conn, Hangup, Silence
 from web import eventually
 
-from nsqcy import _headers
+from nsqcy.base import headers as message_headers
 
 TOPICS = ["t0", "t1", "t2"]
 DEAD = ["d0", "d1", "d2"]
@@ -48,7 +48,7 @@ def begun(starter: Starter, attempts: int, **options: Any) -> Nsqd:
 
 def headers_of(body: bytes) -> tuple[bytes, dict[str, str]]:
     size = int.from_bytes(body[:2], "big")
-    return body[2 + size :], _headers.decode(body[2 : 2 + size])
+    return body[2 + size :], message_headers.decode(body[2 : 2 + size])
 
 
 def letters(daemon: Nsqd, dead: str, count: int) -> list[tuple[bytes, dict[str, str]]]:

@@ -5,8 +5,8 @@ import random
 from core import SECOND, Core, frames
 from golden.script import pieces
 
-from nsqcy._transport import BytesTransport
-from nsqcy.nsqd import census
+from nsqcy.nsqd.worker import live_objects
+from nsqcy.server.transport import BytesTransport
 
 TURN = b"~TURN~"
 """Where it stands in what a peer sends, nothing more comes until all that was is dealt with: else
@@ -31,7 +31,7 @@ def converse(core: Core, data: bytes, cuts: random.Random | None) -> bytes:
 
 def alive(core: Core) -> dict[str, int]:
     core.settle()
-    return census.count(core.home, core.store)
+    return live_objects.count(core.home, core.store)
 
 
 def told(data: bytes, cuts: random.Random | None) -> list[tuple[int, bytes]]:

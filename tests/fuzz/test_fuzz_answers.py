@@ -14,13 +14,13 @@ from markup import read as read_markup
 from nsqcy.cluster.discovery import Producer, lookup_url, parse_lookup, parse_nodes, parse_topics
 from nsqcy.cluster.stats import TopicStats, parse_stats, sum_topics
 from nsqcy.errors import RequestError
-from nsqcy.gotext import json_bytes
 from nsqcy.names import is_valid_name
 from nsqcy.nsqadmin import topic_views
 from nsqcy.nsqadmin.frame import Frame
 from nsqcy.nsqadmin.here import Here
 from nsqcy.nsqadmin.plots import Plots
 from nsqcy.nsqadmin.shapes import Shapes
+from nsqcy.util.gotext import json_bytes
 
 HEADERS = st.sampled_from([{}, {"x-nsq-content-type": "nsq; version=1.0"}])
 KEYS = ["producers", "data", "broadcast_address", "tcp_port", "http_port", "hostname", "version"]

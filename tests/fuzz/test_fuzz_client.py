@@ -15,7 +15,7 @@ import pytest
 from fake_net import Net, Wire
 from mock_nsqd import SETTINGS, delivery, frame
 
-from nsqcy._client import Publish
+from nsqcy.client.codec import Publish
 from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.errors import Error, Requeue
 from nsqcy.client.producer import ProducerCore

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from talk import MAGIC, sized
 
-from nsqcy._transport import BytesTransport
+from nsqcy.server.transport import BytesTransport
 
 seeds = st.integers(0, 2**32)
 numbers = st.sampled_from([0, 1, 2500, 2501, -1, 2**31, 2**63, 2**64]) | st.integers()

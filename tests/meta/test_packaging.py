@@ -13,7 +13,7 @@ import pytest
 from packages import ROOT
 
 import nsqcy
-from nsqcy import _topic
+from nsqcy.broker import topic as topic_module
 from release import audit, build, pythons
 
 HEADING = re.compile(r"^## (\d+)\.(\d+)\.(\d+) \((unreleased|\d{4}-\d\d-\d\d)\)$")
@@ -50,7 +50,7 @@ def test_what_a_wheel_holds(tmp_path: Path) -> None:
 
 
 def test_nothing_unwanted_goes_unnoticed() -> None:
-    names = {"nsqcy/a.py", "tests/a.py", "nsqcy/_topic.c", "conf/nsqd.ini"}
+    names = {"nsqcy/a.py", "tests/a.py", "nsqcy/broker/topic.c", "conf/nsqd.ini"}
     assert packages.unwanted(names) == names - {"nsqcy/a.py"}
     assert packages.generated({"cext/a.c", "nsqcy/a.so", "a.pyx"}) == {"cext/a.c", "nsqcy/a.so"}
 
@@ -95,9 +95,10 @@ def test_what_an_index_shows_of_the_project() -> None:
 
 
 def test_every_compiled_module_has_its_source() -> None:
-    assert Path(_topic.__file__).suffix == ".so"
-    stubs = {path.stem for path in (ROOT / "nsqcy").glob("_*.pyi")}
-    assert stubs == {path.stem for path in (ROOT / "cext/nsqcy").glob("*.pyx")}
+    assert Path(topic_module.__file__).suffix == ".so"
+    stubs = {path.relative_to(ROOT).with_suffix("") for path in (ROOT / "nsqcy").rglob("*.pyi")}
+    sources = (ROOT / "cext/nsqcy").rglob("*.pyx")
+    assert stubs == {path.relative_to(ROOT / "cext").with_suffix("") for path in sources}
 
 
 def test_no_path_of_this_machine_gets_into_a_module() -> None:

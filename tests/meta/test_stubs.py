@@ -8,19 +8,26 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ALLOW = Path(__file__).with_name("stubtest.allow")
-MODULES = sorted(path.stem for path in (ROOT / "cext" / "nsqcy").glob("*.pyx"))
+
+
+def modules(folder: str, pattern: str) -> list[str]:
+    paths = (ROOT / folder).rglob(pattern)
+    return sorted(".".join(path.relative_to(ROOT / folder).with_suffix("").parts) for path in paths)
+
+
+MODULES = modules("cext", "*.pyx")
 
 
 def test_every_compiled_module_has_a_stub() -> None:
-    assert sorted(path.stem for path in (ROOT / "nsqcy").glob("_*.pyi")) == MODULES
+    assert modules(".", "nsqcy/**/*.pyi") == MODULES
 
 
 def test_stubs_are_true() -> None:
     pytest.importorskip("mypy", reason="mypy is not installed")
     stubtest = [sys.executable, "-m", "mypy.stubtest", "--ignore-disjoint-bases"]
-    modules = [f"nsqcy.{name}" for name in MODULES]
+    stubtest += ["--mypy-config-file", "pyproject.toml"]
     done = subprocess.run(
-        [*stubtest, "--allowlist", str(ALLOW), *modules],
+        [*stubtest, "--allowlist", str(ALLOW), *MODULES],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -4,7 +4,7 @@ import datetime
 
 import pytest
 
-from nsqcy.dead_letters import NAMES
+from nsqcy.broker.dead_letter_headers import NAMES
 from nsqcy.pipeline import dlq
 from nsqcy.pipeline.__main__ import main
 

@@ -8,7 +8,7 @@ import pytest
 from archives import LOG, HandmadeArchive
 from log_broker import FakeTopic, LogBroker
 
-from nsqcy.findings import Finding, ok, problem, warning
+from nsqcy.doctor.findings import Finding, ok, problem, warning
 from nsqcy.pipeline import doctor, manifests
 from nsqcy.pipeline.options import Options
 

@@ -6,16 +6,17 @@ import resource
 import signal
 import sys
 
-from nsqcy import listeners, log
 from nsqcy.errors import Stop
-from nsqcy.nsqd import launcher
+from nsqcy.logging import logger
+from nsqcy.net import listeners
+from nsqcy.nsqd.master import launcher
 from nsqcy.process import datapath, service, spawn
 
 
 def main():
     settings = json.loads(sys.argv[1])
     signal.pthread_sigmask(signal.SIG_BLOCK, spawn.BLOCKED)
-    lines = log.Log("[nsqd] ", log.INFO)
+    lines = logger.Log("[nsqd] ", logger.INFO)
     lock_fd = datapath.lock_data_path(settings["data_path"]).fd
     try:
         bound = [listeners.bind(address, kind) for kind, address in settings["addresses"]]
@@ -24,7 +25,7 @@ def main():
         return 1
     notifier = service.notifier(os.environ, lines)
     context = {
-        "log": {"prefix": "[nsqd] ", "level": log.INFO, "format": "text"},
+        "log": {"prefix": "[nsqd] ", "level": logger.INFO, "format": "text"},
         "options": {},
         "toy": settings,
     }
@@ -32,7 +33,7 @@ def main():
     start = launcher.Launcher(workers, lock_fd, context, "toy_engine:ToyEngine", "toy_rings")
     born = [start.launch(worker) for worker in range(workers)]
 
-    from nsqcy.nsqd import master
+    from nsqcy.nsqd.master import master
     from nsqcy.process import arbiter
 
     if "silence" in settings:
@@ -43,7 +44,7 @@ def main():
         master.STOP_LIMIT = settings["stop_limit"]
     if "files" in settings:
         resource.setrlimit(resource.RLIMIT_NOFILE, (settings["files"], settings["files"]))
-    reread = lambda: master.Reread(log.WARN)  # noqa: E731
+    reread = lambda: master.Reread(logger.WARN)  # noqa: E731
     path = settings["data_path"]
     return master.Master(start, bound, path, lines, reread, notifier).run(born)
 

@@ -1,4 +1,4 @@
-"""A stand-in for nsqcy._ring: the slots alone, in Python."""
+"""A stand-in for nsqcy.ipc.ring: the slots alone, in Python."""
 
 import mmap
 import struct

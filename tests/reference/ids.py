@@ -1,4 +1,4 @@
-"""Message ids, slow and obvious: the twin of nsqcy._ids."""
+"""Message ids, slow and obvious: the twin of nsqcy.base.ids."""
 
 EPOCH_TICKS = 1288834974288
 

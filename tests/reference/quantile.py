@@ -1,4 +1,4 @@
-"""Quantiles, slow and obvious: the twin of nsqcy._quantile."""
+"""Quantiles, slow and obvious: the twin of nsqcy.base.quantile."""
 
 import math
 from bisect import bisect_left, bisect_right

@@ -212,7 +212,7 @@ def test_a_block_of_other_records(broker: LogBroker) -> None:
         struct.pack_into("<Q", data, 32, 2)
         struct.pack_into("<I", data, 12, crc32c(bytes(data[16:])))
 
-    from nsqcy._crc import crc32c
+    from nsqcy.base.crc import crc32c
 
     broker.spoil = shift
     assert "a block of other records than was asked for, twice" in refusal(broker, CorruptBlock)

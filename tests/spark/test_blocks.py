@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from log_broker import COLUMNS, Record, block, seal
 
-from nsqcy._crc import crc32c
+from nsqcy.base.crc import crc32c
 from nsqcy.spark.blocks import FIELDS, Decoder, arrow_schema, wanted
 from nsqcy.spark.checksum import Folding
 from nsqcy.spark.errors import CorruptBlock

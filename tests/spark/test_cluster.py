@@ -75,8 +75,8 @@ def test_a_cluster(daemon: Nsqd, cluster: Standalone, tmp_path: Path) -> None:
     assert said == {
         "batch": [COUNT, COUNT],
         "executors": 2,
-        "on_driver": ["nsqcy", "nsqcy._crc"],
-        "on_executors": ["nsqcy", "nsqcy._crc"],
+        "on_driver": ["nsqcy", "nsqcy.base.crc"],
+        "on_executors": ["nsqcy", "nsqcy.base.crc"],
     }
     assert bodies(daemon, "copies") == expected
 

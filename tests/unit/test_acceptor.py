@@ -7,8 +7,8 @@ import gevent
 import pytest
 from hub import Lines, wait_until
 
-from nsqcy.acceptor import Acceptor
-from nsqcy.listeners import bind
+from nsqcy.net.listeners import bind
+from nsqcy.process.acceptor import Acceptor
 
 
 class Worker:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nsqcy.errors import StartError
-from nsqcy.nsqd.activation import assign
+from nsqcy.nsqd.master.activation import assign
 from nsqcy.process.service import Inherited
 
 NAMES = ("tcp", "http", "https")

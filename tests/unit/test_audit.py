@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from core import RESPONSE, SECOND, Core, mpub
 
-from nsqcy import journal
-from nsqcy._io import IoThread
-from nsqcy._log import Log
-from nsqcy._log_probe import LogProbe
-from nsqcy.nsqd import data, told
-from nsqcy.nsqd.audit import Audit, TopicFound, both, merged, size, without
-from nsqcy.policies import Policies, TopicPolicy
+from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.nsqd.data import audit_report, command
+from nsqcy.nsqd.data.audit import Audit, TopicFound, both, merged, size, without
+from nsqcy.storage import journal
+from nsqcy.storage.io import IoThread
+from nsqcy.storage.log import Log
+from nsqcy.storage.standalone_log import LogProbe
 from tests import diskformat
 
 SETTINGS = {
@@ -66,7 +66,7 @@ def audit(path: Path, **options: object) -> TopicFound:
 
 
 def text(found: TopicFound) -> str:
-    return "\n".join(told.lines(found))
+    return "\n".join(audit_report.lines(found))
 
 
 def segments(path: Path) -> list[Path]:
@@ -103,7 +103,7 @@ def test_nothing_is_changed_whatever_a_start_would_do(saved: Path, capfd) -> Non
     (saved / "import.tmp").mkdir()
     (saved / "elsewhere").write_bytes(b"mine")
     before = tree(saved)
-    assert data.main(["check", str(saved)]) == 1
+    assert command.main(["check", str(saved)]) == 1
     assert tree(saved) == before
     out, err = capfd.readouterr()
     assert "journal: there is none" in out
@@ -266,7 +266,7 @@ def test_a_newer_format(saved: Path, name: str, capfd) -> None:
     struct.pack_into("<II", content, 8, 99, 0)
     struct.pack_into("<I", content, 12, diskformat.crc32c(bytes(content[:header])))
     path.write_bytes(content)
-    assert data.main(["check", str(saved)]) == 2
+    assert command.main(["check", str(saved)]) == 2
     assert "format version 99 is newer than this nsqcy reads" in capfd.readouterr().err
 
 
@@ -274,7 +274,7 @@ def test_a_newer_format(saved: Path, name: str, capfd) -> None:
 
 
 def test_json(saved: Path, capfd) -> None:
-    assert data.main(["check", "--json", str(saved)]) == 0
+    assert command.main(["check", "--json", str(saved)]) == 0
     out, err = capfd.readouterr()
     found = json.loads(out)
     assert err == ""
@@ -285,7 +285,7 @@ def test_json(saved: Path, capfd) -> None:
     content = bytearray(segments(saved)[0].read_bytes())
     content[64 + 40] ^= 1
     segments(saved)[0].write_bytes(content)
-    assert data.main(["check", "--json", str(saved)]) == 1
+    assert command.main(["check", "--json", str(saved)]) == 1
     found = json.loads(capfd.readouterr().out)
     (damage,) = found["topics"][0]["segments"][0]["damages"]
     assert damage == {
@@ -300,21 +300,21 @@ def test_quick_takes_a_footer_at_its_word(saved: Path, capfd) -> None:
     content = bytearray(segments(saved)[0].read_bytes())
     content[64 + 40] ^= 1
     segments(saved)[0].write_bytes(content)
-    assert data.main(["check", "--quick", str(saved)]) == 0
-    assert data.main(["check", str(saved)]) == 1
+    assert command.main(["check", "--quick", str(saved)]) == 0
+    assert command.main(["check", str(saved)]) == 1
     capfd.readouterr()
 
 
 def test_policies_that_were_set_over_http(saved: Path, capfd) -> None:
     path = saved / "policies.json"
     path.write_text('{"version": 1, "set": {"t": {"retention_time": "1h"}}}')
-    assert data.main(["check", str(saved)]) == 0
+    assert command.main(["check", str(saved)]) == 0
     path.write_text('{"version": 1, "set":')
     before = tree(saved)
-    assert data.main(["check", str(saved)]) == 1
+    assert command.main(["check", str(saved)]) == 1
     assert tree(saved) == before
     path.write_text('{"version": 99, "set": {}}')
-    assert data.main(["check", str(saved)]) == 2
+    assert command.main(["check", str(saved)]) == 2
     err = capfd.readouterr().err
     assert "is damaged, and a start sets it aside" in err
     assert "it was written by a later one" in err
@@ -323,9 +323,9 @@ def test_policies_that_were_set_over_http(saved: Path, capfd) -> None:
 def test_the_configuration_says_what_is_retained(saved: Path, tmp_path: Path, capfd) -> None:
     ini = tmp_path / "nsqd.ini"
     ini.write_text("[nsqd]\nretention_time = 1h\n")
-    assert data.main(["check", "--config", str(ini), str(saved)]) == 0
+    assert command.main(["check", "--config", str(ini), str(saved)]) == 0
     ini.write_text("[nsqd]\nnonsense = 1h\n")
-    assert data.main(["check", "--config", str(ini), str(saved)]) == 2
+    assert command.main(["check", "--config", str(ini), str(saved)]) == 2
     assert "nonsense" in capfd.readouterr().err
 
 

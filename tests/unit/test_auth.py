@@ -9,8 +9,8 @@ from auth_server import answer, grant
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqcy.nsqd import auth
-from nsqcy.nsqd.auth import ANSWER_MOST, TTL_MOST, AuthFailure, parse
+from nsqcy.nsqd.auth import answers
+from nsqcy.nsqd.auth.answers import ANSWER_MOST, TTL_MOST, AuthFailure, parse
 
 
 def refusal(body: bytes) -> str:
@@ -60,7 +60,7 @@ def test_decisions(
 
 
 def test_decisions_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auth, "DECISIONS_MOST", 10)
+    monkeypatch.setattr(answers, "DECISIONS_MOST", 10)
     found = parse(answer(grant("^t")))
     for number in range(100):
         assert found.permits(f"t{number}", "")

@@ -11,9 +11,9 @@ import pytest
 from auth_server import AuthServer, Reply, answer
 from hub import Lines, wait_until
 
-from nsqcy.nsqd import auth_client
-from nsqcy.nsqd.auth import AuthFailure, Authorization
-from nsqcy.nsqd.auth_client import Authorizer, Question, Servers
+from nsqcy.nsqd.auth import client as auth_client
+from nsqcy.nsqd.auth.answers import AuthFailure, Authorization
+from nsqcy.nsqd.auth.client import Authorizer, Question, Servers
 
 SECRET = "sesame"
 SECOND = 1_000_000_000

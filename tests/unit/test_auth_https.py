@@ -10,8 +10,8 @@ import certificates
 import pytest
 from auth_server import AuthServer, Reply
 
-from nsqcy.nsqd.auth import AuthFailure
-from nsqcy.nsqd.auth_client import Question, Servers
+from nsqcy.nsqd.auth.answers import AuthFailure
+from nsqcy.nsqd.auth.client import Question, Servers
 
 SECOND = 1_000_000_000
 SECRET = "sesame"

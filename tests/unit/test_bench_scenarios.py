@@ -16,7 +16,7 @@ from loadtest.bench import __main__ as command_line
 from loadtest.bench import floor, load, procfs, speed
 from loadtest.bench.daemon import Daemon
 from loadtest.bench.scenarios import SCENARIOS, later
-from nsqcy.layers import SnappyLayer
+from nsqcy.net.byte_layers import SnappyLayer
 
 SIZE = 200
 BODY = b"x" * SIZE
@@ -251,7 +251,7 @@ def test_the_floor_takes_and_sends_as_much_at_once_as_nsqd(ours: str, theirs: st
         assert found
         return found[1]
 
-    session = Path(floor.__file__).parents[2] / "cext" / "nsqcy" / "_session.pxd"
+    session = Path(floor.__file__).parents[2] / "cext" / "nsqcy" / "protocol/session.pxd"
     assert value(floor.SOURCE, ours) == value(session, theirs)
 
 

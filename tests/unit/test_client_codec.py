@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsqcy._client import AlreadyAnswered, Codec, Message, ProtocolError, Publish, finish, mpub_body
-from nsqcy._client import message_body as body_of
+from nsqcy.client.codec import (
+    AlreadyAnswered,
+    Codec,
+    Message,
+    ProtocolError,
+    Publish,
+    finish,
+    mpub_body,
+)
+from nsqcy.client.codec import message_body as body_of
 from nsqcy.errors import NsqError
 
 RESPONSE, ERROR, MESSAGE = 0, 1, 2

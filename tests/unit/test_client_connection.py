@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mock_nsqd import Peer, delivery, frame
 
-from nsqcy._client import Message
+from nsqcy.client.codec import Message
 from nsqcy.client.connection import Connection, State
 from nsqcy.client.errors import ConnectionFailed, Error, NsqdError, ProtocolError
 from nsqcy.client.options import Address, ConnectionOptions

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from mock_nsqd import Peer, delivery
 
-from nsqcy._client import Message
+from nsqcy.client.codec import Message
 from nsqcy.client.connection import Connection, State
 from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.errors import ConnectionFailed, NsqdError, Requeue

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from mock_nsqd import Peer, delivery
 
-from nsqcy._client import Publish
+from nsqcy.client.codec import Publish
 from nsqcy.client.errors import (
     Closed,
     ConnectionFailed,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nsqcy._client import Publish
+from nsqcy.client.codec import Publish
 from nsqcy.client.connection import Connection
 from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.errors import ConnectionFailed

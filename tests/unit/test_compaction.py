@@ -7,17 +7,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from nsqcy import config
-from nsqcy._channel import Agenda
-from nsqcy._ids import IdSource
-from nsqcy._io import IoThread
-from nsqcy._publisher import Publisher
-from nsqcy._session import Home
-from nsqcy._store import Store
-from nsqcy._topic import Shard
-from nsqcy._transport import BytesTransport
-from nsqcy.nsqd.negotiate import negotiate
+from nsqcy.base.ids import IdSource
+from nsqcy.broker.channel import Agenda
+from nsqcy.broker.topic import Shard
+from nsqcy.config import loader
 from nsqcy.nsqd.options import NSQD, resolve
+from nsqcy.nsqd.worker.negotiate import negotiate
+from nsqcy.protocol.session import Home
+from nsqcy.server.publisher import Publisher
+from nsqcy.server.transport import BytesTransport
+from nsqcy.storage.io import IoThread
+from nsqcy.storage.store import Store
 
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND
@@ -38,7 +38,7 @@ class Worker:
     """A worker's core over a data path, with a clock of its own."""
 
     def __init__(self, path: Path, now: int, mem_queue_size: int) -> None:
-        options = resolve(config.load(NSQD, ["--msg-timeout=1h", "--max-msg-timeout=2h"]))
+        options = resolve(loader.load(NSQD, ["--msg-timeout=1h", "--max-msg-timeout=2h"]))
         self.now = now
         self.store = Store(1 << 30)
         self.io = IoThread()

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcy import __main__ as command
-from nsqcy import config
+from nsqcy.broker.policies import ChannelPolicy, Policies, TopicPolicy
+from nsqcy.config import loader
 from nsqcy.errors import (
     AS_IS,
     DATED,
@@ -27,7 +28,6 @@ from nsqcy.errors import (
 from nsqcy.nsqd import options
 from nsqcy.nsqd.options import NSQD, NsqdOptions, resolve
 from nsqcy.nsqlookupd.options import NSQLOOKUPD
-from nsqcy.policies import ChannelPolicy, Policies, TopicPolicy
 
 Write = Callable[[str], str]
 
@@ -45,7 +45,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def start(path: str, *argv: str) -> NsqdOptions:
-    return resolve(config.load(NSQD, [f"--config={path}", *argv]))
+    return resolve(loader.load(NSQD, [f"--config={path}", *argv]))
 
 
 def refusal(path: str, *argv: str) -> Stop:
@@ -55,7 +55,7 @@ def refusal(path: str, *argv: str) -> Stop:
 
 
 def warnings(path: str) -> list[str]:
-    settings = config.load(NSQD, ["--config", path])
+    settings = loader.load(NSQD, ["--config", path])
     resolve(settings)
     return settings.warnings
 
@@ -91,15 +91,15 @@ def test_a_list_on_the_command_line_replaces_the_files(write: Write, text: str) 
 def test_no_file_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "nsqd.ini").write_text("[nsqd]\nmax_rdy_count = 7\n")
     monkeypatch.chdir(tmp_path)
-    assert resolve(config.load(NSQD, [])).max_rdy_count == 2500
-    assert resolve(config.load(NSQD, ["--config="])).max_rdy_count == 2500
+    assert resolve(loader.load(NSQD, [])).max_rdy_count == 2500
+    assert resolve(loader.load(NSQD, ["--config="])).max_rdy_count == 2500
 
 
 def test_an_edited_file_shows_its_differences(write: Write) -> None:
     argv = ["--config", write("[nsqd]\nlog_level = info\nmsg_timeout = 5s\n")]
-    before = config.load(NSQD, argv)
+    before = loader.load(NSQD, argv)
     write("[nsqd]\nlog_level = debug\nmsg_timeout = 6s\n")
-    after = config.load(NSQD, argv)
+    after = loader.load(NSQD, argv)
     changed = {option.name: option.runtime for option in before.differences(after)}
     assert changed == {"log_level": True, "msg_timeout": False}
     assert before.differences(before) == []
@@ -225,7 +225,7 @@ def test_what_toml_does_not_know_is_ignored_with_a_warning(write: Write) -> None
         "[section]\n"
         "max_rdy_count = 6\n"
     )
-    options, defaults = start(path).dump(), resolve(config.load(NSQD, [])).dump()
+    options, defaults = start(path).dump(), resolve(loader.load(NSQD, [])).dump()
     del options["config"], defaults["config"], options["memory_bytes"], defaults["memory_bytes"]
     assert options == defaults
     said = warnings(path)
@@ -503,7 +503,7 @@ def test_a_section_of_ours_makes_a_file_ini(write: Write, first: str) -> None:
 
 
 def policies(path: str, *argv: str) -> Policies:
-    settings = config.load(NSQD, [f"--config={path}", *argv])
+    settings = loader.load(NSQD, [f"--config={path}", *argv])
     return options.policies(settings, resolve(settings))
 
 
@@ -628,7 +628,7 @@ def test_errors_in_a_section_of_topics(
 def test_a_daemon_without_topics_has_no_sections_of_them(write: Write) -> None:
     path = write("[nsqlookupd]\n[topic x]\n")
     with pytest.raises(ConfigError) as caught:
-        config.load(NSQLOOKUPD, ["--config", path])
+        loader.load(NSQLOOKUPD, ["--config", path])
     assert caught.value.detail == "unknown section [topic x] (allowed: [nsqlookupd])"
 
 
@@ -667,18 +667,18 @@ PATTERN_LINES = st.builds(
 )
 
 
-def read_or_refuse(directory: Path, data: bytes) -> config.FileSettings | None:
+def read_or_refuse(directory: Path, data: bytes) -> loader.FileSettings | None:
     path = directory / "any"
     path.write_bytes(data)
     try:
-        file = config.read_file(NSQD, str(path))
+        file = loader.read_file(NSQD, str(path))
     except ConfigError as error:
         assert error.file == str(path)
         assert str(path) in str(error)
         return None
     assert file.values.keys() <= NSQD.by_name.keys()
     try:
-        resolve(config.Settings(NSQD, {}, file))
+        resolve(loader.Settings(NSQD, {}, file))
     except StartError:
         return None
     return file
@@ -733,7 +733,7 @@ def test_any_toml_is_read_or_an_error(scratch: Path, lines: list[str]) -> None:
 def test_last_words(
     capfd: pytest.CaptureFixture[str], stop: Stop, code: int, out: str, err: str
 ) -> None:
-    assert config.report(stop, "nsqd") == code
+    assert loader.report(stop, "nsqd") == code
     said = capfd.readouterr()
     assert said.out == out
     assert re.fullmatch(err, said.err)
@@ -743,9 +743,9 @@ def test_last_words(
 @pytest.mark.case("CFG-01")
 def test_the_version_goes_to_stdout(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Stop) as caught:
-        config.load(NSQD, ["--version"])
-    assert config.report(caught.value, "nsqd") == 0
-    assert capfd.readouterr() == (f"{config.version_line('nsqd')}\n", "")
+        loader.load(NSQD, ["--version"])
+    assert loader.report(caught.value, "nsqd") == 0
+    assert capfd.readouterr() == (f"{loader.version_line('nsqd')}\n", "")
 
 
 # --- the nsqcy command ------------------------------------------------------------------------

@@ -13,8 +13,8 @@ import pytest
 from core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
 from reference import quantile as reference
 
-from nsqcy._quantile import Percentiles
-from nsqcy.policies import Policies
+from nsqcy.base.quantile import Percentiles
+from nsqcy.broker.policies import Policies
 
 SMALL_FILES = {"max_bytes_per_file": 60_000, "sync_every": 2500, "sync_timeout": 2 * SECOND}
 OK = (RESPONSE, b"OK")

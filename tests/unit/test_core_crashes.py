@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from nsqcy._io import IoThread
-from nsqcy.policies import Policies, TopicPolicy
+from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.storage.io import IoThread
 
 settings.register_profile("ci", max_examples=40, stateful_step_count=40)
 settings.register_profile("full", max_examples=600, stateful_step_count=80)

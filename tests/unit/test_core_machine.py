@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from reference import nsq, quantile
 
-from nsqcy._quantile import Percentiles
+from nsqcy.base.quantile import Percentiles
 
 settings.register_profile("ci", max_examples=300)
 settings.register_profile("full", max_examples=2000)

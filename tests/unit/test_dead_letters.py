@@ -9,9 +9,9 @@ import pytest
 from core import RESPONSE, SECOND, Core
 from header_client import HeaderClient, Headered
 
-from nsqcy import dead_letters
-from nsqcy._io import IoThread
-from nsqcy.policies import Policies, TopicPolicy
+from nsqcy.broker import dead_letter_headers
+from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.storage.io import IoThread
 
 OK = (RESPONSE, b"OK")
 DURABILITIES = ["memory", "os", "fsync"]
@@ -518,22 +518,22 @@ def letter(own: bytes, **other: Any) -> bytes:
         "client": "me",
         "reason": "attempts",
     }
-    return dead_letters.headers_of(own, **values | other)
+    return dead_letter_headers.headers_of(own, **values | other)
 
 
 def test_there_and_back() -> None:
-    own = dead_letters._bytes({"a": "1", "ttl": "50"})
-    origin = dead_letters.origin_of(letter(own))
+    own = dead_letter_headers._bytes({"a": "1", "ttl": "50"})
+    origin = dead_letter_headers.origin_of(letter(own))
     assert origin is not None
     assert (origin.topic, origin.channel) == ("t", "c")
-    assert dead_letters.decode(origin.headers) == {"a": "1", "ttl": "50"}
-    assert dead_letters.origin_of(own) is None
-    assert dead_letters.origin_of(letter(b"")) == ("t", "c", b"")
+    assert dead_letter_headers.decode(origin.headers) == {"a": "1", "ttl": "50"}
+    assert dead_letter_headers.origin_of(own) is None
+    assert dead_letter_headers.origin_of(letter(b"")) == ("t", "c", b"")
 
 
 def test_ours_win() -> None:
-    own = dead_letters._bytes({"reason": "mine", "b": "2"})
-    found = dead_letters.decode(letter(own))
+    own = dead_letter_headers._bytes({"reason": "mine", "b": "2"})
+    found = dead_letter_headers.decode(letter(own))
     assert (found["reason"], found["b"]) == ("attempts", "2")
 
 
@@ -541,11 +541,11 @@ def test_ours_win() -> None:
     "own", [{f"h{number}": "" for number in range(30)}, {"long": 4000 * "x"}], ids=["many", "long"]
 )
 def test_without_room_its_own_are_dropped(own: dict[str, str]) -> None:
-    found = dead_letters.decode(letter(dead_letters._bytes(own)))
+    found = dead_letter_headers.decode(letter(dead_letter_headers._bytes(own)))
     assert found["headers-dropped"] == "true"
     assert found["origin-id"] == "00000000000000ff"
     assert not own.keys() & found.keys()
 
 
 def test_a_long_client_is_cut() -> None:
-    assert dead_letters.decode(letter(b"", client=600 * "é"))["last-client"] == 256 * "é"
+    assert dead_letter_headers.decode(letter(b"", client=600 * "é"))["last-client"] == 256 * "é"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core
 
-from nsqcy.policies import ChannelPolicy, Policies, TopicPolicy
+from nsqcy.broker.policies import ChannelPolicy, Policies, TopicPolicy
 
 Make = Callable[..., Core]
 DAY_MS = 24 * 3600 * 1000

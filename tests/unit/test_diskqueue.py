@@ -12,8 +12,8 @@ from goqueue import data_file, image, message, messages, meta_file, record, writ
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from nsqcy.nsqd import diskqueue
-from nsqcy.nsqd.diskqueue import (
+from nsqcy.nsqd.data import diskqueue
+from nsqcy.nsqd.data.diskqueue import (
     Damage,
     FileReader,
     Meta,

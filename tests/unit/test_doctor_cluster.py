@@ -17,7 +17,7 @@ from nsqcy.doctor import cluster, topics
 from nsqcy.doctor.checks import run
 from nsqcy.doctor.cluster import DAY
 from nsqcy.doctor.facts import Cluster, Door, Lookupd, Nsqd, Offset, Policy
-from nsqcy.findings import Finding
+from nsqcy.doctor.findings import Finding
 
 NOW = 1_800_000_000.0
 EXACT = Offset(0.0, 0.5)

@@ -9,7 +9,7 @@ import pytest
 from nsqcy.doctor import disk, host, report
 from nsqcy.doctor.checks import Judged, run
 from nsqcy.doctor.facts import Clock, ConfigFile, Disk, Host, Memory, Package, Port, Process, Wanted
-from nsqcy.findings import NAMES_SHOWN, Finding, note, ok, problem, several, warning
+from nsqcy.doctor.findings import NAMES_SHOWN, Finding, note, ok, problem, several, warning
 
 CHECKS = (*host.CHECKS, *disk.CHECKS)
 GIB = 1 << 30

@@ -20,7 +20,7 @@ from mock_nsqd import MockNsqd
 
 from nsqcy.cluster.discovery import Producer
 from nsqcy.cluster.web_client import Terms, WebClient
-from nsqcy.config import Settings
+from nsqcy.config.loader import Settings
 from nsqcy.doctor import (
     cluster,
     look_cluster,

@@ -7,8 +7,8 @@ import gevent
 import pytest
 from hub import Lines, wait_until
 
-from nsqcy.nsqd import drain as module
-from nsqcy.nsqd.drain import Drain, Remains, Rest, merged, summed
+from nsqcy.nsqd.master import drain as module
+from nsqcy.nsqd.master.drain import Drain, Remains, Rest, merged, summed
 
 NOTHING = Remains()
 ONE = summed([Rest("t", "c", 1, 0, 0)])

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from nsqcy._io import IoThread
-from nsqcy._publisher import Publisher
-from nsqcy._transport import BytesTransport
-from nsqcy.policies import Policies, TopicPolicy
+from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.server.publisher import Publisher
+from nsqcy.server.transport import BytesTransport
+from nsqcy.storage.io import IoThread
 from tests.core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, log_pub, mpub
 
 OK = (RESPONSE, b"OK")

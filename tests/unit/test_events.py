@@ -9,9 +9,9 @@ import pytest
 from core import EPOCH, MILLISECOND, RESPONSE, SECOND, Client, Core, Delivery, mpub
 from header_client import HeaderClient
 
-from nsqcy._events import Events
-from nsqcy._publisher import Publisher
+from nsqcy.broker.events import Events
 from nsqcy.names import EVENTS_TOPIC
+from nsqcy.server.publisher import Publisher
 
 OK = (RESPONSE, b"OK")
 RING, BATCH = 16384, 1024

@@ -11,7 +11,7 @@ import pytest
 from core import MILLISECOND, RESPONSE, SECOND, Client, Core
 from header_client import HeaderClient
 
-from nsqcy.policies import Policies, TopicPolicy
+from nsqcy.broker.policies import Policies, TopicPolicy
 
 Make = Callable[..., Core]
 OS = Policies(TopicPolicy("os"))

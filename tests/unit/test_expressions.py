@@ -2,8 +2,8 @@
 
 import pytest
 
-from nsqcy.gojson import encode
-from nsqcy.nsqd.auth import AuthFailure, parse
+from nsqcy.nsqd.auth.answers import AuthFailure, parse
+from nsqcy.util.gojson import encode
 
 
 def permits(expression: str, name: str) -> bool:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqcy._wire import finish_all, frame, skip_frames
 from nsqcy.errors import NsqError
+from nsqcy.protocol.wire import finish_all, frame, skip_frames
 
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqcy import gojson
+from nsqcy.util import gojson
 
 FIELDS: gojson.Fields = {
     "depth": (gojson.int64, 7),

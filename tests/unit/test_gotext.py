@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqcy.gotext import json_bytes, json_string, rfc3339
+from nsqcy.util.gotext import json_bytes, json_string, rfc3339
 
 
 def test_times(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from talk import sized
 
-from nsqcy import _headers
-from nsqcy.policies import Policies, TopicPolicy
+from nsqcy.base import headers as message_headers
+from nsqcy.broker.policies import Policies, TopicPolicy
 
 OK = (RESPONSE, b"OK")
 SOME = {"trace": "4bf92f", "from": "Zürich", "empty": ""}
@@ -55,7 +55,7 @@ def slowly(data: bytes) -> dict[str, str] | None:
 
 def decoded(data: bytes) -> dict[str, str] | None:
     try:
-        return _headers.decode(data)
+        return message_headers.decode(data)
     except ValueError as error:
         assert str(error)
         return None
@@ -63,8 +63,8 @@ def decoded(data: bytes) -> dict[str, str] | None:
 
 @given(headers)
 def test_there_and_back(wanted: dict[str, str]) -> None:
-    data = _headers.from_text(wanted)
-    assert slowly(data) == _headers.decode(data) == wanted
+    data = message_headers.from_text(wanted)
+    assert slowly(data) == message_headers.decode(data) == wanted
 
 
 @given(st.binary(max_size=100))
@@ -83,7 +83,7 @@ def test_any_bytes(data: bytes) -> None:
 @given(headers, st.data())
 def test_nearly_headers(wanted: dict[str, str], draw: st.DataObject) -> None:
     """One byte of them is another, or they are cut."""
-    data = bytearray(_headers.from_text(wanted))
+    data = bytearray(message_headers.from_text(wanted))
     if data:
         at = draw.draw(st.integers(0, len(data) - 1))
         data[at] = draw.draw(st.integers(0, 255))
@@ -106,7 +106,7 @@ FAULTS = [
 @pytest.mark.parametrize(("data", "text"), FAULTS, ids=[text for _, text in FAULTS])
 def test_what_is_wrong(data: bytes, text: str) -> None:
     with pytest.raises(ValueError) as raised:
-        _headers.decode(data)
+        message_headers.decode(data)
     assert str(raised.value) == text
 
 
@@ -114,7 +114,7 @@ def test_the_most() -> None:
     full = {"a": "x" * (MOST_BYTES - 4)}
     many = {f"n{number}": "" for number in range(MOST_HEADERS)}
     for wanted in (full, many, {"n" * 255: "v"}):
-        assert _headers.decode(_headers.from_text(wanted)) == wanted
+        assert message_headers.decode(message_headers.from_text(wanted)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_the_most() -> None:
 )
 def test_nonsense(wanted: dict[str, str], error: type[Exception]) -> None:
     with pytest.raises(error):
-        _headers.from_text(wanted)
+        message_headers.from_text(wanted)
 
 
 # -- on a connection
@@ -171,7 +171,7 @@ def test_each_command_and_who_gets_what(core: Core) -> None:
     reader = HeaderClient(core)
     reader.subscribe("t", "c", 100)
     publisher = HeaderClient(core)
-    encoded = _headers.from_text(SOME)
+    encoded = message_headers.from_text(SOME)
     for body in BODIES:
         assert publisher.publish_with(body, SOME) == OK
         assert publisher.ask(mpub(whole(body), whole(body, encoded))) == OK

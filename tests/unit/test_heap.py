@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from nsqcy import _heap
+from nsqcy.base import heap as heap_module
 
 NOWHERE = 0xFFFFFFFF
 
@@ -33,13 +33,13 @@ class Heap(ctypes.Structure):
 
 
 heap_p, node_p = ctypes.POINTER(Heap), ctypes.POINTER(Node)
-heap_init = function(_heap, "heap_init", None, heap_p)
-heap_free = function(_heap, "heap_free", None, heap_p)
-heap_push = function(_heap, "heap_push", ctypes.c_int, heap_p, node_p, ctypes.c_int64)
-heap_remove = function(_heap, "heap_remove", None, heap_p, node_p)
-heap_update = function(_heap, "heap_update", None, heap_p, node_p, ctypes.c_int64)
-heap_peek = function(_heap, "heap_peek", node_p, heap_p)
-heap_pop = function(_heap, "heap_pop", node_p, heap_p)
+heap_init = function(heap_module, "heap_init", None, heap_p)
+heap_free = function(heap_module, "heap_free", None, heap_p)
+heap_push = function(heap_module, "heap_push", ctypes.c_int, heap_p, node_p, ctypes.c_int64)
+heap_remove = function(heap_module, "heap_remove", None, heap_p, node_p)
+heap_update = function(heap_module, "heap_update", None, heap_p, node_p, ctypes.c_int64)
+heap_peek = function(heap_module, "heap_peek", node_p, heap_p)
+heap_pop = function(heap_module, "heap_pop", node_p, heap_p)
 
 # Few different times make ties; the extremes make sure nothing subtracts them.
 DUES = st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1)

@@ -3,7 +3,7 @@
 import gevent
 from web import eventually
 
-from nsqcy.nsqd.engine import Herald
+from nsqcy.nsqd.worker.engine import Herald
 
 Event = tuple[str, str, str | None]
 EVENTS: list[Event] = [

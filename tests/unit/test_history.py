@@ -7,7 +7,7 @@ import pytest
 
 from nsqcy.cluster.latency import Latency, Percentile
 from nsqcy.cluster.stats import ChannelFigures, ChannelStats, TopicFigures, TopicStats
-from nsqcy.durations import SECOND
+from nsqcy.config.durations import SECOND
 from nsqcy.nsqadmin.history import History
 from nsqcy.nsqadmin.history_rates import Rates, Subject, reading
 from nsqcy.nsqadmin.history_rings import METRICS, UNKNOWN, Ring, Series, together

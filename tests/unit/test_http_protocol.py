@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsqcy.web.http_protocol import (
+from nsqcy.http.parser import (
     JSON,
     MAX_DRAIN,
     MAX_HEAD,

@@ -9,7 +9,7 @@ from header_client import HeaderClient
 from http_client import CHUNKED, request
 from web_core import MAX_MSG_SIZE, Client, Web
 
-from nsqcy.nsqd.api import tls_required
+from nsqcy.nsqd.http.api import tls_required
 
 OK = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\n"

@@ -12,8 +12,8 @@ from manifests import ROOT, WORKLOADS
 
 from nsqcy.nsqadmin import api as nsqadmin
 from nsqcy.nsqadmin.options import NSQADMIN
-from nsqcy.nsqd import api as nsqd
-from nsqcy.nsqd import master
+from nsqcy.nsqd.http import api as nsqd
+from nsqcy.nsqd.master import master
 from nsqcy.nsqd.options import NSQD
 from nsqcy.nsqlookupd import api as nsqlookupd
 from nsqcy.nsqlookupd.options import NSQLOOKUPD

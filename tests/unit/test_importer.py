@@ -22,11 +22,11 @@ from header_client import HeaderClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nsqcy._io import IoThread
 from nsqcy.errors import StartError
-from nsqcy.nsqd import importer
-from nsqcy.nsqd.exporter import Export, TopicReader
-from nsqcy.nsqd.importer import Importer, ImportStopped, is_needed
+from nsqcy.nsqd.data import importer
+from nsqcy.nsqd.data.exporter import Export, TopicReader
+from nsqcy.nsqd.data.importer import Importer, ImportStopped, is_needed
+from nsqcy.storage.io import IoThread
 
 ESSENTIAL = [
     (os, "mkdir"),
@@ -472,10 +472,10 @@ def test_export_of_what_nsq_does_not_have(tmp_path: Path) -> None:
 
 MEASURED = """
 import resource, sys
-from nsqcy.lines import Lines
-from nsqcy.nsqd.data import Terminal
-from nsqcy.nsqd.exporter import Export
-from nsqcy.nsqd.importer import Importer
+from nsqcy.logging.types import Lines
+from nsqcy.nsqd.data.command import Terminal
+from nsqcy.nsqd.data.exporter import Export
+from nsqcy.nsqd.data.importer import Importer
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 importer = Importer(sys.argv[1], Terminal())
 importer.run()

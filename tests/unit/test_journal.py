@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsqcy.journal import (
+from nsqcy.storage.journal import (
     ENTRY,
     ChannelState,
     Delta,

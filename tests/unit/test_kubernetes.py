@@ -18,16 +18,17 @@ from manifests import (
 )
 
 import nsqcy
-from nsqcy import config, listeners
-from nsqcy.durations import SECOND, parse_duration
+from nsqcy.config import loader
+from nsqcy.config.durations import SECOND, parse_duration
+from nsqcy.config.options import Options
+from nsqcy.net import listeners
 from nsqcy.nsqadmin import api as nsqadmin_api
 from nsqcy.nsqadmin import options as nsqadmin
-from nsqcy.nsqd import api as nsqd_api
-from nsqcy.nsqd import master
 from nsqcy.nsqd import options as nsqd
+from nsqcy.nsqd.http import api as nsqd_api
+from nsqcy.nsqd.master import master
 from nsqcy.nsqlookupd import api as nsqlookupd_api
 from nsqcy.nsqlookupd import options as nsqlookupd
-from nsqcy.options import Options
 
 DAEMONS: dict[str, tuple[Any, Any, Any]] = {
     "nsqd": (nsqd.NSQD, nsqd.resolve, nsqd_api.ROUTES),
@@ -42,7 +43,7 @@ each_workload = pytest.mark.parametrize("workload", WORKLOADS.values(), ids=lamb
 def options_of(workload: Workload) -> Options:
     """What the daemon makes of its flags and its file; it takes them."""
     table, resolve, _ = DAEMONS[workload.name]
-    settings = config.load(table, workload.words)
+    settings = loader.load(table, workload.words)
     assert settings.warnings == []
     options = resolve(settings)
     assert isinstance(options, Options)

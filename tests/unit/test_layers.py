@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcy.errors import LayerEnd, LayerError
-from nsqcy.layers import PIECE, DeflateLayer, Layer, SnappyLayer
+from nsqcy.net.byte_layers import PIECE, DeflateLayer, Layer, SnappyLayer
 
 IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
 CODECS = [SnappyLayer, DeflateLayer]

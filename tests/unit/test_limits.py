@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from core import ERROR, RESPONSE, SECOND, Core, mpub
 
-from nsqcy.policies import Policies
+from nsqcy.broker.policies import Policies
 
 Make = Callable[..., Core]
 OK = (RESPONSE, b"OK")

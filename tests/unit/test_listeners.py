@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from nsqcy import listeners
 from nsqcy.errors import StartError
-from nsqcy.listeners import Address, bind, parse, show
+from nsqcy.net import listeners
+from nsqcy.net.listeners import Address, bind, parse, show
 
 
 @pytest.mark.parametrize(

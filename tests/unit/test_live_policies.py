@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from core import ERROR, RESPONSE, SECOND, Core, mpub
 
-from nsqcy.policies import Policies, TopicPolicy
+from nsqcy.broker.policies import Policies, TopicPolicy
 
 OK = (RESPONSE, b"OK")
 Make = Callable[..., Core]

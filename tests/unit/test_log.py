@@ -15,10 +15,16 @@ from diskformat import Message, message, messages, record, run, segment_messages
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nsqcy import _log
-from nsqcy._io import IoThread
-from nsqcy._log import FormatError, Log
-from nsqcy._log_probe import LogProbe, RunHandle, recovered_runs, scan_segment, verify_run
+from nsqcy.storage import log as storage_log
+from nsqcy.storage.io import IoThread
+from nsqcy.storage.log import FormatError, Log
+from nsqcy.storage.standalone_log import (
+    LogProbe,
+    RunHandle,
+    recovered_runs,
+    scan_segment,
+    verify_run,
+)
 
 SURVIVORS, HAS_DELAYED = 1, 2
 STOPPED: list[IoThread] = []
@@ -143,7 +149,7 @@ def disk(tmp_path):
 def balanced():
     yield
     gc.collect()
-    assert _log.live() == {"tasks": 0, "segments": 0, "pieces": 0}
+    assert storage_log.live() == {"tasks": 0, "segments": 0, "pieces": 0}
     for io in STOPPED:
         assert io.live() == {"ops": 0, "files": 0}
     STOPPED.clear()
@@ -338,7 +344,7 @@ def test_every_topic_name_is_a_directory_name(tmp_path, topic):
 @pytest.mark.parametrize("topic", ["", "a/b", "../x", "a#b", "é", "a\0", "#ephemeral", "a\n"])
 def test_other_names_are_refused(tmp_path, topic):
     with pytest.raises(ValueError, match="not a topic name"):
-        _log.topic_directory(topic)
+        storage_log.topic_directory(topic)
 
 
 def test_a_run_that_follows_extends_its_extent_and_a_roll_chains_it(tmp_path):
@@ -744,7 +750,7 @@ def test_a_delta_behind_a_snapshot_is_in_it_before_what_follows_is_done(disk):
     disk.io.release()
     disk.io.drain_now()
     assert done == [0]
-    assert _log.parse_journal((disk.directory / "journal").read_bytes())[0] == [
+    assert storage_log.parse_journal((disk.directory / "journal").read_bytes())[0] == [
         b"snapshot",
         b"delta",
     ]
@@ -759,7 +765,7 @@ def test_snapshots_that_overtake_each_other_would_be_in_each_others_file(disk):
     assert not (disk.directory / "journal").exists()
     disk.io.release()
     disk.io.drain_now()
-    assert _log.parse_journal((disk.directory / "journal").read_bytes())[0] == [b"third"]
+    assert storage_log.parse_journal((disk.directory / "journal").read_bytes())[0] == [b"third"]
     assert not (disk.directory / "journal.tmp").exists()
     del kept
 
@@ -1585,12 +1591,12 @@ def test_a_crash_while_a_snapshot_is_written_leaves_the_old_one(tmp_path):
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=300))
 def test_fuzz_of_journals(data):
-    _log.parse_journal(data)
+    storage_log.parse_journal(data)
     head = struct.pack("<8sII16s", b"SQCYJNL\0", 1, 0, b"i" * 16)
     head = head[:12] + struct.pack("<I", diskformat.crc32c(head)) + head[16:]
     entry = struct.pack("<I", 3)
     entry += struct.pack("<I", diskformat.crc32c(entry + b"abc")) + b"abc"
-    entries, log_id, _ = _log.parse_journal(head + entry + data)
+    entries, log_id, _ = storage_log.parse_journal(head + entry + data)
     assert entries[0] == b"abc" and log_id == b"i" * 16
 
 
@@ -1598,4 +1604,4 @@ def test_a_newer_journal_is_refused(tmp_path):
     head = struct.pack("<8sII16s", b"SQCYJNL\0", 9, 0, b"i" * 16)
     head = head[:12] + struct.pack("<I", diskformat.crc32c(head)) + head[16:]
     with pytest.raises(FormatError, match="format version 9 is newer"):
-        _log.parse_journal(head)
+        storage_log.parse_journal(head)

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import pytest
 
-from nsqcy import log_page
-from nsqcy.log import LEVELS
-from nsqcy.log_events import EVENTS
+from nsqcy.logging import docs
+from nsqcy.logging.events import EVENTS
+from nsqcy.logging.logger import LEVELS
 
 ROOT = Path(__file__).parents[2]
-SOURCES = [*sorted((ROOT / "nsqcy").rglob("*.py")), *sorted((ROOT / "cext/nsqcy").glob("*.pyx"))]
+SOURCES = [*sorted((ROOT / "nsqcy").rglob("*.py")), *sorted((ROOT / "cext").rglob("*.pyx"))]
 CALL = re.compile(rf"[\w.]+\.({'|'.join(LEVELS)})\(")
 BY_NAME = {event.name: event for event in EVENTS}
 
@@ -96,7 +96,7 @@ def test_rows_are_told_apart_and_well_formed() -> None:
 
 def test_the_documentation_is_the_table() -> None:
     text = (ROOT / "docs" / "LOGS.md").read_text()
-    assert log_page.rewritten(text) == text, "run `make conf`"
+    assert docs.rewritten(text) == text, "run `make conf`"
 
 
 def test_runbooks_name_events_that_there_are() -> None:

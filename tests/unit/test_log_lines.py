@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nsqcy.log import DEBUG, FATAL, INFO, LEVELS, WARN, Log
+from nsqcy.logging.logger import DEBUG, FATAL, INFO, LEVELS, WARN, Log
 
 MOMENT = 1_795_166_311_522_853_999  # 2026-11-20 09:18:31.522853 UTC
 
@@ -161,9 +161,9 @@ def test_lines_of_many_threads_stay_whole(pipe: Pipe) -> None:
 def test_it_imports_next_to_nothing() -> None:
     """It comes before gevent in every start, so what it imports delays the first accept."""
     heavy = {"logging", "json", "re", "enum", "typing", "dataclasses", "inspect", "traceback"}
-    program = "import sys, nsqcy.log; print(*sys.modules)"
+    program = "import sys, nsqcy.logging.logger; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-S", "-c", program], check=True, capture_output=True, text=True
     )
-    assert "nsqcy.log" in loaded.stdout.split()
+    assert "nsqcy.logging.logger" in loaded.stdout.split()
     assert not heavy & set(loaded.stdout.split())

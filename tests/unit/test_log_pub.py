@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from nsqcy._io import IoThread
-from nsqcy.policies import Policies, TopicPolicy
-from nsqcy.producers import EXPIRY
+from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.broker.producers import EXPIRY
+from nsqcy.storage.io import IoThread
 from tests.core import ERROR, RESPONSE, SECOND, Client, Core, log_pub
 from tests.recorded_disk import RecordedDisk
 

@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcy.errors import ConfigError, HttpError
+from nsqcy.http.parser import Body, Head
+from nsqcy.http.router import Request
 from nsqcy.nsqadmin import login_gate, logins, sessions
 from nsqcy.nsqadmin.logins import COOKIE, Logins, address_of
 from nsqcy.nsqadmin.sessions import Sessions
@@ -20,8 +22,6 @@ from nsqcy.users.failures import FAILURES_MOST, RECOVERY, Failures
 from nsqcy.users.file import parse
 from nsqcy.users.hashes import Password, hash_password, hash_token
 from nsqcy.users.user import PERMISSIONS, ROLES, User
-from nsqcy.web.http_protocol import Body, Head
-from nsqcy.web.router import Request
 
 SECRET, TOKEN = "correct horse", "token-of-a-program"
 

@@ -11,10 +11,10 @@ from daemon import free_port
 from fake_lookupd import HANG_UP, OK, SILENCE, FakeLookupd
 from hub import Lines, wait_until
 
-from nsqcy.nsqd import lookup as module
-from nsqcy.nsqd.lookup import Lookup
-from nsqcy.nsqd.lookup_protocol import REGISTER, UNREGISTER, Command
-from nsqcy.nsqd.metadata import Picture
+from nsqcy.nsqd.lookup import registration as module
+from nsqcy.nsqd.lookup.protocol import REGISTER, UNREGISTER, Command
+from nsqcy.nsqd.lookup.registration import Lookup
+from nsqcy.nsqd.master.metadata import Picture
 
 IDENTITY = {"broadcast_address": "b", "tcp_port": 1, "http_port": 2, "version": "1.3.0"}
 

@@ -5,8 +5,8 @@ import struct
 
 import pytest
 
-from nsqcy.nsqd import lookup_protocol as protocol
-from nsqcy.nsqd.lookup_protocol import Answers, Command, Info, PeerFailure
+from nsqcy.nsqd.lookup import protocol
+from nsqcy.nsqd.lookup.protocol import Answers, Command, Info, PeerFailure
 
 
 def framed(answer: bytes) -> bytes:

@@ -9,11 +9,15 @@ import pytest
 import nsqcy
 
 PROGRAM = Path(__file__).parents[1] / "handmade.py"
-MODULES = sorted(each.name.partition(".")[0] for each in Path(nsqcy.__file__).parent.glob("_*.so"))
+PACKAGE = Path(nsqcy.__file__).parent
+MODULES = sorted(
+    ".".join([*path.relative_to(PACKAGE).parent.parts, path.name.partition(".")[0]])
+    for path in PACKAGE.rglob("*.so")
+)
 
 
 def test_there_are_compiled_modules() -> None:
-    assert "_client" in MODULES and len(MODULES) > 10
+    assert "client.codec" in MODULES and len(MODULES) > 10
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -18,9 +18,9 @@ from hypothesis.stateful import (
 )
 from meshes import WINDOW, Cluster, End
 
-from nsqcy import _mesh
-from nsqcy._mesh import Mesh
-from nsqcy._ring import ring_offset
+from nsqcy.ipc import mesh as mesh_module
+from nsqcy.ipc.mesh import Mesh
+from nsqcy.ipc.ring import ring_offset
 
 OPEN, DATA, CREDIT, CLOSE, ABORT = 1, 2, 3, 4, 5
 NOISE = random.Random(3).randbytes(1 << 21)
@@ -625,7 +625,7 @@ def leave_streams_in_every_state() -> dict[str, int]:
     pairs = [cluster.pair(0, 1, b"%d" % number) for number in range(10)]
     for home, _ in pairs:
         home.write(NOISE[:WINDOW])
-    alive = _mesh.live()
+    alive = mesh_module.live()
     cluster.settle()
     for home, _ in pairs[:5]:
         home.close()
@@ -636,13 +636,13 @@ def leave_streams_in_every_state() -> dict[str, int]:
 
 def test_streams_and_buffers_are_given_back():
     gc.collect()
-    before = _mesh.live()
+    before = mesh_module.live()
     alive = leave_streams_in_every_state()
     if alive != before:  # the debug build counts
         assert alive["streams"] == before["streams"] + 20
         assert alive["buffers"] == before["buffers"] + 10
     gc.collect()
-    assert _mesh.live() == before
+    assert mesh_module.live() == before
 
 
 def test_mesh_arguments():

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import nsqcy
-from nsqcy._ring import format, map_size
+from nsqcy.ipc.ring import format, map_size
 
 PROGRAM = Path(__file__).parents[1] / "mesh_process.py"
 WORKERS = 3

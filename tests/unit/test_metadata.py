@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nsqcy.errors import StartError
-from nsqcy.nsqd import metadata
-from nsqcy.nsqd.metadata import Picture, Store, dump, load
+from nsqcy.nsqd.master import metadata
+from nsqcy.nsqd.master.metadata import Picture, Store, dump, load
 
 
 class Lines:

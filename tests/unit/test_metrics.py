@@ -9,9 +9,6 @@ import pytest
 from core import MILLISECOND, Core
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from nsqcy import _metrics
-from nsqcy._io import IoThread
-from nsqcy._metrics import Exposition
 from nsqcy.errors import RequestError
 from nsqcy.metrics import exposition, page
 from nsqcy.metrics.families import (
@@ -22,8 +19,11 @@ from nsqcy.metrics.families import (
     TURN_BOUNDS,
 )
 from nsqcy.nsqadmin.upstreams import outcome
-from nsqcy.nsqd import metrics, metrics_sheet
-from nsqcy.nsqd.metrics_sums import Growing, Summed
+from nsqcy.nsqd.stats import metrics, metrics_buffer
+from nsqcy.nsqd.stats.metrics_totals import Growing, Summed
+from nsqcy.server import metrics as server_metrics
+from nsqcy.server.metrics import Exposition
+from nsqcy.storage.io import IoThread
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,8 +65,8 @@ def test_names_follow_the_rules_of_prometheus() -> None:
 def test_the_table_has_a_family_for_each_figure() -> None:
     """In the order of the compiled part."""
     for prefix, families, figures in (
-        ("nsqd_topic_", TOPICS, _metrics.TOPIC_NAMES),
-        ("nsqd_channel_", CHANNELS, _metrics.CHANNEL_NAMES),
+        ("nsqd_topic_", TOPICS, server_metrics.TOPIC_NAMES),
+        ("nsqd_channel_", CHANNELS, server_metrics.CHANNEL_NAMES),
     ):
         names = [family.name.removeprefix(prefix) for family in families]
         assert all(figure in name for figure, name in zip(figures, names, strict=True))
@@ -76,9 +76,9 @@ def test_the_table_has_a_family_for_each_figure() -> None:
 
 
 def test_buckets_are_where_the_compiled_part_has_them() -> None:
-    assert _metrics.bounds("ages") == AGE_BOUNDS
-    assert _metrics.bounds("syncs") == SYNC_BOUNDS
-    assert _metrics.bounds("turns") == TURN_BOUNDS
+    assert server_metrics.bounds("ages") == AGE_BOUNDS
+    assert server_metrics.bounds("syncs") == SYNC_BOUNDS
+    assert server_metrics.bounds("turns") == TURN_BOUNDS
 
 
 # Lines
@@ -186,15 +186,15 @@ def test_a_share_is_made_in_slices(compress: bool, monkeypatch: pytest.MonkeyPat
     core = Core(None)
     for name in ("a", "b", "t"):
         core.create(name).channel("c")
-    sheet, turns = metrics_sheet.Sheet(), []
+    sheet, turns = metrics_buffer.Sheet(), []
     lines = Exposition(core.shard, 100, *metrics.NAMES)
-    writer = metrics_sheet.Writer(sheet.fd, 3)
+    writer = metrics_buffer.Writer(sheet.fd, 3)
     found = metrics.share(lines, {"tcp": 1}, writer, compress, lambda: turns.append(1))
     assert len(turns) > len(found["lengths"]) == (2 if compress else 4)
     assert found["worker"]["tcp"] == 1
-    columns = metrics_sheet.pieces(3, found["lengths"])
-    page = metrics_sheet.read(
-        sheet.fd, metrics_sheet.plan(piece for column in columns for piece in column), lambda: None
+    columns = metrics_buffer.pieces(3, found["lengths"])
+    page = metrics_buffer.read(
+        sheet.fd, metrics_buffer.plan(piece for column in columns for piece in column), lambda: None
     )
     text = gzip.decompress(page).decode() if compress else page.decode()
     names = [line.partition("{")[0] for line in text.splitlines()]
@@ -225,12 +225,12 @@ def test_nobody_gives_way_beneath_what_is_compiled(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(metrics, "BULK", 0)
     core = Core(None)
     core.create("t").channel("c")
-    sheet, turns = metrics_sheet.Sheet(), []
+    sheet, turns = metrics_buffer.Sheet(), []
     lines: Any = Watched(Exposition(core.shard, 100, *metrics.NAMES))
     metrics.share(
         lines,
         {},
-        metrics_sheet.Writer(sheet.fd, 0),
+        metrics_buffer.Writer(sheet.fd, 0),
         False,
         lambda: turns.append(lines.is_asked),
     )
@@ -248,21 +248,21 @@ def test_there_are_no_other_families() -> None:
 
 
 def test_pieces_are_where_they_were_written() -> None:
-    sheet = metrics_sheet.Sheet()
-    writer = metrics_sheet.Writer(sheet.fd, 1)
+    sheet = metrics_buffer.Sheet()
+    writer = metrics_buffer.Writer(sheet.fd, 1)
     rows = [[writer.write(data).length for data in row] for row in ([b"a", b"1"], [b"bc", b"23"])]
-    columns = metrics_sheet.pieces(1, rows)
-    plan = metrics_sheet.plan([*columns[0], *columns[1]])
-    assert metrics_sheet.read(sheet.fd, plan, lambda: None) == b"abc123"
+    columns = metrics_buffer.pieces(1, rows)
+    plan = metrics_buffer.plan([*columns[0], *columns[1]])
+    assert metrics_buffer.read(sheet.fd, plan, lambda: None) == b"abc123"
 
 
 def test_a_page_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_sheet, "BULK", 4)
-    sheet, turns = metrics_sheet.Sheet(), []
-    first, second = metrics_sheet.Writer(sheet.fd, 0), metrics_sheet.Writer(sheet.fd, 1)
+    monkeypatch.setattr(metrics_buffer, "BULK", 4)
+    sheet, turns = metrics_buffer.Sheet(), []
+    first, second = metrics_buffer.Writer(sheet.fd, 0), metrics_buffer.Writer(sheet.fd, 1)
     pieces = [first.write(b"one "), second.write(b"three "), first.write(b""), first.write(b"two ")]
-    plan = metrics_sheet.plan([pieces[0], pieces[3], pieces[2], pieces[1]])
-    assert metrics_sheet.read(sheet.fd, plan, lambda: turns.append(1)) == b"one two three "
+    plan = metrics_buffer.plan([pieces[0], pieces[3], pieces[2], pieces[1]])
+    assert metrics_buffer.read(sheet.fd, plan, lambda: turns.append(1)) == b"one two three "
     assert len(turns) == 2
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nsqcy.nsqd.engine import Engine
+from nsqcy.nsqd.worker.engine import Engine
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from nsqcy import named_cursors
-from nsqcy.journal import NamedCursor
-from nsqcy.named_cursors import NamedCursors, TooManyCursors
-from nsqcy.policies import Policies, TopicPolicy
+from nsqcy.broker import named_cursors
+from nsqcy.broker.named_cursors import NamedCursors, TooManyCursors
+from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.storage.journal import NamedCursor
 from tests.core import ERROR, RESPONSE, SECOND, Client, Core
 
 OK = (RESPONSE, b"OK")

@@ -6,8 +6,10 @@ import gzip
 import pytest
 from markup import read
 
-from nsqcy.config import Settings
+from nsqcy.config.loader import Settings
 from nsqcy.errors import StartError
+from nsqcy.http.parser import Body, Head, Reply
+from nsqcy.http.router import Request
 from nsqcy.nsqadmin import access, figures
 from nsqcy.nsqadmin.access import basic_user
 from nsqcy.nsqadmin.assets import Assets
@@ -18,8 +20,6 @@ from nsqcy.nsqadmin.markup import join, tag
 from nsqcy.nsqadmin.notify import notification
 from nsqcy.nsqadmin.options import NSQADMIN, AdminOptions, network, resolve
 from nsqcy.nsqadmin.versions import latest, version_key
-from nsqcy.web.http_protocol import Body, Head, Reply
-from nsqcy.web.router import Request
 
 
 def head(target: str = "/", **headers: str) -> Head:

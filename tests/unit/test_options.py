@@ -10,8 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nsqcy import config, durations
-from nsqcy.durations import HOUR, MILLISECOND, MINUTE, SECOND, parse_duration
+from nsqcy.config import durations, loader
+from nsqcy.config.durations import HOUR, MILLISECOND, MINUTE, SECOND, parse_duration
+from nsqcy.config.options import OptionTable, parse_flags, parse_int, usage
 from nsqcy.errors import (
     AS_IS,
     DATED,
@@ -23,16 +24,15 @@ from nsqcy.errors import (
     UsageError,
     VersionWanted,
 )
+from nsqcy.http import config_api
 from nsqcy.nsqadmin.options import NSQADMIN
 from nsqcy.nsqadmin.options import resolve as resolve_admin
 from nsqcy.nsqd import options as nsqd_options
 from nsqcy.nsqd.options import NSQD, NsqdOptions, derive, resolve
 from nsqcy.nsqlookupd.options import NSQLOOKUPD
 from nsqcy.nsqlookupd.options import resolve as resolve_lookupd
-from nsqcy.options import OptionTable, parse_flags, parse_int, usage
 from nsqcy.process import limits
 from nsqcy.tools.common import LOOKUPD_HTTP_ADDRESS, NSQD_TCP_ADDRESS
-from nsqcy.web import config_api
 
 # fmt: off
 NSQ_FLAGS = [
@@ -63,7 +63,7 @@ RESOLVE = {NSQD: resolve, NSQLOOKUPD: resolve_lookupd, NSQADMIN: resolve_admin}
 
 
 def start(*argv: str) -> NsqdOptions:
-    return resolve(config.load(NSQD, argv))
+    return resolve(loader.load(NSQD, argv))
 
 
 def refusal(*argv: str) -> Stop:
@@ -435,7 +435,7 @@ def test_log_level() -> None:
 
 @pytest.mark.case("CFG-14")
 def test_deprecated_flags_are_taken_with_a_warning() -> None:
-    settings = config.load(NSQD, ["--worker-id", "--verbose"])
+    settings = loader.load(NSQD, ["--worker-id", "--verbose"])
     assert settings["node_id"] == start().node_id
     assert len(settings.warnings) == 2
     assert all("deprecated" in warning for warning in settings.warnings)
@@ -449,7 +449,7 @@ def test_worker_id_is_boolean() -> None:
 
 @pytest.mark.parametrize("flag", ["queue-scan-worker-pool-max", "queue-scan-selection-count"])
 def test_flags_without_effect_say_so(flag: str) -> None:
-    settings = config.load(NSQD, [f"--{flag}=7"])
+    settings = loader.load(NSQD, [f"--{flag}=7"])
     assert resolve(settings).dump()[flag.replace("-", "_")] == 7
     assert [w for w in settings.warnings if flag in w and "no effect" in w]
 
@@ -469,7 +469,7 @@ def test_percentiles_are_sorted() -> None:
 @given(st.lists(st.sampled_from(["-", "--", "="]) | st.text(max_size=6), max_size=8))
 def test_any_words_are_flags_or_a_stop(words: list[str]) -> None:
     try:
-        config.load(NSQD, words)
+        loader.load(NSQD, words)
     except Stop as stop:
         assert stop.exit_code in (0, 1, 2)
 
@@ -608,7 +608,7 @@ def test_clients_are_not_verified_by_a_file_without_a_name() -> None:
         "failed to instantiate nsqd - --tls-root-ca-file is empty: name a file, or leave it out to"
         " accept the certificates of all authorities that the system knows"
     )
-    settings = config.load(NSQD, verify)
+    settings = loader.load(NSQD, verify)
     resolve(settings)
     (warning,) = settings.warnings
     assert "--tls-root-ca-file" in warning
@@ -618,7 +618,7 @@ def test_clients_are_not_verified_by_a_file_without_a_name() -> None:
 @pytest.mark.parametrize("table", [NSQD, NSQLOOKUPD, NSQADMIN], ids=lambda table: table.daemon)
 def test_an_auth_file_has_a_name(table: OptionTable) -> None:
     with pytest.raises(StartError, match="--auth-file is empty: name a file of users, or"):
-        RESOLVE[table](config.load(table, ["--auth-file="]))
+        RESOLVE[table](loader.load(table, ["--auth-file="]))
 
 
 def test_an_auth_server_without_an_address_lets_nobody_in() -> None:
@@ -627,7 +627,7 @@ def test_an_auth_server_without_an_address_lets_nobody_in() -> None:
 
 def test_an_admin_has_a_name() -> None:
     with pytest.raises(StartError, match="--admin-user must be a name that is not empty"):
-        resolve_admin(config.load(NSQADMIN, ["--admin-user=ann", "--admin-user= "]))
+        resolve_admin(loader.load(NSQADMIN, ["--admin-user=ann", "--admin-user= "]))
 
 
 @pytest.mark.case("CFG-09")
@@ -661,20 +661,20 @@ def test_a_flag_that_guards_a_door_is_not_ignored(
     table: OptionTable, words: list[str], text: str
 ) -> None:
     with pytest.raises(UsageError, match=re.escape(text)):
-        config.load(table, words)
+        loader.load(table, words)
 
 
 @pytest.mark.parametrize(
     "words", [["--deflate", "false"], ["--auth-file", "x", "word"], ["--debug-remote", "x"]]
 )
 def test_other_words_behind_the_flags_are_ignored(words: list[str]) -> None:
-    config.load(NSQD, words)
+    loader.load(NSQD, words)
 
 
 @pytest.mark.case("CFG-36")
 def test_an_unknown_experiment_is_a_warning() -> None:
     argv = ["--enable-experiment=bogus", "--enable-experiment=topology-aware-consumption"]
-    settings = config.load(NSQD, argv)
+    settings = loader.load(NSQD, argv)
     resolve(settings)
     assert len(settings.warnings) == 1
     assert '"bogus"' in settings.warnings[0]

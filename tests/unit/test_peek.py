@@ -11,9 +11,9 @@ import pytest
 from core import MILLISECOND, RESPONSE, SECOND, Client, Core, Delivery
 from header_client import HeaderClient
 
+from nsqcy.broker.policies import Policies, TopicPolicy
 from nsqcy.errors import HttpError
-from nsqcy.nsqd import peeking
-from nsqcy.policies import Policies, TopicPolicy
+from nsqcy.nsqd.worker import peek as peeking
 
 Make = Callable[..., Core]
 Page = dict[str, Any]

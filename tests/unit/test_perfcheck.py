@@ -15,9 +15,9 @@ from loadtest.perfcheck.work import Stretches, everything
 DUMP = """\
 positions: line
 events: Ir
-ob=(1) /x/_session.cpython-311-x86_64-linux-gnu.so
+ob=(1) /x/session.cpython-311-x86_64-linux-gnu.so
 fl=(1) a.c
-fn=(1) __pyx_f_5nsqcy_8_session_7Session_parse
+fn=(1) __pyx_f_5nsqcy_8protocol_7session_7Session_parse
 0 10
 cob=(2) /lib/libc.so.6
 cfn=(2) __memcpy_avx_unaligned_erms
@@ -52,16 +52,16 @@ def names() -> list[str]:
 
 
 def test_each_function_by_itself() -> None:
-    session, libc = ("_session", "Session.parse"), ("libc", "memcpy")
+    session, libc = ("session", "Session.parse"), ("libc", "memcpy")
     assert self_costs(DUMP.splitlines()) == {session: 17, libc: 90}
 
 
 @pytest.mark.parametrize(
     ("mangled", "name"),
     [
-        ("__pyx_f_5nsqcy_8_session_7Session_put_frame", "Session.put_frame"),
-        ("__pyx_f_5nsqcy_5_wire_split_line.constprop.0", "split_line"),
-        ("__pyx_pw_5nsqcy_5_wire_15finish_all", "finish_all"),
+        ("__pyx_f_5nsqcy_8protocol_7session_7Session_put_frame", "Session.put_frame"),
+        ("__pyx_f_5nsqcy_8protocol_4wire_split_line.constprop.0", "split_line"),
+        ("__pyx_pw_5nsqcy_8protocol_4wire_15finish_all", "finish_all"),
         ("_PyEval_EvalFrameDefault'2", "_PyEval_EvalFrameDefault"),
         ("__memcmp_avx2_movbe", "memcmp"),
         ("__pyx_tp_new_vectorcall_memoryview", "__pyx_tp_new_vectorcall_memoryview"),
@@ -87,7 +87,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, **instructions: int) -> None:
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(command, "FIGURES", tmp_path / "figures.json")
-    monkeypatch.setattr(command._session, "COUNTED", False)
+    monkeypatch.setattr(command.session_module, "COUNTED", False)
     return command.FIGURES
 
 

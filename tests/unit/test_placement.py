@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqcy.nsqd.placement import Placement
+from nsqcy.nsqd.master.placement import Placement
 
 NAMES = st.sampled_from([f"topic-{number}" for number in range(40)])
 

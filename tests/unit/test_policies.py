@@ -10,7 +10,7 @@ from core import Core
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqcy.policies import (
+from nsqcy.broker.policies import (
     CHANNEL_KEYS,
     TOPIC_KEYS,
     ChannelPolicy,

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsqcy.broker.policies import CHANNEL_KEYS, TOPIC_KEYS, Policies
 from nsqcy.errors import StartError
-from nsqcy.nsqd import policy_file, policy_values
+from nsqcy.nsqd.http import policy_values
+from nsqcy.nsqd.http.policy_values import BadPolicy
+from nsqcy.nsqd.master import policy_file
 from nsqcy.nsqd.options import NSQD, NsqdOptions
-from nsqcy.nsqd.policy_values import BadPolicy
-from nsqcy.policies import CHANNEL_KEYS, TOPIC_KEYS, Policies
 
 OPTIONS = NsqdOptions(NSQD.defaults())
 KEYS = st.sampled_from(sorted(TOPIC_KEYS | CHANNEL_KEYS)) | st.text(max_size=8)

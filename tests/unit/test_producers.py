@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from nsqcy import producers
-from nsqcy.producers import (
+from nsqcy.broker import producers
+from nsqcy.broker.producers import (
     EXPIRY,
     ChunkError,
     ChunkName,

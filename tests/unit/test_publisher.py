@@ -6,7 +6,7 @@ import pytest
 from core import SECOND
 from near import OWNER, Near
 
-from nsqcy._publisher import UNKNOWN, Publisher
+from nsqcy.server.publisher import UNKNOWN, Publisher
 
 MEBIBYTE = 1 << 20
 PATIENCE = 5 * SECOND  # with a worker that is down

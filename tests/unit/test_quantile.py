@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import quantile as reference
 
-from nsqcy._quantile import Latency, Percentiles
+from nsqcy.base.quantile import Latency, Percentiles
 
 WINDOW = 1000
 QUANTILES = (1, 0.999, 0.99, 0.98, 0.95, 0.9, 0.5, 0.1, 0.01, 0.001)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqcy._quota import Quota, QuotaTable
-from nsqcy.nsqd.metrics_page import together
+from nsqcy.ipc.quota import Quota, QuotaTable
+from nsqcy.nsqd.stats.metrics_page import together
 from nsqcy.users.file import parse
 from nsqcy.users.quotas import Quotas
 from nsqcy.users.user import User

@@ -10,8 +10,8 @@ import gevent
 import pytest
 from core import Log
 
-from nsqcy.nsqd.diskguard import DiskGuard, free_bytes
-from nsqcy.nsqd.readiness import REMEMBERED, reasons
+from nsqcy.nsqd.master.disk_guard import DiskGuard, free_bytes
+from nsqcy.nsqd.master.readiness import REMEMBERED, reasons
 
 NOW = 1_700_000_000_000_000_000
 WELL = {"health": "OK", "health_at": 0}

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from nsqcy.policies import Policies, TopicPolicy
+from nsqcy.broker.policies import Policies, TopicPolicy
 
 HURRY = SECOND // 10
 DAY = 86400 * SECOND

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from core import EPOCH, RESPONSE, SECOND, Core
 
-from nsqcy.policies import Policies, TopicPolicy
+from nsqcy.broker.policies import Policies, TopicPolicy
 
 OK = (RESPONSE, b"OK")
 HOUR = 3600 * SECOND

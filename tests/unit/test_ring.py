@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from nsqcy import _ring
-from nsqcy._ring import Shared, format, map_size, page_size, quotas_offset, ring_offset
+from nsqcy.ipc import ring as ring_module
+from nsqcy.ipc.ring import Shared, format, map_size, page_size, quotas_offset, ring_offset
 
 RING_BYTES = 262144
 RESERVE = 16384
@@ -49,17 +49,17 @@ class Record(ctypes.Structure):
 
 
 writer_p, reader_p = ctypes.POINTER(Writer), ctypes.POINTER(Reader)
-attach_writer = function(_ring, "ring_attach_writer", ctypes.c_int, writer_p, address)
-attach_reader = function(_ring, "ring_attach_reader", ctypes.c_int, reader_p, address)
+attach_writer = function(ring_module, "ring_attach_writer", ctypes.c_int, writer_p, address)
+attach_reader = function(ring_module, "ring_attach_reader", ctypes.c_int, reader_p, address)
 ring_write = function(
-    _ring, "ring_write", ctypes.c_int, writer_p, u8, u32, ctypes.c_char_p, u32, u32
+    ring_module, "ring_write", ctypes.c_int, writer_p, u8, u32, ctypes.c_char_p, u32, u32
 )
-ring_publish = function(_ring, "ring_publish", None, writer_p)
-ring_half_free = function(_ring, "ring_half_free", ctypes.c_int, writer_p)
-ring_read = function(_ring, "ring_read", ctypes.c_int, reader_p, ctypes.POINTER(Record))
-ring_release = function(_ring, "ring_release", None, reader_p)
-slot_post = function(_ring, "slot_post", ctypes.c_int, address, address, ctypes.c_int)
-slot_sleep = function(_ring, "slot_sleep", ctypes.c_int, address)
+ring_publish = function(ring_module, "ring_publish", None, writer_p)
+ring_half_free = function(ring_module, "ring_half_free", ctypes.c_int, writer_p)
+ring_read = function(ring_module, "ring_read", ctypes.c_int, reader_p, ctypes.POINTER(Record))
+ring_release = function(ring_module, "ring_release", None, reader_p)
+slot_post = function(ring_module, "slot_post", ctypes.c_int, address, address, ctypes.c_int)
+slot_sleep = function(ring_module, "slot_sleep", ctypes.c_int, address)
 
 
 class Memory:

@@ -4,8 +4,8 @@ import gevent
 import pytest
 from gevent.event import Event
 
-from nsqcy.nsqd.rounds import Rounds
-from nsqcy.nsqd.turns import Turns
+from nsqcy.nsqd.stats.coalescer import Rounds
+from nsqcy.nsqd.worker.slices import Turns
 
 
 class Work:

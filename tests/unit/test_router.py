@@ -2,8 +2,8 @@
 
 import pytest
 
-from nsqcy.web.http_protocol import Head, HeadCache, Reply
-from nsqcy.web.router import Request, Route, Router
+from nsqcy.http.parser import Head, HeadCache, Reply
+from nsqcy.http.router import Request, Route, Router
 
 
 def handler(api: object, request: Request) -> str:

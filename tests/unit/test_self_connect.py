@@ -14,11 +14,11 @@ from nsqcy.client import aio
 from nsqcy.client.runtime import GeventRuntime, ThreadRuntime
 from nsqcy.cluster.web_client import RequestError, Terms, WebClient
 from nsqcy.doctor.look_doors import knock
-from nsqcy.nsqd.lookup import Lookup
-from nsqcy.nsqd.metadata import Picture
-from nsqcy.self_connect import reaches_itself, refuse_itself
+from nsqcy.nsqd.lookup.registration import Lookup
+from nsqcy.nsqd.master.metadata import Picture
 from nsqcy.spark.errors import Unreachable
 from nsqcy.spark.v2 import Access, Connection
+from nsqcy.util.self_connect import reaches_itself, refuse_itself
 
 
 @pytest.fixture

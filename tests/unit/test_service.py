@@ -219,7 +219,7 @@ def test_a_count_that_is_no_number(hand_over) -> None:
 
 TELL = """
 import resource, sys
-from nsqcy import log
+from nsqcy.logging import logger as log
 from nsqcy.process import openfiles
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[2])))
 openfiles.raise_limit().tell(log.Log())

@@ -9,9 +9,9 @@ import pytest
 from auth_server import answer, grant
 from core import ERROR, RESPONSE, SECOND, Client, Core
 
-from nsqcy._session import Session
-from nsqcy._transport import BytesTransport
-from nsqcy.nsqd.auth import Authorization, parse
+from nsqcy.nsqd.auth.answers import Authorization, parse
+from nsqcy.protocol.session import Session
+from nsqcy.server.transport import BytesTransport
 
 OK = (RESPONSE, b"OK")
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, log_pub, mpub
 
-from nsqcy._quota import Quota, QuotaTable
-from nsqcy._session import Session
-from nsqcy._transport import BytesTransport
-from nsqcy.nsqd.auth import AuthFailure, Authorization
-from nsqcy.nsqd.auth_file import authorization
+from nsqcy.ipc.quota import Quota, QuotaTable
+from nsqcy.nsqd.auth.answers import AuthFailure, Authorization
+from nsqcy.nsqd.auth.user_file import authorization
+from nsqcy.protocol.session import Session
+from nsqcy.server.transport import BytesTransport
 from nsqcy.users.user import User
 
 OK = (RESPONSE, b"OK")

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcy import __version__
-from nsqcy.nsqd import gathering
-from nsqcy.nsqd.gathering import SLICE, Health, Slices, Walk, Whole
-from nsqcy.nsqd.stats import MEMORY_KEYS, Query, humanize, merge_memory, process_memory
+from nsqcy.nsqd.stats import gathering
+from nsqcy.nsqd.stats.forms import MEMORY_KEYS, Query, humanize, merge_memory, process_memory
+from nsqcy.nsqd.stats.gathering import SLICE, Health, Slices, Walk, Whole
 from nsqcy.process.control import Answer
 
 START = 1_795_173_510

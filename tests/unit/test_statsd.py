@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqcy.nsqd import statsd
-from nsqcy.nsqd.gathering import Whole
-from nsqcy.nsqd.stats import MEMORY_KEYS, Query
-from nsqcy.nsqd.statsd import DEFAULT_PACKET, Pusher, Writer, dial, packets
+from nsqcy.nsqd.stats import statsd
+from nsqcy.nsqd.stats.forms import MEMORY_KEYS, Query
+from nsqcy.nsqd.stats.gathering import Whole
+from nsqcy.nsqd.stats.statsd import DEFAULT_PACKET, Pusher, Writer, dial, packets
 
 NO_LATENCY = {"count": 0, "percentiles": None}
 

@@ -16,12 +16,11 @@ from OpenSSL import SSL
 from talk import MAGIC, sized
 from weak_certificates import WEAK_AUTHORITY, WEAK_CLIENT
 
-from nsqcy import config
-from nsqcy._transport import Loop, accept_socket
+from nsqcy.config import loader
 from nsqcy.errors import LayerEnd, LayerError
-from nsqcy.layers import PIECE
+from nsqcy.net.byte_layers import PIECE
 from nsqcy.nsqd.options import NSQD, NsqdOptions, resolve
-from nsqcy.nsqd.tls import (
+from nsqcy.nsqd.worker.tls import (
     Handshake,
     Handshakes,
     Material,
@@ -31,6 +30,7 @@ from nsqcy.nsqd.tls import (
     read_material,
     suite_name,
 )
+from nsqcy.server.transport import Loop, accept_socket
 
 SERVER = make("server")
 AUTHORITY = make("authority", authority=True)
@@ -100,11 +100,11 @@ def pair(wanted: Material, client: Client | None = None) -> tuple[TlsLayer, Clie
 def options(tmp_path: Path) -> NsqdOptions:
     files = SERVER.save(tmp_path)
     words = [f"--tls-cert={files.certificate}", f"--tls-key={files.key}"]
-    return resolve(config.load(NSQD, words))
+    return resolve(loader.load(NSQD, words))
 
 
 def test_no_certificate_no_tls() -> None:
-    assert read_material(resolve(config.load(NSQD, [])), False) is None
+    assert read_material(resolve(loader.load(NSQD, [])), False) is None
 
 
 def test_the_files_are_read(options: NsqdOptions) -> None:

@@ -8,8 +8,8 @@ import pytest
 from certificates import make
 
 from nsqcy.client.options import consumer_options, producer_options
+from nsqcy.config.options import OptionTable, parse_flags
 from nsqcy.errors import UsageError
-from nsqcy.options import OptionTable, parse_flags
 from nsqcy.tools.client_options import (
     CONSUMER_OPT,
     PRODUCER_OPT,

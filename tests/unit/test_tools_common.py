@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from nsqcy import NSQ_VERSION, errors
-from nsqcy.durations import SECOND
-from nsqcy.options import INT, Option, OptionTable
+from nsqcy.config.durations import SECOND
+from nsqcy.config.options import INT, Option, OptionTable
 from nsqcy.tools import common
 from nsqcy.tools.common import ToolError, parse, require_one_source, require_positive, run
 

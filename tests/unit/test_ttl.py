@@ -9,8 +9,8 @@ import pytest
 from core import ERROR, RESPONSE, SECOND, Client, Core, mpub
 from header_client import HeaderClient, whole
 
-from nsqcy import _headers as message_headers
-from nsqcy.policies import Policies
+from nsqcy.base import headers as message_headers
+from nsqcy.broker.policies import Policies
 
 Make = Callable[..., Core]
 OK = (RESPONSE, b"OK")

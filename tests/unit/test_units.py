@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from nsqcy.config.options import OptionTable
 from nsqcy.nsqadmin.options import NSQADMIN
-from nsqcy.nsqd import master
+from nsqcy.nsqd.master import master
 from nsqcy.nsqd.options import NSQD
 from nsqcy.nsqlookupd.options import NSQLOOKUPD
-from nsqcy.options import OptionTable
 from nsqcy.process import arbiter, openfiles, watchdog
 from nsqcy.process import service as manager
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqcy import up
+from nsqcy.cli import up
 from nsqcy.errors import UsageError
 from nsqcy.process.children import Child, how_it_ended
 

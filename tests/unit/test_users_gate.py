@@ -6,15 +6,15 @@ import mmap
 import pytest
 from users import section, token
 
-from nsqcy._quota import QuotaTable
+from nsqcy.http.parser import Body, Head, Reply
+from nsqcy.http.router import Handler, Later, Need, Request, Route
+from nsqcy.ipc.quota import QuotaTable
 from nsqcy.users import file
 from nsqcy.users.failures import FAILURES_MOST, RECOVERY
 from nsqcy.users.gate import Gate
 from nsqcy.users.known import Known
 from nsqcy.users.quotas import Quotas
 from nsqcy.users.user import User
-from nsqcy.web.http_protocol import Body, Head, Reply
-from nsqcy.web.router import Handler, Later, Need, Request, Route
 
 
 @pytest.mark.parametrize(

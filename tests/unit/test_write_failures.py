@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from core import RESPONSE, SECOND, Core
 
-from nsqcy.policies import Policies, TopicPolicy
-from nsqcy.write_failures import LINES, PERIOD, WriteFailures
+from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.storage.write_failures import LINES, PERIOD, WriteFailures
 
 OK = (RESPONSE, b"OK")
 Make = Callable[..., Core]

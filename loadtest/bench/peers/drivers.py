@@ -20,7 +20,7 @@ from loadtest.bench.daemon import Address, Daemon
 from loadtest.bench.peers import servers
 from loadtest.bench.peers.compiled import answers
 from nsqcy import __version__
-from nsqcy._wire import finish_all, skip_frames
+from nsqcy.protocol.wire import finish_all, skip_frames
 
 _numbers = itertools.count(1)
 WAIT = 0.1  # seconds that a request for messages waits for the first one

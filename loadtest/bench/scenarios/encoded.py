@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from loadtest.bench import load, procfs
 from loadtest.bench.daemon import Daemon, NotOffered
 from loadtest.bench.speed import BATCH, READY, Result, Settings, measure, publish
-from nsqcy.nsqd.placement import Placement
+from nsqcy.nsqd.master.placement import Placement
 
 MOST_TRIES = 64  # connections until one has its home where it is wanted
 

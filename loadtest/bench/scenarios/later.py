@@ -9,7 +9,7 @@ from loadtest.bench import load
 from loadtest.bench.daemon import Address, Daemon
 from loadtest.bench.scenarios.many import PROCESSES, each, warmed_up
 from loadtest.bench.speed import READY, Result, Settings, measure, percentiles, publish, told
-from nsqcy._wire import command, finish_all
+from nsqcy.protocol.wire import command, finish_all
 
 AHEAD = 100  # DPUBs sent before their answers are read
 MS = 1_000_000

@@ -9,7 +9,7 @@ import fcntl
 import os
 from typing import NamedTuple
 
-from nsqcy import files
+from nsqcy.util import files
 
 NOTE = "user.nsqcy.nsq_to_file"
 

@@ -9,9 +9,9 @@ import posixpath
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from nsqcy.durations import format_duration
+from nsqcy.config.durations import format_duration
 from nsqcy.errors import NsqError
-from nsqcy.lines import Lines
+from nsqcy.logging.types import Lines
 from nsqcy.tools.files import names
 from nsqcy.tools.files.codecs import Codec
 from nsqcy.tools.files.disk import Disk

@@ -21,15 +21,20 @@ from nsqcy.cluster.discovery import (
 from nsqcy.cluster.stats import parse_stats, sum_topics
 from nsqcy.cluster.web_client import Answer
 from nsqcy.errors import NsqError, RequestError
-from nsqcy.gotext import json_bytes
 from nsqcy.nsqadmin import bodies, saying
 from nsqcy.nsqadmin.shapes import Shapes
-from nsqcy.nsqd import auth
-from nsqcy.nsqd.lookup_protocol import Answers, PeerFailure, parse_info, split
+from nsqcy.nsqd.auth import answers as auth
+from nsqcy.nsqd.lookup.protocol import Answers, PeerFailure, parse_info, split
 from nsqcy.tools.json_filter import JsonFilter
+from nsqcy.util.gotext import json_bytes
 
 COVERS = ["cluster/answers.py", "cluster/discovery.py", "cluster/stats.py", "cluster/latency.py"]
-COVERS += ["gojson.py", "nsqd/auth.py", "nsqd/lookup_protocol.py", "tools/json_filter.py"]
+COVERS += [
+    "util/gojson.py",
+    "nsqd/auth/answers.py",
+    "nsqd/lookup/protocol.py",
+    "tools/json_filter.py",
+]
 COVERS += ["nsqadmin/bodies.py"]
 PRODUCER = {"broadcast_address": "a", "tcp_port": 1, "http_port": 2, "hostname": "h"}
 NODE = PRODUCER | {"topics": ["t"], "tombstones": [True]}

@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 from core import EPOCH
 
-from nsqcy import _headers
-from nsqcy._crc import crc32c
+from nsqcy.base import headers as message_headers
+from nsqcy.base.crc import crc32c
 from nsqcy.pipeline import checkpoint, manifests
 from nsqcy.pipeline.checkpoint import Unreadable
 from nsqcy.pipeline.manifests import Damaged, File, Manifest
@@ -39,7 +39,7 @@ LOG_ID = bytes(range(16))
 
 
 def block(count: int = 2, bits: int = 31) -> bytes:
-    headers = _headers.encode([(b"a", b"b")])
+    headers = message_headers.encode([(b"a", b"b")])
     texts = [struct.pack(f"<{count + 1}I", *(n * 5 for n in range(count + 1))) + b"hello" * count]
     texts = [struct.pack("<3I", 0, 0, len(headers)) + headers, *texts]
     wide = [struct.pack(f"<{count}q", *values) for values in ([EPOCH] * count, [1, 2], [0, 5000])]

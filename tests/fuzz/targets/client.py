@@ -13,13 +13,13 @@ from typing import Any
 
 from mock_nsqd import SETTINGS, delivery, frame
 
-from nsqcy._client import AlreadyAnswered
+from nsqcy.client.codec import AlreadyAnswered
 from nsqcy.client.connection import Connection
 from nsqcy.client.options import Address, ConnectionOptions
 from nsqcy.errors import NsqError
-from nsqcy.layers import DeflateLayer, SnappyLayer
+from nsqcy.net.byte_layers import DeflateLayer, SnappyLayer
 
-COVERS = ["_client.pyx", "client/connection.py", "layers.py"]
+COVERS = ["client/codec.pyx", "client/connection.py", "net/byte_layers.py"]
 WORDS = [b"\0\0\0\0", b"\0\0\0\1", b"\0\0\0\2", b"_heartbeat_", b"CLOSE_WAIT", b"E_FIN_FAILED "]
 WORDS += [b"OK", b'"max_rdy_count":', b'"auth_required":true', b'"snappy":true', b'"headers":true']
 KEYWORDS: list[dict[str, Any]] = [

@@ -6,18 +6,24 @@ The first byte of an input says whose file the rest is, or that it is the words 
 import tempfile
 from pathlib import Path
 
-from nsqcy import config
-from nsqcy.durations import format_duration, parse_duration
+from nsqcy.config import loader
+from nsqcy.config.durations import format_duration, parse_duration
 from nsqcy.errors import Stop
 from nsqcy.nsqadmin.options import NSQADMIN
 from nsqcy.nsqadmin.options import resolve as resolve_admin
 from nsqcy.nsqd.options import NSQD, resolve
 from nsqcy.nsqlookupd.options import NSQLOOKUPD
 
-COVERS = ["config.py", "options.py", "durations.py", "nsqd/options.py", "policies.py"]
-COVERS += ["daemon_options.py", "nsqadmin/options.py"]
+COVERS = [
+    "config/loader.py",
+    "config/options.py",
+    "config/durations.py",
+    "nsqd/options.py",
+    "broker/policies.py",
+]
+COVERS += ["config/daemon_options.py", "nsqadmin/options.py"]
 TABLES = (NSQD, NSQLOOKUPD, NSQADMIN)
-SAMPLES = [config.sample(table) for table in TABLES]
+SAMPLES = [loader.sample(table) for table in TABLES]
 WORDS = [f"{option.name} = ".encode() for table in TABLES for option in table if option.in_file]
 WORDS += [f"--{option.flag}=".encode() for option in NSQD]
 WORDS += [b"[topic a*]", b"[channel a*/b]", b"[nsqd]", b"1h30m", b"0x10", b"1_000", b"true", b"\n"]
@@ -48,7 +54,7 @@ def one(data: bytes) -> None:
     try:
         if kind == b"\3":
             words = text.decode("utf-8", "surrogateescape").split("\n")
-            found = config.Settings(NSQD, config.parse_flags(NSQD, words))
+            found = loader.Settings(NSQD, loader.parse_flags(NSQD, words))
         else:
             found = _file(TABLES[kind[0] % 3] if kind else NSQD, text)
         if found.table is NSQD:
@@ -59,10 +65,10 @@ def one(data: bytes) -> None:
         str(stop).encode("utf-8", "surrogateescape")
 
 
-def _file(table: config.OptionTable, content: bytes) -> config.Settings:
+def _file(table: loader.OptionTable, content: bytes) -> loader.Settings:
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
         Path(file.name).write_bytes(content)
-        found = config.Settings(table, {}, config.read_file(table, file.name))
+        found = loader.Settings(table, {}, loader.read_file(table, file.name))
     for each in found.warnings:
         each.encode("utf-8", "surrogateescape")
     return found

@@ -11,15 +11,15 @@ from pathlib import Path
 
 from core import Log
 
-from nsqcy.config import Settings
+from nsqcy.config.loader import Settings
 from nsqcy.errors import ConfigError, StartError
 from nsqcy.names import is_valid_name
-from nsqcy.nsqd import metadata, policy_file
+from nsqcy.nsqd.master import metadata, policy_file
 from nsqcy.nsqd.options import NSQD, resolve
 from nsqcy.users import file as users
 from nsqcy.users.hashes import hash_password, hash_token
 
-COVERS = ["nsqd/metadata.py", "nsqd/policy_file.py", "nsqd/policy_values.py"]
+COVERS = ["nsqd/master/metadata.py", "nsqd/master/policy_file.py", "nsqd/http/policy_values.py"]
 COVERS += ["users/file.py", "users/hashes.py"]
 WORDS = [b'"topics":', b'"channels":', b'"name":', b'"paused":', b'"version":', b'"set":', b"null"]
 WORDS += [b'"retention_time"', b'"durability"', b'"rate"', b"[user a]", b"role = view", b"[user.a]"]

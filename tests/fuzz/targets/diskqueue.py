@@ -13,12 +13,12 @@ from core import Core, Log
 from goqueue import Message as Stored
 from goqueue import data_file, image, messages, meta_file, record
 
-from nsqcy._io import IoThread
 from nsqcy.errors import StartError
-from nsqcy.nsqd import diskqueue
-from nsqcy.nsqd.importer import Importer
+from nsqcy.nsqd.data import diskqueue
+from nsqcy.nsqd.data.importer import Importer
+from nsqcy.storage.io import IoThread
 
-COVERS = ["nsqd/diskqueue.py", "nsqd/importer.py"]
+COVERS = ["nsqd/data/diskqueue.py", "nsqd/data/importer.py"]
 WORDS = [
     b"\0\0\0\x1a",
     b"\0\0\0\x2e",

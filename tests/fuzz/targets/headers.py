@@ -3,17 +3,17 @@ again as it was."""
 
 import random
 
-from nsqcy import _headers
+from nsqcy.base import headers as message_headers
 from nsqcy.spark import headers
 
-COVERS = ["_headers.pyx", "spark/headers.py"]
+COVERS = ["base/headers.pyx", "spark/headers.py"]
 WORDS = [b"\3ttl", b"\3ttl\0\4", b"\1a\0\1", b"\0\0", b"\xff\xff"]
 
 
 def seeds() -> list[bytes]:
     pairs = [(b"trace-id", b"4bf92f"), (b"ttl", b"5000"), (b"empty", b""), (b"n", b"\xff" * 300)]
     many = [(b"h%d" % number, b"x" * number) for number in range(32)]
-    return [_headers.encode(pairs[:n]) for n in range(5)] + [_headers.encode(many)]
+    return [message_headers.encode(pairs[:n]) for n in range(5)] + [message_headers.encode(many)]
 
 
 def fresh(chance: random.Random) -> bytes:
@@ -24,7 +24,7 @@ def fresh(chance: random.Random) -> bytes:
 
 def one(data: bytes) -> None:
     try:
-        found = _headers.decode(data)
+        found = message_headers.decode(data)
     except ValueError:
         found = None
     try:
@@ -34,4 +34,4 @@ def one(data: bytes) -> None:
     assert (found is None) == (theirs is None)
     if found is not None and theirs is not None:
         assert list(found) == [name for name, _ in theirs]
-        assert _headers.from_text(found) == data
+        assert message_headers.from_text(found) == data

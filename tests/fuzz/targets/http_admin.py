@@ -18,8 +18,11 @@ from markup import read as read_markup
 
 from nsqcy.cluster.parallel import Outcome
 from nsqcy.cluster.web_client import Answer, Terms
-from nsqcy.config import Settings
+from nsqcy.config.loader import Settings
 from nsqcy.errors import HttpError, RequestError
+from nsqcy.http.parser import HTML, Body, Head, HeadCache, HttpProtocol, Malformed, Reply
+from nsqcy.http.request_counts import Requests
+from nsqcy.http.router import IGNORED, Request, Route
 from nsqcy.nsqadmin import (
     api,
     gathering,
@@ -35,11 +38,8 @@ from nsqcy.nsqadmin.surroundings import Surroundings
 from nsqcy.nsqlookupd.api import Api
 from nsqcy.nsqlookupd.registry import Moment, Peer, Registry
 from nsqcy.users.hashes import hash_token
-from nsqcy.web.counted import Requests
-from nsqcy.web.http_protocol import HTML, Body, Head, HeadCache, HttpProtocol, Malformed, Reply
-from nsqcy.web.router import IGNORED, Request, Route
 
-COVERS = ["web/http_protocol.py", "web/router.py", "nsqlookupd/api.py", "nsqadmin/api.py"]
+COVERS = ["http/parser.py", "http/router.py", "nsqlookupd/api.py", "nsqadmin/api.py"]
 COVERS += ["nsqadmin/api_forms.py", "nsqadmin/pages.py", "nsqadmin/operation_api.py"]
 COVERS += ["nsqadmin/operation_pages.py", "nsqadmin/access.py", "nsqadmin/logins.py"]
 COVERS += ["nsqadmin/login_gate.py", "nsqadmin/login_pages.py", "nsqadmin/saying.py"]

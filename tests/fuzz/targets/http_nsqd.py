@@ -8,8 +8,14 @@ from itertools import pairwise
 from fuzz.garbage import HEADERS, METHODS, PATHS, a_request
 from web_core import same_both_ways
 
-COVERS = ["_http.pyx", "_publisher.pyx", "web/http.py", "web/http_protocol.py", "web/router.py"]
-COVERS += ["nsqd/mpub.py", "nsqd/api.py"]
+COVERS = [
+    "server/http_fastpath.pyx",
+    "server/publisher.pyx",
+    "http/server.py",
+    "http/parser.py",
+    "http/router.py",
+]
+COVERS += ["nsqd/http/mpub.py", "nsqd/http/api.py"]
 WORDS = [b"\r\n", b"\r\n\r\n", b"HTTP/1.1\r\n", b"HTTP/1.0\r\n", b"Content-Length: ", b"0\r\n\r\n"]
 WORDS += [b"Transfer-Encoding: chunked\r\n", b"X-Nsq-a: b\r\n", b"POST /pub?topic=a HTTP/1.1\r\n"]
 WORDS += [method + b" " for method in METHODS if method] + [each for each in PATHS if len(each) > 2]

@@ -3,10 +3,10 @@
 import random
 from dataclasses import replace
 
-from nsqcy import journal
-from nsqcy.journal import ChannelState, Delta, Kind, TopicState
+from nsqcy.storage import journal
+from nsqcy.storage.journal import ChannelState, Delta, Kind, TopicState
 
-COVERS = ["journal.py"]
+COVERS = ["storage/journal.py"]
 WORDS = [bytes([kind, 0]) for kind in range(1, 14)] + [b"\1\x80", b"\2\x80", b"\xff" * 8, b"\0" * 8]
 ENTRY = journal.Entry(5, 1, 64, 0, 2, 0, 10).pack()
 

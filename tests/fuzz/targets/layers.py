@@ -5,11 +5,11 @@ import random
 import zlib
 from itertools import pairwise
 
-from nsqcy._crc import crc32c
+from nsqcy.base.crc import crc32c
 from nsqcy.errors import LayerEnd, LayerError
-from nsqcy.layers import PIECE, DeflateLayer, Layer, SnappyLayer
+from nsqcy.net.byte_layers import PIECE, DeflateLayer, Layer, SnappyLayer
 
-COVERS = ["layers.py", "_crc.pyx"]
+COVERS = ["net/byte_layers.py", "base/crc.pyx"]
 WORDS = [b"\xff\x06\0\0sNaPpY", b"\0\0\0\xff\xff", b"\1\5\0\0", b"\xfe\4\0\0", b"\x80\0\0\0"]
 DECODED_MOST = 64 * PIECE
 

@@ -18,17 +18,17 @@ from fuzz.conversation import TURN, converse
 from fuzz.targets.wire import negotiated, sound
 from talk import MAGIC, sized
 
-from nsqcy._io import IoThread
-from nsqcy._store import Store
-from nsqcy.policies import Policies, TopicPolicy
+from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.storage.io import IoThread
+from nsqcy.storage.store import Store
 
 COVERS = [
-    "_reads.pyx",
-    "_topic.pyx",
-    "_session.pyx",
-    "_log.pyx",
-    "producers.py",
-    "named_cursors.py",
+    "broker/log_reader.pyx",
+    "broker/topic.pyx",
+    "protocol/session.pyx",
+    "storage/log.pyx",
+    "broker/producers.py",
+    "broker/named_cursors.py",
 ]
 COMMANDS = [b"LOG_META t\n", b"LOG_META t 1000 9\n", b"LOG_SEEK t LOG_ID 1700000000000000000\n"]
 COMMANDS += [b"LOG_FETCH t LOG_ID 1 9 100000 timestamp,id,defer,headers,body\n"]

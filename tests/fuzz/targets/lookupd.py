@@ -9,7 +9,7 @@ from itertools import pairwise
 from nsqcy.nsqlookupd.protocol import Home, Session
 from nsqcy.nsqlookupd.registry import Moment, Registry
 
-COVERS = ["nsqlookupd/protocol.py", "nsqlookupd/registry.py", "gojson.py"]
+COVERS = ["nsqlookupd/protocol.py", "nsqlookupd/registry.py", "util/gojson.py"]
 WORDS = [b"  V1", b"IDENTIFY\n", b"REGISTER ", b"UNREGISTER ", b"PING\n", b"#ephemeral\n", b" "]
 WORDS += [b'"broadcast_address":', b'"tcp_port":', b'"http_port":', b'"version":', b"null"]
 NOW = Moment(0, 0)

@@ -12,14 +12,21 @@ from pathlib import Path
 
 from core import RESPONSE, SECOND, Core, mpub
 
-from nsqcy._crc import crc32c
-from nsqcy._io import IoThread
-from nsqcy._log_probe import scan_segment
-from nsqcy._store import Store
-from nsqcy.nsqd.audit import Audit
-from nsqcy.policies import Policies, TopicPolicy
+from nsqcy.base.crc import crc32c
+from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.nsqd.data.audit import Audit
+from nsqcy.storage.io import IoThread
+from nsqcy.storage.standalone_log import scan_segment
+from nsqcy.storage.store import Store
 
-COVERS = ["_log.pyx", "_log_probe.pyx", "_topic.pyx", "_reads.pyx", "journal.py", "nsqd/audit.py"]
+COVERS = [
+    "storage/log.pyx",
+    "storage/standalone_log.pyx",
+    "broker/topic.pyx",
+    "broker/log_reader.pyx",
+    "storage/journal.py",
+    "nsqd/data/audit.py",
+]
 WORDS = [b"SQCYSEG\0", b"SQCYEND\0", b"SQCYJNL\0", b"\1\0\0\0", b"\x30\0\0\0", b"\xff" * 8]
 FILE = struct.Struct("<BH")
 HEADER, RECORD, TRAILER = 64, 48, 16

@@ -8,7 +8,13 @@ from fuzz.conversation import TURN, told
 from fuzz.garbage import GOLDEN, KEYS, a_command
 from talk import MAGIC, MESSAGE, batch, sized
 
-COVERS = ["_wire.pyx", "_session.pyx", "_headers.pyx", "nsqd/negotiate.py", "gojson.py"]
+COVERS = [
+    "protocol/wire.pyx",
+    "protocol/session.pyx",
+    "base/headers.pyx",
+    "nsqd/worker/negotiate.py",
+    "util/gojson.py",
+]
 COMMANDS = [b"IDENTIFY", b"AUTH", b"SUB", b"PUB", b"MPUB", b"DPUB", b"RDY", b"FIN", b"REQ"]
 COMMANDS += [b"TOUCH", b"CLS", b"NOP"]
 WORDS = [word + b" " for word in COMMANDS] + [word + b"\n" for word in COMMANDS]

@@ -1,0 +1,92 @@
+"""Message ids: 63 bits of time, node and sequence, unique over all workers of a node.
+
+Owns how ids are made and written.  Knows neither messages nor topics, and reads no clock.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint64_t
+
+from nsqcy.base.atomics cimport compare_exchange_u64, load_acquire_u64
+from nsqcy.base.bytes cimport hex16_format, hex16_parse
+
+cdef int64_t EPOCH_TICKS = 1288834974288
+cdef uint64_t SEQUENCES = 1 << ID_SEQUENCE_BITS
+
+
+cdef int id_parse(const unsigned char *text, uint64_t *id) noexcept nogil:
+    return hex16_parse(text, id)
+
+
+cdef void id_format(uint64_t id, unsigned char *text) noexcept nogil:
+    hex16_format(text, id)
+
+
+def format_id(uint64_t id):
+    """The 16 hex digits clients see."""
+    cdef unsigned char text[16]
+    hex16_format(text, id)
+    return PyBytes_FromStringAndSize(<char *> text, 16)
+
+
+def parse_id(const unsigned char[::1] text not None):
+    """The id written as `text`, or None when it is not 16 lower-case hex digits."""
+    cdef uint64_t id = 0
+    if text.shape[0] != 16 or hex16_parse(&text[0], &id) < 0:
+        return None
+    return id
+
+
+@cython.final
+cdef class IdSource:
+    """Gives ids without sleeping and without failing, whatever the clock does.
+
+    All sources of a node share one 8-byte lease word (in shared memory, zero at first).
+    """
+
+    def __cinit__(self, lease_word, int node_id):
+        if not 0 <= node_id < 1 << ID_NODE_BITS:
+            raise ValueError(f"node id must be in [0,{1 << ID_NODE_BITS})")
+        PyObject_GetBuffer(lease_word, &self._view, PyBUF_WRITABLE)
+        if self._view.len != 8 or <size_t> self._view.buf % 8:
+            raise ValueError("a lease word is 8 aligned bytes")
+        self._word = <uint64_t *> self._view.buf
+        self._node = <uint64_t> node_id << ID_SEQUENCE_BITS
+        self._next = self._end = 0
+        self._lease_until = 0
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self._view)
+
+    cdef void _lease(self, int64_t wall_ns) noexcept nogil:
+        """Take the tick of the clock, or the first free one when that is later."""
+        cdef:
+            int64_t clock = (wall_ns >> ID_TICK_NS_BITS) - EPOCH_TICKS
+            uint64_t free = load_acquire_u64(self._word)
+            uint64_t tick
+        while True:
+            tick = free if clock < 0 or <uint64_t> clock < free else <uint64_t> clock
+            if compare_exchange_u64(self._word, &free, tick + 1):
+                break
+        self._next = tick << ID_TICK_SHIFT | self._node
+        self._end = self._next + SEQUENCES
+        self._lease_until = <int64_t> (tick + 1 + EPOCH_TICKS) << ID_TICK_NS_BITS
+
+    cdef void lift(self, uint64_t id) noexcept nogil:
+        """From now on give only ids above `id`, and so will sources without a lease."""
+        cdef:
+            uint64_t after = (id >> ID_TICK_SHIFT) + 1
+            uint64_t free = load_acquire_u64(self._word)
+        while free < after and not compare_exchange_u64(self._word, &free, after):
+            pass
+        if self._next >> ID_TICK_SHIFT < after:
+            self._end = self._next
+
+    def raise_above(self, uint64_t id):
+        """Start past `id`, the largest id on disk."""
+        self.lift(id)
+
+    def next_id(self, int64_t wall_ns):
+        """The next id at this wall-clock time (ns since 1970)."""
+        return self.next(wall_ns)

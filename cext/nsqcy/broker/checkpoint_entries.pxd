@@ -1,0 +1,31 @@
+# The entries of one channel as a snapshot of the journal has them.
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from nsqcy.storage.store cimport Deferred
+
+
+# As a journal has it; see docs/DISKFORMAT.md.
+cdef packed struct PackedEntry:
+    uint64_t seq
+    uint64_t segment
+    uint64_t offset
+    int64_t due                 # wall clock, ns; not fanned out yet: the delay; moving: its number
+    uint16_t attempts
+    uint8_t state
+    uint8_t reason              # moving: MoveReason
+    uint32_t size               # of the body; 0: not known
+
+
+cdef class Packing:
+    cdef PackedEntry *entries
+    cdef uint64_t *ids              # of them
+    cdef uint32_t count
+    cdef uint32_t room
+    cdef bint failed                # there was no memory: it is not complete
+
+    # An entry in whatever state; one whose record is in memory only is left out.
+    cdef void add(self, const Deferred *entry, int64_t due) noexcept
+    # What was added since the last call, as two arrays.
+    cdef tuple take(self)
+    cdef bint grow(self) noexcept

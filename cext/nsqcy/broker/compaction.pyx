@@ -1,0 +1,352 @@
+"""Compaction: a few messages that stay keep neither much memory nor much disk from going.
+
+Copies the records that entries still need out of mostly dead blocks, a bounded piece of work at a
+time, and points the entries at the copies. Knows windows and channels, but not topics: writing the
+copies is asked of the window.
+"""
+
+from libc.limits cimport INT_MAX
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, qsort, realloc
+from libc.string cimport memcpy
+
+from nsqcy.broker.channel cimport Channel
+from nsqcy.storage.store cimport (
+    LARGEST_BLOCK,
+    LOADING,
+    RECORD_COPY,
+    SEALED,
+    SURVIVORS,
+    UNREADABLE,
+    Record,
+)
+
+
+cdef enum:
+    SLACK = 1048576                 # bytes of stragglers not worth a compaction
+    READ_BACK = 67108864            # bytes read back for one compaction
+    BLOCKS = 1024                   # copied at a time
+    LOADS = 4                       # blocks that are being read back
+    BYTES_A_STEP = 256              # copying so many costs as much as visiting an entry
+
+
+cdef int compare_moves(const void *a, const void *b) noexcept nogil:
+    cdef uint32_t one = (<const Move *>a).source
+    cdef uint32_t other = (<const Move *>b).source
+    return (one > other) - (one < other)
+
+
+cdef int compare_blocks(const void *a, const void *b) noexcept nogil:
+    cdef uint64_t one = (<Block **>a)[0].first_seq
+    cdef uint64_t other = (<Block **>b)[0].first_seq
+    return (one > other) - (one < other)
+
+
+cdef inline Move *each_move(Moves *moves) noexcept nogil:
+    return <Move *>(moves + 1)
+
+
+cdef bint is_worthwhile(Window window) noexcept:
+    """Whether stragglers hold much more than four times what is needed of them."""
+    cdef Block *block = window.stragglers
+    cdef uint64_t held = 0
+    cdef uint64_t live = 0
+    while block != NULL:
+        held += block.size
+        live += block.size // block.count * block.refs
+        block = block.next
+    return held >= 4 * live + SLACK
+
+
+cdef class Compaction:
+    def __init__(self, Window window not None):
+        self.window = window
+
+    def __dealloc__(self):
+        free(self.blocks)
+
+    # -- which blocks --
+
+    cdef int choose(self) except -1:
+        """Add the mostly dead blocks, so many of them."""
+        cdef Block *block = self.window.stragglers
+        cdef uint64_t room = min(<uint64_t>READ_BACK, self.window.store.budget // 4)
+        while block != NULL and self.count < BLOCKS:
+            if self.is_sparse(block):
+                self.add(block)
+                if block.data == NULL:
+                    if room <= block.size:
+                        break
+                    room -= block.size
+            block = block.next
+        return 0
+
+    cdef bint is_sparse(self, Block *block) noexcept:
+        return (block.pins == 0 and block != self.survivor and block.refs
+                and 4 * <uint64_t>block.refs < block.count
+                and not block.flags & (LOADING | UNREADABLE)
+                and (block.written == 0 or block.stored == block.size))
+
+    cdef int add(self, Block *block) except -1:
+        """Have what entries need of a block copied."""
+        cdef Block **grown
+        cdef Moves *moves
+        if self.count == self.room:
+            grown = <Block **>realloc(self.blocks, (2 * self.room + 16) * sizeof(Block *))
+            if grown == NULL:
+                raise MemoryError()
+            self.blocks = grown
+            self.room = 2 * self.room + 16
+        moves = <Moves *>malloc(sizeof(Moves) + block.refs * sizeof(Move))
+        if moves == NULL:
+            raise MemoryError()
+        moves.target = NULL
+        moves.count = 0
+        moves.room = block.refs
+        block.moves = moves
+        self.window.pin(block)
+        self.blocks[self.count] = block
+        self.count += 1
+        self.on_disk = self.on_disk or block.stored
+        self.loading += block.data == NULL
+        return 0
+
+    # -- its life --
+
+    cdef bint begin(self, list channels) except -1:
+        """Go to work on the blocks that were added; whether there is a step to do already."""
+        qsort(self.blocks, self.count, sizeof(Block *), compare_blocks)
+        self.channels = channels
+        if self.loading:
+            self.enter(LOAD)
+            self.load_more(LOADS)
+            return False
+        self.enter(GATHER)
+        return True
+
+    cdef bint loaded(self) except -1:
+        """One of the blocks was read back, or could not be; whether it was the last."""
+        self.loading -= 1
+        if self.loading and self.window.stalled:
+            self.stop()
+        elif self.loading:
+            self.load_more(1)
+        else:
+            self.enter(GATHER)
+        return self.stage == GATHER
+
+    cdef int load_more(self, uint32_t count) except -1:
+        """Have so many more read back: only a few at a time, or everybody else would wait for the
+        I/O thread, and in this turn for their memory."""
+        cdef Block *block
+        while count and self.at < self.count:
+            block = self.blocks[self.at]
+            self.at += 1
+            if block.data == NULL and not block.flags & UNREADABLE:
+                self.window.load(block)
+                count -= 1
+        return 0
+
+    cdef bint written(self) noexcept:
+        """A write of copies has ended; whether there is something to do now. No entry is pointed at
+        a copy that is not on disk if its record was."""
+        cdef Block *target
+        cdef uint32_t i
+        if self.stage != AWAIT:
+            return False
+        for i in range(self.count):
+            target = (<Moves *>self.blocks[i].moves).target
+            if target == NULL or target.stored == target.size:
+                continue
+            if target.written < target.size:
+                self.stop()
+            return False
+        self.enter(REDIRECT)
+        return True
+
+    cdef bint waits(self) noexcept:
+        """Whether the next step is not its own."""
+        return self.stage <= LOAD or self.stage == AWAIT
+
+    cdef int step(self, int budget) except? -1:
+        """Do a piece of the work; returns what is left of the budget."""
+        cdef Block *block
+        while budget > 0 and not self.waits():
+            if self.stage == GATHER or self.stage == REDIRECT:
+                budget = self.walk(budget)
+                continue
+            if self.at == self.count:
+                if self.stage == WRITE:
+                    self.enter(AWAIT)
+                    self.written()
+                else:
+                    self.enter(WRITE if self.on_disk else REDIRECT)
+                continue
+            block = self.blocks[self.at]
+            self.at += 1
+            budget -= self.copy(block) if self.stage == COPY else self.write(block)
+        return budget
+
+    cdef int finish(self) except -1:
+        """Do all that can be done. Reads and writes must have ended."""
+        while not self.waits():
+            self.step(INT_MAX)
+        return 0
+
+    cdef void enter(self, Stage stage) noexcept:
+        cdef Channel channel
+        self.stage = stage
+        self.at = 0
+        if stage == WRITE:
+            # What is written is not appended to.
+            self.close_survivor()
+        elif stage == GATHER or stage == REDIRECT:
+            self.walked = 0
+            for channel in self.channels:
+                channel.begin_walk()
+
+    cdef void stop(self) noexcept:
+        """Let go of the blocks; entries that were not pointed at copies stay as they are."""
+        cdef Block *block
+        cdef Moves *moves
+        cdef uint32_t i
+        for i in range(self.count):
+            block = self.blocks[i]
+            moves = <Moves *>block.moves
+            block.moves = NULL
+            if moves.target != NULL:
+                self.window.unpin(moves.target)
+            free(moves)
+            self.window.unpin(block)
+        self.count = self.loading = 0
+        self.on_disk = False
+        self.channels = None
+        self.stage = IDLE
+
+    # -- entries --
+
+    cdef int walk(self, int budget) except? -1:
+        """Visit more entries; returns what is left of the budget."""
+        cdef Channel channel
+        cdef Deferred *entry
+        cdef Moves *moves
+        while budget > 0 and self.walked < len(self.channels):
+            budget -= 1
+            channel = <Channel>self.channels[self.walked]
+            if not channel.walk(&entry):
+                self.walked += 1
+            elif entry != NULL and entry.block.moves != NULL:
+                moves = <Moves *>entry.block.moves
+                if self.stage == GATHER:
+                    self.gather(entry, moves)
+                else:
+                    self.redirect(entry, moves)
+        if self.walked < len(self.channels):
+            return budget
+        if self.stage == GATHER:
+            self.enter(COPY)
+            return budget
+        if self.on_disk:
+            # Before the old places are let go.
+            self.window.copies_written()
+        self.stop()
+        return budget
+
+    cdef void gather(self, const Deferred *entry, Moves *moves) noexcept:
+        """What does not begin any more where it did stays, and is dropped when its turn comes."""
+        cdef Block *block = entry.block
+        if block.data != NULL and (<Record *>(block.data + entry.offset)).seq != entry.seq:
+            return
+        if moves.count < moves.room:
+            each_move(moves)[moves.count].source = entry.offset
+            moves.count += 1
+
+    cdef void redirect(self, Deferred *entry, Moves *moves) noexcept:
+        cdef Block *old = entry.block
+        cdef Move *each = each_move(moves)
+        cdef uint32_t low = 0
+        cdef uint32_t high = moves.count
+        cdef uint32_t middle
+        while low < high:
+            middle = (low + high) // 2
+            if each[middle].source < entry.offset:
+                low = middle + 1
+            else:
+                high = middle
+        if low == moves.count or each[low].source != entry.offset:
+            return
+        entry.block = moves.target
+        entry.offset = each[low].copy
+        self.window.ref(entry.block)
+        self.window.unref(old)
+
+    # -- blocks --
+
+    cdef int copy(self, Block *block) except -1:
+        """Copy the records of a block that are needed; returns what that cost of a budget."""
+        cdef Moves *moves = <Moves *>block.moves
+        cdef Move *each = each_move(moves)
+        cdef Block *target
+        cdef Record *record
+        cdef uint32_t needed = 0
+        cdef uint32_t length = 0
+        cdef uint32_t i
+        if block.data == NULL:
+            moves.count = 0
+        if moves.count == 0:
+            return 1
+        qsort(each, moves.count, sizeof(Move), compare_moves)
+        for i in range(moves.count):
+            # Channels share records.
+            if needed and each[i].source == each[needed - 1].source:
+                continue
+            each[needed] = each[i]
+            needed += 1
+            length += (<Record *>(block.data + each[i].source)).length
+        record = <Record *>(block.data + each[0].source)
+        target = self.survivor_block(length, record.seq)
+        target.first_seq = min(target.first_seq, record.seq)
+        for i in range(needed):
+            record = <Record *>(block.data + each[i].source)
+            memcpy(target.data + target.size, record, record.length)
+            (<Record *>(target.data + target.size)).attributes |= RECORD_COPY
+            each[i].copy = target.size
+            target.size += record.length
+        target.count += needed
+        target.last_seq = record.seq
+        moves.count = needed
+        moves.target = target
+        self.window.pin(target)
+        return 1 + needed + length // BYTES_A_STEP
+
+    cdef int write(self, Block *block) except -1:
+        """Give the log the copies of a block; returns what that cost of a budget."""
+        cdef Block *target = (<Moves *>block.moves).target
+        cdef uint32_t length
+        if target == NULL or target.written == target.size:
+            return 1
+        length = target.size - target.written
+        self.window.write_copies(target)
+        return 1 + target.count + length // BYTES_A_STEP
+
+    cdef Block *survivor_block(self, uint32_t length, uint64_t seq) except NULL:
+        """The open block for copies, with room for so many bytes of records from `seq` on. Records
+        ascend in it, so that it can be read back as a run."""
+        cdef Block *block = self.survivor
+        if block != NULL and block.capacity - block.size >= length and block.last_seq < seq:
+            return block
+        self.close_survivor()
+        block = self.window.store.new_block(max(length, <uint32_t>LARGEST_BLOCK))
+        block.flags = SURVIVORS | SEALED
+        block.first_seq = <uint64_t>-1
+        self.window.add_straggler(block)
+        # It is kept while it is open, however short its entries live.
+        self.window.pin(block)
+        self.survivor = block
+        return block
+
+    cdef void close_survivor(self) noexcept:
+        cdef Block *block = self.survivor
+        self.survivor = NULL
+        if block != NULL:
+            self.window.unpin(block)

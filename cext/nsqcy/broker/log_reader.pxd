@@ -1,0 +1,120 @@
+# Reads of a topic's log that take more than a turn: a range as a block of columns, a place by time,
+# and waiting for more.
+#
+#   COLLECT ──► MEASURE ──► FILL ──► CHECK ──► ENDED
+#
+#   COLLECT   the blocks of the range are pinned; what is on disk only is read, one block at a time,
+#             into memory of this read: it never takes the place of what consumers need
+#   MEASURE   its records are counted, until the answer is as large as it may be
+#   FILL      columns are made of them
+#   CHECK     and their checksum
+#
+# Each step does a bounded part of it.
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from nsqcy.broker.channel cimport Waiter
+from nsqcy.storage.store cimport Block, Window
+
+
+cdef enum:
+    LARGEST_ANSWER = 8388608        # bytes, or one message
+
+
+cdef enum Column:
+    TIMESTAMPS = 1
+    IDS = 2
+    DEFERS = 4
+    HEADERS = 8
+    BODIES = 16
+
+
+cdef enum ReadStage:
+    COLLECT = 0
+    MEASURE = 1
+    FILL = 2
+    CHECK = 3
+    WAITING = 4
+    ENDED = 5
+
+
+# A block as a read has it.
+cdef struct Piece:
+    Block *block            # pinned
+    uint8_t *data           # its records; NULL: they cannot be had
+    uint8_t *owned          # what was read from disk for this; NULL: the data is the block's
+
+
+cdef class LogRead:
+    cdef Window window
+    cdef Waiter waiter              # None: nobody waits for it any more
+    cdef uint64_t ticket
+    cdef ReadStage stage
+    cdef bint reading               # of the last piece
+    cdef bint failed                # a read has failed that may succeed another time
+    cdef Piece *pieces
+    cdef uint32_t count
+    cdef uint32_t room
+    cdef readonly uint64_t next_seq     # what is looked at next
+    cdef uint64_t end               # exclusive
+    cdef readonly uint64_t held     # bytes
+
+    cdef int step(self, int budget) except? -1
+    cdef int take(self, Block *block) except -1
+    cdef int on_piece_read(self, int error) except -1
+    cdef int answer(self, bytes answer, bytes error) except -1
+    cdef int abandon(self, bytes error) except -1
+    cdef void let_go(self) noexcept
+
+
+# What a row of the answer is made of.
+cdef struct Row:
+    int64_t timestamp
+    uint64_t id
+    int64_t defer
+    const uint8_t *headers
+    const uint8_t *body
+    uint32_t headers_length
+    uint32_t body_length
+
+
+cdef class Fetch(LogRead):
+    cdef bytes log_id
+    cdef uint64_t first             # the first record of the answer
+    cdef uint32_t columns
+    cdef uint64_t most              # bytes of an answer of more than one record
+    cdef uint64_t collected         # bytes of records
+    cdef uint32_t piece             # where the walk over them stands
+    cdef uint32_t offset
+    cdef uint32_t rows
+    cdef uint64_t header_bytes
+    cdef uint64_t body_bytes
+    cdef bytes block                # the answer
+    cdef size_t starts[5]           # of the columns in it
+    cdef uint32_t row               # rows filled
+    cdef uint64_t headers_filled
+    cdef uint64_t bodies_filled
+    cdef uint32_t flags
+    cdef uint32_t crc
+    cdef size_t checked             # bytes
+
+    cdef int collect(self, int budget) except? -1
+    cdef bint count_row(self, const Row *row) noexcept
+    cdef uint64_t size(self, uint64_t rows, uint64_t headers, uint64_t bodies) noexcept
+    cdef int allot(self) except -1
+    cdef int add_row(self, const Row *row) noexcept
+    cdef int end_columns(self) noexcept
+    cdef int check(self, int budget) except? -1
+    cdef int walk(self, int budget) except? -1
+
+
+cdef class Seek(LogRead):
+    cdef int64_t time
+    cdef uint32_t offset
+    cdef int look_for_block(self, int budget) except? -1
+    cdef int look_for_record(self, int budget) except? -1
+    cdef int found(self, uint64_t seq) except -1
+
+
+cdef class Poll(LogRead):
+    cdef readonly uint64_t after

@@ -1,0 +1,453 @@
+"""Reads of a topic's log: ranges as blocks of columns, places by time, waiting for more.
+
+Owns the layout of the blocks that LOG_FETCH answers with (docs/PROTOCOL.md). Is told which part of
+a window may be read; knows neither topics nor what the log of that part is called by whom. Rules:
+
+1. A block is pinned while a read needs it: retention lets go of it afterwards.
+2. What is on disk only is read into memory of the read, by the I/O thread, a block at a time: so
+   others' writes and reads come in between, and no block that a consumer needs leaves memory.
+3. A step does a bounded part of the work; `on_read` of the window says when there is more to do.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.errno cimport EIO, ENOENT
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memset
+
+from nsqcy.storage.store cimport (
+    LOADING,
+    Record,
+    RECORD_DAMAGED,
+    UNREADABLE,
+    record_body,
+    record_delay,
+    record_headers,
+)
+
+
+cdef extern from "segment.h" nogil:
+    uint32_t crc32c_of "crc32c"(uint32_t crc, const void *data, size_t n)
+
+cdef extern from "Python.h":
+    void Py_INCREF(object)
+    void Py_DECREF(object)
+
+
+cdef enum:
+    BLOCK_VERSION = 1
+    BLOCK_HEADER = 64
+    CHECKED_FROM = 16               # the checksum is of everything from here on
+    BLOCK_DAMAGED = 1               # flag: some of the records are lost
+    BYTES_A_STEP = 256              # that cost as much as a record
+    BLOCK_COST = 8                  # of looking one up, in records
+
+cdef uint64_t BLOCK_MAGIC = 0x004B4C4259435153      # "SQCYBLK\0"
+
+# The columns in their order, with the bytes of a row.
+cdef uint32_t[5] COLUMNS = [TIMESTAMPS, IDS, DEFERS, HEADERS, BODIES]
+cdef uint32_t[5] WIDTHS = [8, 8, 8, 4, 4]
+
+COLUMN_NAMES = {
+    b"timestamp": TIMESTAMPS, b"id": IDS, b"defer": DEFERS, b"headers": HEADERS, b"body": BODIES}
+
+
+# What stands at the start of a block.
+cdef packed struct BlockHeader:
+    uint64_t magic
+    uint32_t version
+    uint32_t crc
+    uint8_t log_id[16]
+    uint64_t base_seq
+    uint32_t count
+    uint32_t flags
+    uint32_t columns
+    uint32_t padding
+    uint64_t bytes
+
+
+cdef inline uint64_t rounded(uint64_t n) noexcept:
+    return (n + 7) & ~<uint64_t>7
+
+
+cdef int piece_read(void *arg, int error) except -1:
+    cdef LogRead read = <LogRead>arg
+    Py_DECREF(read)
+    return read.on_piece_read(error)
+
+
+@cython.no_gc_clear      # __dealloc__ needs the window
+cdef class LogRead:
+    """One read that is under way."""
+
+    def __dealloc__(self):
+        self.let_go()
+        free(self.pieces)
+
+    cdef int step(self, int budget) except? -1:
+        """Do a part of it, about as much as looking at so many records costs; returns what is left
+        of the budget. Unless it ends it goes on at once, or when `on_read` says so (`reading`)."""
+        raise NotImplementedError
+
+    cdef int take(self, Block *block) except -1:
+        """Have another block, with its bytes."""
+        cdef Piece *piece
+        cdef Piece *grown
+        if self.count == self.room:
+            grown = <Piece *>realloc(self.pieces, (2 * self.room + 4) * sizeof(Piece))
+            if grown == NULL:
+                raise MemoryError()
+            self.pieces = grown
+            self.room = 2 * self.room + 4
+        piece = &self.pieces[self.count]
+        memset(piece, 0, sizeof(Piece))
+        piece.block = block
+        self.window.pin(block)
+        self.count += 1
+        if block.data != NULL and not block.flags & LOADING:
+            piece.data = block.data
+            return 0
+        if block.flags & UNREADABLE:
+            return 0
+        piece.owned = <uint8_t *>malloc(block.size)
+        if piece.owned == NULL:
+            raise MemoryError()
+        self.window.log.read(&block.extent, piece.owned, piece_read, <void *>self)
+        Py_INCREF(self)
+        self.reading = True
+        return 0
+
+    cdef int on_piece_read(self, int error) except -1:
+        cdef Piece *piece = &self.pieces[self.count - 1]
+        self.reading = False
+        if self.stage == ENDED:
+            self.let_go()
+            return 0
+        if error == ENOENT or error == EIO:
+            # Its records are lost, and are told as damaged.
+            free(piece.owned)
+            piece.owned = NULL
+        elif error:
+            self.failed = True
+        else:
+            piece.data = piece.owned
+        return self.window.on_read(self)
+
+    cdef int answer(self, bytes answer, bytes error) except -1:
+        """The end: tell whoever waits."""
+        cdef Waiter waiter = self.waiter
+        self.waiter = None
+        self.stage = ENDED
+        self.let_go()
+        self.window.on_read(self)
+        if waiter is not None:
+            waiter.log_answered(self.ticket, answer, error)
+        return 0
+
+    cdef int abandon(self, bytes error) except -1:
+        """End it before its time; without an error nobody wants to know."""
+        if self.stage == ENDED:
+            return 0
+        if error is None:
+            self.waiter = None
+        return self.answer(None, error)
+
+    cdef void let_go(self) noexcept:
+        cdef uint32_t i
+        if self.reading:
+            return
+        for i in range(self.count):
+            self.window.unpin(self.pieces[i].block)
+            free(self.pieces[i].owned)
+        self.count = 0
+
+
+@cython.no_gc_clear
+cdef class Fetch(LogRead):
+    """Records [first, end) of a window, as far as they fit, as a block of columns."""
+
+    def __cinit__(self, Window window not None, Waiter waiter not None, uint64_t ticket,
+                  bytes log_id not None, uint64_t first, uint64_t end, uint64_t most,
+                  uint32_t columns):
+        self.window = window
+        self.waiter = waiter
+        self.ticket = ticket
+        self.log_id = log_id
+        self.first = self.next_seq = first
+        self.end = end
+        self.most = self.held = most
+        self.columns = columns
+
+    cdef int step(self, int budget) except? -1:
+        while budget > 0 and self.stage != ENDED and not self.reading:
+            if self.failed:
+                self.answer(None, b"E_LOG_FAILED " + self.window.log.last_error_text.encode(
+                    "utf-8", "surrogateescape"))
+            elif self.stage == COLLECT:
+                budget = self.collect(budget)
+            elif self.stage == CHECK:
+                budget = self.check(budget)
+            else:
+                budget = self.walk(budget)
+        return budget
+
+    cdef int collect(self, int budget) except? -1:
+        cdef Block *block
+        while budget > 0 and self.next_seq < self.end and self.collected < self.most:
+            block = self.window.block_of(self.next_seq)
+            if block == NULL or block.first_seq > self.next_seq:
+                # Let go meanwhile.
+                self.end = self.next_seq
+                break
+            # Of the first one nobody knows yet how much comes before what is wanted.
+            if self.count or block.first_seq == self.next_seq:
+                self.collected += block.size
+            self.next_seq = block.last_seq + 1
+            budget -= BLOCK_COST
+            self.take(block)
+            if self.reading:
+                return budget
+        if budget > 0 or self.next_seq >= self.end or self.collected >= self.most:
+            self.end = min(self.end, self.next_seq)
+            self.next_seq = self.first
+            self.stage = MEASURE
+        return budget
+
+    cdef int walk(self, int budget) except? -1:
+        """Go on over the records, counting them or making rows of them."""
+        cdef const Piece *piece
+        cdef const Record *record
+        cdef uint16_t headers
+        cdef Row row
+        while self.next_seq < self.end and self.piece < self.count:
+            piece = &self.pieces[self.piece]
+            if self.next_seq > piece.block.last_seq:
+                self.piece += 1
+                self.offset = 0
+                continue
+            if budget <= 0:
+                return budget
+            memset(&row, 0, sizeof(Row))
+            budget -= 1
+            if piece.data != NULL:
+                if self.offset >= piece.block.size:
+                    break
+                record = <const Record *>(piece.data + self.offset)
+                if record.seq > self.next_seq:
+                    break
+                self.offset += record.length
+                if record.seq < self.next_seq:
+                    continue
+                if not record.attributes & RECORD_DAMAGED:
+                    row.timestamp = record.timestamp
+                    row.id = record.id
+                    row.defer = record_delay(record)
+                    row.body = record_body(record)
+                    row.body_length = record.body_length
+                    row.headers = record_headers(record, &headers)
+                    row.headers_length = headers
+            if self.stage == FILL:
+                self.add_row(&row)
+                budget -= row.body_length // BYTES_A_STEP
+            elif not self.count_row(&row):
+                break
+            self.next_seq += 1
+        if self.stage == FILL:
+            self.end_columns()
+        elif self.rows == 0:
+            self.answer(None, b"E_LOG_FAILED record %d is not where it should be" % self.next_seq)
+        else:
+            self.allot()
+        return budget
+
+    cdef bint count_row(self, const Row *row) noexcept:
+        """Whether there is room for it."""
+        cdef uint64_t headers = self.header_bytes
+        cdef uint64_t bodies = self.body_bytes
+        if self.columns & HEADERS:
+            headers += row.headers_length
+        if self.columns & BODIES:
+            bodies += row.body_length
+        if self.rows and self.size(self.rows + 1, headers, bodies) > self.most:
+            return False
+        self.rows += 1
+        self.header_bytes = headers
+        self.body_bytes = bodies
+        return True
+
+    cdef uint64_t size(self, uint64_t rows, uint64_t headers, uint64_t bodies) noexcept:
+        """Bytes of a block; notes where its columns begin."""
+        cdef uint64_t at = BLOCK_HEADER
+        cdef int i
+        for i in range(5):
+            self.starts[i] = at
+            if self.columns & COLUMNS[i]:
+                at += WIDTHS[i] * rows
+                if COLUMNS[i] == HEADERS:
+                    at += 4 + headers
+                elif COLUMNS[i] == BODIES:
+                    at += 4 + bodies
+                at = rounded(at)
+        return at
+
+    cdef int allot(self) except -1:
+        """It is known how large the answer is."""
+        cdef uint64_t size = self.size(self.rows, self.header_bytes, self.body_bytes)
+        cdef BlockHeader *header
+        self.block = PyBytes_FromStringAndSize(NULL, size)
+        header = <BlockHeader *>PyBytes_AS_STRING(self.block)
+        memset(header, 0, BLOCK_HEADER)
+        header.magic = BLOCK_MAGIC
+        header.version = BLOCK_VERSION
+        memcpy(header.log_id, PyBytes_AS_STRING(self.log_id), 16)
+        header.base_seq = self.first
+        header.count = self.rows
+        header.columns = self.columns
+        header.bytes = size
+        self.end = self.first + self.rows
+        self.next_seq = self.first
+        self.piece = self.offset = 0
+        self.stage = FILL
+        return 0
+
+    cdef int add_row(self, const Row *row) noexcept:
+        """Of a damaged record, or one without headers, there may be no place to copy from."""
+        cdef uint8_t *block = <uint8_t *>PyBytes_AS_STRING(self.block)
+        cdef uint32_t i = self.row
+        cdef uint8_t *values
+        if self.columns & TIMESTAMPS:
+            (<int64_t *>(block + self.starts[0]))[i] = row.timestamp
+        if self.columns & IDS:
+            (<uint64_t *>(block + self.starts[1]))[i] = row.id
+        if self.columns & DEFERS:
+            (<int64_t *>(block + self.starts[2]))[i] = row.defer
+        if self.columns & HEADERS:
+            (<uint32_t *>(block + self.starts[3]))[i] = <uint32_t>self.headers_filled
+            values = block + self.starts[3] + 4 * (<size_t>self.rows + 1)
+            if row.headers_length:
+                memcpy(values + self.headers_filled, row.headers, row.headers_length)
+            self.headers_filled += row.headers_length
+        if self.columns & BODIES:
+            (<uint32_t *>(block + self.starts[4]))[i] = <uint32_t>self.bodies_filled
+            values = block + self.starts[4] + 4 * (<size_t>self.rows + 1)
+            if row.body_length:
+                memcpy(values + self.bodies_filled, row.body, row.body_length)
+            self.bodies_filled += row.body_length
+        if row.id == 0:
+            self.flags |= BLOCK_DAMAGED
+        self.row += 1
+        return 0
+
+    cdef int end_columns(self) noexcept:
+        """The last offsets, and zeros up to the next column."""
+        cdef uint8_t *block = <uint8_t *>PyBytes_AS_STRING(self.block)
+        cdef BlockHeader *header = <BlockHeader *>block
+        cdef size_t end
+        if self.columns & HEADERS:
+            (<uint32_t *>(block + self.starts[3]))[self.rows] = <uint32_t>self.headers_filled
+            end = self.starts[3] + 4 * (<size_t>self.rows + 1) + self.headers_filled
+            memset(block + end, 0, rounded(end) - end)
+        if self.columns & BODIES:
+            (<uint32_t *>(block + self.starts[4]))[self.rows] = <uint32_t>self.bodies_filled
+            end = self.starts[4] + 4 * (<size_t>self.rows + 1) + self.bodies_filled
+            memset(block + end, 0, rounded(end) - end)
+        header.flags = self.flags
+        self.checked = CHECKED_FROM
+        self.stage = CHECK
+        return 0
+
+    cdef int check(self, int budget) except? -1:
+        cdef const uint8_t *block = <const uint8_t *>PyBytes_AS_STRING(self.block)
+        cdef size_t n = min(<size_t>len(self.block) - self.checked,
+                            <size_t>budget * BYTES_A_STEP)
+        cdef bytes answer
+        self.crc = crc32c_of(self.crc, block + self.checked, n)
+        self.checked += n
+        if self.checked == <size_t>len(self.block):
+            (<BlockHeader *>block).crc = self.crc
+            answer = self.block
+            self.block = None
+            self.answer(answer, None)
+        return budget - 1 - <int>(n // BYTES_A_STEP)
+
+
+@cython.no_gc_clear
+cdef class Seek(LogRead):
+    """The first record of [first, end) that is not older than a time; `end` if there is none."""
+
+    def __cinit__(self, Window window not None, Waiter waiter not None, uint64_t ticket,
+                  uint64_t first, uint64_t end, int64_t time):
+        self.window = window
+        self.waiter = waiter
+        self.ticket = ticket
+        self.next_seq = first
+        self.end = end
+        self.time = time
+
+    cdef int step(self, int budget) except? -1:
+        while budget > 0 and self.stage != ENDED and not self.reading:
+            if self.failed:
+                self.answer(None, b"E_LOG_FAILED " + self.window.log.last_error_text.encode(
+                    "utf-8", "surrogateescape"))
+            elif self.count == 0:
+                budget = self.look_for_block(budget)
+            else:
+                budget = self.look_for_record(budget)
+        return budget
+
+    cdef int look_for_block(self, int budget) except? -1:
+        """Blocks know what they are not younger than."""
+        cdef Block *block = self.window.block_of(self.next_seq)
+        budget -= BLOCK_COST
+        while block != NULL and self.next_seq < self.end:
+            if block.last_time == 0 or block.last_time >= self.time:
+                self.offset = 0
+                self.take(block)
+                return budget
+            if budget <= 0:
+                return budget
+            budget -= 1
+            self.next_seq = block.last_seq + 1
+            block = block.next
+        self.found(self.end)
+        return budget
+
+    cdef int look_for_record(self, int budget) except? -1:
+        cdef const Piece *piece = &self.pieces[0]
+        cdef const Record *record
+        cdef uint64_t last = piece.block.last_seq
+        while piece.data != NULL and self.offset < piece.block.size:
+            if budget <= 0:
+                return budget
+            budget -= 1
+            record = <const Record *>(piece.data + self.offset)
+            if record.seq >= self.end:
+                break
+            if record.seq >= self.next_seq and record.timestamp >= self.time \
+                    and not record.attributes & RECORD_DAMAGED:
+                self.found(record.seq)
+                return budget
+            self.offset += record.length
+        self.let_go()
+        self.next_seq = max(self.next_seq, last + 1)
+        return budget
+
+    cdef int found(self, uint64_t seq) except -1:
+        return self.answer(b'{"seq":%d}' % min(seq, self.end), None)
+
+
+@cython.no_gc_clear
+cdef class Poll(LogRead):
+    """Somebody waits for the log to reach beyond a place."""
+
+    def __cinit__(self, Window window not None, Waiter waiter not None, uint64_t ticket,
+                  uint64_t after):
+        self.window = window
+        self.waiter = waiter
+        self.ticket = ticket
+        self.after = after
+        self.stage = WAITING
+
+    cdef int step(self, int budget) except? -1:
+        return budget

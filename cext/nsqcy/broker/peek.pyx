@@ -1,0 +1,343 @@
+"""A look at messages that takes none: those that a channel holds, and those of a window behind it.
+
+Owns which messages are looked at, and how much of them. Which of the two kinds comes first is the
+affair of who asked, and so is the form of the answer. Rules:
+
+1. Nothing that is seen changes: no state, no count, no order; no block leaves memory or comes in.
+2. It is found out at once which messages of a channel are meant; they are read bit by bit, as logs
+   are (nsqcy.broker.log_reader). One that goes meanwhile is seen all the same.
+3. A look ends early rather than look at very much: it says where to go on.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+
+from nsqcy.broker.channel cimport HOLDING_TIMER, Consumer, Holding
+from nsqcy.base.heap cimport HeapSlot
+from nsqcy.broker.earliest cimport Listing
+from nsqcy.broker.log_reader cimport ENDED
+from nsqcy.storage.store cimport (
+    NEVER,
+    RECORD_DAMAGED,
+    Entry,
+    Window,
+    record_body,
+    record_headers,
+)
+
+
+cdef enum:
+    BLOCK_COST = 8                  # of looking one up, in records, as in nsqcy.broker.log_reader
+    BYTES_A_STEP = 256              # that cost as much as a record
+    RANGES_A_STEP = 64
+    MESSAGE_COST = 400              # bytes of JSON beside headers and body
+
+
+@cython.final
+cdef class Told(Waiter):
+    """Calls done(None), or done(reason)."""
+
+    def __cinit__(self, done):
+        self.done = done
+
+    cdef int log_answered(self, uint64_t ticket, bytes answer, bytes error) except -1:
+        self.done(None if error is None else error.decode("utf-8", "replace"))
+        return 0
+
+
+@cython.final
+cdef class Seen:
+    """A message as it was."""
+
+
+@cython.final
+@cython.no_gc_clear      # __dealloc__ needs the window
+cdef class Peek(LogRead):
+    """At most `limit` messages of each kind, from `after` on, with so many bytes of each body; then
+    `done` is called.
+
+    state       after                               entries, and records
+    queued      (seq, messages passed)              its queue, and what is behind its cursor
+    in_flight   (deadline, seq) of the last, None   what consumers have
+    deferred    (due, seq) of the last, None        what is for later
+    backlog     (seq, 0)                            none, and what the topic has for itself
+    """
+
+    def __cinit__(self, Window window not None, Channel channel, str state, int limit, after,
+                  uint32_t body_most, done):
+        self.window = window
+        self.channel = channel
+        self.waiter = Told(done)
+        self.limit = limit
+        self.body_most = body_most
+        self.clients = []
+        self.entries = []
+        self.records = []
+        if state == "backlog":
+            self.begin_records(max(<uint64_t>after[0], window.fanout.seq), window.visible.seq)
+            return
+        if state == "queued":
+            self.begin_records(max(<uint64_t>after[0], channel.cursor.seq), window.fanout.seq)
+            self.hold_queued(after[1])
+            return
+        self.has_times = True
+        self.ahead = channel.agenda.wall - channel.agenda.now
+        if state == "in_flight":
+            self.hold_in_flight(after)
+        else:
+            self.hold_deferred(after)
+
+    def __dealloc__(self):
+        self.let_go()
+        free(self.held_messages)
+        self.held_messages = NULL
+
+    @property
+    def is_complete(self):
+        """Whether all records have been looked at."""
+        return self.next_seq >= self.end
+
+    def cancel(self):
+        """Nobody wants to know any more."""
+        self.abandon(None)
+
+    # -- what is meant --
+
+    cdef int hold_queued(self, uint64_t passed) except -1:
+        cdef const Entry *entry = self.channel.queue_first
+        if passed > PASSED_MOST:
+            return 0
+        while entry != NULL and passed:
+            entry = entry.next
+            passed -= 1
+        while entry != NULL and self.held_count < <uint32_t>self.limit:
+            # Not before the cursor is there: see Channel.queue_is_next.
+            self.add_held(<const Deferred *>entry, <int64_t><size_t>entry.holding, 0)
+            entry = entry.next
+        self.more_held = entry != NULL
+        return 0
+
+    cdef int hold_in_flight(self, after) except -1:
+        """Each consumer has its own in the order of deadlines."""
+        cdef Listing listing = Listing(self.limit + 1, after, 0)
+        cdef const Holding *holding = self.channel.holdings
+        cdef Entry *entry
+        cdef HeapSlot slot
+        cdef int i
+        while holding != NULL:
+            entry = holding.first
+            while entry != NULL and not listing.is_beyond(entry.due):
+                slot.due = entry.due
+                slot.node = &entry.node
+                listing.offer(&slot)
+                entry = entry.next
+            holding = holding.next
+        for i in listing.sorted_indices()[:self.limit]:
+            entry = <Entry *>listing.slots[i].node
+            self.add_held(<const Deferred *>entry, entry.due, entry.timestamp)
+            self.clients.append(client_of(entry))
+        self.more_held = listing.count > self.limit
+        return 0
+
+    cdef int hold_deferred(self, after) except -1:
+        cdef Listing listing = Listing(self.limit + 1, after, HOLDING_TIMER)
+        cdef uint32_t at
+        cdef int i
+        for at in range(self.channel.timers.size):
+            listing.offer(&self.channel.timers.slots[at])
+        for i in listing.sorted_indices()[:self.limit]:
+            self.add_held(<const Deferred *>listing.slots[i].node, listing.slots[i].due, 0)
+        self.more_held = listing.count > self.limit
+        return 0
+
+    cdef int add_held(self, const Deferred *message, int64_t place, int64_t timestamp) except -1:
+        cdef Held *grown
+        cdef Held *held
+        if self.held_messages == NULL:
+            grown = <Held *>realloc(NULL, self.limit * sizeof(Held))
+            if grown == NULL:
+                raise MemoryError()
+            self.held_messages = grown
+        held = &self.held_messages[self.held_count]
+        held.block = message.block
+        held.seq = message.seq
+        held.id = message.id
+        held.place = place
+        held.timestamp = timestamp
+        held.offset = message.offset
+        held.attempts = message.attempts
+        self.window.pin(held.block)
+        self.held_count += 1
+        self.wanted = self.held_count
+        return 0
+
+    cdef int begin_records(self, uint64_t first, uint64_t end) noexcept:
+        self.next_seq = min(first, end)
+        self.end = end
+        return 0
+
+    # -- reading it --
+
+    cdef int step(self, int budget) except? -1:
+        # Those of the window, or of its channel, may be others than before.
+        self.clear_to = 0
+        while budget > 0 and self.stage != ENDED and not self.reading:
+            if self.failed:
+                self.answer(None, self.window.log.last_error_text.encode(
+                    "utf-8", "surrogateescape"))
+            elif self.read_count < self.wanted:
+                budget -= self.read_held()
+            elif self.wants_records():
+                budget -= self.read_record()
+            else:
+                self.answer(b"", None)
+        return budget
+
+    cdef int read_held(self) except? -1:
+        """Go on to the next one that its channel holds; returns what it has cost."""
+        cdef const Held *held = &self.held_messages[self.read_count]
+        cdef const Record *record = NULL
+        cdef Seen seen
+        if self.bytes >= LARGEST_PEEK:
+            self.wanted = self.read_count
+            self.more_held = True
+            self.bytes = 0
+            LogRead.let_go(self)
+            return 1
+        if self.count == 0 or self.pieces[0].block != held.block:
+            LogRead.let_go(self)
+            self.take(held.block)
+            return BLOCK_COST
+        if self.pieces[0].data != NULL:
+            record = <const Record *>(self.pieces[0].data + held.offset)
+            if record.seq != held.seq or record.attributes & RECORD_DAMAGED:
+                record = NULL
+        seen = self.seen(record)
+        seen.seq = held.seq
+        seen.id = seen.id or held.id
+        seen.timestamp = seen.timestamp or held.timestamp
+        seen.place = held.place
+        if self.has_times and held.place < <int64_t>NEVER:
+            seen.time = held.place + self.ahead
+        seen.attempts = held.attempts
+        seen.client = self.clients[self.read_count] if self.clients else None
+        self.entries.append(seen)
+        self.read_count += 1
+        if self.read_count == self.wanted:
+            self.bytes = 0
+            LogRead.let_go(self)
+        return 1 + <int>(len(seen.body) // BYTES_A_STEP)
+
+    cdef bint wants_records(self) noexcept:
+        return (self.next_seq < self.end and len(self.records) < self.limit
+                and self.bytes < LARGEST_PEEK and self.looked < LOOKED_MOST
+                and (self.taken < TAKEN_MOST or self.count != 0))
+
+    cdef int read_record(self) except? -1:
+        """Go on to the next one of the window; returns what it has cost."""
+        cdef const Record *record
+        cdef Seen seen
+        if self.next_seq >= self.clear_to:
+            return 1 + self.skip_holes()
+        if self.count == 0 or self.pieces[0].block.last_seq < self.next_seq:
+            self.find_block()
+            return BLOCK_COST
+        record = <const Record *>(self.pieces[0].data + self.offset)
+        if self.pieces[0].data == NULL or self.offset >= self.pieces[0].block.size:
+            self.next_seq = self.pieces[0].block.last_seq + 1
+            return 1
+        if record.seq > self.next_seq:
+            # Some are in no file any more.
+            self.next_seq = record.seq
+            return 1
+        self.offset += record.length
+        if record.seq < self.next_seq:
+            return 1
+        self.looked += 1
+        self.next_seq += 1
+        if record.attributes & RECORD_DAMAGED \
+                or self.channel is not None and self.channel.passes(record):
+            return 1
+        seen = self.seen(record)
+        self.records.append(seen)
+        return 1 + <int>(len(seen.body) // BYTES_A_STEP)
+
+    cdef int find_block(self) except -1:
+        """Have the block of the next record, if there is one and one more may be read."""
+        cdef Block *block = self.window.block_of(self.next_seq)
+        LogRead.let_go(self)
+        if block == NULL:
+            self.next_seq = self.end
+            return 0
+        if not self.wants_records():
+            return 0
+        self.next_seq = max(self.next_seq, block.first_seq)
+        self.offset = 0
+        self.taken += block.size
+        return self.take(block)
+
+    cdef int skip_holes(self) noexcept:
+        """Step over what is for nobody, and see how far there is no more of it. Its cost."""
+        cdef uint32_t count = self.window.hole_count
+        self.clear_to = <uint64_t>-1
+        if self.channel is not None:
+            count += self.channel.finished_count
+        while (self.skip_ranges(self.window.holes, self.window.hole_count)
+                or self.channel is not None
+                and self.skip_ranges(self.channel.finished, self.channel.finished_count)):
+            pass
+        return <int>(count // RANGES_A_STEP)
+
+    cdef bint skip_ranges(self, const Hole *ranges, uint32_t count) noexcept:
+        """Whether it has moved on."""
+        cdef uint64_t before = self.next_seq
+        cdef uint32_t i
+        for i in range(count):
+            if ranges[i].start <= self.next_seq < ranges[i].end:
+                self.next_seq = ranges[i].end
+            elif ranges[i].start > self.next_seq:
+                self.clear_to = min(self.clear_to, ranges[i].start)
+        return self.next_seq != before
+
+    cdef Seen seen(self, const Record *record):
+        """What a record says of its message; NULL: nobody can read it."""
+        cdef Seen seen = Seen.__new__(Seen)
+        cdef const uint8_t *headers
+        cdef uint16_t length = 0
+        seen.size = -1
+        seen.body = seen.headers = b""
+        self.bytes += MESSAGE_COST
+        if record == NULL:
+            return seen
+        headers = record_headers(record, &length)
+        seen.seq = record.seq
+        seen.id = record.id
+        seen.timestamp = record.timestamp
+        seen.size = record.body_length
+        seen.body = PyBytes_FromStringAndSize(
+            <const char *>record_body(record), min(record.body_length, self.body_most))
+        seen.headers = PyBytes_FromStringAndSize(<const char *>headers, length)
+        # Base64, and escapes at their longest.
+        self.bytes += 4 * <uint64_t>len(seen.body) // 3 + 6 * length
+        return seen
+
+    cdef void let_go(self) noexcept:
+        cdef uint32_t i
+        LogRead.let_go(self)
+        if self.reading:
+            return
+        for i in range(self.held_count):
+            self.window.unpin(self.held_messages[i].block)
+        self.held_count = 0
+
+
+cdef tuple client_of(const Entry *entry):
+    """Who has a message that is in flight; None: the client has left, or the message moves to
+    another topic."""
+    cdef const Holding *holding = <const Holding *>entry.holding
+    if holding.consumer == NULL or entry.due >= <int64_t>NEVER:
+        return None
+    consumer = <Consumer>holding.consumer
+    return consumer.client_id, getattr(consumer, "remote_address", "")

@@ -1,0 +1,440 @@
+"""A client's end of a connection: frames become messages, answers become commands.
+
+Owns what a client does for every message: cutting frames out of what was received, the Message
+objects, and the commands that answer and publish, gathered until the connection's owner takes them
+for its socket. Knows no socket, no clock, no handshake and nothing of RDY.
+
+One thread may feed and take while others answer messages: everything here happens under the GIL,
+and the callbacks are called between two changes, never in the middle of one.
+"""
+
+cimport cython
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.math cimport INFINITY
+from libc.stdio cimport snprintf
+from libc.string cimport memcpy
+
+from nsqcy.base.bytes cimport load_be16, load_be32, load_be64, store_be32
+from nsqcy.base.headers cimport HEADERS_MOST, HEADERS_ROOM, HEADERS_SIZE
+from nsqcy.protocol.wire cimport FRAME_HEADER, MESSAGE, MESSAGE_HEADER, Output
+
+from nsqcy.base import headers as _headers
+from nsqcy.protocol import wire as _wire
+from nsqcy.errors import NsqError
+
+
+cdef extern from "Python.h":
+    bytes PyBytes_FromStringAndSize(const char *text, Py_ssize_t n)
+
+
+# What nearly every answer is; the same object each time.
+OK_FRAME = (0, b"OK")
+
+cdef enum:
+    ID = 16
+    SPELLS_HTTP = 1213486160        # "HTTP", read as the size of a frame
+    LONGEST_FRAME = 0x7fffffff
+    LONGEST_ANSWER = 1 << 20        # bytes of a frame that is no message
+    LONGEST_DELAY = 24              # characters of a delay with its space and line feed
+    OK_TEXT = 0x4f4b
+
+cdef int64_t LONGEST_WAIT = 1LL << 53       # milliseconds
+cdef uint64_t OK_HEAD = <uint64_t>6 << 32       # its size, and the type of a response
+
+
+class AlreadyAnswered(NsqError):
+    """A message was finished, requeued or touched after it had been finished or requeued."""
+
+
+class ProtocolError(NsqError):
+    """Bytes that no nsqd sends."""
+
+
+cdef class Codec:
+    """One connection's frames and commands.
+
+    `flow` is the connection's consumer's Flow, or None for one that only publishes; `wake()` is
+    called when there is something to take and there was nothing before. `longest`: bytes of the
+    longest message that is accepted, 0 for any.
+    """
+
+    def __cinit__(self, str address not None, uint32_t longest=0):
+        self.address = address
+        self.longest = LONGEST_FRAME
+        if 0 < longest < <uint32_t>LONGEST_FRAME - FRAME_HEADER - MESSAGE_HEADER - HEADERS_ROOM:
+            self.longest = longest + 4 + MESSAGE_HEADER
+        self.output = Output()
+        self.partial = bytearray()
+
+    def expect_headers(self):
+        """From here on messages begin with their headers."""
+        self.headers = True
+        if self.longest != LONGEST_FRAME:
+            self.longest += HEADERS_ROOM
+
+    # -- received
+
+    def feed(self, bytes data not None, Py_ssize_t most=-1):
+        """Take what was received; gives (messages, other frames as (type, data)).
+
+        Stops after `most` frames if that is not negative: what follows an answer of the handshake
+        may belong to another layer (see `rest`). Raises ProtocolError.
+        """
+        cdef list messages = []
+        cdef list frames = []
+        cdef size_t n
+        cdef Py_ssize_t used
+        cdef const uint8_t *at
+        if self.partial:
+            self.partial += data
+            n = len(self.partial)
+            if n < self.wanted:
+                return messages, frames
+            data = bytes(self.partial)
+            self.partial.clear()
+        n = len(data)
+        at = <const uint8_t *><const char *>data
+        used = self.parse(at, n, messages, frames, most)
+        if <size_t>used < n:
+            self.partial += data[used:]
+        return messages, frames
+
+    cdef Py_ssize_t parse(self, const uint8_t *at, size_t left, list messages, list frames,
+                          Py_ssize_t most) except -1:
+        """Every whole frame; gives the bytes used."""
+        cdef const uint8_t *start = at
+        cdef uint32_t size
+        cdef uint32_t type
+        self.wanted = 4
+        while left >= 4 and most:
+            size = load_be32(at)
+            self.check_size(at, left)
+            if left - 4 < size:
+                self.wanted = 4 + <size_t>size if left >= FRAME_HEADER else FRAME_HEADER
+                break
+            type = load_be32(at + 4)
+            if type == <uint32_t>MESSAGE:
+                if self.headers:
+                    messages.append(new_headered(self, at + FRAME_HEADER, size - 4))
+                else:
+                    messages.append(new_message(self, at + FRAME_HEADER, size - 4))
+            elif size == 6 and load_be64(at) == OK_HEAD and load_be16(at + 8) == OK_TEXT:
+                frames.append(OK_FRAME)
+            else:
+                frames.append((type, PyBytes_FromStringAndSize(
+                    <const char *>at + FRAME_HEADER, size - 4)))
+            at += 4 + <size_t>size
+            left -= 4 + <size_t>size
+            most -= 1
+        self.in_flight += len(messages)
+        return at - start
+
+    cdef inline int check_size(self, const uint8_t *at, size_t left) except -1:
+        """Whether the frame that begins here is worth waiting for: its type says how long it may
+        be, once that has come."""
+        cdef uint32_t size = load_be32(at)
+        cdef uint32_t most = LONGEST_FRAME
+        if left >= FRAME_HEADER:
+            most = self.longest if load_be32(at + 4) == <uint32_t>MESSAGE else LONGEST_ANSWER
+        if size < 4 or size > most or size == SPELLS_HTTP:
+            return self.bad_size(size, most)
+        return 0
+
+    cdef int bad_size(self, uint32_t size, uint32_t most) except -1:
+        if size == SPELLS_HTTP:
+            raise ProtocolError(f"unexpected HTTP response from {self.address},"
+                                " a nsqd TCP endpoint is required")
+        raise ProtocolError(f"{self.address} announces a frame of {size} bytes,"
+                            f" 4 to {most} are allowed")
+
+    def rest(self):
+        """What was received and is no whole frame yet; it is forgotten here."""
+        cdef bytes rest = bytes(self.partial)
+        self.partial.clear()
+        return rest
+
+    # -- to send
+
+    def take(self):
+        """The bytes to send; they are forgotten here."""
+        cdef Output output = self.output
+        cdef bytes taken
+        if output.end == 0:
+            return b""
+        taken = PyBytes_FromStringAndSize(<const char *>output.buffer, output.end)
+        output.end = 0
+        if output.capacity > 65536:
+            output.drop_buffer()
+        return taken
+
+    @property
+    def pending(self):
+        """Bytes that wait to be taken."""
+        return self.output.end
+
+    @cython.final
+    cdef int rouse(self, size_t before) except -1:
+        """Tell the owner, once there is something to take, if there was nothing `before`. Last of
+        all: another thread may take it meanwhile."""
+        if before == 0 and self.wake is not None:
+            self.wake()
+        return 0
+
+    def write(self, bytes command not None):
+        """Any bytes, usually one or more commands."""
+        cdef size_t n = len(command)
+        cdef size_t before = self.output.end
+        if n and not self.closed:
+            self.output.put(<const uint8_t *><const char *>command, n)
+            self.rouse(before)
+
+    def publish(self, bytes head not None, bytes body not None):
+        """`head`, a command line with its line feed, and a body behind its length."""
+        cdef size_t n = len(head)
+        cdef size_t length = len(body)
+        cdef size_t before = self.output.end
+        cdef uint8_t *at
+        if self.closed:
+            return
+        at = self.output.room(n + 4 + length)
+        memcpy(at, <const char *>head, n)
+        store_be32(at + n, <uint32_t>length)
+        memcpy(at + n + 4, <const char *>body, length)
+        self.rouse(before)
+
+    def close(self):
+        """No more comes and nothing can be sent: answers are dropped from now on."""
+        self.closed = True
+        self.in_flight = 0
+        self.output.clear()
+        self.partial.clear()
+
+    cdef inline int put_id(self, const char *verb, size_t length, Message message) except -1:
+        cdef size_t before = self.output.end
+        cdef uint8_t *at = self.output.room(length + ID + 1)
+        memcpy(at, verb, length)
+        memcpy(at + length, <const char *>message.id, ID)
+        at[length + ID] = 10
+        return self.rouse(before)
+
+    cdef int answer(self, Message message, Outcome outcome, int64_t delay) except -1:
+        """FIN or REQ; first, flow control says what it has to say about that."""
+        cdef char[LONGEST_DELAY] text
+        cdef size_t before
+        cdef uint8_t *at
+        cdef int n
+        if message.answered:
+            raise AlreadyAnswered(f"message {shown(message)} has been answered already")
+        message.answered = True
+        if self.closed:
+            return 0
+        self.in_flight -= 1
+        if self.flow is not None and (outcome != FINISHED or not self.flow.calm):
+            self.flow.result(outcome)
+            if self.closed:
+                return 0
+        if outcome == FINISHED:
+            return self.put_id(b"FIN ", 4, message)
+        before = self.output.end
+        n = snprintf(text, LONGEST_DELAY, b" %lld\n", <long long>delay)
+        at = self.output.room(4 + ID + n)
+        memcpy(at, b"REQ ", 4)
+        memcpy(at + 4, <const char *>message.id, ID)
+        memcpy(at + 4 + ID, text, n)
+        return self.rouse(before)
+
+
+@cython.freelist(256)
+cdef class Message:
+    """A message nsqd has delivered, to be finished or requeued once.
+
+    `id`: 16 hex digits; `timestamp`: when it was published, ns since 1970 by its nsqd's clock;
+    `attempts`: how many times it has been delivered, this time included; `headers`: a dict of str,
+    empty on a connection without the option `headers`.
+
+    An answer after the connection was lost is dropped: nsqd delivers the message again.
+    """
+
+    def __init__(self):
+        raise TypeError("a Message is made by the connection that delivers it")
+
+    @property
+    def nsqd_address(self):
+        """host:port of the nsqd that has delivered it."""
+        return codec_of(self).address
+
+    @property
+    def headers(self):
+        """Its headers."""
+        return {}
+
+    def finish(self):
+        """It is done with. Raises AlreadyAnswered."""
+        codec_of(self).answer(self, FINISHED, 0)
+
+    def requeue(self, delay=None, *, time_ms=None, bint backoff=True):
+        """Have it delivered again, after `delay` seconds or `time_ms` milliseconds, or after the
+        consumer's delay for its number of attempts. With `backoff` the whole consumer slows down.
+        Raises AlreadyAnswered, and ValueError for a delay that is negative or no number."""
+        cdef Codec codec = codec_of(self)
+        cdef int64_t milliseconds
+        if time_ms is not None:
+            wanted = time_ms
+        elif delay is not None:
+            wanted = delay * 1000
+        else:
+            wanted = 0 if codec.flow is None else codec.flow.delay_of(self.attempts)
+        if not 0 <= wanted <= LONGEST_WAIT:
+            raise ValueError(f"a message cannot be requeued by {wanted} ms")
+        milliseconds = round(wanted)
+        codec.answer(self, FAILED if backoff else REQUEUED, milliseconds)
+
+    def touch(self):
+        """Start its timeout anew. Raises AlreadyAnswered."""
+        cdef Codec codec = codec_of(self)
+        if self.answered:
+            raise AlreadyAnswered(f"message {shown(self)} has been answered already")
+        if not codec.closed:
+            codec.put_id(b"TOUCH ", 6, self)
+
+    def enable_async(self):
+        """Its handler's end does not answer it: that is done later, by finish() or requeue()."""
+        self.manual = True
+
+    def is_async(self):
+        return self.manual
+
+    def has_responded(self):
+        """Whether it was finished or requeued."""
+        return self.answered
+
+    def __repr__(self):
+        return f"<Message {shown(self)} attempts={self.attempts} {len(self.body)} bytes>"
+
+
+cdef class Headered(Message):
+    """A message of a connection that has negotiated headers."""
+
+    @property
+    def headers(self):
+        """Its headers."""
+        if self.decoded is None:
+            self.decoded = _headers.decode(self.encoded)
+        return self.decoded
+
+
+cdef inline Codec codec_of(Message message):
+    """The connection it came from; one that was made around __init__ came from none."""
+    if message is None or message.codec is None:
+        raise TypeError("this is no Message that a connection has delivered")
+    return message.codec
+
+
+cdef str shown(Message message):
+    """Its id; whatever an nsqd may have sent as one."""
+    return message.id.decode("ascii", "backslashreplace")
+
+
+cdef Message new_message(Codec codec, const uint8_t *at, size_t length):
+    cdef Message message
+    if length < MESSAGE_HEADER:
+        raise ProtocolError(f"{codec.address} sent a message of {length} bytes")
+    message = Message.__new__(Message)
+    message.timestamp = <int64_t>load_be64(at)
+    message.attempts = load_be16(at + 8)
+    message.id = PyBytes_FromStringAndSize(<const char *>at + 10, ID)
+    message.body = PyBytes_FromStringAndSize(<const char *>at + MESSAGE_HEADER,
+                                             length - MESSAGE_HEADER)
+    message.codec = codec
+    return message
+
+
+cdef Headered new_headered(Codec codec, const uint8_t *at, size_t length):
+    cdef Headered message
+    cdef const uint8_t *body = at + MESSAGE_HEADER + HEADERS_SIZE
+    cdef size_t headers = 0
+    if length >= MESSAGE_HEADER + HEADERS_SIZE:
+        headers = load_be16(at + MESSAGE_HEADER)
+    if length < MESSAGE_HEADER + HEADERS_SIZE + headers or headers > HEADERS_MOST:
+        raise ProtocolError(f"{codec.address} sent a message of {length} bytes"
+                            f" with {headers} bytes of headers")
+    message = Headered.__new__(Headered)
+    message.timestamp = <int64_t>load_be64(at)
+    message.attempts = load_be16(at + 8)
+    message.id = PyBytes_FromStringAndSize(<const char *>at + 10, ID)
+    message.encoded = PyBytes_FromStringAndSize(<const char *>body, headers)
+    message.body = PyBytes_FromStringAndSize(
+        <const char *>body + headers, length - MESSAGE_HEADER - HEADERS_SIZE - headers)
+    message.codec = codec
+    return message
+
+
+cdef class Publish:
+    """A publish on its way: the command line `head` and its `body`. `deadline`: seconds,
+    monotonic. `waiter` is told how it ends, in the way of a subclass."""
+
+    def __init__(self, str topic not None, bytes head not None, bytes body not None, waiter,
+                 double deadline=INFINITY):
+        self.waiter = waiter
+        self.topic = topic
+        self.head = head
+        self.body = body
+        self.deadline = deadline
+
+    def done(self, error):
+        """Called once: with None for an OK, else with the error."""
+
+
+def finish(messages not None):
+    """Finish many messages, of any connections; each connection sends its part in one write.
+    Raises AlreadyAnswered at the first that has been answered."""
+    cdef Message message
+    for message in messages:
+        codec_of(message).answer(message, FINISHED, 0)
+
+
+def message_body(data):
+    """`data` as bytes. Raises TypeError for what is not bytes-like and ValueError for none."""
+    cdef bytes body
+    if type(data) is bytes:
+        body = <bytes>data
+    elif isinstance(data, (bytes, bytearray, memoryview)):
+        body = bytes(data)
+    else:
+        raise TypeError(f"a message is bytes, not {type(data).__name__}")
+    if not body:
+        raise ValueError("a message cannot be empty")
+    return body
+
+
+def headered_body(data, headers):
+    """The same behind the headers, as a connection that has negotiated them sends it."""
+    return _before(headers) + message_body(data)
+
+
+cdef bytes _before(headers):
+    """What stands before a body with these headers. Raises ValueError and TypeError."""
+    cdef bytes encoded = _headers.from_text(headers) if headers else b""
+    return len(encoded).to_bytes(HEADERS_SIZE, "big") + encoded
+
+
+def headered_mpub_body(messages not None, headers):
+    """The body of an MPUB of such a connection; all of its messages have these headers."""
+    cdef bytes before = _before(headers)
+    return join([before + message_body(each) for each in messages])
+
+
+def mpub_body(messages not None):
+    """The body of an MPUB: a count, then each message behind its length. Raises as message_body
+    does, and ValueError for no message or for more bytes than a command can have."""
+    return join([message_body(each) for each in messages])
+
+
+cdef bytes join(list bodies):
+    cdef bytes body
+    cdef uint64_t size = 4
+    for body in bodies:
+        size += 4 + <size_t>len(body)
+    if not bodies or size > LONGEST_FRAME:
+        raise ValueError(f"{len(bodies)} messages of {size - 4} bytes cannot be published as one")
+    return _wire.mpub_body(bodies)

@@ -1,0 +1,152 @@
+# Streams between workers: byte pipes over the rings.
+#
+# A record belongs to a stream.  Its number is `index << 1 | 1` when the writer of the record opened
+# the stream and `index << 1` when the reader did, so that both can open without asking.
+#
+#   kind     payload                              room in the ring
+#   OPEN     hello                                as data
+#   DATA     bytes of the stream                  as data: leaves the reserve free
+#   CREDIT   u32: bytes the reader is done with   may use the reserve
+#   CLOSE    none; the last of its direction      may use the reserve
+#   ABORT    none; the last of its direction      may use the reserve
+#
+# Each end sends CLOSE or ABORT once, on its own account or in answer.  When both have, the number
+# is free again; because rings keep order, an OPEN that reuses it comes after all that was before.
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from nsqcy.ipc.ring cimport RingReader, RingRecord, RingWriter, Shared, Slot
+
+cdef enum:
+    STREAM_WINDOW = 262144     # bytes under way, each direction
+    STREAM_CREDIT_BATCH = 32768
+    STREAMS_MAX = 1 << 20      # opened by one worker to one other
+
+cdef enum StreamSide:
+    SIDE_OPEN
+    SIDE_CLOSING               # closed here; the last record is still to be written
+    SIDE_CLOSED                # the last record is written; the peer has not answered
+    SIDE_GONE                  # the number is free, or the peer is down
+
+
+cdef class StreamEnd:
+    """What happens at this end of a stream; override what you care about.
+
+    An end that raises loses its stream.
+    """
+    # Take all `n` bytes; `data` is good until you return.  Done with them: `stream.consumed`.
+    cdef int on_data(self, const unsigned char *data, size_t n) except -1
+    # A send that was cut short can go on.
+    cdef int on_writable(self) except -1
+    # The other end closed, or there is no other end any more.  Nothing comes after this.
+    cdef int on_closed(self, bint aborted) except -1
+
+
+cdef class BytesEnd(StreamEnd):
+    pass
+
+
+cdef struct Link:
+    Link *prev
+    Link *next
+    void *stream               # borrowed: what is linked is in a table
+
+
+cdef class Stream:
+    cdef:
+        Peer _peer             # None: gone
+        readonly StreamEnd end
+        bytes _hello           # the OPEN record is not in the ring yet
+        uint32_t _id           # as in the records we write
+        StreamSide _side
+        bint _peer_closed
+        bint _aborting
+        bint _cut_short        # a send was: the end is waiting for on_writable
+        uint32_t _credit       # bytes we may send
+        uint32_t _allowed      # bytes the peer may send
+        uint32_t _owed         # bytes consumed whose credit is not given back yet
+        # Sent, but not in the ring yet: waiting[start:stop], at most STREAM_WINDOW bytes.
+        unsigned char *_waiting
+        uint32_t _start
+        uint32_t _stop
+        uint32_t _capacity
+        Link _control          # in peer.control: a credit or the last record to write
+        Link _data             # in peer.data: OPEN or waiting bytes to write
+
+    # Returns how many of the bytes were taken: as many as there is credit for, 0 once closed.
+    # The rest is yours to keep until on_writable.
+    cdef int send(self, const unsigned char *data, size_t n) except -1
+    # `n` more bytes of on_data are done with.
+    cpdef void consumed(self, size_t n) noexcept
+    # What was sent is delivered, then the other end sees on_closed; this one hears nothing more.
+    cpdef void close(self) noexcept
+    # The same at once, without what is still waiting here.
+    cpdef void abort(self) noexcept
+
+    cdef int _keep(self, const unsigned char *data, uint32_t n) noexcept
+    cdef void _drop_waiting(self) noexcept
+    cdef void _queue_control(self) noexcept
+    cdef int _write_control(self) noexcept
+    cdef int _write_data(self) noexcept
+    cdef void _leave(self) noexcept
+    cdef int _on_data(self, const unsigned char *data, uint32_t n) except -1
+    cdef int _on_credit(self, uint32_t n) except -1
+    cdef int _on_last(self, bint aborted) except -1
+    cdef int _fail(self) except -1
+
+
+cdef class Peer:
+    cdef:
+        Mesh _mesh
+        int _index
+        uint64_t _bit
+        bint _up
+        Slot *_slot
+        RingWriter _out
+        RingReader _into
+        list _opened           # by us: index -> Stream or None
+        list _accepted         # opened by the peer
+        list _free             # indexes of _opened that are None
+        Link _control
+        Link _data
+
+    cdef void _forget(self) noexcept
+    cdef Stream _find(self, uint32_t number)
+    cdef uint32_t _new_index(self) except? 0xFFFFFFFF
+    cdef int _move(self) noexcept
+    cdef void _publish(self) noexcept
+    cdef void _release(self) noexcept
+
+
+cdef class Mesh:
+    cdef:
+        readonly Shared shared
+        readonly int index
+        Slot *_slot
+        list _eventfds
+        list _peers            # a Peer for each worker, this one included (never up)
+        uint64_t _up           # bitmaps of peers:
+        uint64_t _touched      # with something for flush to do
+        uint64_t _blocked      # with a ring that was too full for all
+        uint64_t _unfinished   # with a ring that was not read to its end, up or not yet
+        int _turn              # whose ring is read first
+        bint _draining
+        bint _sleeping
+        uint32_t _dispatching  # the number of the stream whose record is being handled
+
+    cpdef Stream open(self, int peer, bytes hello, StreamEnd end)
+    cpdef bint drain(self, Py_ssize_t max_bytes) except -1
+    cpdef int flush(self) except -1
+    cpdef bint prepare_sleep(self) noexcept
+    cpdef void awake(self) noexcept
+    cpdef int woken(self) except -1
+    cpdef int wake(self, int peer) except -1
+    # `is_up` for a number that is known to be a peer's.
+    cdef bint up(self, int peer) noexcept
+
+    cdef Py_ssize_t _drain_peer(self, Peer peer, Py_ssize_t budget) except -1
+    cdef int _drain_ring(self, Peer peer, Py_ssize_t *budget) except -1
+    cdef int _dispatch(self, Peer peer, RingRecord *record) except -1
+    cdef int _accept(self, Peer peer, RingRecord *record) except -1
+    cdef int _break(self, Peer peer, reason) except -1
+    cdef int _disconnect(self, Peer peer) except -1
+    cdef Peer _checked(self, int peer)

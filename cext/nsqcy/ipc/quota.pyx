@@ -1,0 +1,208 @@
+"""Quotas of users: how many connections, and how much is published, at all workers together.
+
+Owns the rows of the shared memory and the arithmetic of rates. Knows neither sessions nor files,
+and reads no clock: time is given, in nanoseconds of the clock that all processes of a machine have.
+
+A rate is kept by waiting after: a user who has published nothing for a second may publish a
+second's worth at once, and from then on as much as the rate says. What is published has been paid
+for until some time; while that is more than a second ahead, nothing more may come.
+"""
+
+import hashlib
+
+cimport cython
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memset
+
+from nsqcy.base.atomics cimport (
+    compare_exchange_u64,
+    fetch_add_u32,
+    fetch_add_u64,
+    load_acquire_u64,
+    load_relaxed_u32,
+    load_relaxed_u64,
+    store_relaxed_u32,
+    store_release_u64,
+)
+
+cdef enum:
+    SECOND = 1_000_000_000
+    BURST = SECOND              # what may be published at once, after a rest
+    SLICE = 10_000_000          # of time, whose worth one publisher after the other gets
+cdef int64_t TOLD_AGAIN = 60 * <int64_t>SECOND
+cdef double COST_MOST = 1e17    # ns that one publish may cost: three years
+
+
+@cython.final
+cdef class QuotaTable:
+    """The rows of all users, as one worker sees them. `memory` is zeros before the first worker
+    starts."""
+
+    def __cinit__(self, memory, int worker):
+        PyObject_GetBuffer(memory, &self._view, PyBUF_WRITABLE)
+        if <size_t>self._view.buf % 8:
+            raise ValueError("the memory of quotas is not aligned")
+        if not 0 <= worker < WORKERS_MOST:
+            raise ValueError(f"there is no worker {worker}")
+        self._rows = <size_t>self._view.len // sizeof(Used)
+        self.worker = worker
+        self._forget_connections()
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self._view)
+
+    def _forget_connections(self):
+        """Those of a worker that died are no more."""
+        cdef Used *used = <Used *>self._view.buf
+        cdef size_t i
+        for i in range(self._rows):
+            if load_acquire_u64(&used[i].key) == 0:
+                break
+            store_relaxed_u32(&used[i].connections[self.worker], 0)
+
+    cdef Used *row(self, uint64_t key) noexcept:
+        """The row of that key, which is taken if nobody has; NULL if there is none left."""
+        cdef Used *used = <Used *>self._view.buf
+        cdef size_t i
+        cdef uint64_t seen
+        for i in range(self._rows):
+            seen = load_acquire_u64(&used[i].key)
+            if seen == 0 and compare_exchange_u64(&used[i].key, &seen, key):
+                return &used[i]
+            if seen == key:
+                return &used[i]
+        return NULL
+
+
+@cython.final
+cdef class Quota:
+    """One user's. Of each limit 0 is none."""
+
+    def __cinit__(self, QuotaTable table not None, str user not None,
+                  uint32_t max_connections=0, double rate=0, double bytes_rate=0):
+        cdef bytes digest = hashlib.sha256(user.encode()).digest()
+        self.table = table
+        self.user = user
+        # That two names have one key will not happen. An odd one is never 0.
+        self.used = table.row(int.from_bytes(digest[:8], "little") | 1)
+        if self.used == NULL:
+            memset(&self.alone, 0, sizeof(Used))
+            self.used = &self.alone
+        self.max_connections = max_connections
+        self.rate = rate
+        self.bytes_rate = bytes_rate
+
+    def change(self, uint32_t max_connections, double rate, double bytes_rate):
+        """What there may be from now on. What was published at another rate is paid for."""
+        self.max_connections = max_connections
+        if (rate, bytes_rate) != (self.rate, self.bytes_rate):
+            store_release_u64(&self.used.messages_until, 0)
+            store_release_u64(&self.used.bytes_until, 0)
+        self.rate = rate
+        self.bytes_rate = bytes_rate
+
+    cpdef uint32_t connections(self) noexcept:
+        """How many there are, at all workers."""
+        cdef uint32_t count = 0
+        cdef int i
+        for i in range(WORKERS_MOST):
+            count += load_relaxed_u32(&self.used.connections[i])
+        return count
+
+    cpdef bint enter(self) noexcept:
+        """Count one connection more; False: it is one too many, and was not counted. Of two that
+        come at the same moment for the last place both may be refused."""
+        self.join()
+        if self.max_connections and self.connections() > self.max_connections:
+            self.leave()
+            fetch_add_u64(&self.used.connections_refused, 1)
+            return False
+        return True
+
+    cpdef void join(self) noexcept:
+        """Count one more, however many there may be: it was there before, and is known again."""
+        fetch_add_u32(&self.used.connections[self.table.worker], 1)
+
+    cpdef void leave(self) noexcept:
+        fetch_add_u32(&self.used.connections[self.table.worker], <uint32_t>-1)
+
+    cpdef bint limits_publishes(self) noexcept:
+        return self.rate > 0 or self.bytes_rate > 0
+
+    cpdef int64_t wait(self, int64_t now) noexcept:
+        """Nanoseconds until something may be published; 0: now."""
+        cdef int64_t least = 0
+        if self.rate > 0:
+            least = max(least, _owed(&self.used.messages_until, now))
+        if self.bytes_rate > 0:
+            least = max(least, _owed(&self.used.bytes_until, now))
+        return least
+
+    cpdef void begin_wait(self, int64_t now) noexcept:
+        """A session waits from now on."""
+        self.count_waits(now)
+        self.waiting += 1
+
+    cpdef void end_wait(self, int64_t now) noexcept:
+        self.count_waits(now)
+        self.waiting -= 1
+
+    cdef void count_waits(self, int64_t now) noexcept:
+        if now > self.waited_until:
+            fetch_add_u64(&self.used.waited, self.waiting * <uint64_t>(now - self.waited_until))
+            self.waited_until = now
+
+    cpdef int64_t turn(self, int64_t now) noexcept:
+        """When the next of those who wait here, who come one after the other, should look again."""
+        return now + self.wait(now) + (1 + <int64_t>self.waiting) * SLICE
+
+    cpdef void pay(self, int64_t now, uint64_t messages, uint64_t size) noexcept:
+        if not self.limits_publishes():
+            return
+        fetch_add_u64(&self.used.messages, messages)
+        fetch_add_u64(&self.used.size, size)
+        if self.rate > 0:
+            _pay(&self.used.messages_until, now, messages / self.rate)
+        if self.bytes_rate > 0:
+            _pay(&self.used.bytes_until, now, size / self.bytes_rate)
+
+    cpdef void refuse_publish(self) noexcept:
+        """Count one that came before its time, and was told so."""
+        fetch_add_u64(&self.used.publishes_refused, 1)
+
+    def figures(self, int64_t now):
+        """What was counted, at all workers: connections that there are and that were refused; then
+        messages, bytes, nanoseconds of waiting and publishes that were refused."""
+        self.count_waits(now)
+        return (
+            self.connections(),
+            load_relaxed_u64(&self.used.connections_refused),
+            load_relaxed_u64(&self.used.messages),
+            load_relaxed_u64(&self.used.size),
+            load_relaxed_u64(&self.used.waited),
+            load_relaxed_u64(&self.used.publishes_refused),
+        )
+
+    @property
+    def is_shared(self):
+        """Whether all workers count together; False: each has figures of its own."""
+        return self.used != &self.alone
+
+    cpdef bint is_news(self, int64_t now) noexcept:
+        """Whether somebody who has to wait is worth a line of the log: once a minute."""
+        if now < self.told_until:
+            return False
+        self.told_until = now + TOLD_AGAIN
+        return True
+
+
+cdef inline int64_t _owed(const uint64_t *until, int64_t now) noexcept:
+    return <int64_t>load_acquire_u64(until) - now - BURST + 1
+
+
+cdef inline void _pay(uint64_t *until, int64_t now, double seconds) noexcept:
+    cdef uint64_t cost = <uint64_t>min(seconds * SECOND, COST_MOST)
+    cdef uint64_t seen = load_acquire_u64(until)
+    while not compare_exchange_u64(until, &seen, max(seen, <uint64_t>now) + cost):
+        pass

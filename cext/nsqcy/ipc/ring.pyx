@@ -1,0 +1,316 @@
+"""The shared memory of the workers: its layout, byte rings in it, and who wakes whom.
+
+Owns every byte of the mapping except the lease word and the quotas, which it only places.  Believes
+nothing it reads from a ring: a peer may have died, or gone mad, at any point.  Knows no streams,
+makes no system call after the mapping.
+"""
+
+import mmap
+from collections import namedtuple
+
+from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from nsqcy.base.atomics cimport (
+    atomic_fence,
+    exchange_u32,
+    fetch_and_u64,
+    fetch_or_u64,
+    load_acquire_u32,
+    load_acquire_u64,
+    load_relaxed_u32,
+    load_relaxed_u64,
+    store_relaxed_u32,
+    store_relaxed_u64,
+    store_release_u32,
+    store_release_u64,
+)
+
+cdef uint64_t MAGIC = 0x676E69727963716E    # "nqcyring"
+cdef uint32_t VERSION = 1
+
+cdef enum:
+    MASK = RING_BYTES - 1
+    PAGE = 4096
+
+SlotView = namedtuple("SlotView", "pid generation beat state busy connections")
+
+
+# --- layout ---
+
+def page_size(int workers):
+    """Bytes before the first ring."""
+    if not 1 <= workers <= WORKERS_MAX:
+        raise ValueError(f"workers must be in [1,{WORKERS_MAX}]")
+    return (sizeof(SharedHead) + workers * sizeof(Slot) + PAGE - 1) // PAGE * PAGE
+
+
+def ring_offset(int workers, int writer, int reader):
+    """Where the head of the ring from `writer` to `reader` is; its data follows a page later."""
+    cdef size_t index = writer * workers + reader
+    return page_size(workers) + index * (sizeof(RingHead) + RING_BYTES)
+
+
+def quotas_offset(int workers):
+    """Where the quotas are, behind the last ring."""
+    return ring_offset(workers, workers, 0)
+
+
+def map_size(int workers):
+    """Bytes of the whole mapping."""
+    return quotas_offset(workers) + QUOTAS_BYTES
+
+
+def format(buffer, int workers):
+    """Make shared memory for `workers` out of a writable buffer of zeros."""
+    cdef unsigned char[::1] whole = buffer
+    cdef SharedHead *head = <SharedHead *> &whole[0]
+    cdef size_t first = page_size(workers)
+    cdef int ring
+    if <size_t> whole.shape[0] < <size_t> map_size(workers):
+        raise ValueError("the buffer is too small")
+    memset(&whole[0], 0, first)
+    for ring in range(workers * workers):
+        _reset_ring(<RingHead *> (&whole[first] + ring * (sizeof(RingHead) + RING_BYTES)))
+    head.magic = MAGIC
+    head.version = VERSION
+    head.workers = workers
+
+
+cdef class Shared:
+    """The mapping, as all processes of one daemon see it.
+
+    `source` is the file descriptor of a memfd, which is mapped here, or a writable buffer.
+    """
+
+    def __cinit__(self, source, int workers):
+        cdef size_t size = map_size(workers)
+        self._mapping = mmap.mmap(source, size) if isinstance(source, int) else source
+        PyObject_GetBuffer(self._mapping, &self._view, PyBUF_WRITABLE)
+        self._head = <SharedHead *> self._view.buf
+        self.workers = workers
+        if <size_t> self._view.len < size or <size_t> self._view.buf % 8:
+            raise ValueError("the buffer is too small or not aligned")
+        if self._head.magic != MAGIC or self._head.version != VERSION:
+            raise ValueError("this is not shared memory of ours")
+        if self._head.workers != <uint32_t> workers:
+            raise ValueError(f"this is shared memory for {self._head.workers} workers")
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self._view)
+
+    cdef Slot *slot(self, int worker) noexcept nogil:
+        return <Slot *> (self._head + 1) + worker
+
+    cdef RingHead *ring(self, int writer, int reader) noexcept nogil:
+        cdef:
+            size_t before = sizeof(SharedHead) + self.workers * sizeof(Slot)
+            size_t index = writer * self.workers + reader
+            char *rings = <char *> self._head + (before + PAGE - 1) // PAGE * PAGE
+        return <RingHead *> (rings + index * (sizeof(RingHead) + RING_BYTES))
+
+    @property
+    def lease_word(self):
+        """The 8 bytes the id sources share."""
+        return memoryview(self._mapping)[64:72]
+
+    @property
+    def quotas(self):
+        """The memory of the users' quotas."""
+        return memoryview(self._mapping)[quotas_offset(self.workers):map_size(self.workers)]
+
+    def view(self, int worker):
+        """What a worker last said about itself."""
+        cdef Slot *slot = self.slot(self._checked(worker))
+        return SlotView(
+            load_relaxed_u32(&slot.pid),
+            load_acquire_u32(&slot.generation),
+            load_relaxed_u64(&slot.beat),
+            load_relaxed_u32(&slot.state),
+            load_relaxed_u32(&slot.busy),
+            load_relaxed_u32(&slot.connections),
+        )
+
+    def enter(self, int worker, uint32_t pid, uint32_t state):
+        """The worker says who it is and in which state."""
+        cdef Slot *slot = self.slot(self._checked(worker))
+        store_relaxed_u32(&slot.pid, pid)
+        store_relaxed_u32(&slot.state, state)
+
+    def beat(self, int worker, uint64_t now, uint32_t busy, uint32_t connections):
+        """The worker says that it lives, and how busy it is (permille)."""
+        cdef Slot *slot = self.slot(self._checked(worker))
+        store_relaxed_u32(&slot.busy, busy)
+        store_relaxed_u32(&slot.connections, connections)
+        store_relaxed_u64(&slot.beat, now)
+
+    def set_topics(self, int worker, uint32_t topics):
+        """The worker says how many topics it has."""
+        store_relaxed_u32(&self.slot(self._checked(worker)).topics, topics)
+
+    def topics(self):
+        """How many topics all workers have. Those of one that died are still there."""
+        return sum([load_relaxed_u32(&self.slot(worker).topics) for worker in range(self.workers)])
+
+    cpdef int busy(self, int worker) noexcept:
+        """Permille of the last second; 1000 for a worker that is not there."""
+        if not 0 <= worker < self.workers:
+            return 1000
+        return load_relaxed_u32(&self.slot(worker).busy)
+
+    def reset(self, int worker):
+        """Empty a dead worker's slot and its rings; return its new generation.
+
+        For the master, after all others have let go of the worker's rings.
+        """
+        cdef:
+            Slot *slot = self.slot(self._checked(worker))
+            uint32_t generation = load_relaxed_u32(&slot.generation) + 1
+            uint32_t topics = load_relaxed_u32(&slot.topics)
+            uint64_t others = ~(<uint64_t> 1 << worker)
+            int peer
+        memset(slot, 0, sizeof(Slot))
+        store_relaxed_u32(&slot.topics, topics)
+        for peer in range(self.workers):
+            _reset_ring(self.ring(worker, peer))
+            _reset_ring(self.ring(peer, worker))
+            fetch_and_u64(&self.slot(peer).dirty, others)
+            fetch_and_u64(&self.slot(peer).waits, others)
+            fetch_and_u64(&self.slot(peer).room, others)
+        store_release_u32(&slot.generation, generation)
+        return generation
+
+    cdef int _checked(self, int worker) except -1:
+        if not 0 <= worker < self.workers:
+            raise IndexError(f"there is no worker {worker}")
+        return worker
+
+
+cdef void _reset_ring(RingHead *ring) noexcept nogil:
+    store_relaxed_u64(&ring.head, 0)
+    store_relaxed_u64(&ring.tail, 0)
+
+
+# --- rings ---
+
+cdef inline bint _sane(uint64_t head, uint64_t tail) noexcept nogil:
+    return head - tail <= RING_BYTES and not (head | tail) & 7
+
+
+cdef int ring_attach_writer(RingWriter *ring, RingHead *shared) noexcept nogil:
+    ring.shared = shared
+    ring.data = <unsigned char *> (shared + 1)
+    ring.head = ring.published = load_acquire_u64(&shared.head)
+    ring.tail = load_acquire_u64(&shared.tail)
+    return 0 if _sane(ring.head, ring.tail) else -1
+
+
+cdef int ring_attach_reader(RingReader *ring, RingHead *shared) noexcept nogil:
+    ring.shared = shared
+    ring.data = <unsigned char *> (shared + 1)
+    ring.tail = ring.released = load_acquire_u64(&shared.tail)
+    ring.head = load_acquire_u64(&shared.head)
+    return 0 if _sane(ring.head, ring.tail) else -1
+
+
+cdef inline int _see_tail(RingWriter *ring) noexcept nogil:
+    """Look where the reader is; -1 when it cannot be there."""
+    cdef uint64_t tail = load_acquire_u64(&ring.shared.tail)
+    if tail - ring.tail > ring.published - ring.tail or tail & 7:
+        return -1
+    ring.tail = tail
+    return 0
+
+
+cdef int ring_write(RingWriter *ring, uint8_t kind, uint32_t stream, const void *data, uint32_t n,
+                    uint32_t reserve) noexcept nogil:
+    cdef:
+        uint32_t size = RECORD_HEADER + ((n + 7) & ~<uint32_t> 7)
+        uint64_t at = ring.head & MASK
+        uint64_t skip = RING_BYTES - at if size > RING_BYTES - at else 0
+        uint64_t need = size + skip + reserve
+    if need > RING_BYTES - (ring.head - ring.tail):
+        if _see_tail(ring) < 0:
+            return -1
+        if need > RING_BYTES - (ring.head - ring.tail):
+            return 0
+    if skip:
+        (<uint64_t *> (ring.data + at))[0] = RECORD_SKIP
+        ring.head += skip
+        at = 0
+    (<uint64_t *> (ring.data + at))[0] = n | <uint32_t> kind << 16 | <uint64_t> stream << 32
+    memcpy(ring.data + at + RECORD_HEADER, data, n)
+    ring.head += size
+    return 1
+
+
+cdef void ring_publish(RingWriter *ring) noexcept nogil:
+    ring.published = ring.head
+    store_release_u64(&ring.shared.head, ring.head)
+
+
+cdef bint ring_half_free(RingWriter *ring) noexcept nogil:
+    return _see_tail(ring) == 0 and ring.head - ring.tail <= RING_BYTES // 2
+
+
+cdef int ring_read(RingReader *ring, RingRecord *record) noexcept nogil:
+    cdef uint64_t head, at, word, skip = 0
+    if ring.tail == ring.head:
+        head = load_acquire_u64(&ring.shared.head)
+        # Measured from what the writer may count on: the tail that it can see.
+        if head - ring.released > RING_BYTES or head - ring.tail > RING_BYTES or head & 7:
+            return -1
+        if head == ring.tail:
+            return 0
+        ring.head = head
+    at = ring.tail & MASK
+    # Read once: a mad peer may change it while we look.
+    word = load_relaxed_u64(<const uint64_t *> (ring.data + at))
+    if word >> 16 & 0xFF == RECORD_SKIP:
+        skip = RING_BYTES - at
+        if skip >= ring.head - ring.tail:
+            return -1
+        at = 0
+        word = load_relaxed_u64(<const uint64_t *> ring.data)
+    record.length = word & 0xFFFF
+    record.kind = word >> 16 & 0xFF
+    record.stream = word >> 32
+    record.size = RECORD_HEADER + ((record.length + 7) & ~<uint32_t> 7)
+    record.data = ring.data + at + RECORD_HEADER
+    if record.kind == RECORD_SKIP or record.length > RECORD_MAX or word >> 24 & 0xFF:
+        return -1
+    if record.size > RING_BYTES - at or record.size > ring.head - ring.tail - skip:
+        return -1
+    ring.tail += skip + record.size
+    return 1
+
+
+cdef void ring_release(RingReader *ring) noexcept nogil:
+    ring.released = ring.tail
+    store_release_u64(&ring.shared.tail, ring.tail)
+
+
+cdef bint ring_half_read(RingReader *ring) noexcept nogil:
+    return ring.head - ring.tail <= RING_BYTES // 2
+
+
+# --- wake-up ---
+
+cdef bint slot_post(Slot *slot, uint64_t *bits, int who) noexcept nogil:
+    fetch_or_u64(bits, <uint64_t> 1 << who)
+    atomic_fence()
+    return load_relaxed_u32(&slot.sleeping) and exchange_u32(&slot.sleeping, 0)
+
+
+cdef bint slot_sleep(Slot *slot) noexcept nogil:
+    store_relaxed_u32(&slot.sleeping, 1)
+    atomic_fence()
+    if load_relaxed_u64(&slot.dirty) | load_relaxed_u64(&slot.room):
+        slot_awake(slot)
+        return False
+    return True
+
+
+cdef void slot_awake(Slot *slot) noexcept nogil:
+    store_relaxed_u32(&slot.sleeping, 0)

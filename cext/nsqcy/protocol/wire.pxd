@@ -1,0 +1,92 @@
+# The V2 wire format.
+#
+#   frame      0        4        8
+#              +--------+--------+----------------
+#              | size   | type   | data               size = 4 + len(data); big-endian
+#              +--------+--------+----------------
+#   message    data = timestamp i64 | attempts u16 | id, 16 hex digits | body
+#              where headers were negotiated: ... | u16 length | headers | body: base/headers.pxd
+#   command    NAME *(SP param) LF [ i32 length, body ]
+
+cimport cython
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from nsqcy.storage.store cimport Block, Record, Window
+
+
+cdef enum FrameType:
+    RESPONSE = 0
+    ERROR = 1
+    MESSAGE = 2
+
+cdef enum:
+    FRAME_HEADER = 8
+    MESSAGE_HEADER = 26         # timestamp, attempts, id
+    LONGEST_LINE = 16384        # bytes, with its LF
+    LONGEST_NAME = 64
+    BY_REFERENCE = 16384        # bodies from this size on are sent from their block
+    FIRST_BUFFER = 4096
+    FIN_LINE = 21               # "FIN ", id, LF
+
+
+# A large body that is sent from where it is, not through the buffer.
+ctypedef struct Reference:
+    size_t at                   # it follows the buffer's bytes before this position
+    const uint8_t *data
+    uint32_t length
+    void *owner                 # owned reference: a window, which holds a pin on `block`
+    Block *block                # NULL: the owner is what it is part of
+
+
+@cython.final
+cdef class Output:
+    """Bytes on their way to a peer: a buffer that exists only while something waits in it."""
+    cdef uint8_t *buffer
+    cdef size_t start           # first unsent byte of the buffer
+    cdef size_t end
+    cdef size_t capacity
+    cdef Reference *references
+    cdef uint32_t reference_first
+    cdef uint32_t reference_count
+    cdef uint32_t reference_room
+    cdef size_t reference_bytes     # unsent
+    cdef uint64_t total_sent        # bytes
+
+    cdef inline size_t pending(self) noexcept:
+        return self.end - self.start + self.reference_bytes
+
+    cdef inline uint8_t *room(self, size_t n) except NULL:
+        """Where the next `n` bytes go; the caller fills all of them."""
+        if self.end + n > self.capacity:
+            self.make_room(n)
+        self.end += n
+        return self.buffer + self.end - n
+
+    cdef int make_room(self, size_t n) except -1
+    cdef void drop_buffer(self) noexcept
+    cdef int put(self, const uint8_t *data, size_t n) except -1
+    cdef int put_frame(self, int32_t type, const uint8_t *data, size_t n) except -1
+    cdef int put_whole(self, int32_t type, bytes data) except -1
+    cdef int put_message(self, Window window, Block *block, Record *record,
+                         uint16_t attempts) except -1
+    cdef int put_headered(self, Window window, Block *block, Record *record,
+                          uint16_t attempts) except -1
+    cdef int pieces(self, const uint8_t **data, size_t *lengths, int most) noexcept
+    cdef void sent(self, size_t n) noexcept
+    cdef void clear(self) noexcept
+    cdef int refer(self, object owner, Block *block, const uint8_t *data,
+                   uint32_t length) except -1
+    cdef void drop_reference(self) noexcept
+
+
+# A parameter of a command line.
+ctypedef struct Word:
+    const uint8_t *at
+    size_t length
+
+cdef int split_line(const uint8_t *line, size_t length, Word *words, int most) noexcept nogil
+cdef bint name_is_valid(const uint8_t *name, size_t length) noexcept nogil
+cdef bint parse_number(const uint8_t *text, size_t length, uint64_t *value) noexcept nogil
+
+# Bytes of the frame at `at` with its header; 0 if it is incomplete or of another type.
+cdef size_t frame_bytes(const uint8_t *at, size_t left, uint32_t type) except? 0

@@ -1,0 +1,414 @@
+"""The V2 wire format: frames and command lines, bytes to fields and back.
+
+Used by the server, the client and the tools alike. Owns the layout of frames and the grammar of
+command lines (NSQ's TCP protocol: lines of at most 16384 bytes, single spaces, bodies with a
+32-bit length); knows nothing of what a command means.
+"""
+
+cimport cython
+from libc.stdlib cimport free, realloc
+from libc.string cimport memchr, memcpy, memmove
+
+from nsqcy.base.bytes cimport hex16_format, load_be32, store_be16, store_be32, store_be64
+from nsqcy.base.debug cimport NSQCY_DEBUG
+from nsqcy.base.headers cimport HEADERS_SIZE
+from nsqcy.storage.store cimport record_body, record_headers
+from nsqcy.errors import NsqError
+
+import struct
+
+
+cdef extern from "Python.h":
+    void Py_INCREF(object)
+    void Py_DECREF(object)
+    bytes PyBytes_FromStringAndSize(const char *text, Py_ssize_t n)
+
+
+cdef enum:
+    SMALL_BUFFER = 512          # bytes, for an OK or a small message; malloc has these at hand
+    SPARES = 4
+    SPARE_BUFFER = 262144       # bytes: the size to which a busy consumer's buffer grows
+    SMALLEST_SPARE = 16384      # bytes up to which a buffer grows by itself
+
+
+# Buffers of that size whose outputs were emptied. Only an output that already holds a good part of
+# one takes it, so that many slow peers with a few bytes each cannot collect them.
+cdef struct Spares:
+    int count
+    uint8_t *buffers[SPARES]
+
+cdef Spares spares
+
+# Objects alive, counted in the debug build.
+cdef Py_ssize_t live_outputs = 0
+cdef Py_ssize_t live_references = 0
+
+
+def live():
+    """How many outputs exist, and bodies they refer to; zeros in a release build."""
+    return {"outputs": live_outputs, "references": live_references}
+
+
+cdef inline void put_message_header(uint8_t *at, size_t size, const Record *record,
+                                    uint16_t attempts) noexcept nogil:
+    """What a message frame of so many bytes begins with."""
+    store_be32(at, <uint32_t>(size - 4))
+    store_be32(at + 4, <uint32_t>MESSAGE)
+    store_be64(at + 8, <uint64_t>record.timestamp)
+    store_be16(at + 16, attempts)
+    hex16_format(at + 18, record.id)
+
+
+@cython.final
+cdef class Output:
+    def __cinit__(self):
+        global live_outputs
+        if NSQCY_DEBUG:
+            live_outputs += 1
+
+    def __dealloc__(self):
+        global live_outputs
+        self.clear()
+        free(self.references)
+        if NSQCY_DEBUG:
+            live_outputs -= 1
+
+    cdef int make_room(self, size_t n) except -1:
+        cdef size_t capacity
+        cdef uint8_t *grown
+        if self.start and not self.reference_count and self.end - self.start + n <= self.capacity:
+            memmove(self.buffer, self.buffer + self.start, self.end - self.start)
+            self.end -= self.start
+            self.start = 0
+            return 0
+        if self.buffer == NULL and n <= SMALL_BUFFER:
+            capacity = SMALL_BUFFER
+        else:
+            capacity = max(2 * self.capacity, <size_t>FIRST_BUFFER)
+        while capacity < self.end + n:
+            capacity *= 2
+        if self.buffer != NULL and SMALLEST_SPARE < capacity <= SPARE_BUFFER and spares.count:
+            # Much is coming: rather than grow in many steps, move to a buffer that was left behind.
+            spares.count -= 1
+            grown = spares.buffers[spares.count]
+            memcpy(grown + self.start, self.buffer + self.start, self.end - self.start)
+            free(self.buffer)
+            capacity = SPARE_BUFFER
+        else:
+            grown = <uint8_t *>realloc(self.buffer, capacity)
+        if grown == NULL:
+            raise MemoryError()
+        self.buffer = grown
+        self.capacity = capacity
+        return 0
+
+    cdef void drop_buffer(self) noexcept:
+        """Nothing waits: an idle connection holds no buffer."""
+        if self.capacity == SPARE_BUFFER and spares.count < SPARES:
+            spares.buffers[spares.count] = self.buffer
+            spares.count += 1
+        else:
+            free(self.buffer)
+        self.buffer = NULL
+        self.start = self.end = self.capacity = 0
+
+    cdef int put(self, const uint8_t *data, size_t n) except -1:
+        memcpy(self.room(n), data, n)
+        return 0
+
+    cdef int put_frame(self, int32_t type, const uint8_t *data, size_t n) except -1:
+        cdef uint8_t *at = self.room(FRAME_HEADER + n)
+        store_be32(at, <uint32_t>(n + 4))
+        store_be32(at + 4, <uint32_t>type)
+        memcpy(at + FRAME_HEADER, data, n)
+        return 0
+
+    cdef int put_whole(self, int32_t type, bytes data) except -1:
+        """A frame with much in it, which is not copied but kept until it is sent."""
+        cdef uint8_t *at = self.room(FRAME_HEADER)
+        store_be32(at, <uint32_t>(len(data) + 4))
+        store_be32(at + 4, <uint32_t>type)
+        return self.refer(data, NULL, data, <uint32_t>len(data))
+
+    cdef int put_message(self, Window window, Block *block, Record *record,
+                         uint16_t attempts) except -1:
+        """A message frame; a large body is not copied but pinned in its block until it is sent."""
+        cdef uint32_t length = record.body_length
+        cdef size_t header = FRAME_HEADER + MESSAGE_HEADER
+        cdef uint8_t *at
+        if length >= BY_REFERENCE:
+            put_message_header(self.room(header), header + length, record, attempts)
+            return self.refer(window, block, record_body(record), length)
+        at = self.room(header + length)
+        put_message_header(at, header + length, record, attempts)
+        memcpy(at + header, record_body(record), length)
+        return 0
+
+    cdef int put_headered(self, Window window, Block *block, Record *record,
+                          uint16_t attempts) except -1:
+        """The same for a peer that has negotiated headers."""
+        cdef uint16_t length
+        cdef const uint8_t *headers = record_headers(record, &length)
+        cdef uint32_t body = record.body_length
+        cdef size_t header = FRAME_HEADER + MESSAGE_HEADER + HEADERS_SIZE + length
+        cdef uint8_t *at = self.room(header)
+        put_message_header(at, header + body, record, attempts)
+        store_be16(at + 34, length)
+        if length:
+            memcpy(at + 36, headers, length)
+        if body < BY_REFERENCE:
+            return self.put(record_body(record), body)
+        return self.refer(window, block, record_body(record), body)
+
+    cdef int refer(self, object owner, Block *block, const uint8_t *data,
+                   uint32_t length) except -1:
+        global live_references
+        cdef Reference *grown
+        cdef Reference *reference
+        cdef uint32_t last = self.reference_first + self.reference_count
+        if last == self.reference_room:
+            if self.reference_first:
+                memmove(self.references, self.references + self.reference_first,
+                        self.reference_count * sizeof(Reference))
+                self.reference_first = 0
+            else:
+                grown = <Reference *>realloc(
+                    self.references, (2 * self.reference_room + 8) * sizeof(Reference))
+                if grown == NULL:
+                    raise MemoryError()
+                self.references = grown
+                self.reference_room = 2 * self.reference_room + 8
+            last = self.reference_first + self.reference_count
+        reference = &self.references[last]
+        reference.at = self.end
+        reference.data = data
+        reference.length = length
+        reference.owner = <void *>owner
+        reference.block = block
+        Py_INCREF(owner)
+        if block != NULL:
+            (<Window>owner).pin(block)
+        self.reference_count += 1
+        self.reference_bytes += length
+        if NSQCY_DEBUG:
+            live_references += 1
+        return 0
+
+    cdef int pieces(self, const uint8_t **data, size_t *lengths, int most) noexcept:
+        """What is unsent, in order, as at most `most` stretches; returns how many there are."""
+        cdef int count = 0
+        cdef uint32_t i
+        cdef size_t at = self.start
+        cdef Reference *reference
+        for i in range(self.reference_first, self.reference_first + self.reference_count):
+            reference = &self.references[i]
+            if reference.at > at and count < most:
+                data[count] = self.buffer + at
+                lengths[count] = reference.at - at
+                count += 1
+                at = reference.at
+            if count < most:
+                data[count] = reference.data
+                lengths[count] = reference.length
+                count += 1
+            else:
+                return count
+        if self.end > at and count < most:
+            data[count] = self.buffer + at
+            lengths[count] = self.end - at
+            count += 1
+        return count
+
+    cdef void sent(self, size_t n) noexcept:
+        """The first `n` bytes of the pieces have left."""
+        cdef Reference *reference
+        cdef size_t step
+        self.total_sent += n
+        while n:
+            if self.reference_count:
+                reference = &self.references[self.reference_first]
+                if reference.at == self.start:
+                    step = min(n, <size_t>reference.length)
+                    reference.data += step
+                    reference.length -= <uint32_t>step
+                    self.reference_bytes -= step
+                    n -= step
+                    if reference.length == 0:
+                        self.drop_reference()
+                    continue
+                step = min(n, reference.at - self.start)
+            else:
+                step = n
+            self.start += step
+            n -= step
+        if self.start == self.end and self.reference_count == 0:
+            self.drop_buffer()
+
+    cdef void drop_reference(self) noexcept:
+        global live_references
+        cdef Reference *reference = &self.references[self.reference_first]
+        cdef object owner = <object>reference.owner
+        if reference.block != NULL:
+            (<Window>owner).unpin(reference.block)
+        Py_DECREF(owner)
+        self.reference_first += 1
+        self.reference_count -= 1
+        if self.reference_count == 0:
+            self.reference_first = 0
+        if NSQCY_DEBUG:
+            live_references -= 1
+
+    cdef void clear(self) noexcept:
+        while self.reference_count:
+            self.drop_reference()
+        self.reference_bytes = 0
+        self.drop_buffer()
+
+
+cdef int split_line(const uint8_t *line, size_t length, Word *words, int most) noexcept nogil:
+    """Split at every single space. Returns the number of words; only `most` of them are stored, the
+    last one stored then ends at its own space."""
+    cdef const uint8_t *end = line + length
+    cdef const uint8_t *space
+    cdef int count = 0
+    while count < most:
+        space = <const uint8_t *>memchr(line, 32, end - line)
+        words[count].at = line
+        words[count].length = (end if space == NULL else space) - line
+        count += 1
+        if space == NULL:
+            return count
+        line = space + 1
+    return most + 1
+
+
+cdef bint name_is_valid(const uint8_t *name, size_t length) noexcept nogil:
+    """The rule for topic and channel names: 1 to 64 bytes of `[.a-zA-Z0-9_-]`, then perhaps
+    `#ephemeral`, which counts."""
+    cdef const uint8_t *suffix = b"#ephemeral"
+    cdef size_t i
+    cdef uint8_t c
+    if length < 1 or length > LONGEST_NAME:
+        return False
+    for i in range(length):
+        c = name[i]
+        if not (97 <= c <= 122 or 65 <= c <= 90 or 48 <= c <= 57
+                or c == 46 or c == 95 or c == 45):
+            break
+    else:
+        return True
+    if i == 0 or length - i != 10:
+        return False
+    name += i
+    for i in range(10):
+        if name[i] != suffix[i]:
+            return False
+    return True
+
+
+cdef bint parse_number(const uint8_t *text, size_t length, uint64_t *value) noexcept nogil:
+    """ASCII digits only; none at all are 0; more than 64 bits are the largest number there is."""
+    cdef uint64_t number = 0
+    cdef size_t i
+    cdef uint8_t digit
+    for i in range(length):
+        digit = text[i] - 48
+        if digit > 9:
+            return False
+        if number > (<uint64_t>-1 - digit) // 10:
+            number = <uint64_t>-1
+        elif number != <uint64_t>-1:
+            number = number * 10 + digit
+    value[0] = number
+    return True
+
+
+# -- for clients and tools --
+
+def valid_name(bytes name not None):
+    """Whether `name` may name a topic or a channel."""
+    return bool(name_is_valid(name, len(name)))
+
+
+def command(bytes name not None, *params):
+    """A command without a body, e.g. command(b"SUB", b"topic", b"channel")."""
+    return b" ".join((name, *params)) + b"\n"
+
+
+def command_with_body(bytes name not None, params, bytes body not None):
+    """A command followed by its length-prefixed body."""
+    return b" ".join((name, *params)) + b"\n" + struct.pack(">i", len(body)) + body
+
+
+def mpub_body(list messages not None):
+    """The body of an MPUB: a count, then each message behind its length."""
+    cdef bytes message
+    cdef bytes whole
+    cdef size_t size = 4
+    cdef uint8_t *at
+    for message in messages:
+        size += 4 + <size_t>len(message)
+    whole = PyBytes_FromStringAndSize(NULL, size)
+    at = <uint8_t *><char *>whole
+    store_be32(at, <uint32_t>len(messages))
+    at += 4
+    for message in messages:
+        store_be32(at, <uint32_t>len(message))
+        memcpy(at + 4, <const char *>message, len(message))
+        at += 4 + <size_t>len(message)
+    return whole
+
+
+def frame(int type, bytes data not None):
+    """One frame as the server sends it."""
+    return struct.pack(">ii", len(data) + 4, type) + data
+
+
+cdef size_t frame_bytes(const uint8_t *at, size_t left, uint32_t type) except? 0:
+    """Bytes of the frame at `at` with its header; 0 if it is incomplete or of another type."""
+    cdef uint32_t size
+    if left < FRAME_HEADER:
+        return 0
+    size = load_be32(at)
+    if size < 4 or size > 0x7fffffff:
+        raise NsqError(f"a frame cannot have {size} bytes")
+    if load_be32(at + 4) != type or left - 4 < size:
+        return 0
+    if type == MESSAGE and size < 4 + MESSAGE_HEADER:
+        raise NsqError(f"a message frame cannot have {size} bytes")
+    return 4 + size
+
+
+def skip_frames(const uint8_t[::1] received not None, uint32_t type):
+    """The complete frames of one type at the start of `received`: how many bytes, how many."""
+    cdef size_t n = received.shape[0]
+    cdef size_t at = 0
+    cdef size_t step
+    cdef Py_ssize_t count = 0
+    while at < n:
+        step = frame_bytes(&received[at], n - at, type)
+        if step == 0:
+            break
+        at += step
+        count += 1
+    return at, count
+
+
+def finish_all(const uint8_t[::1] received not None):
+    """The FIN lines of the message frames at the start of `received`, up to the first frame that is
+    incomplete or something else: the lines, how many bytes of `received`, how many messages."""
+    cdef size_t used
+    cdef size_t at = 0
+    cdef Py_ssize_t count
+    cdef bytes lines
+    cdef uint8_t *line
+    used, count = skip_frames(received, MESSAGE)
+    lines = PyBytes_FromStringAndSize(NULL, count * FIN_LINE)
+    line = <uint8_t *><char *>lines
+    while at < used:
+        memcpy(line, b"FIN ", 4)
+        memcpy(line + 4, &received[at + FRAME_HEADER + 10], 16)
+        line[20] = 10
+        line += FIN_LINE
+        at += 4 + load_be32(&received[at])
+    return lines, used, count

@@ -1,0 +1,296 @@
+"""The sockets of HTTP connections, and the short way that the same request takes again and again.
+
+Owns the socket calls. Knows no route and parses no HTTP: what a head means, it was told by the
+general parser (`nsqcy.web`), whose connections are built upon these.
+"""
+
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport int64_t, uint8_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp
+
+import time
+
+
+cdef extern from "sys/socket.h" nogil:
+    ssize_t recv(int fd, void *buffer, size_t n, int flags)
+    ssize_t send(int fd, const void *buffer, size_t n, int flags)
+    const int MSG_NOSIGNAL
+    const int MSG_DONTWAIT
+
+cdef extern from "string.h" nogil:
+    void *memmem(const void *haystack, size_t n, const void *needle, size_t m)
+
+cdef extern from "time.h" nogil:
+    int64_t seconds "time" (int64_t *into)
+
+
+cdef enum:
+    RECEIVE_SIZE = 65536
+    SEND_SIZE = 262144          # of an answer, in one turn
+    HEAD_MOST = 1024            # longer heads have no shape
+    SHAPES_MOST = 512
+    DIGITS_MOST = 9             # of a length
+
+cdef bytes LENGTH = b"\r\nContent-Length: "
+cdef bytes LENGTH_AS_WELL = b"\r\ncontent-length: "
+cdef bytes END = b"\r\n\r\n"
+cdef object UNKNOWN = object()
+
+
+cdef Py_ssize_t find(const uint8_t *data, Py_ssize_t n, bytes what) noexcept:
+    cdef const uint8_t *found = <const uint8_t *>memmem(
+        data, n, <const uint8_t *>what, len(what))
+    return -1 if found == NULL else found - data
+
+
+cdef Py_ssize_t read_length(const uint8_t *data, Py_ssize_t n, Py_ssize_t *length) noexcept:
+    """How many digits there are; 0 if there are none, or too many."""
+    cdef Py_ssize_t at = 0
+    length[0] = 0
+    while at < n and c'0' <= data[at] <= c'9':
+        if at == DIGITS_MOST:
+            return 0
+        length[0] = 10 * length[0] + data[at] - c'0'
+        at += 1
+    return at
+
+
+cdef class Sink:
+    cdef bint take(self, const uint8_t *body, Py_ssize_t length) except -1:
+        """Do what the request asks for, so that it can be answered at once; False: that cannot be,
+        and nothing was done."""
+        raise NotImplementedError
+
+
+cdef class Shape:
+    def __init__(self, Sink sink not None, bytes before not None, bytes after not None):
+        """
+        before, after: the answer, without the date that stands between them
+        """
+        self.sink = sink
+        self.before = before
+        self.after = after
+
+    cdef Py_ssize_t head_size(self, const uint8_t *data, Py_ssize_t n,
+                              Py_ssize_t *length) noexcept:
+        """The size of the head that data begin with, and the length it says; 0: it is another's,
+        or not here to its end."""
+        cdef const uint8_t *text = self.text
+        cdef Py_ssize_t size = len(self.text)
+        cdef Py_ssize_t digits
+        if n <= size or memcmp(data, text, self.cut) != 0:
+            return 0
+        digits = read_length(data + self.cut, n - self.cut, length)
+        if digits == 0 or n < size + digits:
+            return 0
+        if memcmp(data + self.cut + digits, text + self.cut, size - self.cut) != 0:
+            return 0
+        return size + digits
+
+    cdef bytes dated(self, Server server):
+        server.tick()
+        if self.second != server.second:
+            self.second = server.second
+            self.answer = self.before + server.date_text + self.after
+        return self.answer
+
+
+cdef class Server:
+    """What the connections of a process share."""
+
+    def __cinit__(self):
+        self.scratch = <uint8_t *>malloc(RECEIVE_SIZE)
+        if self.scratch == NULL:
+            raise MemoryError()
+        self.shapes = {}
+        self.answers = []
+
+    def __dealloc__(self):
+        free(self.scratch)
+
+    def unlearn(self):
+        """What was learnt of heads is no longer so; each connection is to unlearn it too."""
+        self.shapes.clear()
+
+    def date(self):
+        """The value of the Date header."""
+        self.tick()
+        return self.date_text
+
+    cdef int tick(self) except -1:
+        """The date is made once a second."""
+        cdef int64_t now = seconds(NULL)
+        if now != self.second:
+            self.date_text = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(now)).encode()
+            self.second = now
+        return 0
+
+
+cdef class Connection:
+    def __init__(self, Server server not None, int fd):
+        self.server = server
+        self.fd = fd
+        self.since = server.now
+
+    def unlearn(self):
+        self.shape = None
+
+    # What nsqcy.http.server adds to it
+
+    def wants_input(self):
+        """Whether the socket may be read."""
+        raise NotImplementedError
+
+    def answered(self, list answers not None):
+        """These are to be sent before anything else."""
+        raise NotImplementedError
+
+    def received(self, bytes data not None):
+        """This goes the general way; b"" is the end of input."""
+        raise NotImplementedError
+
+    def learn(self, bytes head not None, Py_ssize_t length):
+        """The Shape of a head that says this length; None if it has to go the general way, and so
+        have all that differ from it in the length alone."""
+        raise NotImplementedError
+
+    def panicked(self, bytes head not None):
+        """The answer to a request that has met an exception, which is being handled."""
+        raise NotImplementedError
+
+    def broken(self):
+        """An exception, which is being handled, has left nobody knows what behind."""
+        raise NotImplementedError
+
+    def send_later(self, data):
+        """The socket does not take this now."""
+        raise NotImplementedError
+
+    def close(self):
+        raise NotImplementedError
+
+    # Input
+
+    def on_readable(self):
+        """The socket is readable, as far as is known."""
+        cdef const uint8_t *data = self.server.scratch
+        cdef Py_ssize_t taken = 0
+        cdef Py_ssize_t n
+        if not self.at_rest and not self.wants_input():
+            return
+        n = recv(self.fd, self.server.scratch, RECEIVE_SIZE, MSG_DONTWAIT)
+        if n < 0:
+            if errno != EAGAIN and errno != EINTR:
+                self.close()
+            return
+        if self.at_rest:
+            try:
+                taken = self.answer_known(data, n)
+            except Exception:
+                self.server.answers.clear()
+                self.broken()
+                return
+            if 0 < taken == n:
+                self.since = self.server.now
+                self.send_answers()
+                return
+            self.at_rest = False
+            if taken:
+                self.answered(self.server.answers)
+                self.server.answers.clear()
+        self.received(data[taken:n])
+
+    cdef Py_ssize_t answer_known(self, const uint8_t *data, Py_ssize_t n) except -1:
+        """Answer the requests that data begin with, as long as they are known, whole, and taken.
+        How many bytes these are."""
+        cdef Shape shape = self.shape
+        cdef Py_ssize_t at = 0
+        cdef Py_ssize_t length = 0
+        cdef Py_ssize_t size
+        cdef bytes answer
+        while at < n:
+            size = 0 if shape is None else shape.head_size(data + at, n - at, &length)
+            if size == 0:
+                shape = self.shape_of(data + at, n - at)
+                if shape is None:
+                    break
+                self.shape = shape
+                size = shape.head_size(data + at, n - at, &length)
+            if n - at - size < length:
+                break
+            answer = self.answer_one(data + at, size, length)
+            if answer is None:
+                break
+            self.server.answers.append(answer)
+            at += size + length
+        return at
+
+    cdef bytes answer_one(self, const uint8_t *head, Py_ssize_t size, Py_ssize_t length):
+        """None: the request has to go the general way."""
+        try:
+            if self.shape.sink.take(head + size, length):
+                return self.shape.dated(self.server)
+        except Exception:
+            return self.panicked(head[:size])
+        return None
+
+    cdef Shape shape_of(self, const uint8_t *data, Py_ssize_t n):
+        """The shape of the head that data begin with; None if it has none, or is not complete."""
+        cdef dict shapes = self.server.shapes
+        cdef Py_ssize_t size = find(data, min(n, HEAD_MOST), END) + len(END)
+        cdef Py_ssize_t cut
+        cdef Py_ssize_t digits
+        cdef Py_ssize_t length
+        cdef bytes text
+        cdef Shape shape
+        if size < <Py_ssize_t>len(END):
+            return None
+        cut = find(data, size, LENGTH)
+        if cut < 0:
+            cut = find(data, size, LENGTH_AS_WELL)
+        if cut < 0:
+            return None
+        cut += len(LENGTH)
+        digits = read_length(data + cut, size - cut, &length)
+        if digits == 0 or length == 0:
+            return None
+        text = data[:cut] + data[cut + digits:size]
+        found = shapes.get(text, UNKNOWN)
+        if found is UNKNOWN:
+            found = self.learn(data[:size], length)
+            if len(shapes) >= SHAPES_MOST:
+                shapes.clear()
+            shapes[text] = found
+            if found is not None:
+                shape = found
+                shape.text = text
+                shape.cut = cut
+        return found
+
+    # Output
+
+    cdef int send_answers(self) except -1:
+        cdef list answers = self.server.answers
+        cdef bytes data = answers[0] if len(answers) == 1 else b"".join(answers)
+        cdef Py_ssize_t sent
+        answers.clear()
+        sent = self.send_some(data, len(data))
+        if 0 <= sent < len(data):
+            self.at_rest = False
+            self.send_later(memoryview(data)[sent:])
+        return 0
+
+    def send(self, const uint8_t[::1] data not None):
+        """How many bytes the socket took; None if the connection was closed instead."""
+        cdef Py_ssize_t sent = self.send_some(&data[0], data.shape[0])
+        return None if sent < 0 else sent
+
+    cdef Py_ssize_t send_some(self, const uint8_t *data, Py_ssize_t n) except -2:
+        cdef Py_ssize_t sent = send(self.fd, data, min(n, SEND_SIZE), MSG_NOSIGNAL | MSG_DONTWAIT)
+        if sent < 0:
+            if errno != EAGAIN and errno != EINTR:
+                self.close()
+                return -1
+            return 0
+        return sent

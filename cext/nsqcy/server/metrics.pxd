@@ -1,0 +1,64 @@
+# Figures of topics and channels in the lines of Prometheus' text format.
+#
+#   nsqd_topic_messages_total{topic="orders"} 17\n
+#   ^ name                   ^ labels         ^ figure
+#
+# One Text for each family of metrics: the format wants all lines of a family together, and a walk
+# comes by topic.
+
+cimport cython
+from libc.stdint cimport uint64_t
+
+from nsqcy.broker.channel cimport Channel
+from nsqcy.broker.counters cimport CHANNEL_FIGURES, SERIES, Series, Sums
+from nsqcy.base.histogram cimport Histogram
+from nsqcy.broker.topic cimport Shard, Topic
+
+
+ctypedef struct Text:
+    char *data
+    size_t used
+    size_t room
+
+
+cdef enum:
+    LABELS = 320                # two names of 64 characters, each of them escaped, and their labels
+    CLOSING = 2
+
+
+# `{topic="...",channel="..."} `, of which the last two characters are not counted as used.
+ctypedef struct Labels:
+    char text[LABELS]
+    size_t used
+
+
+@cython.final
+cdef class Exposition:
+    cdef Shard shard
+    cdef uint64_t limit         # of topics and channels whose figures are shown by themselves
+    cdef tuple topic_names      # bytes: the names of samples, in the order of the figures
+    cdef tuple channel_names
+    cdef tuple ages_names       # of buckets, sum and count
+    cdef Text *texts            # families of topics, then the ages, then those of channels
+    cdef int text_count
+    cdef list bounds            # the upper end of each bucket, as it is written
+    cdef list topics            # of the walk, and channels of the topic that it has come to
+    cdef list channels
+    cdef Py_ssize_t next_topic
+    cdef Py_ssize_t next_channel
+    cdef Sums sums[<int>SERIES]
+    cdef uint64_t summed_topics[<int>SERIES]
+    cdef uint64_t summed_channels[<int>SERIES]
+    cdef Topic current          # the topic whose channels come; None: there is none
+    cdef Labels labels          # of it
+    cdef uint64_t ephemerals[CHANNEL_FIGURES]   # of its channels that are ephemeral
+    cdef bint has_ephemerals
+
+    cdef Series decide(self, Series series) noexcept
+    cdef int put_topic(self, Topic topic) except -1
+    cdef int put_channel(self, Channel channel) except -1
+    cdef int end_topic(self) except -1
+    cdef int put_all(self, int first, tuple names, const uint64_t *figures, int count,
+                     const Labels *labels) except -1
+    cdef int put_ages(self, const Histogram *ages) except -1
+    cdef Text *text_of(self, int family) except NULL

@@ -1,0 +1,321 @@
+"""Figures of topics and channels in the lines of Prometheus' text format, which OpenMetrics shares.
+
+Owns the form of the lines, and whose figures have lines of their own: there are at most so many;
+what comes when there are no more places is summed, and so is what is ephemeral, as its names may be
+any number. Knows no family's name but as it is told, and no headers.
+
+Whoever is summed stays so, or the sum would fall, which a reader of counters takes for a restart;
+and what was summed and is gone stays in the sum (`Shard.gone`, `Topic.gone_ephemerals`).
+"""
+
+cimport cython
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcpy, memset
+
+from cpython.buffer cimport PyBUF_READ
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+
+from nsqcy.broker.counters cimport (
+    CHANNEL_COUNTERS,
+    CHANNEL_FIGURES,
+    CHANNEL_PAUSED,
+    EPHEMERALS,
+    OTHERS,
+    OWN,
+    SERIES,
+    TOPIC_FIGURES,
+    TOPIC_PAUSED,
+    UNDECIDED,
+    add_counters,
+)
+from nsqcy.base.histogram cimport (
+    FIRST_OF_AGES,
+    FIRST_OF_SYNCS,
+    FIRST_OF_TURNS,
+    HISTOGRAM_BOUNDS,
+    histogram_facts,
+    histogram_merge,
+)
+
+TOPIC_NAMES = ("messages", "bytes", "dropped", "depth", "disk_bytes", "paused")
+CHANNEL_NAMES = (
+    "messages", "deliveries", "finishes", "requeues", "timeouts", "dead_letters", "dropped",
+    "depth", "in_flight", "deferred", "consumers", "paused",
+)
+
+
+def bounds(str what not None):
+    """The upper ends of the buckets of "ages", "syncs" or "turns", in seconds, but for the last."""
+    cdef int first = {"ages": FIRST_OF_AGES, "syncs": FIRST_OF_SYNCS, "turns": FIRST_OF_TURNS}[what]
+    return tuple((1 << (first + 2 * i)) / 1e9 for i in range(HISTOGRAM_BOUNDS))
+
+
+cdef char *room_for(Text *text, size_t n) except NULL:
+    """Where so many bytes can be put."""
+    cdef size_t room = text.room
+    cdef char *grown
+    if text.used + n > room:
+        while text.used + n > room:
+            room = room * 2 if room else 4096
+        grown = <char *>realloc(text.data, room)
+        if grown == NULL:
+            raise MemoryError()
+        text.data = grown
+        text.room = room
+    return text.data + text.used
+
+
+cdef inline char *copied(char *at, const char *data, size_t n) noexcept:
+    """Where what comes behind these bytes has its place."""
+    memcpy(at, data, n)
+    return at + n
+
+
+cdef int put_line(Text *text, bytes name, const Labels *labels, uint64_t number) except -1:
+    cdef char digits[20]
+    cdef int first = 20
+    cdef char *at = room_for(text, PyBytes_GET_SIZE(name) + labels.used + CLOSING + 21)
+    at = copied(at, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+    at = copied(at, labels.text, labels.used + CLOSING)
+    while True:
+        first -= 1
+        digits[first] = <char>(c"0" + number % 10)
+        number //= 10
+        if number == 0:
+            break
+    at = copied(at, digits + first, 20 - first)
+    at[0] = c"\n"
+    text.used = at + 1 - text.data
+    return 0
+
+
+cdef int put_label(Labels *labels, bytes before, str name) except -1:
+    """`before` begins the label, behind those that are there; its value is escaped as the format
+    wants it, though no name of a topic has anything to escape."""
+    cdef Py_ssize_t n
+    cdef const char *text = PyUnicode_AsUTF8AndSize(name, &n)
+    cdef Py_ssize_t i
+    if labels.used + PyBytes_GET_SIZE(before) + 2 * n + 1 + CLOSING > LABELS:
+        raise ValueError("a name that is too long")
+    memcpy(labels.text + labels.used, PyBytes_AS_STRING(before), PyBytes_GET_SIZE(before))
+    labels.used += PyBytes_GET_SIZE(before)
+    for i in range(n):
+        if text[i] == c"\\" or text[i] == c'"' or text[i] == c"\n":
+            labels.text[labels.used] = c"\\"
+            labels.used += 1
+        labels.text[labels.used] = c"n" if text[i] == c"\n" else text[i]
+        labels.used += 1
+    labels.text[labels.used] = c'"'
+    labels.used += 1
+    memcpy(labels.text + labels.used, b"} ", CLOSING)
+    return 0
+
+
+@cython.final
+cdef class Exposition:
+    """One walk over all topics of a shard: `go_on`, and `take` of each family, in turns until it
+    has come to its end. So little is held at a time that it stays in the processor's cache: memory
+    that is fresh costs more than all of the writing."""
+
+    def __cinit__(self, Shard shard not None, uint64_t limit, tuple topic_names not None,
+                  str ages_name not None, tuple channel_names not None):
+        """The names of the samples, in the order of TOPIC_NAMES and CHANNEL_NAMES."""
+        cdef int i
+        self.shard = shard
+        self.limit = limit
+        self.topics = list(shard.topics.values())
+        self.channels = []
+        self.topic_names = tuple([name.encode() for name in topic_names])
+        self.channel_names = tuple([name.encode() for name in channel_names])
+        self.ages_names = tuple([
+            f"{ages_name}_{end}".encode() for end in ("bucket", "sum", "count")])
+        if len(topic_names) != TOPIC_FIGURES or len(channel_names) != CHANNEL_FIGURES:
+            raise ValueError("a name for each figure is needed")
+        self.bounds = [repr(bound) for bound in bounds("ages")]
+        self.bounds.append("+Inf")
+        self.text_count = TOPIC_FIGURES + 1 + CHANNEL_FIGURES
+        self.texts = <Text *>calloc(self.text_count, sizeof(Text))
+        if self.texts == NULL:
+            raise MemoryError()
+        for i in range(<int>SERIES):
+            self.sums[i] = shard.gone[i]
+
+    def __dealloc__(self):
+        cdef int i
+        if self.texts != NULL:
+            for i in range(self.text_count):
+                free(self.texts[i].data)
+        free(self.texts)
+
+    cdef Series decide(self, Series series) noexcept:
+        """Whose figures those of a topic or a channel are shown with, from now on."""
+        if series == UNDECIDED:
+            if self.shard.own_series >= self.limit:
+                return OTHERS
+            self.shard.own_series += 1
+            return OWN
+        return series
+
+    def go_on(self, int most):
+        """Put down so many topics and channels more, and tell whether that may not be all.
+
+        What goes meanwhile is left out, but for channels of the topic that the walk has come to.
+        """
+        cdef Topic topic
+        while most > 0:
+            if self.next_channel < len(self.channels):
+                self.put_channel(<Channel>self.channels[self.next_channel])
+                self.next_channel += 1
+            elif self.next_topic < len(self.topics):
+                topic = <Topic>self.topics[self.next_topic]
+                self.next_topic += 1
+                if not topic.gone:
+                    self.put_topic(topic)
+                    self.channels = list(topic.channels.values())
+                    self.next_channel = 0
+            else:
+                self.end_topic()
+                return False
+            most -= 1
+        return True
+
+    cdef int put_topic(self, Topic topic) except -1:
+        """Its channels come next."""
+        cdef uint64_t figures[TOPIC_FIGURES]
+        cdef Sums *sums
+        self.end_topic()
+        self.current = topic
+        topic.series = self.decide(topic.series)
+        memset(figures, 0, sizeof(figures))
+        topic.add_figures(figures)
+        if topic.series == OWN:
+            self.labels.used = 0
+            put_label(&self.labels, b'{topic="', topic.name)
+            self.put_all(0, self.topic_names, figures, TOPIC_FIGURES, &self.labels)
+            self.put_ages(&topic.ages)
+            if topic.gone_ephemerals != NULL:
+                self.has_ephemerals = True
+                add_counters(self.ephemerals, topic.gone_ephemerals, CHANNEL_COUNTERS)
+            return 0
+        sums = &self.sums[<int>topic.series]
+        add_counters(sums.topic, figures, TOPIC_FIGURES)
+        histogram_merge(&sums.ages, &topic.ages)
+        if topic.gone_ephemerals != NULL:
+            add_counters(sums.channel, topic.gone_ephemerals, CHANNEL_COUNTERS)
+        self.summed_topics[<int>topic.series] += 1
+        return 0
+
+    cdef int put_channel(self, Channel channel) except -1:
+        """One of the current topic."""
+        cdef uint64_t figures[CHANNEL_FIGURES]
+        cdef Labels labels
+        cdef Series series = self.current.series
+        if series == OWN and not channel.ephemeral:
+            if channel.series == UNDECIDED and channel.gone:
+                return 0
+            series = channel.series = self.decide(channel.series)
+        elif series == OWN:
+            series = EPHEMERALS
+            self.has_ephemerals = True
+            channel.add_figures(self.ephemerals)
+            self.summed_channels[<int>series] += 1
+            return 0
+        if series != OWN:
+            channel.add_figures(self.sums[<int>series].channel)
+            self.summed_channels[<int>series] += 1
+        elif not channel.gone:
+            memset(figures, 0, sizeof(figures))
+            channel.add_figures(figures)
+            labels = self.labels
+            put_label(&labels, b',channel="', channel.name)
+            self.put_all(TOPIC_FIGURES + 1, self.channel_names, figures, CHANNEL_FIGURES, &labels)
+        return 0
+
+    cdef int end_topic(self) except -1:
+        """The ephemeral channels of the topic that was walked over have one line together."""
+        cdef Labels labels
+        self.current = None
+        if self.has_ephemerals:
+            labels = self.labels
+            put_label(&labels, b',channel="', "#ephemeral")
+            self.put_all(TOPIC_FIGURES + 1, self.channel_names, self.ephemerals, CHANNEL_FIGURES,
+                         &labels)
+            memset(self.ephemerals, 0, sizeof(self.ephemerals))
+            self.has_ephemerals = False
+        return 0
+
+    cdef int put_all(self, int first, tuple names, const uint64_t *figures, int count,
+                     const Labels *labels) except -1:
+        """A line for each figure; who is not paused has none of that."""
+        cdef Text *text = &self.texts[first]
+        cdef int paused = TOPIC_PAUSED if count == TOPIC_FIGURES else CHANNEL_PAUSED
+        cdef int i
+        for i in range(count):
+            if i != paused or figures[i]:
+                put_line(&text[i], <bytes>names[i], labels, figures[i])
+        return 0
+
+    cdef int put_ages(self, const Histogram *ages) except -1:
+        """The buckets, the sum and the count; nothing, as long as no message was finished."""
+        cdef Text *text = &self.texts[<int>TOPIC_FIGURES]
+        cdef Labels labels
+        cdef uint64_t total = 0
+        cdef bytes bucket, sums, count, line
+        cdef int i
+        for i in range(HISTOGRAM_BOUNDS + 1):
+            total += ages.counts[i]
+        if total == 0:
+            return 0
+        total = 0
+        bucket, sums, count = self.ages_names
+        labels = self.labels
+        for i in range(HISTOGRAM_BOUNDS + 1):
+            total += ages.counts[i]
+            labels.used = self.labels.used
+            put_label(&labels, b',le="', <str>self.bounds[i])
+            put_line(text, bucket, &labels, total)
+        line = b"%b%b%r\n" % (
+            sums, self.labels.text[:self.labels.used + CLOSING], ages.sum / 1e9)
+        copied(room_for(text, len(line)), line, len(line))
+        text.used += len(line)
+        return put_line(text, count, &self.labels, total)
+
+    def size(self, int family):
+        """How many bytes its lines have so far. Families have numbers: those of topics come first,
+        then the ages, then those of channels."""
+        return self.text_of(family).used
+
+    def take(self, int family, put not None):
+        """What `put` makes of its lines so far. It is lent them, as a memoryview, until it returns;
+        then they are dropped. It must not give way: docs/TESTING.md says why."""
+        cdef Text *text = self.text_of(family)
+        # Of nothing there can be no view without an address.
+        data = text.data if text.used else &self.labels.text[0]
+        view = PyMemoryView_FromMemory(data, text.used, PyBUF_READ)
+        try:
+            return put(view)
+        finally:
+            view.release()
+            text.used = 0
+
+    cdef Text *text_of(self, int family) except NULL:
+        if not 0 <= family < self.text_count:
+            raise IndexError("no such family")
+        return &self.texts[family]
+
+    def summed(self):
+        """What has no lines, by the name that stands for it: figures of topics and of channels,
+        ages (counts, seconds), and how many topics and channels that are."""
+        cdef int i
+        return {
+            name: {
+                "topic": [self.sums[series].topic[i] for i in range(TOPIC_FIGURES)],
+                "channel": [self.sums[series].channel[i] for i in range(CHANNEL_FIGURES)],
+                "ages": histogram_facts(&self.sums[series].ages),
+                "topics": self.summed_topics[series],
+                "channels": self.summed_channels[series],
+            }
+            for name, series in (("(other)", <int>OTHERS), ("#ephemeral", <int>EPHEMERALS))
+        }

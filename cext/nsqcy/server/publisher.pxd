@@ -1,0 +1,46 @@
+# Publishing from within a worker, as HTTP does, to topics of any worker.
+
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+from nsqcy.broker.channel cimport Waiter
+from nsqcy.server.http_fastpath cimport Sink
+from nsqcy.protocol.session cimport Home, Session, Transport
+from nsqcy.broker.topic cimport Durability
+
+
+cdef class Callback(Waiter):
+    cdef object done
+    cdef int publish_done(self, uint64_t ticket, str error) except -1
+
+
+cdef class AnswerTransport(Transport):
+    cdef object waiting         # deque of callbacks, in the order of their publishes
+    cdef int flush(self) except -1
+    cdef int watch_input(self, bint on) except -1
+    cdef int close(self) except -1
+
+
+cdef class Publisher:
+    cdef readonly Home home
+    # (owner, Durability, whether with headers, whether of moves) -> Session that forwards to it
+    cdef dict sessions
+    cdef dict unplaced          # topic -> what to call when its placement is known
+
+    cdef int wait_for_placement(self, bytes key, publish) except -1
+    cdef int move_here(self, bytes key, tuple chunk, bytes message, Durability least,
+                       done) except -1
+    cdef int feed(self, Session session, done, bytes command) except -1
+    cdef int publish_here(self, bytes key, bodies, bytes headers, int64_t delay,
+                          Durability least, done) except -1
+    cdef int publish_there(self, int owner, bytes key, bodies, bytes headers, int64_t delay,
+                           Durability least, done) except -1
+    cdef Session session_to(self, int owner, Durability least, bint headers, bint moves)
+
+
+cdef class TopicSink(Sink):
+    """Publishes to one topic, as long as it is here and takes messages at once."""
+    cdef Home home
+    cdef bytes key
+    cdef bytes headers          # of every message; None: it has none
+    cdef object enter           # called before topics are touched
+    cdef bint take(self, const uint8_t *body, Py_ssize_t length) except -1

@@ -1,0 +1,308 @@
+"""Publishing from within a worker, as HTTP does, to topics of any worker.
+
+A topic of this worker is published to directly. For the others there is one lenient session for
+each owner and durability, whose client is this module: it is fed commands and its answers call the
+callbacks.
+"""
+
+from collections import deque
+from struct import pack
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t
+from libc.string cimport memcpy
+
+from nsqcy.base.bytes cimport load_be32
+from nsqcy.protocol.session cimport Home, Session
+from nsqcy.storage.store cimport Record, record_body
+from nsqcy.broker.topic cimport MEMORY, Durability, Topic, durability_of
+from nsqcy.protocol.wire cimport FRAME_HEADER, RESPONSE, Output
+
+from nsqcy.broker.producers import ChunkError, ChunkName, producer_id
+
+
+cdef enum:
+    MPUB_BYTES = 1048576        # a longer batch goes to another worker in several commands
+
+cdef int64_t MILLISECOND = 1000000
+
+NO_ROOM = "E_BAD_TOPIC"             # what a topic that there is no room for is answered, at least
+
+# In the place of a reason: nobody knows whether it is published.
+UNKNOWN = "unknown"
+
+
+cdef class Callback(Waiter):
+    cdef int publish_done(self, uint64_t ticket, str error) except -1:
+        self.done(error)
+        return 0
+
+
+cdef class AnswerTransport(Transport):
+    def __cinit__(self):
+        self.waiting = deque()
+
+    cdef int flush(self) except -1:
+        cdef Session session = self.session
+        cdef Output output = session.output
+        cdef size_t at = 0
+        cdef size_t size
+        answers = []
+        while output.end - output.start - at >= FRAME_HEADER:
+            size = load_be32(output.buffer + output.start + at) - 4
+            frame_type = load_be32(output.buffer + output.start + at + 4)
+            data = output.buffer[output.start + at + FRAME_HEADER:
+                                 output.start + at + FRAME_HEADER + size]
+            at += FRAME_HEADER + size
+            answers.append(None if frame_type == RESPONSE
+                           else (<bytes>data).decode("utf-8", "surrogateescape"))
+        output.sent(at)
+        for answer in answers:
+            if self.waiting:
+                self.waiting.popleft()(answer and (answer.partition(" failed ")[2] or answer))
+        return session.after_flush()
+
+    cdef int watch_input(self, bint on) except -1:
+        return 0
+
+    cdef int close(self) except -1:
+        """The owner is gone: nobody knows what became of what it was sent. What was still to be
+        sent is certainly not there."""
+        cdef Session session = self.session
+        waiting = self.waiting
+        self.waiting = deque()
+        for i, done in enumerate(waiting):
+            done(UNKNOWN if i < session.unanswered else "exiting")
+        return 0
+
+
+cdef class TopicSink(Sink):
+    cdef bint take(self, const uint8_t *body, Py_ssize_t length) except -1:
+        cdef Home home = self.home
+        cdef Topic topic
+        cdef Record *record
+        if not 0 < length <= home.max_msg_size or home.owner_of(self.key) != home.index:
+            return False
+        self.enter()
+        topic = home.shard.find_or_create(self.key)
+        if topic is None or topic.limited or not topic.takes_at_once():
+            return False
+        if self.headers is None:
+            record = topic.new_record(<unsigned int>length, 0)
+        else:
+            record = topic.new_headered(
+                <unsigned int>length, 0, self.headers, <uint16_t>len(self.headers))
+        if record != NULL:
+            memcpy(record_body(record), body, length)
+        topic.published(1, length)
+        return True
+
+
+cdef class _Batch:
+    """Calls `done` when all parts of a publish were answered. It is refused if none of them was
+    accepted; if only some were, nobody could say what is there."""
+    cdef object done
+    cdef int parts
+    cdef int accepted
+    cdef int answered
+    cdef str error
+
+    def __call__(self, error):
+        self.answered += 1
+        if error is None:
+            self.accepted += 1
+        elif self.error is not UNKNOWN:
+            self.error = error
+        if self.answered == self.parts:
+            self.done(UNKNOWN if 0 < self.accepted < self.parts else self.error)
+
+
+cdef int answer(Topic topic, bint waits, done) except -1:
+    """Have done(None) called when what was just published is accepted, which is now unless it
+    waits."""
+    cdef Callback callback
+    if not waits:
+        done(None)
+        return 0
+    callback = Callback.__new__(Callback)
+    callback.done = done
+    return topic.promise(callback, 0)
+
+
+cdef class Publisher:
+    def __init__(self, Home home not None):
+        self.home = home
+        self.sessions = {}
+        self.unplaced = {}
+
+    def publish(self, bytes key not None, bodies, delay_ms, str durability not None, done,
+                bytes headers not None=b""):
+        """Publish all of `bodies`, each with these headers, to a topic, which is made; calls
+        done(None), done(reason) or done(UNKNOWN) once, at once or later, and not before they are as
+        durable as this, and as the topic promises. The reason is that of E_PUB_FAILED, or another
+        error whole, with its code, and with it none of them is there. The name and the headers must
+        be valid, each body 1 to max-msg-size bytes, the delay within max-defer-timeout."""
+        cdef int owner = self.home.owner_of(key)
+        cdef Durability least = durability_of(durability)
+        if owner < 0:
+            self.wait_for_placement(
+                key, lambda: self.publish(key, bodies, delay_ms, durability, done, headers))
+        elif owner == self.home.index:
+            self.publish_here(key, bodies, headers, delay_ms * MILLISECOND, least, done)
+        else:
+            self.publish_there(owner, key, bodies, headers, delay_ms, least, done)
+
+    def sink(self, bytes key not None, enter not None, bytes headers not None=b""):
+        """A way to publish to a topic, body by body, that takes those which need not wait.
+
+        enter: called whenever topics are about to be touched
+        headers: of every message
+        """
+        cdef TopicSink sink = TopicSink.__new__(TopicSink)
+        sink.home = self.home
+        sink.key = key
+        sink.headers = headers or None
+        sink.enter = enter
+        return sink
+
+    def placed(self, bytes key not None):
+        """The owner of a topic is known."""
+        for publish in self.unplaced.pop(key, ()):
+            publish()
+
+    cdef int wait_for_placement(self, bytes key, publish) except -1:
+        waiting = self.unplaced.get(key)
+        if waiting is not None:
+            waiting.append(publish)
+            return 0
+        self.unplaced[key] = [publish]
+        self.home.ask_placement(key)
+        return 0
+
+    cdef int publish_here(self, bytes key, bodies, bytes headers, int64_t delay,
+                          Durability least, done) except -1:
+        cdef Topic topic = self.home.shard.find_or_create(key)
+        cdef Record *record
+        cdef const unsigned char[::1] body
+        cdef uint64_t total = sum(map(len, bodies))
+        if topic is None:
+            done(NO_ROOM)
+            return 0
+        refusal = topic.refusal(least, len(bodies), total)
+        if refusal is not None:
+            done(refusal)
+            return 0
+        if topic.limited:
+            for each in bodies:
+                if not topic.fits(len(each)):
+                    done(topic.objection(b"PUB", len(each)).decode())
+                    return 0
+        if least != MEMORY and bodies:
+            topic.demand(least)
+        for each in bodies:
+            body = each
+            record = topic.new_headered(
+                <unsigned int>body.shape[0], delay, headers, <uint16_t>len(headers))
+            if record != NULL:
+                memcpy(record_body(record), &body[0], body.shape[0])
+        return answer(topic, bodies and topic.published(<unsigned int>len(bodies), total), done)
+
+    def publish_once(self, bytes key not None, chunk not None, bytes headers not None,
+                     bytes body not None, str durability not None, done not None):
+        """Publish a message that was moved here from another topic, once, however often it is
+        tried; `chunk`: (producer, epoch, number), as for LOG_PUB. done() as for publish. Neither
+        limits of size nor draining refuse it."""
+        cdef int owner = self.home.owner_of(key)
+        cdef Durability least = durability_of(durability)
+        message = b"".join((
+            pack(">IIH", 1, 2 + len(headers) + len(body), len(headers)), headers, body))
+        if owner < 0:
+            self.wait_for_placement(
+                key, lambda: self.publish_once(key, chunk, headers, body, durability, done))
+        elif owner == self.home.index:
+            self.move_here(key, chunk, message, least, done)
+        else:
+            self.feed(self.session_to(owner, least, True, True), done, b"".join((
+                b"LOG_PUB %b %b %d 0 %d\n" % (key, *chunk), pack(">I", len(message)), message)))
+
+    cdef int move_here(self, bytes key, tuple chunk, bytes message, Durability least,
+                       done) except -1:
+        cdef Topic topic = self.home.shard.find_or_create(key)
+        cdef const uint8_t *batch = message
+        cdef uint32_t added
+        cdef uint64_t bodies
+        if topic is None:
+            done(NO_ROOM)
+            return 0
+        producer, epoch, number = chunk
+        name = ChunkName(producer_id(producer), epoch, 0, number)
+        try:
+            topic.add_chunk(
+                name, batch + 4, len(message), 1, True, least, &added, &bodies, True)
+        except ChunkError as error:
+            done(str(error))
+            return 0
+        return answer(topic, topic.published(added, bodies), done)
+
+    cdef int publish_there(self, int owner, bytes key, bodies, bytes headers, int64_t delay_ms,
+                           Durability least, done) except -1:
+        cdef Session session = self.session_to(owner, least, bool(headers), False)
+        cdef _Batch batch
+        cdef bytes command
+        if headers:
+            before = pack(">H", len(headers)) + headers
+            bodies = [b"".join((before, body)) for body in bodies]
+        # Its owner takes no MPUB above max-body-size, though what came by HTTP may be larger.
+        most = min(MPUB_BYTES, self.home.max_body_size)
+        commands = [
+            _pub(key, part[0], delay_ms) if len(part) == 1 else _mpub(key, part)
+            for part in _parts(bodies, most)]
+        batch = _Batch.__new__(_Batch)
+        batch.done = done
+        batch.parts = len(commands)
+        for command in commands:
+            self.feed(session, batch, command)
+        return 0
+
+    cdef int feed(self, Session session, done, bytes command) except -1:
+        (<AnswerTransport>session.transport).waiting.append(done)
+        session.feed(command, len(command))
+        return 0
+
+    cdef Session session_to(self, int owner, Durability least, bint headers, bint moves):
+        key = (owner, <int>least, headers, moves)
+        cdef Session session = self.sessions.get(key)
+        if session is None or session.stopping:
+            session = Session(self.home, AnswerTransport.__new__(AnswerTransport), "")
+            session.be_lenient(headers=headers, moves=moves)
+            session.durability = least
+            self.sessions[key] = session
+        return session
+
+
+cdef bytes _pub(bytes key, body, int64_t delay_ms):
+    name = b"DPUB %s %d\n" % (key, delay_ms) if delay_ms else b"PUB %s\n" % key
+    return b"".join((name, pack(">i", len(body)), body))
+
+
+cdef bytes _mpub(bytes key, list bodies):
+    parts = [pack(">i", len(bodies))]
+    for body in bodies:
+        parts.append(pack(">i", len(body)))
+        parts.append(body)
+    whole = b"".join(parts)
+    return b"MPUB %s\n%s%s" % (key, pack(">i", len(whole)), whole)
+
+
+def _parts(bodies, most):
+    """The bodies cut into the lists of MPUBs of at most `most` bytes, a larger body alone."""
+    part = []
+    size = 4
+    for body in bodies:
+        if part and size + len(body) + 4 > most:
+            yield part
+            part = []
+            size = 4
+        part.append(body)
+        size += len(body) + 4
+    if part:
+        yield part

@@ -1,0 +1,90 @@
+# How bytes of sessions travel: sockets and streams; and the turns of the event loop.
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from nsqcy.base.histogram cimport Histogram
+from nsqcy.ipc.mesh cimport Mesh, Stream, StreamEnd
+from nsqcy.protocol.session cimport Home, Session, Transport
+
+
+cdef class SocketTransport(Transport):
+    cdef int fd
+    cdef Loop loop
+    cdef object reader              # io watchers
+    cdef object writer
+    # Only when something is between the session and the socket:
+    cdef list layers                # from the wire inwards; None: nothing is
+    cdef object handshake           # under way, and who waits for its end
+    cdef object identity            # what is to be changed over to after it
+    cdef bytearray encoded          # output beyond the layers, from encoded_start on
+    cdef size_t encoded_start
+    cdef bint wanted                # the session wants input
+    cdef bint drained               # the layers hold no input that could be decoded now
+    cdef bint queued                # among home.undecoded
+    cdef int flush(self) except -1
+    cdef int watch_output(self, bint on) except -1
+    cdef int watch_input(self, bint on) except -1
+    cdef int close(self) except -1
+    cdef int stop_watching(self) except -1
+    cdef int abandon(self) except -1
+    cdef int upgrade(self, identity) except -1
+    cdef int add_codec(self) except -1
+    cdef int seal(self) except -1
+    cdef int encode(self) except -1
+    cdef int hold(self, const uint8_t *data, size_t n) except -1
+    cdef bint send_held(self) except -1
+    cdef int flush_encoded(self) except -1
+    cdef int receive(self, bytes data) except -1
+    cdef bytes decode(self)
+    cdef int read_on(self) except -1
+    cdef int read_later(self) except -1
+    cdef int watch_encoded(self) except -1
+    cdef int say_goodbye(self) except -1
+    cdef int rest(self) except -1
+
+
+cdef class StreamTransport(Transport):
+    cdef Stream stream
+    cdef size_t unconsumed          # bytes fed while parsing waits; credit for them comes later
+    cdef int flush(self) except -1
+    cdef int give_credit(self) except -1
+    cdef int watch_input(self, bint on) except -1
+    cdef int close(self) except -1
+
+
+cdef class FarEnd(StreamEnd):
+    """The owner's end of a stream: feeds a session."""
+    cdef Session session
+    cdef StreamTransport transport
+    cdef int on_data(self, const unsigned char *data, size_t n) except -1
+    cdef int on_writable(self) except -1
+    cdef int on_closed(self, bint aborted) except -1
+
+
+cdef class BytesTransport(Transport):
+    """Bytes in memory: the transport of tests and tools."""
+    cdef bytearray taken            # sent, and not collected by sent() yet
+    cdef int64_t left               # bytes it still takes; negative: any number
+    cdef readonly bint closed
+    cdef readonly bint wants_input
+    cdef int flush(self) except -1
+    cdef int watch_input(self, bint on) except -1
+    cdef int close(self) except -1
+
+
+cdef class Loop:
+    cdef readonly Home home
+    cdef object handshakes          # TLS (nsqcy.nsqd.worker.tls.Handshakes); None: there is none
+    cdef object ev                  # the hub's loop
+    cdef object prepare
+    cdef int timer_fd
+    cdef object timer
+    cdef object idle
+    cdef list watchers
+    cdef bint idling
+    cdef int64_t alarm              # when the timer fires; 0: it does not run
+    cdef bint in_turn
+    cdef Histogram turns            # how long they took, from the first event to the next poll
+
+    cdef void begin_turn(self) noexcept
+    cdef int set_alarm(self, int64_t due) except -1

@@ -1,0 +1,750 @@
+"""How bytes of sessions travel, and the turns of the event loop.
+
+Owns the socket calls and the watchers of a worker's hub; knows nothing of the protocol. A turn of
+the loop is the batch: one receive for each readable socket, then (right before the poll) topics,
+channels and one send for each socket that has something to say.
+
+TLS and codecs are layers (nsqcy.net.byte_layers) between a socket and its session. A socket without
+any pays for them with one comparison. With them, input is decoded while the session reads and a
+bounded part of it in a turn; the socket is not read while some is left. Output is encoded when all
+that was encoded before has been sent, so what a slow client makes us hold is held once, and
+counted.
+
+The hooks run inside the hub's callbacks: they never block, switch or spawn.
+"""
+
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+from nsqcy.base.histogram cimport FIRST_OF_TURNS, histogram_add, histogram_facts
+from nsqcy.protocol.session cimport RECEIVE_SIZE, Home, Session
+from nsqcy.protocol.wire cimport RESPONSE, Output
+
+import json
+
+from nsqcy.errors import LayerEnd, LayerError
+
+
+cdef extern from "sys/socket.h" nogil:
+    ctypedef struct msghdr "struct msghdr":
+        void *msg_name
+        unsigned int msg_namelen
+        iovec *msg_iov
+        size_t msg_iovlen
+    ssize_t recv(int fd, void *buffer, size_t n, int flags)
+    ssize_t send(int fd, const void *buffer, size_t n, int flags)
+    ssize_t sendmsg(int fd, const msghdr *message, int flags)
+    int shutdown(int fd, int how)
+    const int MSG_NOSIGNAL
+    const int MSG_DONTWAIT
+    const int SHUT_WR
+
+cdef extern from "sys/uio.h" nogil:
+    ctypedef struct iovec "struct iovec":
+        void *iov_base
+        size_t iov_len
+
+cdef extern from "unistd.h" nogil:
+    int close(int fd)
+    ssize_t read(int fd, void *buffer, size_t n)
+
+cdef extern from "string.h" nogil:
+    void *memset(void *at, int value, size_t n)
+
+cdef extern from "time.h" nogil:
+    ctypedef struct timespec "struct timespec":
+        long tv_sec
+        long tv_nsec
+    int clock_gettime(int clock, timespec *into)
+    const int CLOCK_MONOTONIC
+    const int CLOCK_REALTIME
+    ctypedef struct itimerspec "struct itimerspec":
+        timespec it_interval
+        timespec it_value
+
+cdef extern from "sys/timerfd.h" nogil:
+    int timerfd_create(int clock, int flags)
+    int timerfd_settime(int fd, int flags, const itimerspec *when, itimerspec *old)
+    const int TFD_NONBLOCK
+    const int TFD_CLOEXEC
+    const int TFD_TIMER_ABSTIME
+
+
+cdef enum:
+    READ = 1                # libev's flags
+    WRITE = 2
+    PIECES = 32             # stretches of one send
+    DRAIN_MOST = 1048576    # unread bytes thrown away at a close, so that it is no reset
+    ENCODE_PIECE = 65536    # plain bytes encoded at once
+    ENCODE_MOST = 262144    # and for one session in one turn
+    DECODE_MOST = 262144    # decoded bytes of one session in one turn
+
+
+cdef inline int64_t clock_ns(int clock) noexcept nogil:
+    cdef timespec now
+    clock_gettime(clock, &now)
+    return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
+
+
+cdef class SocketTransport(Transport):
+    """A connected, non-blocking stream socket. Owns the descriptor."""
+
+    def __cinit__(self, Loop loop not None, int fd):
+        self.loop = loop
+        self.fd = fd
+
+    def fileno(self):
+        return self.fd
+
+    def open(self):
+        """Begin to receive. (The session is in place by now.)"""
+        self.reader = self.loop.ev.io(self.fd, READ)
+        self.reader.start(self.on_readable)
+
+    def on_readable(self):
+        cdef Session session = self.session
+        cdef ssize_t n
+        if self.fd < 0:
+            return
+        self.loop.begin_turn()
+        n = recv(self.fd, session.home.scratch, RECEIVE_SIZE, MSG_DONTWAIT)
+        try:
+            if n > 0:
+                if self.layers is None:
+                    session.feed(session.home.scratch, n)
+                else:
+                    self.receive(session.home.scratch[:n])
+            elif n == 0:
+                if self.handshake is not None:
+                    session.close()
+                else:
+                    session.end_of_input()
+            elif errno != EAGAIN and errno != EINTR:
+                session.close()
+        except Exception as error:
+            session.home.report(session, error)
+
+    def on_writable(self):
+        self.loop.begin_turn()
+        self.watch_output(False)
+        self.session.touch_dirty()
+
+    cdef int flush(self) except -1:
+        cdef Output output = self.session.output
+        cdef const uint8_t *data[PIECES]
+        cdef size_t lengths[PIECES]
+        cdef iovec vector[PIECES]
+        cdef msghdr message
+        cdef size_t total
+        cdef ssize_t n
+        cdef int count
+        cdef int i
+        if self.layers is not None:
+            return self.flush_encoded()
+        while output.pending():
+            count = output.pieces(data, lengths, PIECES)
+            if count == 1:
+                total = lengths[0]
+                n = send(self.fd, data[0], total, MSG_NOSIGNAL | MSG_DONTWAIT)
+            else:
+                total = 0
+                for i in range(count):
+                    vector[i].iov_base = <void *>data[i]
+                    vector[i].iov_len = lengths[i]
+                    total += lengths[i]
+                memset(&message, 0, sizeof(msghdr))
+                message.msg_iov = vector
+                message.msg_iovlen = count
+                n = sendmsg(self.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT)
+            if n < 0:
+                if errno != EAGAIN and errno != EINTR:
+                    return self.session.close()
+                n = 0
+            output.sent(n)
+            if <size_t>n < total:
+                self.watch_output(True)
+                break
+        return self.session.after_flush()
+
+    cdef int watch_output(self, bint on) except -1:
+        if on and self.writer is None:
+            self.writer = self.loop.ev.io(self.fd, WRITE)
+            self.writer.start(self.on_writable)
+        elif not on and self.writer is not None:
+            self.writer.stop()
+            self.writer.close()
+            self.writer = None
+        return 0
+
+    cdef int watch_input(self, bint on) except -1:
+        if self.layers is not None:
+            self.wanted = on
+            if on and not self.drained:
+                self.read_later()
+            return self.watch_encoded()
+        if self.reader is None:
+            return 0
+        if on:
+            self.reader.start(self.on_readable)
+        else:
+            self.reader.stop()
+        return 0
+
+    cdef int stop_watching(self) except -1:
+        self.watch_output(False)
+        if self.reader is not None:
+            self.reader.stop()
+            self.reader.close()
+            self.reader = None
+        return 0
+
+    cdef int close(self) except -1:
+        cdef size_t drained = 0
+        cdef ssize_t n = 1
+        if self.fd < 0:
+            return 0
+        self.stop_watching()
+        if self.layers is not None:
+            self.say_goodbye()
+        # Closing with unread input resets the connection, and the peer may lose our last words.
+        shutdown(self.fd, SHUT_WR)
+        while n > 0 and drained < DRAIN_MOST:
+            n = recv(self.fd, self.session.home.scratch, RECEIVE_SIZE, MSG_DONTWAIT)
+            drained += max(n, 0)
+        close(self.fd)
+        self.fd = -1
+        return 0
+
+    cdef int abandon(self) except -1:
+        if self.fd >= 0:
+            self.stop_watching()
+            close(self.fd)
+            self.fd = -1
+        return 0
+
+    # -- layers --
+
+    cdef int upgrade(self, identity) except -1:
+        cdef Session session = self.session
+        self.layers = []
+        self.drained = True
+        self.wanted = session.reading
+        self.identity = identity
+        # What was said so far goes out as it is.
+        self.seal()
+        if not identity.tls:
+            self.add_codec()
+            return session.upgrade_done()
+        session.home.log.info(
+            f"PROTOCOL(V2): [{session.remote_address}] upgrading connection to TLS")
+        self.handshake = self.loop.handshakes.begin(self)
+        self.reader.start(self.on_readable)
+        return 0
+
+    def send_encoded(self, const unsigned char[::1] data not None):
+        """Words of the handshake."""
+        self.loop.begin_turn()
+        self.hold(&data[0], data.shape[0])
+        self.session.touch_dirty()
+
+    def want_input(self):
+        """The handshake needs more of the peer."""
+        self.reader.start(self.on_readable)
+
+    def handshake_done(self, error):
+        """TLS speaks, and the next codec, if any; or the handshake failed, and the client is told
+        so without it."""
+        cdef Session session = self.session
+        layer = self.handshake.layer
+        self.handshake = None
+        self.loop.begin_turn()
+        try:
+            if error is not None:
+                self.watch_input(False)     # nobody understands what else it says
+                session.upgrading = False
+                session.fatal(f"E_IDENTIFY_FAILED IDENTIFY failed {error}".encode())
+                return
+            self.layers.append(layer)
+            session.tls = layer.facts()
+            session.certificate_names = layer.certificate_names()
+            session.put_frame(RESPONSE, b"OK", 2)
+            self.add_codec()
+            # What the client has said behind its last word of the handshake is in the layer.
+            self.drained = False
+            session.upgrade_done()
+        except Exception as unexpected:
+            session.home.report(session, unexpected)
+
+    cdef int add_codec(self) except -1:
+        """The codec that was negotiated, if any, and its OK."""
+        cdef Session session = self.session
+        identity = self.identity
+        self.identity = None
+        if not (identity.snappy or identity.deflate):
+            return 0
+        # Not loaded before someone needs them: they take megabytes.
+        from nsqcy.net.byte_layers import DeflateLayer, SnappyLayer
+        if identity.snappy:
+            codec = SnappyLayer()
+            name = "snappy"
+        else:
+            codec = DeflateLayer(identity.deflate_level)
+            name = f"deflate (level {identity.deflate_level})"
+        session.home.log.info(
+            f"PROTOCOL(V2): [{session.remote_address}] upgrading connection to {name}")
+        # All before it goes without it.
+        self.seal()
+        self.layers.append(codec)
+        return session.put_frame(RESPONSE, b"OK", 2)
+
+    cdef int seal(self) except -1:
+        """Encode all that the session has said so far."""
+        while self.session.output.pending():
+            self.encode()
+        return 0
+
+    cdef int encode(self) except -1:
+        """Move a piece of the session's output through the layers."""
+        cdef Output output = self.session.output
+        cdef const uint8_t *data[PIECES]
+        cdef size_t lengths[PIECES]
+        cdef size_t left = ENCODE_PIECE
+        cdef size_t step
+        cdef int count = output.pieces(data, lengths, PIECES)
+        cdef int i
+        cdef list pieces = []
+        cdef bytes whole
+        for i in range(count):
+            step = min(lengths[i], left)
+            pieces.append(data[i][:step])
+            left -= step
+            if left == 0:
+                break
+        whole = b"".join(pieces)
+        output.sent(ENCODE_PIECE - left)
+        for layer in reversed(self.layers):
+            layer.write(whole)
+            whole = layer.take()
+        return self.hold(whole, len(whole))
+
+    cdef int hold(self, const uint8_t *data, size_t n) except -1:
+        if self.encoded is None:
+            self.encoded = bytearray()
+            self.encoded_start = 0
+        self.encoded += data[:n]
+        self.held += n
+        return 0
+
+    cdef bint send_held(self) except -1:
+        """Send what is encoded, as far as it goes; whether all of it went."""
+        cdef const uint8_t *data
+        cdef ssize_t n
+        if self.held:
+            data = self.encoded
+            n = send(self.fd, data + self.encoded_start, self.held, MSG_NOSIGNAL | MSG_DONTWAIT)
+            if n < 0:
+                if errno != EAGAIN and errno != EINTR:
+                    self.session.close()
+                    return False
+                n = 0
+            self.encoded_start += n
+            self.held -= n
+            self.moved += n
+            if self.held:
+                self.watch_output(True)
+                return False
+            self.encoded = None
+        return True
+
+    cdef int flush_encoded(self) except -1:
+        cdef Session session = self.session
+        cdef size_t most = ENCODE_MOST
+        while self.send_held():
+            if self.handshake is not None or not session.output.pending():
+                break
+            if most == 0:
+                session.touch_dirty()
+                break
+            most -= ENCODE_PIECE
+            self.encode()
+        if session.closed:
+            return 0
+        return session.after_flush()
+
+    cdef int receive(self, bytes data) except -1:
+        """Encoded bytes of the peer."""
+        if self.handshake is not None:
+            self.reader.stop()
+            self.handshake.feed(data)
+            return 0
+        self.layers[0].feed(data)
+        self.drained = False
+        return self.read_on()
+
+    cdef bytes decode(self):
+        """The next decoded piece; b"" when that takes more input."""
+        cdef bytes piece
+        cdef bytes lower
+        inner = self.layers[len(self.layers) - 1]
+        piece = inner.read()
+        if len(self.layers) > 1:
+            while not piece:
+                lower = self.layers[0].read()
+                if not lower:
+                    break
+                inner.feed(lower)
+                piece = inner.read()
+        return piece
+
+    cdef int read_on(self) except -1:
+        cdef Session session = self.session
+        cdef bytes piece
+        cdef size_t done = 0
+        self.queued = False
+        while self.wanted and not self.drained and done < DECODE_MOST and self.fd >= 0:
+            try:
+                piece = self.decode()
+            except LayerEnd:
+                self.drained = True
+                session.end_of_input()
+            except LayerError as error:
+                self.drained = True
+                session.home.log.error(f"[{session.remote_address}] - {error}",
+                                       event="client_error", client=session.remote_address,
+                                       error=str(error))
+                session.stop()
+            else:
+                self.drained = not piece
+                if piece:
+                    done += len(piece)
+                    session.feed(piece, len(piece))
+        if self.wanted and not self.drained:
+            self.read_later()
+        return self.watch_encoded()
+
+    cdef int read_later(self) except -1:
+        """Have read_on called in the next turn."""
+        if not self.queued and self.fd >= 0:
+            self.queued = True
+            self.session.home.undecoded.append(self)
+        return 0
+
+    cdef int watch_encoded(self) except -1:
+        """Receive when the session wants more than is here."""
+        if self.reader is not None and self.handshake is None:
+            if self.wanted and self.drained:
+                self.reader.start(self.on_readable)
+            else:
+                self.reader.stop()
+        return 0
+
+    cdef int say_goodbye(self) except -1:
+        """Tell the peer of a TLS connection that nothing follows, if it can hear it."""
+        cdef bytes last
+        if self.handshake is not None:
+            self.handshake.cancel()
+            self.handshake = None
+        elif self.session.tls is not None and not self.held:
+            self.layers[0].close()
+            last = self.layers[0].take()
+            send(self.fd, <const char *>last, len(last), MSG_NOSIGNAL | MSG_DONTWAIT)
+        self.layers = []
+        self.encoded = None
+        self.held = 0
+        return 0
+
+    cdef int rest(self) except -1:
+        if self.layers is not None:
+            for layer in self.layers:
+                layer.rest()
+        return 0
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            close(self.fd)
+
+
+cdef class StreamTransport(Transport):
+    """The far end of a session: its bytes come from, and go to, the client's home."""
+
+    cdef int flush(self) except -1:
+        cdef Output output = self.session.output
+        cdef const uint8_t *data[PIECES]
+        cdef size_t lengths[PIECES]
+        cdef int count
+        cdef int i
+        cdef int n
+        cdef bint room = True
+        while room and output.pending():
+            count = output.pieces(data, lengths, PIECES)
+            for i in range(count):
+                n = self.stream.send(data[i], lengths[i])
+                output.sent(n)
+                if <size_t>n < lengths[i]:
+                    room = False
+                    break
+        self.session.after_flush()
+        if not self.session.closed and not self.session.blocked:
+            self.give_credit()
+        return 0
+
+    cdef int give_credit(self) except -1:
+        if self.unconsumed:
+            self.stream.consumed(self.unconsumed)
+            self.unconsumed = 0
+        return 0
+
+    cdef int watch_input(self, bint on) except -1:
+        if on:
+            self.give_credit()
+        return 0
+
+    cdef int close(self) except -1:
+        if self.stream is not None:
+            self.stream.close()
+        return 0
+
+
+cdef class FarEnd(StreamEnd):
+    cdef int on_data(self, const unsigned char *data, size_t n) except -1:
+        cdef Session session = self.session
+        if session.closed or session.stopping:
+            self.transport.stream.consumed(n)
+            return 0
+        session.feed(data, n)
+        self.transport.unconsumed += n
+        if session.reading and not session.closed:
+            self.transport.give_credit()
+        return 0
+
+    cdef int on_writable(self) except -1:
+        self.session.touch_dirty()
+        return 0
+
+    cdef int on_closed(self, bint aborted) except -1:
+        self.transport.stream = None
+        if not self.session.closed:
+            self.session.close()
+        return 0
+
+
+def accept_stream(Home home not None, Stream stream not None, bytes hello not None):
+    """The end of a stream that the home of a client has opened to this worker."""
+    cdef StreamTransport transport = StreamTransport.__new__(StreamTransport)
+    cdef FarEnd end = FarEnd.__new__(FarEnd)
+    cdef Session session
+    identity = json.loads(hello)
+    transport.stream = stream
+    session = Session(home, transport, identity["remote_address"])
+    session.adopt_hello(identity)
+    end.session = session
+    end.transport = transport
+    return end
+
+
+def accept_socket(Loop loop not None, int fd, str remote_address not None):
+    """Serve a connected socket, whose descriptor is now ours."""
+    cdef SocketTransport transport = SocketTransport(loop, fd)
+    cdef Session session = Session(loop.home, transport, remote_address)
+    session.movable = loop.home.move is not None
+    transport.open()
+    return session
+
+
+def accept_move(Loop loop not None, int fd, state, bytes unread not None, bytes unsent not None):
+    """Go on serving a client that another worker has packed; its descriptor is now ours."""
+    cdef SocketTransport transport = SocketTransport(loop, fd)
+    cdef Session session = Session(loop.home, transport, state["remote_address"])
+    transport.open()
+    session.unpack(state, unread, unsent)
+    return session
+
+
+cdef class BytesTransport(Transport):
+    """Bytes in memory: the transport of tests and tools, which drive a home without an event loop
+    (see Home.run_turn). It makes its own session."""
+
+    def __init__(self, Home home not None, str remote_address="127.0.0.1:1"):
+        self.taken = bytearray()
+        self.left = -1
+        self.wants_input = True
+        self.session = Session(home, self, remote_address)
+        self.session.movable = home.move is not None
+
+    @property
+    def client(self):
+        """The session behind it."""
+        return self.session
+
+    @property
+    def full(self):
+        """How many bytes it still takes before it blocks, as a socket does whose peer does not
+        read; None: any number."""
+        return None if self.left < 0 else self.left
+
+    @full.setter
+    def full(self, value):
+        self.left = -1 if value is None else value
+        self.session.touch_dirty()
+
+    def feed(self, const unsigned char[::1] data not None):
+        """The peer has sent this."""
+        if data.shape[0]:
+            self.session.feed(&data[0], data.shape[0])
+
+    def end(self):
+        """The peer has closed its end."""
+        self.session.end_of_input()
+
+    def sent(self):
+        """What the peer has received since the last call."""
+        taken = bytes(self.taken)
+        self.taken = bytearray()
+        return taken
+
+    def unsent(self):
+        """What the peer will receive when it has room, as far as the session has said it yet."""
+        cdef const uint8_t *data[PIECES]
+        cdef size_t lengths[PIECES]
+        cdef int count = self.session.output.pieces(data, lengths, PIECES)
+        cdef int i
+        if count == PIECES:
+            raise BufferError("more than fits into one look")
+        return b"".join([data[i][:lengths[i]] for i in range(count)])
+
+    cdef int flush(self) except -1:
+        cdef Output output = self.session.output
+        cdef const uint8_t *data[PIECES]
+        cdef size_t lengths[PIECES]
+        cdef size_t step = 1
+        while step and output.pending() and output.pieces(data, lengths, PIECES):
+            step = lengths[0]
+            if self.left >= 0:
+                step = min(step, <size_t>self.left)
+                self.left -= step
+            self.taken += data[0][:step]
+            output.sent(step)
+        return self.session.after_flush()
+
+    cdef int watch_input(self, bint on) except -1:
+        self.wants_input = on
+        return 0
+
+    cdef int close(self) except -1:
+        self.closed = True
+        return 0
+
+
+cdef class Loop:
+    """Drives a home with a gevent hub."""
+
+    def __init__(self, Home home not None, hub, handshakes=None):
+        """
+        handshakes: those of TLS; None when it is not to be had
+        """
+        self.home = home
+        self.handshakes = handshakes
+        self.ev = hub.loop
+        # At this priority, and only at this one, it runs after the callbacks of other greenlets
+        # and right before the poll.
+        self.prepare = self.ev.prepare(priority=-2)
+        self.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)
+        if self.timer_fd < 0:
+            raise OSError(errno, "timerfd_create")
+        self.timer = self.ev.io(self.timer_fd, READ)
+        self.idle = self.ev.idle()
+        self.watchers = []
+        self.begin_turn()
+        self.in_turn = False
+
+    def start(self):
+        self.prepare.start(self.end_turn)
+        self.timer.start(self.on_alarm)
+        if self.home.shard.io is not None:
+            self.watch(self.home.shard.io.fileno(), self.on_written)
+
+    def turn_times(self):
+        """Of the turns so far: counts by length, and the sum in seconds."""
+        return histogram_facts(&self.turns)
+
+    def watch(self, fd, callback):
+        """Call back whenever `fd` is readable."""
+        watcher = self.ev.io(fd, READ)
+        watcher.start(callback)
+        self.watchers.append(watcher)
+
+    def stop(self):
+        """No turn takes place any more."""
+        for watcher in (self.prepare, self.timer, self.idle, *self.watchers):
+            watcher.stop()
+            watcher.close()
+
+    def on_written(self):
+        self.begin_turn()
+        self.home.shard.io.poll()
+
+    def on_woken(self):
+        """Another worker has written into a ring of ours."""
+        self.begin_turn()
+        self.home.mesh.woken()
+
+    def __dealloc__(self):
+        if self.timer_fd >= 0:
+            close(self.timer_fd)
+
+    def on_alarm(self):
+        cdef uint64_t times
+        read(self.timer_fd, &times, sizeof(times))
+        self.alarm = 0
+        self.begin_turn()
+
+    cdef void begin_turn(self) noexcept:
+        """Read the clocks, once a turn: the first who has something to do in it calls."""
+        if not self.in_turn:
+            self.in_turn = True
+            self.home.agenda.now = clock_ns(CLOCK_MONOTONIC)
+            self.home.agenda.wall = clock_ns(CLOCK_REALTIME)
+            if self.home.mesh is not None:
+                self.home.mesh.awake()
+
+    def enter(self):
+        """Python code is about to touch topics or sessions: make sure that the clocks are right."""
+        self.begin_turn()
+
+    def end_turn(self):
+        cdef int64_t due
+        cdef Mesh mesh = self.home.mesh
+        self.begin_turn()
+        due = self.home.turn()
+        if due > self.home.agenda.now and mesh is not None and not mesh.prepare_sleep():
+            due = self.home.agenda.now
+        histogram_add(&self.turns, FIRST_OF_TURNS,
+                      clock_ns(CLOCK_MONOTONIC) - self.home.agenda.now, 1)
+        self.in_turn = False
+        if due <= self.home.agenda.now:
+            if not self.idling:
+                # An active idle watcher keeps the poll from blocking.
+                self.idling = True
+                self.idle.start(nothing)
+            return
+        if self.idling:
+            self.idling = False
+            self.idle.stop()
+        # The alarm is only ever moved forward in time by going off: one that comes too early costs
+        # an empty turn, and setting it costs a system call.
+        if self.alarm == 0 or due < self.alarm:
+            self.set_alarm(due)
+
+    cdef int set_alarm(self, int64_t due) except -1:
+        cdef itimerspec when
+        memset(&when, 0, sizeof(when))
+        when.it_value.tv_sec = due // 1000000000
+        when.it_value.tv_nsec = due % 1000000000
+        if timerfd_settime(self.timer_fd, TFD_TIMER_ABSTIME, &when, NULL) < 0:
+            raise OSError(errno, "timerfd_settime")
+        self.alarm = due
+        return 0
+
+
+def nothing():
+    """What an event does whose only purpose is to end a poll."""

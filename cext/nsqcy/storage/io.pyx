@@ -1,0 +1,462 @@
+"""The I/O threads: every write, sync, read, rename and unlink of a process, off the hub.
+
+Owns open files and the one place where file calls are made (cext/include/iocalls.h, which is where
+tests put faults). Knows nothing of topics or logs; of records only how to seal and verify them.
+"""
+
+import os
+
+cimport cython
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport uint8_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset, strdup
+
+from nsqcy.base.histogram cimport FIRST_OF_SYNCS, histogram_add, histogram_facts
+
+
+cdef extern from "fcntl.h" nogil:
+    int AT_FDCWD
+
+cdef enum:
+    OPEN_LIMIT = 512
+
+
+cdef int call_number(str name) except -1:
+    cdef int i
+    for i in range(CALL_KINDS):
+        if io_call_names[i].decode() == name:
+            return i
+    raise ValueError(f"unknown call {name!r}")
+
+
+cdef int lane_named(str name) except -1:
+    cdef dict lanes = {"writes": LANE_WRITES, "awaited": LANE_AWAITED,
+                       "background": LANE_BACKGROUND}
+    return lanes[name]
+
+
+cdef class IoThread:
+    """Threads and their queues. `poll` when `fileno` is readable; `kick` once a turn."""
+
+    def __cinit__(self, *, int open_limit=OPEN_LIMIT, bint faults=False, bint stepped=False,
+                  bint read_only=False):
+        """stepped: without threads; ops are run by step_now() and while somebody waits.
+        read_only: every call that would change something on disk fails."""
+        cdef int error
+        memset(&self.engine, 0, sizeof(IoEngine))
+        self.calls = &io_calls_read_only if read_only else &io_calls_real
+        if faults and read_only:
+            raise ValueError("faults are of a thread that may write")
+        if faults:
+            self.faults = <IoFaults *>calloc(1, sizeof(IoFaults))
+            if self.faults is NULL:
+                raise MemoryError
+            faults_init(self.faults)
+            self.calls = &self.faults.calls
+        error = engine_start(&self.engine, self.calls, open_limit, stepped)
+        if error:
+            raise OSError(error, os.strerror(error))
+
+    def __dealloc__(self):
+        if self.engine.started:
+            # Nobody closed us: what was submitted is still carried out, but nobody is told.
+            if self.faults is not NULL:
+                faults_release(self.faults)
+            engine_kick(&self.engine)
+            engine_stop(&self.engine)
+        if self.faults is not NULL:
+            faults_forget_record(self.faults)
+        free(self.faults)
+
+    # ---- submitting ----
+
+    cdef File *file(self, const char *path, int flags) except NULL:
+        cdef File *file = file_new(&self.engine, AT_FDCWD, path, flags)
+        if file is NULL:
+            raise MemoryError
+        return file
+
+    cdef int drop(self, File *file) except -1:
+        if file_drop(&self.engine, file) < 0:
+            raise MemoryError
+        return 0
+
+    cdef IoOp *_new(self, IoLane lane, IoKind kind, File *file, io_done done, void *arg,
+                    IoResult *result) except NULL:
+        cdef IoOp *op
+        if not self.engine.started:
+            raise ValueError("the I/O threads are closed")
+        op = op_new(&self.engine, kind)
+        if op is NULL:
+            raise MemoryError
+        op.lane = lane
+        op.file = file
+        op.done = done
+        op.arg = arg
+        op.result = result
+        return op
+
+    cdef int write(self, IoLane lane, File *file, const uint8_t *ptr, size_t n, uint64_t offset,
+                   io_done done, void *arg, IoResult *result) except -1:
+        cdef IoOp *op = self._new(lane, IO_WRITE, file, done, arg, result)
+        op.ptr = <uint8_t *>ptr
+        op.n = n
+        op.offset = offset
+        engine_submit(&self.engine, op)
+        return 0
+
+    cdef int write_records(self, File *file, const uint8_t *ptr, size_t n, uint64_t offset,
+                           io_done done, void *arg, IoResult *result) except -1:
+        cdef IoOp *op = self._new(LANE_WRITES, IO_WRITE_RECORDS, file, done, arg, result)
+        op.ptr = <uint8_t *>ptr
+        op.n = n
+        op.offset = offset
+        engine_submit(&self.engine, op)
+        return 0
+
+    cdef int read(self, File *file, uint8_t *ptr, size_t n, uint64_t offset,
+                  io_done done, void *arg, IoResult *result) except -1:
+        cdef IoOp *op = self._new(LANE_WRITES, IO_READ, file, done, arg, result)
+        op.ptr = ptr
+        op.n = n
+        op.offset = offset
+        engine_submit(&self.engine, op)
+        return 0
+
+    cdef int read_records(self, File *file, uint8_t *ptr, size_t n, uint64_t offset,
+                          uint64_t first_seq, uint32_t count, bint dense,
+                          io_done done, void *arg, IoResult *result) except -1:
+        cdef IoOp *op = self._new(LANE_WRITES, IO_READ_RECORDS, file, done, arg, result)
+        op.ptr = ptr
+        op.n = n
+        op.offset = offset
+        op.first_seq = first_seq
+        op.count = count
+        op.dense = dense
+        engine_submit(&self.engine, op)
+        return 0
+
+    cdef int pick(self, File *file, IoPick *picks, uint32_t count, IoPicked *into,
+                  io_done done, void *arg, IoResult *result) except -1:
+        cdef IoOp *op = self._new(LANE_WRITES, IO_PICK, file, done, arg, result)
+        op.ptr = <uint8_t *>picks
+        op.count = count
+        op.picked = into
+        engine_submit(&self.engine, op)
+        return 0
+
+    cdef int on_file(self, IoLane lane, IoKind kind, File *file, size_t n,
+                     io_done done, void *arg, IoResult *result) except -1:
+        cdef IoOp *op = self._new(lane, kind, file, done, arg, result)
+        op.n = n
+        engine_submit(&self.engine, op)
+        return 0
+
+    cdef int rename(self, IoLane lane, File *file, const char *to,
+                    io_done done, void *arg, IoResult *result) except -1:
+        cdef IoOp *op = self._new(lane, IO_RENAME, file, done, arg, result)
+        op.path = strdup(to)
+        if op.path is NULL:
+            op_free(&self.engine, op)
+            raise MemoryError
+        engine_submit(&self.engine, op)
+        return 0
+
+    cdef int on_path(self, IoLane lane, IoKind kind, const char *path,
+                     io_done done, void *arg, IoResult *result) except -1:
+        cdef IoOp *op = self._new(lane, kind, NULL, done, arg, result)
+        op.path = strdup(path)
+        if op.path is NULL:
+            op_free(&self.engine, op)
+            raise MemoryError
+        engine_submit(&self.engine, op)
+        return 0
+
+    cdef int wait_for(self, IoLane lane) except -1:
+        engine_submit(&self.engine, self._new(lane, IO_WAIT, NULL, NULL, NULL, NULL))
+        return 0
+
+    # ---- completing ----
+
+    cdef int kick(self) except -1:
+        engine_kick(&self.engine)
+        return 0
+
+    cdef int poll(self) except -1:
+        """Runs the completions there are. One that raises leaves the rest to the next poll."""
+        cdef IoOp *op
+        if not self.engine.started:
+            return 0
+        engine_collect(&self.engine)
+        op = engine_next_ready(&self.engine)
+        while op is not NULL:
+            self._complete(op)
+            op = engine_next_ready(&self.engine)
+        engine_kick(&self.engine)
+        return 0
+
+    cdef int _complete(self, IoOp *op) except -1:
+        cdef File *file = op.file
+        cdef io_done done = op.done
+        cdef void *arg = op.arg
+        cdef int error = op.error
+        if op.took:
+            histogram_add(&self.syncs[op.lane], FIRST_OF_SYNCS, op.took, 1)
+        if op.kind == IO_FREE:
+            file_delete(&self.engine, file)
+            file = NULL
+        op_free(&self.engine, op)
+        try:
+            if done is not NULL:
+                done(arg, error)
+        finally:
+            if file is not NULL:
+                self.drop(file)
+        return 0
+
+    cdef int drain(self) except -1:
+        engine_kick(&self.engine)
+        while self.engine.outstanding:
+            if self.engine.ready.head is NULL:
+                with nogil:
+                    engine_wait(&self.engine)
+            self.poll()
+        return 0
+
+    # ---- the Python face ----
+
+    def fileno(self):
+        """The eventfd: readable when completions wait."""
+        return self.engine.event
+
+    def sync_times(self):
+        """By lane, how long its syncs took: counts by length, and the sum in seconds."""
+        return {
+            "awaited": histogram_facts(&self.syncs[<int>LANE_AWAITED]),
+            "background": histogram_facts(&self.syncs[<int>LANE_BACKGROUND]),
+        }
+
+    def kick_now(self):
+        """Hand over what was submitted."""
+        self.kick()
+
+    def poll_now(self):
+        """Run the completions there are."""
+        self.poll()
+
+    def drain_now(self):
+        """Block until nothing is outstanding, running completions."""
+        self.drain()
+
+    def close(self):
+        """Drain and join the threads. Idempotent."""
+        if self.engine.started:
+            self.drain()
+            engine_stop(&self.engine)
+
+    @property
+    def outstanding(self):
+        """Ops submitted whose completion has not run."""
+        return self.engine.outstanding
+
+    @property
+    def open_files(self):
+        """Files open now. Exact only while nothing is outstanding."""
+        return self.engine.open_files
+
+    @property
+    def wakeups(self):
+        """How often a kick had to wake the thread of the writes."""
+        return self.engine.wakeups
+
+    def live(self):
+        """Objects alive, all zero once everything is given back."""
+        return {"ops": self.engine.live_ops, "files": self.engine.live_files}
+
+    def open(self, path, *, bint create=False, bint replace=False, bint parent=False):
+        """A FileHandle; nothing is opened before it is used."""
+        cdef FileHandle handle = FileHandle.__new__(FileHandle)
+        cdef int flags = 0
+        if create:
+            flags |= FILE_CREATE
+        if replace:
+            flags |= FILE_REPLACE
+        if parent:
+            flags |= FILE_PARENT
+        handle.io = self
+        handle.file = self.file(os.fsencode(path), flags)
+        return handle
+
+    def on_path_now(self, str what, path, done=None, str lane="writes"):
+        """what: mkdir, unlink, rmdir or sync."""
+        cdef _Completion call = _Completion(done)
+        cdef dict kinds = {"mkdir": IO_MKDIR, "unlink": IO_UNLINK, "rmdir": IO_RMDIR,
+                           "sync": IO_SYNC_DIR}
+        self.on_path(<IoLane>lane_named(lane), kinds[what], os.fsencode(path), call_python,
+                     <void *>call, &call.result)
+        Py_INCREF(call)
+
+    def wait_for_now(self, str lane):
+        """What comes behind it waits for what is in that lane."""
+        self.wait_for(<IoLane>lane_named(lane))
+
+    def step_now(self, lane=None):
+        """Without threads: make the calls of the next op that was kicked, or of the next one of a
+        lane; whether there was one, and it need not wait."""
+        if not self.engine.stepped:
+            raise ValueError("made without stepped=True")
+        if lane is None:
+            return engine_step(&self.engine) != 0
+        return lane_step(&self.engine.lanes[lane_named(lane)]) != 0
+
+    # ---- faults: only with IoThread(faults=True) ----
+
+    def fault(self, str call, Py_ssize_t nth=1, int error=0, uint64_t times=1,
+              Py_ssize_t short=-1):
+        """Fail the nth `call` from now ("any": of whatever kind), `times` in a row.
+
+        `error` is an errno; `short` limits how many bytes a pwrite or pread moves.
+        """
+        self._need_faults()
+        if nth < 1:
+            raise ValueError("nth counts from 1")
+        if faults_add(self.faults, call_number(call), nth, error, times, short) < 0:
+            raise ValueError("too many faults")
+
+    def clear_faults(self):
+        """Forget every fault."""
+        self._need_faults()
+        faults_clear(self.faults)
+
+    def calls_made(self, str call="any"):
+        """How many calls of a kind were made."""
+        self._need_faults()
+        return faults_made(self.faults, call_number(call))
+
+    def bytes_read(self):
+        """How many bytes were read."""
+        self._need_faults()
+        return faults_bytes_read(self.faults)
+
+    def hold(self, str call, Py_ssize_t nth=1):
+        """Park a thread before the nth `call` from now, until release()."""
+        self._need_faults()
+        faults_hold(self.faults, call_number(call), nth)
+
+    def wait_parked(self, int seconds=30):
+        """Hand over what was submitted and block until a thread is parked."""
+        cdef int parked
+        self._need_faults()
+        engine_kick(&self.engine)
+        with nogil:
+            parked = faults_wait_parked(self.faults, seconds)
+        if not parked:
+            raise TimeoutError("no thread came to the held call")
+
+    def release(self):
+        """Let a parked thread go on."""
+        self._need_faults()
+        faults_release(self.faults)
+
+    def record(self):
+        """From now on, keep what is changed on disk, and sync nothing in earnest."""
+        self._need_faults()
+        self.faults.recording = 1
+
+    def recorded(self):
+        """Calls since record(), or since this was asked last, that may have changed something:
+        (name, fd, path, to, data, offset, flags, error). An offset of an ftruncate is the size."""
+        cdef IoMade *made
+        self._need_faults()
+        if self.engine.outstanding and not self.engine.stepped:
+            raise ValueError("the threads are at work")
+        if self.faults.record_failed:
+            raise MemoryError
+        calls = []
+        made = self.faults.first
+        while made is not NULL:
+            calls.append((
+                io_call_names[made.call].decode(), made.fd,
+                None if made.path is NULL else os.fsdecode(made.path),
+                None if made.to is NULL else os.fsdecode(made.to),
+                <bytes>made.data[:made.n], made.offset, made.flags, made.error))
+            made = made.next
+        faults_forget_record(self.faults)
+        return calls
+
+    cdef int _need_faults(self) except -1:
+        if self.faults is NULL:
+            raise ValueError("made without faults=True")
+        return 0
+
+
+# A Python callable waiting for an op, kept alive by one reference the op holds.
+cdef class _Completion:
+    cdef object done
+    cdef object buffer
+    cdef IoResult result
+
+    def __cinit__(self, done, buffer=None):
+        self.done = done
+        self.buffer = buffer
+
+    def __dealloc__(self):
+        damages_free(&self.result.damages)
+
+
+cdef int call_python(void *arg, int error) except -1:
+    cdef _Completion call = <_Completion>arg
+    Py_DECREF(call)
+    if call.done is not None:
+        call.done(error)
+    return 0
+
+
+@cython.no_gc_clear      # __dealloc__ needs the thread
+cdef class FileHandle:
+    """A file of the threads. `done(error)` is called by poll with 0 or an errno."""
+
+    def __init__(self):
+        raise TypeError("use IoThread.open")
+
+    def __dealloc__(self):
+        if self.file is not NULL:
+            file_drop(&self.io.engine, self.file)
+
+    def write(self, bytes data, uint64_t offset, done=None, str lane="writes"):
+        """Write all of `data`."""
+        cdef _Completion call = _Completion(done, data)
+        self.io.write(<IoLane>lane_named(lane), self.file, data, len(data), offset, call_python,
+                      <void *>call, &call.result)
+        Py_INCREF(call)
+
+    def write_records(self, bytearray data, uint64_t offset, done=None):
+        """Fill in the checksums of a run of records, in place, and write it."""
+        cdef _Completion call = _Completion(done, memoryview(data))
+        self.io.write_records(self.file, <uint8_t *>data, len(data), offset, call_python,
+                              <void *>call, &call.result)
+        Py_INCREF(call)
+
+    def read(self, bytearray into, uint64_t offset, done=None):
+        """Fill `into`; ENODATA when the file ends first."""
+        cdef _Completion call = _Completion(done, memoryview(into))
+        self.io.read(self.file, <uint8_t *>into, len(into), offset, call_python, <void *>call,
+                     &call.result)
+        Py_INCREF(call)
+
+    def do(self, str what, size_t n=0, done=None, str lane="writes"):
+        """what: sync, fsync, close, unlink, or truncate to n bytes."""
+        cdef _Completion call = _Completion(done)
+        cdef dict kinds = {"sync": IO_SYNC, "fsync": IO_FSYNC, "close": IO_CLOSE,
+                           "unlink": IO_UNLINK_FILE, "truncate": IO_TRUNCATE}
+        self.io.on_file(<IoLane>lane_named(lane), kinds[what], self.file, n, call_python,
+                        <void *>call, &call.result)
+        Py_INCREF(call)
+
+    def rename(self, to, done=None, str lane="writes"):
+        """Rename, unless the file has failed."""
+        cdef _Completion call = _Completion(done)
+        self.io.rename(<IoLane>lane_named(lane), self.file, os.fsencode(to), call_python,
+                       <void *>call, &call.result)
+        Py_INCREF(call)

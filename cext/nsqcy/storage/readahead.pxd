@@ -1,0 +1,36 @@
+# Records that a channel needs next, read one by one where their blocks are not in memory.
+#
+#   queue    ┌───┐ ┌───┐ ┌───┐ ┌───┐ ┌───┐
+#            │ a │►│ b │►│ c │►│ d │►│ e │►
+#            └─┬─┘ └─┬─┘ └─┬─┘ └─┬─┘ └─┬─┘
+#              │   in memory │     │     └──┐
+#   disk     ──▼─────────────▼─────▼────────▼──     in the order in which they lie there
+#   excerpt     a             c     d        e
+#
+# What is due lies anywhere: to read its block for each message would be a thousand times its bytes.
+
+from libc.stdint cimport uint32_t, uint64_t
+
+from nsqcy.storage.io cimport IoPick, IoPicked
+from nsqcy.storage.store cimport Block, Entry, Record, Window
+
+
+cdef class Excerpt:
+    cdef Window window
+    cdef readonly uint64_t first_seq    # of the record that is needed first
+    cdef readonly bint reading
+    cdef Block *block               # the copies, which nobody else refers to; NULL: none yet
+    cdef IoPick *picks              # in the order of their places; when they are read, of seqs
+    cdef uint32_t count
+    cdef uint32_t room
+    cdef uint64_t bytes             # of memory they take at most, if they are as large as thought
+    cdef IoPicked picked
+
+    # An entry of the queue; False: nothing more fits.
+    cdef bint add(self, const Entry *entry) except -1
+    # Begin; the window's on_loaded follows. False: nothing is left to read here.
+    cdef bint read(self) except -1
+    # NULL: it has not got it.
+    cdef Record *find(self, uint64_t seq) noexcept
+    cdef int on_read(self) except -1
+    cdef int load_whole(self) except -1

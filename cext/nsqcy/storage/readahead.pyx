@@ -1,0 +1,173 @@
+"""Records of a channel's queue that are read one by one, as their blocks are not in memory.
+
+Owns the copies, and decides which records are worth reading so: a block of which much is needed is
+loaded. Knows neither channels nor who gets the messages. What is damaged, or cannot be read, it is
+left without: whoever needs it loads the block, which tells what is wrong.
+"""
+
+cimport cython
+from libc.stdlib cimport free, qsort, realloc
+from libc.stdint cimport uint32_t, uint64_t
+
+from nsqcy.storage.io cimport NOT_SOUND, IoPick
+from nsqcy.storage.log cimport Extent, Segment
+from nsqcy.storage.store cimport (
+    LARGEST_BLOCK,
+    RECORD_EXT_DELAY_SIZE,
+    UNREADABLE,
+    Store,
+    record_size,
+)
+
+
+cdef extern from "Python.h":
+    void Py_INCREF(object)
+    void Py_DECREF(object)
+
+
+cdef enum:
+    UNKNOWN_SIZE = 1024             # read of a record of which nobody knows how large it is
+    ROOM_FOR_HEADERS = 256          # kept for each: a record may be larger than is thought
+    WORTH_A_LOAD = 8                # so many times what is needed of a block is read for it
+    FEW_LOADS = 4                   # blocks that are loaded for the sake of what comes later
+
+
+cdef int by_place(const void *a, const void *b) noexcept nogil:
+    cdef const IoPick *one = <const IoPick *>a
+    cdef const IoPick *other = <const IoPick *>b
+    cdef uint64_t segment = (<const Segment *>one.segment).number
+    cdef uint64_t other_segment = (<const Segment *>other.segment).number
+    if segment != other_segment:
+        return -1 if segment < other_segment else 1
+    return (one.offset > other.offset) - (one.offset < other.offset)
+
+
+cdef int by_seq(const void *a, const void *b) noexcept nogil:
+    cdef uint64_t one = (<const IoPick *>a).seq
+    cdef uint64_t other = (<const IoPick *>b).seq
+    return (one > other) - (one < other)
+
+
+cdef int excerpt_read(void *arg, int error) except -1:
+    cdef Excerpt excerpt = <Excerpt>arg
+    Py_DECREF(excerpt)
+    return excerpt.on_read()
+
+
+@cython.final
+@cython.no_gc_clear      # __dealloc__ needs the window
+cdef class Excerpt:
+    def __cinit__(self, Window window not None, uint64_t first_seq):
+        self.window = window
+        self.first_seq = first_seq
+
+    def __dealloc__(self):
+        if self.block != NULL:
+            self.window.unref(self.block)
+        free(self.picks)
+
+    cdef bint add(self, const Entry *entry) except -1:
+        cdef Block *block = entry.block
+        cdef Extent *extent = &block.extent
+        cdef uint32_t offset = entry.offset
+        cdef uint64_t size = UNKNOWN_SIZE
+        cdef IoPick *pick
+        cdef void *grown
+        if block.data != NULL or block.flags & UNREADABLE:
+            return True
+        if entry.node.tag >> 1:
+            size = record_size(entry.node.tag >> 1, RECORD_EXT_DELAY_SIZE)
+        if self.count and self.bytes + size + ROOM_FOR_HEADERS > LARGEST_BLOCK:
+            return False
+        if self.count == self.room:
+            grown = realloc(self.picks, (2 * self.room + 16) * sizeof(IoPick))
+            if grown == NULL:
+                raise MemoryError()
+            self.picks = <IoPick *>grown
+            self.room = 2 * self.room + 16
+        while offset >= extent.bytes:
+            offset -= extent.bytes
+            extent = extent.next
+        pick = &self.picks[self.count]
+        self.count += 1
+        pick.block = block
+        pick.segment = extent.segment
+        pick.seq = entry.seq
+        pick.offset = extent.offset + offset
+        pick.most = extent.bytes - offset
+        pick.guess = <uint32_t>min(size, <uint64_t>pick.most)
+        self.bytes += pick.guess + ROOM_FOR_HEADERS
+        return True
+
+    cdef bint read(self) except -1:
+        cdef Window window = self.window
+        cdef uint32_t i
+        qsort(self.picks, self.count, sizeof(IoPick), by_place)
+        self.load_whole()
+        if self.count == 0:
+            return False
+        window.store.keep_budget()
+        self.block = window.store.new_block(<uint32_t>min(<uint64_t>LARGEST_BLOCK, self.bytes))
+        # A ring of its own: it is no straggler, but leaves memory like one.
+        self.block.prev = self.block.next = self.block
+        window.ref(self.block)
+        self.picked.memory = self.block.data
+        self.picked.size = self.block.capacity
+        window.log.pick(self.picks, self.count, &self.picked, excerpt_read, <void *>self)
+        Py_INCREF(self)
+        for i in range(self.count):
+            window.pin(<Block *>self.picks[i].block)
+        self.reading = True
+        return True
+
+    cdef int load_whole(self) except -1:
+        """While there is room, have blocks loaded: those of which much is needed, and with each
+        excerpt a few more. The rest is picked."""
+        cdef Store store = self.window.store
+        cdef uint32_t begin = 0
+        cdef uint32_t end = 0
+        cdef uint32_t kept = 0
+        cdef uint32_t few = FEW_LOADS
+        cdef uint64_t needed
+        cdef Block *block
+        while begin < self.count:
+            block = <Block *>self.picks[begin].block
+            needed = 0
+            while end < self.count and self.picks[end].block == block:
+                needed += self.picks[end].guess
+                end += 1
+            if store.resident_bytes + block.size <= store.budget \
+                    and (few or needed * WORTH_A_LOAD >= block.size):
+                self.window.load(block)
+                few -= few > 0
+                begin = end
+            while begin < end:
+                self.picks[kept] = self.picks[begin]
+                kept += 1
+                begin += 1
+        self.count = kept
+        return 0
+
+    cdef int on_read(self) except -1:
+        cdef uint32_t i
+        self.reading = False
+        for i in range(self.count):
+            self.window.unpin(<Block *>self.picks[i].block)
+        qsort(self.picks, self.count, sizeof(IoPick), by_seq)
+        return self.window.on_loaded(self.block)
+
+    cdef Record *find(self, uint64_t seq) noexcept:
+        cdef uint32_t low = 0
+        cdef uint32_t high = self.count
+        cdef uint32_t middle
+        if self.reading:
+            return NULL
+        while low < high:
+            middle = (low + high) // 2
+            if self.picks[middle].seq < seq:
+                low = middle + 1
+            else:
+                high = middle
+        if low == self.count or self.picks[low].seq != seq or self.picks[low].at >= NOT_SOUND:
+            return NULL
+        return <Record *>(self.block.data + self.picks[low].at)

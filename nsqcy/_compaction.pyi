@@ -1,6 +1,0 @@
-from nsqcy._store import Window
-
-class Compaction:
-    def __init__(self, window: Window) -> None: ...
-    @property
-    def stage(self) -> int: ...

@@ -1,9 +1,0 @@
-from nsqcy._channel import Channel
-from nsqcy._log import Log
-
-class Snapshot:
-    @property
-    def records_wait(self) -> bool: ...
-    def __init__(
-        self, log: Log, head: bytes, channels: list[Channel], records_wait: bool
-    ) -> None: ...

@@ -1,0 +1,1 @@
+"""Building blocks without I/O: bytes, checksums, heaps, histograms, ids and headers."""

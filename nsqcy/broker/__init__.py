@@ -1,0 +1,1 @@
+"""Topics and channels: publishing, fan-out, delivery, retention, checkpoints, log reads."""

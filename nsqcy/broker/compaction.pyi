@@ -1,0 +1,6 @@
+from nsqcy.storage.store import Window
+
+class Compaction:
+    def __init__(self, window: Window) -> None: ...
+    @property
+    def stage(self) -> int: ...

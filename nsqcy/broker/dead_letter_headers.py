@@ -1,0 +1,113 @@
+"""What a dead letter says of where it came from, in its headers.
+
+Owns the names of these headers, and what becomes of those that the message had itself.
+"""
+
+from typing import NamedTuple
+
+from nsqcy.base.headers import decode, encode
+from nsqcy.names import is_ephemeral, is_valid_name
+
+CLIENT_MOST = 512  # bytes of what the last client called itself
+OWN_TTL = "origin-ttl"  # its own time to live, which does not hold for a dead letter
+DROPPED = "headers-dropped"  # its own headers are missing: there was no room for them
+
+NAMES = frozenset(
+    (
+        "origin-topic",
+        "origin-channel",
+        "origin-id",
+        "attempts",
+        "first-time",
+        "last-client",
+        "reason",
+        OWN_TTL,
+        DROPPED,
+    )
+)
+
+
+# The first header of what goes back to one channel, on its way there.
+ADDRESS = "nsqcy-channel"
+NO_CHANNEL = "its channel is gone"
+
+
+class Origin(NamedTuple):
+    """Where a dead letter came from, and the headers that it had there."""
+
+    topic: str
+    channel: str
+    headers: bytes
+
+
+def _bytes(headers: dict[str, str]) -> bytes:
+    return encode(
+        [
+            (name.encode(), value.encode("utf-8", "surrogateescape"))
+            for name, value in headers.items()
+        ]
+    )
+
+
+def headers_of(
+    own: bytes,
+    *,
+    topic: str,
+    channel: str,
+    id: int,
+    attempts: int,
+    first_time: int,
+    client: str,
+    reason: str,
+) -> bytes:
+    """The headers of a dead letter, of a message that had `own`. They stand before its own; those
+    of the same name are gone, and all of its own if there is no room for them."""
+    ours = {
+        "origin-topic": topic,
+        "origin-channel": channel,
+        "origin-id": f"{id:016x}",
+        "attempts": str(attempts),
+        "first-time": str(first_time),
+        "last-client": client.encode("utf-8", "surrogateescape")[:CLIENT_MOST].decode(
+            "utf-8", "ignore"
+        ),
+        "reason": reason,
+    }
+    if not client:
+        del ours["last-client"]
+    if not own:
+        return _bytes(ours)
+    theirs = {name: value for name, value in decode(own).items() if name not in NAMES}
+    if "ttl" in theirs:
+        theirs[OWN_TTL] = theirs.pop("ttl")
+    try:
+        return _bytes(ours | theirs)
+    except ValueError:
+        return _bytes(ours | {DROPPED: "true"})
+
+
+def origin_of(headers: bytes) -> Origin | None:
+    """Where a message came from; None: it is no dead letter."""
+    found = decode(headers)
+    topic, channel = found.get("origin-topic", ""), found.get("origin-channel", "")
+    if not is_valid_name(topic) or not is_valid_name(channel) or is_ephemeral(topic):
+        return None
+    own = {name: value for name, value in found.items() if name not in NAMES}
+    if OWN_TTL in found:
+        own["ttl"] = found[OWN_TTL]
+    return Origin(topic, channel, _bytes(own) if own else b"")
+
+
+def addressed(origin: Origin) -> bytes:
+    """The headers of what goes back there."""
+    return _bytes({ADDRESS: origin.channel}) + origin.headers
+
+
+def split_address(headers: bytes) -> tuple[str | None, bytes]:
+    """Which channel these headers are for, and the others."""
+    head = bytes((len(ADDRESS),)) + ADDRESS.encode()
+    if not headers.startswith(head):
+        return None, headers
+    start = len(head) + 2
+    end = start + int.from_bytes(headers[len(head) : start], "big")
+    return headers[start:end].decode("ascii"), headers[end:]

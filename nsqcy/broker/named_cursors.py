@@ -1,0 +1,104 @@
+"""Named cursors: who reads a topic's log, from which record on.
+
+Owns their names, positions and ages. Knows no log: a topic asks what they hold, and says which
+records there are.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any
+
+from nsqcy.errors import NsqError
+from nsqcy.storage.journal import NamedCursor
+
+CURSORS_MOST = 1000  # of a topic
+SECOND = 1_000_000_000
+
+
+class TooManyCursors(NsqError):
+    """A topic has as many named cursors as it may."""
+
+
+class NamedCursors:
+    """Those of one topic, in the order of last use."""
+
+    def __init__(self, cursors: Iterable[NamedCursor] = ()) -> None:
+        self._cursors = OrderedDict((one.name, one) for one in cursors)
+        self._overrun: set[str] = set()  # they hold nothing any more
+
+    def __len__(self) -> int:
+        return len(self._cursors)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._cursors
+
+    def set(self, cursor: NamedCursor) -> None:
+        if cursor.name not in self._cursors and len(self._cursors) >= CURSORS_MOST:
+            raise TooManyCursors(f"a topic has at most {CURSORS_MOST} named cursors")
+        self._cursors[cursor.name] = cursor
+        self._cursors.move_to_end(cursor.name)
+        self._overrun.discard(cursor.name)
+
+    def use(self, name: str, now: int) -> NamedCursor | None:
+        """The cursor, whose owner has just asked for it; None if there is none."""
+        cursor = self._cursors.get(name)
+        if cursor is not None:
+            cursor = self._cursors[name] = NamedCursor(name, cursor.log_id, cursor.seq, now)
+            self._cursors.move_to_end(name)
+        return cursor
+
+    def delete(self, name: str) -> NamedCursor | None:
+        self._overrun.discard(name)
+        return self._cursors.pop(name, None)
+
+    def expire(self, before: int) -> list[NamedCursor]:
+        """Take out those that were not used since."""
+        gone = []
+        while self._cursors and next(iter(self._cursors.values())).used < before:
+            gone.append(self._cursors.popitem(last=False)[1])
+            self._overrun.discard(gone[-1].name)
+        return gone
+
+    def end_at(self, log_id: bytes, seq: int) -> None:
+        """Records from `seq` on belong to the incarnation `log_id`, and to no other."""
+        for name, one in self._cursors.items():
+            if one.log_id != log_id and one.seq > seq:
+                self._cursors[name] = NamedCursor(name, one.log_id, seq, one.used)
+
+    def held(self, first_seq: int) -> int | None:
+        """The first record that some cursor holds, out of those from `first_seq` on; None: of these
+        none is held."""
+        held = (
+            one.seq
+            for one in self._cursors.values()
+            if one.seq >= first_seq and one.name not in self._overrun
+        )
+        return min(held, default=None)
+
+    def overrun(self, seq: int) -> list[str]:
+        """Too much is held: none of the records before `seq` is from now on. Returns the names of
+        the cursors behind which that is so from now on."""
+        names = [
+            one.name
+            for one in self._cursors.values()
+            if one.seq < seq and one.name not in self._overrun
+        ]
+        self._overrun.update(names)
+        return names
+
+    def state(self) -> tuple[NamedCursor, ...]:
+        return tuple(self._cursors.values())
+
+    def facts(self, first_seq: int, next_seq: int, now: int) -> list[dict[str, Any]]:
+        """What an operator sees of them, by name."""
+        return [
+            {
+                "name": one.name,
+                "log_id": one.log_id.hex(),
+                "seq": one.seq,
+                "lag": max(0, next_seq - max(one.seq, first_seq)),
+                "age": max(0, now - one.used) // SECOND,
+                "overrun": one.seq < first_seq or one.name in self._overrun,
+            }
+            for one in sorted(self._cursors.values(), key=lambda one: one.name)
+        ]

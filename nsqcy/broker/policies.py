@@ -1,0 +1,384 @@
+"""What operators ask of topics and channels by name: the keys, and whose word on each counts.
+
+Owns the keys, their defaults and the matching of names with patterns. Reads no file
+(config/loader.py does), serves no request (nsqd/http does) and enforces nothing: topics and
+channels are given their policy when they are made, and again when it changes.
+"""
+
+import fnmatch
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from nsqcy.config.durations import HOUR, MINUTE, SECOND
+from nsqcy.config.options import BOOL, DURATION, FLOAT, INT, STRING, Option, Rule
+from nsqcy.names import EPHEMERAL, MAX_NAME_LENGTH, is_ephemeral, is_valid_name
+
+DURABILITIES = ("memory", "os", "fsync")
+ON_FULL = ("reject", "drop-oldest", "drop-newest")
+
+# Who has said something of a key.
+DEFAULT, HTTP, TOPIC = "default", "http", "topic"
+
+PATTERN_ALLOWED = "a topic's name, in which * ? [abc] and [!abc] stand for other characters"
+CHANNEL_PATTERN_ALLOWED = "TOPIC/CHANNEL, names in which * ? [abc] and [!abc] stand for others"
+
+_ATOM = r"[.a-zA-Z0-9_?-]|\[!?[.a-zA-Z0-9_-]+\]"
+
+
+# --- the keys ---------------------------------------------------------------------------------
+
+POSITIVE = Rule("> 0", lambda value: value > 0)
+NOT_NEGATIVE = Rule(">= 0", lambda value: value >= 0)
+
+DURABILITY = Option(
+    "durability",
+    STRING,
+    "memory",
+    "what a publish waits for: memory for nothing, os until it is written, fsync until synced",
+    example="fsync",
+    rule=Rule("memory, os or fsync", lambda value: value in DURABILITIES),
+)
+RETENTION_TIME = Option(
+    "retention-time",
+    DURATION,
+    0,
+    "time for which messages are kept that every channel is done with; 0 for no such limit",
+    example=24 * HOUR,
+    rule=NOT_NEGATIVE,
+)
+RETENTION_BYTES = Option(
+    "retention-bytes",
+    INT,
+    0,
+    "bytes of messages to keep that every channel is done with; 0 for no such limit",
+    example=10 << 30,
+    rule=NOT_NEGATIVE,
+)
+MEM_QUEUE_SIZE = Option(
+    "mem-queue-size",
+    INT,
+    10_000,
+    "messages of a topic or channel that are not counted as on disk",
+    example=100_000,
+    rule=NOT_NEGATIVE,
+)
+MIN_MSG_SIZE = Option(
+    "min-msg-size",
+    INT,
+    0,
+    "smallest message, in bytes; empty ones are always refused",
+    example=2,
+    rule=NOT_NEGATIVE,
+)
+MAX_MSG_SIZE = Option(
+    "max-msg-size", INT, 1 << 20, "largest message, in bytes", example=65_536, rule=POSITIVE
+)
+MSG_TIMEOUT = Option(
+    "msg-timeout",
+    DURATION,
+    MINUTE,
+    "time to finish a message before it is requeued",
+    example=5 * MINUTE,
+)
+TTL = Option(
+    "ttl",
+    DURATION,
+    0,
+    "time after its publish from which a message is delivered no more; 0 for none",
+    example=HOUR,
+    rule=NOT_NEGATIVE,
+)
+MAX_BYTES = Option(
+    "max-bytes",
+    INT,
+    0,
+    "bytes of messages that a topic holds for itself and its channels; 0 for any",
+    example=1 << 30,
+    rule=NOT_NEGATIVE,
+)
+MAX_DEPTH = Option(
+    "max-depth",
+    INT,
+    0,
+    "messages that wait in a topic or in a channel; 0 for any",
+    example=1_000_000,
+    rule=NOT_NEGATIVE,
+)
+FULL = Option(
+    "on-full",
+    STRING,
+    "reject",
+    "what happens to a publish that would exceed max_bytes or max_depth: reject refuses it, "
+    "drop-oldest and drop-newest take it and drop what waits longest, or itself",
+    example="drop-oldest",
+    rule=Rule("reject, drop-oldest or drop-newest", lambda value: value in ON_FULL),
+)
+CHANNEL_FULL = Option(
+    "on-full",
+    STRING,
+    "reject",
+    "what happens when more than max_depth would wait in the channel: reject has its topic refuse "
+    "publishes, drop-oldest drops what waits longest in the channel",
+    example="drop-oldest",
+    rule=Rule("reject or drop-oldest", lambda value: value in ON_FULL[:2]),
+)
+MAX_ATTEMPTS = Option(
+    "max-attempts",
+    INT,
+    0,
+    "deliveries of a message at most; 0 for any number",
+    example=5,
+    rule=Rule("[0,65535]", lambda value: 0 <= value <= 65535),
+)
+DEAD_LETTER_TOPIC = Option(
+    "dead-letter-topic",
+    STRING,
+    "",
+    "topic for messages that reach max_attempts; empty to drop them",
+    example="dead",
+    rule=Rule(
+        "the name of a topic that is not ephemeral",
+        lambda value: not value or (is_valid_name(value) and not is_ephemeral(value)),
+    ),
+)
+RATE = Option(
+    "rate",
+    FLOAT,
+    0.0,
+    "deliveries a second at most, to all consumers together; 0 for any number",
+    example=500.0,
+    rule=Rule("0 or [0.001,1000000000]", lambda value: value == 0 or 0.001 <= value <= 1e9),
+)
+PRUNE_AFTER = Option(
+    "prune-after",
+    DURATION,
+    0,
+    "time after which a channel without consumers is deleted, or a topic without channels that "
+    "nobody publishes to; 0 for never",
+    example=24 * HOUR,
+    rule=Rule("0 or >= 1s", lambda value: value == 0 or value >= SECOND),
+)
+PRUNE_MESSAGES = Option(
+    "prune-messages",
+    BOOL,
+    False,
+    "delete it also if messages are left, which are deleted with it",
+    example=True,
+)
+
+
+def _by_name(*options: Option) -> dict[str, Option]:
+    return {option.name: option for option in options}
+
+
+TOPIC_KEYS = _by_name(
+    DURABILITY,
+    RETENTION_TIME,
+    RETENTION_BYTES,
+    MEM_QUEUE_SIZE,
+    MIN_MSG_SIZE,
+    MAX_MSG_SIZE,
+    MSG_TIMEOUT,
+    TTL,
+    MAX_BYTES,
+    MAX_DEPTH,
+    FULL,
+    PRUNE_AFTER,
+    PRUNE_MESSAGES,
+)
+CHANNEL_KEYS = _by_name(
+    MEM_QUEUE_SIZE,
+    MSG_TIMEOUT,
+    MAX_ATTEMPTS,
+    DEAD_LETTER_TOPIC,
+    RATE,
+    MAX_DEPTH,
+    CHANNEL_FULL,
+    PRUNE_AFTER,
+    PRUNE_MESSAGES,
+)
+
+
+class TopicPolicy(NamedTuple):
+    """What each key of TOPIC_KEYS is for one topic. None: what the worker knows anyway, from the
+    flag of that name."""
+
+    durability: str = "memory"
+    retention_time: int = 0
+    retention_bytes: int = 0
+    mem_queue_size: int | None = None
+    min_msg_size: int = 0
+    max_msg_size: int | None = None
+    msg_timeout: int | None = None
+    ttl: int = 0
+    max_bytes: int = 0
+    max_depth: int = 0
+    on_full: str = "reject"
+    prune_after: int = 0
+    prune_messages: bool = False
+
+
+class ChannelPolicy(NamedTuple):
+    """What each key of CHANNEL_KEYS is for one channel; None as above."""
+
+    mem_queue_size: int | None = None
+    msg_timeout: int | None = None
+    max_attempts: int = 0
+    dead_letter_topic: str = ""
+    rate: float = 0.0
+    max_depth: int = 0
+    on_full: str = "reject"
+    prune_after: int = 0
+    prune_messages: bool = False
+
+
+# What an ephemeral topic has of each key that takes a log to keep.
+WITHOUT_LOG: dict[str, Any] = {"durability": "memory", "retention_time": 0, "retention_bytes": 0}
+# What a channel has of its topic, unless something is said of the channel.
+INHERITED = ("mem_queue_size", "msg_timeout")
+
+
+# --- whose word counts ------------------------------------------------------------------------
+
+Values = Mapping[str, Any]
+
+
+class Policies:
+    """The policy of every topic and channel there may be. The default; then all sections of the
+    file that match the name, in their order; then what was set over HTTP for this very name: the
+    last word on each key counts."""
+
+    def __init__(
+        self,
+        default: TopicPolicy | None = None,
+        sections: Iterable[tuple[str, Values]] = (),
+        channel_sections: Iterable[tuple[str, Values]] = (),
+    ) -> None:
+        self.default = default or TopicPolicy()
+        self._sections = tuple((pattern, dict(values)) for pattern, values in sections)
+        self._channel_sections = tuple(
+            (pattern, dict(values)) for pattern, values in channel_sections
+        )
+        # By topic, and by "topic/channel".
+        self._set: dict[str, dict[str, Any]] = {}
+
+    def set(self, name: str, values: Values) -> None:
+        """From now on this is what was set over HTTP for a topic, or for `topic/channel`."""
+        if values:
+            self._set[name] = dict(values)
+        else:
+            self._set.pop(name, None)
+
+    def topic(self, name: str) -> TopicPolicy:
+        return self._usual(name)._replace(**_merged(self._of_topic(name)))
+
+    def channel(self, topic: str, name: str) -> ChannelPolicy:
+        inherited = self.topic(topic)
+        values = {key: getattr(inherited, key) for key in INHERITED}
+        return ChannelPolicy(**values | _merged(self._of_channel(topic, name)))
+
+    def topic_sources(self, name: str) -> dict[str, str]:
+        """Who has the last word on each key: a section of the file, "http" or "default"."""
+        found = dict.fromkeys(TOPIC_KEYS, DEFAULT)
+        return found | _sources(self._of_topic(name))
+
+    def channel_sources(self, topic: str, name: str) -> dict[str, str]:
+        """The same; "topic": the channel has it of its topic."""
+        of_topic = self.topic_sources(topic)
+        found = dict.fromkeys(CHANNEL_KEYS, DEFAULT)
+        found |= {key: TOPIC for key in INHERITED if of_topic[key] != DEFAULT}
+        return found | _sources(self._of_channel(topic, name))
+
+    def _of_topic(self, name: str) -> Iterator[tuple[str, Values]]:
+        """What is said of a topic, and by whom."""
+        for source, values in self._said(name):
+            if is_ephemeral(name):
+                values = {key: values[key] for key in values.keys() - WITHOUT_LOG.keys()}
+            yield source, values
+
+    def _said(self, name: str) -> Iterator[tuple[str, Values]]:
+        for pattern, values in self._sections:
+            if fnmatch.fnmatchcase(name, pattern):
+                yield f"[topic {pattern}]", values
+        yield HTTP, self._set.get(name, {})
+
+    def _of_channel(self, topic: str, name: str) -> Iterator[tuple[str, Values]]:
+        for pattern, values in self._channel_sections:
+            of_topic, _, of_channel = pattern.partition("/")
+            if fnmatch.fnmatchcase(topic, of_topic) and fnmatch.fnmatchcase(name, of_channel):
+                yield f"[channel {pattern}]", values
+        yield HTTP, self._set.get(f"{topic}/{name}", {})
+
+    def unusual_of_topic(self, name: str) -> dict[str, Any]:
+        """The values of a topic's policy that are not the default, as they are shown."""
+        return _unusual(TOPIC_KEYS, self.topic(name), self._usual(name))
+
+    def unusual_of_channel(self, topic: str, name: str) -> dict[str, Any]:
+        inherited = {key: getattr(self.default, key) for key in INHERITED}
+        return _unusual(CHANNEL_KEYS, self.channel(topic, name), ChannelPolicy(**inherited))
+
+    def _usual(self, name: str) -> TopicPolicy:
+        """The policy of a topic that nothing is said of."""
+        return self.default._replace(**WITHOUT_LOG) if is_ephemeral(name) else self.default
+
+    def to_json(self) -> dict[str, Any]:
+        """For json.dumps; from_json() reads it back in another process."""
+        return {
+            "default": self.default._asdict(),
+            "sections": self._sections,
+            "channel_sections": self._channel_sections,
+            "set": self._set,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Policies":
+        found = cls(TopicPolicy(**data["default"]), data["sections"], data["channel_sections"])
+        for name, values in data["set"].items():
+            found.set(name, values)
+        return found
+
+
+def _merged(said: Iterable[tuple[str, Values]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for _, values in said:
+        found |= values
+    return found
+
+
+def _sources(said: Iterable[tuple[str, Values]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for source, values in said:
+        found |= dict.fromkeys(values, source)
+    return found
+
+
+def _unusual(keys: Mapping[str, Option], policy: object, usual: object) -> dict[str, Any]:
+    return {
+        key: shown(option, getattr(policy, key))
+        for key, option in keys.items()
+        if getattr(policy, key) != getattr(usual, key)
+    }
+
+
+def shown(option: Option, value: Any) -> Any:
+    """A value as JSON has it: a duration with its unit, everything else as it is."""
+    if option.kind is FLOAT and value == int(value):
+        return int(value)
+    return option.show(value) if option.kind is DURATION else value
+
+
+def can_match(pattern: str) -> bool:
+    """Whether there are topics, or channels, that the pattern can be meant for."""
+    plain = pattern.removesuffix(EPHEMERAL)
+    if not re.fullmatch(rf"(?:{_ATOM}|\*)+", plain):
+        return False
+    shortest = len(re.findall(_ATOM, plain)) + len(pattern) - len(plain)
+    impossible = "(?!)"  # what an empty range such as [z-a] becomes
+    return shortest <= MAX_NAME_LENGTH and impossible not in fnmatch.translate(plain)
+
+
+def can_match_channels(pattern: str) -> bool:
+    """The same for TOPICPATTERN/CHANNELPATTERN."""
+    topic, slash, channel = pattern.partition("/")
+    return bool(slash) and can_match(topic) and can_match(channel)

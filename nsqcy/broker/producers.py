@@ -1,0 +1,314 @@
+"""What producers have published to a topic, so that a chunk that is sent again is published once.
+
+A chunk is a batch of messages named by producer, epoch, part and number; in a part numbers
+ascend. Owns what is remembered of chunks, and for how long. Knows no record and no disk: a topic
+tells it of attempts, and what became of them.
+
+    attempted ──► published (waits) ──► accepted, when all its records are visible
+                        │
+                        └──► undone: what was visible by then is accepted, the rest is missing
+
+A chunk with missing messages, which a crash may leave as well, is completed by being sent again.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import NamedTuple
+
+from nsqcy.errors import NsqError
+from nsqcy.storage.journal import EpochState, PartState, pack_part, unpack_parts
+
+HOUR = 3600 * 1_000_000_000
+
+PRODUCERS_MOST = 1000  # of a topic; the one that was used longest ago is forgotten first
+EPOCHS_MOST = 64  # of a producer; likewise
+PARTS_MOST = 10_000  # of an epoch; more are refused
+PARTS_OF_TOPIC = 100_000  # beyond them whole epochs are forgotten, those used longest ago first
+EXPIRY = 24 * HOUR  # since the last use of an epoch
+
+Ranges = tuple[tuple[int, int], ...]  # [first, end) of a chunk's messages, by their place in it
+
+
+class ChunkError(NsqError):
+    """A chunk cannot be taken; the text says why."""
+
+
+class ChunkName(NamedTuple):
+    """What a chunk is known by."""
+
+    producer: int  # producer_id() of its name
+    epoch: int
+    part: int
+    chunk: int
+
+
+class Attempt(NamedTuple):
+    """A chunk, or what was missing of it, is among a topic's records, from `first_seq` on."""
+
+    name: ChunkName
+    first_seq: int
+    wanted: Ranges
+    end_seq: int
+
+
+@dataclass(slots=True)
+class Epoch:
+    """The parts of an epoch: each with its highest chunk, and what is missing of that. Above it
+    there may be chunks that a crash has left, with what is missing of them, and others that it has
+    not.
+    """
+
+    used: int  # wall clock, ns
+    chunks: dict[int, int] = field(default_factory=dict)
+    missing: dict[int, Ranges] = field(default_factory=dict)
+    left: dict[int, dict[int, Ranges]] = field(default_factory=dict)
+    packed: bytes | None = None  # the parts, as the journal has them; None: they have changed
+
+    def accept(self, part: int, chunk: int, missing: Ranges) -> None:
+        """It is the highest now. What is below it is over, as chunks ascend."""
+        self.packed = None
+        self.chunks[part] = chunk
+        self.missing.pop(part, None)
+        if missing:
+            self.missing[part] = missing
+        if part in self.left:
+            above = {each: lack for each, lack in self.left.pop(part).items() if each > chunk}
+            if above:
+                self.left[part] = above
+
+    def leave(self, part: int, chunk: int, missing: Ranges) -> None:
+        """A crash has left this of a chunk above the highest."""
+        self.packed = None
+        self.left.setdefault(part, {})[chunk] = missing
+
+    def pack(self) -> bytes:
+        if self.packed is None:
+            known = [
+                PartState(part, chunk, self.missing.get(part, ()))
+                for part, chunk in self.chunks.items()
+            ]
+            known += [
+                PartState(part, chunk, missing, alone=True)
+                for part, chunks in self.left.items()
+                for chunk, missing in chunks.items()
+            ]
+            self.packed = b"".join(map(pack_part, known))
+        return self.packed
+
+
+def producer_id(name: bytes) -> int:
+    """What stands for a producer's name in records and in the journal."""
+    return int.from_bytes(blake2b(name, digest_size=8).digest(), "little")
+
+
+def messages_in(ranges: Ranges) -> int:
+    """How many messages that is."""
+    return sum(end - first for first, end in ranges)
+
+
+def without_first(ranges: Ranges, count: int) -> Ranges:
+    """The ranges without their first `count` messages."""
+    left = []
+    for first, end in ranges:
+        gone = min(count, end - first)
+        count -= gone
+        if first + gone < end:
+            left.append((first + gone, end))
+    return tuple(left)
+
+
+def complement(found: Iterable[tuple[int, int]], count: int) -> Ranges:
+    """What of [0, count) is in none of the ranges."""
+    left = []
+    at = 0
+    for first, end in sorted(found):
+        if first > at:
+            left.append((at, first))
+        at = max(at, end)
+    if at < count:
+        left.append((at, count))
+    return tuple(left)
+
+
+class Producers:
+    """The chunks of one topic."""
+
+    def __init__(self) -> None:
+        # Both in the order of last use.
+        self._producers: OrderedDict[int, OrderedDict[int, Epoch]] = OrderedDict()
+        self._parts = 0
+        self._waiting: deque[Attempt] = deque()  # in the order of seqs
+        self._highest: dict[tuple[int, int, int], tuple[int, int]] = {}  # of those: chunk, attempts
+        self._found: dict[ChunkName, tuple[int, list[tuple[int, int]]]] = {}  # count, ranges
+
+    def __bool__(self) -> bool:
+        return bool(self._producers or self._waiting)
+
+    # ---- publishing ----
+
+    def wanted(self, name: ChunkName, count: int, visible_seq: int, now: int) -> Ranges | None:
+        """What of a chunk of `count` messages is to be published now; () if all of it is accepted;
+        None if an attempt is under way, whose outcome is the chunk's. Records before `visible_seq`
+        are visible; `now` is the wall clock, ns."""
+        self.settle(visible_seq)
+        self._expire(now)
+        waiting = self._highest.get(name[:3])
+        if waiting is not None and name.chunk <= waiting[0]:
+            return None
+        epoch = self._use(name, now)
+        highest = epoch.chunks.get(name.part)
+        left = epoch.left.get(name.part, {})
+        if name.chunk in left:
+            missing = left[name.chunk]
+        elif highest is None or name.chunk > highest:
+            if highest is None:
+                self._make_room(name, epoch)
+            return ((0, count),)
+        elif name.chunk < highest:
+            return ()
+        else:
+            missing = epoch.missing.get(name.part, ())
+        if missing and missing[-1][1] > count:
+            raise ChunkError(
+                f"chunk {name.chunk} had at least {missing[-1][1]} messages, not {count}"
+            )
+        return missing
+
+    def published(self, name: ChunkName, first_seq: int, wanted: Ranges) -> None:
+        """What was wanted was appended, from `first_seq` on."""
+        end = first_seq + messages_in(wanted)
+        self._waiting.append(Attempt(name, first_seq, wanted, end))
+        _, attempts = self._highest.get(name[:3], (0, 0))
+        self._highest[name[:3]] = (name.chunk, attempts + 1)
+
+    def settle(self, visible_seq: int) -> None:
+        """Attempts whose records are all visible are accepted."""
+        while self._waiting and self._waiting[0].end_seq <= visible_seq:
+            attempt = self._waiting.popleft()
+            self._ended(attempt.name)
+            self._accept(attempt.name, ())
+
+    def undo(self, visible_seq: int) -> None:
+        """The records from `visible_seq` on are taken back."""
+        self.settle(visible_seq)
+        for attempt in self._waiting:
+            self._ended(attempt.name)
+            if attempt.first_seq < visible_seq:
+                visible = visible_seq - attempt.first_seq
+                self._accept(attempt.name, without_first(attempt.wanted, visible))
+        self._waiting.clear()
+
+    def _ended(self, name: ChunkName) -> None:
+        chunk, attempts = self._highest[name[:3]]
+        if attempts == 1:
+            del self._highest[name[:3]]
+        else:
+            self._highest[name[:3]] = (chunk, attempts - 1)
+
+    def _accept(self, name: ChunkName, missing: Ranges) -> None:
+        # It is as old as its use: wanted() has made it the youngest.
+        epoch = self._epoch(name, 0)
+        if name.part not in epoch.chunks:
+            self._parts += 1
+        epoch.accept(name.part, name.chunk, missing)
+
+    # ---- how much is remembered, and how long ----
+
+    def _epoch(self, name: ChunkName, used: int) -> Epoch:
+        epochs = self._producers.setdefault(name.producer, OrderedDict())
+        epoch = epochs.get(name.epoch)
+        if epoch is None:
+            epoch = epochs[name.epoch] = Epoch(used)
+        return epoch
+
+    def _use(self, name: ChunkName, now: int) -> Epoch:
+        epoch = self._epoch(name, now)
+        epoch.used = now
+        self._producers.move_to_end(name.producer)
+        epochs = self._producers[name.producer]
+        epochs.move_to_end(name.epoch)
+        while len(epochs) > EPOCHS_MOST:
+            self._forget_epoch(name.producer)
+        while len(self._producers) > PRODUCERS_MOST:
+            self._forget_epoch(next(iter(self._producers)))
+        return epoch
+
+    def _make_room(self, name: ChunkName, epoch: Epoch) -> None:
+        """For a part that is not known yet."""
+        if len(epoch.chunks) >= PARTS_MOST:
+            raise ChunkError(f"epoch {name.epoch} has more than {PARTS_MOST} parts")
+        while self._parts >= PARTS_OF_TOPIC:
+            self._forget_epoch(next(iter(self._producers)))
+
+    def _expire(self, now: int) -> None:
+        while self._producers:
+            producer, epochs = next(iter(self._producers.items()))
+            if next(iter(epochs.values())).used > now - EXPIRY:
+                break
+            self._forget_epoch(producer)
+
+    def expire(self, visible_seq: int, now: int) -> bool:
+        """Forget what has not been used for long; whether there was something."""
+        self.settle(visible_seq)
+        parts, producers = self._parts, len(self._producers)
+        self._expire(now)
+        return (parts, producers) != (self._parts, len(self._producers))
+
+    def _forget_epoch(self, producer: int) -> None:
+        """The one of a producer that was used longest ago."""
+        epochs = self._producers[producer]
+        _, epoch = epochs.popitem(last=False)
+        self._parts -= len(epoch.chunks)
+        if not epochs:
+            del self._producers[producer]
+
+    # ---- over a restart ----
+
+    def unspoken(self, visible_seq: int) -> int:
+        """The seq up to which state() speaks, where what is before `visible_seq` is visible: the
+        chunks that it does not know lie behind."""
+        self.settle(visible_seq)
+        return min(visible_seq, self._waiting[0].first_seq) if self._waiting else visible_seq
+
+    def state(self, visible_seq: int) -> tuple[EpochState, ...]:
+        """What is accepted, those used longest ago first."""
+        self.settle(visible_seq)
+        return tuple(
+            EpochState(producer, number, epoch.used, epoch.pack())
+            for producer, epochs in self._producers.items()
+            for number, epoch in epochs.items()
+            if epoch.chunks or epoch.left
+        )
+
+    def restore(self, epochs: Iterable[EpochState]) -> None:
+        for each in epochs:
+            for state in unpack_parts(each.parts):
+                name = ChunkName(each.producer, each.epoch, state.part, state.chunk)
+                epoch = self._epoch(name, each.used)
+                if state.alone:
+                    epoch.leave(state.part, state.chunk, state.missing)
+                else:
+                    self._accept(name, state.missing)
+
+    def found(self, name: ChunkName, first: int, end: int, count: int) -> None:
+        """Records of messages [first, end) of a chunk of `count` are in the log, behind what the
+        state speaks of. Call found_all() when there are no more."""
+        self._found.setdefault(name, (count, []))[1].append((first, end))
+
+    def found_all(self, now: int) -> None:
+        """A crash may have left a chunk, and nothing of one before it: a disk writes in any order.
+        So each is known for itself."""
+        for name, (count, ranges) in self._found.items():
+            epoch = self._use(name, now)
+            highest = epoch.chunks.get(name.part, -1)
+            if name.chunk == highest:
+                ranges += complement(epoch.missing.get(name.part, ()), count)
+                self._accept(name, complement(ranges, count))
+            elif name.chunk > highest:
+                before = epoch.left.get(name.part, {})
+                if name.chunk in before:
+                    ranges += complement(before[name.chunk], count)
+                epoch.leave(name.part, name.chunk, complement(ranges, count))
+        self._found.clear()

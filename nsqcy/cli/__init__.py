@@ -1,0 +1,1 @@
+"""The `nsqcy` command."""

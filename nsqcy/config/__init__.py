@@ -1,0 +1,1 @@
+"""Options: their table, command lines, files and environment."""

@@ -1,0 +1,91 @@
+"""What the option tables of all daemons have in common: options, and rules that are obeyed.
+
+Owns no table: each daemon has its own.
+"""
+
+import os
+from collections.abc import Iterable
+
+from nsqcy.config.loader import Settings
+from nsqcy.config.options import BOOL, LEVEL, STRING, Option, Rule
+from nsqcy.errors import StartError
+from nsqcy.logging import logger
+
+
+def hostname() -> str:
+    return os.uname().nodename
+
+
+VERSION = Option("version", BOOL, False, "print the version and exit", in_file=False)
+CONFIG = Option("config", STRING, "", "path of a configuration file", in_file=False)
+LOG_LEVEL = Option(
+    "log-level",
+    LEVEL,
+    logger.INFO,
+    "least severe level to log: debug, info, warn, error or fatal",
+    runtime=True,
+)
+LOG_FORMAT = Option(
+    "log-format",
+    STRING,
+    "text",
+    "form of log lines: text as NSQ has it, json for one object a line",
+    rule=Rule("text or json", lambda value: value in logger.FORMATS),
+)
+VERBOSE = Option(
+    "verbose",
+    BOOL,
+    False,
+    "deprecated, no effect; see --log-level",
+    in_file=False,
+    notice="is deprecated and has no effect, use --log-level",
+)
+DEBUG_REMOTE = Option(
+    "debug-remote",
+    BOOL,
+    False,
+    "answer /debug requests of other machines too, not only of this one",
+    guard=True,
+)
+
+
+def auth_file(daemon: str) -> Option:
+    """Of the daemons whose users are programs."""
+    return Option(
+        "auth-file",
+        STRING,
+        "",
+        f"INI or TOML file of users and what they may do, without whom {daemon} asks nobody"
+        " who he is over HTTP; see docs/SECURITY.md",
+        guard=True,
+    )
+
+
+def log_prefix(daemon: str) -> Option:
+    return Option("log-prefix", STRING, f"[{daemon}] ", "text before every log line")
+
+
+def refuse(settings: Settings, text: str, name: str = "") -> StartError:
+    """Why the daemon does not start, and where the option was set."""
+    where = settings.where(name)
+    return StartError(f"failed to instantiate {settings.table.daemon} - {text}{where}")
+
+
+def check_auth_file(settings: Settings) -> None:
+    """Raises StartError for a flag without a name, as of an unset variable: all would be open.
+
+    In a configuration file empty is the default, as in the sample.
+    """
+    is_flag = "auth_file" in settings.given and not settings.where("auth_file")
+    if is_flag and not settings["auth_file"]:
+        text = "--auth-file is empty: name a file of users, or leave the option out"
+        raise refuse(settings, text)
+
+
+def obey_rules(settings: Settings, names: Iterable[str]) -> None:
+    """Raises StartError for the first of these options that breaks its rule."""
+    for name in names:
+        option = settings.table.by_name[name]
+        if option.rule and not option.rule.holds(settings[name]):
+            text = f"--{option.flag} must be {option.rule.text}"
+            raise refuse(settings, text, name)

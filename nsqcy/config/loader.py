@@ -1,0 +1,521 @@
+"""Configuration: the command line over a file over the defaults.
+
+Owns the two file formats (INI of our own, TOML as NSQ has it), the precedence of the sources, and
+the documents made from an option table. Knows no particular option and checks no value beyond its
+kind: what a daemon demands of its values it checks itself.
+"""
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from nsqcy import NSQ_VERSION, __version__
+from nsqcy.config.durations import format_duration
+from nsqcy.config.options import (
+    DURATION,
+    LEVEL,
+    TLS_REQUIREMENT,
+    TLS_VERSION,
+    Option,
+    OptionTable,
+    Value,
+    parse_flags,
+)
+from nsqcy.errors import (
+    DATED,
+    LOGGED,
+    CoerceError,
+    ConfigError,
+    ParseError,
+    Stop,
+    VersionWanted,
+)
+from nsqcy.logging.logger import Log, date_time, write
+from nsqcy.names import quote
+
+DAEMONS = ("nsqd", "nsqlookupd", "nsqadmin")
+
+# What makes a file INI: a header of ours before anything else. TOML has no names with blanks, and
+# its tables mean nothing to NSQ.
+_INI_START = r"\[\s*(?:(" + "|".join(DAEMONS) + r")\s*\]|(?:topic|channel)\s)"
+
+# NSQ looks at these before the others, with a text of their own.
+_PARSED_FIRST = (LEVEL, TLS_REQUIREMENT, TLS_VERSION)
+
+_NEARLY = 0.8  # how much alike two keys are of which one may be a mistake for the other
+
+# Words that Go's field names have in capitals.
+_CAPITALS = {"nsqlookupd": "NSQLookupd"} | {
+    word: word.upper() for word in ("id", "tcp", "http", "https", "tls", "udp", "e2e", "ca")
+}
+
+
+class Section:
+    """What a part of a file says: values by option name, and the line of each."""
+
+    __slots__ = ("lines", "path", "values")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.values: dict[str, Value] = {}
+        self.lines: dict[str, int | None] = {}
+
+    def place(self, name: str) -> str:
+        return _place(self.path, self.lines[name])
+
+
+class PatternSection(Section):
+    """What one says of the topics, or of the channels (`kind`), whose names match `pattern`; its
+    header is in line `line`."""
+
+    __slots__ = ("kind", "line", "pattern")
+
+    def __init__(self, path: str, line: int, kind: str, pattern: str) -> None:
+        super().__init__(path)
+        self.line = line
+        self.kind = kind
+        self.pattern = pattern
+
+
+class FileSettings(Section):
+    """What one file says: of the daemon, of topics and of channels; and what was ignored."""
+
+    __slots__ = ("patterns", "warnings")
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.patterns: list[PatternSection] = []
+        self.warnings: list[str] = []
+
+
+class Settings:
+    """A value for every option of a table, where each came from, what is said of topics and of
+    channels, and what to warn about."""
+
+    __slots__ = ("_places", "given", "patterns", "table", "values", "warnings")
+
+    def __init__(
+        self, table: OptionTable, flags: Mapping[str, Value], file: FileSettings | None = None
+    ) -> None:
+        in_file = {} if file is None else file.values
+        self.table = table
+        self.values = {**table.defaults(), **in_file, **flags}
+        self.given = frozenset(in_file) | frozenset(flags)
+        self.patterns = [] if file is None else file.patterns
+        self.warnings = [] if file is None else list(file.warnings)
+        self._places = {
+            name: file.place(name) for name in in_file if file is not None and name not in flags
+        }
+        for option in table:
+            if option.notice and option.name in self.given:
+                self.warnings.append(f"--{option.flag} {option.notice}{self.where(option.name)}")
+
+    def __getitem__(self, name: str) -> Value:
+        return self.values[name]
+
+    def where(self, name: str) -> str:
+        """` (FILE, line N)` for a value from a file, else nothing: to end an error with."""
+        return f" ({self._places[name]})" if name in self._places else ""
+
+    def differences(self, other: "Settings") -> list[Option]:
+        """The options that have another value in `other`, as after a file was edited."""
+        return [
+            option for option in self.table if self.values[option.name] != other.values[option.name]
+        ]
+
+
+def load(table: OptionTable, argv: Sequence[str]) -> Settings:
+    """The settings of a daemon started with these arguments; raises a Stop."""
+    flags = parse_flags(table, argv)
+    if flags.get("version"):
+        raise VersionWanted(version_line(table.daemon))
+    path = flags.get("config")
+    file = read_file(table, path) if path and isinstance(path, str) else None
+    return Settings(table, flags, file)
+
+
+def version_line(daemon: str) -> str:
+    """The NSQ version we are compatible with, which clients gate features on, then our own."""
+    return f"{daemon} v{NSQ_VERSION} (built w/nsqcy-{__version__})"
+
+
+def report(stop: Stop, daemon: str) -> int:
+    """Say a daemon's last words where they belong; returns the exit code."""
+    if stop.shape == LOGGED:
+        Log(f"[{daemon}] ").fatal(str(stop))
+    else:
+        moment = f"{date_time(int(time.time()))} " if stop.shape == DATED else ""
+        write(stop.fd, f"{moment}{stop}\n")
+    return stop.exit_code
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+def read_file(table: OptionTable, path: str) -> FileSettings:
+    """The settings in a file of either format; raises ConfigError."""
+    text = read_text(path)
+    if _first_header(text):
+        return _read_ini(table, path, text)
+    return _read_toml(table, path, text)
+
+
+def read_text(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        reason = (error.strerror or "unreadable").lower()
+        raise ConfigError(path, None, f"open {path}: {reason}") from None
+    except ValueError:
+        raise ConfigError(path, None, "a path cannot hold a zero byte") from None
+    try:
+        return data.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(path, line, "not UTF-8") from None
+
+
+def daemon_of(text: str) -> str:
+    """The daemon a file is for: the one an INI file names first; TOML is taken for nsqd's."""
+    header = _first_header(text)
+    return (header and header[1]) or "nsqd"
+
+
+def _first_header(text: str) -> re.Match[str] | None:
+    for line in text.split("\n"):
+        line = line.strip()
+        if line and not line.startswith("#"):
+            return re.match(_INI_START, line)
+    return None
+
+
+# INI: `key = value` lines in the daemon's section, and in `[topic PATTERN]` and `[channel PATTERN]`
+# where it has options by name. Nothing is escaped or interpolated; `#` starts a comment at
+# the start of a line only.
+
+
+def _read_ini(table: OptionTable, path: str, text: str) -> FileSettings:
+    found = FileSettings(path)
+    section: Section = found
+    keys: Mapping[str, Option] = {}
+    first_lines: dict[str, int] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        if line.startswith("["):
+            name = _section_name(table, path, number, line)
+            if name in first_lines:
+                problem = f"section [{name}] is already at line {first_lines[name]}"
+                raise ConfigError(path, number, problem, "one section of a name")
+            first_lines[name] = number
+            if name == table.daemon:
+                section, keys = found, table.by_ini_key
+            else:
+                kind, _, pattern = name.partition(" ")
+                section = PatternSection(path, number, kind, pattern)
+                keys = table.by_pattern[kind]
+                found.patterns.append(section)
+        else:
+            _read_ini_line(keys, section, number, line)
+    return found
+
+
+def _section_name(table: OptionTable, path: str, number: int, line: str) -> str:
+    """`nsqd`, `topic PATTERN` or `channel PATTERN`."""
+    allowed = f"[{table.daemon}]"
+    if table.by_pattern:
+        allowed += ", [topic PATTERN] or [channel TOPICPATTERN/CHANNELPATTERN]"
+    if not line.endswith("]"):
+        raise ConfigError(path, number, f"not a section header: {line}", allowed)
+    words = line[1:-1].split(None, 1)
+    if words == [table.daemon]:
+        return table.daemon
+    if len(words) == 2 and words[0] in table.by_pattern:
+        return f"{words[0]} {words[1].strip()}"
+    raise ConfigError(path, number, f"unknown section {line}", allowed)
+
+
+def _read_ini_line(keys: Mapping[str, Option], found: Section, number: int, line: str) -> None:
+    key, equals, text = (part.strip() for part in line.partition("="))
+    if not equals or not key:
+        allowed = "key = value, or # and a comment"
+        raise ConfigError(found.path, number, f"not a setting: {line}", allowed)
+    option = keys.get(key)
+    if option is None:
+        raise ConfigError(found.path, number, *unknown_key(key, keys))
+    if option.name in found.values:
+        problem = f"{key} is already set at line {found.lines[option.name]}"
+        raise ConfigError(found.path, number, problem, "each option once")
+    try:
+        found.values[option.name] = option.kind.ini(text)
+    except ValueError as error:
+        problem = f"{key}: invalid value {quote(text)}: {error}"
+        raise ConfigError(found.path, number, problem, option.kind.allowed) from None
+    found.lines[option.name] = number
+
+
+def unknown_key(key: str, allowed: Iterable[str]) -> tuple[str, str]:
+    """What is wrong with it, and the keys there are."""
+    import difflib
+
+    names = sorted(allowed)
+    near = difflib.get_close_matches(key.replace("-", "_").lower()[:64], names, 1)
+    meant = f", did you mean {near[0]}?" if near else ""
+    return f"unknown key {quote(key)}{meant}", ", ".join(names)
+
+
+# TOML: flat keys, as NSQ reads them. What NSQ ignores is ignored here, with a warning.
+
+
+def _read_toml(table: OptionTable, path: str, text: str) -> FileSettings:
+    found = FileSettings(path)
+    known: list[tuple[Option, object]] = []
+    for key, value in _parse_toml(table, path, text).items():
+        if option := table.by_toml_key.get(key):
+            known.append((option, value))
+            found.lines[option.name] = _toml_line(text, key)
+        else:
+            _refuse_guard(table, path, text, key, value)
+            place = _place(path, _toml_line(text, key))
+            found.warnings.append(f"{place}: {_ignored(table, key, value)}")
+    known.sort(key=lambda pair: pair[0].kind not in _PARSED_FIRST)
+    for option, value in known:
+        found.values[option.name] = _toml_value(found, option, value)
+    return found
+
+
+def _parse_toml(table: OptionTable, path: str, text: str) -> dict[str, object]:
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ConfigError(path, None, "arrays or tables nested too deep") from None
+    except ValueError as error:  # a TOMLDecodeError, or a number int() refuses
+        reason, _, position = str(error).partition(" (at line ")
+        line = re.match("[0-9]+", position)
+        allowed = f"TOML, or INI that starts with [{table.daemon}]"
+        raise ConfigError(path, int(line[0]) if line else None, reason, allowed) from None
+
+
+def _toml_value(found: FileSettings, option: Option, value: object) -> Value:
+    try:
+        return option.kind.toml(value)
+    except ValueError as error:
+        line = found.lines[option.name]
+        allowed = option.kind.allowed
+        shown = _go_value(value)
+        if option.kind in _PARSED_FIRST:
+            setting = f"{option.toml_key} {shown}"
+            raise ParseError(found.path, line, str(error), allowed, setting) from None
+        default = option.default
+        if option.kind is DURATION and isinstance(default, int):
+            default = format_duration(default)
+        setting = f"{shown} ({_go_value(default)}) for field {_go_field(option)}"
+        problem = f"{option.toml_key}: {error}"
+        raise CoerceError(found.path, line, problem, allowed, setting) from None
+
+
+def _refuse_guard(table: OptionTable, path: str, text: str, key: str, value: object) -> None:
+    """Raise ConfigError if what is about to be ignored was to guard a door."""
+    named = {f"{key}.{each}": each for each in value} if isinstance(value, dict) else {key: key}
+    for shown, each in named.items():
+        if option := _guard_meant(table, each):
+            problem = f"unknown key {quote(shown)}, did you mean {option.toml_key}?"
+            allowed = ", ".join(sorted(table.by_toml_key))
+            raise ConfigError(path, _toml_line(text, key), problem, allowed)
+
+
+def _guard_meant(table: OptionTable, key: str) -> Option | None:
+    """The option that guards a door and has nearly this name."""
+    import difflib
+
+    name = key.replace("-", "_").lower()[:64]
+    near = difflib.get_close_matches(name, table.by_ini_key, 1, _NEARLY)
+    option = table.by_ini_key[near[0]] if near else None
+    return option if option and option.guard else None
+
+
+def _ignored(table: OptionTable, key: str, value: object) -> str:
+    if isinstance(value, dict):
+        hint = f"an INI file starts with [{table.daemon}]"
+        return f"table [{key}] is ignored ({hint})"
+    hint = ""
+    if option := table.by_ini_key.get(key.replace("-", "_")):
+        hint = f" (the key of --{option.flag} is {option.toml_key})"
+    return f"unknown key {quote(key)} is ignored{hint}"
+
+
+def _toml_line(text: str, key: str) -> int | None:
+    """The line a top-level key stands in, which tomllib does not tell: good enough for a text."""
+    match = re.search(rf"""^[ \t]*\[*[ \t]*["']?{re.escape(key)}["']?[ \t]*[=.\]]""", text, re.M)
+    return text.count("\n", 0, match.start()) + 1 if match else None
+
+
+def _place(path: str, line: int | None) -> str:
+    return path if line is None else f"{path}, line {line}"
+
+
+def _go_value(value: object) -> str:
+    """As Go's %v shows it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return f"[{' '.join(map(_go_value, value))}]"
+    return str(value)
+
+
+def _go_field(option: Option) -> str:
+    words = option.toml_key.split("_")
+    return "".join(_CAPITALS.get(word, word.capitalize()) for word in words)
+
+
+# --- documents --------------------------------------------------------------------------------
+
+_SAMPLE_HEAD = """\
+# Every option of {daemon}, with its default. Written by `nsqcy config sample`.
+#
+# An option on the command line (--{flag}={value}) beats the one here. A line that starts
+# with # is a comment; anywhere else # ; and % are ordinary characters. Quotes around a value keep
+# the blanks at its ends. A duration is a number with a unit: 250ms, 2s, 1.5h30m.
+
+[{daemon}]
+"""
+
+
+_PATTERN_SAMPLE_HEAD = """\
+# --- Topics and channels by name ---
+#
+# A section of its own sets these for the topics, or for the channels, that a pattern matches: * for
+# anything, ? for one character, [abc] and [!abc] for one of them and for another one. Of several
+# sections that match, the last one counts for each key; what none of them says is as it is above.
+#"""
+_PATTERN_EXAMPLES = {"topic": "orders.*", "channel": "orders.*/billing"}
+
+
+def sample(table: OptionTable) -> str:
+    """An INI file of every option, each commented out at its default."""
+    example = next(option for option in table if option.in_file)
+    lines = [
+        _SAMPLE_HEAD.format(
+            daemon=table.daemon, flag=example.flag, value=example.show(example.default)
+        )
+    ]
+    for title, options in table.sections.items():
+        lines += [f"# --- {title} ---", ""]
+        for option in options:
+            if option.in_file:
+                lines += [f"# {_comment(option)}", f"#{_setting(option)}", ""]
+    if table.by_pattern:
+        lines += [_PATTERN_SAMPLE_HEAD, *_pattern_sample(table), ""]
+    return "\n".join(lines)
+
+
+def _pattern_sample(table: OptionTable) -> Iterator[str]:
+    for kind, options in table.by_pattern.items():
+        yield f"#   [{kind} {_PATTERN_EXAMPLES[kind]}]"
+        for option in options.values():
+            yield f"#   {option.name} = {option.show(option.example)}"
+
+
+def _comment(option: Option) -> str:
+    notes = []
+    if option.rule:
+        notes.append(f"must be {option.rule.text}")
+    if option.default_text:
+        notes.append(f"default: {option.default_text}")
+    return f"{option.help} ({'; '.join(notes)})" if notes else option.help
+
+
+def _setting(option: Option) -> str:
+    # The default of one machine is no default for the next.
+    value = option.example if option.default_text else option.default
+    return f"{option.name} = {option.show(value)}".rstrip()
+
+
+_DOCS_HEAD = """\
+# Configuration
+
+Written by `nsqcy config docs` from the option tables.
+
+A value comes from the command line, else from the file named by `--config`, else from the
+default. A list on the command line replaces the list of the file.
+
+- **Command line**: `-name=value`, `--name=value`, `-name value` or `--name value`. A boolean
+  without `=` is true; `--name=false` needs its `=`. Of a repeated flag the last counts, a list
+  grows with each. The first word that is no flag ends the flags, and the rest is ignored; a flag
+  of TLS, AUTH or permissions there is an error.
+- **INI file**: starts with the section of the daemon (`[nsqd]`), then `name = value`, one a line.
+  `#` starts a comment at the start of a line only; `%` and `;` are ordinary characters; quotes
+  around a value keep the blanks at its ends; commas separate the elements of a list. An unknown
+  key, a key set twice, a bad value or a bad unit is an error that names the line and what is
+  allowed. Sections `[topic PATTERN]` and `[channel TOPICPATTERN/CHANNELPATTERN]` set what may be
+  set by name for the topics, or channels, they match: `*` stands for anything, `?` for one
+  character, `[abc]` and `[!abc]` for one of them and for another one, and case counts. All sections
+  that match apply, a later one overrides an earlier one key by key, and what none of them says is
+  as in the section of the daemon. [POLICIES.md](POLICIES.md) says more of it, and
+  [DURABILITY.md](DURABILITY.md) what the classes of durability are worth.
+- **TOML file**: any file that does not start with such a section is read as NSQ's own. Unknown
+  keys and tables are ignored with a warning, or are an error if they are nearly keys of TLS, AUTH
+  or permissions; an integer given for a duration is in milliseconds.
+
+A duration is a number with a unit (`250ms`, `1.5h30m`; ns, us, ms, s, m, h). Integers may be
+written `2500`, `1_000`, `0x10`, `0o20` or `0b1000`.
+
+`nsqcy config check FILE` reads a file the way the daemon would; `nsqcy config sample` prints one
+with every option.
+"""
+
+
+def docs(tables: Iterable[OptionTable]) -> str:
+    """docs/CONFIG.md."""
+    lines = [_DOCS_HEAD]
+    for table in tables:
+        lines += [f"## {table.daemon}", ""]
+        for title, options in table.sections.items():
+            lines += [f"### {title}", "", "| flag | key | default | meaning |", "|---|---|---|---|"]
+            lines += [_docs_row(table, option) for option in options]
+            lines.append("")
+        for kind, keys in table.by_pattern.items():
+            lines += [f"### Sections `[{kind} {_PATTERN_EXAMPLES[kind]}]`", ""]
+            lines += ["| key | default | meaning |", "|---|---|---|"]
+            lines += [_pattern_row(table, option) for option in keys.values()]
+            lines.append("")
+    return "\n".join(lines)
+
+
+def _pattern_row(table: OptionTable, option: Option) -> str:
+    """A key that is also a flag has its default from there."""
+    is_flag = option.name in table.by_name
+    default = _code(f"--{option.flag}") if is_flag else _code(option.show(option.default))
+    return _row(_code(option.name), default, _rule_of(option))
+
+
+def _rule_of(option: Option) -> str:
+    return f"{option.help}; must be {option.rule.text}" if option.rule else option.help
+
+
+def _docs_row(table: OptionTable, option: Option) -> str:
+    keys = [option.name] if option.in_file else []
+    if option.in_file and option.toml_key != option.name:
+        keys.append(f"TOML: {option.toml_key}")
+    default = option.default_text or _code(option.show(option.default))
+    meaning = _rule_of(option)
+    if option.runtime:
+        meaning += "; may change at run time"
+    kinds = [kind for kind, keys in table.by_pattern.items() if keys.get(option.name) is option]
+    if kinds:
+        meaning += f"; may be set by {' and '.join(kinds)}"
+    if option.kind.many:
+        meaning += "; may be given many times"
+    return _row(_code(f"--{option.flag}"), ", ".join(map(_code, keys)) or "–", default, meaning)
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else "empty"

@@ -1,0 +1,625 @@
+"""Options of a daemon: the table, the kinds of value, and the command line.
+
+Owns Go's flag grammar and the reading of one value of each kind, from the command line, an INI
+file or TOML. Knows no particular option (each daemon has its table) and reads no file: that is
+config/loader.py.
+
+dataclasses would import inspect and cost a tenth of a daemon's start, so the classes are plain.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from nsqcy.config import durations
+from nsqcy.errors import FloatListError, HelpWanted, UsageError
+from nsqcy.logging import logger
+from nsqcy.names import quote
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Self
+
+Value = bool | int | float | str | tuple[str, ...] | tuple[float, ...]
+
+_INT64 = 1 << 63
+
+# --- one value, from text ---------------------------------------------------------------------
+
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+# Compiled when they are first needed: a start with few flags needs none.
+_INTEGER = (
+    r"[+-]?(?:0[xX](?:_?[0-9a-fA-F])+|0[oO]?(?:_?[0-7])+|0[bB](?:_?[01])+|[1-9](?:_?[0-9])*|0)"
+)
+_FLOAT = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+
+TLS_NOT_REQUIRED, TLS_REQUIRED_EXCEPT_HTTP, TLS_REQUIRED = range(3)
+_TLS_REQUIRED_NAMES = ("false", "tcp-https", "true")
+# Empty is the default, and does not ask for a version by its name.
+_TLS_VERSIONS = {"": 0, "tls1.0": 769, "tls1.1": 770, "tls1.2": 771, "tls1.3": 772}
+
+
+def parse_bool(text: str) -> bool:
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise ValueError("parse error")
+
+
+def parse_int(text: str) -> int:
+    """An integer literal of Go: decimal, 0x, 0o, 0b, leading-zero octal, underscores."""
+    # No int64 needs more; int() itself would refuse 4,300 digits with a text of its own.
+    if len(text) > 200 or re.fullmatch(_INTEGER, text) is None:
+        raise ValueError("parse error")
+    digits = text.lstrip("+-")
+    octal = re.match("0[0-9_]", digits)
+    number = int(digits.replace("_", ""), 8) if octal else int(digits, 0)
+    return int64(-number if text[0] == "-" else number)
+
+
+def int64(number: int) -> int:
+    if not -_INT64 <= number < _INT64:
+        raise ValueError("value out of range")
+    return number
+
+
+def parse_duration(text: str) -> int:
+    return durations.parse_duration(text)
+
+
+def parse_string(text: str) -> str:
+    return text
+
+
+def parse_strings(text: str) -> tuple[str, ...]:
+    """One occurrence of a list flag is one element, commas and all."""
+    return (text,)
+
+
+def parse_words(text: str) -> tuple[str, ...]:
+    return _words(parse_strings(text))
+
+
+def _words(texts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(each.strip() for each in texts)
+
+
+def parse_floats(text: str) -> tuple[float, ...]:
+    return tuple(parse_float(part) for part in text.split(","))
+
+
+def parse_float(text: str) -> float:
+    number = float(text) if re.fullmatch(_FLOAT, text) else float("inf")
+    if number in (float("inf"), float("-inf")):
+        raise ValueError(f"Could not parse: {text}")
+    return number
+
+
+def parse_level(text: str) -> int:
+    try:
+        return logger.LEVELS[text.lower()]
+    except KeyError:
+        raise ValueError(f"invalid log level {quote(text)}") from None
+
+
+def parse_tls_required(text: str) -> int:
+    text = text.lower()
+    if text == "tcp-https":
+        return TLS_REQUIRED_EXCEPT_HTTP
+    return TLS_REQUIRED if parse_bool(text) else TLS_NOT_REQUIRED
+
+
+def parse_tls_version(text: str) -> int:
+    """The number TLS itself has for a version; 0 for none."""
+    try:
+        return _TLS_VERSIONS[text.lower()]
+    except KeyError:
+        raise ValueError(f"unknown TLS version {quote(text)}") from None
+
+
+# --- one value, from an INI file --------------------------------------------------------------
+
+
+def unquoted(text: str) -> str:
+    """`"text"` without its quotes, which keep the blanks around a value; nothing is escaped."""
+    if len(text) >= 2 and text[0] == text[-1] == '"':
+        return text[1:-1]
+    return text
+
+
+def _elements(text: str) -> list[str]:
+    if text.startswith("[") and text.endswith("]"):  # and not an address such as [::1]:4160
+        raise ValueError("an array is TOML")
+    found = [unquoted(part.strip()) for part in text.split(",") if part.strip()]
+    if text and not found:
+        raise ValueError("there is no element between the commas")
+    return found
+
+
+def ini_strings(text: str) -> tuple[str, ...]:
+    return tuple(_elements(text))
+
+
+def ini_words(text: str) -> tuple[str, ...]:
+    return _words(ini_strings(text))
+
+
+def ini_floats(text: str) -> tuple[float, ...]:
+    return tuple(parse_float(part) for part in _elements(text))
+
+
+# --- one value, from TOML ---------------------------------------------------------------------
+#
+# What NSQ accepts for each kind, less what it accepts by mistake.
+
+
+def toml_bool(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    # NSQ takes 0 for true and any other integer for false: nobody can mean that.
+    return parse_bool(_toml_text(value))
+
+
+def toml_int(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int64(value)
+    text = _toml_text(value)
+    if len(text) > 20 or not re.fullmatch(r"[+-]?[0-9]+", text):
+        raise ValueError("parse error")
+    return int64(int(text))
+
+
+def toml_float(value: object) -> float:
+    return parse_float(value) if isinstance(value, str) else _toml_float(value)
+
+
+def toml_duration(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int64(int64(value) * durations.MILLISECOND)
+    return parse_duration(_toml_text(value))
+
+
+def toml_string(value: object) -> str:
+    return _toml_text(value)
+
+
+def toml_strings(value: object) -> tuple[str, ...]:
+    """An array of strings, or one string split at commas."""
+    if isinstance(value, list):
+        return tuple(_toml_text(element) for element in value)
+    return tuple(_toml_text(value).split(","))
+
+
+def toml_words(value: object) -> tuple[str, ...]:
+    return _words(toml_strings(value))
+
+
+def toml_floats(value: object) -> tuple[float, ...]:
+    """In the order of the file."""
+    if isinstance(value, list):
+        return tuple(_toml_float(element) for element in value)
+    return tuple(parse_float(part.strip()) for part in _toml_text(value).split(","))
+
+
+def _toml_float(value: object) -> float:
+    if isinstance(value, float):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return float(int64(value))
+    raise ValueError("invalid value type")
+
+
+def toml_level(value: object) -> int:
+    return parse_level(_toml_text(value))
+
+
+def toml_tls_required(value: object) -> int:
+    if isinstance(value, int):  # a bool is one
+        value = str(int(value)) if abs(value) <= 1 else ""
+    return parse_tls_required(_toml_text(value))
+
+
+def toml_tls_version(value: object) -> int:
+    return parse_tls_version(_toml_text(value))
+
+
+def _toml_text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise ValueError("invalid value type")
+
+
+# --- one value, as text -----------------------------------------------------------------------
+
+
+def show_bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def show_string(value: str) -> str:
+    """As an INI file needs it to give the same value back."""
+    plain = value == value.strip() and value == unquoted(value)
+    return value if plain else f'"{value}"'
+
+
+def show_strings(value: Sequence[str]) -> str:
+    return ", ".join(value)
+
+
+def show_float(value: float) -> str:
+    return str(value).removesuffix(".0")
+
+
+def show_floats(value: Sequence[float]) -> str:
+    return ", ".join(map(show_float, value))
+
+
+def show_level(value: int) -> str:
+    return logger.NAMES[value]
+
+
+def show_tls_required(value: int) -> str:
+    return _TLS_REQUIRED_NAMES[value]
+
+
+def show_tls_version(value: int) -> str:
+    return next(name for name, number in _TLS_VERSIONS.items() if number == value)
+
+
+# --- kinds ------------------------------------------------------------------------------------
+
+
+class Kind:
+    """A type of option: how each source writes a value, and how it is shown.
+
+    `word` follows the flag's name in the usage, `typed` names the type of the value in Python. A
+    `bare` kind is boolean in the command line's eyes: without `=` it takes no word.
+    """
+
+    __slots__ = ("allowed", "bare", "ini", "parse", "show", "toml", "typed", "word")
+
+    def __init__(
+        self,
+        word: str,
+        typed: str,
+        allowed: str,
+        parse: Callable[[str], Value],
+        toml: Callable[[object], Value],
+        show: Callable[..., str],
+        *,
+        ini: Callable[[str], Value] | None = None,
+        bare: bool = False,
+    ) -> None:
+        self.word = word
+        self.typed = typed
+        self.allowed = allowed
+        self.parse = parse
+        self.toml = toml
+        self.show = show
+        self.ini = ini or (lambda text: parse(unquoted(text)))
+        self.bare = bare
+
+    @property
+    def many(self) -> bool:
+        return self.typed.startswith("tuple")
+
+
+BOOL = Kind("", "bool", "true or false", parse_bool, toml_bool, show_bool, bare=True)
+INT = Kind("int", "int", "an integer such as 2500, 1_000 or 0x10", parse_int, toml_int, str)
+FLOAT = Kind("float", "float", "a number such as 0.5", parse_float, toml_float, show_float)
+DURATION = Kind(
+    "duration",
+    "int",
+    durations.ALLOWED,
+    parse_duration,
+    toml_duration,
+    durations.short_duration,
+)
+STRING = Kind("string", "str", "text", parse_string, toml_string, show_string)
+STRINGS = Kind(
+    "value",
+    "tuple[str, ...]",
+    "texts separated by commas",
+    parse_strings,
+    toml_strings,
+    show_strings,
+    ini=ini_strings,
+)
+# Addresses and names: blanks around one are no part of it.
+WORDS = Kind(
+    "value",
+    STRINGS.typed,
+    STRINGS.allowed,
+    parse_words,
+    toml_words,
+    show_strings,
+    ini=ini_words,
+)
+FLOATS = Kind(
+    "value",
+    "tuple[float, ...]",
+    "numbers separated by commas",
+    parse_floats,
+    toml_floats,
+    show_floats,
+    ini=ini_floats,
+)
+LEVEL = Kind(
+    "value", "int", "debug, info, warn, error or fatal", parse_level, toml_level, show_level
+)
+TLS_REQUIREMENT = Kind(
+    "",
+    "int",
+    "false, true or tcp-https",
+    parse_tls_required,
+    toml_tls_required,
+    show_tls_required,
+    bare=True,
+)
+TLS_VERSION = Kind(
+    "value",
+    "int",
+    "tls1.0, tls1.1, tls1.2, tls1.3 or nothing",
+    parse_tls_version,
+    toml_tls_version,
+    show_tls_version,
+)
+
+
+# --- the table --------------------------------------------------------------------------------
+
+
+class Rule:
+    """What a value must be beyond its kind: `--flag must be TEXT`."""
+
+    __slots__ = ("holds", "text")
+
+    def __init__(self, text: str, holds: Callable[..., bool]) -> None:
+        self.text = text
+        self.holds = holds
+
+
+class Option:
+    """One option, declared once; everything else about it is derived.
+
+    default       the value, or what finds it out on this machine
+    default_text  how the documents put a default that differs from machine to machine
+    example       what they show in its stead
+    toml_key      its key in NSQ's own file, where that is not its name
+    in_file       whether a file may set it
+    runtime       whether it may change while the daemon runs
+    guard         whether a mistake may leave a door open: it must not be ignored
+    notice        a warning for whoever sets it, as it has no effect
+    """
+
+    __slots__ = (
+        "_default",
+        "default_text",
+        "example",
+        "flag",
+        "guard",
+        "help",
+        "in_file",
+        "kind",
+        "name",
+        "notice",
+        "rule",
+        "runtime",
+        "toml_key",
+    )
+
+    def __init__(
+        self,
+        flag: str,
+        kind: Kind,
+        default: Value | Callable[[], Value],
+        help: str,
+        *,
+        default_text: str = "",
+        example: Value = "",
+        toml_key: str = "",
+        rule: Rule | None = None,
+        in_file: bool = True,
+        runtime: bool = False,
+        guard: bool = False,
+        notice: str = "",
+    ) -> None:
+        self.flag = flag
+        self.name = flag.replace("-", "_")
+        self.toml_key = toml_key or self.name
+        self.kind = kind
+        self._default = default
+        self.default_text = default_text
+        self.example = example
+        self.help = help
+        self.rule = rule
+        self.in_file = in_file
+        self.runtime = runtime
+        self.guard = guard
+        self.notice = notice
+
+    @property
+    def default(self) -> Value:
+        return self._default() if callable(self._default) else self._default
+
+    def show(self, value: Value) -> str:
+        """`value` as an INI file would hold it."""
+        return self.kind.show(value)
+
+
+class OptionTable:
+    """The options of one daemon, by section; and `by_pattern`, those that an INI file may set for
+    things of a kind ("topic") whose names match a pattern."""
+
+    def __init__(
+        self,
+        daemon: str,
+        sections: Mapping[str, Sequence[Option]],
+        by_pattern: Mapping[str, Mapping[str, Option]] | None = None,
+    ) -> None:
+        self.daemon = daemon
+        self.sections = sections
+        self.by_flag = {option.flag: option for option in self}
+        self.by_name = {option.name: option for option in self}
+        self.by_toml_key = {option.toml_key: option for option in self if option.in_file}
+        # An INI file may use either name.
+        named = {option.name: option for option in self if option.in_file}
+        self.by_ini_key = {**self.by_toml_key, **named}
+        self.by_pattern = by_pattern or {}
+
+    def __iter__(self) -> Iterator[Option]:
+        for options in self.sections.values():
+            yield from options
+
+    def defaults(self) -> dict[str, Value]:
+        return {option.name: option.default for option in self}
+
+
+class Options:
+    """The values of a daemon's options as typed attributes; subclasses declare the types.
+
+    Nothing may be assigned; replace() makes another one, change() is for the few options that may
+    change while the daemon runs.
+    """
+
+    table: OptionTable
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        for name in type(self).__annotations__:
+            self.__dict__[name] = values[name]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"option {name} is fixed; see replace() and change()")
+
+    def dump(self) -> dict[str, Value]:
+        """For json.dumps; restore() reads it back in another process."""
+        return dict(self.__dict__)
+
+    @classmethod
+    def restore(cls, values: Mapping[str, object]) -> "Self":
+        # JSON has lists where we have tuples, and is otherwise what dump() gave.
+        thawed: dict[str, Value] = {}
+        for name, value in values.items():
+            thawed[name] = tuple(value) if isinstance(value, list) else value  # type: ignore[assignment]
+        return cls(thawed)
+
+    def replace(self, **values: Value) -> "Self":
+        unknown = values.keys() - self.__dict__.keys()
+        if unknown:
+            raise AttributeError(f"no option {', '.join(sorted(unknown))}")
+        return type(self)({**self.__dict__, **values})
+
+    def change(self, name: str, value: Value) -> None:
+        """Change an option of the running daemon."""
+        option = self.table.by_name[name]
+        if not option.runtime:
+            raise AttributeError(f"option {name} cannot change at run time")
+        self.__dict__[name] = value
+
+
+# --- the command line -------------------------------------------------------------------------
+
+
+def parse_flags(table: OptionTable, argv: Sequence[str]) -> dict[str, Value]:
+    """Return the options set on the command line, by name.
+
+    Words behind the flags are ignored, as in NSQ, unless a door would stay open.
+    """
+    values, rest = split_flags(table, argv)
+    _check_ignored(table, argv, rest)
+    return values
+
+
+def _check_ignored(table: OptionTable, argv: Sequence[str], rest: Sequence[str]) -> None:
+    """Refuse a flag that guards a door where it, or its value, is among the ignored words."""
+    if not rest:
+        return
+    last = argv[-len(rest) - 1] if len(rest) < len(argv) else ""
+    option = table.by_flag.get(last.lstrip("-")) if last.startswith("-") else None
+    if option and option.guard and option.kind is BOOL and rest[0] in _TRUE | _FALSE:
+        value = f"-{option.flag}={rest[0]}"
+        text = f"boolean flag -{option.flag} takes no word: write {value}"
+        raise _usage_error(table, text)
+    for word in rest:
+        name = word.lstrip("-").partition("=")[0] if word.startswith("-") else ""
+        option = table.by_flag.get(name)
+        if option and option.guard:
+            text = f"flag -{name} is ignored: the flags end before {quote(rest[0])}"
+            raise _usage_error(table, text)
+
+
+def split_flags(
+    table: OptionTable, argv: Sequence[str]
+) -> tuple[dict[str, Value], tuple[str, ...]]:
+    """The options set on the command line, by name, and the words behind the flags.
+
+    Go's grammar: the first word that is no flag ends the flags, and so does `--`.
+    """
+    values: dict[str, Value] = {}
+    words = list(reversed(argv))
+    while words:
+        word = words.pop()
+        if len(word) < 2 or word[0] != "-":
+            words.append(word)
+            break
+        if word == "--":
+            break
+        name, equals, text = word[2 if word[1] == "-" else 1 :].partition("=")
+        if not name or name[0] == "-":
+            raise _usage_error(table, f"bad flag syntax: {word}")
+        option = table.by_flag.get(name)
+        if option is None:
+            if name in ("h", "help"):
+                raise HelpWanted(usage(table))
+            raise _usage_error(table, f"flag provided but not defined: -{name}")
+        if not equals:
+            if option.kind.bare:
+                text = "true"
+            elif words:
+                text = words.pop()
+            else:
+                raise _usage_error(table, f"flag needs an argument: -{name}")
+        _set(table, values, option, text)
+    return values, tuple(reversed(words))
+
+
+def _set(table: OptionTable, values: dict[str, Value], option: Option, text: str) -> None:
+    kind = option.kind
+    try:
+        value = kind.parse(text)
+    except ValueError as error:
+        if kind is FLOATS:
+            raise FloatListError(str(error)) from None
+        what = "boolean value" if kind.bare else "value"
+        where = "" if kind.bare else "flag "
+        message = f"invalid {what} {quote(text)} for {where}-{option.flag}: {error}"
+        raise _usage_error(table, message) from None
+    if kind.many:
+        value = (*values.get(option.name, ()), *value)  # type: ignore[misc]
+        if kind is FLOATS:
+            value = tuple(sorted(value, reverse=True))  # type: ignore[assignment]
+    values[option.name] = value
+
+
+def _usage_error(table: OptionTable, message: str) -> UsageError:
+    return UsageError(f"{message}\n{usage(table)}")
+
+
+def usage(table: OptionTable) -> str:
+    """As Go's flag package prints it: flags in order of their names, with one dash."""
+    lines = [f"Usage of {table.daemon}:"]
+    for _, option in sorted(table.by_flag.items()):
+        word = option.kind.word
+        lines.append(f"  -{option.flag} {word}" if word else f"  -{option.flag}")
+        many = " (may be given many times)" if option.kind.many else ""
+        lines.append(f"    \t{option.help}{many}{_default_note(option)}")
+    return "\n".join(lines)
+
+
+def _default_note(option: Option) -> str:
+    value = option.default
+    if not value:
+        return ""
+    shown = quote(value) if isinstance(value, str) else option.show(value)
+    return f" (default {shown})"

@@ -1,0 +1,1 @@
+"""What the daemons have in common: their start, and a daemon of one process."""

@@ -1,0 +1,49 @@
+"""What the mains of all daemons do alike: a log that tells of the start, options read again.
+
+Imported before everything heavy. Owns no option and no daemon.
+"""
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from nsqcy import __version__
+from nsqcy.config import loader
+from nsqcy.errors import Stop
+from nsqcy.logging.logger import Log
+
+T = TypeVar("T")
+
+
+class LogOptions(Protocol):
+    @property
+    def log_prefix(self) -> str: ...
+
+    @property
+    def log_level(self) -> int: ...
+
+    @property
+    def log_format(self) -> str: ...
+
+
+def open_log(daemon: str, options: LogOptions) -> Log:
+    """Its first line says which version starts."""
+    log = Log(options.log_prefix, options.log_level, options.log_format, context={"daemon": daemon})
+    log.info(loader.version_line(daemon), event="started", version=__version__)
+    return log
+
+
+def rereading(read: Callable[[], T], log: Log) -> Callable[[], T | None]:
+    """What SIGHUP calls: `read` again, or None where it raises Stop, which is logged."""
+
+    def reread() -> T | None:
+        try:
+            return read()
+        except Stop as stop:
+            log.error(
+                f"SIGHUP: {stop}; everything stays as it was",
+                event="config_refused",
+                error=str(stop),
+            )
+            return None
+
+    return reread

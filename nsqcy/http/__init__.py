@@ -1,0 +1,1 @@
+"""The HTTP server of the daemons: sockets, parsing, routing. Knows no daemon."""

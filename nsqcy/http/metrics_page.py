@@ -1,0 +1,43 @@
+"""The page of /metrics of a daemon of one process: its own figures, its requests, its process.
+
+Importing this takes a moment, and megabytes, as prometheus_client writes it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from prometheus_client import ProcessCollector
+
+from nsqcy import NSQ_VERSION, __version__
+from nsqcy.http.parser import Reply
+from nsqcy.http.request_counts import Requests
+from nsqcy.metrics.exposition import choose, histogram, metric, write
+from nsqcy.metrics.families import REQUEST_BOUNDS, Family, OfHttp
+
+_PROCESS = ProcessCollector(registry=None)
+
+Samples = Iterable[tuple[Sequence[str], float]]
+
+
+def page(
+    accept: str,
+    figures: Mapping[Family, Samples],
+    http: OfHttp,
+    requests: Requests,
+    connections: Mapping[str, int],
+) -> Reply:
+    """In the form that is accepted. `figures` are what only this daemon has."""
+    form = choose(accept, "")
+    answers = [
+        ([method, route, str(status)], count)
+        for (method, route, status), count in list(requests.answers.items())
+    ]
+    times = [(labels, each.counts, each.seconds) for labels, each in list(requests.times.items())]
+    metrics = [
+        *(metric(family, samples) for family, samples in figures.items()),
+        metric(http.answers, answers),
+        histogram(http.times, REQUEST_BOUNDS, times),
+        metric(http.connections, (([kind], count) for kind, count in connections.items())),
+        metric(http.build, [([__version__, NSQ_VERSION], 1)]),
+        *_PROCESS.collect(),
+    ]
+    return Reply(200, write(form, metrics), form.content_type, nsq=False, logged=False)

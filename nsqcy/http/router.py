@@ -1,0 +1,320 @@
+"""From a request's head to its route, and from what a handler returns to a reply.
+
+Handlers get an `Api` and a `Request`, return data and raise `HttpError`; `Api.call` makes replies
+of both. Owns the rules by which paths are compared, and the form of answers. Knows no connection,
+and no route: each daemon has its own table of them.
+"""
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from posixpath import normpath
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from nsqcy import names
+from nsqcy.errors import HttpError
+from nsqcy.http.parser import HTML, JSON, PLAIN, Body, Fault, Head, Kept, Reply
+from nsqcy.logging.types import Lines
+from nsqcy.server.http_fastpath import Sink
+from nsqcy.util.gotext import json_bytes
+
+
+class Request:
+    """`peer` is `ip:port`, or `@` for a unix socket."""
+
+    __slots__ = ("body", "head", "peer")
+
+    def __init__(self, head: Head, body: Body, peer: str = "") -> None:
+        self.head = head
+        self.body = body
+        self.peer = peer
+
+    @property
+    def params(self) -> dict[str, str]:
+        params = self.head.params
+        if params is None:
+            raise HttpError(400, "INVALID_REQUEST")
+        return params
+
+
+class Later:
+    """What a handler returns whose answer is not known yet."""
+
+    __slots__ = ()
+
+    def begin(self, answer: Callable[[Reply | None], None]) -> None:
+        """`answer` is to be called exactly once, before this returns or much later. With None the
+        connection ends without an answer."""
+        raise NotImplementedError
+
+    def publishes(self) -> tuple[int, int]:
+        """How many messages, of how many bytes together."""
+        return 0, 0
+
+
+Result = str | dict[str, Any] | Reply | Later | None
+Handler = Callable[[Any, Request], Result]
+BodyRule = Callable[[Any, Head], int]
+ShortWay = Callable[[Any, Head], tuple[Sink, Reply] | None]
+
+
+class Need(Enum):
+    """What somebody has to be for a route to answer him, where people say who they are."""
+
+    NOTHING = auto()
+    KNOWN = auto()  # whoever he is
+    PUBLISH = auto()  # to the topic of the query
+    SUBSCRIBE = auto()  # to its topic, or channel; or to operate
+    ADMIN = auto()  # of its topic
+    ADMIN_OF_ALL = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A segment of the path such as `:opt` stands for any that is not empty."""
+
+    method: str
+    path: str
+    handler: Handler
+    body: BodyRule | None = None
+    """How many bytes of body to read, or IGNORED; may refuse.  Without it the body is not read."""
+    plain: bool = False
+    """Answers are bare text, without NSQ's header, errors too."""
+    logged: bool = True
+    inline: bool = False
+    """Never blocks, so it runs in the loop instead of a greenlet."""
+    local: bool = False
+    """Answered to other machines only if an option says so."""
+    short: ShortWay | None = None
+    """For requests that are never logged: where bodies may go instead of to the handler, as long as
+    that takes them, and what is answered then."""
+
+    need: Need = Need.ADMIN_OF_ALL
+    """One that says nothing is open to the fewest."""
+
+    def error(self, error: HttpError) -> Reply:
+        if self.plain:
+            body = error.message.encode()
+            return Reply(error.status, body, PLAIN, nsq=False, logged=self.logged)
+        return json_error(error.status, error.message, logged=self.logged)
+
+
+def json_error(status: int, code: str, *, logged: bool = True, allow: str = "") -> Reply:
+    headers = [("Allow", allow)] if allow else []
+    return Reply(status, json_bytes({"message": code}), JSON, headers=headers, logged=logged)
+
+
+IGNORED = -1
+
+EMPTY = Reply(200)
+EMPTY_TEXT = Reply(200, content_type=PLAIN, nsq=False)
+EXITING = json_error(503, "EXITING", logged=False)
+PANIC = json_error(500, "INTERNAL_ERROR")
+LOCAL_ONLY = json_error(403, "LOCAL_ONLY")
+NOT_FOUND = json_error(404, "NOT_FOUND")
+
+
+# Parameters
+
+
+def ignored(api: Any, head: Head) -> int:
+    """Read and drop a body that means nothing; one longer than MAX_DRAIN is not awaited."""
+    return IGNORED
+
+
+def whole(request: Request) -> dict[str, str]:
+    """The parameters of a request whose unused body was not cut short."""
+    if request.body.fault is Fault.CUT:
+        raise HttpError(400, "INVALID_REQUEST")
+    return request.params
+
+
+def required(params: dict[str, str], name: str) -> str:
+    value = params.get(name)
+    if value is None:
+        raise HttpError(400, f"MISSING_ARG_{name.upper()}")
+    return value
+
+
+def valid_topic(params: dict[str, str], code: str) -> str:
+    topic = required(params, "topic")
+    if not names.is_valid_name(topic):
+        raise HttpError(400, code)
+    return topic
+
+
+def topic_and_channel(request: Request) -> tuple[str, str]:
+    return names_of_channel(whole(request))
+
+
+def names_of_channel(params: dict[str, str]) -> tuple[str, str]:
+    topic = valid_topic(params, "INVALID_ARG_TOPIC")
+    channel = required(params, "channel")
+    if not names.is_valid_name(channel):
+        raise HttpError(400, "INVALID_ARG_CHANNEL")
+    return topic, channel
+
+
+# Routing
+
+
+_EVERY_METHOD = "*"
+_IN_PATHS = "$&+,/:;=@"  # what Go leaves unescaped in a path, beside letters, digits and -_.~
+
+
+class Router:
+    """A daemon's table of routes, all of them below `base`: nothing, or a path without a final
+    slash."""
+
+    def __init__(self, routes: Sequence[Route], base: str = "") -> None:
+        if base:
+            routes = [replace(route, path=base + route.path.rstrip("/")) for route in routes]
+        self._found = {(route.method, route.path): route for route in routes}
+        self._methods = {
+            path: sorted({"OPTIONS"} | {route.method for route in routes if route.path == path})
+            for path in {route.path for route in routes}
+        }
+        # Where a path could be one of two, a segment that is named is meant.
+        self._patterns = sorted((path.split("/") for path in self._methods), key=_variables)
+
+    def resolve(self, head: Head) -> Route | Reply:
+        """The route of a request, or the reply to one that has none."""
+        return self._found.get((head.method, head.path)) or self._unusual(head)
+
+    def _pattern(self, path: str) -> str:
+        """What a path is registered as."""
+        segments = path.split("/")
+        for pattern in self._patterns:
+            if _fits(pattern, segments):
+                return "/".join(pattern)
+        return path
+
+    def _unusual(self, head: Head) -> Route | Reply:
+        return self._found.get((head.method, self._pattern(head.path))) or self._unrouted(head)
+
+    def _unrouted(self, head: Head) -> Reply:
+        method, path = head.method, head.path
+        if path == _EVERY_METHOD:
+            return Reply(200, nsq=False, logged=False) if method == "OPTIONS" else NOT_FOUND
+        canonical = self._canonical(path)
+        for candidate in (canonical, canonical + "/"):
+            if candidate != path and (method, self._pattern(candidate)) in self._found:
+                return _redirect(head, candidate)
+        methods = self._methods.get(self._pattern(path))
+        if methods is None:
+            return NOT_FOUND
+        allow = ", ".join(methods)
+        if method == "OPTIONS":
+            return Reply(200, nsq=False, headers=[("Allow", allow)], logged=False)
+        return json_error(405, "METHOD_NOT_ALLOWED", allow=allow)
+
+    def _canonical(self, path: str) -> str:
+        """The path as it would be registered: no final slash, no `//`, `.` or `..`, and the case of
+        every segment that is not variable."""
+        clean = normpath("/" + path.lstrip("/"))
+        segments = clean.split("/")
+        lower = clean.lower().split("/")
+        for pattern in self._patterns:
+            if _fits([each if _is_variable(each) else each.lower() for each in pattern], lower):
+                pairs = zip(pattern, segments, strict=True)
+                return "/".join(given if _is_variable(each) else each for each, given in pairs)
+        return clean.lower()
+
+
+def _is_variable(segment: str) -> bool:
+    return segment.startswith(":")
+
+
+def _variables(pattern: Sequence[str]) -> int:
+    return sum(map(_is_variable, pattern))
+
+
+def _fits(pattern: Sequence[str], segments: Sequence[str]) -> bool:
+    return len(pattern) == len(segments) and all(
+        bool(given) if _is_variable(each) else each == given
+        for each, given in zip(pattern, segments, strict=True)
+    )
+
+
+def _redirect(head: Head, path: str) -> Reply:
+    location = quote(path, safe=_IN_PATHS, errors="surrogateescape")
+    if head.query:
+        location += "?" + head.query
+    headers = [("Location", location)]
+    if head.method != "GET":
+        return Reply(307, nsq=False, headers=headers, logged=False)
+    link = location.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    link = link.replace('"', "&#34;").replace("'", "&#39;")
+    page = f'<a href="{link}">Moved Permanently</a>.\n\n'.encode("latin-1")
+    return Reply(301, page, HTML, nsq=False, headers=headers, logged=False)
+
+
+class Limits(Protocol):
+    """The options that connections read."""
+
+    @property
+    def debug_remote(self) -> bool: ...
+    @property
+    def max_input_bytes(self) -> int:
+        """What the unfinished requests of one process may hold together."""
+
+
+class Gate(Protocol):
+    """Who knows who may do what."""
+
+    def admits(self, route: Route, head: Head, certificate_names: Sequence[str]) -> bool: ...
+
+    def admit(
+        self, route: Route, head: Head, peer: str, certificate_names: Sequence[str]
+    ) -> Route | Reply:
+        """The route to take, or what is answered instead; called before the body is read."""
+
+
+class Api:
+    """What connections need of a daemon, and the surroundings of its handlers."""
+
+    router: Router
+    reads_headers: Kept = False
+    """Which headers handlers and the gate look at, other than X-Nsq- ones."""
+
+    def __init__(self, limits: Limits, log: Lines, gate: Gate | None = None) -> None:
+        """gate: None where everybody may do everything, or the routes see to it themselves."""
+        self.limits = limits
+        self.log = log
+        self.gate = gate
+
+    def call(self, route: Route, request: Request) -> Reply | Later:
+        """Run the handler; blocks as long as it does, and never raises."""
+        try:
+            result = route.handler(self, request)
+            if isinstance(result, Later):
+                return result
+            return self._reply(route, result)
+        except HttpError as error:
+            return route.error(error)
+        except Exception as error:
+            refusal = self.refusal(error)
+            return self.panic() if refusal is None else route.error(refusal)
+
+    def refusal(self, error: Exception) -> HttpError | None:
+        """What an exception of a backend is to who has asked; None: `panic`."""
+        return None
+
+    def panic(self) -> Reply:
+        """For the exception being handled, which is a bug or a backend out of reach."""
+        self.log.error(
+            f"panic in HTTP handler - {traceback.format_exc()}", event="http_handler_failed"
+        )
+        return PANIC
+
+    def _reply(self, route: Route, result: str | dict[str, Any] | Reply | None) -> Reply:
+        if type(result) is Reply:
+            return result
+        if result is None or result == "":
+            return EMPTY_TEXT if route.plain else EMPTY
+        if isinstance(result, str):
+            text = result.encode("utf-8", "surrogateescape")
+            return Reply(200, text, PLAIN, nsq=not route.plain, logged=route.logged)
+        return Reply(200, json_bytes(result), JSON, logged=route.logged)

@@ -1,0 +1,533 @@
+"""The HTTP connections of one process: sockets and libev watchers around `HttpProtocol`.
+
+A connection is a state machine called by its watchers.  What never blocks costs no greenlet; every
+other request gets one, because its handler may have to wait for other processes.  Knows no route
+and no parameter: `Api` says what to do with a head, and turns requests into replies.
+
+Requests that look like one before may be answered without any of this, in C
+(`nsqcy.server.http_fastpath`): see `HttpConnection.learn`.
+"""
+
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gevent
+
+from nsqcy.config.durations import format_duration
+from nsqcy.errors import HttpError
+from nsqcy.http.parser import (
+    CONTINUE,
+    MAX_DRAIN,
+    Body,
+    Fault,
+    Head,
+    HeadCache,
+    HttpProtocol,
+    Malformed,
+    Reply,
+)
+from nsqcy.http.router import EXITING, IGNORED, LOCAL_ONLY, Api, Later, Request, Route
+from nsqcy.server.http_fastpath import Connection, Server, Shape
+
+_READ = 1
+_WRITE = 2
+_EVENTS_A_TURN = 64
+_LOGGED = 2048  # of a target; it may be a megabyte
+
+
+Make = Callable[["HttpServer", socket.socket, str], "HttpConnection"]
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Seconds a peer may take.  `sweep` is how often they are looked at, so their precision."""
+
+    idle: float = 600  # between two requests, and before the first
+    head: float = 60  # from the first byte of a head to its last
+    progress: float = 60  # between two pieces of a body, or of an answer it takes
+    linger: float = 5  # to close its side after an answer that ends the connection
+    sweep: float = 5
+
+
+class HttpServer(Server):
+    """The connections, what they share, and one timer for all their deadlines."""
+
+    def __init__(
+        self, loop: Any, api: Api, *, timeouts: Timeouts | None = None, send_buffer: int = 0
+    ) -> None:
+        self.loop = loop
+        self.api = api
+        self.heads = HeadCache(api.reads_headers)
+        self.held = 0  # bytes of unfinished requests
+        self.timeouts = timeouts or Timeouts()
+        self.now = time.monotonic()  # at the last sweep, which is precise enough for deadlines
+        self.tls_only: Reply | None = None  # what every request without TLS is answered
+        self._send_buffer = send_buffer
+        self._connections: set[HttpConnection] = set()
+        self._to_resume: list[HttpConnection] = []
+        self._wake_up = loop.async_()
+        self._wake_up.start(self._resume)
+        self._sweeper = loop.timer(self.timeouts.sweep, self.timeouts.sweep)
+        self._sweeper.start(self._sweep)
+
+    def adopt(self, sock: socket.socket, peer: str, connection: Make | None = None) -> None:
+        """Serve an accepted socket; `peer` is how the log shows it: `ip:port`, or `@`.
+
+        `connection` makes one that is more than plain HTTP.
+        """
+        sock.setblocking(False)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._send_buffer:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer)
+        make = connection or HttpConnection
+        self._connections.add(make(self, sock, peer))
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    def unlearn(self) -> None:
+        """Who may do what has changed: every head is looked at again."""
+        super().unlearn()
+        for connection in self._connections:
+            connection.unlearn()
+
+    def close(self) -> None:
+        """Close every connection at once and stop all watchers."""
+        for connection in list(self._connections):
+            connection.close()
+        for watcher in (self._wake_up, self._sweeper):
+            watcher.stop()
+            watcher.close()
+
+    # For the connections
+
+    def resume(self, connection: "HttpConnection") -> None:
+        """Let a connection go on with the input it holds, in a turn of its own.
+
+        An async watcher, because an answer may come from a prepare watcher, where a greenlet that
+        the next request starts would not run before the poll is over.
+        """
+        self._to_resume.append(connection)
+        self._wake_up.send()
+
+    def forget(self, connection: "HttpConnection") -> None:
+        self._connections.discard(connection)
+
+    def _resume(self) -> None:
+        connections, self._to_resume = self._to_resume, []
+        for connection in connections:
+            connection.process()
+
+    def _sweep(self) -> None:
+        self.now = time.monotonic()
+        for connection in [c for c in self._connections if c.is_late(self.now)]:
+            connection.close()
+
+
+class HttpConnection(Connection):
+    """One socket.  It handles a request at a time and reads no further until it is answered.
+
+    reading     the read watcher runs, `process` turns bytes into events
+    waiting     a backend call is out; input stays in the socket
+    sending     part of an answer is unsent; the write watcher runs, nothing is read
+    lingering   all is sent and our side is shut; input is dropped until the peer closes, so
+                that unread input does not make the kernel take the last answer back
+    """
+
+    __slots__ = (
+        "_begun",
+        "_closed",
+        "_head",
+        "_held",
+        "_in_process",
+        "_lingering",
+        "_out",
+        "_peer",
+        "_protocol",
+        "_read_watcher",
+        "_reading",
+        "_resuming",
+        "_route",
+        "_server",
+        "_short",
+        "_sock",
+        "_unsent",
+        "_waiting",
+        "_write_watcher",
+    )
+    secure = False
+    certificate_names: Sequence[str] = ()  # those of the peer's, if it was verified
+
+    def __init__(self, server: HttpServer, sock: socket.socket, peer: str) -> None:
+        super().__init__(server, sock.fileno())
+        self._server = server
+        self._sock = sock
+        self._peer = peer
+        self._protocol = HttpProtocol(server.heads)
+        self._route: Route | None = None
+        self._head: Head | None = None
+        self._begun = 0  # ns
+        self._held = 0
+        self._waiting = False
+        self._resuming = False
+        self._in_process = False
+        self._lingering = False
+        self._closed = False
+        self._out: list[bytes | memoryview] = []
+        self._unsent: memoryview | None = None
+        self._write_watcher: Any = None
+        self._read_watcher = server.loop.io(sock.fileno(), _READ)
+        self._read_watcher.start(self.on_readable)
+        self._reading = True
+        # What is known of heads is common to all connections, so that those of one kind alone may
+        # use it: plain ones must not where TLS is demanded, and encrypted bytes are no heads.
+        self._short = not self.secure and server.tls_only is None
+        self.at_rest = self._short
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self.fd = -1
+        self.at_rest = False
+        for watcher in (self._read_watcher, self._write_watcher):
+            if watcher is not None:
+                watcher.stop()
+                watcher.close()
+        self._sock.close()
+        self._server.held -= self._held
+        self._held = 0
+        self._unsent = None
+        self._out.clear()
+        self._server.forget(self)
+
+    def is_late(self, now: float) -> bool:
+        timeouts = self._server.timeouts
+        if self._lingering:
+            limit = timeouts.linger
+        elif self._unsent is not None:
+            limit = timeouts.progress
+        elif self._waiting:
+            return False  # we are the slow side
+        elif self._protocol.idle:
+            limit = timeouts.idle
+        elif self._protocol.in_head:
+            limit = timeouts.head
+        else:
+            limit = timeouts.progress
+        return now - self.since > limit
+
+    # Input
+
+    def wants_input(self) -> bool:
+        """Whether the socket may be read; if not, nobody looks at it until it may."""
+        if self._waiting or self._resuming or self._unsent is not None:
+            self._read_watcher.stop()
+            self._reading = False
+            return False
+        return True
+
+    def received(self, data: bytes) -> None:
+        """What the socket gave: b"" is its end."""
+        if self._lingering:
+            if not data:
+                self.close()
+            return
+        protocol = self._protocol
+        if not protocol.in_head:  # the clock of a head starts with its first byte
+            self.since = self._server.now
+        if data:
+            protocol.feed(data)
+        else:
+            protocol.feed_eof()
+        self.process()
+
+    def process(self) -> None:
+        """Handle what has arrived, until a request has to wait or a turn's share is done."""
+        self._resuming = False
+        if self._closed or self._unsent is not None:
+            return
+        self._in_process = True
+        try:
+            self._handle_events()
+        except Exception:
+            self.broken()
+            return
+        finally:
+            self._in_process = False
+        self._account()
+        self._flush()
+
+    def broken(self) -> None:
+        """A bug costs one connection, and says so."""
+        self._server.api.panic()
+        self.close()
+
+    def _handle_events(self) -> None:
+        protocol = self._protocol
+        handled = 0
+        while not self._waiting and not protocol.closing:
+            event = protocol.next_event()
+            if event is None:
+                return
+            if type(event) is Head:
+                self._on_head(event)
+            elif type(event) is Body:
+                self._on_body(event)
+            else:
+                if type(event) is Malformed:
+                    self._out.append(event.render())
+                protocol.closing = True
+            handled += 1
+            if handled >= _EVENTS_A_TURN and protocol.has_input:
+                self._resume()
+                return
+
+    def _resume(self) -> None:
+        self._resuming = True
+        self._server.resume(self)
+
+    def _account(self) -> None:
+        """Count what this connection holds; refuse the request that makes it too much."""
+        held = self._protocol.held
+        if held == self._held:
+            return
+        server = self._server
+        server.held += held - self._held
+        self._held = held
+        if self._waiting or self._resuming:  # what is here will be handled, however much it is
+            return
+        if server.held > server.api.limits.max_input_bytes:
+            if self._head is None:
+                self.close()
+            else:
+                self._protocol.give_up()
+                self._answer(EXITING)
+                self._account()
+
+    # The short way
+
+    def answered(self, answers: list[bytes]) -> None:
+        self._out += answers
+
+    def learn(self, data: bytes, length: int) -> Shape | None:
+        """What is to become of all requests whose heads are like this one but for the length."""
+        api = self._server.api
+        head = self._server.heads.accepted(data)
+        if head is None or head.length != length or not head.is_plain:
+            return None
+        route = api.router.resolve(head)
+        if type(route) is not Route or route.short is None:
+            return None
+        if api.gate is not None and not api.gate.admits(route, head, self.certificate_names):
+            return None
+        found = route.short(api, head)
+        if found is None:
+            return None
+        sink, reply = found
+        before, after, _ = reply.usual()
+        return Shape(sink, before, after)
+
+    def panicked(self, data: bytes) -> bytes:
+        """The answer to a request with this head, in whose handling there was an exception."""
+        self._head = self._server.heads.accepted(data)
+        self._begun = time.perf_counter_ns()
+        reply = self._server.api.panic()
+        self._log(reply)
+        self._head = None
+        before, after, _ = reply.usual()
+        return before + self._server.date() + after
+
+    # Requests
+
+    def _on_head(self, head: Head) -> None:
+        self._head = head
+        self._begun = time.perf_counter_ns()
+        api = self._server.api
+        if self._server.tls_only is not None and not self.secure:
+            self._answer(self._server.tls_only)
+            return
+        route = api.router.resolve(head)
+        if type(route) is Reply:
+            self._answer(route)
+            return
+        assert type(route) is Route
+        self._route = route
+        if route.local and not (self._is_local() or api.limits.debug_remote):
+            self._answer(LOCAL_ONLY)
+            return
+        if api.gate is not None:
+            found = api.gate.admit(route, head, self._peer, self.certificate_names)
+            if isinstance(found, Reply):
+                self._answer(found)
+                return
+            self._route = route = found
+        if route.body is None:
+            self._run(route, Request(head, _NO_BODY, self._peer))
+            return
+        try:
+            limit = route.body(api, head)
+        except HttpError as error:
+            self._answer(route.error(error))
+            return
+        if head.length > (MAX_DRAIN if limit == IGNORED else limit):
+            self._run(route, Request(head, _TOO_BIG, self._peer))
+            return
+        if head.expects_continue:
+            self._out.append(CONTINUE)
+        if limit == IGNORED:
+            self._protocol.ignore_body()
+        else:
+            self._protocol.read_body(limit)
+
+    def _is_local(self) -> bool:
+        return self._sock.family == socket.AF_UNIX or self._peer.startswith(("127.", "[::1]:"))
+
+    def _on_body(self, body: Body) -> None:
+        route, head = self._route, self._head
+        assert route is not None and head is not None
+        self._run(route, Request(head, body, self._peer))
+
+    def _run(self, route: Route, request: Request) -> None:
+        self._waiting = True
+        if route.inline:
+            self._finish(self._server.api.call(route, request))
+        else:
+            gevent.spawn(self._run_in_greenlet, route, request)
+
+    def _run_in_greenlet(self, route: Route, request: Request) -> None:
+        self._finish(self._server.api.call(route, request))
+
+    def _finish(self, result: Reply | Later) -> None:
+        if type(result) is Reply:
+            self._answer(result)
+            return
+        assert isinstance(result, Later)
+        try:
+            result.begin(self._answer)
+        except Exception:
+            reply = self._server.api.panic()
+            if self._waiting:
+                self._answer(reply)
+
+    # Output
+
+    def _answer(self, reply: Reply | None) -> None:
+        """Answer the current request, or end the connection behind what was answered before.
+        Unless `process` runs, send and go on with the next."""
+        if self._closed:
+            return
+        server = self._server
+        self._waiting = False
+        self.since = server.now
+        protocol = self._protocol
+        if reply is None:
+            protocol.closing = True
+        else:
+            if reply.logged:
+                self._log(reply)
+            self._out.append(protocol.answer(reply, server.date()))
+        self._head = None
+        if self._in_process:
+            return
+        self._flush()
+        if protocol.has_input and not self._closed and self._unsent is None:
+            self._resume()
+
+    def _log(self, reply: Reply) -> None:
+        head = self._head
+        assert head is not None
+        elapsed = format_duration(time.perf_counter_ns() - self._begun)
+        target = head.target
+        if len(target) > _LOGGED:
+            target = target[:_LOGGED] + "..."
+        self._server.api.log.info(
+            f"{reply.status} {head.method} {target} ({self._peer}) {elapsed}",
+            event="http_request",
+            status=reply.status,
+            method=head.method,
+            target=target,
+            peer=self._peer,
+            elapsed=elapsed,
+        )
+
+    def _flush(self) -> None:
+        """Send what was answered; what the socket does not take waits for the write watcher."""
+        if self._closed or self._unsent is not None:
+            return
+        if not self._out or self._send(self._output()):
+            self._sent()
+
+    def _output(self) -> bytes | memoryview:
+        """All that was answered."""
+        out = self._out
+        data = out[0] if len(out) == 1 else b"".join(out)
+        out.clear()
+        return data
+
+    def _send(self, data: bytes | memoryview) -> bool:
+        """Whether the socket took it all; if not, `_unsent` holds the rest."""
+        sent = self.send(data)
+        if sent is None:
+            return False
+        if sent == len(data):
+            self._unsent = None
+            return True
+        self.send_later(memoryview(data)[sent:])
+        return False
+
+    def send_later(self, data: memoryview) -> None:
+        self._unsent = data
+        if self._write_watcher is None:
+            self._write_watcher = self._server.loop.io(self._sock.fileno(), _WRITE)
+            self._write_watcher.start(self._writable)
+
+    def _writable(self) -> None:
+        assert self._unsent is not None
+        self.since = self._server.now
+        if not self._send(self._unsent):
+            return
+        self._flush()
+        if self._unsent is None and not self._closed:
+            self._write_watcher.stop()
+            self._write_watcher.close()
+            self._write_watcher = None
+            if self._protocol.has_input:
+                self.process()
+
+    def _sent(self) -> None:
+        """Everything answered is sent."""
+        if self._protocol.closing and not self._lingering:
+            if not self._protocol.unread:
+                self.close()
+                return
+            self._linger()
+        else:
+            if self._short:
+                self.at_rest = self._protocol.at_rest and not (self._waiting or self._resuming)
+            if not self._reading:
+                self._read()
+
+    def _linger(self) -> None:
+        self._lingering = True
+        self.since = self._server.now
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.close()
+            return
+        self._read()
+
+    def _read(self) -> None:
+        if not (self._reading or self._waiting or self._resuming or self._closed):
+            self._reading = True
+            self._read_watcher.start(self.on_readable)
+
+
+_NO_BODY = Body(b"")
+_TOO_BIG = Body(b"", Fault.TOO_BIG)

@@ -1,0 +1,1 @@
+"""Shared memory between processes: rings, the streams over them, and quotas."""

@@ -1,0 +1,1 @@
+"""Log lines, and the table of log events."""

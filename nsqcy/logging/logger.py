@@ -1,0 +1,112 @@
+"""Log lines: one write to stderr a line, in nsqd's form or as JSON.
+
+Owns the form of a line and the level below which nothing is written. Knows nothing of what is
+logged. Imported before everything heavy, so it imports next to nothing itself.
+"""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+
+DEBUG, INFO, WARN, ERROR, FATAL = range(1, 6)
+
+LEVELS = {"debug": DEBUG, "info": INFO, "warn": WARN, "error": ERROR, "fatal": FATAL}
+NAMES = ("", *LEVELS)
+TITLES = ("", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
+FORMATS = ("text", "json")
+MESSAGE = "message"
+
+
+class Log:
+    """A sink for log lines. `level` may be changed at any time.
+
+    Keyword fields appear in JSON only: a text line is exactly nsqd's, so its text says it all. One
+    of them is `event`, a name of nsqcy.logging.events; without it a line is a `message`. `context`
+    is in every line. A call writes one line, whatever is in it: line ends are escaped, lest a
+    client forge a line.
+    """
+
+    __slots__ = ("_clock", "_context", "_stamp", "fd", "format", "level", "prefix")
+
+    def __init__(
+        self,
+        prefix: str = "",
+        level: int = INFO,
+        format: str = "text",
+        fd: int = 2,
+        clock: Callable[[], int] = time.time_ns,
+        context: Mapping[str, object] | None = None,
+    ) -> None:
+        self.prefix = prefix
+        self.level = level
+        self.format = format
+        self.fd = fd
+        self._clock = clock
+        self._context = {"event": MESSAGE, **(context or {})}
+        self._stamp = (-1, "")
+
+    def debug(self, text: str, /, **fields: object) -> None:
+        if self.level <= DEBUG:
+            self._write(DEBUG, text, fields)
+
+    def info(self, text: str, /, **fields: object) -> None:
+        if self.level <= INFO:
+            self._write(INFO, text, fields)
+
+    def warn(self, text: str, /, **fields: object) -> None:
+        if self.level <= WARN:
+            self._write(WARN, text, fields)
+
+    def error(self, text: str, /, **fields: object) -> None:
+        if self.level <= ERROR:
+            self._write(ERROR, text, fields)
+
+    def fatal(self, text: str, /, **fields: object) -> None:
+        """Only says so; leaving is up to the caller."""
+        if self.level <= FATAL:
+            self._write(FATAL, text, fields)
+
+    def _write(self, level: int, text: str, fields: dict[str, object]) -> None:
+        second, nanosecond = divmod(self._clock(), 1_000_000_000)
+        line = self._json_line if self.format == "json" else self._text_line
+        write(self.fd, line(second, nanosecond // 1000, level, text, fields))
+
+    def _text_line(
+        self, second: int, microsecond: int, level: int, text: str, fields: dict[str, object]
+    ) -> str:
+        # One assignment of a pair, so that a second thread never sees a half-changed stamp.
+        stamp = self._stamp
+        if stamp[0] != second:
+            stamp = self._stamp = (second, date_time(second))
+        if "\n" in text or "\r" in text:
+            text = text.replace("\n", "\\n").replace("\r", "\\r")
+        return f"{self.prefix}{stamp[1]}.{microsecond:06d} {TITLES[level]}: {text}\n"
+
+    def _json_line(
+        self, second: int, microsecond: int, level: int, text: str, fields: dict[str, object]
+    ) -> str:
+        import json
+
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        head = {"time": f"{moment}.{microsecond:06d}Z", "level": NAMES[level], "msg": text}
+        # The head first for the order, and last for the value.
+        record = {**head, **self._context, **fields, **head}
+        try:
+            line = json.dumps(record, default=str, allow_nan=False)
+        except (ValueError, TypeError):
+            # A NaN, a loop, a key that is no string: worth a line all the same.
+            line = json.dumps({name: str(value) for name, value in record.items()})
+        return line + "\n"
+
+
+def date_time(second: int) -> str:
+    """`2026/11/20 11:18:31`, local time, as Go's log package begins its lines."""
+    return time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(second))
+
+
+def write(fd: int, text: str) -> None:
+    """One write of `text`. A sink nobody can write to costs the line, not the process."""
+    try:
+        os.write(fd, text.encode("utf-8", "backslashreplace"))
+    except OSError:
+        pass

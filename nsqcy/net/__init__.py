@@ -1,0 +1,1 @@
+"""Addresses, listening sockets, and byte layers between a socket and its protocol."""

@@ -1,0 +1,1 @@
+"""AUTH: auth servers and the file of users."""

@@ -1,0 +1,160 @@
+"""What an auth server's answer allows a client, and for how long.
+
+Pure: reads answers and decides; who asks the servers is auth_client.py. Nothing here, the text of
+an error included, says what a client's secret is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import re2
+
+from nsqcy.errors import NsqError
+from nsqcy.ipc.quota import Quota
+from nsqcy.util import gojson
+
+ANSWER_MOST = 1 << 20  # bytes of an answer
+EXPRESSIONS_MOST = 2000  # of an answer, which bound the time of a decision
+EXPRESSION_MOST = 64 << 10  # bytes of one, compiled
+STEPS_MOST = 100_000  # of all of them, compiled, which bound their memory
+DECISIONS_MOST = 1000  # remembered of one answer
+TTL_MOST = 10 * 365 * 86400  # seconds; for ever, in the life of a connection
+PERMISSIONS = frozenset({"subscribe", "publish"})
+
+
+class AuthFailure(NsqError):
+    """Nobody knows what the client may do. The text is for the log and holds no secret."""
+
+
+class Covers(Protocol):
+    """Something that a client is allowed."""
+
+    def covers(self, permission: str, topic: str, channel: str) -> bool: ...
+
+
+class Grant(NamedTuple):
+    """One of the authorizations of an answer."""
+
+    topic: Any  # compiled expressions, searched for anywhere in a name
+    channels: tuple[Any, ...]
+    permissions: frozenset[str]
+
+    def covers(self, permission: str, topic: str, channel: str) -> bool:
+        return (
+            permission in self.permissions
+            and self.topic.search(topic) is not None
+            and any(each.search(channel) is not None for each in self.channels)
+        )
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class Authorization:
+    """What one answer says. Several connections may share it."""
+
+    source: bytes = field(repr=False)
+    ttl: int  # seconds
+    identity: str
+    identity_url: str
+    grants: Sequence[Covers] = field(repr=False)
+    quota: Quota | None = field(default=None, repr=False)
+    _decisions: dict[tuple[str, str, str], bool] = field(default_factory=dict, repr=False)
+
+    def permits(self, topic: str, channel: str) -> bool:
+        """Whether the client may subscribe to the channel; without one, publish to the topic."""
+        return self._allows("subscribe" if channel else "publish", topic, channel)
+
+    def permits_log(self, topic: str) -> bool:
+        """Whether the client may read the topic's log: what any channel of it would get."""
+        return self._allows("subscribe", topic, "")
+
+    def _allows(self, permission: str, topic: str, channel: str) -> bool:
+        known = self._decisions.get((permission, topic, channel))
+        if known is None:
+            known = any(grant.covers(permission, topic, channel) for grant in self.grants)
+            if len(self._decisions) >= DECISIONS_MOST:
+                self._decisions.clear()
+            self._decisions[permission, topic, channel] = known
+        return known
+
+    @property
+    def response(self) -> bytes:
+        """What the client is told."""
+        return gojson.encode(
+            {
+                "identity": self.identity,
+                "identity_url": self.identity_url,
+                "permission_count": len(self.grants),
+            }
+        )
+
+
+_TEXTS = gojson.array(gojson.text, "")
+_GRANT: gojson.Fields = {
+    "topic": (gojson.text, None),
+    "channels": (_TEXTS, []),
+    "permissions": (_TEXTS, []),
+}
+_ANSWER: gojson.Fields = {
+    "ttl": (gojson.int64, 0),
+    "identity": (gojson.text, ""),
+    "identity_url": (gojson.text, ""),
+    "authorizations": (gojson.array(gojson.structure(_GRANT), gojson.EMPTY), []),
+}
+
+
+def parse(body: bytes) -> Authorization:
+    """Read the body of an answer; raises AuthFailure."""
+    if len(body) > ANSWER_MOST:
+        raise AuthFailure(f"the answer has more than {ANSWER_MOST} bytes")
+    try:
+        answer = gojson.decode(body, _ANSWER)
+    except ValueError as error:
+        raise AuthFailure(f"the answer cannot be read: {error}") from None
+    if answer["ttl"] <= 0:
+        raise AuthFailure(f"invalid TTL {answer['ttl']} (must be > 0)")
+    left = EXPRESSIONS_MOST
+    steps = 0
+    grants = []
+    for each in answer["authorizations"]:
+        if not PERMISSIONS.issuperset(each["permissions"]):
+            raise AuthFailure("unknown permission (allowed: subscribe, publish)")
+        if each["topic"] is None and each["channels"] and each["permissions"]:
+            raise AuthFailure("an authorization has no topic")
+        left -= 1 + len(each["channels"])
+        if left < 0:
+            raise AuthFailure(f"more than {EXPRESSIONS_MOST} expressions")
+        topic, *channels = (_compile(text) for text in (each["topic"] or "", *each["channels"]))
+        steps += sum(expression.programsize for expression in (topic, *channels))
+        if steps > STEPS_MOST:
+            raise AuthFailure("expressions too large, together")
+        grants.append(Grant(topic, tuple(channels), frozenset(each["permissions"])))
+    return Authorization(
+        source=body,
+        ttl=min(answer["ttl"], TTL_MOST),
+        identity=answer["identity"],
+        identity_url=answer["identity_url"],
+        grants=tuple(grants),
+    )
+
+
+def _options() -> Any:
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = EXPRESSION_MOST
+    return options
+
+
+_OPTIONS = _options()
+
+
+def _compile(text: str) -> Any:
+    # RE2, as NSQ has it: what `re` takes more would be a surprise there, and `re` can take hours
+    # over twenty characters.
+    try:
+        return re2.compile(text, _OPTIONS)
+    except re2.error as error:
+        reason = error.args[0]
+        # Behind the colon it quotes the expression, in which a server may send anything back.
+        shown = str(reason, "utf-8", "replace").partition(":")[0]
+        raise AuthFailure(f"invalid expression: {shown}") from None

@@ -1,0 +1,206 @@
+"""Asking auth servers what a client may do, off the hub.
+
+`Servers` makes one query, blocking, in whichever thread calls it; `Authorizer` is its face on a
+hub: sessions ask it, and are told the answer later. What goes wrong is told in words made here, as
+the texts of other people's exceptions may hold the URL, and so the client's secret.
+"""
+
+import random
+import re
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from urllib.parse import urlencode
+from weakref import WeakValueDictionary
+
+import gevent
+from gevent.threadpool import ThreadPool
+from urllib3.exceptions import HTTPError, LocationParseError
+from urllib3.util import Url, parse_url
+
+from nsqcy.cluster.web_client import Answer, Terms, WebClient, https_instead, reason
+from nsqcy.errors import RequestError
+from nsqcy.logging.types import Lines
+from nsqcy.nsqd.auth import answers
+from nsqcy.nsqd.auth.answers import ANSWER_MOST, AuthFailure, Authorization
+from nsqcy.nsqd.options import NsqdOptions
+from nsqcy.protocol.session import Session
+from nsqcy.util import gojson
+
+QUERIES_MOST = 32  # at a time, in one worker
+IDLE_THREAD = 10.0  # seconds after which a thread without work ends
+_STRAY = re.compile("[\ud800-\udfff]")  # bytes that are not UTF-8, as surrogate escapes
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a server is told of a client."""
+
+    secret: bytes = field(repr=False)
+    remote_ip: str
+    tls: bool
+    common_name: str
+
+    def parameters(self) -> dict[str, str | bytes]:
+        """By name, sorted."""
+        return {
+            "common_name": self.common_name,
+            "remote_ip": self.remote_ip,
+            "secret": self.secret,
+            "tls": "true" if self.tls else "false",
+        }
+
+    def query(self) -> str:
+        return urlencode(self.parameters())
+
+    def body(self) -> bytes:
+        """As Go has it: each value in an array, U+FFFD for each byte that is not UTF-8."""
+        texts = {
+            name: value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+            for name, value in self.parameters().items()
+        }
+        return gojson.encode({name: [_STRAY.sub("\ufffd", text)] for name, text in texts.items()})
+
+
+class Servers:
+    """The auth servers of the configuration."""
+
+    def __init__(self, options: NsqdOptions) -> None:
+        self._urls = [_url(address) for address in options.auth_http_address]
+        self._post = options.auth_http_request_method == "post"
+        self._web = WebClient(Terms.of(options))
+
+    def query(self, question: Question) -> Authorization:
+        """The answer of the first server that gives one, beginning with any; raises AuthFailure
+        with what was wrong with each of them."""
+        first = random.randrange(len(self._urls))
+        failures = []
+        for url in self._urls[first:] + self._urls[:first]:
+            try:
+                return answers.parse(self._ask(url, question))
+            except (AuthFailure, RequestError) as failure:
+                failures.append(f"{_shown(url)}: {failure}")
+            except (OSError, HTTPError, HTTPException, ValueError) as error:
+                failures.append(f"{_shown(url)}: {reason(error)}")
+        raise AuthFailure("; ".join(failures))
+
+    def _ask(self, url: Url, question: Question) -> bytes:
+        answer = self._request(url, question)
+        if answer.status == 403 and url.scheme == "http":
+            answer = self._request(https_instead(url, answer.body), question)
+        if answer.status != 200:
+            raise AuthFailure(f"status {answer.status}")
+        return answer.body
+
+    def _request(self, url: Url, question: Question) -> Answer:
+        """One request and its answer, with as much of the body as we look at."""
+        headers = {}
+        target, body = url.request_uri, None
+        if self._post:
+            headers["Content-Type"] = "application/json"
+            body = question.body()
+        else:
+            target += f"?{question.query()}"
+        method = "POST" if self._post else "GET"
+        return self._web.request(url, method, target, headers, body, most=ANSWER_MOST)
+
+
+def _url(address: str) -> Url:
+    try:
+        return parse_url(address if "://" in address else f"http://{address}/auth")
+    except LocationParseError:
+        return Url()  # whose host is None
+
+
+def _shown(url: Url) -> str:
+    """An address as a log may show it: without what could be a password or a token."""
+    if not url.host:
+        return "an --auth-http-address"
+    return url._replace(auth=None, query=None, fragment=None).url
+
+
+# -- on the hub
+
+
+class Authorizer:
+    """Asks for sessions, a bounded number at a time; each waits, and nobody else does."""
+
+    def __init__(self, options: NsqdOptions, enter: Callable[[], object], log: Lines) -> None:
+        """enter: called before a session is spoken to, outside of a turn."""
+        self._servers = Servers(options)
+        self._enter = enter
+        self._log = log
+        self._asked: deque[Session] = deque()
+        self._running = 0
+        self._known: WeakValueDictionary[bytes, Authorization] = WeakValueDictionary()
+        hub = gevent.get_hub()
+        self._pool = ThreadPool(QUERIES_MOST, hub=hub, idle_task_timeout=IDLE_THREAD)
+        # Sessions ask at the end of a turn, where nothing may spawn.
+        self._wake = hub.loop.async_()
+        self._wake.start(self._start)
+
+    def ask(self, session: Session) -> None:
+        """Find out what a client may do: its authorized() or auth_failed() follows."""
+        self._asked.append(session)
+        self._wake.send()
+
+    def of_certificate(self, names: Iterable[str]) -> None:
+        """Servers are asked with a secret only."""
+
+    def restore(self, source: bytes) -> Authorization:
+        """The authorization of a client that another worker has asked for."""
+        return self._shared(answers.parse(source))
+
+    def _shared(self, authorization: Authorization) -> Authorization:
+        """Clients of one service get one answer: keep it, and what follows from it, once."""
+        return self._known.setdefault(authorization.source, authorization)
+
+    def _start(self) -> None:
+        for _ in range(min(len(self._asked), QUERIES_MOST - self._running)):
+            self._running += 1
+            gevent.spawn(self._run)
+
+    def _run(self) -> None:
+        try:
+            while self._asked:
+                session = self._asked.popleft()
+                if not session.closed:
+                    self._tell(session, self._pool.apply(self._attempt, (_question(session),)))
+        finally:
+            self._running -= 1
+
+    def _attempt(self, question: Question) -> Authorization | str:
+        """In a thread: the answer, or what is wrong. It raises nothing, as the hub would print the
+        arguments."""
+        try:
+            return self._servers.query(question)
+        except AuthFailure as failure:
+            return str(failure)
+        except Exception as error:
+            return reason(error)
+
+    def _tell(self, session: Session, answer: Authorization | str) -> None:
+        self._enter()
+        if session.closed:
+            return
+        if isinstance(answer, str):
+            self._log.warn(
+                f"PROTOCOL(V2): [{session.remote_address}] AUTH failed {answer}",
+                event="auth_refused",
+                client=session.remote_address,
+                error=answer,
+            )
+            session.auth_failed()
+        else:
+            session.authorized(self._shared(answer))
+
+
+def _question(session: Session) -> Question:
+    tls, common_name = session.tls_facts()
+    return Question(
+        secret=session.secret or b"",
+        remote_ip=session.remote_address.rpartition(":")[0].strip("[]"),
+        tls=tls,
+        common_name=common_name,
+    )

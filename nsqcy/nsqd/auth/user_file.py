@@ -1,0 +1,130 @@
+"""AUTH by the file of users, on the hub: a token, or the name in a verified certificate.
+
+Who is not in the file may still be somebody to an auth server, if there are any. Asks nobody
+itself, and nothing here says what a client's secret is.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import gevent
+
+from nsqcy.ipc.quota import Quota
+from nsqcy.logging.types import Lines
+from nsqcy.nsqd.auth.answers import Authorization
+from nsqcy.protocol.session import Session
+from nsqcy.users.known import Known
+from nsqcy.users.quotas import Quotas
+from nsqcy.users.user import PUBLISH, SUBSCRIBE, User
+
+TTL = 60  # seconds for which a client may do what the file said when it came
+_MARK = b"user "  # what no answer of an auth server begins with
+
+
+class UserGrant:
+    """One permission of a user, for all topics and channels of which the file gives it."""
+
+    __slots__ = ("_permission", "_user")
+
+    def __init__(self, user: User, permission: str) -> None:
+        self._user = user
+        self._permission = permission
+
+    def covers(self, permission: str, topic: str, channel: str) -> bool:
+        if permission != self._permission:
+            return False
+        if permission == PUBLISH:
+            return self._user.may_publish(topic)
+        return self._user.may_subscribe(topic, channel)
+
+
+def authorization(user: User, quota: Quota | None = None) -> Authorization:
+    """What a user may do over TCP, and how much of it."""
+    held = [name for name in (PUBLISH, SUBSCRIBE) if getattr(user, name)]
+    return Authorization(
+        source=_MARK + user.name.encode(),
+        ttl=TTL,
+        identity=user.name,
+        identity_url="",
+        grants=tuple(UserGrant(user, name) for name in held),
+        quota=quota,
+    )
+
+
+class Asked(Protocol):
+    """Who asks auth servers."""
+
+    def ask(self, session: Session) -> None: ...
+    def restore(self, source: bytes) -> Authorization: ...
+
+
+class FileAuthorizer:
+    """The first that knows a client counts: the file by its token, the file by its certificate, the
+    auth servers by what it says."""
+
+    def __init__(
+        self,
+        known: Known,
+        quotas: Quotas,
+        servers: Asked | None,
+        enter: Callable[[], object],
+        log: Lines,
+    ) -> None:
+        """enter: called before a session is spoken to, outside of a turn."""
+        self._known = known
+        self._quotas = quotas
+        self._servers = servers
+        self._enter = enter
+        self._log = log
+        self._asking: deque[Session] = deque()
+        # Sessions ask in the middle of a turn, where they cannot be answered.
+        self._wake = gevent.get_hub().loop.async_()
+        self._wake.start(lambda: gevent.spawn(self._answer))
+
+    def ask(self, session: Session) -> None:
+        """Find out what a client may do: its authorized() or auth_failed() follows."""
+        self._asking.append(session)
+        self._wake.send()
+
+    def of_certificate(self, names: Iterable[str]) -> Authorization | None:
+        """What a client may do that has said nothing."""
+        user = self._known.of_certificate(names)
+        return None if user is None else self._authorization(user)
+
+    def restore(self, source: bytes) -> Authorization:
+        """The authorization of a client that another worker has let in; by now the file may have
+        forgotten it, or say something else of it."""
+        if source.startswith(_MARK):
+            name = source[len(_MARK) :].decode()
+            return self._authorization(self._known.users.get(name) or User(name))
+        assert self._servers is not None
+        return self._servers.restore(source)
+
+    def _authorization(self, user: User) -> Authorization:
+        return authorization(user, self._quotas.of(user))
+
+    def _answer(self) -> None:
+        while self._asking:
+            session = self._asking.popleft()
+            if not session.closed:
+                self._tell(session)
+
+    def _tell(self, session: Session) -> None:
+        user = None if session.secret is None else self._known.of_token(session.secret)
+        user = user or self._known.of_certificate(session.certificate_names)
+        if user is None and session.secret is not None and self._servers is not None:
+            self._servers.ask(session)
+            return
+        self._enter()
+        if user is not None:
+            session.authorized(self._authorization(user))
+            return
+        reason = "nobody in the file of users has this"
+        self._log.warn(
+            f"PROTOCOL(V2): [{session.remote_address}] AUTH failed {reason}",
+            event="auth_refused",
+            client=session.remote_address,
+            error=reason,
+        )
+        session.auth_failed()

@@ -1,0 +1,1 @@
+"""A stopped data path: import and export of NSQ's files, and checks."""

@@ -1,0 +1,582 @@
+"""What is in the log of a topic that nobody has open, and what a start would make of it.
+
+Has no rules of its own where a start has some. `Log.recover` reads the segments and the journal,
+the log's own reads verify the records, and a `Shard` takes the topic up as a worker does; all of it
+over an I/O thread that cannot change a byte. What is found out here is only how that fits together:
+what footers say beside what the records say, which seqs are missing, and who would have got them.
+
+Records are read a few megabytes at a time, whatever the size of the log. A segment without a footer
+is held as a whole, as a start does, and so is the journal.
+"""
+
+import os
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from nsqcy.base.ids import IdSource
+from nsqcy.broker.channel import Agenda
+from nsqcy.broker.policies import DURABILITIES, Policies
+from nsqcy.broker.topic import Shard, Topic
+from nsqcy.errors import StartError
+from nsqcy.storage import journal
+from nsqcy.storage.io import IoThread
+from nsqcy.storage.log import Footer, FormatError, Log, Recovered
+from nsqcy.storage.standalone_log import LogProbe, RunHandle, Survey, recovered_runs, survey_run
+from nsqcy.storage.store import Store
+
+BATCH = 4 << 20  # bytes that are read before they are looked at
+GAPS_SHOWN = 100
+SURVIVORS, HAS_DELAYED = 1, 2  # flags of a run
+_SEGMENT_HEADER = 64
+_MEMORY = 1 << 30  # for what a topic's start has to have in memory
+
+Range = tuple[int, int]  # first and last of some seqs
+Progress = Callable[[str, int, int], object]  # topic, bytes read, bytes to read
+
+
+# ---- what is found
+
+
+@dataclass
+class Damage:
+    """Bytes that cannot be used. The seqs that they cost, as far as that can be known."""
+
+    offset: int
+    text: str
+    first_seq: int | None = None
+    last_seq: int | None = None
+
+
+@dataclass
+class SegmentFound:
+    file: str
+    bytes: int
+    footer: bool  # without one it is scanned
+    log_id: str | None  # of its header; None if that is damaged
+    records: int = 0  # that can be read, and count
+    first_seq: int | None = None
+    last_seq: int | None = None
+    damages: list[Damage] = field(default_factory=list)
+    disagreements: list[str] = field(default_factory=list)  # of the footer with the records
+    superseded: list[Range] = field(default_factory=list)  # what newer segments have, too
+    unlinked: bool = False  # by a start, as nobody needs it
+
+    def saw(self, first: int, last: int, records: int) -> None:
+        self.records += records
+        self.first_seq = first if self.first_seq is None else min(first, self.first_seq)
+        self.last_seq = last if self.last_seq is None else max(last, self.last_seq)
+
+
+@dataclass
+class JournalFound:
+    bytes: int = 0
+    entries: int = 0  # whole ones
+    used: int = 0  # those before the first that is not understood
+    damages: list[Damage] = field(default_factory=list)
+    log_id: str | None = None
+    durability: str | None = None
+    clean: bool = False  # the last word of a clean exit
+
+
+@dataclass
+class ChannelFound:
+    """As a start makes it: `depth` and `deferred` are what /stats would show."""
+
+    channel: str
+    cursor: int
+    paused: bool
+    depth: int
+    deferred: int
+    again: int  # of these, delivered before
+    lost: int  # of these, damaged or in no file
+    missing: int  # beside these: the journal speaks of them and no file has them
+    beyond: int = 0  # by how much its cursor is behind the last record on disk
+
+
+@dataclass
+class TopicFound:
+    topic: str
+    bytes: int = 0
+    records: int = 0
+    first_seq: int = 0
+    next_seq: int = 0
+    depth: int = 0  # of its own, for no channel yet
+    lost: int = 0  # of its own
+    log_id: str | None = None  # None: a start makes a new one
+    segments: list[SegmentFound] = field(default_factory=list)
+    journal: JournalFound | None = None
+    channels: list[ChannelFound] = field(default_factory=list)
+    gaps: list[Range] = field(default_factory=list)
+    gaps_more: int = 0
+    leftovers: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    start_says: list[str] = field(default_factory=list)
+    refused: str | None = None  # why a start would not begin at all
+
+    def damaged_files(self) -> Iterator[tuple[str, list[Damage]]]:
+        for segment in self.segments:
+            yield segment.file, segment.damages
+        if self.journal is not None:
+            yield "journal", self.journal.damages
+
+    @property
+    def damages(self) -> int:
+        return sum(len(damages) for _, damages in self.damaged_files())
+
+    @property
+    def clean(self) -> bool:
+        """Whether a start loses nothing and delivers nothing that was finished."""
+        if self.refused is not None or self.damages or self.start_says:
+            return False
+        if any(each.disagreements for each in self.segments):
+            return False
+        if not self.segments:
+            return True
+        return all(each.footer for each in self.segments) and self.journal_is_last
+
+    @property
+    def journal_is_last(self) -> bool:
+        """Whether it says how things were at the end."""
+        found = self.journal
+        return found is not None and found.clean and found.used == found.entries
+
+
+# ---- seqs
+
+
+def merged(ranges: Iterable[Range]) -> list[Range]:
+    """The same seqs, ascending, what touches in one."""
+    found: list[Range] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        else:
+            found.append((first, last))
+    return found
+
+
+def without(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
+    """Merged ranges without those of other merged ranges."""
+    found = []
+    others = list(others)
+    index = 0
+    for first, last in ranges:
+        while index < len(others) and others[index][1] < first:
+            index += 1
+        at = index
+        while at < len(others) and others[at][0] <= last:
+            if others[at][0] > first:
+                found.append((first, others[at][0] - 1))
+            first = others[at][1] + 1
+            at += 1
+        if first <= last:
+            found.append((first, last))
+    return found
+
+
+def both(ranges: list[Range], others: list[Range]) -> list[Range]:
+    return without(ranges, without(ranges, others))
+
+
+def size(ranges: Iterable[Range]) -> int:
+    return sum(last - first + 1 for first, last in ranges)
+
+
+# ---- the audit of a topic
+
+
+@dataclass
+class _Run:
+    segment: int
+    offset: int
+    bytes: int
+    first_seq: int
+    last_seq: int
+    count: int
+    flags: int
+    first_time: int
+    last_time: int
+    handle: RunHandle
+
+    @property
+    def dense(self) -> bool:
+        return not self.flags & SURVIVORS and self.last_seq - self.first_seq + 1 == self.count
+
+
+@dataclass
+class _Totals:
+    """What the records of a segment come to, beside its footer."""
+
+    records: int = 0
+    first_seq: int | None = None
+    last_seq: int = 0
+    first_time: int = 0
+    last_time: int = 0
+    max_id: int = 0
+    bytes: int = 0
+
+    def add(self, run: _Run, survey: Survey) -> None:
+        if self.first_seq is None:
+            self.first_seq, self.first_time = run.first_seq, survey.first_time
+        self.first_seq = min(self.first_seq, run.first_seq)
+        self.last_seq = max(self.last_seq, run.last_seq)
+        self.last_time = survey.last_time
+        self.max_id = max(self.max_id, survey.max_id)
+        self.records += survey.records
+        self.bytes += run.bytes
+
+
+class Audit:
+    """Of one topic. known: its channels as nsqd.dat has them, and whether they are paused."""
+
+    def __init__(
+        self,
+        io: IoThread,
+        data_path: str,
+        topic: str,
+        known: Mapping[str, bool],
+        *,
+        policies: Policies | None = None,
+        quick: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        self._io = io
+        self._data_path = data_path
+        self._known = known
+        self._policies = policies
+        self._quick = quick
+        self._progress = progress or (lambda topic, done, total: None)
+        self._directory = os.path.join(data_path, f"{topic}.topic")
+        self.found = TopicFound(topic)
+        self._segments: dict[int, SegmentFound] = {}
+        self._runs: list[_Run] = []
+        self._damaged: list[Range] = []  # seqs of damaged records in dense runs
+        self._places: dict[int, list[_Run]] = {}  # by segment: its runs, by offset
+        self._damaged_places: dict[int, list[Range]] = {}  # by segment: the first and last byte
+        self._fresh: list[Damage] = []  # of the run that is being read
+        self._totals: dict[int, _Totals] = {}
+        self._read_bytes = 0
+
+    def run(self) -> TopicFound:
+        found = self.found
+        found.leftovers, found.unknown = _other_files(self._directory)
+        try:
+            log = Log(self._io, self._data_path, found.topic, on_damage=self._on_damage)
+            recovered = log.recover()
+            state = self._journal(recovered)
+        except (FormatError, journal.JournalError) as error:
+            found.refused = str(error)
+            return found
+        self._take_segments(recovered)
+        if not self._quick:
+            self._read_records(LogProbe(log))
+        for segment in self._segments.values():
+            segment.damages.sort(key=lambda each: each.offset)
+            found.segments.append(segment)
+        found.records = sum(each.records for each in found.segments)
+        self._start(recovered, state)
+        return found
+
+    # -- as recovery finds it
+
+    def _journal(self, recovered: Recovered) -> journal.TopicState | None:
+        path = os.path.join(self._directory, "journal")
+        damages = [Damage(*each[1:]) for each in recovered.damages if each[0] == path]
+        if not recovered.journal and not damages:
+            return None
+        state = journal.replay(recovered.journal)
+        self.found.journal = JournalFound(
+            os.path.getsize(path),
+            len(recovered.journal),
+            _understood(recovered.journal),
+            damages,
+            state.log_id.hex() if state else None,
+            DURABILITIES[state.durability] if state else None,
+            bool(state and state.clean),
+        )
+        return state
+
+    def _take_segments(self, recovered: Recovered) -> None:
+        for number, length, log_id, footer in sorted(recovered.segments):
+            self._segments[number] = SegmentFound(
+                f"{number:020d}.seg",
+                length,
+                footer is not None,
+                log_id.hex() if log_id else None,
+            )
+        for first, last, count, flags, first_time, last_time, handle in recovered_runs(recovered):
+            number, offset, length = handle.pieces[0][:3]
+            times = (first_time, last_time)
+            run = _Run(number, offset, length, first, last, count, flags, *times, handle)
+            self._runs.append(run)
+            self._places.setdefault(number, []).append(run)
+            self._segments[number].saw(first, last, count)
+        for number, _offset, _bytes, first, last in recovered.overlaps:
+            self._segments[number].superseded.append((first, last))
+        self._footers = {number: footer for number, _, _, footer in recovered.segments if footer}
+        for path, offset, text in recovered.damages:
+            name = os.path.basename(path)
+            if name == "journal":
+                continue
+            number = int(name[:20])
+            # One that could not even be opened was not found by recovery.
+            segment = self._segments.setdefault(number, SegmentFound(name, 0, False, None))
+            segment.damages.append(Damage(offset, text, *self._lost_at(number, offset)))
+
+    def _lost_at(self, segment: int, offset: int) -> tuple[int | None, int | None]:
+        """The seqs between the records around a damage in a segment that was scanned."""
+        runs = self._places.get(segment, [])
+        behind = bisect_right(runs, offset, key=lambda run: run.offset)
+        first = runs[behind - 1].last_seq + 1 if behind else None
+        last = runs[behind].first_seq - 1 if behind < len(runs) else None
+        if first is not None and last is not None and first > last:
+            return None, None
+        return first, last
+
+    # -- reading all records
+
+    def _read_records(self, probe: LogProbe) -> None:
+        """Those of segments with a footer; a scan has seen the others."""
+        pending = 0
+        total = sum(run.bytes for run in self._runs if run.segment in self._footers)
+        for run in self._runs:
+            if run.segment in self._footers:
+                probe.read(run.handle, partial(self._was_read, run))
+                pending += run.bytes
+            if pending >= BATCH:
+                self._io.drain_now()
+                self._progress(self.found.topic, self._read_bytes, total)
+                pending = 0
+        self._io.drain_now()
+        for number, footer in self._footers.items():
+            segment = self._segments[number]
+            if not segment.damages and not segment.superseded:
+                totals = self._totals.get(number, _Totals())
+                segment.disagreements += _disagreements(footer, totals)
+
+    def _on_damage(self, path: str, offset: int, text: str) -> None:
+        self._fresh.append(Damage(offset, text))
+
+    def _was_read(self, run: _Run, error: int, data: bytearray) -> None:
+        fresh, self._fresh = self._fresh, []
+        self._read_bytes += run.bytes
+        segment = self._segments[run.segment]
+        segment.damages += fresh
+        if error:
+            seqs = range(run.first_seq, run.last_seq + 1)
+            self._lost(run, fresh, [(run.offset, run.bytes, seq) for seq in seqs])
+            segment.records -= run.count
+            return
+        survey = survey_run(data)
+        self._totals.setdefault(run.segment, _Totals()).add(run, survey)
+        if survey.damaged:
+            lost = [(run.offset + at, length, seq) for at, length, seq in survey.damaged]
+            self._lost(run, fresh, lost)
+            segment.records -= run.count - survey.records
+        else:
+            segment.disagreements += _run_disagreements(run, survey)
+
+    def _lost(self, run: _Run, damages: list[Damage], lost: list[tuple[int, int, int]]) -> None:
+        """lost: offset, bytes and seq of each damaged record, by offset. Where a run has gaps a seq
+        is only known to be near."""
+        places = self._damaged_places.setdefault(run.segment, [])
+        places += merged((at, at + length - 1) for at, length, _ in lost)  # runs come by offset
+        if not run.dense:
+            return
+        self._damaged += merged((seq, seq) for _, _, seq in lost)
+        for damage in damages:
+            behind = [each.offset for each in damages if each.offset > damage.offset]
+            end = min(behind, default=run.offset + run.bytes)
+            seqs = [seq for at, _, seq in lost if damage.offset <= at < end]
+            if seqs:
+                damage.first_seq, damage.last_seq = seqs[0], seqs[-1]
+
+    # -- as a start takes it up
+
+    def _start(self, recovered: Recovered, before: journal.TopicState | None) -> None:
+        found = self.found
+        told = _Told()
+        shard = _shard(self._io, self._data_path, self._policies, told)
+        try:
+            topic = shard.load_topic(found.topic.encode(), False, dict(self._known))
+        except (OSError, FormatError, StartError) as error:
+            found.refused = str(error)
+            return
+        self._io.drain_now()
+        known = {f"{path} at {offset}: {text}" for path, offset, text in recovered.damages}
+        found.start_says = [line for line in told.lines if line not in known]
+        facts = topic.log_facts()
+        found.bytes = sum(each.bytes for each in found.segments)
+        found.first_seq, found.next_seq = facts["first_seq"], facts["next_seq"]
+        old = recovered.log_id.hex() if recovered.log_id else None
+        found.log_id = old if facts["log_id"] == old else None
+        assert topic.log is not None
+        kept = {number for number, live in LogProbe(topic.log).segments if live}
+        for number, segment in self._segments.items():
+            stays = segment.damages and segment.first_seq is None
+            segment.unlinked = number not in kept and not stays
+        self._compare(topic, recovered, before)
+
+    def _compare(
+        self, topic: Topic, recovered: Recovered, before: journal.TopicState | None
+    ) -> None:
+        found = self.found
+        state = topic.saved_state()
+        present = merged((run.first_seq, run.last_seq) for run in self._runs if run.dense)
+        damaged = merged(self._damaged)
+        if present:
+            gaps = without([(present[0][0], found.next_seq - 1)], present)
+            found.gaps, found.gaps_more = gaps[:GAPS_SHOWN], max(0, len(gaps) - GAPS_SHOWN)
+        own = [(state.fanout_seq, found.next_seq - 1)]
+        found.depth = topic.counters()["depth"]
+        good = without(present, damaged)
+        found.lost = size(without(without(own, _closed(state.holes)), good))
+        saved = {each.name: each for each in before.channels} if before else {}
+        for channel in state.channels:
+            shown = topic.channels[channel.name].counters()
+            old = saved.get(channel.name, journal.ChannelState(channel.name))
+            ahead = _ahead(channel, state, state.fanout_seq)
+            gone = without(ahead, present)
+            # An entry that is in no file was not given back, and its record is no part of the
+            # depth.
+            entries = journal.unpack_entries(old.entries if gone else b"")
+            gone = without(gone, merged((e.seq, e.seq) for e in entries if _has(gone, e.seq)))
+            lost = size(gone) + size(both(damaged, ahead))
+            again = 0
+            for entry in journal.unpack_entries(channel.entries):
+                again += entry.attempts > 0
+                lost += self._is_damaged(entry) and not _has(ahead, entry.seq)
+            missing = self._missing(old, before, present) - size(gone) if before else 0
+            found.channels.append(
+                ChannelFound(
+                    channel.name,
+                    channel.cursor,
+                    channel.paused,
+                    shown["depth"],
+                    shown["deferred_count"],
+                    again,
+                    lost,
+                    max(0, missing),
+                    max(0, old.cursor - recovered.next_seq),
+                )
+            )
+
+    def _is_damaged(self, entry: journal.Entry) -> bool:
+        return _has(self._damaged_places.get(entry.segment, []), entry.offset)
+
+    def _missing(
+        self, channel: journal.ChannelState, state: journal.TopicState, present: list[Range]
+    ) -> int:
+        """What the journal says that a channel needs and no file has."""
+        gone = without(_ahead(channel, state, state.next_seq), present)
+        entries = journal.unpack_entries(channel.entries)
+        return size(gone) + sum(
+            not self._holds(each) and not _has(gone, each.seq) for each in entries
+        )
+
+    def _holds(self, entry: journal.Entry) -> bool:
+        """Whether a run lies where an entry's record was."""
+        runs = self._places.get(entry.segment, [])
+        at = bisect_right(runs, entry.offset, key=lambda run: run.offset) - 1
+        return at >= 0 and entry.offset < runs[at].offset + runs[at].bytes
+
+
+class _Told:
+    """What a start would log about a topic."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def info(self, text: str, /, **fields: object) -> None:
+        pass
+
+    def warn(self, text: str, /, **fields: object) -> None:
+        self.lines.append(text)
+
+    error = warn
+
+
+def _shard(io: IoThread, data_path: str, policies: Policies | None, told: _Told) -> Shard:
+    """A worker's shard, as far as it has to take up topics."""
+    agenda = Agenda(Store(_MEMORY), mem_queue_size=0, max_msg_timeout=0)
+    agenda.now, agenda.wall = time.monotonic_ns(), time.time_ns()
+    return Shard(
+        agenda=agenda,
+        ids=IdSource(bytearray(8), 0),
+        io=io,
+        data_path=data_path,
+        policies=policies,
+        log=told,
+    )
+
+
+def _other_files(directory: str) -> tuple[list[str], list[str]]:
+    """Leftovers of ours, and what is nobody's."""
+    leftovers, unknown = [], []
+    for name in sorted(os.listdir(directory)):
+        number, _, suffix = name.partition(".")
+        if name == "journal.tmp":
+            leftovers.append(name)
+        elif name != "journal" and not (len(number) == 20 and number.isdigit() and suffix == "seg"):
+            unknown.append(name)
+    return leftovers, unknown
+
+
+def _understood(entries: list[bytes]) -> int:
+    """How many entries of a journal count: a delta that is not understood ends it."""
+    for index, data in enumerate(entries[1:], 1):
+        try:
+            journal.decode_delta(data)
+        except journal.JournalError:
+            return index
+    return len(entries)
+
+
+def _disagreements(footer: Footer, totals: _Totals) -> list[str]:
+    pairs = (
+        ("records", footer.records, totals.records),
+        ("first_seq", footer.first_seq, totals.first_seq or 0),
+        ("last_seq", footer.last_seq, totals.last_seq),
+        ("first_time", footer.first_time, totals.first_time),
+        ("last_time", footer.last_time, totals.last_time),
+        ("max_id", footer.max_id, totals.max_id),
+        ("bytes", footer.data_end - _SEGMENT_HEADER, totals.bytes),
+    )
+    return [
+        f"{name} is {said} in the footer and {seen} in the records"
+        for name, said, seen in pairs
+        if said != seen
+    ]
+
+
+def _run_disagreements(run: _Run, survey: Survey) -> list[str]:
+    pairs = (
+        ("count", run.count, survey.records),
+        ("flags", run.flags, survey.flags),
+        ("first_time", run.first_time, survey.first_time),
+        ("last_time", run.last_time, survey.last_time),
+    )
+    return [
+        f"{name} of the run at {run.offset} is {said} in the footer and {seen} in the records"
+        for name, said, seen in pairs
+        if said != seen
+    ]
+
+
+def _ahead(channel: journal.ChannelState, state: journal.TopicState, end: int) -> list[Range]:
+    """The seqs that a channel's cursor has before it, up to `end`."""
+    skipped = merged(_closed((*channel.finished, *state.holes)))
+    return without(_closed([(max(1, channel.cursor), end)]), skipped)
+
+
+def _closed(ranges: Iterable[tuple[int, int]]) -> list[Range]:
+    """Ranges [first, end) by their last."""
+    return [(first, end - 1) for first, end in ranges if first < end]
+
+
+def _has(ranges: list[Range], seq: int) -> bool:
+    at = bisect_right(ranges, seq, key=lambda each: each[0]) - 1
+    return at >= 0 and seq <= ranges[at][1]

@@ -1,0 +1,334 @@
+"""`nsqcy data import|export|check`: a stopped data path, brought here, taken away, looked at.
+
+Owns the words of these commands and what `check` says; the work is `importer`'s, `exporter`'s,
+`audit`'s and `diskqueue`'s. Exit codes: 0 all is well; 1 it could not be done, or something is
+unreadable; 2 the command line could not be read. Those of `check`: 0 a start loses nothing and
+delivers nothing again that was finished; 1 it may; 2 it would refuse, or nothing can be said.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from nsqcy.config import loader
+from nsqcy.errors import StartError, Stop
+from nsqcy.logging.logger import write
+from nsqcy.names import is_valid_name
+from nsqcy.nsqd.data import audit_report
+from nsqcy.nsqd.data.audit import Audit, TopicFound
+from nsqcy.nsqd.data.diskqueue import MARK, Damage, Queue, QueueReader, find_queues
+from nsqcy.nsqd.data.exporter import Export
+from nsqcy.nsqd.data.importer import ASIDE, DONE, TMP, Importer, is_needed
+from nsqcy.nsqd.master import metadata, policy_file
+from nsqcy.nsqd.options import NSQD, policies, resolve
+from nsqcy.process import datapath
+from nsqcy.storage.io import IoThread
+
+PROGRESS = 0.2  # seconds between signs of it
+
+# Names in a data path: what belongs there, and what a start makes of what was left behind.
+OURS = {metadata.FILE, policy_file.FILE}
+LEFTOVERS = {
+    TMP: "an import that is not complete; a start begins it anew",
+    DONE: "an import is complete but for its last renames; a start does them",
+    f"{metadata.FILE}.tmp": "was never finished; nsqd writes over it",
+    f"{policy_file.FILE}.tmp": "was never finished; nsqd writes over it",
+}
+
+
+class Terminal:
+    """Lines for whoever runs the command."""
+
+    def info(self, text: str, /, **fields: object) -> None:
+        write(1, f"{text}\n")
+
+    def warn(self, text: str, /, **fields: object) -> None:
+        write(2, f"warning: {text}\n")
+
+    def error(self, text: str, /, **fields: object) -> None:
+        write(2, f"error: {text}\n")
+
+
+def main(words: Sequence[str]) -> int:
+    """Run one of the commands; gives the exit code."""
+    arguments = _parser().parse_args(words)
+    terminal = Terminal()
+    failed = 2 if arguments.run is _check else 1
+    try:
+        lock = datapath.lock_data_path(arguments.data_path, orphans_wait=0)
+    except datapath.DataPathError as error:
+        terminal.error(str(error))
+        return failed
+    with lock:
+        try:
+            code: int = arguments.run(arguments, terminal)
+        except Stop as stop:
+            terminal.error(str(stop))
+            return failed
+        except KeyboardInterrupt:
+            terminal.error("interrupted")
+            return failed
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="nsqcy data", description=__doc__.partition("\n")[0])
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    size = argparse.ArgumentParser(add_help=False)
+    size.add_argument(
+        "--max-bytes-per-file", type=int, default=104857600, metavar="N", help="as nsqd's"
+    )
+    bad = argparse.ArgumentParser(add_help=False)
+    bad.add_argument("--bad", action="store_true", help="read .bad files of NSQ, too")
+
+    one = commands.add_parser(
+        "import", parents=[size, bad], help="take over NSQ's files, as a start of nsqd does"
+    )
+    one.add_argument("data_path", metavar="DATA_PATH")
+    one.set_defaults(run=_import)
+    one = commands.add_parser("export", parents=[size], help="write NSQ's files, to go back to it")
+    one.add_argument("data_path", metavar="DATA_PATH")
+    one.add_argument("target", metavar="DIRECTORY", help="empty, or not there yet")
+    one.set_defaults(run=_export)
+    one = commands.add_parser(
+        "check", parents=[bad], help="read everything, and say what a start would make of it"
+    )
+    one.add_argument("data_path", metavar="DATA_PATH", help="nsqcy's or NSQ's")
+    one.add_argument("--json", action="store_true", help="say it as JSON")
+    one.add_argument(
+        "--quick",
+        action="store_true",
+        help="read what a start reads, and no record that has a footer to vouch for it",
+    )
+    one.add_argument(
+        "--config",
+        default="",
+        metavar="FILE",
+        help="nsqd's, for which topics are retained",
+    )
+    one.set_defaults(run=_check)
+    return parser
+
+
+def _import(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    if not is_needed(arguments.data_path):
+        terminal.info(f"{arguments.data_path}: there are no files of NSQ to import")
+        return 0
+    importer = Importer(
+        arguments.data_path,
+        terminal,
+        max_bytes_per_file=arguments.max_bytes_per_file,
+        bad=arguments.bad,
+    )
+    importer.run()
+    return 1 if importer.damages or importer.refused else 0
+
+
+def _export(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    export = Export(
+        arguments.data_path,
+        arguments.target,
+        terminal,
+        max_bytes_per_file=arguments.max_bytes_per_file,
+    )
+    export.run()
+    return 1 if export.damages else 0
+
+
+# -- check
+
+
+def _check(arguments: argparse.Namespace, terminal: Terminal) -> int:
+    check = Check(
+        arguments.data_path,
+        _Silence() if arguments.json else terminal,
+        settings=_settings(arguments.config),
+        quick=arguments.quick,
+        progress=_Percent() if sys.stderr.isatty() else None,
+    )
+    found = check.run(bad=arguments.bad)
+    if arguments.json:
+        write(1, json.dumps(found.to_json(), indent=2) + "\n")
+    return found.exit_code
+
+
+def _settings(config_file: str) -> loader.Settings:
+    """Of a configuration file, as nsqd would read it; the defaults without one."""
+    file = loader.read_file(NSQD, config_file) if config_file else None
+    return loader.Settings(NSQD, {}, file)
+
+
+class _Silence(Terminal):
+    """For whoever gets all of it as JSON."""
+
+    def info(self, text: str, /, **fields: object) -> None:
+        pass
+
+    warn = error = info
+
+
+class _Percent:
+    """How much is read, on a terminal."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def __call__(self, topic: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + PROGRESS
+            write(2, f"\r{topic}: {done * 100 // max(1, total)} %\033[K\r")
+
+
+@dataclass
+class QueueFound:
+    """Files of NSQ's nsqd, which a start would import."""
+
+    name: str
+    messages: int
+
+
+@dataclass
+class Found:
+    """All that a check has found."""
+
+    data_path: str
+    topics: list[TopicFound] = field(default_factory=list)
+    queues: list[QueueFound] = field(default_factory=list)
+    leftovers: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    refused: str | None = None  # why a start would not begin at all
+    unreadable: int = 0  # places
+
+    @property
+    def exit_code(self) -> int:
+        if self.refused is not None or any(each.refused for each in self.topics):
+            return 2
+        return 0 if not self.unreadable and all(each.clean for each in self.topics) else 1
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "exit_code": self.exit_code}
+
+
+class Check:
+    """Reads every record of a data path, ours or NSQ's, and says what is wrong with it, and what a
+    start would make of that. Changes nothing."""
+
+    def __init__(
+        self,
+        data_path: str,
+        lines: Terminal,
+        *,
+        settings: loader.Settings,
+        quick: bool = False,
+        progress: _Percent | None = None,
+    ) -> None:
+        self._data_path = data_path or "."
+        self._lines = lines
+        self._options = resolve(settings)
+        self._policies = policies(settings, self._options)
+        self._quick = quick
+        self._progress = progress
+        self._found = Found(self._data_path)
+
+    def run(self, *, bad: bool = False) -> Found:
+        found = self._found
+        picture = metadata.Picture()
+        try:
+            picture = metadata.load(self._data_path, self._lines)
+        except StartError as error:
+            found.refused = str(error)
+            self._lines.error(found.refused)
+        self._look_around()
+        self._read_policies()
+        for queue in find_queues(self._data_path):
+            self._check_queue(queue, bad)
+        io = IoThread(read_only=True)
+        try:
+            for name in sorted(picture):
+                if os.path.isdir(os.path.join(self._data_path, f"{name}.topic")):
+                    self._check_topic(io, picture, name)
+        finally:
+            io.close()
+        self._lines.info(f"{self._data_path}: {found.unreadable} places unreadable")
+        return found
+
+    def _look_around(self) -> None:
+        """What lies in the data path beside topics and NSQ's queues."""
+        found = self._found
+        with os.scandir(self._data_path) as entries:
+            names = sorted(each.name for each in entries)
+        for name in names:
+            if name in LEFTOVERS:
+                found.leftovers.append(name)
+                self._lines.warn(f"{name}: {LEFTOVERS[name]}")
+            elif not (name in OURS or name.startswith(ASIDE) or MARK in name or _is_topic(name)):
+                found.unknown.append(name)
+                self._lines.info(f"{name}: not nsqd's, and left alone")
+
+    def _read_policies(self) -> None:
+        """What was set over HTTP, which says what is retained."""
+        try:
+            kept = policy_file.look(self._data_path)
+        except ValueError as error:
+            path = os.path.join(self._data_path, policy_file.FILE)
+            self._damage(f"{path} is damaged, and a start sets it aside: {error}")
+            return
+        except StartError as error:
+            self._found.refused = str(error)
+            self._lines.error(self._found.refused)
+            return
+        for name, values in kept.values(self._options, self._lines).items():
+            self._policies.set(name, values)
+
+    def _check_queue(self, queue: Queue, bad: bool) -> None:
+        reader = QueueReader(queue, self._on_damage, self._lines.warn)
+        try:
+            for _ in reader.records(bad=bad):
+                pass
+        except OSError as error:
+            self._damage(f"{error.filename}: {(error.strerror or '').lower()}")
+        self._found.queues.append(QueueFound(queue.name, reader.count))
+        self._lines.info(f"{queue.name}: {reader.count} messages to deliver")
+
+    def _check_topic(self, io: IoThread, picture: metadata.Picture, name: str) -> None:
+        entry = picture.get(name)
+        found = Audit(
+            io,
+            self._data_path,
+            name,
+            {} if entry is None else entry.channels,
+            policies=self._policies,
+            quick=self._quick,
+            progress=self._progress,
+        ).run()
+        self._found.topics.append(found)
+        self._found.unreadable += found.damages
+        directory = os.path.join(self._data_path, f"{name}.topic")
+        for file, damages in found.damaged_files():
+            for each in damages:
+                path = os.path.join(directory, file)
+                self._lines.error(f"{path} at {each.offset}: {each.text}")
+        if found.refused is not None:
+            self._lines.error(f"{name}: a start refuses: {found.refused}")
+            return
+        for line in audit_report.lines(found):
+            self._lines.info(line)
+        for line in found.start_says:
+            self._lines.warn(line)
+
+    def _on_damage(self, damage: Damage) -> None:
+        self._damage(str(damage))
+
+    def _damage(self, text: str) -> None:
+        self._found.unreadable += 1
+        self._lines.error(text)
+
+
+def _is_topic(name: str) -> bool:
+    return name.endswith(".topic") and is_valid_name(name.removesuffix(".topic"))

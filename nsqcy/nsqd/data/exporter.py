@@ -1,0 +1,322 @@
+"""Export of a stopped data path: its topics as the files NSQ's nsqd reads.
+
+`TopicReader` is what a start would find in a topic, record by record: its journal, its runs, and
+who still needs which of them. `Export` writes that as disk queues, and `nsqd.dat`.
+
+NSQ has no due times on disk: what is deferred becomes due at once. Nor has it headers, and what has
+expired stays behind.
+"""
+
+import os
+import shutil
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from nsqcy.errors import StartError
+from nsqcy.logging.types import Lines
+from nsqcy.nsqd.data.diskqueue import QueueWriter
+from nsqcy.nsqd.data.importer import is_needed
+from nsqcy.nsqd.master import metadata
+from nsqcy.storage import journal
+from nsqcy.storage.io import IoThread
+from nsqcy.storage.log import FormatError, Log
+from nsqcy.storage.standalone_log import LogProbe, RunHandle, recovered_runs
+from nsqcy.util.files import sync_directory
+
+_RECORD = Struct("<IIQQqIHH")  # length, crc, seq, id, timestamp, body, extensions, attributes
+_EXTENSION = Struct("<HHI")
+_EXPIRES = Struct("<q")
+_EXPIRES_TYPE = 4
+_SURVIVORS = 1
+_DELAYED = 1
+_HEADERS = 1 << 2
+_HAS_EXPIRES = 1 << 4
+_DAMAGED = 0x8000
+
+
+class Record(NamedTuple):
+    """What a record says. `expires` is in ns since 1970, or None."""
+
+    timestamp: int
+    id: int
+    body: bytes
+    headers: bool
+    expires: int | None
+
+
+class Message(NamedTuple):
+    """A message somebody still needs. `channel` is None for the topic's own."""
+
+    channel: str | None
+    attempts: int
+    deferred: bool
+    record: Record
+
+
+class _Run(NamedTuple):
+    first_seq: int
+    last_seq: int
+    survivors: bool
+    segment: int
+    offset: int
+    size: int
+    handle: RunHandle
+
+
+class _Reader(NamedTuple):
+    """Which records of the window a channel still has to see."""
+
+    name: str
+    cursor: int
+    finished: tuple[tuple[int, int], ...]
+
+    def wants(self, seq: int) -> bool:
+        return seq >= self.cursor and not any(first <= seq < end for first, end in self.finished)
+
+
+class TopicReader:
+    """The log of one topic, read from the disk. on_damage: told (path, offset, text).
+
+    known: its channels as far as nsqd.dat has them
+    """
+
+    def __init__(
+        self,
+        io: IoThread,
+        data_path: str,
+        topic: str,
+        known: list[str],
+        on_damage: Callable[[str, int, str], object],
+    ) -> None:
+        self._io = io
+        self._on_damage = on_damage
+        log = Log(io, data_path, topic, on_damage=on_damage)
+        self._probe = LogProbe(log)
+        found = log.recover()
+        for path, offset, text in found.damages:
+            on_damage(path, offset, text)
+        self.state = self._replay(log, found.journal)
+        runs = (_run(*each) for each in recovered_runs(found))
+        self._runs = sorted(runs, key=lambda run: run[:6])
+        saved = {each.name: each for each in self.state.channels} if self.state else {}
+        self.channels = {name: saved[name].paused if name in saved else False for name in known}
+        self.channels |= {name: each.paused for name, each in saved.items()}
+        self._saved = saved
+
+    def _replay(self, log: Log, entries: list[bytes]) -> journal.TopicState | None:
+        try:
+            return journal.replay(entries)
+        except journal.JournalError as error:
+            self._on_damage(os.path.join(log.directory, "journal"), 0, str(error))
+            return None
+
+    def messages(self) -> Iterator[Message]:
+        """What is needed, in the order of the records."""
+        fanout = self.state.fanout_seq if self.state else 1
+        holes = self.state.holes if self.state else ()
+        readers = [self._reader(name, fanout, holes) for name in self.channels]
+        least = min([fanout, *(reader.cursor for reader in readers)])
+        entries = self._entries()
+        for index, run in enumerate(self._runs):
+            needed = entries.get(index, {})
+            in_window = not run.survivors and run.last_seq >= least
+            if not needed and not in_window and (self.state or not run.survivors):
+                continue
+            for at, seq, attributes, record in _records(self._read(run)):
+                if attributes & _DAMAGED:
+                    continue
+                for channel, attempts, deferred in needed.get(at, ()):
+                    yield Message(channel, attempts, deferred, record)
+                if in_window and seq >= fanout:
+                    yield Message(None, 0, bool(attributes & _DELAYED), record)
+                elif in_window and not attributes & _DELAYED:
+                    for reader in readers:
+                        if reader.wants(seq):
+                            yield Message(reader.name, 0, False, record)
+                elif run.survivors and self.state is None:
+                    # Nobody says who needs the copies of old records: every channel gets them.
+                    for name in self.channels or (None,):
+                        yield Message(name, 0, False, record)
+
+    def _reader(self, name: str, fanout: int, holes: tuple[tuple[int, int], ...]) -> _Reader:
+        saved = self._saved.get(name)
+        if saved is None:
+            return _Reader(name, fanout, ())
+        return _Reader(name, saved.cursor, (*saved.finished, *holes))
+
+    def _entries(self) -> dict[int, dict[int, list[tuple[str, int, bool]]]]:
+        """By run and offset in it: which channels need the record on its own."""
+        runs = sorted((run.segment, run.offset, index) for index, run in enumerate(self._runs))
+        found: dict[int, dict[int, list[tuple[str, int, bool]]]] = {}
+        for name, saved in self._saved.items():
+            for entry in journal.unpack_entries(saved.entries):
+                place = bisect_right(runs, (entry.segment, entry.offset, len(runs))) - 1
+                if place < 0:
+                    continue
+                segment, offset, index = runs[place]
+                if segment != entry.segment or entry.offset - offset >= self._runs[index].size:
+                    continue
+                records = found.setdefault(index, {})
+                deferred = entry.state == journal.State.DEFERRED
+                records.setdefault(entry.offset - offset, []).append(
+                    (name, entry.attempts, deferred)
+                )
+        return found
+
+    def _read(self, run: _Run) -> bytearray:
+        result = bytearray()
+
+        def done(error: int, data: bytearray) -> None:
+            nonlocal result
+            if error:
+                path = os.path.join(self._probe.log.directory, f"{run.segment:020d}.seg")
+                self._on_damage(path, run.offset, f"read: {os.strerror(error).lower()}")
+            else:
+                result = data
+
+        self._probe.read(run.handle, done)
+        self._io.drain_now()
+        return result
+
+
+def _run(
+    first: int, last: int, _count: int, flags: int, _from: int, _to: int, handle: RunHandle
+) -> _Run:
+    segment, offset, length = handle.pieces[0][:3]
+    survivors = bool(flags & _SURVIVORS)
+    return _Run(first, last, survivors, segment, offset, length, handle)
+
+
+def _records(data: bytearray) -> Iterator[tuple[int, int, int, Record]]:
+    """(offset, seq, attributes, record)"""
+    at = 0
+    while at < len(data):
+        length, _, seq, number, timestamp, size, ext, attributes = _RECORD.unpack_from(data, at)
+        start = at + _RECORD.size
+        body = bytes(data[start + ext : start + ext + size])
+        expires = _expires(data, start, start + ext) if attributes & _HAS_EXPIRES else None
+        headers = bool(attributes & _HEADERS)
+        yield at, seq, attributes, Record(timestamp, number, body, headers, expires)
+        at += length
+
+
+def _expires(data: bytearray, at: int, end: int) -> int | None:
+    while at < end:
+        kind, size, _ = _EXTENSION.unpack_from(data, at)
+        at += _EXTENSION.size
+        if kind == _EXPIRES_TYPE:
+            return int(_EXPIRES.unpack_from(data, at)[0])
+        at += size + -size % 8
+    return None
+
+
+class Export:
+    """Writes a data path, which is locked, as NSQ's files into a directory that is empty or not
+    there yet."""
+
+    def __init__(
+        self, data_path: str, target: str, lines: Lines, *, max_bytes_per_file: int = 104857600
+    ) -> None:
+        self._data_path = data_path or "."
+        self._target = target
+        self._lines = lines
+        self._max_bytes_per_file = max_bytes_per_file
+        self.messages = 0
+        self.deferred = 0
+        self.expired = 0
+        self.headers = 0
+        self.largest = 0
+        self.damages = 0
+
+    def run(self) -> None:
+        """Raises StartError; the target is then not there."""
+        temporary = self._target.rstrip("/") + ".tmp"
+        try:
+            if is_needed(self._data_path):
+                raise StartError(
+                    f"{self._data_path} has files of NSQ in it that are not imported:"
+                    f" run `nsqcy data import {self._data_path}` first, or move them away"
+                )
+            if os.path.isdir(self._target) and os.listdir(self._target):
+                raise StartError(f"{self._target} is not empty")
+            shutil.rmtree(temporary, ignore_errors=True)
+            os.mkdir(temporary, 0o700)
+            self._write(temporary)
+            os.rename(temporary, self._target)
+            sync_directory(os.path.dirname(os.path.abspath(self._target)))
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            raise StartError(
+                f"failed to export - {where}{(error.strerror or str(error)).lower()}"
+            ) from None
+        except FormatError as error:
+            raise StartError(f"failed to export - {error}") from None
+        self._summary()
+
+    def _summary(self) -> None:
+        self._lines.info(f"export: {self.messages} messages written to {self._target}")
+        if self.deferred:
+            self._lines.warn(
+                f"export: {self.deferred} deferred messages become due at once:"
+                " NSQ has no due times on disk"
+            )
+        if self.headers:
+            self._lines.warn(
+                f"export: {self.headers} messages are written without their headers: NSQ has none"
+            )
+        if self.expired:
+            self._lines.info(f"export: {self.expired} messages have expired and are not written")
+        if self.largest > 1048576:
+            self._lines.warn(
+                f"export: the largest message has {self.largest} bytes:"
+                f" nsqd takes it for damage unless --max-msg-size is at least that"
+            )
+
+    def _write(self, directory: str) -> None:
+        picture = metadata.load(self._data_path, self._lines)
+        io = IoThread()
+        try:
+            for topic in list(picture):
+                self._write_topic(io, directory, picture, topic)
+        finally:
+            io.close()
+        metadata.replace_file(directory, metadata.dump(picture))
+
+    def _write_topic(
+        self, io: IoThread, directory: str, picture: metadata.Picture, topic: str
+    ) -> None:
+        entry = picture.get(topic)
+        assert entry is not None
+        if not os.path.isdir(os.path.join(self._data_path, f"{topic}.topic")):
+            return
+        reader = TopicReader(io, self._data_path, topic, list(entry.channels), self._on_damage)
+        for name, paused in reader.channels.items():
+            entry.channels.setdefault(name, paused)
+        writers: dict[str | None, QueueWriter] = {}
+        now = time.time_ns()
+        for message in reader.messages():
+            record = message.record
+            if record.expires is not None and record.expires <= now:
+                self.expired += 1
+                continue
+            writer = writers.get(message.channel)
+            if writer is None:
+                name = topic if message.channel is None else f"{topic}:{message.channel}"
+                writer = QueueWriter(directory, name, self._max_bytes_per_file)
+                writers[message.channel] = writer
+            writer.put(record.timestamp, message.attempts, record.id, record.body)
+            self.deferred += message.deferred
+            self.headers += record.headers
+        for channel, writer in writers.items():
+            writer.close()
+            self.messages += writer.depth
+            self.largest = max(self.largest, writer.largest)
+            what = "topic" if channel is None else f"channel {channel}"
+            self._lines.info(f"export: topic {topic}: {writer.depth} messages of the {what}")
+
+    def _on_damage(self, path: str, offset: int, text: str) -> None:
+        self.damages += 1
+        self._lines.error(f"export: {path} at {offset}: {text}")

@@ -1,0 +1,162 @@
+"""HTTPS: an `HttpConnection` whose bytes go through a TLS layer.
+
+The handshake takes its turns in the worker's one queue of handshakes, beside those of TCP clients.
+"""
+
+import socket
+from collections.abc import Sequence
+
+from nsqcy.errors import LayerEnd, LayerError
+from nsqcy.http.server import HttpConnection, HttpServer
+from nsqcy.net.byte_layers import PIECE
+from nsqcy.nsqd.worker.tls import Handshake, Handshakes
+
+# How a client begins that takes this for plain HTTP, and what it can read.
+_HTTP = (b"GET ", b"HEAD ", b"POST ", b"PUT ", b"OPTIONS ")
+_SPEAK_TLS = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
+_PIECES_A_TURN = 16
+
+
+class HttpsConnection(HttpConnection):
+    """Reads nothing between a step of the handshake and its wish for more."""
+
+    __slots__ = ("_handshake", "_layer", "_said_goodbye", "_silent", "certificate_names")
+    secure = True
+
+    def __init__(
+        self, server: HttpServer, sock: socket.socket, peer: str, handshakes: Handshakes
+    ) -> None:
+        super().__init__(server, sock, peer)
+        self.certificate_names: Sequence[str] = ()
+        self._silent = True  # the peer has not spoken
+        self._said_goodbye = False
+        self._handshake: Handshake | None = handshakes.begin(self)
+        self._layer = self._handshake.layer
+
+    def close(self) -> None:
+        if self._handshake is not None:
+            self._handshake.cancel()
+            self._handshake = None
+        super().close()
+
+    def is_late(self, now: float) -> bool:
+        return self._handshake is None and super().is_late(now)  # a handshake has its own clock
+
+    # The handshake (tls.Owner)
+
+    def send_encoded(self, data: bytes) -> None:
+        if self._unsent is not None:
+            self._unsent = memoryview(b"".join((self._unsent, data)))
+        elif not self._closed:
+            self._send(data)
+
+    def want_input(self) -> None:
+        self._read()
+
+    def handshake_done(self, error: str | None) -> None:
+        self._handshake = None
+        if self._closed:
+            return
+        if error is None:
+            self.since = self._server.now
+            self.certificate_names = self._layer.certificate_names()
+            self._decode(b"")
+        else:
+            self._complain(error)
+            self._linger()
+
+    def _shake(self, handshake: Handshake, data: bytes) -> None:
+        first, self._silent = self._silent, False
+        if not data:
+            self._complain("EOF")
+            self.close()
+        elif first and data.startswith(_HTTP):
+            handshake.cancel()
+            self._handshake = None
+            self._send(_SPEAK_TLS)
+            self._linger()
+        else:
+            self._read_watcher.stop()
+            self._reading = False
+            handshake.feed(data)
+
+    def _complain(self, reason: str) -> None:
+        self._server.api.log.warn(
+            f"http: TLS handshake error from {self._peer}: {reason}",
+            event="https_handshake_failed",
+            peer=self._peer,
+            error=reason,
+        )
+
+    # Input
+
+    def received(self, data: bytes) -> None:
+        if self._handshake is not None:
+            self._shake(self._handshake, data)
+        elif data and not self._lingering:
+            self._decode(data)
+        else:
+            super().received(data)
+
+    def _decode(self, data: bytes) -> None:
+        layer, protocol = self._layer, self._protocol
+        pieces = []
+        ended = False
+        layer.feed(data)
+        try:
+            while piece := layer.read():
+                pieces.append(piece)
+        except LayerEnd:
+            ended = True
+        except LayerError:
+            self._send(layer.take())
+            self.close()
+            return
+        answer = layer.take()  # to a change of keys, say
+        if answer:
+            self.send_encoded(answer)
+        if pieces and not protocol.in_head:
+            self.since = self._server.now
+        if pieces:
+            protocol.feed(b"".join(pieces))
+        if ended:
+            protocol.feed_eof()
+        self.process()
+
+    # Output
+
+    def _flush(self) -> None:
+        """In pieces: what waits for the socket is not encoded, and a turn encodes not too much."""
+        if self._closed or self._unsent is not None:
+            return
+        left = _PIECES_A_TURN
+        try:
+            while self._out:
+                data = self._output()
+                if not left:
+                    self.send_later(memoryview(data))
+                    return
+                if not self._send(data):
+                    return
+                left -= 1
+        except LayerError:
+            self.close()
+            return
+        self._sent()
+
+    def _output(self) -> bytes:
+        data = super()._output()
+        if len(data) > PIECE:
+            self._out.append(memoryview(data)[PIECE:])
+        self._layer.write(bytes(data[:PIECE]))
+        return self._layer.take()
+
+    def _sent(self) -> None:
+        if self._handshake is not None:
+            return
+        if self._protocol.closing and not self._said_goodbye:
+            self._said_goodbye = True
+            self._layer.close()
+            if not self._send(self._layer.take()):
+                return
+        super()._sent()

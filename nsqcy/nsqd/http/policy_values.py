@@ -1,0 +1,136 @@
+"""Keys of policies as JSON has them: what a client sets, what the file keeps, what is shown.
+
+A value has one form everywhere: numbers and truth values are JSON's, a duration is a text with its
+unit. Pure functions; they know neither HTTP nor the file.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from nsqcy.broker.policies import CHANNEL_KEYS, TOPIC_KEYS, Policies, shown
+from nsqcy.config.loader import unknown_key
+from nsqcy.config.options import BOOL, DURATION, FLOAT, INT, Option, Value, int64
+from nsqcy.names import quote
+from nsqcy.nsqd.options import NsqdOptions, policy_rule
+
+
+class BadPolicy(Exception):
+    """What is wrong, and what is allowed."""
+
+    def __init__(self, problem: str, allowed: str) -> None:
+        super().__init__(f"{problem} (allowed: {allowed})")
+
+
+def keys_of(name: str) -> Mapping[str, Option]:
+    """The keys of a topic, or of `topic/channel`."""
+    return CHANNEL_KEYS if "/" in name else TOPIC_KEYS
+
+
+def parse(body: bytes) -> dict[str, Any]:
+    """The JSON object that a client has sent; raises BadPolicy."""
+    try:
+        found = json.loads(body.decode(), object_pairs_hook=_once, parse_constant=_no_number)
+    except RecursionError:
+        raise BadPolicy("nested too deeply", "an object of keys and values") from None
+    except ValueError as error:
+        raise BadPolicy(f"not JSON: {error}", "an object of keys and values") from None
+    if not isinstance(found, dict):
+        raise BadPolicy(f"{_json(found)} is no object", "an object of keys and values")
+    return found
+
+
+def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise BadPolicy(f"{quote(key)} is set twice", "each key once")
+        found[key] = value
+    return found
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def read(name: str, key: str, value: Any, options: NsqdOptions) -> Value:
+    """The value of a key of a topic, or of `topic/channel`; raises BadPolicy."""
+    keys = keys_of(name)
+    option = keys.get(key)
+    if option is None:
+        raise BadPolicy(*unknown_key(key, keys))
+    try:
+        found = _value(option, value)
+    except ValueError as error:
+        raise BadPolicy(f"{key}: invalid value {_json(value)}: {error}", _allowed(option)) from None
+    rule = policy_rule(options, key)
+    if rule is not None and not rule.holds(found):
+        raise BadPolicy(f"{key}: invalid value {_json(value)}", rule.text)
+    if key == "dead_letter_topic" and found == name.partition("/")[0]:
+        raise BadPolicy(f"{key}: invalid value {_json(value)}", "another topic")
+    return found
+
+
+def _value(option: Option, value: Any) -> Value:
+    kind = option.kind
+    if kind is BOOL and isinstance(value, bool):
+        return value
+    if kind is INT and isinstance(value, int) and not isinstance(value, bool):
+        return int64(value)
+    if kind is FLOAT and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if kind not in (BOOL, INT, FLOAT) and isinstance(value, str):
+        return kind.parse(value)
+    raise ValueError("invalid value type")
+
+
+def _allowed(option: Option) -> str:
+    if option.kind is INT:
+        return "a whole number"
+    if option.kind is DURATION:
+        return f"a text: {option.kind.allowed}"
+    return option.kind.allowed
+
+
+def read_all(name: str, said: Mapping[str, Any], options: NsqdOptions) -> dict[str, Value]:
+    """What is set, checked: those keys that are not null; raises BadPolicy for the first that is
+    wrong, a key that is unknown even if it is null."""
+    found = {}
+    for key, value in said.items():
+        if value is not None:
+            found[key] = read(name, key, value, options)
+        elif key not in keys_of(name):
+            read(name, key, value, options)
+    return found
+
+
+def merged(before: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """What is set after a client has said this: a null takes its key back."""
+    return {key: value for key, value in {**before, **said}.items() if value is not None}
+
+
+def view(policies: Policies, options: NsqdOptions, topic: str, channel: str) -> dict[str, Any]:
+    """What holds for a topic, or for a channel, and who has said so."""
+    if channel:
+        name: dict[str, str] = {"topic": topic, "channel": channel}
+        policy: Any = policies.channel(topic, channel)
+        sources = policies.channel_sources(topic, channel)
+    else:
+        name, policy, sources = (
+            {"topic": topic},
+            policies.topic(topic),
+            policies.topic_sources(topic),
+        )
+    config = {}
+    for key, option in (CHANNEL_KEYS if channel else TOPIC_KEYS).items():
+        value = getattr(policy, key)
+        if value is None:
+            value = getattr(options, key)
+        config[key] = {"value": shown(option, value), "from": sources[key]}
+    return {**name, "config": config}
+
+
+def _json(value: Any) -> str:
+    """As a client sees it again, in short, whatever it is."""
+    text = json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."

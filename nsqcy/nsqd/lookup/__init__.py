@@ -1,0 +1,1 @@
+"""Registration with nsqlookupds, and the channels that they know."""

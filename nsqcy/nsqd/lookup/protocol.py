@@ -1,0 +1,158 @@
+"""nsqlookupd's TCP protocol as nsqd speaks it: commands, answers, and the addresses of peers.
+
+Bytes and values only. Knows no sockets, no clock and nothing of what nsqd has.
+"""
+
+import socket
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from nsqcy import NSQ_VERSION
+from nsqcy.errors import NsqError
+from nsqcy.util import gojson
+
+MAGIC = b"  V1"
+PING = b"PING\n"
+REGISTER, UNREGISTER = "REGISTER", "UNREGISTER"
+
+Where = tuple[Any, ...]  # as sockets take it
+
+
+class PeerFailure(NsqError):
+    """A lookupd said what nobody can go on after."""
+
+
+class Command(NamedTuple):
+    """A topic, or a channel of it, comes or goes."""
+
+    verb: str
+    topic: str
+    channel: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.topic} {self.channel}".rstrip()
+
+    @property
+    def branch(self) -> str:
+        return "channel" if self.channel else "topic"
+
+    @property
+    def wire(self) -> bytes:
+        return f"{self}\n".encode()
+
+
+def identify(identity: Mapping[str, Any]) -> bytes:
+    body = gojson.encode(dict(sorted(identity.items())))
+    return b"IDENTIFY\n" + struct.pack(">i", len(body)) + body
+
+
+def identity(settings: Any) -> dict[str, Any]:
+    """What nsqd says of itself; `settings` are its options."""
+    return {
+        "broadcast_address": settings.broadcast_address,
+        "hostname": socket.gethostname(),
+        "http_port": settings.broadcast_http_port,
+        "tcp_port": settings.broadcast_tcp_port,
+        "topology_region": settings.topology_region,
+        "topology_zone": settings.topology_zone,
+        "version": NSQ_VERSION,
+    }
+
+
+class Answers:
+    """Cuts what a lookupd sends into its answers."""
+
+    def __init__(self, most: int) -> None:
+        """most: bytes of one answer"""
+        self._most = most
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        self._data += data
+
+    def next(self) -> bytes | None:
+        """The next answer; None if it is not there yet. Raises PeerFailure."""
+        if len(self._data) < 4:
+            return None
+        (size,) = struct.unpack_from(">i", self._data)
+        if not 0 <= size <= self._most:
+            raise PeerFailure(f"an answer of {size} bytes")
+        if len(self._data) < 4 + size:
+            return None
+        answer = bytes(self._data[4 : 4 + size])
+        del self._data[: 4 + size]
+        return answer
+
+    def __bool__(self) -> bool:
+        """Whether something is left."""
+        return bool(self._data)
+
+
+class Info(NamedTuple):
+    """What a lookupd says of itself."""
+
+    tcp_port: int
+    http_port: int
+    version: str
+    broadcast_address: str
+
+    def __str__(self) -> str:
+        return (
+            f"{{TCPPort:{self.tcp_port} HTTPPort:{self.http_port} "
+            f"Version:{self.version} BroadcastAddress:{self.broadcast_address}}}"
+        )
+
+
+_INFO: gojson.Fields = {
+    "tcp_port": (gojson.int64, 0),
+    "http_port": (gojson.int64, 0),
+    "version": (gojson.text, ""),
+    "broadcast_address": (gojson.text, ""),
+}
+
+
+def parse_info(answer: bytes) -> Info:
+    """Raises ValueError."""
+    return Info(**gojson.decode(answer, _INFO))
+
+
+# -- addresses
+
+
+def split(address: str) -> tuple[str, int]:
+    """Host and port of `host:port`; raises ValueError in Go's words."""
+    host, colon, port = address.strip().rpartition(":")
+    if not colon:
+        raise ValueError("missing port in address")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if ":" in host and not bracketed:
+        raise ValueError("too many colons in address")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise ValueError("invalid port")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def literal(host: str, port: int) -> Where | None:
+    """Where `host` is, if it is no name."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host)
+        except OSError:
+            continue
+        return (host, port) if family == socket.AF_INET else (host, port, 0, 0)
+    return None
+
+
+def places(found: Iterable[Where]) -> Iterator[tuple[Where, ...]]:
+    """The lookupds behind a name with these addresses, each with what else may lead to it.
+
+    Every IPv4 address is a lookupd. An IPv6 address beside them is another way to the same one, and
+    a lookupd only where there is no IPv4.
+    """
+    four = sorted({where for where in found if len(where) == 2})
+    six = sorted({where for where in found if len(where) == 4})
+    if len(four) == 1:
+        yield (four[0], *six)
+    else:
+        yield from ((where,) for where in four or six)

@@ -1,0 +1,454 @@
+"""nsqd's side of discovery: a greenlet for each lookupd, which is told what topics there are.
+
+What a lookupd is told first is the whole picture, and then each change at once. One that is away is
+told nothing, and has nothing kept for it: when it is back it hears the whole picture again. Knows
+no workers and no clients.
+
+    connect ──► IDENTIFY ──► the whole picture ──► changes, and PING every 15 s
+       ▲                                               │
+       └── after a while, longer each time ◄── any error, or an end
+"""
+
+import random
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import gevent
+import gevent.socket
+from gevent import sleep
+from gevent.event import Event
+from gevent.threadpool import ThreadPool
+
+from nsqcy.logging import logger
+from nsqcy.nsqd.lookup import protocol
+from nsqcy.nsqd.lookup.protocol import (
+    REGISTER,
+    UNREGISTER,
+    Command,
+    Info,
+    PeerFailure,
+    Where,
+)
+from nsqcy.nsqd.master.metadata import Picture
+from nsqcy.util.self_connect import refuse_itself
+
+STEP_LIMIT = 1.0  # seconds for a connect, a write and each answer
+PING_EVERY = 15.0
+RETRY_FIRST, RETRY_MOST = 0.1, 15.0  # seconds before the next attempt
+RESOLVE_EVERY = 15.0  # seconds between looks at what a name stands for
+NAMES_AT_ONCE = 8
+IDLE_THREAD = 60.0  # seconds after which a thread without work ends
+PENDING_MOST = 10_000  # changes a lookupd may be behind; one further behind is told all anew
+BATCH = 200  # commands sent before their answers are awaited
+PIECE = 1 << 16
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "i/o timeout"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error)
+
+
+class Peer:
+    """One lookupd."""
+
+    def __init__(self, lookup: "Lookup", name: str, targets: tuple[Where, ...]) -> None:
+        self.name = name
+        self.info: Info | None = None  # what it last said of itself
+        self.settled = Event()  # it has answered, or failed to, once
+        self._lookup = lookup
+        self._targets = targets
+        self._log = lookup.log
+        self._sock: Any = None
+        self._answers = protocol.Answers(lookup.answer_most)
+        self._doing = "connecting"
+        self._told = False  # it knows the picture, as of when `_sync` was made
+        self._behind = False  # too much has changed to tell
+        self._sync: list[bytes] = []
+        self._pending: deque[Command] = deque()
+        self._wake = Event()
+        self.caught_up = Event()  # it knows all there is to tell, or is not connected
+        self.caught_up.set()
+        self._greenlet = gevent.spawn(self._run)
+
+    @property
+    def told(self) -> bool:
+        """Whether it is connected and knows what is here."""
+        return self._told
+
+    def change(self, command: Command) -> None:
+        """Something came or went."""
+        if not self._told:
+            return  # it will be in the picture
+        if len(self._pending) < PENDING_MOST:
+            self._pending.append(command)
+        else:
+            self._behind = True
+        self.caught_up.clear()
+        self._wake.set()
+
+    def close(self) -> None:
+        self._greenlet.kill(block=False)
+
+    # -- the life of a connection
+
+    def _run(self) -> None:
+        wait = RETRY_FIRST
+        while True:
+            began = time.monotonic()
+            try:
+                self._connect()
+                self._serve()
+            except Exception as error:
+                self._log.error(
+                    f"LOOKUPD({self.name}): {self._doing} - {_reason(error)}",
+                    event="lookupd_lost",
+                    lookupd=self.name,
+                    doing=self._doing,
+                    error=_reason(error),
+                )
+            finally:
+                self._hang_up()
+            self.settled.set()
+            if time.monotonic() - began > RETRY_MOST:
+                wait = RETRY_FIRST
+            sleep(wait * random.uniform(0.8, 1.2))
+            wait = min(2 * wait, RETRY_MOST)
+
+    def _hang_up(self) -> None:
+        self._told = self._behind = False
+        self._sync = []
+        self._pending.clear()
+        self.caught_up.set()
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
+    def _connect(self) -> None:
+        self._doing = "connecting"
+        self._log.info(
+            f"LOOKUP connecting to {self.name}", event="lookupd_connecting", lookupd=self.name
+        )
+        self._sock = self._dial()
+        self._answers = protocol.Answers(self._lookup.answer_most)
+        self._doing = "IDENTIFY"
+        hello = protocol.MAGIC + protocol.identify(self._lookup.identity)
+        (answer,) = self._exchange(hello, 1)
+        if answer == b"E_INVALID":
+            raise PeerFailure("lookupd returned E_INVALID")
+        try:
+            self.info = protocol.parse_info(answer)
+        except ValueError as error:
+            raise PeerFailure(f"parsing response - {error}: {answer[:100]!r}") from None
+        self._log.info(
+            f"LOOKUPD({self.name}): peer info {self.info}",
+            event="lookupd_connected",
+            lookupd=self.name,
+        )
+        if not self.info.broadcast_address:
+            self._log.error(f"LOOKUPD({self.name}): no broadcast address")
+        self.settled.set()
+
+    def _dial(self) -> Any:
+        for where in self._targets[:-1]:
+            try:
+                return _dial(where)
+            except OSError:
+                pass  # the next address leads to the same lookupd
+        return _dial(self._targets[-1])
+
+    def _serve(self) -> None:
+        # Both at one moment: what changes from here on is a change.
+        self._sync = self._lookup.everything()
+        self._told = True
+        self.caught_up.clear()
+        ping_due = time.monotonic() + PING_EVERY
+        while True:
+            left = ping_due - time.monotonic()
+            if self._behind:
+                self._doing = "telling changes"
+                raise PeerFailure("too far behind")
+            if left <= 0:
+                self._ping()
+                ping_due = time.monotonic() + PING_EVERY
+            elif self._sync:
+                batch, self._sync = self._sync[:BATCH], self._sync[BATCH:]
+                self._doing = "REGISTER of everything"
+                self._command(b"".join(batch), len(batch))
+            elif self._pending:
+                self._tell_changes()
+            else:
+                self.caught_up.set()
+                self._idle(left)
+
+    def _ping(self) -> None:
+        self._log.debug(f"LOOKUPD({self.name}): sending heartbeat")
+        self._doing = "PING"
+        self._command(protocol.PING, 1)
+
+    def _tell_changes(self) -> None:
+        batch = [self._pending.popleft() for _ in range(min(BATCH, len(self._pending)))]
+        for command in batch:
+            self._log.info(
+                f"LOOKUPD({self.name}): {command.branch} {command}",
+                event="lookupd_told",
+                lookupd=self.name,
+                command=str(command),
+            )
+        self._doing = str(batch[0])
+        self._command(b"".join(command.wire for command in batch), len(batch))
+
+    def _command(self, data: bytes, count: int) -> None:
+        for answer in self._exchange(data, count):
+            if answer.startswith(b"E_"):
+                raise PeerFailure(answer[:200].decode("utf-8", "backslashreplace"))
+
+    # -- bytes
+
+    def _exchange(self, data: bytes, count: int) -> list[bytes]:
+        self._sock.settimeout(STEP_LIMIT)
+        self._sock.sendall(data)
+        return [self._answer() for _ in range(count)]
+
+    def _answer(self) -> bytes:
+        deadline = time.monotonic() + STEP_LIMIT
+        while True:
+            answer = self._answers.next()
+            if answer is not None:
+                return answer
+            self._sock.settimeout(max(0.001, deadline - time.monotonic()))
+            data = self._sock.recv(PIECE)
+            if not data:
+                raise PeerFailure("EOF")
+            self._answers.feed(data)
+            if time.monotonic() > deadline:
+                raise TimeoutError
+
+    def _idle(self, limit: float) -> None:
+        """Wait for a change, or for the peer to say what nobody asked for: its end."""
+        self._wake.clear()
+        if self._answers:
+            raise PeerFailure("an answer to nothing")
+        watcher = gevent.get_hub().loop.io(self._sock.fileno(), 1)
+        watcher.start(self._wake.set)
+        try:
+            self._wake.wait(limit)
+        finally:
+            watcher.stop()
+            watcher.close()
+        self._doing = "waiting for changes"
+        self._sock.settimeout(0.0)
+        try:
+            data = self._sock.recv(1)
+        except BlockingIOError:
+            return
+        raise PeerFailure("an answer to nothing" if data else "EOF")
+
+
+def _dial(where: Where) -> Any:
+    family = socket.AF_INET if len(where) == 2 else socket.AF_INET6
+    sock = gevent.socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(STEP_LIMIT)
+        sock.connect(where)
+        refuse_itself(sock)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+class Address:
+    """One address of the configuration: the lookupds it stands for, now and later."""
+
+    def __init__(self, lookup: "Lookup", text: str) -> None:
+        self.places: list[tuple[Where, ...]] = []
+        self.settled = Event()  # a look at the name has succeeded or failed
+        self._lookup = lookup
+        self._text = text
+        self._greenlet: gevent.Greenlet | None = None
+        try:
+            self._host, self._port = protocol.split(text)
+        except ValueError as error:
+            lookup.log.error(f"LOOKUPD({text}): connecting - {error}")
+            self.settled.set()
+            return
+        where = protocol.literal(self._host, self._port)
+        if where is None:
+            self._greenlet = gevent.spawn(self._follow)
+        else:
+            self.places = [(where,)]
+            self.settled.set()
+
+    def close(self) -> None:
+        if self._greenlet is not None:
+            self._greenlet.kill(block=False)
+
+    def title(self, place: tuple[Where, ...]) -> str:
+        """What a log calls it."""
+        if self._greenlet is None or len(self.places) == 1:
+            return self._text.strip()
+        return f"{self._text.strip()} at {place[0][0]}"
+
+    def _follow(self) -> None:
+        wait = RETRY_FIRST
+        while True:
+            found = self._lookup.resolve(self._host, self._port)
+            if isinstance(found, str):
+                if wait == RETRY_FIRST:
+                    self._lookup.log.error(
+                        f"LOOKUPD({self._text}): lookup - {found}",
+                        event="lookupd_unresolved",
+                        lookupd=self._text,
+                        error=found,
+                    )
+                pause, wait = wait, min(2 * wait, RESOLVE_EVERY)
+            else:
+                self.places = list(protocol.places(found))
+                self._lookup.reconcile()
+                pause, wait = RESOLVE_EVERY, RETRY_FIRST
+            self.settled.set()
+            sleep(pause)
+
+
+def _attempt(look_up: Callable[[str, int], list[Where]], host: str, port: int) -> list[Where] | str:
+    """In a thread. It raises nothing, as the hub would print it."""
+    try:
+        return look_up(host, port)
+    except (OSError, UnicodeError) as error:
+        return _reason(error)
+
+
+def resolve(host: str, port: int) -> list[Where]:
+    """All addresses of a name; blocks. Raises OSError or UnicodeError."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [each[4] for each in found]
+
+
+class Lookup:
+    """All lookupds of the configuration, and what they are told."""
+
+    def __init__(
+        self,
+        picture: Picture,
+        identity: dict[str, Any],
+        answer_most: int,
+        lines: logger.Log,
+        look_up: Callable[[str, int], list[Where]] = resolve,
+    ) -> None:
+        """answer_most: bytes of a lookupd's answer; look_up: blocks, and is called in a thread"""
+        self.log = lines
+        self.identity = identity
+        self.answer_most = answer_most
+        self._picture = picture
+        self._look_up = look_up
+        self._addresses: dict[str, Address] = {}
+        self._peers: dict[Where, Peer] = {}
+        self._pool: ThreadPool | None = None
+        self._withdrawn = False
+
+    @property
+    def peers(self) -> list[Peer]:
+        return list(self._peers.values())
+
+    @property
+    def addresses(self) -> list[Address]:
+        return list(self._addresses.values())
+
+    def set_addresses(self, texts: Iterable[str]) -> None:
+        """Those that stay are left alone."""
+        wanted = dict.fromkeys(text.strip() for text in texts)
+        for text in self._addresses.keys() - wanted:
+            self._addresses.pop(text).close()
+        for text in wanted:
+            if text not in self._addresses:
+                self._addresses[text] = Address(self, text)
+        self.reconcile()
+
+    def reconcile(self) -> None:
+        """Have a peer for each lookupd that the addresses stand for, and no other."""
+        wanted: dict[Where, tuple[str, tuple[Where, ...]]] = {}
+        for address in self._addresses.values():
+            for place in address.places:
+                wanted.setdefault(place[0], (address.title(place), place))
+        for where in self._peers.keys() - wanted:
+            peer = self._peers.pop(where)
+            self.log.info(
+                f"LOOKUP({peer.name}): removing peer", event="lookupd_removed", lookupd=peer.name
+            )
+            peer.close()
+        for where, (name, place) in wanted.items():
+            if where not in self._peers:
+                self.log.info(f"LOOKUP({name}): adding peer", event="lookupd_added", lookupd=name)
+                self._peers[where] = Peer(self, name, place)
+
+    def resolve(self, host: str, port: int) -> list[Where] | str:
+        """All addresses of a name, or what went wrong; in a thread of our own pool: names may take
+        long, and the files that others write must not."""
+        if self._pool is None:
+            hub = gevent.get_hub()
+            self._pool = ThreadPool(NAMES_AT_ONCE, hub=hub, idle_task_timeout=IDLE_THREAD)
+        found: list[Where] | str = self._pool.apply(_attempt, (self._look_up, host, port))
+        return found
+
+    def close(self) -> None:
+        """Nobody is told: a lookupd forgets what belongs to a connection that ends."""
+        for address in self._addresses.values():
+            address.close()
+        for peer in self._peers.values():
+            peer.close()
+        if self._addresses:
+            self.log.info("LOOKUP: closing")
+        self._addresses = {}
+        self._peers = {}
+
+    # -- what they are told
+
+    def everything(self) -> list[bytes]:
+        """The whole picture; a topic goes with its channels where it has any."""
+        if self._withdrawn:
+            return []
+        return [command.wire for name in self._picture for command in self._registering(name)]
+
+    def _registering(self, name: str) -> list[Command]:
+        topic = self._picture.get(name)
+        channels = (topic.channels if topic else None) or ("",)
+        return [Command(REGISTER, name, channel) for channel in channels]
+
+    def change(self, command: Command) -> None:
+        """Something came or went."""
+        if not self._withdrawn:
+            self._tell(command)
+
+    def _tell(self, command: Command) -> None:
+        for peer in self._peers.values():
+            peer.change(command)
+
+    def withdraw(self, limit: float) -> None:
+        """Have nobody sent here any more, until restore(): nothing is registered. Returns when all
+        lookupds that are connected know, or after so many seconds."""
+        if not self._withdrawn:
+            self._withdrawn = True
+            for name in self._picture:
+                # Its channels first: with the topic, lookupds take away all that is left of it.
+                for pair in reversed(self._picture.pairs(name)):
+                    self._tell(Command(UNREGISTER, *pair))
+        self._await_all(limit)
+
+    def restore(self, limit: float) -> None:
+        """Register everything again."""
+        if self._withdrawn:
+            self._withdrawn = False
+            for name in self._picture:
+                for command in self._registering(name):
+                    self._tell(command)
+        self._await_all(limit)
+
+    def _await_all(self, limit: float) -> None:
+        gevent.wait([peer.caught_up for peer in self._peers.values()], timeout=limit)

@@ -1,0 +1,1 @@
+"""The master process of nsqd: placement, metadata, workers, draining."""

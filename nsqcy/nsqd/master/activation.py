@@ -1,0 +1,61 @@
+"""Which of the sockets that a service manager has opened is for what.
+
+Owns the choice alone: by the name the manager gives it, else by the address that the options have
+for a kind, else by the order tcp, http, https. Imported before everything heavy.
+"""
+
+from nsqcy.errors import StartError, Stop
+from nsqcy.net import listeners
+from nsqcy.net.listeners import Listener
+from nsqcy.process.service import Inherited
+
+
+def assign(inherited: list[Inherited], addresses: dict[str, str]) -> list[Listener]:
+    """A listener for each socket. `addresses` has the address of each kind there can be, empty for
+    one that is not wanted unless a socket has its name. On an error all are closed."""
+    try:
+        return _assign(inherited, addresses)
+    except Stop:
+        for each in inherited:
+            each.sock.close()
+        raise
+
+
+def _assign(inherited: list[Inherited], addresses: dict[str, str]) -> list[Listener]:
+    found: dict[str, Listener] = {}
+    nameless: list[Listener] = []
+    for sock, name in inherited:
+        if name not in addresses:
+            nameless.append(listeners.adopt(sock, name))
+        elif name in found:
+            raise _refuse(f"two are named {name}", addresses)
+        else:
+            found[name] = listeners.adopt(sock, name)
+    left = []
+    for listener in nameless:
+        kind = _by_address(listener, found, addresses)
+        if kind:
+            found[kind] = listener._replace(kind=kind)
+        else:
+            left.append(listener)
+    for listener in left:
+        kind = next((one for one in addresses if addresses[one] and one not in found), "")
+        if not kind:
+            name = f" ({listener.kind})" if listener.kind else ""
+            raise _refuse(f"there is no use for {listener.text}{name}", addresses)
+        found[kind] = listener._replace(kind=kind)
+    return list(found.values())
+
+
+def _by_address(listener: Listener, found: dict[str, Listener], addresses: dict[str, str]) -> str:
+    for kind, address in addresses.items():
+        if address and kind not in found and listeners.is_at(listener, address):
+            return kind
+    return ""
+
+
+def _refuse(text: str, addresses: dict[str, str]) -> StartError:
+    return StartError(
+        f"failed to take sockets - {text} (allowed: one each of {', '.join(addresses)},"
+        " named so by FileDescriptorName=, or at their addresses, or in this order)"
+    )

@@ -1,0 +1,80 @@
+"""The room that is to be left on the disk of the data path (--min-free-disk).
+
+Owns the looking, once a second and in a thread: a disk that hangs must not stop the hub. Knows
+neither workers nor topics; whoever is told refuses what would have to be written.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import gevent
+from gevent.threadpool import ThreadPool
+
+from nsqcy.logging.types import Lines
+
+PERIOD = 1.0  # seconds
+
+
+def free_bytes(path: str) -> int:
+    """What is left to users who are not root."""
+    found = os.statvfs(path or ".")
+    return found.f_bavail * found.f_frsize
+
+
+class DiskGuard:
+    """`changed` is called with why nothing may be written, and with None when it may again."""
+
+    def __init__(
+        self,
+        path: str,
+        least: int,
+        changed: Callable[[str | None], None],
+        log: Lines,
+        free: Callable[[str], int] = free_bytes,
+    ) -> None:
+        self.refusal: str | None = None
+        self._path = path
+        self._least = least
+        self._changed = changed
+        self._log = log
+        self._free = free
+        self._pool = ThreadPool(1, hub=gevent.get_hub())
+        self._greenlet: Any = None
+
+    def start(self) -> None:
+        """Look, and again and again from now on; waits for the first time."""
+        self.look()
+        self._greenlet = gevent.spawn(self._watch)
+
+    def stop(self) -> None:
+        if self._greenlet is not None:
+            self._greenlet.kill(block=False)
+
+    def look(self) -> None:
+        """Waits for the disk."""
+        try:
+            short = self._pool.apply(self._free, (self._path,)) < self._least
+            refusal = f"fewer than {self._least} bytes are free on disk" if short else None
+        except OSError as error:
+            refusal = f"nobody knows how much is free on disk: {(error.strerror or '').lower()}"
+        if refusal == self.refusal:
+            return
+        self.refusal = refusal
+        if refusal is None:
+            self._log.info(
+                "what is published is written again: there is room on disk",
+                event="publishes_accepted",
+            )
+        else:
+            self._log.error(
+                f"what would have to be written is refused: {refusal}",
+                event="publishes_refused",
+                reason=refusal,
+            )
+        self._changed(refusal)
+
+    def _watch(self) -> None:
+        while True:
+            gevent.sleep(PERIOD)
+            self.look()

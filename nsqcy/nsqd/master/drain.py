@@ -1,0 +1,225 @@
+"""Draining: nsqd takes no publishes any more, is emptied by its consumers, and exits.
+
+Owns the order of it, and the counting. Knows no workers and no lookupds: `Surroundings` do.
+
+    begin ──► lookupds are told ──► publishes are refused ──► looks at what is left
+                                                                │            │
+                                       nothing, twice in a row ─┘            └─ its time is over
+                                       exit 0                                   exit 3
+"""
+
+import heapq
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import gevent
+from gevent.lock import BoundedSemaphore
+
+from nsqcy.logging.types import Lines
+
+EMPTY, NOT_EMPTY = 0, 3  # exit codes
+LOOK_EVERY = 0.25  # seconds
+TELL_EVERY = 10.0  # seconds between lines in the log
+SHOWN = 100  # channels that are named
+
+
+class Rest(NamedTuple):
+    """What a channel's consumers are not done with; of a topic, whose channel is "", what no
+    channel has been given."""
+
+    topic: str
+    channel: str
+    waiting: int
+    in_flight: int
+    deferred: int
+
+    @property
+    def messages(self) -> int:
+        return self.waiting + self.in_flight + self.deferred
+
+    def __str__(self) -> str:
+        name = f"{self.topic}:{self.channel}" if self.channel else f"{self.topic} without a channel"
+        return (
+            f"{name} ({self.waiting} waiting, {self.in_flight} in flight, {self.deferred} deferred)"
+        )
+
+
+class Remains(NamedTuple):
+    """What is left in so many topics and channels. `places` are those with the most."""
+
+    number: int = 0
+    waiting: int = 0
+    in_flight: int = 0
+    deferred: int = 0
+    places: Sequence[Rest] = ()
+
+    @property
+    def messages(self) -> int:
+        return self.waiting + self.in_flight + self.deferred
+
+    def __str__(self) -> str:
+        named = ", ".join(map(str, self.places[:3]))
+        return f"{self.messages} messages in {self.number} places: {named}"
+
+
+def summed(places: Iterable[Rest]) -> Remains:
+    """Of one worker."""
+    found = list(places)
+    return Remains(
+        len(found),
+        sum(each.waiting for each in found),
+        sum(each.in_flight for each in found),
+        sum(each.deferred for each in found),
+        _most(found),
+    )
+
+
+def merged(parts: Iterable[Sequence[Any]]) -> Remains:
+    """Of all workers, from what they sent: a Remains each."""
+    number = waiting = in_flight = deferred = 0
+    places: list[Rest] = []
+    for part in parts:
+        number += part[0]
+        waiting += part[1]
+        in_flight += part[2]
+        deferred += part[3]
+        places += [Rest(*each) for each in part[4]]
+    return Remains(number, waiting, in_flight, deferred, _most(places))
+
+
+def _most(places: list[Rest]) -> list[Rest]:
+    return heapq.nlargest(SHOWN, places, key=lambda each: each.messages)
+
+
+class Surroundings(Protocol):
+    """What the master does for it; each of these may wait."""
+
+    def withdraw(self) -> None:
+        """Have lookupds send nobody here; returns when they know."""
+
+    def restore(self) -> None:
+        """Have them send clients here again."""
+
+    def refuse_publishes(self, refuse: bool) -> None:
+        """In every worker, and in those that will be started; returns when they do."""
+
+    def remains(self) -> Remains | None:
+        """What is left; None while not all workers can tell."""
+
+    def end(self, code: int) -> None:
+        """Exit."""
+
+
+class Drain:
+    """Of one nsqd."""
+
+    def __init__(self, around: Surroundings, log: Lines) -> None:
+        self.since = 0.0  # wall clock, s; 0: there is none
+        self.left: Remains | None = None  # as of the latest look
+        self._around = around
+        self._log = log
+        self._deadline = 0.0  # monotonic, s; 0: none
+        self._turns = BoundedSemaphore()  # who begins it and who ends it, one after the other
+        self._greenlet: gevent.Greenlet | None = None
+
+    @property
+    def under_way(self) -> bool:
+        return self.since > 0
+
+    def begin(self, limit: float | None) -> None:
+        """Returns when no publish is accepted any more. `limit`: seconds after which nsqd exits in
+        any case; None: as said before, or never. Once begun, only the limit is new."""
+        with self._turns:
+            if limit is not None:
+                self._deadline = time.monotonic() + limit
+            if self.under_way:
+                return
+            self.since = time.time()
+            self._log.info("DRAIN: begins; lookupds are told", event="drain_begins")
+            self._around.withdraw()
+            self._log.info("DRAIN: publishes are refused", event="drain_refuses_publishes")
+            self._around.refuse_publishes(True)
+            self._greenlet = gevent.spawn(self._watch)
+
+    def cancel(self) -> None:
+        """Go on as if there had been none."""
+        with self._turns:
+            if not self.under_way:
+                return
+            self.stop()
+            self._deadline = self.since = 0.0
+            self.left = None
+            self._around.refuse_publishes(False)
+            self._around.restore()
+            self._log.info(
+                "DRAIN: ended by request; publishes are accepted", event="drain_cancelled"
+            )
+
+    def stop(self) -> None:
+        """Look no more: nsqd exits, or goes on."""
+        if self._greenlet is not None:
+            self._greenlet.kill(block=False)
+            self._greenlet = None
+
+    def state(self) -> dict[str, Any]:
+        """As /config/drain shows it."""
+        shown: dict[str, Any] = {"draining": self.under_way}
+        if self.under_way:
+            shown["since"] = int(self.since)
+            if self._deadline:
+                shown["seconds_left"] = max(0, round(self._deadline - time.monotonic()))
+        left = self._around.remains()
+        shown["left"] = None if left is None else _shown(left)
+        return shown
+
+    def reason(self) -> str:
+        """Why nobody should publish here."""
+        if self.left is None:
+            return "draining"
+        return f"draining: {self.left.messages} messages are left"
+
+    def _watch(self) -> None:
+        """What moves from a worker's topic to another's may be seen in neither of them, once."""
+        told_at = 0.0
+        was_empty = False
+        while True:
+            gevent.sleep(LOOK_EVERY)
+            self.left = left = self._around.remains()
+            empty = left is not None and left.messages == 0
+            if empty and was_empty:
+                self._log.info("DRAIN: nothing is left", event="drain_done")
+                self._around.end(EMPTY)
+                return
+            was_empty = empty
+            if self._deadline and time.monotonic() >= self._deadline:
+                self._log.error(
+                    f"DRAIN: its time is over; on disk stay {left or 'messages'}",
+                    event="drain_over",
+                    messages=left.messages if left else None,
+                )
+                self._around.end(NOT_EMPTY)
+                return
+            if left and not empty and time.monotonic() - told_at >= TELL_EVERY:
+                told_at = time.monotonic()
+                self._log.info(f"DRAIN: {left}", event="drain_left", messages=left.messages)
+
+
+def _shown(left: Remains) -> dict[str, Any]:
+    return {
+        "messages": left.messages,
+        "depth": left.waiting,
+        "in_flight_count": left.in_flight,
+        "deferred_count": left.deferred,
+        "places": left.number,
+        "most": [
+            {
+                "topic_name": each.topic,
+                "channel_name": each.channel,
+                "depth": each.waiting,
+                "in_flight_count": each.in_flight,
+                "deferred_count": each.deferred,
+            }
+            for each in left.places
+        ],
+    }

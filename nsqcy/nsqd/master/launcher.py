@@ -1,0 +1,94 @@
+"""Starting worker processes: what each inherits, and the ends the master keeps.
+
+Owns everything the processes share: the memory of slots and rings, one wake-up eventfd a worker,
+and the pipe whose end of file tells the workers that the master is gone. Imports nothing heavy, so
+that workers are started, and import what they need, before the master has a hub.
+"""
+
+import mmap
+import os
+import socket
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nsqcy.process import ancillary, spawn
+
+if TYPE_CHECKING:  # it imports gevent, for which this module is too early
+    from nsqcy.process.heartbeat import Slots
+
+WORKER = "nsqcy.nsqd.worker.main"
+RINGS = "nsqcy.ipc.ring"
+
+
+class Born(NamedTuple):
+    """A worker process that was started, and our ends of its two channels."""
+
+    worker: int
+    pid: int
+    control: socket.socket
+    handoff: socket.socket
+
+
+class Launcher:
+    """Starts workers. `context` is what every worker is told, as JSON; whoever changes something
+    changes it there, for workers to come. `rings` and `engine` name a module and, in it, a class.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        lock_fd: int,
+        context: dict[str, Any],
+        engine: str,
+        rings: str = RINGS,
+    ) -> None:
+        self.workers = workers
+        self._lock_fd = lock_fd
+        self.context = context
+        self._engine = engine
+        self._rings = rings
+        module = import_module(rings)
+        self._memory = os.memfd_create("nsqd", os.MFD_CLOEXEC)
+        os.ftruncate(self._memory, module.map_size(workers))
+        with mmap.mmap(self._memory, 0) as whole:
+            module.format(whole, workers)
+        self.shared: Slots = module.Shared(self._memory, workers)
+        # Non-blocking, as every worker reads its own on its hub.
+        flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
+        self._wake = [os.eventfd(0, flags) for _ in range(workers)]
+        self._alive, self._held = os.pipe2(os.O_CLOEXEC)
+
+    def launch(self, worker: int) -> Born:
+        """Start one worker process. Its generation is that of its rings."""
+        control, its_control = ancillary.pair()
+        handoff, its_handoff = ancillary.pair()
+        fds = {
+            "control": its_control.fileno(),
+            "handoff": its_handoff.fileno(),
+            "alive": self._alive,
+            "lock": self._lock_fd,
+            "memory": self._memory,
+        }
+        boot = {
+            "worker": worker,
+            "workers": self.workers,
+            "generation": self.shared.view(worker).generation,
+            "engine": self._engine,
+            "rings": self._rings,
+            "fds": fds,
+            "wake": self._wake,
+            "context": self.context,
+        }
+        boot_fd = spawn.pack(boot)
+        try:
+            inherited = [*fds.values(), *self._wake, boot_fd]
+            pid = spawn.spawn(spawn.python(WORKER, str(boot_fd)), inherited)
+        except BaseException:
+            control.close()
+            handoff.close()
+            raise
+        finally:
+            os.close(boot_fd)
+            its_control.close()
+            its_handoff.close()
+        return Born(worker, pid, control, handoff)

@@ -1,0 +1,381 @@
+"""nsqd.dat: the names of topics and channels and whether they are paused.
+
+`Picture` is what the master knows of them, from what the workers tell; `load` and `dump` are the
+file's format, byte for byte NSQ's; `Store` writes it, off the hub, one write at a time. Knows no
+messages and no processes.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gevent
+from gevent.event import AsyncResult
+
+from nsqcy import NSQ_VERSION
+from nsqcy.errors import StartError
+from nsqcy.logging.types import Lines
+from nsqcy.names import is_ephemeral, is_valid_name
+from nsqcy.util import files
+
+FILE = "nsqd.dat"
+DEBOUNCE = 0.05  # seconds a creation may wait for others before the file is written
+_TOPIC_SUFFIX = ".topic"
+
+
+class Topic:
+    """One topic of the picture: paused or not, and the same of its channels, by name."""
+
+    __slots__ = ("channels", "paused")
+
+    def __init__(self, paused: bool = False, channels: dict[str, bool] | None = None) -> None:
+        self.paused = paused
+        self.channels = {} if channels is None else channels
+
+
+class Picture:
+    """All topics and channels there are. What was deleted is gone from it at once."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, Topic] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._topics)
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._topics
+
+    def replace(self, other: "Picture") -> None:
+        """Become like another picture."""
+        self._topics = dict(other._topics)
+
+    def get(self, topic: str) -> Topic | None:
+        """The topic of that name."""
+        return self._topics.get(topic)
+
+    def pairs(self, topic: str) -> list[tuple[str, str]]:
+        """The topic, without a channel, and each of its channels; nothing if it is not there."""
+        found = self._topics.get(topic)
+        return [] if found is None else [(topic, name) for name in ("", *found.channels)]
+
+    def create_topic(self, topic: str) -> bool:
+        """Whether it is new."""
+        if topic in self._topics:
+            return False
+        self._topics[topic] = Topic()
+        return True
+
+    def create_channel(self, topic: str, channel: str) -> bool:
+        """Whether it is new; its topic comes to be with it."""
+        self.create_topic(topic)
+        channels = self._topics[topic].channels
+        if channel in channels:
+            return False
+        channels[channel] = False
+        return True
+
+    def delete_topic(self, topic: str) -> bool:
+        """Whether it was there."""
+        return self._topics.pop(topic, None) is not None
+
+    def delete_channel(self, topic: str, channel: str) -> bool:
+        """Whether it was there."""
+        found = self._topics.get(topic)
+        return found is not None and found.channels.pop(channel, None) is not None
+
+    def pause_topic(self, topic: str, paused: bool) -> bool:
+        """Whether that changed anything."""
+        found = self._topics.get(topic)
+        if found is None or found.paused == paused:
+            return False
+        found.paused = paused
+        return True
+
+    def pause_channel(self, topic: str, channel: str, paused: bool) -> bool:
+        """Whether that changed anything."""
+        found = self._topics.get(topic)
+        if found is None or found.channels.get(channel) in (None, paused):
+            return False
+        found.channels[channel] = paused
+        return True
+
+    def forget_ephemeral(self, topics: set[str]) -> list[str]:
+        """Among `topics`, drop what lived in the memory of a worker that died; gives the topics
+        dropped."""
+        found = topics & self._topics.keys()
+        for topic in found:
+            channels = self._topics[topic].channels
+            for channel in [name for name in channels if is_ephemeral(name)]:
+                del channels[channel]
+        dropped = [topic for topic in found if is_ephemeral(topic)]
+        for topic in dropped:
+            del self._topics[topic]
+        return dropped
+
+    def entry(self, topic: str) -> dict[str, Any]:
+        """What a worker is told of a topic it has to load."""
+        found = self._topics[topic]
+        return {
+            "name": topic,
+            "paused": found.paused,
+            "channels": [
+                {"name": name, "paused": paused} for name, paused in found.channels.items()
+            ],
+        }
+
+
+def dump(picture: Picture) -> bytes:
+    """The content of nsqd.dat: durable topics and their durable channels."""
+    topics = []
+    for name in picture:
+        if is_ephemeral(name):
+            continue
+        entry = picture.entry(name)
+        durable = [each for each in entry["channels"] if not is_ephemeral(each["name"])]
+        topics.append({**entry, "channels": durable or None})
+    content = {"topics": topics or None, "version": NSQ_VERSION}
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+# -- loading
+
+
+class _Entry(NamedTuple):
+    name: str
+    paused: bool
+    channels: list[Any]
+
+
+def load(data_path: str, log: Lines) -> Picture:
+    """What nsqd.dat says, and the `.topic` directories it does not know of.
+
+    Raises StartError, with NSQ's text, when the file is there and cannot be used.
+    """
+    path = os.path.join(data_path, FILE)
+    picture = Picture()
+    try:
+        content = Path(path).read_bytes()
+    except FileNotFoundError:
+        content = b"{}"
+    except OSError as error:
+        reason = f"open {path}: {_reason(error)}"
+        raise StartError(
+            f"failed to load metadata - failed to read metadata from {path} - {reason}"
+        ) from None
+    try:
+        _fill(picture, content, log)
+    except ValueError as error:
+        raise StartError(
+            f"failed to load metadata - failed to parse metadata in {path} - {error}"
+        ) from None
+    _adopt(picture, data_path, log)
+    return picture
+
+
+def _fill(picture: Picture, content: bytes, log: Lines) -> None:
+    topics = [_entry(item, "topics") for item in _list(_parse(content), "topics")]
+    channels = [[_entry(item, "channels") for item in topic.channels] for topic in topics]
+    for topic, its_channels in zip(topics, channels, strict=True):
+        if not is_valid_name(topic.name):
+            log.warn(f"skipping creation of invalid topic {topic.name}")
+            continue
+        picture.create_topic(topic.name)
+        if topic.paused:
+            picture.pause_topic(topic.name, True)
+        for channel in its_channels:
+            if not is_valid_name(channel.name):
+                log.warn(f"skipping creation of invalid channel {channel.name}")
+                continue
+            picture.create_channel(topic.name, channel.name)
+            if channel.paused:
+                picture.pause_channel(topic.name, channel.name, True)
+
+
+def _adopt(picture: Picture, data_path: str, log: Lines) -> None:
+    """Topics whose directory is there though the file does not name them."""
+    with os.scandir(data_path or ".") as entries:
+        found = [
+            entry.name for entry in entries if entry.name.endswith(_TOPIC_SUFFIX) and entry.is_dir()
+        ]
+    for directory in sorted(found):
+        topic = directory.removesuffix(_TOPIC_SUFFIX)
+        if topic not in picture and is_valid_name(topic):
+            log.warn(
+                f"adopting topic {topic}: it has a directory but is not in {FILE}",
+                event="topic_adopted",
+                topic=topic,
+            )
+            picture.create_topic(topic)
+
+
+def _parse(content: bytes) -> dict[str, Any]:
+    """The JSON object of the file; ValueError in the words of Go's parser."""
+    text = content.decode("utf-8", "replace")
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise ValueError(_parse_reason(text, error)) from None
+    except RecursionError:
+        raise ValueError("exceeded max depth") from None
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ValueError(f"json: cannot unmarshal {_kind(value)} into a metadata object")
+    return value
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(f"invalid character '{text.lstrip('-')[0]}' looking for beginning of value")
+
+
+def _parse_reason(text: str, error: json.JSONDecodeError) -> str:
+    if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string"):
+        return "unexpected end of JSON input"
+    character = text[error.pos]
+    if error.msg == "Extra data":
+        return f"invalid character '{character}' after top-level value"
+    if error.msg == "Expecting value":
+        return _value_reason(text[error.pos :])
+    return f"invalid character '{character}' at offset {error.pos}: {error.msg}"
+
+
+def _value_reason(rest: str) -> str:
+    for literal in ("null", "true", "false"):
+        if rest[0] != literal[0]:
+            continue
+        for expected, found in zip(literal, rest, strict=False):
+            if expected != found:
+                where = f"in literal {literal} (expecting '{expected}')"
+                return f"invalid character '{found}' {where}"
+        return "unexpected end of JSON input"
+    return f"invalid character '{rest[0]}' looking for beginning of value"
+
+
+def _kind(value: object) -> str:
+    """Go's word for a JSON value of the wrong kind."""
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, list):
+        return "array"
+    return "object" if isinstance(value, dict) else "number"
+
+
+def _field(item: dict[str, Any], name: str) -> Any:
+    """A field, by its name in any case, as Go reads it; the last one wins."""
+    found = None
+    for key, value in item.items():
+        if key.lower() == name:
+            found = value
+    return found
+
+
+def _list(item: dict[str, Any], name: str) -> list[Any]:
+    value = _field(item, name)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise ValueError(f"json: cannot unmarshal {_kind(value)} into field {name} (a list)")
+    return value
+
+
+def _entry(item: Any, where: str) -> _Entry:
+    if item is None:
+        item = {}
+    if not isinstance(item, dict):
+        raise ValueError(f"json: cannot unmarshal {_kind(item)} into an entry of {where}")
+    name = _field(item, "name")
+    paused = _field(item, "paused")
+    if not isinstance(name, str | None):
+        raise ValueError(f"json: cannot unmarshal {_kind(name)} into field name (a string)")
+    if not isinstance(paused, bool | None):
+        raise ValueError(f"json: cannot unmarshal {_kind(paused)} into field paused (a bool)")
+    return _Entry(name or "", bool(paused), _list(item, "channels"))
+
+
+# -- writing
+
+
+def replace_file(data_path: str, content: bytes) -> None:
+    """Put `content` in the place of nsqd.dat, so that a crash leaves the old or the new file."""
+    files.replace(data_path or ".", FILE, content)
+
+
+class Store:
+    """Writes a picture to nsqd.dat, off the hub: one write at a time, however many ask.
+
+    Each who waits gets a write that began after it asked, so what it changed is in it.
+    """
+
+    def __init__(self, picture: Picture, data_path: str, log: Lines) -> None:
+        self._picture = picture
+        self._data_path = data_path
+        self._path = os.path.join(data_path, FILE)
+        self._log = log
+        self._waiting: list[AsyncResult] = []
+        self._dirty = False
+        self._timer: gevent.Greenlet | None = None
+        self._writer: gevent.Greenlet | None = None
+
+    def persist(self) -> None:
+        """Write, and wait in this greenlet until it is on the disk. Raises OSError."""
+        done = AsyncResult()
+        self._waiting.append(done)
+        self._start()
+        done.get()
+
+    def persist_soon(self) -> None:
+        """Write in a moment, together with what else changes until then."""
+        self._dirty = True
+        if self._timer is None and self._writer is None:
+            self._timer = gevent.spawn_later(DEBOUNCE, self._start)
+
+    def _start(self) -> None:
+        self._timer = None
+        if self._writer is None:
+            self._writer = gevent.spawn(self._run)
+
+    def _run(self) -> None:
+        while True:
+            waiting, self._waiting = self._waiting, []
+            self._dirty = False
+            error = self._write()
+            for done in waiting:
+                done.set(None) if error is None else done.set_exception(error)
+            if not self._waiting:
+                break
+        self._writer = None
+        if self._dirty:
+            self.persist_soon()
+
+    def _write(self) -> OSError | None:
+        self._log.info(
+            f"NSQ: persisting topic/channel metadata to {self._path}",
+            event="metadata_persisting",
+            path=self._path,
+        )
+        content = dump(self._picture)
+        error: OSError | None = gevent.get_hub().threadpool.apply(self._replace, (content,))
+        if error is not None:
+            self._log.error(
+                f"failed to persist metadata - {self._path}: {_reason(error)}",
+                event="metadata_failed",
+                path=self._path,
+                error=_reason(error),
+            )
+        return error
+
+    def _replace(self, content: bytes) -> OSError | None:
+        """In a thread of the pool, which would print what is raised there."""
+        try:
+            replace_file(self._data_path, content)
+        except OSError as error:
+            return error
+        return None
+
+
+def _reason(error: OSError) -> str:
+    return os.strerror(error.errno or 0).lower()

@@ -1,0 +1,152 @@
+"""policies.json: what was set for topics and channels over HTTP, as it outlives nsqd.
+
+`Kept` is what the file says, by topic and by "topic/channel". Calls block: who has a hub makes them
+off it. A file that cannot be read is set aside; what is in it and not allowed stays in it.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from nsqcy.config.options import Value
+from nsqcy.errors import StartError
+from nsqcy.logging.types import Lines
+from nsqcy.names import is_valid_name
+from nsqcy.nsqd.http.policy_values import BadPolicy, merged, read
+from nsqcy.nsqd.options import NsqdOptions
+from nsqcy.util import files
+
+FILE = "policies.json"
+VERSION = 1
+
+
+class Kept:
+    """What was set, by topic and by "topic/channel", each key with its value as JSON has it."""
+
+    def __init__(self, data_path: str, said: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        self._data_path = data_path
+        self._said = {name: dict(values) for name, values in (said or {}).items()}
+
+    def names(self, topic: str) -> list[str]:
+        """Those of a topic, and of its channels, that something is set for."""
+        return [name for name in self._said if name.partition("/")[0] == topic]
+
+    def change(self, name: str, values: Mapping[str, Any] | None) -> "Kept":
+        """What is set after this was said; None takes everything back."""
+        said = dict(self._said)
+        left = {} if values is None else merged(said.get(name, {}), values)
+        said.pop(name, None)
+        if left:
+            said[name] = left
+        return Kept(self._data_path, said)
+
+    def values(
+        self, options: NsqdOptions, lines: Lines | None = None
+    ) -> dict[str, dict[str, Value]]:
+        """All that is allowed of what is set; `lines` is told of the rest."""
+        found: dict[str, dict[str, Value]] = {}
+        for name, said in self._said.items():
+            values = {}
+            for key, value in said.items():
+                try:
+                    values[key] = read(name, key, value, options)
+                except BadPolicy as bad:
+                    if lines is not None:
+                        lines.error(
+                            f"{FILE}: {name}: {bad}; it stays there and does not hold",
+                            event="policy_ignored",
+                            name=name,
+                            error=str(bad),
+                        )
+            found[name] = values
+        return found
+
+    def write(self) -> None:
+        """Put it on the disk; a crash leaves the old or the new file. Raises OSError."""
+        content = {"version": VERSION, "set": self._said}
+        text = json.dumps(content, indent=1) + "\n"
+        files.replace(self._data_path or ".", FILE, text.encode())
+
+    def try_to_write(self) -> OSError | None:
+        """In a thread of a pool, which would print what is raised there."""
+        try:
+            self.write()
+        except OSError as error:
+            return error
+        return None
+
+
+def load(data_path: str, lines: Lines) -> Kept:
+    """What the file says; nothing if there is none, or it is damaged. Raises StartError."""
+    path = os.path.join(data_path, FILE)
+    try:
+        return look(data_path)
+    except ValueError as error:
+        aside = _set_aside(path)
+        lines.error(
+            f"{path} is damaged, nothing that was set over HTTP holds: {error}",
+            event="policies_damaged",
+            path=path,
+            error=str(error),
+        )
+        lines.error(f"it was set aside as {aside}")
+        return Kept(data_path)
+
+
+def look(data_path: str) -> Kept:
+    """The same, and whatever is there stays as it is. Raises ValueError if it is damaged."""
+    path = os.path.join(data_path, FILE)
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except FileNotFoundError:
+        return Kept(data_path)
+    except OSError as error:
+        raise StartError(f"failed to load policies - {path}: {_reason(error)}") from None
+    return Kept(data_path, _parse(path, content))
+
+
+def _parse(path: str, content: bytes) -> dict[str, dict[str, Any]]:
+    """Raises ValueError for what none of ours has written, StartError for what a later one has."""
+    try:
+        found = json.loads(content.decode())
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(found, dict) or not isinstance(found.get("version"), int):
+        raise ValueError("it has no version")
+    if found["version"] > VERSION:
+        raise StartError(
+            f"failed to load policies - {path} is of version {found['version']}, and this nsqd "
+            f"reads version {VERSION}: it was written by a later one"
+        )
+    said = found.get("set")
+    if not isinstance(said, dict):
+        raise ValueError("it has no policies")
+    for name, values in said.items():
+        if not all(map(is_valid_name, name.split("/"))) or name.count("/") > 1:
+            raise ValueError(f"{json.dumps(name)} is the name of no topic or channel")
+        if not isinstance(values, dict):
+            raise ValueError(f"{json.dumps(name)} has no keys")
+    return said
+
+
+def _set_aside(path: str) -> str:
+    """Rename it to a name that nothing has; gives that. Raises StartError."""
+    aside = f"{path}.damaged"
+    number = 1
+    while os.path.exists(aside):
+        number += 1
+        aside = f"{path}.damaged-{number}"
+    try:
+        os.rename(path, aside)
+        files.sync_directory(os.path.dirname(path) or ".")
+    except OSError as error:
+        raise StartError(
+            f"failed to load policies - cannot set {path} aside: {_reason(error)}"
+        ) from None
+    return aside
+
+
+def _reason(error: OSError) -> str:
+    return os.strerror(error.errno or 0).lower()

@@ -1,0 +1,1 @@
+"""/stats, statsd and /metrics, gathered from all workers."""

@@ -1,0 +1,173 @@
+"""Metrics of nsqd: the share that each worker makes, and who asks for all shares.
+
+A worker walks its topics in slices, as for /stats, and writes lines that are ready as they are on
+the page's sheet (metrics_sheet.py); the master tells in which order they are the page
+(metrics_page.py), and whoever was asked for it reads it there.
+
+For whoever takes that each family is compressed where it is made. A page is a row of gzip members
+then.
+"""
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import cramjam
+import gevent
+
+from nsqcy.metrics.families import AGES, CHANNELS, EPHEMERAL, OTHER, TOPICS
+from nsqcy.nsqd.stats.coalescer import Rounds
+from nsqcy.nsqd.stats.forms import process_memory
+from nsqcy.nsqd.stats.metrics_buffer import BULK, Sheet, Writer
+from nsqcy.nsqd.stats.metrics_totals import Summed
+from nsqcy.process.control import Answer
+from nsqcy.util import lazy_imports
+
+if TYPE_CHECKING:
+    from nsqcy.metrics.exposition import Form
+    from nsqcy.server.metrics import Exposition
+
+SLICE = 512
+"""Topics and channels that are walked over in one: about 0.3 ms."""
+
+COMPRESSED_SLICES = 4
+"""Slices that are written together if they are compressed: each piece costs some by itself."""
+
+LINES = (*TOPICS, AGES, *CHANNELS)
+"""The families whose lines come from workers, in their order."""
+
+NAMES = (
+    tuple(family.sample for family in TOPICS),
+    AGES.name,
+    tuple(family.sample for family in CHANNELS),
+)
+"""Of their samples, as nsqcy.server.metrics wants them."""
+
+WRITER = "nsqcy.nsqd.stats.metrics_page"
+
+
+# The worker's half
+
+
+def share(
+    lines: "Exposition",
+    worker: Mapping[str, Any],
+    writer: Writer,
+    compress: bool,
+    give_way: Callable[[], None],
+) -> dict[str, Any]:
+    """What a worker answers, whose lines are on the sheet then: slice after slice, in `lengths` the
+    bytes of each of LINES there. `worker`: its own figures, as Metrics reads them."""
+
+    left = 0
+
+    def take(family: int) -> int:
+        nonlocal left
+        size = lines.size(family)
+        if left < size:
+            give_way()
+            left = BULK
+        left -= size
+        return lines.take(family, put)
+
+    def put(part: memoryview) -> int:
+        return writer.write(compressed(part) if compress else part).length
+
+    lengths = []
+    more = True
+    while more:
+        more = _walk(lines, COMPRESSED_SLICES if compress else 1, give_way)
+        lengths.append([take(family) for family in range(len(LINES))])
+    return {
+        "lengths": lengths,
+        "summed": lines.summed(),
+        "worker": {**worker, **process_figures()},
+    }
+
+
+def _walk(lines: "Exposition", slices: int, give_way: Callable[[], None]) -> bool:
+    """Whether there may be more."""
+    for _ in range(slices):
+        give_way()
+        if not lines.go_on(SLICE):
+            return False
+    return True
+
+
+def compressed(part: bytes | memoryview) -> bytes:
+    """As a member of gzip; nothing stays nothing."""
+    return bytes(cramjam.gzip.compress(part, level=1)) if part else b""
+
+
+def process_figures() -> dict[str, float]:
+    """What a process tells of itself."""
+    return {"resident": process_memory()["heap_in_use_bytes"], "cpu": time.process_time()}
+
+
+# The master's half
+
+
+class Whole(NamedTuple):
+    """What the master knows itself. `workers` is as Master.workers() has them."""
+
+    workers: Sequence[Mapping[str, Any]]
+    lookupds: Mapping[str, bool]
+    draining: bool
+    disk_refuses: bool
+    started: int  # wall clock, ns
+
+
+class Disk(NamedTuple):
+    size: int
+    free: int
+
+
+class Metrics:
+    """The master's answers to /metrics.
+
+    `ask_all` asks every worker that is up for its share, on the sheet of that descriptor and
+    compressed or not; it gives them by worker. `whole` tells what the master knows. What writes the
+    page is imported when it is first wanted.
+    """
+
+    def __init__(
+        self,
+        ask_all: Callable[[int, bool], Mapping[int, Answer]],
+        whole: Callable[[], Whole],
+        data_path: str,
+    ) -> None:
+        self._ask_all = ask_all
+        self._whole = whole
+        self._data_path = data_path or "."
+        self._pages = Rounds(self._page)
+        self._sums = [Summed(OTHER), Summed(EPHEMERAL)]
+
+    def page(self, accept: str, accept_encoding: str) -> Answer:
+        """Blocks until all workers have answered. The plan of the page as a blob, with its sheet;
+        its content type, and whether it is compressed."""
+        writer = lazy_imports.module(WRITER)
+        form = writer.choose(accept, accept_encoding)
+        sheet, plan = self._pages.ask(form)
+        return Answer([form.content_type, form.gzip], plan, (os.dup(sheet.fd),))
+
+    def _page(self, form: "Form") -> tuple[Sheet, bytes]:
+        disk = gevent.get_hub().threadpool.apply(disk_space, (self._data_path,))
+        sheet = Sheet()
+        shares = {
+            index: answer.value for index, answer in self._ask_all(sheet.fd, form.gzip).items()
+        }
+        whole = self._whole()
+        generations = {each["worker"]: each["generation"] for each in whole.workers}
+        for summed in self._sums:
+            its = {index: share["summed"][summed.name] for index, share in shares.items()}
+            summed.look(its, generations)
+        writer = lazy_imports.module(WRITER)
+        plan: bytes = writer.Page(form, shares, self._sums, whole, disk).plan(sheet)
+        return sheet, plan
+
+
+def disk_space(path: str) -> Disk:
+    """May take long."""
+    found = os.statvfs(path)
+    return Disk(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)

@@ -1,0 +1,170 @@
+"""The page of nsqd's /metrics, of the shares of all workers and what the master knows itself.
+
+Topics and channels are most of it, and are on the page's sheet already, as lines; the rest
+prometheus_client writes, which makes importing this take a moment.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import chain
+from typing import Any
+
+from prometheus_client.core import Metric
+
+from nsqcy import NSQ_VERSION, __version__
+from nsqcy.metrics import families
+from nsqcy.metrics.exposition import Form, choose, heading, histogram, lines, metric, write
+from nsqcy.metrics.families import AGE_BOUNDS, AGES, SYNC_BOUNDS, TURN_BOUNDS, Family
+from nsqcy.nsqd.stats.metrics import LINES, Disk, Whole, compressed, process_figures
+from nsqcy.nsqd.stats.metrics_buffer import Piece, Sheet, Writer, pieces, plan
+from nsqcy.nsqd.stats.metrics_totals import Summed
+
+__all__ = ["Page", "choose"]
+
+_SECOND = 1_000_000_000
+
+# What a worker tells of itself, by its name there.
+_OF_WORKERS = {
+    "failing": families.WRITES_FAIL,
+    "topics": families.TOPIC_COUNT,
+    "memory": families.MESSAGE_MEMORY,
+    "memory_limit": families.MESSAGE_MEMORY_LIMIT,
+}
+_OF_PROCESSES = {"resident": families.RESIDENT, "cpu": families.CPU}
+_OF_EVENTS = {"published": families.EVENTS, "dropped": families.EVENTS_DROPPED}
+_CONNECTIONS = ("tcp", "http")
+
+
+class Page:
+    """One page. `shares` are those of the workers that have answered, as share() has them."""
+
+    def __init__(
+        self,
+        form: Form,
+        shares: Mapping[int, Mapping[str, Any]],
+        sums: Sequence[Summed],
+        whole: Whole,
+        disk: Disk,
+    ) -> None:
+        self._form = form
+        self._shares = shares
+        self._sums = sums
+        self._whole = whole
+        self._disk = disk
+        self._workers = {str(index): share["worker"] for index, share in sorted(shares.items())}
+
+    def plan(self, sheet: Sheet) -> bytes:
+        """Of what the workers have written on the sheet, and the master does now."""
+        writer = Writer(sheet.fd, 0)
+        others = write(self._form, [*self._of_workers(), *self._of_users(), *self._of_nsqd()])
+        return plan([*self._of_topics(writer), writer.write(self._pack(others))])
+
+    def _pack(self, text: bytes) -> bytes:
+        return compressed(text) if self._form.gzip else text
+
+    # Topics and channels
+
+    def _of_topics(self, writer: Writer) -> Iterator[Piece]:
+        """Heading and lines of each family."""
+        written = [pieces(index + 1, share["lengths"]) for index, share in self._shares.items()]
+        summed = self._summed()
+        for number, family in enumerate(LINES):
+            yield writer.write(_heading(family, self._form.is_openmetrics, self._form.gzip))
+            yield from chain.from_iterable(its[number] for its in written)
+            if family in summed:
+                yield writer.write(self._pack(lines(summed[family])))
+
+    def _summed(self) -> dict[Family, Metric]:
+        """What topics and channels have together that have no lines."""
+        samples: dict[Family, list[tuple[list[str], float]]] = {}
+        ages = []
+        for summed in self._sums:
+            for family, value in (*summed.topics(), *summed.channels()):
+                labels = [summed.name] * len(family.labels)
+                samples.setdefault(family, []).append((labels, value))
+            found = summed.ages()
+            if found is not None:
+                ages.append(([summed.name], *found))
+        metrics = {family: metric(family, its) for family, its in samples.items()}
+        return metrics | ({AGES: histogram(AGES, AGE_BOUNDS, ages)} if ages else {})
+
+    # The rest
+
+    def _of_workers(self) -> Iterator[Metric]:
+        found = self._workers
+        born = {str(each["worker"]): each for each in self._whole.workers}
+        yield metric(
+            families.CONNECTIONS,
+            (([name, kind], its[kind]) for name, its in found.items() for kind in _CONNECTIONS),
+        )
+        yield metric(families.WORKER_UP, (([name], int(name in found)) for name in born))
+        yield metric(families.RESTARTS, (([name], its["restarts"]) for name, its in born.items()))
+        turns = (([name], *its["turns"]) for name, its in found.items())
+        yield histogram(families.TURNS, TURN_BOUNDS, turns)
+        syncs = (
+            ([name, lane], *times)
+            for name, its in found.items()
+            for lane, times in its["syncs"].items()
+        )
+        yield histogram(families.SYNCS, SYNC_BOUNDS, syncs)
+        for key, family in _OF_WORKERS.items():
+            yield metric(family, (([name], its[key]) for name, its in found.items()))
+        processes = {**found, "master": process_figures()}
+        for key, family in _OF_PROCESSES.items():
+            yield metric(family, (([name], its[key]) for name, its in processes.items()))
+        events = {name: its["events"] for name, its in found.items() if its["events"]}
+        for key, family in _OF_EVENTS.items():
+            yield metric(family, (([name], its[key]) for name, its in events.items()))
+
+    def _of_users(self) -> Iterator[Metric]:
+        """Of those who have quotas."""
+        users = together(its["quotas"] for its in self._workers.values())
+        for number, family in enumerate(families.USERS):
+            unit = _SECOND if family is families.USER_WAITS else 1
+            yield metric(
+                family,
+                (
+                    ([name], figures[number] / unit)
+                    for name, figures in users.items()
+                    if number < len(figures)
+                ),
+            )
+
+    def _of_nsqd(self) -> Iterator[Metric]:
+        whole, disk = self._whole, self._disk
+        yield metric(
+            families.SUMMED,
+            (
+                ([summed.name, kind], summed.count(f"{kind}s"))
+                for summed in self._sums
+                for kind in ("topic", "channel")
+            ),
+        )
+        yield metric(families.DISK_SIZE, [([], disk.size)])
+        yield metric(families.DISK_FREE, [([], disk.free)])
+        refusing = {"draining": whole.draining, "disk": whole.disk_refuses}
+        yield metric(families.REFUSING, (([why], int(is_so)) for why, is_so in refusing.items()))
+        knowing = whole.lookupds.items()
+        yield metric(families.LOOKUPD_CONNECTED, (([name], int(knows)) for name, knows in knowing))
+        yield metric(families.STARTED, [([], whole.started / _SECOND)])
+        yield metric(families.BUILD, [([__version__, NSQ_VERSION], 1)])
+
+
+def together(shares: Iterable[Iterable[Mapping[str, Any]]]) -> dict[str, list[int]]:
+    """The figures of each user, of what Quotas.told() has of all workers: who is counted by all
+    together has the same in each share, but for what has come since."""
+    found: dict[str, list[int]] = {}
+    for each in chain.from_iterable(shares):
+        before = found.get(each["user"])
+        if before is None:
+            found[each["user"]] = list(each["figures"])
+        else:
+            merge = max if each["shared"] else int.__add__
+            found[each["user"]] = list(map(merge, before, each["figures"]))
+    return found
+
+
+@cache
+def _heading(family: Family, openmetrics: bool, compress: bool) -> bytes:
+    text = heading(family, openmetrics)
+    return compressed(text) if compress else text

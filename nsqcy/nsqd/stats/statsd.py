@@ -1,0 +1,252 @@
+"""statsd: the lines that are pushed, their packets, and the greenlet that pushes by the clock.
+
+Lines and packets are made by pure functions; `Pusher` knows the socket and the clock. Where the
+figures come from it is told.
+"""
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+import gevent
+import gevent.socket
+
+from nsqcy.logging.types import Lines
+from nsqcy.names import is_ephemeral
+from nsqcy.net.listeners import parse
+from nsqcy.nsqd.stats.forms import LATENCY, Query
+from nsqcy.nsqd.stats.gathering import Whole
+from nsqcy.nsqd.worker.slices import Turns
+
+SECOND = 1_000_000_000
+LOOKUP_LIMIT = 1.0  # seconds a name may take to be resolved
+DEFAULT_PACKET = 4096  # bytes, where the option says nothing useful
+TOPICS_A_TURN = 20
+FIGURES = Query(json=True, include_clients=False)
+
+_TOPIC = (("message_count", "c"), ("message_bytes", "c"), ("depth", "g"), ("backend_depth", "g"))
+_CHANNEL = (
+    ("message_count", "c"),
+    ("depth", "g"),
+    ("backend_depth", "g"),
+    ("in_flight_count", "g"),
+    ("deferred_count", "g"),
+    ("requeue_count", "c"),
+    ("timeout_count", "c"),
+)
+_MEMORY_GAUGES = (
+    *("heap_objects", "heap_idle_bytes", "heap_in_use_bytes", "heap_released_bytes"),
+    *("gc_pause_usec_100", "gc_pause_usec_99", "gc_pause_usec_95", "next_gc_bytes"),
+)
+
+Counters = Mapping[str, Any]
+
+
+class Settings(Protocol):
+    """The options read here; the prefix is expanded already."""
+
+    @property
+    def statsd_address(self) -> str: ...
+    @property
+    def statsd_prefix(self) -> str: ...
+    @property
+    def statsd_interval(self) -> int: ...
+    @property
+    def statsd_mem_stats(self) -> bool: ...
+    @property
+    def statsd_udp_packet_size(self) -> int: ...
+    @property
+    def statsd_exclude_ephemeral(self) -> bool: ...
+
+
+class Increases:
+    """How much counters have grown since the push before.
+
+    One that has shrunk belongs to something that was made anew: all of it is growth.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[str, ...], int] = {}
+        self._now: dict[tuple[str, ...], int] = {}
+
+    def of(self, key: tuple[str, ...], value: int) -> int:
+        before = self._before.get(key, 0)
+        self._now[key] = value
+        return value - before if value >= before else value
+
+    def end_push(self, complete: bool) -> None:
+        """`complete`: what was not seen is gone, and not merely out of reach."""
+        self._before = self._now if complete else self._before | self._now
+        self._now = {}
+
+
+class Writer:
+    """Makes the lines of one push after another."""
+
+    def __init__(self, prefix: str, *, exclude_ephemeral: bool) -> None:
+        self._prefix = prefix
+        self._exclude_ephemeral = exclude_ephemeral
+        self._increases = Increases()
+
+    def topic(self, topic: Counters) -> Iterator[bytes]:
+        """A topic, as /stats shows it, and its channels."""
+        name = topic["topic_name"]
+        if self._excluded(name):
+            return
+        stat = f"topic.{name}."
+        yield from self._figures(stat, (name,), topic, _TOPIC)
+        yield from self._latency(stat, topic)
+        for channel in topic["channels"]:
+            if not self._excluded(channel["channel_name"]):
+                yield from self._channel(stat, name, channel)
+
+    def memory(self, memory: Mapping[str, int]) -> Iterator[bytes]:
+        for key in _MEMORY_GAUGES:
+            yield self._line(f"mem.{key}", memory[key], "g")
+        runs = self._increases.of(("gc_runs",), memory["gc_total_runs"])
+        yield self._line("mem.gc_runs", runs, "c")
+
+    def end_push(self, complete: bool) -> None:
+        self._increases.end_push(complete)
+
+    def _channel(self, stat: str, topic: str, channel: Counters) -> Iterator[bytes]:
+        name = channel["channel_name"]
+        stat = f"{stat}channel.{name}."
+        yield from self._figures(stat, (topic, name), channel, _CHANNEL)
+        yield self._line(f"{stat}clients", channel["client_count"], "g")
+        yield from self._latency(stat, channel)
+
+    def _figures(
+        self,
+        stat: str,
+        key: tuple[str, ...],
+        counters: Counters,
+        figures: Iterable[tuple[str, str]],
+    ) -> Iterator[bytes]:
+        for name, kind in figures:
+            value = counters[name]
+            if kind == "c":
+                value = self._increases.of((*key, name), value)
+            yield self._line(stat + name, value, kind)
+
+    def _latency(self, stat: str, counters: Counters) -> Iterator[bytes]:
+        for item in counters[LATENCY]["percentiles"] or ():
+            name = f"{stat}{LATENCY}_{_percent(item['quantile'])}"
+            yield self._line(name, item["value"], "g")
+
+    def _excluded(self, name: str) -> bool:
+        return self._exclude_ephemeral and is_ephemeral(name)
+
+    def _line(self, stat: str, value: float, kind: str) -> bytes:
+        return f"{self._prefix}{stat}:{int(value)}|{kind}\n".encode()
+
+
+def _percent(quantile: float) -> str:
+    """Return 99 for 0.99 and 99_9 for 0.999: a dot would begin another level in Graphite."""
+    return f"{quantile * 100:.9f}".rstrip("0").rstrip(".").replace(".", "_")
+
+
+def packets(lines: Iterable[bytes], size: int) -> list[bytes]:
+    """Lines packed into datagrams of at most `size` bytes; a longer one goes alone, unsplit."""
+    limit = size if size > 0 else DEFAULT_PACKET
+    packed: list[bytes] = []
+    open_lines: list[bytes] = []
+    length = 0
+    for line in lines:
+        if open_lines and length + len(line) > limit:
+            packed.append(b"".join(open_lines))
+            open_lines, length = [], 0
+        open_lines.append(line)
+        length += len(line)
+    if open_lines:
+        packed.append(b"".join(open_lines))
+    return packed
+
+
+class Pusher:
+    """Pushes by the clock, first one interval after the start. `gather` gives the figures."""
+
+    def __init__(self, options: Settings, gather: Callable[[Query], Whole], log: Lines) -> None:
+        self._options = options
+        self._gather = gather
+        self._log = log
+        self._turns = Turns()
+        self._writer = Writer(
+            options.statsd_prefix, exclude_ephemeral=options.statsd_exclude_ephemeral
+        )
+        self._greenlet: gevent.Greenlet | None = None
+
+    def start(self) -> None:
+        self._greenlet = gevent.spawn(self._run)
+
+    def stop(self) -> None:
+        if self._greenlet is not None:
+            self._greenlet.kill()
+            self._greenlet = None
+            self._log.info("STATSD: closing")
+
+    def _run(self) -> None:
+        interval = self._options.statsd_interval / SECOND
+        due = time.monotonic()
+        while True:
+            due += interval
+            late = time.monotonic() - due
+            if late > 0:  # what was missed stays missed
+                due += late // interval * interval
+            gevent.sleep(max(0.0, due - time.monotonic()))
+            self._push()
+
+    def _push(self) -> None:
+        address = self._options.statsd_address
+        try:
+            sock = dial(address)
+        except (OSError, UnicodeError, gevent.Timeout):
+            self._log.error(
+                f"failed to create UDP socket to statsd({address})",
+                event="statsd_failed",
+                address=address,
+            )
+            return
+        with sock:
+            self._log.info(f"STATSD: pushing stats to {address}")
+            self._send(sock, packets(self._lines(), self._options.statsd_udp_packet_size))
+
+    def _lines(self) -> Iterator[bytes]:
+        whole = self._gather(FIGURES)
+        for number, (_, piece) in enumerate(whole.topics):
+            if number % TOPICS_A_TURN == 0:
+                self._turns.wait()
+            yield from self._writer.topic(json.loads(piece))
+        if self._options.statsd_mem_stats:
+            yield from self._writer.memory(whole.memory)
+        self._writer.end_push(whole.complete)
+
+    def _send(self, sock: socket.socket, datagrams: list[bytes]) -> None:
+        """Spread over the interval, but for its last second."""
+        for datagram in datagrams:
+            try:
+                sock.send(datagram)
+            except OSError:
+                pass  # as datagrams are lost: nobody hears of it
+            gevent.sleep((self._options.statsd_interval - SECOND) / SECOND / len(datagrams))
+
+
+def dial(address: str) -> socket.socket:
+    """A socket to `host:port`; the name is looked up off the hub."""
+    where = parse(address)
+    if where.path is not None:
+        raise OSError("missing port in address")
+    with gevent.Timeout(LOOKUP_LIMIT):
+        found = gevent.socket.getaddrinfo(
+            where.host or "localhost", where.port, type=socket.SOCK_DGRAM
+        )
+    family, kind, protocol, _, target = found[0]
+    sock = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, protocol)
+    try:
+        sock.connect(target)
+    except OSError:
+        sock.close()
+        raise
+    return sock

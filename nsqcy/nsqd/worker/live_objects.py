@@ -1,0 +1,56 @@
+"""What is alive in the compiled parts of a process: the counters of a debug build.
+
+A debug build's worker tells them in a log line, on SIGUSR1 and at a clean exit, where a test reads
+them: what went up by garbage must have come down again. A release build counts nothing, and its
+workers have no census.
+"""
+
+import gc
+import json
+import signal
+
+import gevent
+
+from nsqcy.broker import channel as channel_module
+from nsqcy.ipc import mesh as mesh_module
+from nsqcy.logging.types import Lines
+from nsqcy.protocol import session as session_module
+from nsqcy.protocol import wire
+from nsqcy.protocol.session import Home
+from nsqcy.storage import log as storage_log
+from nsqcy.storage.store import Store
+
+
+def count(home: Home, store: Store) -> dict[str, int]:
+    """Objects alive, by kind. Those of Python's that are garbage are collected first."""
+    gc.collect()
+    shard = home.shard
+    found = {
+        "topics": len(shard.topics),
+        "blocks": store.blocks,
+        "entries": store.entries,
+        "deferred": store.deferred,
+        "resident_bytes": store.resident_bytes,
+        "input_bytes": home.input_bytes,
+    }
+    for module in (channel_module, storage_log, mesh_module, session_module, wire):
+        found |= module.live()
+    if shard.io is not None:
+        found |= shard.io.live()
+    return found
+
+
+class Census:
+    """Counts when it is asked to. `name` says whose the figures are."""
+
+    def __init__(self, name: str, home: Home, store: Store, log: Lines) -> None:
+        self._name = name
+        self._home = home
+        self._store = store
+        self._log = log
+        self._watcher = gevent.get_hub().loop.signal(signal.SIGUSR1)
+        self._watcher.start(self.tell)
+
+    def tell(self) -> None:
+        """Log a line of JSON."""
+        self._log.info(f"{self._name}: alive: {json.dumps(count(self._home, self._store))}")

@@ -1,0 +1,272 @@
+"""A worker process: `python -m nsqcy.nsqd.worker.main BOOT-FD`, started by the master.
+
+Owns the life of the process: its signals, its hub, its beat, its two channels to the master and
+its end. What it does for clients is the engine's, which is plugged in by name.
+
+It leaves when the master tells it to, and when the master is gone; signals for the whole group
+(^C, a service manager's SIGTERM) are for the master to act on. Exit codes: process/arbiter.py.
+"""
+
+import _thread
+import faulthandler
+import gc
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from importlib import import_module
+from typing import Any, NamedTuple, Protocol
+
+import gevent
+from gevent.event import AsyncResult
+
+from nsqcy.logging import logger as log
+from nsqcy.nsqd.worker.master_link import MasterLink
+from nsqcy.process import arbiter, openfiles, spawn
+from nsqcy.process.control import Channel, Request
+from nsqcy.process.handoff import Receiver
+from nsqcy.process.heartbeat import Heartbeat, Slots
+
+# A starting nsqd waits 5 s for the data-path lock of orphans.
+ORPHAN_LIMIT = 4.0
+
+
+class Boot(NamedTuple):
+    """What a worker is born with."""
+
+    worker: int
+    workers: int
+    generation: int
+    lock_fd: int  # the data-path lock, held as long as this process lives
+    memory_fd: int
+    wake_fds: list[int]  # eventfds, one a worker, ours among them
+    context: dict[str, Any]  # what the master tells every worker
+    shared: Slots
+    log: log.Log
+    master: MasterLink
+
+
+class Engine(Protocol):
+    """What serves clients. Each method runs on the hub's thread.
+
+    Those marked "waits" run in a greenlet of their own and may block it; the others must not block.
+    It is made by `make(boot: Boot) -> Engine`, named in the boot data as "module:make".
+    """
+
+    def load(
+        self,
+        topics: list[dict[str, Any]],
+        table: dict[str, int],
+        peers: dict[int, int],
+    ) -> None:
+        """Waits. Load these topics (`name`, `paused`, `channels`: `name`, `paused`). `table` is
+        the placement of all topics, `peers` the generations of the other workers that are up."""
+
+    def adopt(self, fd: int, kind: str, peer: str, local: str) -> None:
+        """Serve this socket ("tcp", "http" or "https"); the descriptor is the engine's."""
+
+    def connections(self) -> int:
+        """How many connections it serves; asked at each beat."""
+
+    def placed(self, topic: str, worker: int) -> None:
+        """A topic has been placed."""
+
+    def peer_down(self, worker: int) -> None:
+        """Waits. Another worker died: end the streams to it. When this returns, nothing here
+        touches its rings, which are then reset."""
+
+    def peer_up(self, worker: int, generation: int) -> None:
+        """Another worker is up, with fresh rings of this generation."""
+
+    def option_changed(self, name: str, value: Any) -> None:
+        """An option has been changed; of the log level the log itself already knows."""
+
+    def call(self, request: Request) -> Any:
+        """Waits. A call or a notification of the master or of another worker that is none of the
+        above; gives a value or an Answer. Its descriptors are the engine's to close."""
+
+    def stop(self) -> None:
+        """Waits. Close all sockets at once, save everything, and return when it is saved; `load`,
+        if it is under way, takes up nothing more."""
+
+
+class Worker:
+    """The control channel's handler, and the order in which things start and end."""
+
+    def __init__(self, data: dict[str, Any], lines: log.Log) -> None:
+        fds = data["fds"]
+        for fd in (*fds.values(), *data["wake"]):
+            os.set_inheritable(fd, False)
+        self.index = int(data["worker"])
+        self._log = lines
+        self._channel = Channel(_socket(fds["control"]), self)
+        self._alive = fds["alive"]
+        self._done: AsyncResult = AsyncResult()
+        self._ending = False
+        shared = import_module(data["rings"]).Shared(fds["memory"], data["workers"])
+        self._link = MasterLink(self._channel)
+        boot = Boot(
+            self.index,
+            data["workers"],
+            data["generation"],
+            fds["lock"],
+            fds["memory"],
+            data["wake"],
+            data["context"],
+            shared,
+            lines,
+            self._link,
+        )
+        self._engine = _make_engine(data["engine"], boot)
+        self._heartbeat = Heartbeat(shared, self.index, self._engine.connections)
+        self._receiver = Receiver(_socket(fds["handoff"]), self._engine.adopt)
+
+    def run(self) -> int:
+        """Live; gives the exit code."""
+        self._heartbeat.start()
+        pipe = gevent.get_hub().loop.io(self._alive, 1)
+        pipe.start(gevent.spawn, self._end, arbiter.ORPHANED)
+        _thread.start_new_thread(_outlive, (self._alive,))
+        self._channel.start()
+        self._link.up()
+        code: int = self._done.get()
+        pipe.stop()
+        pipe.close()
+        return code
+
+    # -- the master speaks
+
+    def called(self, request: Request) -> Any:
+        """Answer the master, or another worker through it."""
+        args = request.args
+        match request.method:
+            case "load":
+                self._load(**args)
+            case "peer_down":
+                self._engine.peer_down(args["worker"])
+            case "option_changed":
+                self._option_changed(**args)
+            case "stop":
+                self._end(arbiter.CLEAN)
+            case _:
+                return self._engine.call(request)
+        return None
+
+    def notified(self, request: Request) -> None:
+        """Take note of what the master says."""
+        args = request.args
+        match request.method:
+            case "placed":
+                self._engine.placed(args["topic"], args["worker"])
+            case "peer_up":
+                self._engine.peer_up(args["worker"], args["generation"])
+            case _:
+                self._engine.call(request)
+
+    def hung_up(self, reason: str) -> None:
+        """The master is gone, or believes that we are."""
+        gevent.spawn(self._end, arbiter.ORPHANED)
+
+    def _load(self, topics: list[Any], table: dict[str, int], peers: dict[str, int]) -> None:
+        try:
+            self._engine.load(topics, table, {int(key): value for key, value in peers.items()})
+        except Exception:
+            # The master has the text from the answer; the log has the place.
+            self._log.error(
+                f"worker {self.index}: cannot load: {traceback.format_exc()}",
+                event="worker_load_failed",
+            )
+            gevent.spawn(self._done.set, arbiter.NOT_LOADED)
+            raise
+        if not self._ending:
+            self._receiver.start()
+
+    def _option_changed(self, name: str, value: Any) -> None:
+        if name == "log_level":
+            self._log.level = value
+        self._engine.option_changed(name, value)
+
+    # -- the end
+
+    def _end(self, code: int) -> None:
+        if self._ending:
+            return
+        self._ending = True
+        self._receiver.close()
+        try:
+            self._engine.stop()
+        except Exception:
+            self._log.error(
+                f"worker {self.index}: cannot stop: {traceback.format_exc()}",
+                event="worker_stop_failed",
+            )
+            code = arbiter.CRASHED
+        # Not before the answer to "stop" has been queued, which this greenlet returns to do.
+        gevent.spawn(self._done.set, code)
+
+
+def _make_engine(name: str, boot: Boot) -> Engine:
+    module, _, attribute = name.partition(":")
+    engine: Engine = getattr(import_module(module), attribute)(boot)
+    return engine
+
+
+def _socket(fd: int) -> socket.socket:
+    sock = socket.socket(fileno=fd)
+    sock.setblocking(False)
+    return sock
+
+
+def _outlive(alive: int) -> None:
+    """A thread: an orphan that cannot save in time must not hold the data path for ever."""
+    os.read(alive, 1)
+    time.sleep(ORPHAN_LIMIT)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _set_signals() -> None:
+    faulthandler.enable()
+    faulthandler.register(signal.SIGQUIT, all_threads=True)
+    for signum in spawn.BLOCKED:
+        signal.signal(signum, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, spawn.BLOCKED)
+
+
+def _make_log(settings: dict[str, Any], worker: int) -> log.Log:
+    return log.Log(
+        settings["prefix"],
+        settings["level"],
+        settings["format"],
+        context={"daemon": "nsqd", "worker": worker},
+    )
+
+
+def main(argv: list[str]) -> int:
+    """Boot and live; gives the exit code."""
+    _set_signals()
+    openfiles.raise_limit()
+    data = spawn.unpack(int(argv[1]))
+    lines = _make_log(data["context"]["log"], data["worker"])
+    try:
+        worker = Worker(data, lines)
+    except Exception:
+        lines.error(
+            f"worker {data['worker']}: cannot boot: {traceback.format_exc()}",
+            event="worker_boot_failed",
+        )
+        return arbiter.NOT_BOOTED
+    # What is imported stays; no collection need look at it again, while clients wait for it.
+    gc.freeze()
+    return worker.run()
+
+
+if __name__ == "__main__":
+    try:
+        status = main(sys.argv)
+    except BaseException:
+        traceback.print_exc()
+        status = arbiter.CRASHED
+    # Everything is saved, or cannot be: no finaliser has anything to add.
+    os._exit(status)

@@ -1,0 +1,146 @@
+"""A page of messages that are looked at: what is asked for, and its form.
+
+Owns the parameters and the JSON of /channel/peek and /topic/peek, and the order of what waits. How
+messages are found is nsqcy.broker.peek's affair; knows neither topics nor workers.
+"""
+
+import re
+from base64 import b64encode
+from typing import Any, NamedTuple
+
+from nsqcy.base.headers import decode
+from nsqcy.broker.peek import Peek, Seen
+from nsqcy.errors import HttpError
+from nsqcy.util.gotext import json_bytes
+
+BACKLOG = "backlog"  # what a topic has for itself
+QUEUED, IN_FLIGHT, DEFERRED = STATES = ("queued", "in_flight", "deferred")
+COUNT, COUNT_MOST = 20, 100
+BYTES, BYTES_MOST = 64 << 10, 512 << 10  # bytes of a body
+ANSWER_MOST = 1 << 20
+
+_NUMBER = re.compile(r"[0-9]{1,6}", re.ASCII)
+_PLACE = re.compile(r"(-?[0-9]{1,19})\.([0-9]{1,19})", re.ASCII)
+
+
+Placed = tuple[str, Seen]  # where a page begins with it
+
+
+class Look(NamedTuple):
+    """What is to be looked at: so many messages from a place on, so many bytes of each body."""
+
+    state: str
+    most: int
+    start: tuple[int, int] | None
+    body_most: int
+
+
+def parse(params: dict[str, str], *, of_channel: bool) -> Look:
+    """Raises HttpError."""
+    state = params.get("state", QUEUED) if of_channel else BACKLOG
+    if of_channel and state not in STATES:
+        raise HttpError(400, f"INVALID_STATE (allowed: {', '.join(STATES)})")
+    count = _number(params, "count", COUNT, 1, COUNT_MOST)
+    size = _number(params, "bytes", BYTES, 0, BYTES_MOST)
+    start = None
+    if "start" in params:
+        place = _PLACE.fullmatch(params["start"])
+        start = (int(place[1]), int(place[2])) if place else (1 << 64, 0)
+        if max(map(abs, start)) >> 63:
+            raise HttpError(400, "INVALID_START (allowed: what an answer has said is next)")
+    return Look(state, count, start, size)
+
+
+def _number(params: dict[str, str], name: str, default: int, least: int, most: int) -> int:
+    text = params.get(name)
+    if text is None:
+        return default
+    found = _NUMBER.fullmatch(text)
+    if found is None or not least <= int(text) <= most:
+        raise HttpError(400, f"INVALID_{name.upper()} (allowed: {least} to {most})")
+    return int(text)
+
+
+def after(look: Look) -> tuple[int, int] | None:
+    """The place as Peek has it."""
+    if look.state in (IN_FLIGHT, DEFERRED):
+        return look.start
+    seq, passed = look.start or (0, 0)
+    return max(seq, 0), passed
+
+
+def page(look: Look, peek: Peek) -> bytes:
+    """The answer."""
+    found, following = (_waiting if look.state in (QUEUED, BACKLOG) else _by_time)(look, peek)
+    messages = [{"start": start} | _shown(each, look.state) for start, each in found]
+    return json_bytes({"state": look.state, "messages": messages, "next": following})
+
+
+def _by_time(look: Look, peek: Peek) -> tuple[list[Placed], str | None]:
+    """Each behind the one before."""
+    before, seq = look.start or (-(1 << 63) + 1, 0)
+    found: list[Placed] = []
+    size = 0
+    for each in peek.entries:
+        size += _size(each)
+        if found and size > ANSWER_MOST:
+            break
+        found.append((f"{before}.{seq}", each))
+        before, seq = each.place, each.seq
+    is_last = len(found) == len(peek.entries) and not peek.more_held
+    return found, None if is_last else f"{before}.{seq}"
+
+
+def _waiting(look: Look, peek: Peek) -> tuple[list[Placed], str | None]:
+    """In the order in which they would be delivered: what is queued again before the first record
+    that its place is not before."""
+    entries, records = peek.entries, peek.records
+    passed = look.start[1] if look.start else 0
+    found: list[Placed] = []
+    size = one = other = 0
+    while True:
+        has_record = other < len(records)
+        seq = records[other].seq if has_record else peek.next_seq
+        is_first = one < len(entries) and entries[one].place <= seq
+        if is_first or (one < len(entries) and peek.is_complete and not has_record):
+            each, step = entries[one], (1, 0)
+        elif has_record and (one < len(entries) or not peek.more_held):
+            each, step = records[other], (0, 1)
+        else:
+            break
+        size += _size(each)
+        if len(found) == look.most or (found and size > ANSWER_MOST):
+            break
+        found.append((f"{seq}.{passed + one}", each))
+        one, other = one + step[0], other + step[1]
+    is_last = one == len(entries) and not has_record and peek.is_complete and not peek.more_held
+    return found, None if is_last else f"{seq}.{passed + one}"
+
+
+def _size(message: Seen) -> int:
+    """Bytes of JSON, at most."""
+    return 400 + 4 * len(message.body) // 3 + 6 * len(message.headers)
+
+
+def _shown(message: Seen, state: str) -> dict[str, Any]:
+    is_readable = message.size >= 0
+    shown: dict[str, Any] = {
+        "id": f"{message.id:016x}" if message.id else None,
+        "seq": message.seq,
+        "timestamp": message.timestamp or None,
+        "attempts": message.attempts,
+        "size": message.size if is_readable else None,
+        "body": b64encode(message.body).decode() if is_readable else None,
+        "cut": len(message.body) < message.size,
+        "headers": decode(message.headers),
+    }
+    if state == DEFERRED:
+        shown["due"] = message.time
+    elif state == IN_FLIGHT:
+        shown["deadline"] = message.time or None
+        shown["consumer"] = _consumer(message.client)
+    return shown
+
+
+def _consumer(client: tuple[str, str] | None) -> dict[str, str] | None:
+    return client and {"client_id": client[0], "remote_address": client[1]}

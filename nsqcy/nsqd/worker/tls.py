@@ -1,0 +1,494 @@
+"""TLS of the server: certificates, who must show one, and handshakes without blocking.
+
+Owns OpenSSL. The master reads the files into a Material, which workers get at their birth and
+again after a SIGHUP; a worker makes a context of it. A connection's TLS is a layer
+(nsqcy.net.byte_layers) over bytes in memory, used by TCP and HTTPS alike. Knows neither of their
+protocols, and no sockets.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+from OpenSSL import SSL, crypto
+
+from nsqcy.errors import LayerEnd, LayerError
+from nsqcy.nsqd.options import REQUIRE_VERIFY, NsqdOptions
+
+REQUIRE = "require"  # a certificate, whoever signed it
+TLS_1_2 = 0x0303
+HANDSHAKE_LIMIT = 5.0  # seconds we wait for a peer, in all
+
+_VERSIONS = {0x0301: "TLS1.0", 0x0302: "TLS1.1", 0x0303: "TLS1.2", 0x0304: "TLS1.3"}
+_RECORD = 16384  # most bytes in a record of TLS
+_ENCODED = _RECORD + 1024
+_RECORDS = b"\x15\x16"  # how TLS begins: an alert or a handshake
+
+# OpenSSL's names of cipher suites, and IANA's, which Go uses too. Those of TLS 1.3 are equal.
+_SUITES = {
+    "DES-CBC3-SHA": "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
+    "AES128-SHA": "TLS_RSA_WITH_AES_128_CBC_SHA",
+    "AES256-SHA": "TLS_RSA_WITH_AES_256_CBC_SHA",
+    "AES128-SHA256": "TLS_RSA_WITH_AES_128_CBC_SHA256",
+    "AES256-SHA256": "TLS_RSA_WITH_AES_256_CBC_SHA256",
+    "AES128-GCM-SHA256": "TLS_RSA_WITH_AES_128_GCM_SHA256",
+    "AES256-GCM-SHA384": "TLS_RSA_WITH_AES_256_GCM_SHA384",
+    "RC4-SHA": "TLS_RSA_WITH_RC4_128_SHA",
+    "ECDHE-ECDSA-RC4-SHA": "TLS_ECDHE_ECDSA_WITH_RC4_128_SHA",
+    "ECDHE-ECDSA-AES128-SHA": "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
+    "ECDHE-ECDSA-AES256-SHA": "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
+    "ECDHE-ECDSA-AES128-SHA256": "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
+    "ECDHE-ECDSA-AES256-SHA384": "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA384",
+    "ECDHE-ECDSA-AES128-GCM-SHA256": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+    "ECDHE-ECDSA-AES256-GCM-SHA384": "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+    "ECDHE-ECDSA-CHACHA20-POLY1305": "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+    "ECDHE-RSA-RC4-SHA": "TLS_ECDHE_RSA_WITH_RC4_128_SHA",
+    "ECDHE-RSA-DES-CBC3-SHA": "TLS_ECDHE_RSA_WITH_3DES_EDE_CBC_SHA",
+    "ECDHE-RSA-AES128-SHA": "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+    "ECDHE-RSA-AES256-SHA": "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
+    "ECDHE-RSA-AES128-SHA256": "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256",
+    "ECDHE-RSA-AES256-SHA384": "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA384",
+    "ECDHE-RSA-AES128-GCM-SHA256": "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+    "ECDHE-RSA-AES256-GCM-SHA384": "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+    "ECDHE-RSA-CHACHA20-POLY1305": "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+}
+
+# Only suites of the table, strongest first.
+_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20:ECDHE+AES:RSA+AESGCM:RSA+AES:!PSK:!SRP:!AESCCM:!AESCCM8"
+_ANY_LEVEL = ":@SECLEVEL=0"
+_TOO_WEAK = frozenset({"ee key too small", "ca key too small", "ca md too weak"})
+_STRONG_RSA = 2048  # bits that OpenSSL accepts at its default level
+
+
+class TlsError(Exception):
+    """Files that no TLS can be made of; str() says which and why."""
+
+
+class Material(NamedTuple):
+    """What a context is made of. All of it is JSON."""
+
+    certificate: str  # PEM, of the server first and then those above it
+    key: str  # PEM
+    root_ca: str  # PEM; empty: the system's
+    policy: str
+    min_version: int
+    old_versions: bool  # TLS before 1.2 was asked for by name
+
+
+def load(options: NsqdOptions, old_versions: bool) -> tuple[Material | None, list[str]]:
+    """Read the files the options name and see that they will do; and what the operator should know.
+    Raises TlsError."""
+    material = read_material(options, old_versions)
+    return material, make_context(material)[1] if material else []
+
+
+def read_material(options: NsqdOptions, old_versions: bool) -> Material | None:
+    """Read the files the options name; None if they name none. Raises TlsError.
+
+    TLS before 1.2 needs OpenSSL's lowest security level, so it takes more than being NSQ's default:
+    `old_versions` says that the user has written it.
+    """
+    if not options.tls_cert:
+        return None
+    return Material(
+        certificate=_read(options.tls_cert),
+        key=_read(options.tls_key),
+        root_ca=_read(options.tls_root_ca_file) if options.tls_root_ca_file else "",
+        policy=options.tls_client_auth_policy,
+        min_version=options.tls_min_version,
+        old_versions=old_versions and options.tls_min_version < TLS_1_2,
+    )
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="latin-1") as file:
+            return file.read()
+    except OSError as error:
+        raise TlsError(f"open {path}: {(error.strerror or str(error)).lower()}") from None
+
+
+def make_context(material: Material) -> tuple[SSL.Context, list[str]]:
+    """A server's context, and what the operator should know about it. Raises TlsError."""
+    warnings = []
+    lowered = False
+    if material.old_versions:
+        lowered = True
+        version = _VERSIONS[material.min_version]
+        warnings.append(f"TLS: OpenSSL's security level is 0, as {version} was asked for")
+    elif material.policy == REQUIRE_VERIFY and _is_weak(material.root_ca):
+        lowered = True
+        warnings.append("TLS: OpenSSL's security level is 0, as an authority of clients is weak")
+    try:
+        context = _build(material, lowered)
+    except SSL.Error as error:
+        if lowered or not _TOO_WEAK & set(_reasons(error)):
+            raise TlsError(_text(error)) from None
+        context = _build_lowered(material)
+        warnings.append(
+            f"TLS: OpenSSL's security level is 0, as the server's certificate is weak"
+            f" ({_text(error)})"
+        )
+    return context, warnings
+
+
+def _build_lowered(material: Material) -> SSL.Context:
+    try:
+        return _build(material, lowered=True)
+    except SSL.Error as error:
+        raise TlsError(_text(error)) from None
+
+
+def _build(material: Material, lowered: bool) -> SSL.Context:
+    context = SSL.Context(SSL.TLS_SERVER_METHOD)
+    context.set_min_proto_version(material.min_version)
+    context.set_cipher_list((_CIPHERS + (_ANY_LEVEL if lowered else "")).encode())
+    # Tickets of one worker are of no use to the others, nor to itself after new files.
+    context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
+    context.set_options(SSL.OP_NO_TICKET | SSL.OP_NO_RENEGOTIATION | SSL.OP_NO_COMPRESSION)
+    context.set_session_id(b"nsqd")
+    context.set_mode(SSL.MODE_RELEASE_BUFFERS)
+    chain = _certificates(material.certificate, "the certificate file")
+    context.use_certificate(chain[0])
+    for above in chain[1:]:
+        context.add_extra_chain_cert(above)
+    context.use_privatekey(_key(material.key))
+    context.check_privatekey()
+    _set_policy(context, material)
+    context.set_app_data(material.policy)
+    return context
+
+
+def _set_policy(context: SSL.Context, material: Material) -> None:
+    demanded = SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT
+    if material.policy == REQUIRE:
+        context.set_verify(demanded, _accept)
+    elif material.policy == REQUIRE_VERIFY:
+        context.set_verify(demanded)
+    if not material.root_ca:
+        context.set_default_verify_paths()
+        return
+    store = context.get_cert_store()
+    assert store is not None  # every context has one
+    for each in _certificates(material.root_ca, "the root CA file"):
+        store.add_cert(crypto.X509.from_cryptography(each))
+        if material.policy == REQUIRE_VERIFY:
+            context.add_client_ca(each)
+
+
+def _accept(*found: object) -> bool:
+    """Whatever OpenSSL has found wrong with a client's certificate: any will do."""
+    return True
+
+
+def _certificates(text: str, what: str) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(text.encode("latin-1"))
+    except ValueError as error:
+        raise TlsError(f"{what} cannot be read: {error}") from None
+
+
+def _key(text: str) -> Any:
+    try:
+        return serialization.load_pem_private_key(text.encode("latin-1"), None)
+    except (TypeError, ValueError, UnsupportedAlgorithm) as error:
+        raise TlsError(f"the key file cannot be read: {error}") from None
+
+
+def _is_weak(root_ca: str) -> bool:
+    """Whether OpenSSL would refuse what one of these authorities has signed."""
+    return any(
+        _bits(each.public_key()) < _STRONG_RSA
+        or isinstance(each.signature_hash_algorithm, hashes.SHA1 | hashes.MD5)
+        for each in (_certificates(root_ca, "the root CA file") if root_ca else ())
+    )
+
+
+def _bits(key: object) -> int:
+    """The size of an RSA key; others are as strong as the largest."""
+    return key.key_size if isinstance(key, rsa.RSAPublicKey) else _STRONG_RSA
+
+
+def _reasons(error: Exception) -> list[str]:
+    """The reasons in an error of pyOpenSSL, which holds triples of library, function, reason."""
+    if error.args and isinstance(error.args[0], list):
+        return [str(entry[2]) for entry in error.args[0] if entry[2]]
+    return [str(error)] if str(error) else []
+
+
+def _text(error: Exception) -> str:
+    return "; ".join(_reasons(error)) or "unknown error"
+
+
+class TlsLayer:
+    """TLS of one connection, the server's side."""
+
+    def __init__(self, context: SSL.Context) -> None:
+        self._context = context
+        self._first = b""
+        self._input = bytearray()
+        self._dry = True  # OpenSSL has no input that it could go on with
+        self._output: list[bytes] = []
+
+    @cached_property
+    def _connection(self) -> SSL.Connection:
+        """Made by the first step of the handshake: thousands of clients may come in one turn."""
+        connection = SSL.Connection(self._context, None)
+        connection.set_accept_state()
+        return connection
+
+    def feed(self, data: bytes) -> None:
+        self._first = self._first or data[:1]
+        self._input += data
+
+    def handshake(self) -> bool:
+        """Go on with it: True when it is done, False when it needs input. Raises LayerError."""
+        while True:
+            try:
+                self._connection.do_handshake()
+            except SSL.WantReadError:
+                if not self._pass_on():
+                    return False
+            except SSL.Error as error:
+                if self._first not in _RECORDS:
+                    # To who does not speak TLS an alert is noise.
+                    self.take()
+                raise LayerError(f"tls: {_text(error)}") from None
+            else:
+                return True
+
+    def read(self) -> bytes:
+        while not self._dry or self._pass_on():
+            try:
+                return self._connection.recv(_RECORD)
+            except SSL.WantReadError:
+                self._dry = True
+            except SSL.ZeroReturnError:
+                raise LayerEnd("tls: closed by the peer") from None
+            except SSL.Error as error:
+                raise LayerError(f"tls: {_text(error)}") from None
+        return b""
+
+    def _pass_on(self) -> bool:
+        """Give OpenSSL as much input as it needs at once: its buffers never shrink again."""
+        if not self._input:
+            return False
+        self._connection.bio_write(self._input[:_ENCODED])
+        del self._input[:_ENCODED]
+        self._dry = False
+        return True
+
+    def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[self._connection.send(view[:_RECORD]) :]
+                self._collect()
+        except SSL.Error as error:
+            raise LayerError(f"tls: {_text(error)}") from None
+
+    def take(self) -> bytes:
+        if not self._output:
+            self._collect()
+        taken = b"".join(self._output)
+        self._output.clear()
+        return taken
+
+    def _collect(self) -> None:
+        try:
+            while True:
+                piece = self._connection.bio_read(_ENCODED)
+                self._output.append(piece)
+                if len(piece) < _ENCODED:
+                    break
+        except SSL.WantReadError:
+            pass
+
+    def rest(self) -> None:
+        """OpenSSL gives its buffers back by itself."""
+
+    def close(self) -> None:
+        """Say that no more follows; take() has it."""
+        try:
+            self._connection.shutdown()
+        except SSL.Error:
+            pass  # in the middle of a handshake, or after an error: there is nothing to say
+
+    def certificate_names(self) -> tuple[str, ...]:
+        """What the client's certificate calls it: common name and alternative names. None of them
+        if nobody has verified it."""
+        if self._context.get_app_data() != REQUIRE_VERIFY:
+            return ()
+        certificate = self._connection.get_peer_certificate(as_cryptography=True)
+        if certificate is None:
+            return ()
+        return tuple(filter(None, (_common_name(certificate), *_alternative_names(certificate))))
+
+    def facts(self) -> dict[str, str]:
+        """What there is to know about it once the handshake is done. All of it is JSON."""
+        version = self._connection.get_protocol_version()
+        certificate = self._connection.get_peer_certificate(as_cryptography=True)
+        return {
+            "version": _VERSIONS.get(version, f"Unknown {version}"),
+            "cipher_suite": suite_name(self._connection.get_cipher_name() or ""),
+            "common_name": _common_name(certificate) if certificate else "",
+        }
+
+
+def _alternative_names(certificate: x509.Certificate) -> Iterator[str]:
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):
+        return
+    for kind in (x509.DNSName, x509.UniformResourceIdentifier, x509.RFC822Name):
+        yield from found.get_values_for_type(kind)
+
+
+def _common_name(certificate: x509.Certificate) -> str:
+    found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(found[-1].value) if found else ""
+
+
+def suite_name(name: str) -> str:
+    """The IANA name of a cipher suite that OpenSSL calls `name`."""
+    return _SUITES.get(name, name)
+
+
+class Owner(Protocol):
+    """A connection whose handshake is under way."""
+
+    def send_encoded(self, data: bytes) -> None:
+        """Send these bytes as they are."""
+
+    def want_input(self) -> None:
+        """Read the socket again; it is not read from each feed() until this or the end."""
+
+    def handshake_done(self, error: str | None) -> None:
+        """It has succeeded; or failed, and why. What could be said of that has been sent."""
+
+
+class Handshakes:
+    """The handshakes under way in a worker.
+
+    A step of one takes as long as thousands of messages: one at most is done in a turn of the loop,
+    whoever has waited longest. The time this takes is not held against the peer.
+    """
+
+    def __init__(self, loop: Any, context: SSL.Context, limit: float = HANDSHAKE_LIMIT) -> None:
+        """loop: the hub's. context: of the next handshake; may be replaced at any time."""
+        self.context = context
+        self.limit = limit
+        self._loop = loop
+        self._waiting: deque[Handshake] = deque()
+        self._check = loop.check()
+        self._idle = loop.idle()
+
+    def begin(self, owner: Owner) -> "Handshake":
+        """Wait for the owner's peer to speak; feed() follows."""
+        return Handshake(self, owner, TlsLayer(self.context))
+
+    def close(self) -> None:
+        """No step is taken any more."""
+        self._stop()
+        self._check.close()
+        self._idle.close()
+
+    def timer(self, seconds: float, late: Callable[[], None]) -> Any:
+        """A running timer of the loop."""
+        timer = self._loop.timer(max(seconds, 0.0))
+        timer.start(late)
+        return timer
+
+    def enqueue(self, handshake: "Handshake") -> None:
+        """Have its step() called when it is its turn."""
+        if not self._waiting:
+            self._check.start(self._turn)
+            # An active idle watcher keeps the poll from blocking.
+            self._idle.start(_nothing)
+        self._waiting.append(handshake)
+
+    def _turn(self) -> None:
+        while self._waiting and not self._waiting.popleft().step():
+            pass
+        if not self._waiting:
+            self._stop()
+
+    def _stop(self) -> None:
+        self._check.stop()
+        self._idle.stop()
+
+
+def _nothing() -> None:
+    """What an event does whose only purpose is to end a poll."""
+
+
+class Handshake:
+    """One handshake: waits for the peer, then for its turn, and again, until it is done."""
+
+    def __init__(self, line: Handshakes, owner: Owner, layer: TlsLayer) -> None:
+        self.layer = layer
+        self._line = line
+        self._owner: Owner | None = owner  # None: it is over
+        self._left = line.limit
+        self._await_peer()
+
+    def feed(self, data: bytes) -> None:
+        """The peer has sent this. Do not read its socket before want_input()."""
+        if self._owner is not None and self._stop_waiting():
+            self.layer.feed(data)
+            self._line.enqueue(self)
+
+    def cancel(self) -> None:
+        """The connection is gone."""
+        self._stop_waiting()
+        self._owner = None
+
+    def step(self) -> bool:
+        """Go on with it; whether there was anything to do."""
+        owner = self._owner
+        if owner is None:
+            return False
+        error = None
+        done = False
+        try:
+            done = self.layer.handshake()
+        except LayerError as failed:
+            error = str(failed)
+        encoded = self.layer.take()
+        if encoded:
+            owner.send_encoded(encoded)
+        if self._owner is None:
+            return True
+        if done or error is not None:
+            self._owner = None
+            owner.handshake_done(error)
+        else:
+            self._await_peer()
+            owner.want_input()
+        return True
+
+    def _await_peer(self) -> None:
+        self._since = time.monotonic()
+        self._timer = self._line.timer(self._left, self._late)
+
+    def _stop_waiting(self) -> bool:
+        if self._timer is None:
+            return False
+        self._timer.stop()
+        self._timer.close()
+        self._timer = None
+        self._left -= time.monotonic() - self._since
+        return True
+
+    def _late(self) -> None:
+        owner = self._owner
+        self.cancel()
+        if owner is not None:
+            owner.handshake_done("tls: the peer takes too long")

@@ -1,0 +1,199 @@
+"""Accepting connections and giving each to a worker.
+
+Owns the listening sockets' watchers and the choice of worker. Knows no processes: a worker is a
+target that is up or not, has a load, and takes sockets or just now does not. While no target takes
+one, nothing is accepted and clients wait in the backlog.
+"""
+
+import errno
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import gevent
+
+from nsqcy.logging.types import Lines
+from nsqcy.net.listeners import Listener, show
+from nsqcy.process.handoff import Accepted
+
+PAUSE = 0.1  # seconds without accepting after the process ran out of descriptors or memory
+_BATCH = 64  # accepted from one listener in one turn
+_TRANSIENT = {
+    errno.ECONNABORTED,
+    errno.EINTR,
+    errno.ENETDOWN,
+    errno.EPROTO,
+    errno.ENOPROTOOPT,
+    errno.EHOSTDOWN,
+    errno.ENONET,
+    errno.EHOSTUNREACH,
+    errno.EOPNOTSUPP,
+    errno.ENETUNREACH,
+    errno.EPERM,
+}
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+
+class Target(Protocol):
+    """A worker, as seen from here."""
+
+    def lagging(self) -> bool:
+        """Whether it has not shown a sign of life lately; used only if all others are full."""
+
+    def load(self) -> int:
+        """Connections it has, with those on their way to it."""
+
+    def send(self, item: Accepted) -> bool:
+        """Hand over; False when it takes none just now."""
+
+
+class Acceptor:
+    """Accepts on all listeners while there are targets. `resume` when one may have room again."""
+
+    def __init__(
+        self, listeners: list[Listener], log: Lines, failed: Callable[[str], None]
+    ) -> None:
+        loop = gevent.get_hub().loop
+        self._log = log
+        self._failed = failed
+        self._listeners = listeners
+        self._watchers = [loop.io(each.sock.fileno(), 1) for each in listeners]
+        self._timer = loop.timer(PAUSE)
+        self._targets: dict[int, Target] = {}
+        self._turn = 0
+        self._held: deque[Accepted] = deque()  # accepted, and taken by nobody yet
+        self._exhausted = False  # and said so
+        self._paused = False
+        self.closed = False
+
+    def add(self, worker: int, target: Target) -> None:
+        """This worker is up."""
+        self._targets[worker] = target
+        self.resume()
+
+    def remove(self, worker: int) -> None:
+        """This worker is down, or is to get no more."""
+        self._targets.pop(worker, None)
+
+    def give(self, items: list[Accepted]) -> None:
+        """Hand over sockets accepted before, that their worker did not take."""
+        self._held.extend(items)
+        self.resume()
+
+    def retry_later(self, item: Accepted) -> None:
+        """A worker refused it: it can open no more files. Try again in a while."""
+        self._held.append(item)
+        self._pause()
+
+    def resume(self) -> None:
+        """Go on, unless pausing for another reason."""
+        if self.closed or self._paused:
+            return
+        if self._hand_out_held() and self._targets:
+            for listener, watcher in zip(self._listeners, self._watchers, strict=True):
+                if not watcher.active:
+                    watcher.start(self._acceptable, listener)
+
+    def close(self) -> None:
+        """Stop listening; connections nobody took are closed."""
+        if self.closed:
+            return
+        self.closed = True
+        for listener, watcher in zip(self._listeners, self._watchers, strict=True):
+            watcher.stop()
+            watcher.close()
+            self._log.info(
+                f"{listener.title}: closing {listener.text}",
+                event="closing",
+                listener=listener.title,
+                address=listener.text,
+            )
+            listener.close()
+        self._timer.stop()
+        self._timer.close()
+        for item in self._held:
+            item.sock.close()
+        self._held.clear()
+
+    def _acceptable(self, listener: Listener) -> None:
+        try:
+            for _ in range(_BATCH):
+                self._accept(listener)
+                if self._held:
+                    self._wait_for_room()
+                    return
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._accept_failed(listener, error)
+
+    def _accept(self, listener: Listener) -> None:
+        sock, peer = listener.sock.accept()
+        self._exhausted = False
+        local = listener.text if listener.path else _local(sock, listener)
+        item = Accepted(sock, listener.kind, show(peer), local)
+        if not self._hand_over(item):
+            self._held.append(item)
+
+    def _accept_failed(self, listener: Listener, error: OSError) -> None:
+        if error.errno in _TRANSIENT:
+            return
+        if error.errno in _EXHAUSTED:
+            if not self._exhausted:
+                self._exhausted = True
+                self._log.error(
+                    f"{listener.title}: accept: {error.strerror}; pausing",
+                    event="accept_paused",
+                    listener=listener.title,
+                    error=error.strerror,
+                )
+            self._pause()
+            return
+        self._failed(f"{listener.title}: accept: {error.strerror}")
+
+    def _hand_over(self, item: Accepted) -> bool:
+        """Try the targets from the least loaded to the most."""
+        self._turn += 1
+        targets = list(self._targets.values())
+
+        def rank(place: int) -> tuple[bool, int, int]:
+            target = targets[place]
+            return target.lagging(), target.load(), (place - self._turn) % len(targets)
+
+        return any(targets[place].send(item) for place in sorted(range(len(targets)), key=rank))
+
+    def _hand_out_held(self) -> bool:
+        while self._held:
+            if not self._hand_over(self._held[0]):
+                self._wait_for_room()
+                return False
+            self._held.popleft()
+        return True
+
+    def _wait_for_room(self) -> None:
+        """Until `resume`; the timer is for the case that nobody was ever on the way."""
+        self._stop_watching()
+        if not self._timer.active:
+            self._timer.start(self._pause_over)
+
+    def _stop_watching(self) -> None:
+        for watcher in self._watchers:
+            watcher.stop()
+
+    def _pause(self) -> None:
+        if not self.closed:
+            self._paused = True
+            self._wait_for_room()
+
+    def _pause_over(self) -> None:
+        self._timer.stop()
+        self._paused = False
+        self.resume()
+
+
+def _local(sock: socket.socket, listener: Listener) -> str:
+    try:
+        return show(sock.getsockname())
+    except OSError:
+        return listener.text

@@ -1,0 +1,1 @@
+"""NSQ's TCP protocol: frames, commands, and the state machine of one connection."""

@@ -1,0 +1,1 @@
+"""What joins sockets and the event loop to the core: transports, fast paths, metrics."""

@@ -1,0 +1,40 @@
+from collections.abc import Callable, Sequence
+
+from nsqcy.broker.channel import Waiter
+from nsqcy.protocol.session import Home, Transport
+from nsqcy.server.http_fastpath import Sink
+
+NO_ROOM: str
+UNKNOWN: str
+
+class Callback(Waiter): ...
+
+class AnswerTransport(Transport):
+    def __new__(cls) -> AnswerTransport: ...
+
+class TopicSink(Sink): ...
+
+class Publisher:
+    def __init__(self, home: Home) -> None: ...
+    @property
+    def home(self) -> Home: ...
+    def publish(
+        self,
+        key: bytes,
+        bodies: Sequence[bytes | memoryview],
+        delay_ms: int,
+        durability: str,
+        done: Callable[[str | None], None],
+        headers: bytes = b"",
+    ) -> None: ...
+    def publish_once(
+        self,
+        key: bytes,
+        chunk: tuple[bytes, int, int],
+        headers: bytes,
+        body: bytes,
+        durability: str,
+        done: Callable[[str | None], None],
+    ) -> None: ...
+    def sink(self, key: bytes, enter: Callable[[], object], headers: bytes = b"") -> TopicSink: ...
+    def placed(self, key: bytes) -> None: ...

@@ -1,0 +1,64 @@
+"""Failed writes to topics' files, as log lines: a few of them, however many writes fail.
+
+Time is given. One for each worker.
+"""
+
+import errno
+import os
+
+from nsqcy.logging.types import Lines
+
+PERIOD = 60_000_000_000  # ns
+LINES = 10  # that a worker logs in a period
+
+_ADVICE = {
+    errno.ENOSPC: "free disk space or enlarge the file system",
+    errno.EDQUOT: "free disk space or raise the quota",
+    errno.EROFS: "remount the file system read-write",
+    errno.EIO: "check the disk and the kernel log",
+    errno.EACCES: "check the owner and mode of the data path",
+    errno.EPERM: "check the owner and mode of the data path",
+    errno.EMFILE: "raise the limit of open files",
+    errno.ENFILE: "raise the limit of open files",
+    errno.EFBIG: "raise the limit of file sizes",
+}
+
+
+class WriteFailures:
+    """The lines of a worker: one for each topic in a PERIOD, and LINES in all."""
+
+    def __init__(self, log: Lines) -> None:
+        self._log = log
+        self._ends = 0  # of the period
+        self._lines = 0  # in the period
+        self._quiet: dict[str, int] = {}  # when a topic may have its next line
+
+    def failed(self, now: int, topic: str, verb: str, path: str, error: int) -> bool:
+        """Log that a write failed, unless there are enough such lines; whether it did."""
+        if now >= self._ends:
+            self._begin(now)
+        if self._lines == LINES or now < self._quiet.get(topic, 0):
+            return False
+        self._lines += 1
+        self._quiet[topic] = now + PERIOD
+        text = os.strerror(error).lower()
+        advice = _ADVICE.get(error, "check the data path")
+        self._log.error(
+            f"TOPIC({topic}): cannot {verb} {path}: {text}: {advice}",
+            event="write_failed",
+            topic=topic,
+            path=path,
+            error=text,
+        )
+        return True
+
+    def recovered(self, topic: str) -> None:
+        """Log that a topic whose failure was logged is written again."""
+        self._log.info(
+            f"TOPIC({topic}): writes succeed again", event="write_recovered", topic=topic
+        )
+
+    def _begin(self, now: int) -> None:
+        self._ends = now + PERIOD
+        self._lines = 0
+        self._quiet = {topic: due for topic, due in self._quiet.items() if due > now}

@@ -1,0 +1,62 @@
+"""Texts that clients and operators compare byte by byte with those of a Go program.
+
+Times and JSON as Go's standard library writes them (durations: nsqcy/config/durations.py). Knows
+nothing of nsqd.
+"""
+
+import json
+import re
+import time
+from typing import Any
+
+
+def rfc3339(seconds: int) -> str:
+    """Local time with its zone; UTC is written `Z`."""
+    moment = time.localtime(seconds)
+    offset = moment.tm_gmtoff // 60
+    zone = f"{'-' if offset < 0 else '+'}{abs(offset) // 60:02d}:{abs(offset) % 60:02d}"
+    return time.strftime("%Y-%m-%dT%H:%M:%S", moment) + (zone if offset else "Z")
+
+
+_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+_HTML = str.maketrans(
+    {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+)
+_SHORT_ESCAPE = re.compile(r"\\[\\bf]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def json_bytes(value: Any) -> bytes:
+    """Compact JSON, keys in the order given, escaped as Go's `encoding/json` does."""
+    # Everything replaced below can only be inside a string of the JSON text.
+    text = _encoder.encode(_whole_floats(value)).translate(_HTML)
+    if "\\" in text:
+        text = _SHORT_ESCAPE.sub(_long_escape, text)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # bytes that were not UTF-8, kept as surrogates until here
+        return _SURROGATE.sub("\ufffd", text).encode()
+
+
+def json_string(text: str) -> str:
+    """A text as `json_bytes` writes it, quotes included."""
+    return f'"{text}"' if _PLAIN(text) else json_bytes(text).decode()
+
+
+# Most texts are short, printable ASCII without anything to escape.
+_PLAIN = re.compile(r"[ !#-%'-;=?-\[\]-~]*").fullmatch
+
+
+def _long_escape(match: re.Match[str]) -> str:
+    return {r"\b": r"\u0008", r"\f": r"\u000c"}.get(match[0], match[0])
+
+
+def _whole_floats(value: Any) -> Any:
+    """The same value with every float that is a whole number as an int: `1`, not `1.0`."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if isinstance(value, dict):
+        return {key: _whole_floats(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_whole_floats(item) for item in value]
+    return value

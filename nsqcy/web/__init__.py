@@ -1,1 +1,0 @@
-"""HTTP for daemons: framing, connections, routes. Knows no daemon and no route of one."""
