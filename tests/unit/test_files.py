@@ -299,7 +299,7 @@ def test_an_empty_compressed_file_can_be_read(topic: Topic, codec: Codec) -> Non
 
 def test_zstd_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
-    with pytest.raises(ToolError, match=r"pip install 'nsqcy\[tools\]'"):
+    with pytest.raises(ToolError, match=r'pip install "nsqcy\[tools\]"'):
         Zstd(3)
 
 
