@@ -21,9 +21,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from crowd import Loop, publish, send_as_far_as_it_goes  # noqa: E402
-from daemon import Nsqd  # noqa: E402
-from talk import Conn, batch  # noqa: E402
+from support.many_clients import Loop, publish, send_as_far_as_it_goes  # noqa: E402
+from support.nsqd_process import Nsqd  # noqa: E402
+from support.wire_client import Conn, batch  # noqa: E402
 
 ENOUGH = 0.8
 BODY = bytes(200)

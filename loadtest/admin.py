@@ -26,9 +26,8 @@ import psutil
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from admin import Admin  # noqa: E402
-
 from nsqcy.config.durations import SECOND, parse_duration  # noqa: E402
+from support.nsqadmin_process import Admin  # noqa: E402
 
 LIMIT = 300  # ms
 START = time.monotonic()

@@ -21,13 +21,12 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from crowd import pss  # noqa: E402
-from daemon import Nsqd  # noqa: E402
-from talk import RESPONSE  # noqa: E402
-
 from loadtest.bench import load  # noqa: E402
 from loadtest.bench.scenarios.later import dpub, shuffled  # noqa: E402
 from loadtest.bench.speed import READY, percentiles  # noqa: E402
+from support.many_clients import pss  # noqa: E402
+from support.nsqd_process import Nsqd  # noqa: E402
+from support.wire_client import RESPONSE  # noqa: E402
 
 MONTH_MS = 30 * 24 * 3600 * 1000
 AHEAD = 200

@@ -29,7 +29,7 @@ import psutil
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from daemon import Nsqd, environment  # noqa: E402
+from support.nsqd_process import Nsqd, environment  # noqa: E402
 
 MB = 1_000_000
 PIECE = 4 * MB  # of an MPUB

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from daemon import Nsqd  # noqa: E402
+from support.nsqd_process import Nsqd  # noqa: E402
 
 RATE = 1000  # messages a second, for latency
 PIECE = 4_000_000  # bytes of an MPUB

@@ -27,13 +27,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from certificates import make  # noqa: E402
-from crowd import homes, owners  # noqa: E402
-from daemon import Nsqd  # noqa: E402
-from encoded import client_context, connect  # noqa: E402
-from talk import MESSAGE, Conn, Message  # noqa: E402
-
 from nsqcy.protocol.wire import finish_all  # noqa: E402
+from support.certificates import make  # noqa: E402
+from support.encoded_connection import client_context, connect  # noqa: E402
+from support.many_clients import homes, owners  # noqa: E402
+from support.nsqd_process import Nsqd  # noqa: E402
+from support.wire_client import MESSAGE, Conn, Message  # noqa: E402
 
 BETWEEN = 0.002  # seconds from one probe to the next
 MOST_WORSE = 0.050

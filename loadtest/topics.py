@@ -14,9 +14,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from crowd import pss, publish  # noqa: E402
-from daemon import Nsqd  # noqa: E402
-from talk import RESPONSE  # noqa: E402
+from support.many_clients import pss, publish  # noqa: E402
+from support.nsqd_process import Nsqd  # noqa: E402
+from support.wire_client import RESPONSE  # noqa: E402
 
 AHEAD = 200
 

@@ -22,8 +22,8 @@ from nsqcy.testing import Daemon, DaemonError, Nsqd, Nsqlookupd, Option
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from certificates import make  # noqa: E402
-from web import Web, eventually  # noqa: E402
+from support.certificates import make  # noqa: E402
+from support.http_requests import Web, eventually  # noqa: E402
 
 DURABILITIES = ("memory", "os", "fsync")
 TOPICS = {f"{each}-{letter}": each for each in DURABILITIES for letter in "ab"}

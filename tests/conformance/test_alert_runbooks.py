@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from host import Host, blocks
-from lookupd import Lookupd
-from talk import Conn
 
 from nsqcy.logging.events import EVENTS
 from nsqcy.logging.logger import MESSAGE
+from support.nsqlookupd_process import Lookupd
+from support.simulated_host import Host, blocks
+from support.wire_client import Conn
 
 pytestmark = pytest.mark.ours
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemon import Nsqd
-from talk import Silence
-from web import eventually
+
+from support.http_requests import eventually
+from support.nsqd_process import Nsqd
+from support.wire_client import Silence
 
 SUFFIX = "#ephemeral"
 

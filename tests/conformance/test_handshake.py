@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd
-from talk import sized
+from support.nsqd_process import Nsqd
+from support.wire_client import sized
 
 
 @pytest.mark.case("C001", "C002")

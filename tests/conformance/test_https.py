@@ -6,12 +6,13 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-import certificates
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd
-from http_client import trusting
-from web import Answer, eventually
+from support import certificates
+from support.http_requests import Answer, eventually
+from support.memory_http_client import trusting
+from support.nsqd_process import Nsqd
 
 
 @pytest.fixture

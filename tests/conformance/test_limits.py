@@ -8,10 +8,11 @@ import time
 from typing import Any
 
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd
-from talk import batch
-from web import eventually
+from support.http_requests import eventually
+from support.nsqd_process import Nsqd
+from support.wire_client import batch
 
 pytestmark = pytest.mark.ours
 

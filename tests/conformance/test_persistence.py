@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd, command, environment, flags, run
-from talk import Conn, Message
-from together import lasted
-from web import eventually
+from support.concurrent_cases import lasted
+from support.http_requests import eventually
+from support.nsqd_process import Nsqd, command, environment, flags, run
+from support.wire_client import Conn, Message
 
 SUFFIX = "#ephemeral"
 SLACK = 15.0

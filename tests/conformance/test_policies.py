@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd
-from fake_lookupd import FakeLookupd
-from talk import batch
-from web import Answer, eventually
+from support.fake_nsqlookupd import FakeLookupd
+from support.http_requests import Answer, eventually
+from support.nsqd_process import Nsqd
+from support.wire_client import batch
 
 pytestmark = pytest.mark.ours
 

@@ -4,10 +4,11 @@ import time
 from typing import Any
 
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd
-from talk import Conn
-from web import Answer
+from support.http_requests import Answer
+from support.nsqd_process import Nsqd
+from support.wire_client import Conn
 
 pytestmark = pytest.mark.ours
 

@@ -4,8 +4,9 @@ import select
 from collections.abc import Iterator
 
 import pytest
-from daemon import Nsqd
-from talk import Conn
+
+from support.nsqd_process import Nsqd
+from support.wire_client import Conn
 
 EXPERIMENT = "topology-aware-consumption"
 

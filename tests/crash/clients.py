@@ -19,9 +19,9 @@ from crash.history import (
     Refused,
     Requeued,
 )
-from crowd import publish
-from daemon import Nsqd
-from talk import (
+from support.many_clients import publish
+from support.nsqd_process import Nsqd
+from support.wire_client import (
     ERROR,
     HEARTBEAT,
     MESSAGE,

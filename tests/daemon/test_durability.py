@@ -9,11 +9,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from conftest import Starter
-from crowd import homes, owners
-from daemon import Nsqd
-from talk import Conn
-from web import eventually
+from support.http_requests import eventually
+from support.many_clients import homes, owners
+from support.nsqd_process import Nsqd
+from support.wire_client import Conn
 
 TOPICS = [f"t{number}" for number in range(6)]
 

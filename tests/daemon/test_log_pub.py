@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd, free_port
-from talk import Conn, Hangup, Silence, batch
-from web import eventually
+from support.http_requests import eventually
+from support.nsqd_process import Nsqd, free_port
+from support.wire_client import Conn, Hangup, Silence, batch
 
 TOPICS = ["t0", "t1", "t2"]
 KILLS = 10

@@ -5,9 +5,10 @@ from functools import partial
 
 import psutil
 import pytest
-from daemon import Nsqd
-from talk import WORTH_A_MOVE, Conn
-from web import eventually
+
+from support.http_requests import eventually
+from support.nsqd_process import Nsqd
+from support.wire_client import WORTH_A_MOVE, Conn
 
 WORKERS = 3
 

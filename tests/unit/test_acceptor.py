@@ -5,10 +5,10 @@ import socket
 
 import gevent
 import pytest
-from hub import Lines, wait_until
 
 from nsqcy.net.listeners import bind
 from nsqcy.process.acceptor import Acceptor
+from support.gevent_hub import Lines, wait_until
 
 
 class Worker:

@@ -7,10 +7,10 @@ import sys
 
 import gevent
 import pytest
-from hub import Lines, wait_until
 
 from nsqcy.process import arbiter, spawn
 from nsqcy.process.arbiter import DOWN, GONE, SECOND, STARTING, STOPPING, UP, Arbiter, backoff
+from support.gevent_hub import Lines, wait_until
 
 
 class House:

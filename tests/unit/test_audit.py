@@ -7,7 +7,6 @@ import struct
 from pathlib import Path
 
 import pytest
-from core import RESPONSE, SECOND, Core, mpub
 
 from nsqcy.broker.policies import Policies, TopicPolicy
 from nsqcy.nsqd.data import audit_report, command
@@ -16,7 +15,8 @@ from nsqcy.storage import journal
 from nsqcy.storage.io import IoThread
 from nsqcy.storage.log import Log
 from nsqcy.storage.standalone_log import LogProbe
-from tests import diskformat
+from support import disk_format
+from support.worker_core import RESPONSE, SECOND, Core, mpub
 
 SETTINGS = {
     "mem_queue_size": 0,
@@ -193,11 +193,11 @@ def test_what_nobody_needs_is_removed_unless_it_is_retained(saved: Path) -> None
 def rewrite_footer(path: Path, field: int, value: int) -> None:
     """Put another number into a footer, with a checksum that fits."""
     content = bytearray(path.read_bytes())
-    found = diskformat.footer(content)
+    found = disk_format.footer(content)
     assert found is not None
     struct.pack_into("<Q", content, found.data_end + 8 * field, value)
-    crc = diskformat.crc32c(bytes(content[found.data_end : -diskformat.TRAILER.size]))
-    struct.pack_into("<I", content, len(content) - diskformat.TRAILER.size + 4, crc)
+    crc = disk_format.crc32c(bytes(content[found.data_end : -disk_format.TRAILER.size]))
+    struct.pack_into("<I", content, len(content) - disk_format.TRAILER.size + 4, crc)
     path.write_bytes(content)
 
 
@@ -219,13 +219,13 @@ def test_a_footer_that_says_something_else(saved: Path, field: int, name: str) -
 
 def test_a_run_that_a_newer_segment_has_as_well(saved: Path) -> None:
     first = segments(saved)[0]
-    seqs = [each.seq for each in diskformat.segment_messages(first)]
+    seqs = [each.seq for each in disk_format.segment_messages(first)]
     io = IoThread()
     log = Log(io, str(saved), "t")
     log.recover()
     probe = LogProbe(log)
-    again = diskformat.messages(seqs[0], len(seqs), 20)
-    probe.append(diskformat.run(again), seqs[0], seqs[-1], len(seqs))
+    again = disk_format.messages(seqs[0], len(seqs), 20)
+    probe.append(disk_format.run(again), seqs[0], seqs[-1], len(seqs))
     probe.close()
     io.drain_now()
     io.close()
@@ -264,7 +264,7 @@ def test_a_newer_format(saved: Path, name: str, capfd) -> None:
     content = bytearray(path.read_bytes())
     header = 64 if name == "segment" else 32
     struct.pack_into("<II", content, 8, 99, 0)
-    struct.pack_into("<I", content, 12, diskformat.crc32c(bytes(content[:header])))
+    struct.pack_into("<I", content, 12, disk_format.crc32c(bytes(content[:header])))
     path.write_bytes(content)
     assert command.main(["check", str(saved)]) == 2
     assert "format version 99 is newer than this nsqcy reads" in capfd.readouterr().err

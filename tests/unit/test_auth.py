@@ -5,12 +5,12 @@ import string
 from typing import Any
 
 import pytest
-from auth_server import answer, grant
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcy.nsqd.auth import answers
 from nsqcy.nsqd.auth.answers import ANSWER_MOST, TTL_MOST, AuthFailure, parse
+from support.fake_auth_server import answer, grant
 
 
 def refusal(body: bytes) -> str:

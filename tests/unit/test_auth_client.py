@@ -8,12 +8,12 @@ from typing import Any
 
 import gevent
 import pytest
-from auth_server import AuthServer, Reply, answer
-from hub import Lines, wait_until
 
 from nsqcy.nsqd.auth import client as auth_client
 from nsqcy.nsqd.auth.answers import AuthFailure, Authorization
 from nsqcy.nsqd.auth.client import Authorizer, Question, Servers
+from support.fake_auth_server import AuthServer, Reply, answer
+from support.gevent_hub import Lines, wait_until
 
 SECRET = "sesame"
 SECOND = 1_000_000_000

@@ -6,12 +6,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import certificates
 import pytest
-from auth_server import AuthServer, Reply
 
 from nsqcy.nsqd.auth.answers import AuthFailure
 from nsqcy.nsqd.auth.client import Question, Servers
+from support import certificates
+from support.fake_auth_server import AuthServer, Reply
 
 SECOND = 1_000_000_000
 SECRET = "sesame"

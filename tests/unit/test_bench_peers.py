@@ -22,12 +22,11 @@ import pytest
 
 pytest.importorskip("Cython")
 
-from web import eventually
-
 from loadtest.bench import bars, everything, procfs
 from loadtest.bench.peers import packages, servers
 from loadtest.bench.scenarios import SCENARIOS
 from loadtest.bench.speed import Result
+from support.http_requests import eventually
 
 Pieces = list[tuple[Any, ...]]
 

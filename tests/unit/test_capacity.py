@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packages import ROOT
 
 from nsqcy.capacity import main, measured, model
 from nsqcy.capacity.model import Impossible, Need, Plan
 from nsqcy.errors import UsageError
+from support.distribution_files import ROOT
 
 # Cores are scarce, and nothing else is.
 BUSY = {"rate": 3_000_000, "body_bytes": 200, "batch": 100, "ready": 1000, "consumers_away": "0s"}

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon import environment
 
 from loadtest.chaos import balance, schedule, watch
 from loadtest.chaos.bodies import LEAST, Bodies
@@ -17,6 +16,7 @@ from loadtest.chaos.ledger import Account, Ledger, Publisher
 from loadtest.chaos.schedule import KINDS, plan
 from loadtest.chaos.watch import Life, Sample, floors, left_behind, slope
 from loadtest.swarm.ledger import Marks
+from support.nsqd_process import environment
 
 ROOT = Path(__file__).parents[2]
 PLACE = ("t", "c")

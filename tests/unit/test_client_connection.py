@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import certificates
 import pytest
-from encoded import Deflate, Snappy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mock_nsqd import Peer, delivery, frame
 
 from nsqcy.client.codec import Message
 from nsqcy.client.connection import Connection, State
 from nsqcy.client.errors import ConnectionFailed, Error, NsqdError, ProtocolError
 from nsqcy.client.options import Address, ConnectionOptions
 from nsqcy.errors import LayerError
+from support import certificates
+from support.encoded_connection import Deflate, Snappy
+from support.fake_nsqd import Peer, delivery, frame
 
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 Chop = Callable[[bytes], Iterator[bytes]]

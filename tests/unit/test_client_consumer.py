@@ -10,17 +10,17 @@ from random import Random
 from typing import Any
 
 import pytest
-from fake_net import Net, Wire
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from mock_nsqd import Peer, delivery
 
 from nsqcy.client.codec import Message
 from nsqcy.client.connection import Connection, State
 from nsqcy.client.consumer import ConsumerCore
 from nsqcy.client.errors import ConnectionFailed, NsqdError, Requeue
 from nsqcy.client.options import Address
+from support.fake_network import Net, Wire
+from support.fake_nsqd import Peer, delivery
 
 settings.register_profile("ci", max_examples=80, stateful_step_count=40, deadline=None)
 settings.register_profile("full", max_examples=4000, stateful_step_count=80, deadline=None)

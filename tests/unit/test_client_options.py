@@ -5,7 +5,6 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-import certificates
 import pytest
 
 from nsqcy import __version__
@@ -18,6 +17,7 @@ from nsqcy.client.options import (
     nsqd_addresses,
     producer_options,
 )
+from support import certificates
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,9 @@ from random import Random
 from typing import Any
 
 import pytest
-from fake_net import Net, Wire
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from mock_nsqd import Peer, delivery
 
 from nsqcy.client.codec import Publish
 from nsqcy.client.errors import (
@@ -30,6 +28,8 @@ from nsqcy.client.errors import (
 )
 from nsqcy.client.options import Address
 from nsqcy.client.producer import Heads, ProducerCore, dpub_head
+from support.fake_network import Net, Wire
+from support.fake_nsqd import Peer, delivery
 
 settings.register_profile("ci", max_examples=80, stateful_step_count=40, deadline=None)
 settings.register_profile("full", max_examples=4000, stateful_step_count=80, deadline=None)

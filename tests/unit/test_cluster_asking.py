@@ -11,15 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import certificates
 import pytest
-from auth_server import AuthServer, Reply
 from urllib3.util import parse_url
 
 from nsqcy.cluster.discovery import Producer, lookup, nodes, topics
 from nsqcy.cluster.stats import node_stats, topic_producers
 from nsqcy.cluster.web_client import Terms, WebClient
 from nsqcy.errors import RequestError
+from support import certificates
+from support.fake_auth_server import AuthServer, Reply
 
 PLAIN = {"X-NSQ-Content-Type": "nsq; version=1.0"}
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
-from reference import quantile as reference
 
 from nsqcy.base.quantile import Percentiles
 from nsqcy.broker.policies import Policies
+from reference import quantile as reference
+from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
 
 SMALL_FILES = {"max_bytes_per_file": 60_000, "sync_every": 2500, "sync_timeout": 2 * SECOND}
 OK = (RESPONSE, b"OK")

@@ -10,13 +10,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from core import MILLISECOND, RESPONSE, SECOND, Client, Core, Delivery, mpub
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from nsqcy.broker.policies import Policies, TopicPolicy
 from nsqcy.storage.io import IoThread
+from support.worker_core import MILLISECOND, RESPONSE, SECOND, Client, Core, Delivery, mpub
 
 settings.register_profile("ci", max_examples=40, stateful_step_count=40)
 settings.register_profile("full", max_examples=600, stateful_step_count=80)

@@ -10,13 +10,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from reference import nsq, quantile
 
 from nsqcy.base.quantile import Percentiles
+from reference import nsq, quantile
+from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, mpub
 
 settings.register_profile("ci", max_examples=300)
 settings.register_profile("full", max_examples=2000)

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core import RESPONSE, SECOND, Core
-from header_client import HeaderClient, Headered
 
 from nsqcy.broker import dead_letter_headers
 from nsqcy.broker.policies import Policies, TopicPolicy
 from nsqcy.storage.io import IoThread
+from support.header_client import HeaderClient, Headered
+from support.worker_core import RESPONSE, SECOND, Core
 
 OK = (RESPONSE, b"OK")
 DURABILITIES = ["memory", "os", "fsync"]

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core
 
 from nsqcy.broker.policies import ChannelPolicy, Policies, TopicPolicy
+from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core
 
 Make = Callable[..., Core]
 DAY_MS = 24 * 3600 * 1000

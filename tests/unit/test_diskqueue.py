@@ -6,9 +6,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-import goqueue
 import pytest
-from goqueue import data_file, image, message, messages, meta_file, record, write_meta, write_queue
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -22,12 +20,23 @@ from nsqcy.nsqd.data.diskqueue import (
     find_queues,
     parse_meta,
 )
+from support import nsq_diskqueue
+from support.nsq_diskqueue import (
+    data_file,
+    image,
+    message,
+    messages,
+    meta_file,
+    record,
+    write_meta,
+    write_queue,
+)
 
 MUCH = settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 bodies = st.one_of(st.binary(max_size=60), st.integers(60, 3000).map(bytes))
 stored = st.builds(
-    goqueue.Message,
+    nsq_diskqueue.Message,
     st.integers(-(2**63), 2**63 - 1),
     st.integers(0, 65535),
     st.integers(0, diskqueue.LARGEST_ID - 1).map(lambda number: b"%016x" % number),
@@ -41,17 +50,17 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diskqueue, "CHUNK", 256)
 
 
-def as_stored(one: diskqueue.Record) -> goqueue.Message:
-    return goqueue.Message(one.timestamp, one.attempts, b"%016x" % one.id, one.body)
+def as_stored(one: diskqueue.Record) -> nsq_diskqueue.Message:
+    return nsq_diskqueue.Message(one.timestamp, one.attempts, b"%016x" % one.id, one.body)
 
 
-def read_file(path: Path, start: int = 0) -> tuple[list[goqueue.Message], list[Damage]]:
+def read_file(path: Path, start: int = 0) -> tuple[list[nsq_diskqueue.Message], list[Damage]]:
     damages: list[Damage] = []
     found = [as_stored(one) for one in FileReader(str(path), damages.append).records(start)]
     return found, damages
 
 
-def read_bytes(path: Path, content: bytes) -> tuple[list[goqueue.Message], list[Damage]]:
+def read_bytes(path: Path, content: bytes) -> tuple[list[nsq_diskqueue.Message], list[Damage]]:
     """And every byte is either a record's or reported."""
     path.write_bytes(content)
     found, damages = read_file(path)
@@ -61,7 +70,7 @@ def read_bytes(path: Path, content: bytes) -> tuple[list[goqueue.Message], list[
     return found, damages
 
 
-def read_all(data: Path, **how: Any) -> dict[str, tuple[list[goqueue.Message], list[str]]]:
+def read_all(data: Path, **how: Any) -> dict[str, tuple[list[nsq_diskqueue.Message], list[str]]]:
     """By queue: its messages, and what is said of it."""
     result = {}
     for queue in find_queues(str(data)):
@@ -153,7 +162,7 @@ def test_metadata_of_any_bytes(content: bytes) -> None:
 @MUCH
 @given(st.lists(stored, max_size=20), st.integers(1, 4000))
 def test_written_and_read_by_the_letter(
-    tmp_path_factory: pytest.TempPathFactory, several: list[goqueue.Message], limit: int
+    tmp_path_factory: pytest.TempPathFactory, several: list[nsq_diskqueue.Message], limit: int
 ) -> None:
     data = tmp_path_factory.mktemp("q")
     write_queue(data, "t", several, limit=limit)
@@ -163,7 +172,7 @@ def test_written_and_read_by_the_letter(
     for one in several:
         writer.put(one.timestamp, one.attempts, int(one.id, 16), one.body)
     writer.close()
-    assert goqueue.read_queue(data, "out:c") == several
+    assert nsq_diskqueue.read_queue(data, "out:c") == several
     if several:
         assert meta_file(data, "t").read_bytes() == meta_file(data, "out:c").read_bytes()
         assert (writer.depth, writer.largest) == (

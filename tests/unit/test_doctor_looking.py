@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon import free_port
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mock_nsqd import MockNsqd
 
 from nsqcy.cluster.discovery import Producer
 from nsqcy.cluster.web_client import Terms, WebClient
@@ -35,6 +33,8 @@ from nsqcy.doctor.facts import Cluster, Nsqd, Wanted
 from nsqcy.doctor.look_cluster import Addresses, look, offset
 from nsqcy.errors import RequestError
 from nsqcy.nsqd.options import NSQD
+from support.fake_nsqd import MockNsqd
+from support.nsqd_process import free_port
 
 TERMS = Terms(connect_timeout=5.0, request_timeout=5.0)
 IMPATIENT = Terms(connect_timeout=0.5, request_timeout=0.5)

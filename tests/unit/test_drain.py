@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import gevent
 import pytest
-from hub import Lines, wait_until
 
 from nsqcy.nsqd.master import drain as module
 from nsqcy.nsqd.master.drain import Drain, Remains, Rest, merged, summed
+from support.gevent_hub import Lines, wait_until
 
 NOTHING = Remains()
 ONE = summed([Rest("t", "c", 1, 0, 0)])

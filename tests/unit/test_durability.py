@@ -17,7 +17,7 @@ from nsqcy.broker.policies import Policies, TopicPolicy
 from nsqcy.server.publisher import Publisher
 from nsqcy.server.transport import BytesTransport
 from nsqcy.storage.io import IoThread
-from tests.core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, log_pub, mpub
+from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, log_pub, mpub
 
 OK = (RESPONSE, b"OK")
 Make = Callable[..., Core]

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from core import EPOCH, MILLISECOND, RESPONSE, SECOND, Client, Core, Delivery, mpub
-from header_client import HeaderClient
 
 from nsqcy.broker.events import Events
 from nsqcy.names import EVENTS_TOPIC
 from nsqcy.server.publisher import Publisher
+from support.header_client import HeaderClient
+from support.worker_core import EPOCH, MILLISECOND, RESPONSE, SECOND, Client, Core, Delivery, mpub
 
 OK = (RESPONSE, b"OK")
 RING, BATCH = 16384, 1024

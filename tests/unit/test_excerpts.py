@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core import MILLISECOND, RESPONSE, SECOND, Client, Core
-from header_client import HeaderClient
 
 from nsqcy.broker.policies import Policies, TopicPolicy
+from support.header_client import HeaderClient
+from support.worker_core import MILLISECOND, RESPONSE, SECOND, Client, Core
 
 Make = Callable[..., Core]
 OS = Policies(TopicPolicy("os"))

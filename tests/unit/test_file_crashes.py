@@ -5,14 +5,14 @@ import errno
 import random
 
 import pytest
-import records
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_disk import Killed, MemoryDisk
 
 from nsqcy.tools.files.codecs import Codec, Gzip, Plain, Zstd
 from nsqcy.tools.files.names import FileNames
 from nsqcy.tools.files.writer import Moment, Rules, TopicFiles
+from support import delimited_messages
+from support.memory_disk import Killed, MemoryDisk
 
 CODECS: dict[str, Codec] = {"": Plain(), ".gz": Gzip(6), ".zst": Zstd(3)}
 START = 1_700_000_000
@@ -26,7 +26,7 @@ class NoLog:
 
 
 def stored(disk: MemoryDisk, folder: str) -> list[int]:
-    return records.stored(disk.contents(folder))
+    return delimited_messages.stored(disk.contents(folder))
 
 
 class Scene:
@@ -79,7 +79,7 @@ class Scene:
             bodies = []
             for filler in fillers:
                 self.count += 1
-                bodies.append(records.record(self.count, filler))
+                bodies.append(delimited_messages.record(self.count, filler))
                 self.waiting.append((self.count, bodies[-1]))
             self._acknowledge(lambda: files.write(bodies, self._moment()))
         elif action == "tick":

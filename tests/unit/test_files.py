@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import zstandard
-from memory_disk import MemoryDisk
 
 from nsqcy.tools.common import ToolError
 from nsqcy.tools.files import disk as disks
@@ -20,6 +19,7 @@ from nsqcy.tools.files.disk import Disk
 from nsqcy.tools.files.names import FileNames
 from nsqcy.tools.files.notes import Note
 from nsqcy.tools.files.writer import FileInUse, Moment, Rules, TopicFiles
+from support.memory_disk import MemoryDisk
 
 NOON = 1_700_000_000  # 22:13:20, twenty seconds into a minute
 FORMAT = "<TOPIC><REV>.log"

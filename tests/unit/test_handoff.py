@@ -4,12 +4,12 @@ import os
 import socket
 
 import pytest
-from hub import wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqcy.process import ancillary, handoff
 from nsqcy.process.handoff import Accepted, HandoffError, Receiver, Sender, decode, encode
+from support.gevent_hub import wait_until
 
 ADDRESSES = st.text(st.characters(codec="utf-8"), max_size=60)
 

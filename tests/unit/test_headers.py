@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core import ERROR, RESPONSE, SECOND, Core
-from header_client import HeaderClient, whole
 from hypothesis import example, given
 from hypothesis import strategies as st
-from talk import sized
 
 from nsqcy.base import headers as message_headers
 from nsqcy.broker.policies import Policies, TopicPolicy
+from support.header_client import HeaderClient, whole
+from support.wire_client import sized
+from support.worker_core import ERROR, RESPONSE, SECOND, Core
 
 OK = (RESPONSE, b"OK")
 SOME = {"trace": "4bf92f", "from": "Zürich", "empty": ""}

@@ -3,12 +3,12 @@
 import ctypes
 import random
 
-from capi import function
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from nsqcy.base import heap as heap_module
+from support.c_functions import function
 
 NOWHERE = 0xFFFFFFFF
 

@@ -1,9 +1,9 @@
 """What a worker tells the master of its topics: in order, and all of it before it leaves."""
 
 import gevent
-from web import eventually
 
 from nsqcy.nsqd.worker.engine import Herald
+from support.http_requests import eventually
 
 Event = tuple[str, str, str | None]
 EVENTS: list[Event] = [

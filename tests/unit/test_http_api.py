@@ -1,4 +1,4 @@
-"""The HTTP API over real sockets, with a backend in memory (tests/http_server.py)."""
+"""The HTTP API over real sockets, with a backend in memory (memory_http_server.py)."""
 
 import json
 import re
@@ -9,10 +9,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import certificates
 import psutil
 import pytest
-from http_client import CHUNKED, NSQ, Answer, Connection, Server, request
+
+from support import certificates
+from support.memory_http_client import CHUNKED, NSQ, Answer, Connection, Server, request
 
 
 @pytest.fixture(scope="module")

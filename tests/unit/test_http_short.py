@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from header_client import HeaderClient
-from http_client import CHUNKED, request
-from web_core import MAX_MSG_SIZE, Client, Web
 
 from nsqcy.nsqd.http.api import tls_required
+from support.header_client import HeaderClient
+from support.http_core import MAX_MSG_SIZE, Client, Web
+from support.memory_http_client import CHUNKED, request
 
 OK = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\n"

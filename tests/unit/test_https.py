@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
-import certificates
 import pytest
-from http_client import Connection, Server, request, trusting
+
+from support import certificates
+from support.memory_http_client import Connection, Server, request, trusting
 
 OWN_PLAIN = b'{"message": "TLS_REQUIRED", "https_port": 4152}'
 

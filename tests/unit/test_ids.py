@@ -4,10 +4,10 @@ import mmap
 import threading
 
 import pytest
-import reference.ids
 from hypothesis import given
 from hypothesis import strategies as st
 
+import reference.ids
 from nsqcy.base.ids import IdSource, format_id, parse_id
 
 NOW = 1_790_000_000_000_000_000

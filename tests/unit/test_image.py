@@ -8,8 +8,6 @@ import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 
-from manifests import ROOT, WORKLOADS
-
 from nsqcy.nsqadmin import api as nsqadmin
 from nsqcy.nsqadmin.options import NSQADMIN
 from nsqcy.nsqd.http import api as nsqd
@@ -17,6 +15,7 @@ from nsqcy.nsqd.master import master
 from nsqcy.nsqd.options import NSQD
 from nsqcy.nsqlookupd import api as nsqlookupd
 from nsqcy.nsqlookupd.options import NSQLOOKUPD
+from support.kubernetes_manifests import ROOT, WORKLOADS
 
 Instruction = tuple[str, str]
 

@@ -12,13 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import diskformat
-import goqueue
 import pytest
-from core import SECOND, Core, Log
-from daemon import environment
-from goqueue import data_file, image, message, messages, write_queue
-from header_client import HeaderClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +21,11 @@ from nsqcy.nsqd.data import importer
 from nsqcy.nsqd.data.exporter import Export, TopicReader
 from nsqcy.nsqd.data.importer import Importer, ImportStopped, is_needed
 from nsqcy.storage.io import IoThread
+from support import disk_format, nsq_diskqueue
+from support.header_client import HeaderClient
+from support.nsq_diskqueue import data_file, image, message, messages, write_queue
+from support.nsqd_process import environment
+from support.worker_core import SECOND, Core, Log
 
 ESSENTIAL = [
     (os, "mkdir"),
@@ -76,7 +75,7 @@ def content(data: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in data.glob("*.diskqueue.*")}
 
 
-def fill(data: Path) -> dict[str, list[goqueue.Message]]:
+def fill(data: Path) -> dict[str, list[nsq_diskqueue.Message]]:
     """A data path of two topics; what is to be delivered, by queue."""
     queues = {
         "t": messages(0, 30),
@@ -90,9 +89,9 @@ def fill(data: Path) -> dict[str, list[goqueue.Message]]:
     return queues
 
 
-def needed(data: Path) -> dict[str, list[goqueue.Message]]:
+def needed(data: Path) -> dict[str, list[nsq_diskqueue.Message]]:
     """What is to be delivered of our data path, by NSQ's name of the queue."""
-    found: dict[str, list[goqueue.Message]] = {}
+    found: dict[str, list[nsq_diskqueue.Message]] = {}
     damages: list[Any] = []
     io = IoThread()
     for directory in sorted(data.glob("*.topic")):
@@ -101,14 +100,18 @@ def needed(data: Path) -> dict[str, list[goqueue.Message]]:
         for one in reader.messages():
             name = topic if one.channel is None else f"{topic}:{one.channel}"
             record = one.record
-            its = goqueue.Message(record.timestamp, one.attempts, b"%016x" % record.id, record.body)
+            its = nsq_diskqueue.Message(
+                record.timestamp, one.attempts, b"%016x" % record.id, record.body
+            )
             found.setdefault(name, []).append(its)
     io.close()
     assert damages == []
     return {name: sorted(its) for name, its in found.items()}
 
 
-def in_order(queues: dict[str, list[goqueue.Message]]) -> dict[str, list[goqueue.Message]]:
+def in_order(
+    queues: dict[str, list[nsq_diskqueue.Message]],
+) -> dict[str, list[nsq_diskqueue.Message]]:
     return {name: sorted(its) for name, its in queues.items() if its}
 
 
@@ -145,14 +148,14 @@ def test_what_an_import_leaves(tmp_path: Path) -> None:
     assert lines[-1] == "import: complete, 113 messages, 0 places unreadable"
     # By the letter of docs/DISKFORMAT.md.
     (segment,) = (tmp_path / "t.topic").glob("*.seg")
-    records = diskformat.segment_messages(segment)
+    records = disk_format.segment_messages(segment)
     everything = queues["t"] + queues["t:a"] + queues["t:b"]
     assert sorted((one.timestamp, one.id, one.body) for one in records) == sorted(
         (one.timestamp, int(one.id, 16), one.body) for one in everything
     )
     seqs = [one.seq for one in records]
     assert len(set(seqs)) == len(seqs)
-    footer = diskformat.footer(segment.read_bytes())
+    footer = disk_format.footer(segment.read_bytes())
     assert footer is not None and footer.max_id == max(one.id for one in records)
 
 
@@ -350,7 +353,7 @@ def test_there_and_back(
     tmp_path_factory: pytest.TempPathFactory, layout: dict[str, Any], limit: int
 ) -> None:
     data = tmp_path_factory.mktemp("go")
-    queues: dict[str, list[goqueue.Message]] = {}
+    queues: dict[str, list[nsq_diskqueue.Message]] = {}
     listed = []
     for topic, (paused, backlog, channels) in layout.items():
         queues[topic] = [one._replace(attempts=0) for one in backlog]
@@ -366,7 +369,7 @@ def test_there_and_back(
     run(data, max_bytes_per_file=limit)
     out = data.with_name(data.name + "-out")
     Export(str(data), str(out), Log(), max_bytes_per_file=limit).run()
-    assert {name: Counter(its) for name, its in goqueue.queues(out).items()} == expected
+    assert {name: Counter(its) for name, its in nsq_diskqueue.queues(out).items()} == expected
     assert json.loads((out / "nsqd.dat").read_bytes()) == picture
 
     # What a worker makes of it.
@@ -388,7 +391,7 @@ def test_there_and_back(
     again = data.with_name(data.name + "-again")
     Export(str(data), str(again), Log()).run()
     for name, its in expected.items():
-        found = Counter(one._replace(attempts=0) for one in goqueue.read_queue(again, name))
+        found = Counter(one._replace(attempts=0) for one in nsq_diskqueue.read_queue(again, name))
         assert found == Counter(one._replace(attempts=0) for one in its.elements())
     for path in (data, out, again):
         shutil.rmtree(path)
@@ -407,7 +410,7 @@ def test_export_refuses_what_it_must(tmp_path: Path) -> None:
         Export(str(data), str(out), Log()).run()
     (out / "something").unlink()
     Export(str(data), str(out), Log()).run()
-    assert goqueue.read_queue(out, "u:c") == messages(300, 20, 100)
+    assert nsq_diskqueue.read_queue(out, "u:c") == messages(300, 20, 100)
     (data / "nsqd.dat").write_bytes(b"{")
     with pytest.raises(StartError, match="failed to parse metadata"):
         Export(str(data), str(tmp_path / "other"), Log()).run()
@@ -423,7 +426,7 @@ def test_export_without_a_journal_loses_nothing(tmp_path: Path) -> None:
         '{"topics":[{"name":"t","channels":[{"name":"a"},{"name":"b"}]}],"version":"1.3.0"}'
     )
     Export(str(data), str(out), Log()).run()
-    found = goqueue.queues(out)
+    found = nsq_diskqueue.queues(out)
     plain = {one.id for name in ("t", "t:a", "t:b") for one in queues[name] if not one.attempts}
     tried = {one.id for one in queues["t:a"] if one.attempts}
     assert {one.id for one in found["t"]} == plain
@@ -444,7 +447,7 @@ def test_export_says_what_it_could_not_read(tmp_path: Path) -> None:
     export.run()
     assert export.damages == 1 and any(f"{segment} at " in line for line in log.lines)
     several = messages(0, 10, 100)
-    assert goqueue.read_queue(out, "t:c") == several[:4] + several[5:]
+    assert nsq_diskqueue.read_queue(out, "t:c") == several[:4] + several[5:]
 
 
 def test_export_of_what_nsq_does_not_have(tmp_path: Path) -> None:
@@ -463,7 +466,7 @@ def test_export_of_what_nsq_does_not_have(tmp_path: Path) -> None:
     )
     log = Log()
     Export(str(data), str(out), log).run()
-    assert [one.body for one in goqueue.read_queue(out, "t:c")] == [b"young", b"plain"]
+    assert [one.body for one in nsq_diskqueue.read_queue(out, "t:c")] == [b"young", b"plain"]
     assert "export: 1 messages are written without their headers: NSQ has none" in log.lines
     assert "export: 1 messages have expired and are not written" in log.lines
 

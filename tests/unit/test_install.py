@@ -2,7 +2,7 @@
 
 import re
 
-from packages import ROOT
+from support.distribution_files import ROOT
 
 PAGE = (ROOT / "docs" / "INSTALL.md").read_text()
 

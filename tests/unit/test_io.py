@@ -6,10 +6,10 @@ import os
 import select
 
 import pytest
-from diskformat import messages, run, walk
 
 from nsqcy.storage import log as storage_log
 from nsqcy.storage.io import IoThread
+from support.disk_format import messages, run, walk
 
 
 @pytest.fixture

@@ -5,17 +5,6 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-from manifests import (
-    FOLDER,
-    KUSTOMIZATION,
-    OBJECTS,
-    SERVICES,
-    WORKLOADS,
-    Object,
-    Workload,
-    before_stopping,
-    of_kind,
-)
 
 import nsqcy
 from nsqcy.config import loader
@@ -29,6 +18,17 @@ from nsqcy.nsqd.http import api as nsqd_api
 from nsqcy.nsqd.master import master
 from nsqcy.nsqlookupd import api as nsqlookupd_api
 from nsqcy.nsqlookupd import options as nsqlookupd
+from support.kubernetes_manifests import (
+    FOLDER,
+    KUSTOMIZATION,
+    OBJECTS,
+    SERVICES,
+    WORKLOADS,
+    Object,
+    Workload,
+    before_stopping,
+    of_kind,
+)
 
 DAEMONS: dict[str, tuple[Any, Any, Any]] = {
     "nsqd": (nsqd.NSQD, nsqd.resolve, nsqd_api.ROUTES),

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core import Client, Core, mpub
+
+from support.worker_core import Client, Core, mpub
 
 Make = Callable[..., Core]
 SECOND = 1_000_000_000

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core import ERROR, RESPONSE, SECOND, Core, mpub
 
 from nsqcy.broker.policies import Policies
+from support.worker_core import ERROR, RESPONSE, SECOND, Core, mpub
 
 Make = Callable[..., Core]
 OK = (RESPONSE, b"OK")

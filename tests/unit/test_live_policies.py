@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core import ERROR, RESPONSE, SECOND, Core, mpub
 
 from nsqcy.broker.policies import Policies, TopicPolicy
+from support.worker_core import ERROR, RESPONSE, SECOND, Core, mpub
 
 OK = (RESPONSE, b"OK")
 Make = Callable[..., Core]

@@ -9,9 +9,7 @@ import shutil
 import struct
 from pathlib import Path
 
-import diskformat
 import pytest
-from diskformat import Message, message, messages, record, run, segment_messages, walk
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +23,8 @@ from nsqcy.storage.standalone_log import (
     scan_segment,
     verify_run,
 )
+from support import disk_format
+from support.disk_format import Message, message, messages, record, run, segment_messages, walk
 
 SURVIVORS, HAS_DELAYED = 1, 2
 STOPPED: list[IoThread] = []
@@ -387,7 +387,7 @@ def test_footer_of_a_rolled_segment(tmp_path):
     ]
     kept.append(disk.append(messages(17, 100)))
     disk.synced()
-    footer = diskformat.footer(disk.segments()[0].read_bytes())
+    footer = disk_format.footer(disk.segments()[0].read_bytes())
     stamp = 1_700_000_000_000_000_000
     size = len(record(message(1)))
     wide = len(record(message(16, 30, delay=5)))
@@ -553,7 +553,7 @@ def test_a_rolled_segment_gets_its_footer_with_the_next_sync(tmp_path):
     disk = Disk(tmp_path, max_bytes_per_file=100)
     kept = [disk.wrote(messages(1, 1)), disk.wrote(messages(2, 1))]
     first = disk.segments()[0]
-    assert disk.io.calls_made("fdatasync") == 0 and diskformat.footer(first.read_bytes()) is None
+    assert disk.io.calls_made("fdatasync") == 0 and disk_format.footer(first.read_bytes()) is None
     assert disk.probe.tick(2_000_000_000) == 0
     disk.io.drain_now()
     assert disk.io.calls_made("fdatasync") == 3  # both, and the footer
@@ -807,7 +807,7 @@ def test_a_failed_sync_is_final_and_service_goes_on_in_a_new_segment(disk):
     assert len(disk.segments()) == 2
     assert disk.messages(first) + disk.messages(second) == messages(1, 4)
     assert disk.close() == [0]
-    assert diskformat.footer(path.read_bytes()) is None
+    assert disk_format.footer(path.read_bytes()) is None
 
 
 # ---- failing ----
@@ -1138,7 +1138,7 @@ def test_scanning_anything_finds_only_good_records(data, sizes, at, cut):
         assert (found[0].message.seq, found[-1].message.seq) == (first, last)
         for one in found:
             raw = image[offset + one.offset : offset + one.offset + one.length]
-            assert struct.unpack_from("<I", raw, 4)[0] == diskformat.crc32c(raw[8:])
+            assert struct.unpack_from("<I", raw, 4)[0] == disk_format.crc32c(raw[8:])
     assert sum(r[5] for r in runs) + sum(d[1] for d in damages) == max(0, len(image) - 64)
 
 
@@ -1192,7 +1192,7 @@ def test_a_newer_format_is_refused(tmp_path):
     path = disk.segments()[0]
     data = bytearray(path.read_bytes())
     struct.pack_into("<II", data, 8, 2, 0)
-    struct.pack_into("<I", data, 12, diskformat.crc32c(bytes(data[:64])))
+    struct.pack_into("<I", data, 12, disk_format.crc32c(bytes(data[:64])))
     path.write_bytes(data)
     disk = Disk(tmp_path)
     with pytest.raises(FormatError, match=r"format version 2 is newer than this nsqcy reads \(1\)"):
@@ -1332,8 +1332,8 @@ def crashed(tmp_path):
     disk.io.drain_now()
     everything = [one for handle in kept for one in disk.messages(handle)]
     disk.stop()
-    assert diskformat.footer(disk.segments()[0].read_bytes())
-    assert diskformat.footer(disk.segments()[-1].read_bytes()) is None
+    assert disk_format.footer(disk.segments()[0].read_bytes())
+    assert disk_format.footer(disk.segments()[-1].read_bytes()) is None
     return disk.directory, everything
 
 
@@ -1342,7 +1342,7 @@ def places(directory):
     found = {}
     for path in sorted(directory.glob("*.seg")):
         data = path.read_bytes()
-        footer = diskformat.footer(data)
+        footer = disk_format.footer(data)
         end = footer.data_end if footer else len(data)
         for one in walk(data[64:end]):
             found[one.message.seq] = (path.name, 64 + one.offset, 64 + one.offset + one.length)
@@ -1415,7 +1415,7 @@ def test_any_bytes_as_files(tmp_path, garbage, tail, seed):
     if tail:
         rng = random.Random(seed)
         garbage += struct.pack("<QQQqqQQQ", *(rng.choice((0, 1, 64, 2**40)) for _ in range(8)))
-        end = struct.pack("<I", diskformat.crc32c(garbage[-64:]))
+        end = struct.pack("<I", disk_format.crc32c(garbage[-64:]))
         garbage = garbage[len(garbage) % 8 :]
         garbage += struct.pack("<I", 80) + end + b"SQCYEND\0"
     files = {
@@ -1438,7 +1438,7 @@ def test_fuzz_of_footers_with_good_checksums(tmp_path):
     disk.close()
     del kept
     image = disk.segments()[0].read_bytes()
-    start = diskformat.footer(image).data_end
+    start = disk_format.footer(image).data_end
     rng = random.Random(7)
     for n in range(400):
         data = bytearray(image)
@@ -1446,7 +1446,7 @@ def test_fuzz_of_footers_with_good_checksums(tmp_path):
             at = start + rng.randrange((len(image) - 16 - start) // 4) * 4
             struct.pack_into("<I", data, at, rng.choice((0, 1, 7, 64, 2**31, 2**32 - 1, 4096)))
         struct.pack_into(
-            "<I", data, len(data) - 12, diskformat.crc32c(bytes(data[start : len(data) - 16]))
+            "<I", data, len(data) - 12, disk_format.crc32c(bytes(data[start : len(data) - 16]))
         )
         path = tmp_path / f"f{n}"
         (path / "t.topic").mkdir(parents=True)
@@ -1593,15 +1593,15 @@ def test_a_crash_while_a_snapshot_is_written_leaves_the_old_one(tmp_path):
 def test_fuzz_of_journals(data):
     storage_log.parse_journal(data)
     head = struct.pack("<8sII16s", b"SQCYJNL\0", 1, 0, b"i" * 16)
-    head = head[:12] + struct.pack("<I", diskformat.crc32c(head)) + head[16:]
+    head = head[:12] + struct.pack("<I", disk_format.crc32c(head)) + head[16:]
     entry = struct.pack("<I", 3)
-    entry += struct.pack("<I", diskformat.crc32c(entry + b"abc")) + b"abc"
+    entry += struct.pack("<I", disk_format.crc32c(entry + b"abc")) + b"abc"
     entries, log_id, _ = storage_log.parse_journal(head + entry + data)
     assert entries[0] == b"abc" and log_id == b"i" * 16
 
 
 def test_a_newer_journal_is_refused(tmp_path):
     head = struct.pack("<8sII16s", b"SQCYJNL\0", 9, 0, b"i" * 16)
-    head = head[:12] + struct.pack("<I", diskformat.crc32c(head)) + head[16:]
+    head = head[:12] + struct.pack("<I", disk_format.crc32c(head)) + head[16:]
     with pytest.raises(FormatError, match="format version 9 is newer"):
         storage_log.parse_journal(head)

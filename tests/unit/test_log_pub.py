@@ -16,8 +16,8 @@ import pytest
 from nsqcy.broker.policies import Policies, TopicPolicy
 from nsqcy.broker.producers import EXPIRY
 from nsqcy.storage.io import IoThread
-from tests.core import ERROR, RESPONSE, SECOND, Client, Core, log_pub
-from tests.recorded_disk import RecordedDisk
+from support.recorded_disk import RecordedDisk
+from support.worker_core import ERROR, RESPONSE, SECOND, Client, Core, log_pub
 
 OK = (RESPONSE, b"OK")
 DURABILITIES = ["memory", "os", "fsync"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.core import MILLISECOND, SECOND, Client, Core, mpub
+from support.worker_core import MILLISECOND, SECOND, Client, Core, mpub
 
 A_TURN = 4096  # records delivered or stepped over, messages due, entries looked at
 TOPICS_A_TURN = 256

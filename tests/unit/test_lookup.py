@@ -7,14 +7,14 @@ from typing import Any
 
 import gevent
 import pytest
-from daemon import free_port
-from fake_lookupd import HANG_UP, OK, SILENCE, FakeLookupd
-from hub import Lines, wait_until
 
 from nsqcy.nsqd.lookup import registration as module
 from nsqcy.nsqd.lookup.protocol import REGISTER, UNREGISTER, Command
 from nsqcy.nsqd.lookup.registration import Lookup
 from nsqcy.nsqd.master.metadata import Picture
+from support.fake_nsqlookupd import HANG_UP, OK, SILENCE, FakeLookupd
+from support.gevent_hub import Lines, wait_until
+from support.nsqd_process import free_port
 
 IDENTITY = {"broadcast_address": "b", "tcp_port": 1, "http_port": 2, "version": "1.3.0"}
 

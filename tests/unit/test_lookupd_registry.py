@@ -6,9 +6,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from sanitizer import within
 
 from nsqcy.nsqlookupd.registry import CLIENT, Moment, Peer, Registration, Registry
+from support.sanitizer import within
 
 INACTIVE, LIFETIME = 100, 30
 TOPICS = ["t", "u", "e#ephemeral"]

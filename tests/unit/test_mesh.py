@@ -16,11 +16,11 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from meshes import WINDOW, Cluster, End
 
 from nsqcy.ipc import mesh as mesh_module
 from nsqcy.ipc.mesh import Mesh
 from nsqcy.ipc.ring import ring_offset
+from support.local_meshes import WINDOW, Cluster, End
 
 OPEN, DATA, CREDIT, CLOSE, ABORT = 1, 2, 3, 4, 5
 NOISE = random.Random(3).randbytes(1 << 21)

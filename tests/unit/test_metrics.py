@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core import MILLISECOND, Core
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from nsqcy.errors import RequestError
@@ -24,6 +23,7 @@ from nsqcy.nsqd.stats.metrics_totals import Growing, Summed
 from nsqcy.server import metrics as server_metrics
 from nsqcy.server.metrics import Exposition
 from nsqcy.storage.io import IoThread
+from support.worker_core import MILLISECOND, Core
 
 ROOT = Path(__file__).parents[2]
 

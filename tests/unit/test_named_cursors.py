@@ -13,7 +13,7 @@ from nsqcy.broker import named_cursors
 from nsqcy.broker.named_cursors import NamedCursors, TooManyCursors
 from nsqcy.broker.policies import Policies, TopicPolicy
 from nsqcy.storage.journal import NamedCursor
-from tests.core import ERROR, RESPONSE, SECOND, Client, Core
+from support.worker_core import ERROR, RESPONSE, SECOND, Client, Core
 
 OK = (RESPONSE, b"OK")
 HOUR = 3600 * SECOND

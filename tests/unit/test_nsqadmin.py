@@ -4,7 +4,6 @@ import base64
 import gzip
 
 import pytest
-from markup import read
 
 from nsqcy.config.loader import Settings
 from nsqcy.errors import StartError
@@ -20,6 +19,7 @@ from nsqcy.nsqadmin.markup import join, tag
 from nsqcy.nsqadmin.notify import notification
 from nsqcy.nsqadmin.options import NSQADMIN, AdminOptions, network, resolve
 from nsqcy.nsqadmin.versions import latest, version_key
+from support.strict_html import read
 
 
 def head(target: str = "/", **headers: str) -> Head:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core import MILLISECOND, RESPONSE, SECOND, Client, Core, Delivery
-from header_client import HeaderClient
 
 from nsqcy.broker.policies import Policies, TopicPolicy
 from nsqcy.errors import HttpError
 from nsqcy.nsqd.worker import peek as peeking
+from support.header_client import HeaderClient
+from support.worker_core import MILLISECOND, RESPONSE, SECOND, Client, Core, Delivery
 
 Make = Callable[..., Core]
 Page = dict[str, Any]

@@ -3,7 +3,6 @@
 import math
 
 import pytest
-from markup import read
 
 from nsqcy.nsqadmin import drawing
 from nsqcy.nsqadmin.here import Here, slug
@@ -13,6 +12,7 @@ from nsqcy.nsqadmin.history_rings import METRICS
 from nsqcy.nsqadmin.markup import tag
 from nsqcy.nsqadmin.plots import Plots, amount
 from nsqcy.nsqadmin.tables import Cell, table
+from support.strict_html import read
 
 TOPIC = Subject(topic="t")
 NAN = math.nan

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core import Core
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from nsqcy.broker.policies import (
     can_match,
     can_match_channels,
 )
+from support.worker_core import Core
 
 NAMES = st.text("abc.-_", min_size=1, max_size=6)
 PATTERNS = st.text("abc.-_*?[]!", min_size=1, max_size=6).filter(can_match)

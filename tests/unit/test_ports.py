@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from daemon import environment, free_port
 
 from nsqcy.testing import nsqd, ports
 from nsqcy.testing.ports import Ports
+from support.nsqd_process import environment, free_port
 
 
 def ephemeral() -> range:

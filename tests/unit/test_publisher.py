@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
-from core import SECOND
-from near import OWNER, Near
 
 from nsqcy.server.publisher import UNKNOWN, Publisher
+from support.two_workers import OWNER, Near
+from support.worker_core import SECOND
 
 MEBIBYTE = 1 << 20
 PATIENCE = 5 * SECOND  # with a worker that is down

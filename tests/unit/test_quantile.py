@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import quantile as reference
 
 from nsqcy.base.quantile import Latency, Percentiles
+from reference import quantile as reference
 
 WINDOW = 1000
 QUANTILES = (1, 0.999, 0.99, 0.98, 0.95, 0.9, 0.5, 0.1, 0.01, 0.001)

@@ -1,7 +1,8 @@
 """The rate of a channel: how many messages its consumers are sent a second."""
 
 import pytest
-from core import MILLISECOND, SECOND, Client, Core, mpub
+
+from support.worker_core import MILLISECOND, SECOND, Client, Core, mpub
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import gevent
 import pytest
-from core import Log
 
 from nsqcy.nsqd.master.disk_guard import DiskGuard, free_bytes
 from nsqcy.nsqd.master.readiness import REMEMBERED, reasons
+from support.worker_core import Log
 
 NOW = 1_700_000_000_000_000_000
 WELL = {"health": "OK", "health_at": 0}

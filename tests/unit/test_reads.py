@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from columns import ALL, Columns, read_columns
-from core import EPOCH, ERROR, RESPONSE, SECOND, Client, Core, mpub
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from nsqcy.broker.policies import Policies, TopicPolicy
+from support.log_columns import ALL, Columns, read_columns
+from support.worker_core import EPOCH, ERROR, RESPONSE, SECOND, Client, Core, mpub
 
 HURRY = SECOND // 10
 DAY = 86400 * SECOND

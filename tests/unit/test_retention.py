@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from core import EPOCH, RESPONSE, SECOND, Core
 
 from nsqcy.broker.policies import Policies, TopicPolicy
+from support.worker_core import EPOCH, RESPONSE, SECOND, Core
 
 OK = (RESPONSE, b"OK")
 HOUR = 3600 * SECOND

@@ -9,13 +9,13 @@ from collections import deque
 from itertools import pairwise
 
 import pytest
-from capi import function
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from nsqcy.ipc import ring as ring_module
 from nsqcy.ipc.ring import Shared, format, map_size, page_size, quotas_offset, ring_offset
+from support.c_functions import function
 
 RING_BYTES = 262144
 RESERVE = 16384

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 import gevent.socket
 import pytest
-from daemon import free_port
-from hub import Lines, wait_until
 from urllib3.util import parse_url
 
 from nsqcy.client import aio
@@ -19,6 +17,8 @@ from nsqcy.nsqd.master.metadata import Picture
 from nsqcy.spark.errors import Unreachable
 from nsqcy.spark.v2 import Access, Connection
 from nsqcy.util.self_connect import reaches_itself, refuse_itself
+from support.gevent_hub import Lines, wait_until
+from support.nsqd_process import free_port
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from manager import Manager
 
 from nsqcy.errors import StartError
 from nsqcy.process import service
 from nsqcy.process.service import Notifier
+from support.service_manager import Manager
 
 
 class Lines(list[str]):

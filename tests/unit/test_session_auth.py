@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from auth_server import answer, grant
-from core import ERROR, RESPONSE, SECOND, Client, Core
 
 from nsqcy.nsqd.auth.answers import Authorization, parse
 from nsqcy.protocol.session import Session
 from nsqcy.server.transport import BytesTransport
+from support.fake_auth_server import answer, grant
+from support.worker_core import ERROR, RESPONSE, SECOND, Client, Core
 
 OK = (RESPONSE, b"OK")
 

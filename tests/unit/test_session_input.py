@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core import ERROR, RESPONSE, Core, mpub
-from near import Near
+
+from support.two_workers import Near
+from support.worker_core import ERROR, RESPONSE, Core, mpub
 
 Make = Callable[..., Core]
 

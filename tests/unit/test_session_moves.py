@@ -1,8 +1,9 @@
 """Sessions whose topic is another worker's: when they move there, what they say by streams."""
 
 import pytest
-from core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, mpub
-from near import Near
+
+from support.two_workers import Near
+from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, mpub
 
 OK = (RESPONSE, b"OK")
 SMALL, BATCH = b"x" * 200, mpub("t", [b"x" * 1000] * 100)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, log_pub, mpub
 
 from nsqcy.ipc.quota import Quota, QuotaTable
 from nsqcy.nsqd.auth.answers import AuthFailure, Authorization
@@ -16,6 +15,7 @@ from nsqcy.nsqd.auth.user_file import authorization
 from nsqcy.protocol.session import Session
 from nsqcy.server.transport import BytesTransport
 from nsqcy.users.user import User
+from support.worker_core import ERROR, MILLISECOND, RESPONSE, SECOND, Client, Core, log_pub, mpub
 
 OK = (RESPONSE, b"OK")
 MINUTE = 60 * SECOND

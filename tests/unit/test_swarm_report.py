@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from daemon import environment
 
 from loadtest.swarm import lines, report
 from loadtest.swarm.lines import Line, Panel, round_up, svg
@@ -16,6 +15,7 @@ from loadtest.swarm.options import Options
 from loadtest.swarm.run import Run, Strain
 from loadtest.swarm.stages import Knee, Step
 from loadtest.swarm.thresholds import Threshold, Verdict, judge, parse
+from support.nsqd_process import environment
 
 TOML = """
 lost = 0

@@ -8,13 +8,9 @@ from pathlib import Path
 
 import gevent
 import pytest
-from certificates import Identity, make
-from core import Core
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from OpenSSL import SSL
-from talk import MAGIC, sized
-from weak_certificates import WEAK_AUTHORITY, WEAK_CLIENT
 
 from nsqcy.config import loader
 from nsqcy.errors import LayerEnd, LayerError
@@ -31,6 +27,10 @@ from nsqcy.nsqd.worker.tls import (
     suite_name,
 )
 from nsqcy.server.transport import Loop, accept_socket
+from support.certificates import Identity, make
+from support.weak_certificates import WEAK_AUTHORITY, WEAK_CLIENT
+from support.wire_client import MAGIC, sized
+from support.worker_core import Core
 
 SERVER = make("server")
 AUTHORITY = make("authority", authority=True)

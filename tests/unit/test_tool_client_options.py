@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import make
 
 from nsqcy.client.options import consumer_options, producer_options
 from nsqcy.config.options import OptionTable, parse_flags
@@ -18,6 +17,7 @@ from nsqcy.tools.client_options import (
     producer_keywords,
 )
 from nsqcy.tools.common import ToolError
+from support.certificates import make
 
 TABLE = OptionTable("nsq_tail", {"": (CONSUMER_OPT, PRODUCER_OPT)})
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core import ERROR, RESPONSE, SECOND, Client, Core, mpub
-from header_client import HeaderClient, whole
 
 from nsqcy.base import headers as message_headers
 from nsqcy.broker.policies import Policies
+from support.header_client import HeaderClient, whole
+from support.worker_core import ERROR, RESPONSE, SECOND, Client, Core, mpub
 
 Make = Callable[..., Core]
 OK = (RESPONSE, b"OK")

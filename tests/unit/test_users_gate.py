@@ -4,7 +4,6 @@ import base64
 import mmap
 
 import pytest
-from users import section, token
 
 from nsqcy.http.parser import Body, Head, Reply
 from nsqcy.http.router import Handler, Later, Need, Request, Route
@@ -15,6 +14,7 @@ from nsqcy.users.gate import Gate
 from nsqcy.users.known import Known
 from nsqcy.users.quotas import Quotas
 from nsqcy.users.user import User
+from support.users_file import section, token
 
 
 @pytest.mark.parametrize(

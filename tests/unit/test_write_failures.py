@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core import RESPONSE, SECOND, Core
 
 from nsqcy.broker.policies import Policies, TopicPolicy
 from nsqcy.storage.write_failures import LINES, PERIOD, WriteFailures
+from support.worker_core import RESPONSE, SECOND, Core
 
 OK = (RESPONSE, b"OK")
 Make = Callable[..., Core]
