@@ -79,7 +79,7 @@ UNTYPED = {
     ("INSTALL", "kubectl apply"): MACHINE,
     ("INSTALL", "python3 -m venv"): MACHINE,
     ("INSTALL", "systemctl enable"): MACHINE,
-    ("LOADTEST", ""): "runs for minutes; tests/unit/test_swarm.py and test_chaos.py read its flags",
+    ("LOADTEST", ""): "runs for minutes; tests in tests/unit/loadtest read its flags",
     ("NSQADMIN", "nsqcy up"): MACHINE,
     ("NSQADMIN", "nsqcy passwd"): NAMES,
     ("PIPELINE", "nsqcy-pipeline"): LATER,

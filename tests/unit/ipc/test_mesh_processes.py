@@ -10,7 +10,7 @@ from pathlib import Path
 import nsqcy
 from nsqcy.ipc.ring import format, map_size
 
-PROGRAM = Path(__file__).parents[1] / "support" / "mesh_worker.py"
+PROGRAM = Path(__file__).parents[2] / "support" / "mesh_worker.py"
 WORKERS = 3
 STREAMS = 4
 BYTES = 8_000_000

@@ -302,7 +302,7 @@ def test_options_that_make_no_sense(name: str, value: Any) -> None:
 
 
 def test_every_flag_is_on_the_page() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "LOADTEST.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "LOADTEST.md").read_text()
     flags = {f"--{name.replace('_', '-')}" for name in Options().shown()} | {"--auth-secret"}
     assert {each for each in flags if f"`{each}`" not in page} == set()
 

@@ -18,7 +18,7 @@ from loadtest.chaos.watch import Life, Sample, floors, left_behind, slope
 from loadtest.swarm.ledger import Marks
 from support.nsqd_process import environment
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PLACE = ("t", "c")
 VICTIMS = {
     schedule.NSQD: [0, 1, 2],

@@ -12,7 +12,7 @@ from nsqcy.logging import docs
 from nsqcy.logging.events import EVENTS
 from nsqcy.logging.logger import LEVELS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SOURCES = [*sorted((ROOT / "nsqcy").rglob("*.py")), *sorted((ROOT / "cext").rglob("*.pyx"))]
 CALL = re.compile(rf"[\w.]+\.({'|'.join(LEVELS)})\(")
 BY_NAME = {event.name: event for event in EVENTS}

@@ -1,4 +1,4 @@
-"""What is particular to HTTPS; tests/unit/test_http_api.py does over TLS what it does in plain."""
+"""What is particular to HTTPS; test_http_api.py does over TLS what it does in plain."""
 
 import contextlib
 import json

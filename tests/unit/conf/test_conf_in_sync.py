@@ -12,7 +12,7 @@ from nsqcy.nsqadmin import options as nsqadmin
 from nsqcy.nsqd import options as nsqd
 from nsqcy.nsqlookupd import options as nsqlookupd
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TABLES = [nsqd.NSQD, nsqlookupd.NSQLOOKUPD, nsqadmin.NSQADMIN]
 RESOLVE: dict[str, Callable[[loader.Settings], Options]] = {
     "nsqd": nsqd.resolve,

@@ -240,5 +240,5 @@ def test_many_names_are_one_line() -> None:
 
 def test_the_table_of_the_document_is_that_of_the_code() -> None:
     """After a change of a check: `nsqcy doctor --checks` prints it."""
-    page = (Path(__file__).parents[2] / "docs" / "DOCTOR.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "DOCTOR.md").read_text()
     assert report.table() in page

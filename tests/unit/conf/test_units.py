@@ -18,7 +18,7 @@ from nsqcy.nsqlookupd.options import NSQLOOKUPD
 from nsqcy.process import arbiter, openfiles, watchdog
 from nsqcy.process import service as manager
 
-SYSTEMD = Path(__file__).parents[2] / "conf" / "systemd"
+SYSTEMD = Path(__file__).parents[3] / "conf" / "systemd"
 TABLES = [NSQD, NSQLOOKUPD, NSQADMIN]
 EXPOSURE = 20  # tenths, of 100; systemd 252 counts 11: they listen, and read what /proc has
 

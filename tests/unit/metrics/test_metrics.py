@@ -25,7 +25,7 @@ from nsqcy.server.metrics import Exposition
 from nsqcy.storage.io import IoThread
 from support.worker_core import MILLISECOND, Core
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def text_of(lines: Exposition) -> str:
