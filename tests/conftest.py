@@ -14,9 +14,9 @@ import pytest
 from hypothesis import settings
 
 from nsqcy.testing.ports import Ports
+from nsqcy.testing.wire_client import Conn, Frame, Hangup
 from support.fake_auth_server import AuthServer
 from support.nsqd_process import FOREIGN, Nsqd, held_ports
-from support.wire_client import Conn, Frame, Hangup
 
 WORKERS = [pytest.param(1, id="w1"), pytest.param(3, id="w3")]
 TUNED: dict[str, Any] = {

@@ -9,8 +9,8 @@ from typing import Any
 import psutil
 import pytest
 
+from nsqcy.testing.http_requests import eventually
 from support.browser_visit import BASE, DARK, LIGHT, Visit
-from support.http_requests import eventually
 from support.loaded_cluster import Lively
 
 expect: Any = pytest.importorskip("playwright.sync_api").expect

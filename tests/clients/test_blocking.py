@@ -26,7 +26,7 @@ from nsqcy.client import (
     Requeue,
     finish,
 )
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
 from support.nsqd_process import Nsqd, environment, free_port
 from support.nsqlookupd_process import Lookupd
 

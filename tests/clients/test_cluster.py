@@ -19,8 +19,8 @@ import pytest
 
 from nsqcy.client.aio import Producer
 from nsqcy.testing import Nsqd, Nsqlookupd, nsqd, nsqlookupd
+from nsqcy.testing.http_requests import eventually
 from support.client_libraries import Consumer, absent
-from support.http_requests import eventually
 from support.tcp_proxy import Proxy
 
 MESSAGES = 100_000

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from conftest import Starter
+from nsqcy.testing.http_requests import eventually
 from support.client_libraries import PUBLISHERS, Consumer, Producer, absent, libraries, need_all
 from support.fake_auth_server import AuthServer, grant
-from support.http_requests import eventually
 from support.nsqd_process import Nsqd, free_port
 
 Consume = Callable[..., Consumer]

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from nsqcy.client.errors import NsqdError, Requeue
+from nsqcy.testing.http_requests import eventually
 from support.client_interfaces import FACES, Face, Kept
-from support.http_requests import eventually
 from support.nsqd_process import Nsqd
 from support.nsqlookupd_process import Lookupd
 

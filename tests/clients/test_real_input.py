@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from conftest import Starter
+from nsqcy.testing.http_requests import eventually
 from support.client_libraries import LIBRARIES, Consumer, need_all
 from support.concurrent_cases import together
-from support.http_requests import eventually
 from support.nsqd_process import Nsqd
 
 LINES = 50_000

@@ -8,9 +8,9 @@ import psutil
 import pytest
 
 from conftest import keep
-from support.certificates import make
+from nsqcy.testing.certificates import make
+from nsqcy.testing.http_requests import eventually
 from support.client_libraries import Consumer, Producer, Program, libraries
-from support.http_requests import eventually
 from support.nsqd_process import Nsqd
 
 P = TypeVar("P", bound=Program)

@@ -11,9 +11,9 @@ import nsq
 import psutil
 import pytest
 
-from support.http_requests import Web, eventually
+from nsqcy.testing.http_requests import Web, eventually
+from nsqcy.testing.wire_client import RESPONSE
 from support.nsqd_process import command, environment, free_port
-from support.wire_client import RESPONSE
 
 LISTENING = re.compile(r"(TCP|HTTP|HTTPS): listening on (\d+\.\d+\.\d+\.\d+):(\d+)")
 VERSION = re.compile(r"[a-z]+ v(\d+\.\d+\.\d+(?:-[a-z]+)?) \(built w/[a-z0-9.-]+\)")

@@ -13,9 +13,9 @@ import pytest
 
 from nsqcy.logging.events import EVENTS
 from nsqcy.logging.logger import MESSAGE
+from nsqcy.testing.wire_client import Conn
 from support.nsqlookupd_process import Lookupd
 from support.simulated_host import Host, blocks
-from support.wire_client import Conn
 
 pytestmark = pytest.mark.ours
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from conftest import Starter
-from support import certificates, encoded_connection
+from nsqcy.testing import certificates, encoded_connection
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import RESPONSE, Conn, sized
 from support.fake_auth_server import AuthServer, Reply, answer, grant
-from support.http_requests import eventually
 from support.nsqd_process import Nsqd
-from support.wire_client import RESPONSE, Conn, sized
 
 
 @pytest.mark.case("C120")

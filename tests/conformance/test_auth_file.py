@@ -8,11 +8,11 @@ import pytest
 from conftest import keep
 from nsqcy.http.router import Need
 from nsqcy.nsqd.http.api import ROUTES
+from nsqcy.testing.http_requests import Answer, Web
+from nsqcy.testing.wire_client import RESPONSE, sized
 from support import users_file
-from support.http_requests import Answer, Web
 from support.nsqd_process import Nsqd
 from support.users_file import bearer, section, token
-from support.wire_client import RESPONSE, sized
 
 pytestmark = pytest.mark.ours
 

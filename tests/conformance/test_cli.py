@@ -10,8 +10,8 @@ import subprocess
 import pytest
 
 from conftest import Starter
+from nsqcy.testing.wire_client import Conn
 from support.nsqd_process import Nsqd, flags, free_port, run
-from support.wire_client import Conn
 
 Result = subprocess.CompletedProcess[str]
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from nsqcy.client.errors import AlreadyAnswered, ConnectionFailed, NsqdError
+from nsqcy.testing.http_requests import eventually
 from support.client_interfaces import Face, Kept
 from support.fake_nsqd import ID, MockNsqd, Peer
-from support.http_requests import eventually
 from support.nsqd_process import free_port
 
 pytestmark = pytest.mark.usefixtures("soon")

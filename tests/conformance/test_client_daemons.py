@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from nsqcy.client.errors import ConnectionFailed, Error, NsqdError
-from support.certificates import Files, make
+from nsqcy.testing.certificates import Files, make
+from nsqcy.testing.encoded_connection import client_context
+from nsqcy.testing.http_requests import eventually
 from support.client_interfaces import Face, Kept
-from support.encoded_connection import client_context
 from support.fake_auth_server import AuthServer, Reply, answer
-from support.http_requests import eventually
 from support.nsqd_process import Nsqd, free_port
 
 SERVER = make("server")

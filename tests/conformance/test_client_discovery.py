@@ -8,10 +8,10 @@ import pytest
 
 from conftest import Starter
 from nsqcy.cluster.discovery import lookup_url
+from nsqcy.testing.http_requests import eventually
 from support.client_interfaces import Face, Kept
 from support.fake_lookup_http import LookupPages
 from support.fake_nsqd import MockNsqd
-from support.http_requests import eventually
 from support.nsqd_process import free_port
 from support.nsqlookupd_process import Lookupd
 

@@ -13,9 +13,9 @@ from nsqcy.client.errors import (
     ProtocolError,
     PublishTimeout,
 )
+from nsqcy.testing.http_requests import eventually
 from support.client_interfaces import Face
 from support.fake_nsqd import MockNsqd
-from support.http_requests import eventually
 from support.nsqd_process import Nsqd
 
 

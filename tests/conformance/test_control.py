@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import Silence
 from support.nsqd_process import Nsqd
-from support.wire_client import Silence
 
 SUFFIX = "#ephemeral"
 

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
+from nsqcy.testing.wire_client import Conn, Message
 from support.concurrent_cases import lasted, together
 from support.nsqd_process import Nsqd
-from support.wire_client import Conn, Message
 
 SLACK = 2.0
 

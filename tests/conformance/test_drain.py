@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from conftest import Starter
+from nsqcy.testing.http_requests import Web, eventually
+from nsqcy.testing.wire_client import Conn, sized
 from support.client_interfaces import Blocking
 from support.fake_nsqlookupd import OK, FakeLookupd
-from support.http_requests import Web, eventually
 from support.nsqd_process import Nsqd, free_port
 from support.nsqlookupd_process import Lookupd
-from support.wire_client import Conn, sized
 
 pytestmark = pytest.mark.ours
 

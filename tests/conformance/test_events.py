@@ -3,7 +3,7 @@
 import json
 
 from conftest import Starter
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
 from support.nsqd_process import Nsqd
 
 EVENTS = "_nsqcy.events"

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
+from nsqcy.testing.wire_client import UNKNOWN_ID, Silence
 from support.concurrent_cases import lasted, together
 from support.nsqd_process import Nsqd
-from support.wire_client import UNKNOWN_ID, Silence
 
 SLACK = 2.0
 

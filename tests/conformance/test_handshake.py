@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from conftest import Starter
+from nsqcy.testing.wire_client import sized
 from support.nsqd_process import Nsqd
-from support.wire_client import sized
 
 
 @pytest.mark.case("C001", "C002")

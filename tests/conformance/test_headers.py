@@ -9,13 +9,13 @@ import pytest
 
 from conftest import Starter
 from nsqcy.client.errors import ConnectionFailed
+from nsqcy.testing.encoded_connection import connect
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import WORTH_A_MOVE, Conn, Message
 from support import tool_process
 from support.client_interfaces import Face, Kept
-from support.encoded_connection import connect
 from support.fake_nsqd import MockNsqd
-from support.http_requests import eventually
 from support.nsqd_process import Nsqd
-from support.wire_client import WORTH_A_MOVE, Conn, Message
 
 SOME = ((b"trace-id", b"4bf92f"), (b"from", "Zürich".encode()))
 

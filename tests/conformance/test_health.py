@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from conftest import Starter
-from support import certificates
-from support.http_requests import Answer, Web, eventually
+from nsqcy.testing import certificates
+from nsqcy.testing.http_requests import Answer, Web, eventually
 from support.memory_http_client import trusting
 
 pytestmark = pytest.mark.ours

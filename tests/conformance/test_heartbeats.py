@@ -5,9 +5,7 @@ import time
 import pytest
 
 from conftest import Idler
-from support.concurrent_cases import lasted, together
-from support.nsqd_process import Nsqd
-from support.wire_client import (
+from nsqcy.testing.wire_client import (
     ERROR,
     HEARTBEAT,
     MESSAGE,
@@ -18,6 +16,8 @@ from support.wire_client import (
     Hangup,
     batch,
 )
+from support.concurrent_cases import lasted, together
+from support.nsqd_process import Nsqd
 
 BEAT = Frame(RESPONSE, HEARTBEAT)
 SLACK = 1.5

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from conftest import Starter
-from support.http_requests import Answer, eventually
+from nsqcy.testing.http_requests import Answer, eventually
+from nsqcy.testing.wire_client import batch
 from support.memory_http_client import Answer as RawAnswer
 from support.memory_http_client import Connection, request
 from support.nsqd_process import Nsqd
-from support.wire_client import batch
 
 LIMITS: dict[str, Any] = {"max_msg_size": 1000, "max_body_size": 5000}
 INFO_KEYS = [

@@ -6,7 +6,7 @@ import pytest
 
 from nsqcy.cluster.http_clients import LookupdClient, NsqdHTTPClient
 from nsqcy.errors import RequestError
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
 from support.nsqd_process import Nsqd
 from support.nsqlookupd_process import Lookupd
 

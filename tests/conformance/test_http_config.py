@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from conftest import Starter
-from support.http_requests import Answer, eventually
+from nsqcy.testing.http_requests import Answer, eventually
 from support.nsqd_process import Nsqd
 
 ADDRESSES = "/config/nsqlookupd_tcp_addresses"

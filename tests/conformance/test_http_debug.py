@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Starter
-from support.http_requests import Answer, eventually
+from nsqcy.testing.http_requests import Answer, eventually
 from support.nsqd_process import Nsqd
 
 PPROF = "/debug/pprof/"

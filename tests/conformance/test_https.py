@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from conftest import Starter
-from support import certificates
-from support.http_requests import Answer, eventually
+from nsqcy.testing import certificates
+from nsqcy.testing.http_requests import Answer, eventually
 from support.memory_http_client import trusting
 from support.nsqd_process import Nsqd
 

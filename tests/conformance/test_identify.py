@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from nsqcy.testing.wire_client import MESSAGE, RESPONSE, Message, sized
 from support.nsqd_process import Nsqd
-from support.wire_client import MESSAGE, RESPONSE, Message, sized
 
 DEFAULTS = {
     "max_rdy_count": 2500,

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from conftest import Starter
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import Conn
 from support import nsq_diskqueue
-from support.http_requests import eventually
 from support.nsq_diskqueue import data_file, message, messages, meta_file, write_meta, write_queue
 from support.nsqd_process import Nsqd, environment, free_port
-from support.wire_client import Conn
 
 pytestmark = pytest.mark.ours
 

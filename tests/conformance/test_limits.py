@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from conftest import Starter
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import batch
 from support.nsqd_process import Nsqd
-from support.wire_client import batch
 
 pytestmark = pytest.mark.ours
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from conftest import Starter
+from nsqcy.testing.http_requests import eventually
 from support.fake_nsqlookupd import HANG_UP, OK, RAW, SILENCE, FakeLookupd
-from support.http_requests import eventually
 from support.nsqd_process import Nsqd, free_port
 from support.nsqlookupd_process import Lookupd
 

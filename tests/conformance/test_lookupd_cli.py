@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
 from support.nsqd_process import environment, free_port
 from support.nsqlookupd_process import LookupConn, Lookupd
 from support.service_manager import Manager

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.http_requests import Answer, Web, eventually
+from nsqcy.testing.http_requests import Answer, Web, eventually
 from support.nsqlookupd_process import LookupConn, Lookupd
 
 KEYS = ["remote_address", "hostname", "broadcast_address", "tcp_port", "http_port", "version"]

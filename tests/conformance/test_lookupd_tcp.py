@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
 from support.nsqlookupd_process import ANNOUNCED, LookupConn, Lookupd
 
 

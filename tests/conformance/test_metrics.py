@@ -6,10 +6,10 @@ import pytest
 
 from conftest import Starter
 from nsqcy.metrics.families import OF_NSQD
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import Conn
 from support.metrics_scraper import OPENMETRICS, check_by_promtool, check_names, scrape
 from support.nsqd_process import Nsqd
-from support.wire_client import Conn
 
 pytestmark = pytest.mark.ours
 

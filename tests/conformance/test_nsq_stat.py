@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from nsqcy.testing.http_requests import eventually
 from nsqcy.tools.common import parse
 from nsqcy.tools.nsq_stat import NSQ_STAT, resolve
 from support import tool_process
-from support.http_requests import eventually
 from support.nsqd_process import Nsqd
 from support.nsqlookupd_process import Lookupd
 

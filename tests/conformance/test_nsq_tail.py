@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from nsqcy.testing.certificates import make
+from nsqcy.testing.http_requests import eventually
 from support import tool_process
-from support.certificates import make
-from support.http_requests import eventually
 from support.nsqd_process import Nsqd
 from support.nsqlookupd_process import Lookupd
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from nsqcy.testing.http_requests import eventually
 from nsqcy.tools.nsq_to_file import main
 from support import delimited_messages, tool_process
-from support.http_requests import eventually
 from support.nsq_to_file_process import ToFile
 from support.nsqd_process import Nsqd, environment, free_port
 from support.nsqlookupd_process import Lookupd

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 
 import pytest
 
+from nsqcy.testing.http_requests import eventually
 from support import tool_process
 from support.fake_http_destination import Destination
-from support.http_requests import eventually
 from support.nsqd_process import Nsqd
 
 # A message that failed comes again at once, and its consumer does not hesitate.

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from nsqcy.testing.http_requests import eventually
 from support import tool_process
-from support.http_requests import eventually
 from support.nsqd_process import Nsqd, free_port
 
 Process = subprocess.Popen[str]

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from support.certificates import make
+from nsqcy.testing.certificates import make
+from nsqcy.testing.http_requests import eventually
 from support.fake_http_daemon import Upstream
 from support.fake_http_destination import Destination
-from support.http_requests import eventually
 from support.nsqadmin_process import Admin, done, refused, warned
 from support.nsqd_process import Nsqd
 from support.nsqlookupd_process import Lookupd

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
 from support.nsqadmin_process import Admin
 from support.nsqd_process import environment
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from nsqcy.testing.http_requests import eventually
 from support.fake_http_daemon import Upstream
-from support.http_requests import eventually
 from support.nsqadmin_process import Admin, refused
 from support.strict_html import read
 

@@ -13,9 +13,9 @@ from urllib.parse import urlencode
 
 import pytest
 
+from nsqcy.testing.http_requests import Answer, Web, eventually
 from support.fake_http_daemon import Upstream
 from support.fake_http_destination import Destination
-from support.http_requests import Answer, Web, eventually
 from support.nsqadmin_process import Admin
 from support.nsqd_process import Nsqd, free_port
 from support.strict_html import Element, read

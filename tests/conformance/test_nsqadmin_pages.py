@@ -6,8 +6,8 @@ from urllib.parse import urlencode
 
 import pytest
 
+from nsqcy.testing.http_requests import Answer
 from support.fake_http_daemon import Upstream
-from support.http_requests import Answer
 from support.nsqadmin_process import Admin
 from support.strict_html import Element, read
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from nsqcy.testing.http_requests import eventually
 from support.fake_http_daemon import NEVER, Upstream
-from support.http_requests import eventually
 from support.nsqadmin_process import Admin, refused, warned
 
 NOTHING: dict[str, Any] = {"count": 0, "percentiles": None}

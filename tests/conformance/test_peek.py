@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from conftest import Starter
-from support.http_requests import Answer, Web
+from nsqcy.testing.http_requests import Answer, Web
 from support.nsqd_process import Nsqd
 
 pytestmark = pytest.mark.ours

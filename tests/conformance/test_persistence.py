@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from conftest import Starter
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import Conn, Message
 from support.concurrent_cases import lasted
-from support.http_requests import eventually
 from support.nsqd_process import Nsqd, command, environment, flags, run
-from support.wire_client import Conn, Message
 
 SUFFIX = "#ephemeral"
 SLACK = 15.0

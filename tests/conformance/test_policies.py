@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from conftest import Starter
+from nsqcy.testing.http_requests import Answer, eventually
+from nsqcy.testing.wire_client import batch
 from support.fake_nsqlookupd import FakeLookupd
-from support.http_requests import Answer, eventually
 from support.nsqd_process import Nsqd
-from support.wire_client import batch
 
 pytestmark = pytest.mark.ours
 

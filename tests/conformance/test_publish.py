@@ -5,10 +5,10 @@ import time
 import pytest
 
 from conftest import Starter
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import batch, sized
 from support.concurrent_cases import lasted, together
-from support.http_requests import eventually
 from support.nsqd_process import Nsqd
-from support.wire_client import batch, sized
 
 SLACK = 2.0
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from conftest import Starter
-from support.http_requests import Answer
+from nsqcy.testing.http_requests import Answer
+from nsqcy.testing.wire_client import Conn
 from support.nsqd_process import Nsqd
-from support.wire_client import Conn
 
 pytestmark = pytest.mark.ours
 

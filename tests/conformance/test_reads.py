@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from conftest import Starter, keep
-from support import encoded_connection
-from support.certificates import make
+from nsqcy.testing import encoded_connection
+from nsqcy.testing.certificates import make
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import ERROR, RESPONSE, Conn
 from support.fake_auth_server import AuthServer, grant
-from support.http_requests import eventually
 from support.log_columns import ALL, Columns, read_columns
 from support.nsqd_process import Nsqd
-from support.wire_client import ERROR, RESPONSE, Conn
 
 pytestmark = pytest.mark.ours
 

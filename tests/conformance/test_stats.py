@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from conftest import Starter
-from support.certificates import make
-from support.encoded_connection import client_context, connect
-from support.http_requests import Web, eventually
+from nsqcy.testing.certificates import make
+from nsqcy.testing.encoded_connection import client_context, connect
+from nsqcy.testing.http_requests import Web, eventually
 from support.many_clients import Loop, homes
 from support.nsqd_process import Nsqd
 

@@ -13,8 +13,8 @@ import cramjam
 import pytest
 
 from conftest import Starter, keep
-from support.certificates import Files, Identity, make
-from support.encoded_connection import (
+from nsqcy.testing.certificates import Files, Identity, make
+from nsqcy.testing.encoded_connection import (
     IDENTIFIER,
     Snappy,
     client_context,
@@ -22,11 +22,11 @@ from support.encoded_connection import (
     start_codec,
     start_tls,
 )
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import MESSAGE, Conn, Hangup, Message, sized, split_frames
 from support.many_clients import Loop, publish
 from support.nsqd_process import Nsqd, run
 from support.weak_certificates import WEAK_AUTHORITY, WEAK_CLIENT
-from support.wire_client import MESSAGE, Conn, Hangup, Message, sized, split_frames
 
 OK = b"\0\0\0\x06\0\0\0\0OK"
 SERVER = make("server")

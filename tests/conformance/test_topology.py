@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from nsqcy.testing.wire_client import Conn
 from support.nsqd_process import Nsqd
-from support.wire_client import Conn
 
 EXPERIMENT = "topology-aware-consumption"
 

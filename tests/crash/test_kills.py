@@ -14,7 +14,7 @@ import pytest
 
 from conftest import Starter
 from crash.trial import OPTIONS, TOPICS, Trial, fixed_addresses
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
 from support.nsqd_process import Nsqd, environment
 
 DURABLE = ["os", "fsync"]

@@ -15,7 +15,7 @@ import psutil
 from crash.checker import Findings, check
 from crash.clients import HttpPublisher, Subscriber, TcpPublisher
 from crash.history import Created, Died, Event, story
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
 from support.many_clients import Loop, owners
 from support.nsqd_process import Nsqd, free_port
 

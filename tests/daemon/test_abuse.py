@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from conftest import Starter
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import RESPONSE, Conn, Hangup, batch, sized
 from support.concurrent_cases import together
-from support.http_requests import eventually
 from support.many_clients import pss, publish, send_as_far_as_it_goes
 from support.nsqd_process import Nsqd
 from support.sanitizer import at_most
-from support.wire_client import RESPONSE, Conn, Hangup, batch, sized
 
 MOST = 64 << 20
 MAX_MSG_SIZE = 1 << 20

@@ -9,10 +9,10 @@ from urllib.parse import quote_plus
 import pytest
 
 from conftest import Starter
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import HEARTBEAT, MESSAGE, RESPONSE, WORTH_A_MOVE, Conn, sized
 from support.fake_auth_server import AuthServer, Reply, answer, grant
-from support.http_requests import eventually
 from support.nsqd_process import Nsqd
-from support.wire_client import HEARTBEAT, MESSAGE, RESPONSE, WORTH_A_MOVE, Conn, sized
 
 CROWD = 40  # more than a worker asks at a time
 SECRET = "open sesame&<1>"

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from conftest import Starter
+from nsqcy.testing.encoded_connection import connect
+from nsqcy.testing.http_requests import Web, eventually
 from support import users_file
-from support.encoded_connection import connect
 from support.fake_auth_server import AuthServer, grant
-from support.http_requests import Web, eventually
 from support.nsqd_process import Nsqd
 from support.users_file import Certificates, bearer, section, token
 

@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from conftest import Starter
+from nsqcy.testing.http_requests import eventually
 from support import nsqd_process as daemons
-from support.http_requests import eventually
 from support.kubernetes_manifests import before_stopping
 from support.nsqd_process import FOREIGN
 from support.sanitizer import unwatched

@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from conftest import Starter
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import Conn, Hangup, Silence
 from support.many_clients import Loop, Producer, Taker, homes, homes_of, owners
 from support.nsqd_process import Nsqd, free_port
-from support.wire_client import Conn, Hangup, Silence
 
 WORKERS = 4
 PROMPT = 2.0

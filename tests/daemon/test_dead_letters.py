@@ -13,9 +13,9 @@ import pytest
 
 from conftest import Starter
 from nsqcy.base import headers as message_headers
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import Conn, Hangup, Silence
 from support.nsqd_process import Nsqd, free_port
-from support.wire_client import Conn, Hangup, Silence
 
 TOPICS = ["t0", "t1", "t2"]
 DEAD = ["d0", "d1", "d2"]

@@ -12,8 +12,8 @@ import pytest
 from conftest import Starter
 from nsqcy.doctor import report
 from nsqcy.doctor.main import main
-from support import certificates
-from support.http_requests import eventually
+from nsqcy.testing import certificates
+from nsqcy.testing.http_requests import eventually
 from support.nsqd_process import environment
 from support.nsqlookupd_process import Lookupd
 

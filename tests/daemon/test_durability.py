@@ -11,10 +11,10 @@ import psutil
 import pytest
 
 from conftest import Starter
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import Conn
 from support.many_clients import homes, owners
 from support.nsqd_process import Nsqd
-from support.wire_client import Conn
 
 TOPICS = [f"t{number}" for number in range(6)]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from conftest import Starter
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import MESSAGE, UNKNOWN_ID, Conn, Hangup
 from support.many_clients import Loop, Producer, Taker, publish
 from support.nsqd_process import Nsqd
-from support.wire_client import MESSAGE, UNKNOWN_ID, Conn, Hangup
 
 LIMIT = 5.0
 TOPICS = [f"t{number}" for number in range(8)]

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from conftest import Starter
+from nsqcy.testing.certificates import make
+from nsqcy.testing.http_requests import eventually
 from support import nsqd_process as daemons
 from support import systemd_sandbox
-from support.certificates import make
 from support.daemon_process import Service
-from support.http_requests import eventually
 from support.nsqadmin_process import Admin
 from support.nsqd_process import FOREIGN
 from support.nsqlookupd_process import Lookupd

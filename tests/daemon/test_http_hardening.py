@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from conftest import Starter
-from support import certificates
-from support.http_requests import Answer, eventually
+from nsqcy.testing import certificates
+from nsqcy.testing.http_requests import Answer, eventually
 from support.many_clients import pss
 from support.memory_http_client import trusting
 from support.nsqd_process import Nsqd

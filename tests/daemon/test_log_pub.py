@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from conftest import Starter
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import Conn, Hangup, Silence, batch
 from support.nsqd_process import Nsqd, free_port
-from support.wire_client import Conn, Hangup, Silence, batch
 
 TOPICS = ["t0", "t1", "t2"]
 KILLS = 10

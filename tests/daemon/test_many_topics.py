@@ -3,8 +3,8 @@
 import pytest
 
 from conftest import Starter
-from support.http_requests import eventually
-from support.wire_client import RESPONSE, Conn
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import RESPONSE, Conn
 
 AHEAD = 200
 

@@ -6,9 +6,9 @@ from functools import partial
 import psutil
 import pytest
 
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import WORTH_A_MOVE, Conn
 from support.nsqd_process import Nsqd
-from support.wire_client import WORTH_A_MOVE, Conn
 
 WORKERS = 3
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from nsqcy.client import Consumer
+from nsqcy.testing.http_requests import eventually
 from support.delivery_tally import PoolPublisher, Tally
 from support.distribution_files import ROOT
-from support.http_requests import eventually
 from support.simulated_cluster import Cluster
 from support.simulated_host import SHELL, BareHost, blocks
 

@@ -9,11 +9,11 @@ from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 import pytest
 
+from nsqcy.testing.http_requests import Answer, eventually
 from nsqcy.users.failures import FAILURES_MOST
 from nsqcy.users.hashes import hash_password, hash_token
 from support.fake_http_daemon import Upstream
 from support.fake_http_destination import Destination
-from support.http_requests import Answer, eventually
 from support.metrics_scraper import scrape
 from support.nsqadmin_process import Admin, done, refused
 from support.strict_html import read

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from nsqcy.testing.http_requests import Web, eventually
+from nsqcy.testing.wire_client import Conn, sized
 from support import users_file
-from support.http_requests import Web, eventually
 from support.metrics_scraper import Scrape, check_by_promtool, scrape
 from support.nsqd_process import Nsqd
 from support.users_file import bearer, section, token
-from support.wire_client import Conn, sized
 
 pytestmark = pytest.mark.ours
 

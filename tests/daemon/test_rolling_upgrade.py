@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from nsqcy.client import Consumer
+from nsqcy.testing.http_requests import eventually
 from support.client_libraries import Consumer as Program
 from support.delivery_tally import PlainPublisher, PoolPublisher, Publisher, Tally
-from support.http_requests import eventually
 from support.simulated_cluster import Cluster
 from support.simulated_host import Host, blocks
 

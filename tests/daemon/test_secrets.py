@@ -10,9 +10,9 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
+from nsqcy.testing.http_requests import Answer, eventually
 from nsqcy.users.hashes import hash_password, hash_token
 from support import users_file
-from support.http_requests import Answer, eventually
 from support.logged_process import Logged
 from support.nsqadmin_process import Admin
 from support.nsqd_process import Nsqd

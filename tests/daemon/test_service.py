@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from conftest import Starter
+from nsqcy.testing.http_requests import Web, eventually
+from nsqcy.testing.wire_client import Conn
 from support import nsq_diskqueue
-from support.http_requests import Web, eventually
 from support.nsqd_process import FOREIGN, Nsqd, free_port
 from support.service_manager import Manager
-from support.wire_client import Conn
 
 pytestmark = [
     pytest.mark.ours,

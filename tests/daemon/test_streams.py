@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from conftest import Starter
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import ERROR, MESSAGE, RESPONSE, Conn, Message
 from support.concurrent_cases import together
-from support.http_requests import eventually
 from support.many_clients import (
     Loop,
     Producer,
@@ -21,7 +22,6 @@ from support.many_clients import (
     send_as_far_as_it_goes,
 )
 from support.nsqd_process import Nsqd
-from support.wire_client import ERROR, MESSAGE, RESPONSE, Conn, Message
 
 WORKERS = 4
 

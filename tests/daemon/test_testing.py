@@ -15,7 +15,7 @@ import pytest
 
 from nsqcy import testing
 from nsqcy.testing import DaemonError
-from support.http_requests import Web, eventually
+from nsqcy.testing.http_requests import Web, eventually
 from support.nsqd_process import environment
 
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from nsqcy.client import ConnectionFailed, Producer
-from support.certificates import Files, Identity, make
-from support.http_requests import eventually
+from nsqcy.testing.certificates import Files, Identity, make
+from nsqcy.testing.http_requests import eventually
 from support.simulated_host import Host, blocks
 
 pytestmark = pytest.mark.ours

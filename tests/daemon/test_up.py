@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
 from support.nsqd_process import environment, free_port
 from support.up_process import BUDGET, PORTS, Up
 

@@ -13,12 +13,12 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from conftest import Starter
-from support.certificates import Files, make
-from support.encoded_connection import client_context, connect, start_tls
-from support.http_requests import eventually
+from nsqcy.testing.certificates import Files, make
+from nsqcy.testing.encoded_connection import client_context, connect, start_tls
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import Conn, sized
 from support.nsqd_process import Nsqd
 from support.sanitizer import at_most
-from support.wire_client import Conn, sized
 
 MB = 1 << 20
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from nsqcy.errors import ConfigError
+from nsqcy.testing.http_requests import Web, eventually
 from nsqcy.users import token_file
 from support import users_file
 from support.fake_http_destination import Destination
-from support.http_requests import Web, eventually
 from support.metrics_scraper import scrape
 from support.nsqadmin_process import Admin
 from support.nsqd_process import Nsqd, environment

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from fuzz.garbage import CONVERSATIONS, some_requests
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import Conn, split_frames
 from support.debug_counters import COUNTS, Counters, census, told
-from support.http_requests import eventually
 from support.nsqd_process import Nsqd, free_port
 from support.sanitizer import at_most
-from support.wire_client import Conn, split_frames
 
 SECONDS = float(os.environ.get("NSQCY_FUZZ_SECONDS", "3"))
 SEED = int(os.environ.get("NSQCY_FUZZ_SEED", "20240229"))

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from golden.script import Script, conversations, octets, pieces, read
+from nsqcy.testing.wire_client import ERROR, MESSAGE, RESPONSE, Conn, Frame, Message
 from support.fake_auth_server import AuthServer, grant
 from support.nsqd_process import Nsqd
-from support.wire_client import ERROR, MESSAGE, RESPONSE, Conn, Frame, Message
 
 KINDS = {"response": RESPONSE, "error": ERROR, "message": MESSAGE}
 SPLITS = 50

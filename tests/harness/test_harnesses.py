@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from conftest import Starter
-from support.certificates import Files, Identity, make
-from support.encoded_connection import client_context, connect, start_tls
+from nsqcy.testing.certificates import Files, Identity, make
+from nsqcy.testing.encoded_connection import client_context, connect, start_tls
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import Conn, sized
 from support.fake_auth_server import AuthServer
-from support.http_requests import eventually
 from support.nsqd_process import Nsqd, free_port, run
 from support.weak_certificates import WEAK_AUTHORITY, WEAK_CLIENT
-from support.wire_client import Conn, sized
 
 VERSION = re.compile(r"[a-z]+ v\d+\.\d+\.\d+(-[a-z]+)? \(built w/[a-z0-9.-]+\)")
 SERVER = make("server")

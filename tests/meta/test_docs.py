@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from conftest import Starter
+from nsqcy.testing.http_requests import eventually
 from support.doc_examples import Reader, blocks
-from support.http_requests import eventually
 from support.nsqadmin_process import Admin
 from support.nsqd_process import environment
 from support.nsqlookupd_process import Lookupd

@@ -20,8 +20,8 @@ import pytest
 
 from nsqcy.pipeline import manifests
 from nsqcy.pipeline.__main__ import main
+from nsqcy.testing.http_requests import eventually
 from support.archive_process import Driver, Producer, at, publish, state
-from support.http_requests import eventually
 from support.nsqd_process import Nsqd
 from support.spark_requirements import QUICK_JAVA
 

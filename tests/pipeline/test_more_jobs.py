@@ -13,8 +13,8 @@ import pytest
 
 from nsqcy.pipeline import rounds
 from nsqcy.pipeline.__main__ import main
+from nsqcy.testing.http_requests import eventually
 from support.archive_files import LOG, HandmadeArchive
-from support.http_requests import eventually
 from support.nsqd_process import Nsqd
 from support.spark_sources import batch, rows
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from nsqcy.testing.http_requests import Web, eventually
 from support.doc_examples import Reader, blocks
-from support.http_requests import Web, eventually
 from support.spark_requirements import QUICK_JAVA
 from support.up_process import Up
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
 from support.nsqd_process import Nsqd
 from support.spark_sources import batch
 

@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from support.certificates import make
+from nsqcy.testing.certificates import make
+from nsqcy.testing.http_requests import eventually
 from support.fake_auth_server import AuthServer, grant
-from support.http_requests import eventually
 from support.nsqd_process import Nsqd, free_port
 from support.nsqlookupd_process import Lookupd
 from support.spark_engine import Checkpoint, Engine

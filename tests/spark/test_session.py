@@ -13,8 +13,8 @@ import pytest
 from nsqcy.pipeline.report import Metrics, Report
 from nsqcy.pipeline.streams import Watch
 from nsqcy.spark import register
+from nsqcy.testing.http_requests import eventually
 from support.doc_examples import Reader, blocks
-from support.http_requests import eventually
 from support.nsqadmin_process import Admin
 from support.nsqd_process import Nsqd, free_port
 from support.spark_requirements import QUICK_JAVA

@@ -12,8 +12,8 @@ from pyspark import cloudpickle
 
 from nsqcy.spark.errors import DataLoss, NsqError, OptionError, Refused, Unreachable
 from nsqcy.spark.source import LEAST_ROWS
+from nsqcy.testing.http_requests import eventually
 from support.fake_log_nsqd import FakeTopic, LogBroker
-from support.http_requests import eventually
 from support.spark_engine import Checkpoint, Crash, Engine
 from support.spark_sources import stream
 

@@ -10,9 +10,9 @@ import pytest
 from nsqcy.spark.cluster import shard_of
 from nsqcy.spark.errors import NsqError, Refused, Unreachable
 from nsqcy.spark.v2 import Access, Connection, split_address
-from support.certificates import make
+from nsqcy.testing.certificates import make
+from nsqcy.testing.wire_client import ERROR, RESPONSE
 from support.fake_nsqd import MockNsqd, Peer, frame
-from support.wire_client import ERROR, RESPONSE
 
 SECRET = "hunter2"
 

@@ -17,9 +17,9 @@ from typing import IO, Any
 
 import pytest
 
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import Message, sized
 from support.nsqd_process import Nsqd
-from support.wire_client import Message, sized
 
 PROGRAMS = Path(__file__).parents[1] / "clients" / "programs"
 NODE_MODULES = Path(

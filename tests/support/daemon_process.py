@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any, ClassVar, Self
 
-from support.http_requests import Web
+from nsqcy.testing.http_requests import Web
 from support.logged_process import Logged
 from support.nsqd_process import START_BUDGET, environment, flags, free_port
 

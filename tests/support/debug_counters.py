@@ -6,7 +6,7 @@ import re
 import signal
 
 from nsqcy.protocol.session import COUNTED
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
 from support.nsqd_process import FOREIGN, Nsqd
 
 COUNTS = COUNTED and not FOREIGN

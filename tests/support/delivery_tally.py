@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nsqcy.client import Producer
-from support.wire_client import RESPONSE, Address, Conn, Hangup
+from nsqcy.testing.wire_client import RESPONSE, Address, Conn, Hangup
 
 PAUSE = 0.02  # seconds between publishes, or runs of them
 RUN = 5  # publishes that are under way at once

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol, Self
 
-from support.encoded_connection import Deflate, Snappy
-from support.http_requests import eventually
+from nsqcy.testing.encoded_connection import Deflate, Snappy
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import ERROR, HEARTBEAT, MAGIC, MESSAGE, RESPONSE
 from support.nsqd_process import free_port
-from support.wire_client import ERROR, HEARTBEAT, MAGIC, MESSAGE, RESPONSE
 
 OK = b"OK"
 BODIES = {"IDENTIFY", "AUTH", "PUB", "MPUB", "DPUB", "LOG_PUB"}

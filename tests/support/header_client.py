@@ -5,7 +5,7 @@ import struct
 from typing import Any
 
 from nsqcy.base import headers as message_headers
-from support.wire_client import sized
+from nsqcy.testing.wire_client import sized
 from support.worker_core import MESSAGE, Client, Core, Delivery
 
 

@@ -12,11 +12,11 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import Conn, Hangup, Message, Silence
 from support.nsqadmin_process import Admin
 from support.nsqd_process import Nsqd
 from support.nsqlookupd_process import Lookupd
-from support.wire_client import Conn, Hangup, Message, Silence
 
 INTERVAL = 0.2  # seconds between two samples
 TOPICS = {

@@ -10,9 +10,9 @@ from socket import socket as Socket
 import psutil
 
 from nsqcy.nsqd.master.placement import Placement
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
+from nsqcy.testing.wire_client import RESPONSE, Conn, Frame, Hangup, Message, Silence, sized
 from support.nsqd_process import Nsqd
-from support.wire_client import RESPONSE, Conn, Frame, Hangup, Message, Silence, sized
 
 
 def homes(daemon: Nsqd, conns: Iterable[Conn], pids: list[int] | None = None) -> list[int]:

@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from nsqcy.metrics.families import Family
-from support.http_requests import Answer, Web
+from nsqcy.testing.http_requests import Answer, Web
 
 OPENMETRICS = "application/openmetrics-text"
 

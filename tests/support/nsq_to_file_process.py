@@ -7,8 +7,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from nsqcy.testing.http_requests import eventually
 from support import tool_process
-from support.http_requests import eventually
 from support.nsqd_process import environment
 
 

@@ -4,8 +4,8 @@ import json
 import os
 from typing import Any
 
+from nsqcy.testing.http_requests import Answer
 from support.daemon_process import Service
-from support.http_requests import Answer
 
 
 class Admin(Service):

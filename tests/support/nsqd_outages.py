@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
 from support.nsqd_process import Nsqd, free_port
 from support.nsqlookupd_process import Lookupd
 

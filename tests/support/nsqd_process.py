@@ -21,11 +21,11 @@ from typing import Any
 import psutil
 
 import nsqcy
+from nsqcy.testing.http_requests import Web
 from nsqcy.testing.ports import Ports
-from support.http_requests import Web
+from nsqcy.testing.wire_client import Address, Conn
 from support.logged_process import Logged
 from support.service_manager import activated
-from support.wire_client import Address, Conn
 
 FOREIGN = os.environ.get("NSQD_BINARY", "")
 START_BUDGET = 30.0

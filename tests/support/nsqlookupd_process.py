@@ -5,8 +5,8 @@ import socket
 import struct
 from typing import Any
 
+from nsqcy.testing.wire_client import Hangup
 from support.daemon_process import Service
-from support.wire_client import Hangup
 
 MAGIC = b"  V1"
 ANNOUNCED = {"tcp_port": 1, "http_port": 11, "hostname": "h", "version": "1.3.0"}

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
-from support.http_requests import Web, eventually
+from nsqcy.testing.http_requests import Web, eventually
 from support.nsqd_process import free_port
 from support.simulated_host import BareHost, Host
 

@@ -16,8 +16,8 @@ import threading
 from pathlib import Path
 
 import nsqcy
+from nsqcy.testing.http_requests import Web, eventually
 from stand_ins import pip
-from support.http_requests import Web, eventually
 from support.nsqd_process import environment, free_port
 from support.sanitizer import SANITIZED
 

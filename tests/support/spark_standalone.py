@@ -9,7 +9,7 @@ from typing import Self
 import psutil
 import pyspark
 
-from support.http_requests import Web, eventually
+from nsqcy.testing.http_requests import Web, eventually
 from support.nsqd_process import environment, free_port
 from support.spark_requirements import QUICK_JAVA
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from support.http_requests import Web, eventually
+from nsqcy.testing.http_requests import Web, eventually
 from support.nsqd_process import environment
 
 PORTS = (

@@ -3,8 +3,8 @@
 import ssl
 from pathlib import Path
 
+from nsqcy.testing import certificates
 from nsqcy.users.hashes import hash_token
-from support import certificates
 from support.memory_http_client import trusting
 
 

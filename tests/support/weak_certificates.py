@@ -3,7 +3,7 @@
 An authority with a 512-bit RSA key that signs with SHA-1, and a client of its.
 """
 
-from support.certificates import Identity
+from nsqcy.testing.certificates import Identity
 
 WEAK_AUTHORITY = Identity(
     "weak authority",

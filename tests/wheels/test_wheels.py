@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 import nsqcy
+from nsqcy.testing.http_requests import eventually
 from release import pythons
 from support import distribution_files
 from support.doc_examples import blocks
-from support.http_requests import eventually
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(900)]
 

@@ -18,7 +18,7 @@ from fuzz.targets.wire import negotiated, sound
 from nsqcy.broker.policies import Policies, TopicPolicy
 from nsqcy.storage.io import IoThread
 from nsqcy.storage.store import Store
-from support.wire_client import MAGIC, sized
+from nsqcy.testing.wire_client import MAGIC, sized
 from support.worker_core import RESPONSE, SECOND, Core, frames, log_pub, mpub
 
 COVERS = [

@@ -17,8 +17,8 @@ from nsqcy.client.connection import Connection, State
 from nsqcy.client.errors import ConnectionFailed, Error, NsqdError, ProtocolError
 from nsqcy.client.options import Address, ConnectionOptions
 from nsqcy.errors import LayerError
-from support import certificates
-from support.encoded_connection import Deflate, Snappy
+from nsqcy.testing import certificates
+from nsqcy.testing.encoded_connection import Deflate, Snappy
 from support.fake_nsqd import Peer, delivery, frame
 
 RESPONSE, ERROR, MESSAGE = 0, 1, 2

@@ -17,7 +17,7 @@ from nsqcy.client.options import (
     nsqd_addresses,
     producer_options,
 )
-from support import certificates
+from nsqcy.testing import certificates
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from nsqcy.cluster.discovery import Producer, lookup, nodes, topics
 from nsqcy.cluster.stats import node_stats, topic_producers
 from nsqcy.cluster.web_client import Terms, WebClient
 from nsqcy.errors import RequestError
-from support import certificates
+from nsqcy.testing import certificates
 from support.fake_auth_server import AuthServer, Reply
 
 PLAIN = {"X-NSQ-Content-Type": "nsq; version=1.0"}

@@ -26,7 +26,7 @@ from loadtest.bench import bars, everything, procfs
 from loadtest.bench.peers import packages, servers
 from loadtest.bench.scenarios import SCENARIOS
 from loadtest.bench.speed import Result
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
 
 Pieces = list[tuple[Any, ...]]
 

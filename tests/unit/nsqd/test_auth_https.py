@@ -10,7 +10,7 @@ import pytest
 
 from nsqcy.nsqd.auth.answers import AuthFailure
 from nsqcy.nsqd.auth.client import Question, Servers
-from support import certificates
+from nsqcy.testing import certificates
 from support.fake_auth_server import AuthServer, Reply
 
 SECOND = 1_000_000_000

@@ -3,7 +3,7 @@
 import gevent
 
 from nsqcy.nsqd.worker.engine import Herald
-from support.http_requests import eventually
+from nsqcy.testing.http_requests import eventually
 
 Event = tuple[str, str, str | None]
 EVENTS: list[Event] = [

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from support import certificates
+from nsqcy.testing import certificates
 from support.memory_http_client import CHUNKED, NSQ, Answer, Connection, Server, request
 
 

@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from support import certificates
+from nsqcy.testing import certificates
 from support.memory_http_client import Connection, Server, request, trusting
 
 OWN_PLAIN = b'{"message": "TLS_REQUIRED", "https_port": 4152}'

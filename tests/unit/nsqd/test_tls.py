@@ -27,9 +27,9 @@ from nsqcy.nsqd.worker.tls import (
     suite_name,
 )
 from nsqcy.server.transport import Loop, accept_socket
-from support.certificates import Identity, make
+from nsqcy.testing.certificates import Identity, make
+from nsqcy.testing.wire_client import MAGIC, sized
 from support.weak_certificates import WEAK_AUTHORITY, WEAK_CLIENT
-from support.wire_client import MAGIC, sized
 from support.worker_core import Core
 
 SERVER = make("server")

@@ -13,8 +13,8 @@ from urllib3.util import parse_url
 
 from nsqcy.cluster.web_client import Terms
 from nsqcy.errors import RequestError
+from nsqcy.testing.certificates import make
 from nsqcy.tools.http_sender import HttpSender, Request
-from support.certificates import make
 from support.fake_http_destination import Destination
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK"

@@ -9,6 +9,7 @@ import pytest
 from nsqcy.client.options import consumer_options, producer_options
 from nsqcy.config.options import OptionTable, parse_flags
 from nsqcy.errors import UsageError
+from nsqcy.testing.certificates import make
 from nsqcy.tools.client_options import (
     CONSUMER_OPT,
     PRODUCER_OPT,
@@ -17,7 +18,6 @@ from nsqcy.tools.client_options import (
     producer_keywords,
 )
 from nsqcy.tools.common import ToolError
-from support.certificates import make
 
 TABLE = OptionTable("nsq_tail", {"": (CONSUMER_OPT, PRODUCER_OPT)})
 

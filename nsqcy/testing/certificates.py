@@ -55,7 +55,6 @@ def make(
     bits: int = 2048,
     expired: bool = False,
     authority: bool = False,
-    digest: hashes.HashAlgorithm | None = None,
 ) -> Identity:
     """A certificate of this common name, signed by another or by itself."""
     key = key_of(name, bits)
@@ -85,7 +84,7 @@ def make(
             ),
             critical=False,
         )
-    certificate = builder.sign(signer, digest or hashes.SHA256())
+    certificate = builder.sign(signer, hashes.SHA256())
     return Identity(name, _pem(certificate), _key_pem(key), bits)
 
 

@@ -102,7 +102,9 @@ class Web:
 
     def do(self, action: str, topic: str, channel: str | None = None) -> None:
         """`do("pause", "t")` or `do("empty", "t", "c")`: must succeed."""
-        query = {"topic": topic} | ({"channel": channel} if channel is not None else {})
+        query: dict[str, Any] = {"topic": topic}
+        if channel is not None:
+            query["channel"] = channel
         noun = "topic" if channel is None else "channel"
         answer = self.post(f"/{noun}/{action}", **query)
         assert answer.status == 200, (action, topic, channel, answer)

@@ -7,13 +7,12 @@ import socket
 import ssl
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import cramjam
 
-from support.certificates import Files
-from support.nsqd_process import Nsqd
-from support.wire_client import Conn
+from nsqcy.testing.certificates import Files
+from nsqcy.testing.wire_client import Conn
 
 IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
 
@@ -32,6 +31,12 @@ def client_context(
     if shown is not None:
         context.load_cert_chain(shown.certificate, shown.key)
     return context
+
+
+class Reachable(Protocol):
+    """A daemon that opens raw connections to itself."""
+
+    def connect(self, **options: Any) -> Conn: ...
 
 
 class Snappy:
@@ -107,7 +112,7 @@ def start_codec(conn: Conn, codec: str) -> None:
 
 
 def connect(
-    daemon: Nsqd,
+    daemon: Reachable,
     *,
     tls: bool | ssl.SSLContext = False,
     codec: str = "",
