@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from conftest import Starter
-from daemon import Nsqd
-from fake_lookupd import FakeLookupd
-from talk import batch
-from web import Answer, eventually
+from nsqcy.testing.http_requests import Answer, eventually
+from nsqcy.testing.wire_client import batch
+from support.fake_nsqlookupd import FakeLookupd
+from support.nsqd_process import Nsqd
 
 pytestmark = pytest.mark.ours
 

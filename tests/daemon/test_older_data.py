@@ -3,8 +3,9 @@
 import json
 from pathlib import Path
 
-import older_data
 import pytest
+
+from support import older_data
 
 ARCHIVES = sorted(Path(__file__).parent.glob("data-*.tar.gz"))
 

@@ -12,10 +12,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from core import Log
 from fuzz.targets.answers import ALL, TOPIC
-from markup import read as read_markup
-
 from nsqcy.cluster.parallel import Outcome
 from nsqcy.cluster.web_client import Answer, Terms
 from nsqcy.config.loader import Settings
@@ -38,6 +35,8 @@ from nsqcy.nsqadmin.surroundings import Surroundings
 from nsqcy.nsqlookupd.api import Api
 from nsqcy.nsqlookupd.registry import Moment, Peer, Registry
 from nsqcy.users.hashes import hash_token
+from support.strict_html import read as read_markup
+from support.worker_core import Log
 
 COVERS = ["http/parser.py", "http/router.py", "nsqlookupd/api.py", "nsqadmin/api.py"]
 COVERS += ["nsqadmin/api_forms.py", "nsqadmin/pages.py", "nsqadmin/operation_api.py"]
