@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import gevent
 from gevent import Greenlet
-from gevent.event import AsyncResult
-from gevent.lock import BoundedSemaphore
 
 from nsqcy import NSQ_VERSION
 from nsqcy.base.ids import IdSource
@@ -33,21 +31,21 @@ from nsqcy.ipc.quota import QuotaTable
 from nsqcy.ipc.ring import Shared
 from nsqcy.logging.logger import Log
 from nsqcy.names import EVENTS_TOPIC
+from nsqcy.nsqd.calls import Refused, Result
 from nsqcy.nsqd.http import policy_values
 from nsqcy.nsqd.http.api import Api, tls_required
-from nsqcy.nsqd.http.backend import Cancelled, Message, Outcome, Peeked, Redriven, Sought, Upcoming
+from nsqcy.nsqd.http.backend import Message
 from nsqcy.nsqd.master.drain import Remains, Rest, summed
 from nsqcy.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
 from nsqcy.nsqd.stats import forms as stats
 from nsqcy.nsqd.stats import gathering, metrics, metrics_buffer
 from nsqcy.nsqd.stats.coalescer import Rounds
 from nsqcy.nsqd.stats.forms import Query
-from nsqcy.nsqd.worker import peek as peeking
 from nsqcy.nsqd.worker.live_objects import Census
 from nsqcy.nsqd.worker.main import Boot
 from nsqcy.nsqd.worker.negotiate import negotiate
-from nsqcy.nsqd.worker.positions import Place
 from nsqcy.nsqd.worker.slices import Turns
+from nsqcy.nsqd.worker.topic_verbs import CreateTopic, TopicOwner, TopicVerb
 from nsqcy.process.control import (
     Answer,
     CallTimeout,
@@ -68,10 +66,6 @@ if TYPE_CHECKING:
     from nsqcy.nsqd.auth.users import FileUsers
     from nsqcy.nsqd.worker import tls
 
-READING = 0.002  # seconds between two looks whether a block of a log was read
-WRITING_MOST = 4.0  # seconds until it is said that a write has not come to an end
-PEEKING_MOST = 4.0  # and that messages could not be read
-PEEKS_MOST = 8  # at a time: each may hold some megabytes
 ASK_TIMEOUT = 5.0  # seconds another worker may take to answer
 NO_ANSWER = "the master does not answer"
 GATHER_TIMEOUT = 15.0  # and the master, for a round under way and the next one
@@ -252,9 +246,7 @@ class Engine:
         self._turns = Turns()
         self._stopped = False
         self._pages = Rounds(self._page)
-        self._peeks = BoundedSemaphore(PEEKS_MOST)
-        self._peeked = hub.loop.async_()
-        self._peeked.start(lambda: None)
+        self._owned = TopicOwner(self._shard, self._loop.enter, self._master)
         self._asked: deque[bytes] = deque()
         self._asking = hub.loop.async_()
         self._asking.start(self._spawn_placements)
@@ -492,207 +484,29 @@ class Engine:
             return self._renew_users(request)
         if request.method == "metrics":
             return self._metrics_share(request)
+        if TopicVerb.knows(request):
+            return TopicVerb.decode(request).serve(self._owned)
         return getattr(self, f"on_{request.method}")(**request.args)
 
-    def _at_owner(self, topic: str, method: str, /, **args: Any) -> Any:
-        """Run a method at the owner of a topic; None if nobody owns it."""
-        owner = self._home.owner(topic.encode())
+    def at_owner(self, verb: TopicVerb[Result]) -> Result:
+        """Run a verb at the owner of its topic; raises Refused."""
+        topic = verb.topic.encode()
+        if verb.creates and self._home.owner(topic) is None:
+            self._place(verb.topic)
+        owner = self._home.owner(topic)
         if owner is None:
-            return None
+            raise Refused("TOPIC_NOT_FOUND")
         if owner == self._index:
-            return getattr(self, f"on_{method}")(topic=topic, **args)
-        return self._master.ask(owner, method, ASK_TIMEOUT, topic=topic, **args).value
-
-    def _topic(self, name: str) -> Topic | None:
-        self._loop.enter()
-        return self._shard.topic(name.encode())
-
-    def on_create_topic(self, topic: str) -> bool:
-        is_new = self._topic(topic) is None
-        found = self._shard.topic(topic.encode(), create=True)
-        if found is None:
-            return False
-        if is_new and found.durability != "memory":
-            self._master.save_topic(topic)
-        return True
+            return verb.run(self._owned)
+        return verb.send(self._master.ask, owner)
 
     def on_seed(self, topic: str, channels: list[str]) -> None:
         """All lookupds there are have told which channels a new topic is to have."""
-        found = self._topic(topic)
+        found = self._owned.find(topic)
         if found is not None and found.held:
             for channel in channels:
                 found.channel(channel)
             found.end_hold()
-
-    def on_delete_topic(self, topic: str) -> bool:
-        self._loop.enter()
-        return self._shard.delete_topic(topic.encode())
-
-    def on_empty_topic(self, topic: str) -> bool:
-        found = self._topic(topic)
-        if found is None:
-            return False
-        found.empty()
-        return True
-
-    def on_pause_topic(self, topic: str, paused: bool) -> bool:
-        found = self._topic(topic)
-        if found is None:
-            return False
-        found.pause(paused)
-        self._master.topic_paused(topic, paused)
-        return True
-
-    def on_create_channel(self, topic: str, channel: str) -> Outcome:
-        found = self._topic(topic)
-        if found is None:
-            return "TOPIC_NOT_FOUND"
-        is_new = channel not in found.channels
-        found.channel(channel)
-        if is_new:
-            self._save_channel(found, channel)
-        return "ok"
-
-    def _save_channel(self, found: Topic, channel: str) -> None:
-        """What was answered stays, even if all of nsqd is killed at once after that."""
-        if found.durability != "memory":
-            self._master.save_channel(found.name, channel)
-
-    def on_seek_channel(
-        self, topic: str, channel: str, seq: int, time: int | None, create: bool
-    ) -> Sought:
-        found, seq = self._find_place(topic, seq, time)
-        if found is None:
-            return "TOPIC_NOT_FOUND"
-        if create == (channel in found.channels):
-            return "CHANNEL_EXISTS" if create else "CHANNEL_NOT_FOUND"
-        if create:
-            found.channel(channel)
-        begin = found.seek(channel, seq)
-        if create:
-            self._save_channel(found, channel)
-        return begin
-
-    def _find_place(self, topic: str, seq: int, time: int | None) -> tuple[Topic | None, int]:
-        """The topic, if there is one, and a place in its log as a sequence number."""
-        found = self._topic(topic)
-        while found is not None and time is not None:
-            there = found.seq_at(time)
-            if there is not None:
-                return found, there
-            gevent.sleep(READING)
-            found = self._topic(topic)
-        return found, seq
-
-    def on_redrive(self, topic: str, channel: str, limit: int) -> Redriven:
-        found = self._topic(topic)
-        if found is None:
-            return "TOPIC_NOT_FOUND"
-        if channel not in found.channels:
-            return "CHANNEL_NOT_FOUND"
-        return found.channels[channel].redrive(limit)
-
-    def on_deferred(
-        self, topic: str, channel: str, limit: int, after: Sequence[int] | None
-    ) -> Upcoming:
-        found = self._topic(topic)
-        if found is None:
-            return "TOPIC_NOT_FOUND"
-        if channel not in found.channels:
-            return "CHANNEL_NOT_FOUND"
-        upcoming = found.channels[channel].upcoming(limit, (after[0], after[1]) if after else None)
-        last = upcoming[-1][0] if len(upcoming) == limit else None
-        return {
-            "deferred": [
-                {
-                    "id": f"{id:016x}" if id else None,
-                    "seq": seq,
-                    "due": due,
-                    "attempts": attempts,
-                    "size": size or None,
-                }
-                for _, seq, due, id, attempts, size in upcoming
-            ],
-            "next": f"{last[0]}.{last[1]}" if last else None,
-        }
-
-    def on_peek(self, topic: str, channel: str, look: Sequence[Any]) -> Answer:
-        state, count, start, size = look
-        wanted = peeking.Look(state, count, start and (start[0], start[1]), size)
-        try:
-            with gevent.Timeout(PEEKING_MOST), self._peeks:
-                return self._peek(topic, channel, wanted)
-        except gevent.Timeout:
-            return Answer("NOT_READ")
-
-    def _peek(self, topic: str, channel: str, look: peeking.Look) -> Answer:
-        found = self._topic(topic)
-        if found is None:
-            return Answer("TOPIC_NOT_FOUND")
-        if channel and channel not in found.channels:
-            return Answer("CHANNEL_NOT_FOUND")
-        read: AsyncResult[str | None] = AsyncResult()
-
-        def told(problem: str | None) -> None:
-            read.set(problem)
-            self._peeked.send()  # at the end of a turn nothing else keeps the loop from waiting
-
-        after = peeking.after(look)
-        peek = found.peek(channel, look.state, look.most, after, look.body_most, told)
-        try:
-            problem = read.get()
-        finally:
-            peek.cancel()
-        return Answer("NOT_READ") if problem else Answer(blob=peeking.page(look, peek))
-
-    def on_cancel_message(self, topic: str, channel: str, id: int) -> Cancelled:
-        found = self._topic(topic)
-        if found is None:
-            return "TOPIC_NOT_FOUND"
-        if channel not in found.channels:
-            return "CHANNEL_NOT_FOUND"
-        written: AsyncResult[str | None] = AsyncResult()
-        if not found.cancel(channel, id, written.set):
-            return "MESSAGE_NOT_FOUND"
-        try:
-            return "ok" if written.get(timeout=WRITING_MOST) is None else "NOT_WRITTEN"
-        except gevent.Timeout:
-            return "NOT_WRITTEN"
-
-    def on_topic_log(self, topic: str, at: Sequence[int | None] | None) -> dict[str, Any] | None:
-        seq, time = at or (0, None)
-        found, seq = self._find_place(topic, seq or 0, time)
-        if found is None:
-            return None
-        facts = found.log_facts()
-        if at is not None:
-            facts["at"] = min(max(seq, facts["first_seq"]), facts["fanout_seq"])
-        return facts
-
-    def on_find_channel(self, topic: str, channel: str) -> Outcome:
-        return self._on_channel(topic, channel, lambda found: None)
-
-    def on_delete_channel(self, topic: str, channel: str) -> Outcome:
-        return self._on_channel(topic, channel, lambda found: found.delete_channel(channel))
-
-    def on_empty_channel(self, topic: str, channel: str) -> Outcome:
-        return self._on_channel(topic, channel, lambda found: found.empty_channel(channel))
-
-    def on_pause_channel(self, topic: str, channel: str, paused: bool) -> Outcome:
-        def pause(found: Topic) -> None:
-            found.pause_channel(channel, paused)
-            self._master.channel_paused(topic, channel, paused)
-
-        return self._on_channel(topic, channel, pause)
-
-    def _on_channel(self, topic: str, channel: str, act: Callable[[Topic], object]) -> Outcome:
-        found = self._topic(topic)
-        if found is None:
-            return "TOPIC_NOT_FOUND"
-        if channel not in found.channels:
-            return "CHANNEL_NOT_FOUND"
-        act(found)
-        return "ok"
 
     # -- what HTTP asks (backend.Backend)
 
@@ -721,78 +535,13 @@ class Engine:
     def _publish_nothing(self, topic: str, done: Callable[[str | None], None]) -> None:
         """Only create the topic, wherever it is to live: there is no command to send its owner."""
         try:
-            created = self.create_topic(topic)
+            self.at_owner(CreateTopic(topic))
+        except Refused:
+            done(NO_ROOM)
         except (CallTimeout, ChannelClosed, RemoteError) as error:
             done(str(error))
-            return
-        done(None if created else NO_ROOM)
-
-    def create_topic(self, name: str) -> bool:
-        if self._home.owner(name.encode()) is None:
-            self._place(name)
-        return bool(self._at_owner(name, "create_topic"))
-
-    def delete_topic(self, name: str) -> bool:
-        if not self._at_owner(name, "delete_topic"):
-            return False
-        self._master.forget_policies(name)
-        return True
-
-    def empty_topic(self, name: str) -> bool:
-        return bool(self._at_owner(name, "empty_topic"))
-
-    def pause_topic(self, name: str, paused: bool) -> bool:
-        return bool(self._at_owner(name, "pause_topic", paused=paused))
-
-    def create_channel(self, topic: str, channel: str) -> Outcome:
-        return self._at_owner(topic, "create_channel", channel=channel) or "TOPIC_NOT_FOUND"
-
-    def find_channel(self, topic: str, channel: str) -> Outcome:
-        return self._at_owner(topic, "find_channel", channel=channel) or "TOPIC_NOT_FOUND"
-
-    def seek_channel(self, topic: str, channel: str, place: Place, *, create: bool) -> Sought:
-        found = self._at_owner(
-            topic, "seek_channel", channel=channel, create=create, **place._asdict()
-        )
-        return "TOPIC_NOT_FOUND" if found is None else found
-
-    def redrive(self, topic: str, channel: str, limit: int) -> Redriven:
-        found: Redriven | None = self._at_owner(topic, "redrive", channel=channel, limit=limit)
-        return "TOPIC_NOT_FOUND" if found is None else found
-
-    def deferred(
-        self, topic: str, channel: str, limit: int, after: tuple[int, int] | None
-    ) -> Upcoming:
-        found: Upcoming | None = self._at_owner(
-            topic, "deferred", channel=channel, limit=limit, after=after
-        )
-        return "TOPIC_NOT_FOUND" if found is None else found
-
-    def peek(self, topic: str, channel: str, look: peeking.Look) -> Peeked:
-        owner = self._home.owner(topic.encode())
-        if owner is None:
-            return "TOPIC_NOT_FOUND"
-        if owner == self._index:
-            found = self.on_peek(topic, channel, look)
         else:
-            args: dict[str, Any] = {"topic": topic, "channel": channel, "look": look}
-            found = self._master.ask(owner, "peek", ASK_TIMEOUT, **args)
-        refused: Peeked | None = found.value
-        return refused or found.blob
-
-    def cancel_message(self, topic: str, channel: str, id: int) -> Cancelled:
-        found: Cancelled | None = self._at_owner(topic, "cancel_message", channel=channel, id=id)
-        return found or "TOPIC_NOT_FOUND"
-
-    def topic_log(self, topic: str, at: Place | None) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = self._at_owner(topic, "topic_log", at=at)
-        return found
-
-    def delete_channel(self, topic: str, channel: str) -> Outcome:
-        outcome: Outcome | None = self._at_owner(topic, "delete_channel", channel=channel)
-        if outcome == "ok":
-            self._master.forget_policies(topic, channel)
-        return outcome or "TOPIC_NOT_FOUND"
+            done(None)
 
     def policy(self, topic: str, channel: str) -> dict[str, Any]:
         policies = self._shard.policies
@@ -805,6 +554,9 @@ class Engine:
             policy_values.read_all(name, values, self._options)
         self._master.set_policy(name, values)
 
+    def forget_policies(self, topic: str, channel: str = "") -> None:
+        self._master.forget_policies(topic, channel)
+
     def on_policies_changed(self, changed: dict[str, dict[str, Any]]) -> None:
         """What is set for these topics, and for these of `topic/channel`."""
         self._loop.enter()
@@ -813,15 +565,6 @@ class Engine:
         for name, values in changed.items():
             policies.set(name, values)
             self._shard.policies_changed(name)
-
-    def empty_channel(self, topic: str, channel: str) -> Outcome:
-        return self._at_owner(topic, "empty_channel", channel=channel) or "TOPIC_NOT_FOUND"
-
-    def pause_channel(self, topic: str, channel: str, paused: bool) -> Outcome:
-        return (
-            self._at_owner(topic, "pause_channel", channel=channel, paused=paused)
-            or "TOPIC_NOT_FOUND"
-        )
 
     def stats(self, query: Query) -> bytes:
         return self._pages.ask(query)
