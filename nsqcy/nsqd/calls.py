@@ -59,14 +59,11 @@ class Call(Generic[Target, Result]):
         raise NotImplementedError
 
     @classmethod
-    def knows(cls, request: Request) -> bool:
-        """Whether the request is a call of this kind."""
-        return request.method in cls.kinds
-
-    @classmethod
     def decode(cls, request: Request) -> Self:
-        """The call that a request carries."""
-        call = cls.kinds[request.method]
+        """The call that a request carries; ValueError for a method that is none of this kind."""
+        call = cls.kinds.get(request.method)
+        if call is None:
+            raise ValueError(f"there is no method {request.method}")
         types = _types(call)
         arguments = {name: _restored(types[name], each) for name, each in request.args.items()}
         return cast("Self", call(**arguments))

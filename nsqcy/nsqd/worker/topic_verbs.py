@@ -72,6 +72,10 @@ class TopicOwner:
             found = self.topic(topic)
         return found, place.seq
 
+    def health(self) -> dict[str, Any]:
+        """The outcome of this worker's latest write to a log, and when it was."""
+        return {"health": self.shard.health, "health_at": self.shard.health_at}
+
     def save_channel(self, topic: Topic, channel: str) -> None:
         """Return when nsqd.dat names a new channel of a durable topic: it survives a kill."""
         if topic.durability != "memory":
