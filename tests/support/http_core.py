@@ -12,7 +12,9 @@ import gevent
 
 from loadtest.perfcheck.http import Watcher, Watchers
 from nsqcy.http.server import HttpConnection, HttpServer
+from nsqcy.nsqd.calls import Refused
 from nsqcy.nsqd.http.api import Api
+from nsqcy.nsqd.worker.topic_verbs import CreateTopic, DeleteTopic, TopicVerb
 from nsqcy.server.publisher import Publisher, TopicSink
 from nsqcy.server.transport import nothing
 from support.worker_core import Core, Log
@@ -42,11 +44,20 @@ class Backend:
     def sink(self, topic: str, headers: bytes) -> TopicSink | None:
         return self.publisher.sink(topic.encode(), nothing, headers) if self._short else None
 
-    def create_topic(self, name: str) -> bool:
-        return self._core.create(name) is not None
+    def at_owner(self, verb: TopicVerb[Any]) -> None:
+        name = verb.topic
+        match verb:
+            case CreateTopic():
+                if self._core.create(name) is None:
+                    raise Refused("TOO_MANY_TOPICS")
+            case DeleteTopic():
+                if not self._core.topic(name) or not self._core.shard.delete_topic(name.encode()):
+                    raise Refused("TOPIC_NOT_FOUND")
+            case _:
+                raise NotImplementedError(verb)
 
-    def delete_topic(self, name: str) -> bool:
-        return bool(self._core.topic(name)) and self._core.shard.delete_topic(name.encode())
+    def forget_policies(self, topic: str, channel: str = "") -> None:
+        pass
 
 
 class Loop(Watchers):

@@ -21,12 +21,14 @@ from gevent import get_hub
 from nsqcy.config.options import Value
 from nsqcy.errors import NotWritten
 from nsqcy.http.server import HttpServer, Timeouts
+from nsqcy.nsqd.calls import Refused
 from nsqcy.nsqd.http.api import Api, tls_required
-from nsqcy.nsqd.http.backend import UNKNOWN, Done, Message, Outcome
+from nsqcy.nsqd.http.backend import UNKNOWN, Done, Message
 from nsqcy.nsqd.http.https import HttpsConnection
 from nsqcy.nsqd.options import NSQD, NsqdOptions
 from nsqcy.nsqd.stats import forms as stats
 from nsqcy.nsqd.stats import gathering
+from nsqcy.nsqd.worker import topic_verbs as verbs
 from nsqcy.nsqd.worker.tls import HANDSHAKE_LIMIT, Handshakes, Material, make_context
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
 from nsqcy.util import debug
@@ -122,7 +124,7 @@ class MemoryBackend:
     def sink(self, topic: str, headers: bytes = b"") -> None:
         """Every publish goes the general way."""
 
-    def create_topic(self, name: str) -> bool:
+    def create_topic(self, name: str) -> None:
         self.topics.setdefault(
             name,
             {
@@ -137,46 +139,38 @@ class MemoryBackend:
                 "delay_ms": 0,
             },
         )
-        return True
 
-    def delete_topic(self, name: str) -> bool:
-        return self.topics.pop(name, None) is not None
-
-    def empty_topic(self, name: str) -> bool:
-        return name in self.topics
-
-    def pause_topic(self, name: str, paused: bool) -> bool:
-        if name in FAILURES:
+    def at_owner(self, verb: verbs.TopicVerb[Any]) -> None:
+        name = verb.topic
+        if isinstance(verb, verbs.PauseTopic) and name in FAILURES:
             raise FAILURES[name]
-        if name in self.topics:
-            self.topics[name]["paused"] = paused
-        return name in self.topics
+        if isinstance(verb, verbs.CreateTopic):
+            self.create_topic(name)
+            return
+        if name not in self.topics:
+            raise Refused("TOPIC_NOT_FOUND")
+        channels = self.topics[name]["channels"]
+        match verb:
+            case verbs.DeleteTopic():
+                del self.topics[name]
+            case verbs.PauseTopic():
+                self.topics[name]["paused"] = verb.paused
+            case verbs.CreateChannel():
+                channels.setdefault(verb.channel, {"paused": False})
+            case verbs.EmptyTopic():
+                pass
+            case verbs.DeleteChannel() | verbs.EmptyChannel() | verbs.PauseChannel():
+                if verb.channel not in channels:
+                    raise Refused("CHANNEL_NOT_FOUND")
+                if isinstance(verb, verbs.DeleteChannel):
+                    del channels[verb.channel]
+                elif isinstance(verb, verbs.PauseChannel):
+                    channels[verb.channel]["paused"] = verb.paused
+            case _:
+                raise NotImplementedError(verb)
 
-    def create_channel(self, topic: str, channel: str) -> Outcome:
-        if topic not in self.topics:
-            return "TOPIC_NOT_FOUND"
-        self.topics[topic]["channels"].setdefault(channel, {"paused": False})
-        return "ok"
-
-    def _find(self, topic: str, channel: str) -> Outcome:
-        if topic not in self.topics:
-            return "TOPIC_NOT_FOUND"
-        return "ok" if channel in self.topics[topic]["channels"] else "CHANNEL_NOT_FOUND"
-
-    def delete_channel(self, topic: str, channel: str) -> Outcome:
-        outcome = self._find(topic, channel)
-        if outcome == "ok":
-            del self.topics[topic]["channels"][channel]
-        return outcome
-
-    def empty_channel(self, topic: str, channel: str) -> Outcome:
-        return self._find(topic, channel)
-
-    def pause_channel(self, topic: str, channel: str, paused: bool) -> Outcome:
-        outcome = self._find(topic, channel)
-        if outcome == "ok":
-            self.topics[topic]["channels"][channel]["paused"] = paused
-        return outcome
+    def forget_policies(self, topic: str, channel: str = "") -> None:
+        pass
 
     def stats(self, query: stats.Query) -> bytes:
         topics = [FakeTopic(it) for name, it in self.topics.items() if query.topic in ("", name)]

@@ -95,16 +95,6 @@ def test_no_file_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert resolve(loader.load(NSQD, ["--config="])).max_rdy_count == 2500
 
 
-def test_an_edited_file_shows_its_differences(write: Write) -> None:
-    argv = ["--config", write("[nsqd]\nlog_level = info\nmsg_timeout = 5s\n")]
-    before = loader.load(NSQD, argv)
-    write("[nsqd]\nlog_level = debug\nmsg_timeout = 6s\n")
-    after = loader.load(NSQD, argv)
-    changed = {option.name: option.runtime for option in before.differences(after)}
-    assert changed == {"log_level": True, "msg_timeout": False}
-    assert before.differences(before) == []
-
-
 @BOTH_FORMATS
 def test_a_refused_value_says_which_file_and_line_it_is_from(write: Write, head: str) -> None:
     path = write(f"{head}\nmax_deflate_level = 10\n")

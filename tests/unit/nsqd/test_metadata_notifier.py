@@ -2,7 +2,7 @@
 
 import gevent
 
-from nsqcy.nsqd.worker.engine import Herald
+from nsqcy.nsqd.worker.metadata_notifier import MetadataNotifier
 from nsqcy.testing.http_requests import eventually
 
 Event = tuple[str, str, str | None]
@@ -20,18 +20,18 @@ def test_the_end_waits_until_all_is_told() -> None:
         gevent.sleep(0)  # as one does that waits for an answer
         told.append(event)  # type: ignore[arg-type]
 
-    herald = Herald(tell)
-    herald(*EVENTS[0])
-    herald(*EVENTS[1])
+    notifier = MetadataNotifier(tell)
+    notifier(*EVENTS[0])
+    notifier(*EVENTS[1])
     eventually(lambda: gevent.sleep(0) or told)  # in the midst of it
-    herald(*EVENTS[2])
-    herald.finish()
+    notifier(*EVENTS[2])
+    notifier.finish()
     assert told == EVENTS
 
 
 def test_an_end_before_the_hub_has_turned() -> None:
     told: list[tuple[str | None, ...]] = []
-    herald = Herald(lambda *event: told.append(event))
-    herald(*EVENTS[0])
-    herald.finish()
+    notifier = MetadataNotifier(lambda *event: told.append(event))
+    notifier(*EVENTS[0])
+    notifier.finish()
     assert told == EVENTS[:1]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nsqcy.nsqd.worker.engine import Engine
+from nsqcy.nsqd.worker.session_migration import SessionMigration
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
 
 
@@ -54,11 +54,11 @@ def test_nobody_executes_twice_what_a_session_brings_along(
 
     ours, theirs = os.pipe()
     session = Packed(ours)
-    engine = SimpleNamespace(
-        _master=SimpleNamespace(ask=ask), _loop=SimpleNamespace(enter=lambda: None)
-    )
+    loop: Any = SimpleNamespace(enter=lambda: None)
+    master: Any = SimpleNamespace(ask=ask)
+    leaving: Any = session
     try:
-        Engine._move_out(engine, session, 1)  # type: ignore[arg-type]
+        SessionMigration(loop, master).hand_over(leaving, 1)
     finally:
         os.close(ours)
         os.close(theirs)
