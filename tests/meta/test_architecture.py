@@ -122,7 +122,7 @@ def test_imports_go_one_way() -> None:
 
 
 def test_the_checker_sees_an_upward_import() -> None:
-    assert breaks("storage.store", cython_imports("from nsqcy.broker.topic cimport Topic\n"))
+    assert breaks("storage.entry", cython_imports("from nsqcy.broker.topic cimport Topic\n"))
     assert breaks("base.heap", cython_imports("    from nsqcy.ipc cimport ring, mesh\n"))
     assert breaks("process.spawn", python_imports("from nsqcy.nsqd import master"))
     assert breaks("config", python_imports("import nsqcy.config.loader, nsqcy.nsqd.options"))

@@ -60,8 +60,8 @@ from nsqcy.protocol.session import COUNTED, Home, Session
 from nsqcy.server.metrics import Exposition
 from nsqcy.server.publisher import NO_ROOM, Publisher, TopicSink
 from nsqcy.server.transport import Loop, accept_move, accept_socket, accept_stream
+from nsqcy.storage.block_pool import BlockPool
 from nsqcy.storage.io import IoThread
-from nsqcy.storage.store import Store
 from nsqcy.util import debug, procfs
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class Engine:
         self._shared = shared
         self._herald = Herald(self._report)
         hub = gevent.get_hub()
-        self._store = store = Store(options.memory_bytes)
+        self._store = store = BlockPool(options.memory_bytes)
         agenda = Agenda(
             store,
             mem_queue_size=options.mem_queue_size,

@@ -19,8 +19,8 @@ from fuzz.targets.wire import negotiated, sound
 from talk import MAGIC, sized
 
 from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.storage.block_pool import BlockPool
 from nsqcy.storage.io import IoThread
-from nsqcy.storage.store import Store
 
 COVERS = [
     "broker/log_reader.pyx",
@@ -46,7 +46,7 @@ WORDS = [
 ]
 WORDS += [b"timestamp", b"headers", b"body", b"4294967295", b"-1", b" - ", b"delete\n"]
 
-STORE = Store(1 << 40)
+STORE = BlockPool(1 << 40)
 """One for all cores, one after the other: to map its memory takes longer than most inputs do."""
 
 __all__ = ["COVERS", "WORDS", "fresh", "one", "seeds", "sound"]
