@@ -48,7 +48,7 @@ PURE += [f"tools.{name}" for name in ("destinations", "json_filter", "pieces", "
 PURE += [f"tools.{name}" for name in ("throttle", "files.codecs", "files.file", "files.notes")]
 PURE += [f"tools.{name}" for name in ("files.writer",)]
 # The file times of the log, and how long a sync took.
-WITH_CLOCKS = {"storage.io", "storage.log"}
+WITH_CLOCKS = {"storage.io", "storage.segment_files"}
 CLOCKS = {"time", "datetime", "time.h"}
 
 CIMPORT = re.compile(r"^ *from +([\w.]+) +(?:c?import) |^ *c?import +([\w.]+)", re.MULTILINE)

@@ -8,7 +8,8 @@ from nsqcy.broker.counters cimport SERIES, Series, Sums
 from nsqcy.base.histogram cimport Histogram
 from nsqcy.base.ids cimport IdSource
 from nsqcy.storage.io cimport IoThread
-from nsqcy.storage.log cimport Log, Recovered
+from nsqcy.storage.log cimport Log
+from nsqcy.storage.log_recovery cimport Recovered
 from nsqcy.broker.checkpoint_entries cimport PackedEntry
 from nsqcy.broker.log_reader cimport LogRead
 from nsqcy.broker.checkpoint cimport Snapshot

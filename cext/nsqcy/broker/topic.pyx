@@ -50,15 +50,9 @@ from nsqcy.broker.counters cimport (
 from nsqcy.base.headers cimport HEADERS_SIZE, headers_ttl
 from nsqcy.base.heap cimport HeapNode, heap_first_due, heap_peek
 from nsqcy.base.histogram cimport histogram_merge
-from nsqcy.storage.log cimport (
-    RUN_HAS_DELAYED,
-    RUN_HAS_PRODUCED,
-    RUN_SURVIVORS,
-    Log,
-    Recovered,
-    RecoveredRun,
-    Segment,
-)
+from nsqcy.storage.log cimport Log
+from nsqcy.storage.log_recovery cimport Recovered, RecoveredRun, recover_log
+from nsqcy.storage.segment cimport RUN_HAS_DELAYED, RUN_HAS_PRODUCED, RUN_SURVIVORS, Segment
 from nsqcy.broker.dead_letters cimport Moves
 from nsqcy.broker.checkpoint_entries cimport PackedEntry, Packing
 from nsqcy.broker.peek cimport Peek
@@ -2313,7 +2307,7 @@ cdef class Topic(RecordWindow):
 
     def restore(self, channels):
         """Take up what is on disk. `channels`: {name: paused} as far as they are known already."""
-        cdef Recovered found = self.log.recover()
+        cdef Recovered found = recover_log(self.log)
         cdef Channel channel
         state = journal.replay(found.journal)
         names = dict(channels)

@@ -2,8 +2,8 @@
 # bytes are, but not who drops them (block_pool) or who reads them (record_window).
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from nsqcy.storage.log cimport Extent
 from nsqcy.storage.record cimport Record
+from nsqcy.storage.segment cimport Extent
 
 
 cdef enum:

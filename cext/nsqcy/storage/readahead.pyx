@@ -10,7 +10,7 @@ from libc.stdlib cimport free, qsort, realloc
 from libc.stdint cimport uint32_t, uint64_t
 
 from nsqcy.storage.io cimport NOT_SOUND, IoPick
-from nsqcy.storage.log cimport Extent, Segment
+from nsqcy.storage.segment cimport Extent, Segment
 from nsqcy.storage.block cimport LARGEST_BLOCK, UNREADABLE
 from nsqcy.storage.block_pool cimport BlockPool
 from nsqcy.storage.record cimport RECORD_EXT_DELAY_SIZE, record_size

@@ -23,8 +23,10 @@ from nsqcy.broker.topic import Shard, Topic
 from nsqcy.errors import StartError
 from nsqcy.storage import journal
 from nsqcy.storage.block_pool import BlockPool
+from nsqcy.storage.disk_format import Footer, FormatError
 from nsqcy.storage.io import IoThread
-from nsqcy.storage.log import Footer, FormatError, Log, Recovered
+from nsqcy.storage.log import Log
+from nsqcy.storage.log_recovery import Recovered, recover_log
 from nsqcy.storage.standalone_log import LogProbe, RunHandle, Survey, recovered_runs, survey_run
 
 BATCH = 4 << 20  # bytes that are read before they are looked at
@@ -265,7 +267,7 @@ class Audit:
         found.leftovers, found.unknown = _other_files(self._directory)
         try:
             log = Log(self._io, self._data_path, found.topic, on_damage=self._on_damage)
-            recovered = log.recover()
+            recovered = recover_log(log)
             state = self._journal(recovered)
         except (FormatError, journal.JournalError) as error:
             found.refused = str(error)

@@ -27,6 +27,8 @@ COVERS = [
     "broker/topic.pyx",
     "protocol/session.pyx",
     "storage/log.pyx",
+    "storage/log_writer.pyx",
+    "storage/segment_files.pyx",
     "broker/producers.py",
     "broker/named_cursors.py",
 ]

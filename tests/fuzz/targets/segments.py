@@ -20,7 +20,10 @@ from nsqcy.storage.io import IoThread
 from nsqcy.storage.standalone_log import scan_segment
 
 COVERS = [
+    "storage/disk_format.pyx",
     "storage/log.pyx",
+    "storage/log_recovery.pyx",
+    "storage/segment_files.pyx",
     "storage/standalone_log.pyx",
     "broker/topic.pyx",
     "broker/log_reader.pyx",
