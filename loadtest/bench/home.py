@@ -8,7 +8,7 @@ from nsqcy.broker.channel import Agenda
 from nsqcy.broker.topic import Shard
 from nsqcy.ipc.mesh import Mesh
 from nsqcy.protocol.session import Home
-from nsqcy.storage.store import Store
+from nsqcy.storage.block_pool import BlockPool
 
 SECOND = 1_000_000_000
 
@@ -30,7 +30,7 @@ def make_home(msg_timeout: int = 60 * SECOND, mesh: Mesh | None = None, index: i
         output_buffer_timeout=SECOND // 4,
         tls_required=0,
     )
-    agenda = Agenda(Store(1 << 40), mem_queue_size=1 << 40, max_msg_timeout=900 * SECOND)
+    agenda = Agenda(BlockPool(1 << 40), mem_queue_size=1 << 40, max_msg_timeout=900 * SECOND)
     shard = Shard(agenda=agenda, ids=IdSource(bytearray(8), index), io=None, data_path="")
     return Home(
         shard=shard,

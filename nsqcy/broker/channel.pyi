@@ -4,7 +4,8 @@ from typing import Any, final
 from nsqcy.base.quantile import Latency, Percentiles
 from nsqcy.broker.events import Events
 from nsqcy.broker.policies import ChannelPolicy
-from nsqcy.storage.store import Store, Window
+from nsqcy.storage.block_pool import BlockPool
+from nsqcy.storage.record_window import RecordWindow
 
 def live() -> dict[str, int]: ...
 
@@ -21,7 +22,7 @@ class Agenda:
     def events(self) -> Events | None: ...
     def __init__(
         self,
-        store: Store,
+        store: BlockPool,
         *,
         mem_queue_size: int,
         max_msg_timeout: int,
@@ -63,7 +64,7 @@ class Mover(Consumer): ...
 
 @final
 class Channel:
-    def __new__(cls, agenda: Agenda, window: Window, name: str) -> Channel: ...
+    def __new__(cls, agenda: Agenda, window: RecordWindow, name: str) -> Channel: ...
     @property
     def name(self) -> str: ...
     @property

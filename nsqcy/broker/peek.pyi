@@ -3,7 +3,7 @@ from typing import final
 
 from nsqcy.broker.channel import Channel, Waiter
 from nsqcy.broker.log_reader import LogRead
-from nsqcy.storage.store import Window
+from nsqcy.storage.record_window import RecordWindow
 
 @final
 class Told(Waiter): ...
@@ -35,7 +35,7 @@ class Seen:
 class Peek(LogRead):
     def __new__(
         cls,
-        window: Window,
+        window: RecordWindow,
         channel: Channel | None,
         state: str,
         limit: int,

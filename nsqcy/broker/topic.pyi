@@ -6,16 +6,17 @@ from nsqcy.broker.channel import Agenda, Channel
 from nsqcy.broker.peek import Peek
 from nsqcy.broker.policies import Policies, TopicPolicy
 from nsqcy.logging.types import Lines
+from nsqcy.storage.block_pool import BlockPool
 from nsqcy.storage.io import IoThread
 from nsqcy.storage.journal import MoveRun, NamedCursor, TopicState
-from nsqcy.storage.store import Store, Window
+from nsqcy.storage.record_window import RecordWindow
 
 EXITING: str
 DRAINING: str
 
 def boot_id() -> bytes: ...
 
-class Topic(Window):
+class Topic(RecordWindow):
     def __new__(cls, shard: Shard, key: bytes) -> Topic: ...
     @property
     def name(self) -> str: ...
@@ -117,7 +118,7 @@ class Shard:
     @property
     def agenda(self) -> Agenda: ...
     @property
-    def store(self) -> Store: ...
+    def store(self) -> BlockPool: ...
     @property
     def ids(self) -> IdSource: ...
     @property

@@ -1,6 +1,6 @@
 from typing import final
 
-from nsqcy.storage.store import Window
+from nsqcy.storage.record_window import RecordWindow
 
 @final
 class Excerpt:
@@ -8,4 +8,4 @@ class Excerpt:
     def first_seq(self) -> int: ...
     @property
     def reading(self) -> bool: ...
-    def __new__(cls, window: Window, first_seq: int) -> Excerpt: ...
+    def __new__(cls, window: RecordWindow, first_seq: int) -> Excerpt: ...

@@ -1,7 +1,8 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from nsqcy.storage.log import Log, Recovered
+from nsqcy.storage.log import Log
+from nsqcy.storage.log_recovery import Recovered
 
 _Done = Callable[[int], object] | None
 

@@ -20,8 +20,8 @@ from nsqcy.nsqd.worker.negotiate import negotiate
 from nsqcy.protocol.session import Home, Session
 from nsqcy.server.publisher import Publisher
 from nsqcy.server.transport import BytesTransport
+from nsqcy.storage.block_pool import BlockPool
 from nsqcy.storage.io import IoThread
-from nsqcy.storage.store import Store
 
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
@@ -226,7 +226,7 @@ class Core:
         max_defer_timeout: int = 0,
         mesh: Mesh | None = None,
         index: int = 0,
-        store: Store | None = None,
+        store: BlockPool | None = None,
         tls_cert: str = "",
         move: Callable[[Session, int], None] | None = None,
     ) -> None:
@@ -234,7 +234,7 @@ class Core:
         self.path = path
         self.now, self.wall = now, wall
         self.clients: list[Client] = []
-        self.store = store or Store(budget)
+        self.store = store or BlockPool(budget)
         agenda = Agenda(
             self.store,
             mem_queue_size=mem_queue_size,

@@ -19,7 +19,11 @@ from nsqcy.base.heap cimport Heap, HeapNode
 from nsqcy.base.histogram cimport FIRST_OF_AGES, Histogram, histogram_add
 from nsqcy.broker.checkpoint_entries cimport Packing
 from nsqcy.base.quantile cimport Latency, Percentiles
-from nsqcy.storage.store cimport Block, Cursor, Deferred, Entry, Hole, Pages, Record, Store, Window
+from nsqcy.storage.block cimport Block
+from nsqcy.storage.block_pool cimport BlockPool
+from nsqcy.storage.entry cimport Deferred, Entry, Pages
+from nsqcy.storage.record cimport Record
+from nsqcy.storage.record_window cimport Cursor, Hole, RecordWindow
 
 
 cdef enum Locality:
@@ -103,7 +107,7 @@ cdef class Agenda:
     cdef list dirty_channels
     cdef list discarded                     # what is still to be freed, see Discarded
     cdef Heap channel_timers
-    cdef Store store
+    cdef BlockPool store
     cdef public uint64_t mem_queue_size     # messages
     cdef public int64_t max_msg_timeout     # ns
     cdef public bint topology_aware
@@ -118,7 +122,7 @@ cdef class Agenda:
 @cython.final
 cdef class Discarded:
     """What a channel has dropped, to be freed bit by bit."""
-    cdef Window window
+    cdef RecordWindow window
     cdef Entry *entries         # linked by `next`
     cdef Pages pages
 
@@ -150,7 +154,7 @@ cdef class Consumer(Waiter):
 
     cdef bint has_room(self) noexcept
     cdef int64_t usual_timeout(self) noexcept
-    cdef bint send_message(self, Window window, Block *block, Record *record,
+    cdef bint send_message(self, RecordWindow window, Block *block, Record *record,
                            uint16_t attempts) except -1
     cdef int on_channel_gone(self) except -1
 
@@ -170,8 +174,8 @@ cdef class Channel:
     cdef readonly bint paused
     cdef readonly bint gone                 # deleted or closed
     cdef Agenda agenda
-    cdef Window window
-    cdef Store store
+    cdef RecordWindow window
+    cdef BlockPool store
     cdef bint dirty
     cdef Cursor cursor
     cdef int stepped                        # records it has stepped over in this dispatch
@@ -342,7 +346,7 @@ cdef class Channel:
     cdef int read_ahead(self) except -1
     cdef Record *record_of(self, const Entry *entry) noexcept
     cdef inline Turnstile *next_in_turn(self) noexcept
-    cdef inline int deliver(self, Window window, Consumer consumer, Entry *entry) except -1
+    cdef inline int deliver(self, RecordWindow window, Consumer consumer, Entry *entry) except -1
     cdef inline void drop_entry(self, Entry *entry) noexcept
     cdef inline int hold(self, Holding *holding, Entry *entry, int64_t deadline) except -1
     cdef int hold_seldom(self, Holding *holding, Entry *entry, int64_t deadline) except -1

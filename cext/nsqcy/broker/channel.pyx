@@ -39,25 +39,26 @@ from nsqcy.base.heap cimport (
     heap_update,
 )
 from nsqcy.broker.earliest cimport Listing
-from nsqcy.storage.store cimport (
+from nsqcy.storage.block cimport LOADING, UNREADABLE
+from nsqcy.storage.entry cimport (
     DEFERRED,
     IN_FLIGHT,
-    LOADING,
     MOVING,
     NEVER,
     QUEUED,
+    Page,
+    deferred_of,
+    size_tag,
+)
+from nsqcy.storage.record cimport (
     RECORD_ADDRESSED,
     RECORD_DAMAGED,
     RECORD_DELAYED,
     RECORD_EXPIRES,
-    UNREADABLE,
-    Page,
-    deferred_of,
     is_spoiled,
     record_address,
     record_address_of,
     record_expiry,
-    size_tag,
 )
 
 
@@ -103,7 +104,7 @@ cdef inline int heap_check(int status) except -1:
 
 
 cdef class Agenda:
-    def __init__(self, Store store not None, *, mem_queue_size, max_msg_timeout,
+    def __init__(self, BlockPool store not None, *, mem_queue_size, max_msg_timeout,
                  topology_aware=False, Percentiles percentiles=None, Events events=None,
                  seed=1):
         self.store = store
@@ -178,7 +179,7 @@ cdef class Consumer(Waiter):
         """The message timeout of clients that did not ask for one."""
         return self.msg_timeout
 
-    cdef bint send_message(self, Window window, Block *block, Record *record,
+    cdef bint send_message(self, RecordWindow window, Block *block, Record *record,
                            uint16_t attempts) except -1:
         """Put one message frame into the output; whether there is room for another."""
         raise NotImplementedError
@@ -267,7 +268,7 @@ cdef inline void clear_slot(Entry **table, uint32_t mask, uint32_t slot) noexcep
 
 @cython.final
 cdef class Channel:
-    def __cinit__(self, Agenda agenda not None, Window window not None, str name not None):
+    def __cinit__(self, Agenda agenda not None, RecordWindow window not None, str name not None):
         global live_channels
         cdef int i
         if NSQCY_DEBUG:
@@ -910,7 +911,7 @@ cdef class Channel:
 
     cdef int hand_out(self, int budget) except -1:
         """The same, if nothing forbids it."""
-        cdef Window window = self.window
+        cdef RecordWindow window = self.window
         cdef Turnstile *place
         cdef Entry *entry
         self.stepped = 0
@@ -1148,7 +1149,7 @@ cdef class Channel:
             self.drop_entry(entry)
         return budget
 
-    cdef inline int deliver(self, Window window, Consumer consumer, Entry *entry) except -1:
+    cdef inline int deliver(self, RecordWindow window, Consumer consumer, Entry *entry) except -1:
         cdef Block *block = entry.block
         cdef Record *record = <Record *>(block.data + entry.offset)
         cdef Turnstile *place = &consumer.turnstile

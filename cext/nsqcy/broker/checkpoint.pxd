@@ -1,7 +1,8 @@
 # A snapshot of a topic's journal, made over as many turns as it takes.
 
 from nsqcy.broker.channel cimport Channel
-from nsqcy.storage.log cimport Log, log_done
+from nsqcy.storage.log cimport Log
+from nsqcy.storage.log_tasks cimport log_done
 
 
 cdef class Snapshot:

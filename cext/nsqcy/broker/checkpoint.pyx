@@ -7,7 +7,8 @@ channels see to it that none is left out (`Channel.pack`).
 
 from nsqcy.storage import journal
 from nsqcy.broker.channel cimport Channel
-from nsqcy.storage.log cimport Log, log_done
+from nsqcy.storage.log cimport Log
+from nsqcy.storage.log_tasks cimport log_done
 from nsqcy.broker.checkpoint_entries cimport Packing
 
 

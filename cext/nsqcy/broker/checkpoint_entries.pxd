@@ -2,7 +2,7 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from nsqcy.storage.store cimport Deferred
+from nsqcy.storage.entry cimport Deferred
 
 
 # As a journal has it; see docs/DISKFORMAT.md.

@@ -6,8 +6,9 @@ Collects them as they are met; who has them written takes what there is, a piece
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 
-from nsqcy.storage.log cimport Extent
-from nsqcy.storage.store cimport DEFERRED, MOVING, QUEUED, Block, Deferred, Entry, move_number
+from nsqcy.storage.segment cimport Extent
+from nsqcy.storage.block cimport Block
+from nsqcy.storage.entry cimport DEFERRED, MOVING, QUEUED, Deferred, Entry, move_number
 
 
 cdef enum:

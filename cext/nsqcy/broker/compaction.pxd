@@ -15,7 +15,9 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from nsqcy.broker.channel cimport Channel
-from nsqcy.storage.store cimport Block, Deferred, Window
+from nsqcy.storage.block cimport Block
+from nsqcy.storage.entry cimport Deferred
+from nsqcy.storage.record_window cimport RecordWindow
 
 
 cdef enum Stage:
@@ -43,7 +45,7 @@ ctypedef struct Moves:
 
 cdef class Compaction:
     """The compactions of one window, one after the other."""
-    cdef Window window
+    cdef RecordWindow window
     cdef readonly Stage stage
     cdef Block **blocks             # those of this compaction; each is pinned
     cdef uint32_t count
@@ -76,4 +78,4 @@ cdef class Compaction:
     cdef Block *survivor_block(self, uint32_t length, uint64_t seq) except NULL
 
 
-cdef bint is_worthwhile(Window window) noexcept
+cdef bint is_worthwhile(RecordWindow window) noexcept

@@ -11,15 +11,8 @@ from libc.stdlib cimport free, malloc, qsort, realloc
 from libc.string cimport memcpy
 
 from nsqcy.broker.channel cimport Channel
-from nsqcy.storage.store cimport (
-    LARGEST_BLOCK,
-    LOADING,
-    RECORD_COPY,
-    SEALED,
-    SURVIVORS,
-    UNREADABLE,
-    Record,
-)
+from nsqcy.storage.block cimport LARGEST_BLOCK, LOADING, SEALED, SURVIVORS, UNREADABLE
+from nsqcy.storage.record cimport RECORD_COPY, Record
 
 
 cdef enum:
@@ -46,7 +39,7 @@ cdef inline Move *each_move(Moves *moves) noexcept nogil:
     return <Move *>(moves + 1)
 
 
-cdef bint is_worthwhile(Window window) noexcept:
+cdef bint is_worthwhile(RecordWindow window) noexcept:
     """Whether stragglers hold much more than four times what is needed of them."""
     cdef Block *block = window.stragglers
     cdef uint64_t held = 0
@@ -59,7 +52,7 @@ cdef bint is_worthwhile(Window window) noexcept:
 
 
 cdef class Compaction:
-    def __init__(self, Window window not None):
+    def __init__(self, RecordWindow window not None):
         self.window = window
 
     def __dealloc__(self):

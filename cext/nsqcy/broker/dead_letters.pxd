@@ -10,11 +10,13 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from nsqcy.broker.channel cimport Channel, MoveReason, Mover
-from nsqcy.storage.store cimport Entry, Record, Window
+from nsqcy.storage.entry cimport Entry
+from nsqcy.storage.record cimport Record
+from nsqcy.storage.record_window cimport RecordWindow
 
 
 cdef class Moves(Mover):
-    cdef Window window
+    cdef RecordWindow window
     cdef object topic                   # the same, for what only topics can do
     cdef Channel source
     cdef readonly list runs             # journal.MoveRun, ascending: what numbers stand for

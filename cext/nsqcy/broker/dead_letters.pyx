@@ -12,20 +12,10 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint64_t
 
 from nsqcy.broker.channel cimport REDRIVEN, Channel, Mover, MoveReason
 from nsqcy.broker.checkpoint_entries cimport Packing
-from nsqcy.storage.store cimport (
-    LOADING,
-    RECORD_DELAYED,
-    UNREADABLE,
-    Block,
-    Deferred,
-    Entry,
-    Record,
-    Window,
-    is_spoiled,
-    move_number,
-    record_body,
-    record_headers,
-)
+from nsqcy.storage.block cimport LOADING, UNREADABLE, Block
+from nsqcy.storage.entry cimport Deferred, Entry, move_number
+from nsqcy.storage.record cimport RECORD_DELAYED, Record, is_spoiled, record_body, record_headers
+from nsqcy.storage.record_window cimport RecordWindow
 
 from nsqcy.broker import dead_letter_headers as dead_letters
 from nsqcy.storage.journal import MoveRun
@@ -54,7 +44,7 @@ def producer_of(str topic not None, str channel not None):
 
 
 cdef class Moves(Mover):
-    def __init__(self, Window window not None, Channel source not None):
+    def __init__(self, RecordWindow window not None, Channel source not None):
         self.window = window
         self.topic = window
         self.source = source

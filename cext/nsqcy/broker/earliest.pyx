@@ -8,7 +8,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint32_t
 from libc.stdlib cimport free, malloc
 
-from nsqcy.storage.store cimport Deferred
+from nsqcy.storage.entry cimport Deferred
 
 
 @cython.final

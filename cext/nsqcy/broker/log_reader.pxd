@@ -14,7 +14,8 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from nsqcy.broker.channel cimport Waiter
-from nsqcy.storage.store cimport Block, Window
+from nsqcy.storage.block cimport Block
+from nsqcy.storage.record_window cimport RecordWindow
 
 
 cdef enum:
@@ -46,7 +47,7 @@ cdef struct Piece:
 
 
 cdef class LogRead:
-    cdef Window window
+    cdef RecordWindow window
     cdef Waiter waiter              # None: nobody waits for it any more
     cdef uint64_t ticket
     cdef ReadStage stage

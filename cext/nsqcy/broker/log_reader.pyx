@@ -16,15 +16,8 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
-from nsqcy.storage.store cimport (
-    LOADING,
-    Record,
-    RECORD_DAMAGED,
-    UNREADABLE,
-    record_body,
-    record_delay,
-    record_headers,
-)
+from nsqcy.storage.block cimport LOADING, UNREADABLE
+from nsqcy.storage.record cimport RECORD_DAMAGED, Record, record_body, record_delay, record_headers
 
 
 cdef extern from "segment.h" nogil:
@@ -167,7 +160,7 @@ cdef class LogRead:
 cdef class Fetch(LogRead):
     """Records [first, end) of a window, as far as they fit, as a block of columns."""
 
-    def __cinit__(self, Window window not None, Waiter waiter not None, uint64_t ticket,
+    def __cinit__(self, RecordWindow window not None, Waiter waiter not None, uint64_t ticket,
                   bytes log_id not None, uint64_t first, uint64_t end, uint64_t most,
                   uint32_t columns):
         self.window = window
@@ -376,7 +369,7 @@ cdef class Fetch(LogRead):
 cdef class Seek(LogRead):
     """The first record of [first, end) that is not older than a time; `end` if there is none."""
 
-    def __cinit__(self, Window window not None, Waiter waiter not None, uint64_t ticket,
+    def __cinit__(self, RecordWindow window not None, Waiter waiter not None, uint64_t ticket,
                   uint64_t first, uint64_t end, int64_t time):
         self.window = window
         self.waiter = waiter
@@ -441,7 +434,7 @@ cdef class Seek(LogRead):
 cdef class Poll(LogRead):
     """Somebody waits for the log to reach beyond a place."""
 
-    def __cinit__(self, Window window not None, Waiter waiter not None, uint64_t ticket,
+    def __cinit__(self, RecordWindow window not None, Waiter waiter not None, uint64_t ticket,
                   uint64_t after):
         self.window = window
         self.waiter = waiter

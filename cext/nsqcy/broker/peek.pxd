@@ -10,7 +10,10 @@ from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
 from nsqcy.broker.channel cimport Channel, Waiter
 from nsqcy.broker.log_reader cimport LogRead
-from nsqcy.storage.store cimport Block, Deferred, Hole, Record
+from nsqcy.storage.block cimport Block
+from nsqcy.storage.entry cimport Deferred
+from nsqcy.storage.record cimport Record
+from nsqcy.storage.record_window cimport Hole
 
 
 cdef enum:

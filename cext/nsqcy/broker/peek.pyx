@@ -18,14 +18,9 @@ from nsqcy.broker.channel cimport HOLDING_TIMER, Consumer, Holding
 from nsqcy.base.heap cimport HeapSlot
 from nsqcy.broker.earliest cimport Listing
 from nsqcy.broker.log_reader cimport ENDED
-from nsqcy.storage.store cimport (
-    NEVER,
-    RECORD_DAMAGED,
-    Entry,
-    Window,
-    record_body,
-    record_headers,
-)
+from nsqcy.storage.entry cimport NEVER, Entry
+from nsqcy.storage.record cimport RECORD_DAMAGED, record_body, record_headers
+from nsqcy.storage.record_window cimport RecordWindow
 
 
 cdef enum:
@@ -65,7 +60,7 @@ cdef class Peek(LogRead):
     backlog     (seq, 0)                            none, and what the topic has for itself
     """
 
-    def __cinit__(self, Window window not None, Channel channel, str state, int limit, after,
+    def __cinit__(self, RecordWindow window not None, Channel channel, str state, int limit, after,
                   uint32_t body_most, done):
         self.window = window
         self.channel = channel

@@ -8,11 +8,16 @@ from nsqcy.broker.counters cimport SERIES, Series, Sums
 from nsqcy.base.histogram cimport Histogram
 from nsqcy.base.ids cimport IdSource
 from nsqcy.storage.io cimport IoThread
-from nsqcy.storage.log cimport Log, Recovered
+from nsqcy.storage.log cimport Log
+from nsqcy.storage.log_recovery cimport Recovered
 from nsqcy.broker.checkpoint_entries cimport PackedEntry
 from nsqcy.broker.log_reader cimport LogRead
 from nsqcy.broker.checkpoint cimport Snapshot
-from nsqcy.storage.store cimport Block, Cursor, Entry, Produced, Record, Store, Window
+from nsqcy.storage.block cimport Block
+from nsqcy.storage.block_pool cimport BlockPool
+from nsqcy.storage.entry cimport Entry
+from nsqcy.storage.record cimport Produced, Record
+from nsqcy.storage.record_window cimport Cursor, RecordWindow
 
 
 # What a record must have gone through before it is visible and its publisher is answered.
@@ -51,7 +56,7 @@ ctypedef struct Place:
     bint has_produced
 
 
-cdef class Topic(Window):
+cdef class Topic(RecordWindow):
     cdef readonly str name
     cdef readonly bytes key
     cdef readonly bint ephemeral
@@ -300,7 +305,7 @@ cdef class Shard:
     """The topics of one worker."""
     cdef readonly dict topics               # bytes name -> Topic
     cdef readonly Agenda agenda
-    cdef readonly Store store
+    cdef readonly BlockPool store
     cdef readonly IdSource ids
     cdef readonly IoThread io
     cdef readonly str data_path

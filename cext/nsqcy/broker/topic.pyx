@@ -50,32 +50,24 @@ from nsqcy.broker.counters cimport (
 from nsqcy.base.headers cimport HEADERS_SIZE, headers_ttl
 from nsqcy.base.heap cimport HeapNode, heap_first_due, heap_peek
 from nsqcy.base.histogram cimport histogram_merge
-from nsqcy.storage.log cimport (
-    RUN_HAS_DELAYED,
-    RUN_HAS_PRODUCED,
-    RUN_SURVIVORS,
-    Log,
-    Recovered,
-    RecoveredRun,
-    Segment,
-)
+from nsqcy.storage.log cimport Log
+from nsqcy.storage.log_recovery cimport Recovered, RecoveredRun, recover_log
+from nsqcy.storage.segment cimport RUN_HAS_DELAYED, RUN_HAS_PRODUCED, RUN_SURVIVORS, Segment
 from nsqcy.broker.dead_letters cimport Moves
 from nsqcy.broker.checkpoint_entries cimport PackedEntry, Packing
 from nsqcy.broker.peek cimport Peek
 from nsqcy.broker.log_reader cimport ENDED, Fetch, LogRead, Poll, Seek, WAITING
 from nsqcy.broker.checkpoint cimport Snapshot
-from nsqcy.storage.store cimport (
-    DEFERRED,
-    IN_WINDOW,
-    LOADING,
-    MOVING,
+from nsqcy.storage.block cimport IN_WINDOW, LOADING, SEALED, SURVIVORS, UNREADABLE, offset_of
+from nsqcy.storage.entry cimport DEFERRED, MOVING, Deferred, size_tag
+from nsqcy.storage.record cimport (
     RECORD_ADDRESSED,
     RECORD_DAMAGED,
     RECORD_DELAYED,
+    RECORD_EXPIRES,
     RECORD_EXT_CHANNEL,
     RECORD_EXT_DELAY,
     RECORD_EXT_DELAY_SIZE,
-    RECORD_EXPIRES,
     RECORD_EXT_EXPIRES,
     RECORD_EXT_EXPIRES_SIZE,
     RECORD_EXT_HEADERS,
@@ -83,14 +75,8 @@ from nsqcy.storage.store cimport (
     RECORD_EXT_PRODUCED_SIZE,
     RECORD_HEADERS,
     RECORD_PRODUCED,
-    SEALED,
-    SURVIVORS,
-    UNREADABLE,
-    Deferred,
     Produced,
-    append_record,
     is_spoiled,
-    offset_of,
     record_address,
     record_address_of,
     record_body,
@@ -98,8 +84,8 @@ from nsqcy.storage.store cimport (
     record_extend,
     record_extension_size,
     record_produced,
-    size_tag,
 )
+from nsqcy.storage.record_window cimport append_record
 
 from nsqcy.broker import events as _events
 from nsqcy.broker import dead_letter_headers as dead_letters
@@ -236,7 +222,7 @@ cdef int write_done(void *arg, int error) except -1:
 
 
 @cython.no_gc_clear      # as the window it is
-cdef class Topic(Window):
+cdef class Topic(RecordWindow):
     def __cinit__(self, Shard shard not None, bytes key not None):
         self.shard = shard
         self.agenda = shard.agenda
@@ -2321,7 +2307,7 @@ cdef class Topic(Window):
 
     def restore(self, channels):
         """Take up what is on disk. `channels`: {name: paused} as far as they are known already."""
-        cdef Recovered found = self.log.recover()
+        cdef Recovered found = recover_log(self.log)
         cdef Channel channel
         state = journal.replay(found.journal)
         names = dict(channels)

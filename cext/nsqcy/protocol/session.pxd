@@ -12,7 +12,9 @@ from nsqcy.base.heap cimport Heap, HeapNode
 from nsqcy.ipc.mesh cimport Mesh, Stream, StreamEnd
 from nsqcy.ipc.quota cimport Quota
 from nsqcy.broker.log_reader cimport LogRead
-from nsqcy.storage.store cimport Block, Record, Window
+from nsqcy.storage.block cimport Block
+from nsqcy.storage.record cimport Record
+from nsqcy.storage.record_window cimport RecordWindow
 from nsqcy.broker.topic cimport Durability, Shard, Topic
 from nsqcy.protocol.wire cimport Output, Word
 
@@ -321,7 +323,7 @@ cdef class Session(Consumer):
     cdef int look_again(self) except -1
     cdef int forget_quota(self) except -1
     cdef bint has_room(self) noexcept
-    cdef bint send_message(self, Window window, Block *block, Record *record,
+    cdef bint send_message(self, RecordWindow window, Block *block, Record *record,
                            uint16_t attempts) except -1
     cdef int on_channel_gone(self) except -1
     cdef Leg leg_to(self, int peer)

@@ -45,7 +45,7 @@ from nsqcy.base.heap cimport (
     heap_update,
 )
 from nsqcy.broker.log_reader cimport ENDED, LARGEST_ANSWER, LogRead
-from nsqcy.storage.store cimport record_body
+from nsqcy.storage.record cimport record_body
 from nsqcy.broker.topic cimport MEMORY, durability_of
 from nsqcy.protocol.wire cimport (
     BY_REFERENCE,
@@ -1885,7 +1885,7 @@ cdef class Session(Consumer):
     cdef int64_t usual_timeout(self) noexcept:
         return self.home.msg_timeout
 
-    cdef bint send_message(self, Window window, Block *block, Record *record,
+    cdef bint send_message(self, RecordWindow window, Block *block, Record *record,
                            uint16_t attempts) except -1:
         if self.headers:
             self.output.put_headered(window, block, record, attempts)

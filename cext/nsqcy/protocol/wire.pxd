@@ -11,7 +11,9 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from nsqcy.storage.store cimport Block, Record, Window
+from nsqcy.storage.block cimport Block
+from nsqcy.storage.record cimport Record
+from nsqcy.storage.record_window cimport RecordWindow
 
 
 cdef enum FrameType:
@@ -67,9 +69,9 @@ cdef class Output:
     cdef int put(self, const uint8_t *data, size_t n) except -1
     cdef int put_frame(self, int32_t type, const uint8_t *data, size_t n) except -1
     cdef int put_whole(self, int32_t type, bytes data) except -1
-    cdef int put_message(self, Window window, Block *block, Record *record,
+    cdef int put_message(self, RecordWindow window, Block *block, Record *record,
                          uint16_t attempts) except -1
-    cdef int put_headered(self, Window window, Block *block, Record *record,
+    cdef int put_headered(self, RecordWindow window, Block *block, Record *record,
                           uint16_t attempts) except -1
     cdef int pieces(self, const uint8_t **data, size_t *lengths, int most) noexcept
     cdef void sent(self, size_t n) noexcept

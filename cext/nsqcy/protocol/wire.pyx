@@ -12,7 +12,7 @@ from libc.string cimport memchr, memcpy, memmove
 from nsqcy.base.bytes cimport hex16_format, load_be32, store_be16, store_be32, store_be64
 from nsqcy.base.debug cimport NSQCY_DEBUG
 from nsqcy.base.headers cimport HEADERS_SIZE
-from nsqcy.storage.store cimport record_body, record_headers
+from nsqcy.storage.record cimport record_body, record_headers
 from nsqcy.errors import NsqError
 
 import struct
@@ -130,7 +130,7 @@ cdef class Output:
         store_be32(at + 4, <uint32_t>type)
         return self.refer(data, NULL, data, <uint32_t>len(data))
 
-    cdef int put_message(self, Window window, Block *block, Record *record,
+    cdef int put_message(self, RecordWindow window, Block *block, Record *record,
                          uint16_t attempts) except -1:
         """A message frame; a large body is not copied but pinned in its block until it is sent."""
         cdef uint32_t length = record.body_length
@@ -144,7 +144,7 @@ cdef class Output:
         memcpy(at + header, record_body(record), length)
         return 0
 
-    cdef int put_headered(self, Window window, Block *block, Record *record,
+    cdef int put_headered(self, RecordWindow window, Block *block, Record *record,
                           uint16_t attempts) except -1:
         """The same for a peer that has negotiated headers."""
         cdef uint16_t length
@@ -187,7 +187,7 @@ cdef class Output:
         reference.block = block
         Py_INCREF(owner)
         if block != NULL:
-            (<Window>owner).pin(block)
+            (<RecordWindow>owner).pin(block)
         self.reference_count += 1
         self.reference_bytes += length
         if NSQCY_DEBUG:
@@ -249,7 +249,7 @@ cdef class Output:
         cdef Reference *reference = &self.references[self.reference_first]
         cdef object owner = <object>reference.owner
         if reference.block != NULL:
-            (<Window>owner).unpin(reference.block)
+            (<RecordWindow>owner).unpin(reference.block)
         Py_DECREF(owner)
         self.reference_first += 1
         self.reference_count -= 1

@@ -13,7 +13,7 @@ from libc.string cimport memcpy
 
 from nsqcy.base.bytes cimport load_be32
 from nsqcy.protocol.session cimport Home, Session
-from nsqcy.storage.store cimport Record, record_body
+from nsqcy.storage.record cimport Record, record_body
 from nsqcy.broker.topic cimport MEMORY, Durability, Topic, durability_of
 from nsqcy.protocol.wire cimport FRAME_HEADER, RESPONSE, Output
 

@@ -12,11 +12,14 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from nsqcy.storage.io cimport IoPick, IoPicked
-from nsqcy.storage.store cimport Block, Entry, Record, Window
+from nsqcy.storage.block cimport Block
+from nsqcy.storage.entry cimport Entry
+from nsqcy.storage.record cimport Record
+from nsqcy.storage.record_window cimport RecordWindow
 
 
 cdef class Excerpt:
-    cdef Window window
+    cdef RecordWindow window
     cdef readonly uint64_t first_seq    # of the record that is needed first
     cdef readonly bint reading
     cdef Block *block               # the copies, which nobody else refers to; NULL: none yet

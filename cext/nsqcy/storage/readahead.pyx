@@ -10,14 +10,10 @@ from libc.stdlib cimport free, qsort, realloc
 from libc.stdint cimport uint32_t, uint64_t
 
 from nsqcy.storage.io cimport NOT_SOUND, IoPick
-from nsqcy.storage.log cimport Extent, Segment
-from nsqcy.storage.store cimport (
-    LARGEST_BLOCK,
-    RECORD_EXT_DELAY_SIZE,
-    UNREADABLE,
-    Store,
-    record_size,
-)
+from nsqcy.storage.segment cimport Extent, Segment
+from nsqcy.storage.block cimport LARGEST_BLOCK, UNREADABLE
+from nsqcy.storage.block_pool cimport BlockPool
+from nsqcy.storage.record cimport RECORD_EXT_DELAY_SIZE, record_size
 
 
 cdef extern from "Python.h":
@@ -57,7 +53,7 @@ cdef int excerpt_read(void *arg, int error) except -1:
 @cython.final
 @cython.no_gc_clear      # __dealloc__ needs the window
 cdef class Excerpt:
-    def __cinit__(self, Window window not None, uint64_t first_seq):
+    def __cinit__(self, RecordWindow window not None, uint64_t first_seq):
         self.window = window
         self.first_seq = first_seq
 
@@ -100,7 +96,7 @@ cdef class Excerpt:
         return True
 
     cdef bint read(self) except -1:
-        cdef Window window = self.window
+        cdef RecordWindow window = self.window
         cdef uint32_t i
         qsort(self.picks, self.count, sizeof(IoPick), by_place)
         self.load_whole()
@@ -123,7 +119,7 @@ cdef class Excerpt:
     cdef int load_whole(self) except -1:
         """While there is room, have blocks loaded: those of which much is needed, and with each
         excerpt a few more. The rest is picked."""
-        cdef Store store = self.window.store
+        cdef BlockPool store = self.window.store
         cdef uint32_t begin = 0
         cdef uint32_t end = 0
         cdef uint32_t kept = 0

@@ -1,5 +1,6 @@
 # Python objects around an extent and a log.
-from nsqcy.storage.log cimport Extent, Log
+from nsqcy.storage.log cimport Log
+from nsqcy.storage.segment cimport Extent
 
 
 cdef class RunHandle:

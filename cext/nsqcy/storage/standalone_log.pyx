@@ -13,9 +13,9 @@ from libc.stdlib cimport free
 from libc.string cimport memset
 
 from nsqcy.storage.io cimport Damages, damages_free
-from nsqcy.storage.log cimport (
-    RUN_HAS_DELAYED, RUN_SURVIVORS, Extent, Log, Recovered, RecoveredRun, Segment, SegmentRun,
-)
+from nsqcy.storage.log cimport Log
+from nsqcy.storage.log_recovery cimport Recovered, RecoveredRun
+from nsqcy.storage.segment cimport RUN_HAS_DELAYED, RUN_SURVIVORS, Extent, Segment, SegmentRun
 
 
 cdef extern from "segment.h" nogil:

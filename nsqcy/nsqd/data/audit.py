@@ -22,10 +22,12 @@ from nsqcy.broker.policies import DURABILITIES, Policies
 from nsqcy.broker.topic import Shard, Topic
 from nsqcy.errors import StartError
 from nsqcy.storage import journal
+from nsqcy.storage.block_pool import BlockPool
+from nsqcy.storage.disk_format import Footer, FormatError
 from nsqcy.storage.io import IoThread
-from nsqcy.storage.log import Footer, FormatError, Log, Recovered
+from nsqcy.storage.log import Log
+from nsqcy.storage.log_recovery import Recovered, recover_log
 from nsqcy.storage.standalone_log import LogProbe, RunHandle, Survey, recovered_runs, survey_run
-from nsqcy.storage.store import Store
 
 BATCH = 4 << 20  # bytes that are read before they are looked at
 GAPS_SHOWN = 100
@@ -265,7 +267,7 @@ class Audit:
         found.leftovers, found.unknown = _other_files(self._directory)
         try:
             log = Log(self._io, self._data_path, found.topic, on_damage=self._on_damage)
-            recovered = log.recover()
+            recovered = recover_log(log)
             state = self._journal(recovered)
         except (FormatError, journal.JournalError) as error:
             found.refused = str(error)
@@ -501,7 +503,7 @@ class _Told:
 
 def _shard(io: IoThread, data_path: str, policies: Policies | None, told: _Told) -> Shard:
     """A worker's shard, as far as it has to take up topics."""
-    agenda = Agenda(Store(_MEMORY), mem_queue_size=0, max_msg_timeout=0)
+    agenda = Agenda(BlockPool(_MEMORY), mem_queue_size=0, max_msg_timeout=0)
     agenda.now, agenda.wall = time.monotonic_ns(), time.time_ns()
     return Shard(
         agenda=agenda,

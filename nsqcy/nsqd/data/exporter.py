@@ -21,8 +21,10 @@ from nsqcy.nsqd.data.diskqueue import QueueWriter
 from nsqcy.nsqd.data.importer import is_needed
 from nsqcy.nsqd.master import metadata
 from nsqcy.storage import journal
+from nsqcy.storage.disk_format import FormatError
 from nsqcy.storage.io import IoThread
-from nsqcy.storage.log import FormatError, Log
+from nsqcy.storage.log import Log
+from nsqcy.storage.log_recovery import recover_log
 from nsqcy.storage.standalone_log import LogProbe, RunHandle, recovered_runs
 from nsqcy.util.files import sync_directory
 
@@ -95,7 +97,7 @@ class TopicReader:
         self._on_damage = on_damage
         log = Log(io, data_path, topic, on_damage=on_damage)
         self._probe = LogProbe(log)
-        found = log.recover()
+        found = recover_log(log)
         for path, offset, text in found.damages:
             on_damage(path, offset, text)
         self.state = self._replay(log, found.journal)

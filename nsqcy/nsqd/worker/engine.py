@@ -42,8 +42,8 @@ from nsqcy.process.control import Request
 from nsqcy.protocol.session import COUNTED, Home, Session
 from nsqcy.server.publisher import Publisher
 from nsqcy.server.transport import Loop, accept_socket, accept_stream
+from nsqcy.storage.block_pool import BlockPool
 from nsqcy.storage.io import IoThread
-from nsqcy.storage.store import Store
 from nsqcy.util import debug
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Engine:
         notices = MasterNotices(boot.master, self._is_held, boot.log)
         self._notifier = MetadataNotifier(notices.send)
         hub = gevent.get_hub()
-        self._store = store = Store(options.memory_bytes)
+        self._store = store = BlockPool(options.memory_bytes)
         agenda = Agenda(
             store,
             mem_queue_size=options.mem_queue_size,

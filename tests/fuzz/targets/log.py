@@ -16,8 +16,8 @@ from unittest import mock
 from fuzz.conversation import TURN, converse
 from fuzz.targets.wire import negotiated, sound
 from nsqcy.broker.policies import Policies, TopicPolicy
+from nsqcy.storage.block_pool import BlockPool
 from nsqcy.storage.io import IoThread
-from nsqcy.storage.store import Store
 from nsqcy.testing.wire_client import MAGIC, sized
 from support.worker_core import RESPONSE, SECOND, Core, frames, log_pub, mpub
 
@@ -26,6 +26,8 @@ COVERS = [
     "broker/topic.pyx",
     "protocol/session.pyx",
     "storage/log.pyx",
+    "storage/log_writer.pyx",
+    "storage/segment_files.pyx",
     "broker/producers.py",
     "broker/named_cursors.py",
 ]
@@ -45,7 +47,7 @@ WORDS = [
 ]
 WORDS += [b"timestamp", b"headers", b"body", b"4294967295", b"-1", b" - ", b"delete\n"]
 
-STORE = Store(1 << 40)
+STORE = BlockPool(1 << 40)
 """One for all cores, one after the other: to map its memory takes longer than most inputs do."""
 
 __all__ = ["COVERS", "WORDS", "fresh", "one", "seeds", "sound"]

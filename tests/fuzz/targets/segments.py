@@ -13,13 +13,16 @@ from pathlib import Path
 from nsqcy.base.crc import crc32c
 from nsqcy.broker.policies import Policies, TopicPolicy
 from nsqcy.nsqd.data.audit import Audit
+from nsqcy.storage.block_pool import BlockPool
 from nsqcy.storage.io import IoThread
 from nsqcy.storage.standalone_log import scan_segment
-from nsqcy.storage.store import Store
 from support.worker_core import RESPONSE, SECOND, Core, mpub
 
 COVERS = [
+    "storage/disk_format.pyx",
     "storage/log.pyx",
+    "storage/log_recovery.pyx",
+    "storage/segment_files.pyx",
     "storage/standalone_log.pyx",
     "broker/topic.pyx",
     "broker/log_reader.pyx",
@@ -35,7 +38,7 @@ SETTINGS = {
     "log_options": {"max_bytes_per_file": 500, "sync_every": 2500, "sync_timeout": SECOND},
     "policies": Policies(TopicPolicy(retention_time=3600 * SECOND)),
 }
-STORE = Store(1 << 40)
+STORE = BlockPool(1 << 40)
 """One for all cores, one after the other: to map its memory takes longer than most inputs do."""
 
 

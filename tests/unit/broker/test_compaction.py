@@ -16,8 +16,8 @@ from nsqcy.nsqd.worker.negotiate import negotiate
 from nsqcy.protocol.session import Home
 from nsqcy.server.publisher import Publisher
 from nsqcy.server.transport import BytesTransport
+from nsqcy.storage.block_pool import BlockPool
 from nsqcy.storage.io import IoThread
-from nsqcy.storage.store import Store
 
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND
@@ -40,7 +40,7 @@ class Worker:
     def __init__(self, path: Path, now: int, mem_queue_size: int) -> None:
         options = resolve(loader.load(NSQD, ["--msg-timeout=1h", "--max-msg-timeout=2h"]))
         self.now = now
-        self.store = Store(1 << 30)
+        self.store = BlockPool(1 << 30)
         self.io = IoThread()
         self.lines = Lines()
         agenda = Agenda(

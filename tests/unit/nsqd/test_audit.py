@@ -14,6 +14,7 @@ from nsqcy.nsqd.data.audit import Audit, TopicFound, both, merged, size, without
 from nsqcy.storage import journal
 from nsqcy.storage.io import IoThread
 from nsqcy.storage.log import Log
+from nsqcy.storage.log_recovery import recover_log
 from nsqcy.storage.standalone_log import LogProbe
 from support import disk_format
 from support.worker_core import RESPONSE, SECOND, Core, mpub
@@ -222,7 +223,7 @@ def test_a_run_that_a_newer_segment_has_as_well(saved: Path) -> None:
     seqs = [each.seq for each in disk_format.segment_messages(first)]
     io = IoThread()
     log = Log(io, str(saved), "t")
-    log.recover()
+    recover_log(log)
     probe = LogProbe(log)
     again = disk_format.messages(seqs[0], len(seqs), 20)
     probe.append(disk_format.run(again), seqs[0], seqs[-1], len(seqs))
@@ -240,7 +241,7 @@ def test_a_delta_that_is_not_understood(saved: Path) -> None:
     path = saved / "t.topic" / "journal"
     core = core_at(saved)
     log = Log(core.io, str(saved), "t")
-    entries = log.recover().journal
+    entries = recover_log(log).journal
     probe = LogProbe(log)
     probe.write_snapshot(entries[0])
     probe.append_delta(struct.pack("<HHHHQ", 99, 1, 0, 1, 0) + b"c")

@@ -7,7 +7,7 @@ import select
 
 import pytest
 
-from nsqcy.storage import log as storage_log
+from nsqcy.storage import disk_format
 from nsqcy.storage.io import IoThread
 from support.disk_format import messages, run, walk
 
@@ -455,16 +455,16 @@ def test_unknown_call():
     ],
 )
 def test_crc32c_vectors(data, crc):
-    assert storage_log.crc32c(data) == crc
-    assert storage_log.crc32c(data, software=True) == crc
+    assert disk_format.crc32c(data) == crc
+    assert disk_format.crc32c(data, software=True) == crc
 
 
 def test_crc32c_continues_and_both_ways_agree():
     data = os.urandom(300)
     for n in range(300):
-        whole = storage_log.crc32c(data[:n])
-        assert whole == storage_log.crc32c(data[:n], software=True)
-        assert whole == storage_log.crc32c(data[n // 3 : n], storage_log.crc32c(data[: n // 3]))
+        whole = disk_format.crc32c(data[:n])
+        assert whole == disk_format.crc32c(data[:n], software=True)
+        assert whole == disk_format.crc32c(data[n // 3 : n], disk_format.crc32c(data[: n // 3]))
 
 
 def test_without_a_thread_ops_are_made_one_by_one(tmp_path):

@@ -14,8 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nsqcy.storage import log as storage_log
+from nsqcy.storage.disk_format import FormatError, parse_journal, topic_directory
 from nsqcy.storage.io import IoThread
-from nsqcy.storage.log import FormatError, Log
+from nsqcy.storage.log import Log
+from nsqcy.storage.log_recovery import recover_log
 from nsqcy.storage.standalone_log import (
     LogProbe,
     RunHandle,
@@ -158,7 +160,7 @@ def balanced():
 def recovered(path, topic="t"):
     """({seq: message}, recovered, damages while reading): everything a start finds and can read."""
     disk = Disk(path, topic)
-    found = disk.log.recover()
+    found = recover_log(disk.log)
     readable = {}
     for first, last, count, _flags, _first_time, _last_time, handle in recovered_runs(found):
         records = disk.read(handle)
@@ -344,7 +346,7 @@ def test_every_topic_name_is_a_directory_name(tmp_path, topic):
 @pytest.mark.parametrize("topic", ["", "a/b", "../x", "a#b", "é", "a\0", "#ephemeral", "a\n"])
 def test_other_names_are_refused(tmp_path, topic):
     with pytest.raises(ValueError, match="not a topic name"):
-        storage_log.topic_directory(topic)
+        topic_directory(topic)
 
 
 def test_a_run_that_follows_extends_its_extent_and_a_roll_chains_it(tmp_path):
@@ -495,7 +497,7 @@ def test_survivors_at_a_roll_get_a_name_of_their_own(tmp_path):
 def test_a_start_never_writes_into_what_was_there(tmp_path):
     for start in range(4):
         disk = Disk(tmp_path)
-        found = disk.log.recover()
+        found = recover_log(disk.log)
         before = {p: p.read_bytes() for p in disk.segments()}
         assert found.next_seq == start * 3 + 1
         runs = [one[6] for one in recovered_runs(found)]
@@ -750,7 +752,7 @@ def test_a_delta_behind_a_snapshot_is_in_it_before_what_follows_is_done(disk):
     disk.io.release()
     disk.io.drain_now()
     assert done == [0]
-    assert storage_log.parse_journal((disk.directory / "journal").read_bytes())[0] == [
+    assert parse_journal((disk.directory / "journal").read_bytes())[0] == [
         b"snapshot",
         b"delta",
     ]
@@ -765,7 +767,7 @@ def test_snapshots_that_overtake_each_other_would_be_in_each_others_file(disk):
     assert not (disk.directory / "journal").exists()
     disk.io.release()
     disk.io.drain_now()
-    assert storage_log.parse_journal((disk.directory / "journal").read_bytes())[0] == [b"third"]
+    assert parse_journal((disk.directory / "journal").read_bytes())[0] == [b"third"]
     assert not (disk.directory / "journal.tmp").exists()
     del kept
 
@@ -1065,7 +1067,7 @@ def test_a_missing_file_is_an_error(disk):
     handle = disk.wrote(messages(1, 5))
     answers = []
     fresh = Disk(disk.path)
-    found = fresh.log.recover()
+    found = recover_log(fresh.log)
     os.unlink(disk.segments()[0])
     fresh.probe.read(recovered_runs(found)[0][6], lambda error, data: answers.append(error))
     fresh.io.drain_now()
@@ -1146,7 +1148,7 @@ def test_scanning_anything_finds_only_good_records(data, sizes, at, cut):
 
 
 def test_nothing_there(disk):
-    found = disk.log.recover()
+    found = recover_log(disk.log)
     assert recovered_runs(found) == [] and found.journal == [] and found.damages == []
     assert (found.next_seq, found.max_id, found.log_id, found.clean) == (1, 0, None, True)
 
@@ -1158,7 +1160,7 @@ def test_clean_exit_needs_no_scan(tmp_path):
     assert disk.close() == [0]
     assert segment_messages(disk.segments()[0]) == messages(1, 1000)
     disk = Disk(tmp_path)
-    found = disk.log.recover()
+    found = recover_log(disk.log)
     assert [one[:4] for one in recovered_runs(found)] == [(1, 1000, 1000, 0)]
     assert found.clean and found.log_id == disk.log.log_id == log_id
     assert (found.next_seq, found.max_id) == (1001, 16001)
@@ -1196,7 +1198,7 @@ def test_a_newer_format_is_refused(tmp_path):
     path.write_bytes(data)
     disk = Disk(tmp_path)
     with pytest.raises(FormatError, match=r"format version 2 is newer than this nsqcy reads \(1\)"):
-        disk.log.recover()
+        recover_log(disk.log)
     assert path.read_bytes() == data
     del kept
     disk.stop()
@@ -1227,7 +1229,7 @@ def test_an_unreadable_segment_does_not_hide_the_others(tmp_path):
     fresh = Disk(tmp_path)
     fresh.io.fault("open", 2, errno.EACCES)
     fresh.io.fault("pread", 4, errno.EIO)
-    found = fresh.log.recover()
+    found = recover_log(fresh.log)
     assert len(recovered_runs(found)) == len(disk.segments()) - 2
     assert sorted(text for _, _, text in found.damages) == [
         "open: permission denied",
@@ -1306,7 +1308,7 @@ def test_a_segment_with_nothing_new_goes_with_the_next_snapshot(tmp_path):
     (disk.directory / f"{40:020d}.seg").write_bytes(b"")
     (disk.directory / f"{50:020d}.seg").write_bytes(b"unreadable")
     disk = Disk(tmp_path)
-    found = disk.log.recover()
+    found = recover_log(disk.log)
     assert len(recovered_runs(found)) == 2 and len(disk.segments()) == 5
     disk.probe.write_snapshot(b"state")
     disk.io.drain_now()
@@ -1452,7 +1454,7 @@ def test_fuzz_of_footers_with_good_checksums(tmp_path):
         (path / "t.topic").mkdir(parents=True)
         (path / "t.topic" / disk.segments()[0].name).write_bytes(data)
         fresh = Disk(path)
-        for one in recovered_runs(fresh.log.recover()):
+        for one in recovered_runs(recover_log(fresh.log)):
             fresh.probe.read(one[6], lambda error, data: walk(data))
         fresh.io.drain_now()
         del one
@@ -1561,7 +1563,7 @@ def test_journal_reads_back(tmp_path):
     assert os.listdir(disk.directory) == ["journal"]
     assert disk.close() == [0]
     disk = Disk(tmp_path)
-    found = disk.log.recover()
+    found = recover_log(disk.log)
     assert found.journal == [b"two", b"d1", b"", b"d3" * 1000] and not found.damages
     assert not disk.probe.append_delta(b"a start begins with a snapshot")
     del found
@@ -1591,12 +1593,12 @@ def test_a_crash_while_a_snapshot_is_written_leaves_the_old_one(tmp_path):
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=300))
 def test_fuzz_of_journals(data):
-    storage_log.parse_journal(data)
+    parse_journal(data)
     head = struct.pack("<8sII16s", b"SQCYJNL\0", 1, 0, b"i" * 16)
     head = head[:12] + struct.pack("<I", disk_format.crc32c(head)) + head[16:]
     entry = struct.pack("<I", 3)
     entry += struct.pack("<I", disk_format.crc32c(entry + b"abc")) + b"abc"
-    entries, log_id, _ = storage_log.parse_journal(head + entry + data)
+    entries, log_id, _ = parse_journal(head + entry + data)
     assert entries[0] == b"abc" and log_id == b"i" * 16
 
 
@@ -1604,4 +1606,4 @@ def test_a_newer_journal_is_refused(tmp_path):
     head = struct.pack("<8sII16s", b"SQCYJNL\0", 9, 0, b"i" * 16)
     head = head[:12] + struct.pack("<I", disk_format.crc32c(head)) + head[16:]
     with pytest.raises(FormatError, match="format version 9 is newer"):
-        storage_log.parse_journal(head)
+        parse_journal(head)

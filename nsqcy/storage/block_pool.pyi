@@ -1,9 +1,7 @@
 from typing import final
 
-from nsqcy.storage.log import Log
-
 @final
-class Store:
+class BlockPool:
     resident_bytes: int
     budget: int
     arenas: int
@@ -11,9 +9,3 @@ class Store:
     entries: int
     deferred: int
     def __init__(self, budget: int) -> None: ...
-
-class Window:
-    @property
-    def log(self) -> Log | None: ...
-    @property
-    def next_seq(self) -> int: ...

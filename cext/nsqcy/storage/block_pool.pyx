@@ -1,0 +1,416 @@
+"""The memory of one worker: arenas of blocks, slabs of entries, and what may be dropped of them.
+
+Owns every byte of a message between `recv` and `send`, and decides when the bytes of a block leave
+memory: those of a block whose records are all on disk may be dropped at any time, unless `pins`
+(a write, a read-back or a send under way) is not zero. Knows neither windows nor channels, reads no
+clock and calls no file.
+"""
+
+cimport cython
+from libc.stdint cimport uint8_t
+from libc.stdlib cimport calloc, free, malloc
+
+from nsqcy.storage.block cimport LARGEST_BLOCK, SMALLEST_BLOCK
+from nsqcy.storage.entry cimport PAGE_SIZE, deferred_of
+
+
+cdef extern from "sys/mman.h" nogil:
+    void *mmap(void *addr, size_t length, int prot, int flags, int fd, long offset)
+    int munmap(void *addr, size_t length)
+    int madvise(void *addr, size_t length, int advice)
+    const int PROT_READ
+    const int PROT_WRITE
+    const int MAP_PRIVATE
+    const int MAP_ANONYMOUS
+    const int MADV_DONTNEED
+    const int MADV_HUGEPAGE
+    const int MADV_NOHUGEPAGE
+    void *MAP_FAILED
+
+
+cdef enum:
+    TRIM_ARENAS = 32                # given back, or thinned, at a time
+    SPARE_SLABS = 16                # consumers come back for as many entries as they gave back
+
+cdef int64_t ARENA_REST = 10 * 1000000000       # ns an empty arena is kept
+
+
+cdef uint8_t *map_aligned(size_t size) noexcept nogil:
+    """`size` bytes (a power of two) of zeroed memory at a multiple of `size`; NULL if there are
+    none."""
+    cdef uint8_t *raw = <uint8_t *>mmap(
+        NULL, 2 * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+    cdef size_t skip
+    if raw == <uint8_t *>MAP_FAILED:
+        return NULL
+    skip = (size - (<size_t>raw & (size - 1))) & (size - 1)
+    if skip:
+        munmap(raw, skip)
+    munmap(raw + skip + size, size - skip)
+    return raw + skip
+
+
+@cython.final
+cdef class BlockPool:
+    def __init__(self, budget):
+        self.budget = budget
+        self.entry_slabs.cell = sizeof(Entry)
+        self.entry_slabs.first = sizeof(Slab)
+        self.page_slabs.cell = self.page_slabs.first = PAGE_SIZE
+
+    def __dealloc__(self):
+        cdef int kind
+        cdef Arena *arena
+        for kind in range(BLOCK_CLASSES):
+            while self.partial[kind] != NULL:
+                arena = self.partial[kind]
+                self.partial[kind] = arena.next
+                munmap(arena.base, ARENA_SIZE)
+                free(arena)
+        free_slabs(&self.entry_slabs)
+        free_slabs(&self.page_slabs)
+
+    # -- blocks --
+
+    cdef Block *new_block(self, uint32_t capacity) except NULL:
+        """An empty block with room for `capacity` bytes (0: without memory yet)."""
+        cdef Block *block = <Block *>calloc(1, sizeof(Block))
+        if block == NULL:
+            raise MemoryError()
+        if capacity and self.give_memory(block, capacity) < 0:
+            free(block)
+            raise MemoryError()
+        self.blocks += 1
+        return block
+
+    cdef void free_block(self, Block *block) noexcept:
+        self.take_memory(block)
+        self.blocks -= 1
+        free(block)
+
+    cdef int give_memory(self, Block *block, uint32_t capacity) except -1:
+        cdef int kind = 0
+        cdef uint32_t size = SMALLEST_BLOCK
+        cdef Arena *arena
+        if capacity > LARGEST_BLOCK:
+            block.data = <uint8_t *>malloc(capacity)
+            if block.data == NULL:
+                raise MemoryError()
+            block.arena = NULL
+            block.capacity = capacity
+            self.resident_bytes += capacity
+            return 0
+        while size < capacity:
+            size <<= 1
+            kind += 1
+        arena = self.partial[kind]
+        if arena == NULL:
+            arena = self.new_arena(kind)
+        block.data = <uint8_t *>arena.free
+        arena.free = (<void **>block.data)[0]
+        arena.used += 1
+        if arena.thinned:
+            arena.thinned = 0
+            madvise(arena.base, ARENA_SIZE, MADV_HUGEPAGE)
+        if arena.free == NULL:
+            self.unlist_arena(arena)
+        block.arena = arena
+        block.capacity = size
+        self.resident_bytes += size
+        return 0
+
+    cdef void take_memory(self, Block *block) noexcept:
+        cdef Arena *arena = block.arena
+        if block.data == NULL:
+            return
+        self.not_droppable(block)
+        self.resident_bytes -= block.capacity
+        if arena == NULL:
+            free(block.data)
+        else:
+            if arena.free == NULL:
+                self.list_arena(arena)
+            (<void **>block.data)[0] = arena.free
+            arena.free = block.data
+            arena.used -= 1
+            arena.idle_since = self.now
+        block.data = NULL
+        block.arena = NULL
+        block.capacity = 0
+
+    cdef Arena *new_arena(self, int kind) except NULL:
+        cdef Arena *arena = <Arena *>calloc(1, sizeof(Arena))
+        cdef uint32_t size = SMALLEST_BLOCK << kind
+        cdef uint32_t at
+        if arena == NULL:
+            raise MemoryError()
+        arena.base = map_aligned(ARENA_SIZE)
+        if arena.base == NULL:
+            free(arena)
+            raise MemoryError()
+        if kind == BLOCK_CLASSES - 1:
+            madvise(arena.base, ARENA_SIZE, MADV_HUGEPAGE)
+        arena.kind = kind
+        # Linking the blocks touches each; the small classes are touched lazily by the kernel's
+        # page anyway, and a listed block is about to be used.
+        at = ARENA_SIZE
+        while at:
+            at -= size
+            (<void **>(arena.base + at))[0] = arena.free
+            arena.free = arena.base + at
+        self.arenas += 1
+        self.list_arena(arena)
+        return arena
+
+    cdef void thin_arena(self, Arena *arena) noexcept:
+        """A few blocks keep the arena alive: give back the pages of the others, all but the first
+        of each, which holds the link. Not a huge page any more, or the kernel would fill it up."""
+        cdef uint8_t *block = <uint8_t *>arena.free
+        arena.thinned = arena.idle_since
+        madvise(arena.base, ARENA_SIZE, MADV_NOHUGEPAGE)
+        while block != NULL:
+            madvise(block + SMALLEST_BLOCK, LARGEST_BLOCK - SMALLEST_BLOCK, MADV_DONTNEED)
+            block = <uint8_t *>(<void **>block)[0]
+
+    cdef void list_arena(self, Arena *arena) noexcept:
+        arena.prev = NULL
+        arena.next = self.partial[arena.kind]
+        if arena.next != NULL:
+            arena.next.prev = arena
+        self.partial[arena.kind] = arena
+
+    cdef void unlist_arena(self, Arena *arena) noexcept:
+        if arena.prev != NULL:
+            arena.prev.next = arena.next
+        else:
+            self.partial[arena.kind] = arena.next
+        if arena.next != NULL:
+            arena.next.prev = arena.prev
+        arena.prev = arena.next = NULL
+
+    cdef void trim(self, int64_t now) noexcept:
+        """Once a second: give arenas back that have been empty for a while, so many of them, and
+        an empty slab of each kind, and drop blocks above the budget."""
+        cdef int kind
+        cdef int left = TRIM_ARENAS
+        cdef Arena *arena
+        cdef Arena *following
+        self.now = now
+        self.unmap_spare(&self.entry_slabs)
+        self.unmap_spare(&self.page_slabs)
+        for kind in range(BLOCK_CLASSES):
+            arena = self.partial[kind]
+            while arena != NULL and left:
+                following = arena.next
+                if arena.used == 0 and now - arena.idle_since > ARENA_REST:
+                    self.unlist_arena(arena)
+                    munmap(arena.base, ARENA_SIZE)
+                    free(arena)
+                    self.arenas -= 1
+                    left -= 1
+                elif kind == BLOCK_CLASSES - 1 and arena.thinned != arena.idle_since \
+                        and now - arena.idle_since > ARENA_REST:
+                    self.thin_arena(arena)
+                    left -= 1
+                arena = following
+        self.keep_budget()
+
+    # -- residency --
+
+    cdef void droppable(self, Block *block) noexcept:
+        """The block is wholly on disk and its bytes may be dropped: the last one told goes first,
+        as what was just spilled at the tail is the last to be read."""
+        if block.newer != NULL or block.older != NULL or self.newest == block:
+            return
+        block.older = self.newest
+        if self.newest != NULL:
+            self.newest.newer = block
+        self.newest = block
+        if self.oldest == NULL:
+            self.oldest = block
+        self.keep_budget()
+
+    cdef void keep_longer(self, Block *block) noexcept:
+        """As droppable, for a block that was just read back: it goes last."""
+        if block.newer != NULL or block.older != NULL or self.newest == block:
+            return
+        block.newer = self.oldest
+        if self.oldest != NULL:
+            self.oldest.older = block
+        self.oldest = block
+        if self.newest == NULL:
+            self.newest = block
+
+    cdef void not_droppable(self, Block *block) noexcept:
+        if block.newer != NULL:
+            block.newer.older = block.older
+        elif self.newest == block:
+            self.newest = block.older
+        if block.older != NULL:
+            block.older.newer = block.newer
+        elif self.oldest == block:
+            self.oldest = block.newer
+        block.newer = block.older = NULL
+
+    cdef void keep_budget(self) noexcept:
+        """Drop what can be dropped while there is too much. Blocks with a cursor in them go only
+        when there is twice too much: they were just read back, or are about to be again."""
+        cdef Block *block = self.newest
+        cdef Block *following
+        while block != NULL and self.resident_bytes > self.budget:
+            following = block.older
+            if block.pins == 0 and (
+                    block.cursors == 0 or self.resident_bytes > 2 * self.budget):
+                self.take_memory(block)
+            block = following
+
+    # -- entries and pages of deferred messages --
+
+    cdef void relist_slab(self, Slabs *slabs, Slab *slab) noexcept:
+        """A cell was given back to a slab that had none free, or it was the last one in use."""
+        if not slab.listed:
+            self.list_slab(slabs, slab)
+        elif slab.prev != NULL or slab.next != NULL:
+            # One empty slab stays for the next cell.
+            self.unlist_slab(slabs, slab)
+            self.put_aside(slabs, slab)
+
+    cdef void put_aside(self, Slabs *slabs, Slab *slab) noexcept:
+        """Keep a few empty slabs: to map one and to touch it costs as much as what it is for."""
+        slab.next = slabs.spare
+        slabs.spare = slab
+        slabs.spare_count += 1
+        if slabs.spare_count > SPARE_SLABS:
+            self.unmap_spare(slabs)
+
+    cdef void unmap_spare(self, Slabs *slabs) noexcept:
+        """Give back one that was put aside, if there is one."""
+        cdef Slab *slab = slabs.spare
+        if slab != NULL:
+            slabs.spare = slab.next
+            slabs.spare_count -= 1
+            munmap(slab, SLAB_SIZE)
+
+    cdef Slab *new_slab(self, Slabs *slabs) except NULL:
+        cdef uint8_t *base
+        cdef Slab *slab = slabs.spare
+        cdef size_t at
+        if slab != NULL:
+            slabs.spare = slab.next
+            slabs.spare_count -= 1
+            self.list_slab(slabs, slab)
+            return slab
+        base = map_aligned(SLAB_SIZE)
+        slab = <Slab *>base
+        if base == NULL:
+            raise MemoryError()
+        at = SLAB_SIZE
+        while at >= slabs.first + slabs.cell:
+            at -= slabs.cell
+            (<void **>(base + at))[0] = slab.free
+            slab.free = base + at
+        self.list_slab(slabs, slab)
+        return slab
+
+    cdef void list_slab(self, Slabs *slabs, Slab *slab) noexcept:
+        slab.prev = NULL
+        slab.next = slabs.listed
+        if slab.next != NULL:
+            slab.next.prev = slab
+        slabs.listed = slab
+        slab.listed = 1
+
+    cdef void unlist_slab(self, Slabs *slabs, Slab *slab) noexcept:
+        if slab.prev != NULL:
+            slab.prev.next = slab.next
+        else:
+            slabs.listed = slab.next
+        if slab.next != NULL:
+            slab.next.prev = slab.prev
+        slab.prev = slab.next = NULL
+        slab.listed = 0
+
+    cdef Deferred *new_deferred(self, Pages *pages, uint64_t id) except NULL:
+        """One in the pages of a channel; it has its id and nothing else yet."""
+        cdef Page *page = pages.with_room
+        cdef Deferred *deferred
+        if page == NULL:
+            page = self.new_page(pages)
+        deferred = page.free
+        if deferred != NULL:
+            page.free = (<Deferred **>deferred)[0]
+        else:
+            deferred = deferred_of(page) + page.made
+            page.made += 1
+        page.used += 1
+        if page.used == PAGE_ROOM:
+            leave_room(pages, page)
+        deferred.id = id
+        page.least_id = min(page.least_id, id)
+        page.most_id = max(page.most_id, id)
+        self.deferred += 1
+        return deferred
+
+    cdef void relist_page(self, Pages *pages, Page *page) noexcept:
+        """A page was full, or is empty now."""
+        if page.used == 0:
+            self.free_page(pages, page)
+        else:
+            enter_room(pages, page)
+
+    cdef Page *new_page(self, Pages *pages) except NULL:
+        cdef Page *page = <Page *>self.new_cell(&self.page_slabs)
+        page.free = NULL
+        page.used = page.made = 0
+        page.least_id = <uint64_t>-1
+        page.most_id = 0
+        page.prev = NULL
+        page.next = pages.first
+        if page.next != NULL:
+            page.next.prev = page
+        pages.first = page
+        enter_room(pages, page)
+        return page
+
+    cdef void free_page(self, Pages *pages, Page *page) noexcept:
+        if pages.walked == page:
+            pages.walked = page.next
+        if page.prev != NULL:
+            page.prev.next = page.next
+        else:
+            pages.first = page.next
+        if page.next != NULL:
+            page.next.prev = page.prev
+        leave_room(pages, page)
+        self.free_cell(&self.page_slabs, page)
+
+
+cdef void enter_room(Pages *pages, Page *page) noexcept:
+    """Something in the page is free."""
+    page.prev_with_room = NULL
+    page.next_with_room = pages.with_room
+    if page.next_with_room != NULL:
+        page.next_with_room.prev_with_room = page
+    pages.with_room = page
+
+
+cdef void leave_room(Pages *pages, Page *page) noexcept:
+    """Nothing in it is, or it goes."""
+    if page.prev_with_room != NULL:
+        page.prev_with_room.next_with_room = page.next_with_room
+    else:
+        pages.with_room = page.next_with_room
+    if page.next_with_room != NULL:
+        page.next_with_room.prev_with_room = page.prev_with_room
+
+
+cdef void free_slabs(Slabs *slabs) noexcept:
+    cdef Slab *slab
+    while slabs.listed != NULL:
+        slab = slabs.listed
+        slabs.listed = slab.next
+        munmap(slab, SLAB_SIZE)
+    while slabs.spare != NULL:
+        slab = slabs.spare
+        slabs.spare = slab.next
+        munmap(slab, SLAB_SIZE)

@@ -1,0 +1,93 @@
+# Entries: what a channel knows of a message that it has handed out, queued or deferred. The cells
+# they lie in belong to the block pool; what happens to them, to the channel.
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from nsqcy.base.heap cimport HeapNode
+from nsqcy.storage.block cimport Block
+
+
+cdef enum:
+    PAGE_SIZE = 2048
+    PAGE_ROOM = 49                # deferred messages
+
+
+# A message of one channel that is for later. An entry in every other state begins alike, so that
+# where its record lies can be read and changed without a look at which of them it is.
+ctypedef struct Deferred:
+    HeapNode node           # in the channel's timers; tag: the size of the body, see size_tag
+    uint64_t seq
+    uint64_t id             # 0: not known, its record has not been read since the start
+    Block *block            # NULL: this one is free
+    uint32_t offset
+    uint16_t attempts
+    uint8_t state           # EntryState
+    uint8_t round           # of the journal: the latest that has it, or need not
+
+
+# One handed-out message of one channel that is not finished; or a record of a topic's backlog that
+# has a delay.
+ctypedef struct Entry:
+    # Tag: in flight: when it was delivered; queued, of a backlog: as above.
+    HeapNode node
+    uint64_t seq
+    uint64_t id
+    Block *block
+    uint32_t offset
+    uint16_t attempts
+    uint8_t state
+    uint8_t round
+    int64_t due             # in flight: the deadline; moving: see below; of a backlog: the delay
+    Entry *prev             # in flight: neighbours in deadline order
+    Entry *next             # queued: the one behind
+    void *holding           # in flight: struct Holding of the consumer; queued: the gate position
+    int64_t timestamp       # in flight: of its record, which need not be in memory any more
+
+
+cdef inline uint32_t size_tag(uint64_t body_length) noexcept:
+    """A body's size beside the lowest bit, which is a timer's kind; 0: too large to tell."""
+    return <uint32_t>body_length << 1 if body_length < 0x80000000u else 0
+
+
+cdef enum:
+    # What moves has no deadline: one that never comes, by which moves are in the order of numbers.
+    NEVER = 0x4000000000000000
+
+
+cdef inline uint64_t move_number(const Entry *entry) noexcept:
+    return <uint64_t>(entry.due - <int64_t>NEVER)
+
+
+cdef enum EntryState:
+    QUEUED = 0              # waits for redelivery at the tail
+    DEFERRED = 1            # waits for its due time
+    MOVING = 2              # held by who moves it to another topic
+    IN_FLIGHT = 3           # with a consumer
+
+
+# The deferred messages of PAGE_SIZE bytes, and at the start of these what is free among them.
+ctypedef struct Page:
+    Deferred *free          # of the first `made`; the others never were in use
+    Page *prev              # in the order in which they were made
+    Page *next
+    Page *prev_with_room
+    Page *next_with_room
+    uint64_t least_id       # its messages have had ids from this ...
+    uint64_t most_id        # ... to this
+    uint32_t used
+    uint32_t made
+
+
+# The deferred messages of one channel: they stay where they are until they are freed.
+ctypedef struct Pages:
+    Page *first             # the latest
+    Page *with_room
+    Page *walked            # of a walk: the next one; pages that are made meanwhile are before it
+
+
+cdef inline Page *page_of(const Deferred *deferred) noexcept:
+    return <Page *>(<size_t>deferred & ~<size_t>(PAGE_SIZE - 1))
+
+
+cdef inline Deferred *deferred_of(Page *page) noexcept:
+    """Its `made` deferred messages, in use or free."""
+    return <Deferred *>(page + 1)

@@ -1,0 +1,40 @@
+# The journal of a log: a snapshot and the deltas behind it, in one file.
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from nsqcy.storage.io cimport File
+from nsqcy.storage.log_tasks cimport Task, TaskKind, log_done
+from nsqcy.storage.segment_files cimport SegmentFiles
+
+
+cdef class JournalFile(SegmentFiles):
+    cdef readonly bint closed
+    cdef readonly uint64_t journal_bytes
+    cdef bint journal_lost            # a write of it failed: no run counts until a snapshot is
+    cdef File *_journal
+    cdef bint _journal_dirty
+    cdef File *_snapshot              # the journal to be
+    cdef uint64_t _snapshot_bytes
+    cdef uint32_t _snapshot_crc
+    cdef uint64_t _journal_writes     # those that follow, and how many of them have ended
+    cdef uint64_t _journal_done
+    cdef uint64_t _told               # the one that the runs to come have to wait for
+    cdef uint64_t _told_done          # the latest one that has not failed
+
+    # Whether a journal write is under way.
+    cdef bint is_telling(self) noexcept
+    # leads: what is appended from now on is not done before it is in place.
+    cdef int write_snapshot(self, bytes snapshot, bint leads, log_done done, void *arg) except -1
+    # The same over a longer time: begin, any number of pieces, end. Deltas that are appended
+    # meanwhile go to the journal there was: the end is given those that are to stay. Or: given up.
+    cdef int begin_snapshot(self) except -1
+    cdef int add_to_snapshot(self, bytes piece) except -1
+    cdef int end_snapshot(self, deltas, bint leads, log_done done, void *arg) except -1
+    cdef int give_up_snapshot(self) except -1
+    # 1 when appended; 0 when there is no sound journal to append to: write a snapshot first. done
+    # is called when it is written.
+    cdef int append_delta(self, bytes delta, log_done done, void *arg) except -1
+    cdef Task *_journal_task(self, TaskKind kind, Task *whole) except NULL
+    cdef int _journal_written(self, int error) except -1
+    cdef int _journal_failed(self, Task *task, int error) except -1
+    cdef int _lose_journal(self, File *file) except -1
+    cdef int _release_written(self) except -1

@@ -1,0 +1,368 @@
+"""Recovery of a log: reads footers and the journal, and scans the segments without a footer.
+
+Runs once, before the log is used, and blocks: the only file calls beside the I/O threads. Decides
+what is on disk, not what it means: the journal's entries are for nsqcy/storage/journal.py.
+"""
+
+import os
+import re
+from bisect import bisect_left
+from operator import itemgetter
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.errno cimport EINTR, errno
+from libc.stdint cimport uint8_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memset
+from posix.stat cimport struct_stat
+
+from nsqcy.storage.disk_format cimport (
+    FOOTER_MAGIC, SEGMENT_MAGIC, Scan, SegmentHeader, SegmentTrailer, check_version, damage_text,
+    footer_facts, record_at, run_verify, segment_footer, segment_header_crc, segment_scan,
+)
+from nsqcy.storage.io cimport Damages, IoCalls, damages_free
+from nsqcy.storage.record cimport Record
+from nsqcy.storage.segment cimport (
+    RUN_SURVIVORS, SEGMENT_CLOSED, SEGMENT_DOOMED, SegmentFooter,
+)
+
+from nsqcy.storage.disk_format import parse_journal
+
+
+cdef extern from "fcntl.h" nogil:
+    int AT_FDCWD
+    int O_RDONLY
+
+
+_SEGMENT = re.compile(r"\d{20}\.seg")
+
+end_of = itemgetter(1)
+
+cdef enum:
+    FOOTER_READ = 32768          # most footers fit into the first read
+
+
+cpdef Recovered recover_log(Log log):
+    """Return what is on disk of a log: call it once, before the first append. Reads footers and the
+    journal, and scans the segments that have no footer.
+
+    A seq may lie in more than one run after a crash between a copy and the journal's entry of it;
+    the copies are the same message. Dense runs are given without such overlaps.
+    """
+    cdef Recovered into = Recovered.__new__(Recovered, log)
+    try:
+        names = os.listdir(log.directory)
+    except FileNotFoundError:
+        return into
+    log._directory_there = True
+    # The newest first: what was written again, after a failure, is right where it was written last.
+    for name in sorted(filter(_SEGMENT.fullmatch, names), reverse=True):
+        recover_segment(log, name, into)
+        if int(name[:20]) == log.last_number:
+            into.open_end = not into.clean
+    into.damages.sort()
+    if "journal" in names:
+        recover_journal(log, into)
+    if into.log_id is not None:
+        log.log_id = into.log_id
+    return into
+
+
+cdef int recover_segment(Log log, str name, Recovered into) except -1:
+    cdef Segment *segment
+    cdef IoCalls *calls = log.io.calls
+    cdef struct_stat status
+    cdef int fd
+    segment = log._segment_new(int(name[:20]), 0)
+    segment.state = SEGMENT_CLOSED
+    path = os.fsdecode(segment.path)
+    try:
+        fd = open_now(log, segment.path)
+    except OSError as error:
+        into.damages.append((path, 0, f"open: {error.strerror.lower()}"))
+        return log._segment_free(segment)
+    try:
+        if calls.fstat(calls, fd, &status) < 0:
+            raise OSError(errno, os.strerror(errno))
+        recover_runs(log, fd, status.st_size, segment, into)
+    except OSError as error:
+        into.damages.append((path, 0, f"read: {error.strerror.lower()}"))
+    finally:
+        calls.close(calls, fd)
+    if segment.live == 0 and segment.state == SEGMENT_CLOSED:
+        log._segment_free(segment)
+    return 0
+
+
+cdef int recover_runs(Log log, int fd, uint64_t size, Segment *segment,
+                      Recovered into) except -1:
+    """A segment that turns out to hold nothing that is not elsewhere is doomed: it goes with the
+    next snapshot. One that holds something unreadable stays."""
+    cdef Py_ssize_t damages = len(into.damages)
+    cdef bytes log_id = recover_header(log, fd, segment, into)
+    cdef bint closed = recover_footer(log, fd, size, segment, into)
+    if not closed:
+        into.clean = False
+        recover_scan(log, fd, size, segment, into)
+    into.segments.append((segment.number, size, log_id,
+                          footer_facts(&segment.facts) if closed else None))
+    if segment.live == 0 and len(into.damages) == damages:
+        segment.state = SEGMENT_DOOMED
+    return 0
+
+
+cdef bytes recover_header(Log log, int fd, Segment *segment, Recovered into):
+    """The log_id that it names; None if it names none."""
+    cdef bytes data = read_now(log, fd, 0, sizeof(SegmentHeader))
+    cdef const SegmentHeader *header = <const SegmentHeader *>PyBytes_AS_STRING(data)
+    path = os.fsdecode(segment.path)
+    if len(data) == 0:
+        return None           # made, and then the machine stopped
+    if (len(data) < <Py_ssize_t>sizeof(SegmentHeader) or header.magic != SEGMENT_MAGIC
+            or header.crc != segment_header_crc(header)):
+        into.damages.append((path, 0, "damaged segment header"))
+        return None
+    check_version(path, header.version)
+    log_id = <bytes>header.log_id[:16]
+    memcpy(segment.log_id, header.log_id, 16)
+    if into.log_id is None:
+        into.log_id = log_id
+    return log_id
+
+
+cdef bint recover_footer(Log log, int fd, uint64_t size, Segment *segment,
+                         Recovered into) except -1:
+    cdef uint64_t n = min(size, <uint64_t>FOOTER_READ)
+    cdef bytes tail
+    cdef const SegmentTrailer *trailer
+    cdef const SegmentFooter *footer
+    cdef const SegmentRun *runs = NULL
+    cdef uint64_t i
+    if size & 7 or size < sizeof(SegmentTrailer):
+        return False
+    tail = read_now(log, fd, size - n, n)
+    if <uint64_t>len(tail) != n:
+        return False
+    trailer = <const SegmentTrailer *>(PyBytes_AS_STRING(tail) + n - sizeof(SegmentTrailer))
+    if trailer.magic != FOOTER_MAGIC or trailer.length > size or trailer.length & 7:
+        return False
+    if trailer.length > n:
+        n = trailer.length
+        tail = read_now(log, fd, size - n, n)
+        if <uint64_t>len(tail) != n:
+            return False
+    footer = segment_footer(<const uint8_t *>PyBytes_AS_STRING(tail), n, size, &runs)
+    if footer is NULL:
+        return False
+    into.max_id = max(into.max_id, footer.max_id)
+    segment.end = segment.good = segment.synced = footer.data_end
+    segment.facts = footer[0]
+    for i in range(footer.runs):
+        into.add(&runs[i], segment, fd)
+    return True
+
+
+cdef int recover_scan(Log log, int fd, uint64_t size, Segment *segment,
+                      Recovered into) except -1:
+    cdef bytes data = read_now(log, fd, 0, size)
+    cdef Scan scan
+    cdef Damages damages
+    cdef uint64_t i
+    path = os.fsdecode(segment.path)
+    memset(&damages, 0, sizeof(Damages))
+    segment_scan(<const uint8_t *>PyBytes_AS_STRING(data), len(data), &scan, &damages)
+    try:
+        if scan.failed:
+            raise MemoryError
+        for i in range(damages.kept):
+            into.damages.append((path, damages.at[i].offset, damage_text(&damages.at[i])))
+        into.max_id = max(into.max_id, scan.max_id)
+        segment.end = segment.good = scan.end
+        for i in range(scan.count):
+            into.add(&scan.runs[i], segment, fd)
+    finally:
+        free(scan.runs)
+        damages_free(&damages)
+    return 0
+
+
+cdef int recover_journal(Log log, Recovered into) except -1:
+    cdef bytes path = os.path.join(log._directory, b"journal")
+    cdef IoCalls *calls = log.io.calls
+    cdef struct_stat status
+    cdef int fd
+    name = os.fsdecode(path)
+    try:
+        fd = open_now(log, path)
+    except OSError as error:
+        into.damages.append((name, 0, f"open: {error.strerror.lower()}"))
+        return 0
+    try:
+        if calls.fstat(calls, fd, &status) < 0:
+            raise OSError(errno, os.strerror(errno))
+        data = read_now(log, fd, 0, status.st_size)
+    except OSError as error:
+        into.damages.append((name, 0, f"read: {error.strerror.lower()}"))
+        return 0
+    finally:
+        calls.close(calls, fd)
+    into.journal, log_id, bad = parse_journal(data, name)
+    if log_id is not None:
+        into.log_id = log_id
+    if bad is not None:
+        into.damages.append((name, bad, "damaged journal entry: the rest is not used"))
+    return 0
+
+
+cdef int open_now(Log log, bytes path) except -1:
+    cdef IoCalls *calls = log.io.calls
+    cdef int fd = calls.open(calls, AT_FDCWD, path, O_RDONLY, 0)
+    if fd < 0:
+        raise OSError(errno, os.strerror(errno), os.fsdecode(path))
+    return fd
+
+
+cdef bytes read_now(Log log, int fd, uint64_t offset, uint64_t n):
+    """Up to n bytes; fewer at the end of the file."""
+    cdef IoCalls *calls = log.io.calls
+    cdef bytes data = PyBytes_FromStringAndSize(NULL, n)
+    cdef uint64_t got = 0
+    cdef ssize_t had
+    while got < n:
+        had = calls.pread(calls, fd, PyBytes_AS_STRING(data) + got, n - got, offset + got)
+        if had < 0 and errno == EINTR:
+            continue
+        if had < 0:
+            raise OSError(errno, os.strerror(errno))
+        if had == 0:
+            break
+        got += had
+    return data if got == n else data[:got]
+
+
+# ---- what recovery has found ----
+
+cdef class Recovered:
+    """What recover_log() has found. The extents in `run_array` are to be copied, and released once
+    each."""
+
+    def __cinit__(self, Log log not None):
+        self.log = log
+        self.journal = []
+        self.damages = []
+        self.segments = []
+        self.overlaps = []
+        self._covered = []
+        self.next_seq = 1
+        self.clean = True
+
+    def __dealloc__(self):
+        free(self.run_array)
+
+    cdef int add(self, const SegmentRun *run, Segment *segment, int fd) except -1:
+        self.next_seq = max(self.next_seq, run.last_seq + 1)
+        if run.flags & RUN_SURVIVORS or run.last_seq - run.first_seq + 1 != run.count:
+            return self._add_whole(run, segment)
+        wanted = self._uncovered(run.first_seq, run.last_seq)
+        if wanted == [(run.first_seq, run.last_seq)]:
+            self._add_whole(run, segment)
+        else:
+            self.overlaps.append((segment.number, run.offset, run.bytes, run.first_seq,
+                                  run.last_seq))
+            if wanted:
+                self._add_rest(run, segment, fd, wanted)
+        return self._cover(run.first_seq, run.last_seq)
+
+    cdef list _uncovered(self, uint64_t first, uint64_t last):
+        """The parts of [first, last] that no dense run before it has."""
+        cdef Py_ssize_t i = bisect_left(self._covered, first, key=end_of)
+        cdef uint64_t at = first
+        wanted = []
+        while i < len(self._covered) and self._covered[i][0] <= last:
+            begin, end = self._covered[i]
+            if begin > at:
+                wanted.append((at, begin - 1))
+            if end >= last:
+                return wanted
+            at = end + 1
+            i += 1
+        wanted.append((at, last))
+        return wanted
+
+    cdef int _cover(self, uint64_t first, uint64_t last) except -1:
+        """Enter [first, last], in one with what it touches."""
+        cdef Py_ssize_t low = bisect_left(self._covered, first - (first > 0), key=end_of)
+        cdef Py_ssize_t high = low
+        while high < len(self._covered) and self._covered[high][0] <= last + 1:
+            first = min(first, <uint64_t>self._covered[high][0])
+            last = max(last, <uint64_t>self._covered[high][1])
+            high += 1
+        self._covered[low:high] = [(first, last)]
+        return 0
+
+    cdef int _grow(self) except -1:
+        cdef size_t capacity
+        cdef RecoveredRun *more
+        if self.run_count < self.run_capacity:
+            return 0
+        capacity = self.run_capacity * 2 if self.run_capacity else 16
+        more = <RecoveredRun *>realloc(self.run_array, capacity * sizeof(RecoveredRun))
+        if more is NULL:
+            raise MemoryError
+        self.run_array = more
+        self.run_capacity = capacity
+        return 0
+
+    cdef int _add_whole(self, const SegmentRun *run, Segment *segment) except -1:
+        cdef RecoveredRun *into
+        self._grow()
+        into = &self.run_array[self.run_count]
+        self.run_count += 1
+        memset(into, 0, sizeof(RecoveredRun))
+        into.first_seq = into.extent.first_seq = run.first_seq
+        into.last_seq = into.extent.last_seq = run.last_seq
+        into.count = into.extent.count = run.count
+        into.flags = run.flags
+        into.first_time = run.first_time
+        into.last_time = run.last_time
+        into.extent.segment = segment
+        into.extent.offset = run.offset
+        into.extent.bytes = <uint32_t>run.bytes
+        segment.live += run.bytes
+        self.log.disk_bytes += run.bytes
+        return 0
+
+    cdef int _add_rest(self, const SegmentRun *run, Segment *segment, int fd,
+                       list wanted) except -1:
+        """Adds the wanted seqs of a dense run: walks its records for where they lie."""
+        cdef bytearray data = bytearray(read_now(self.log, fd, run.offset, run.bytes))
+        cdef uint8_t *bytes_at = <uint8_t *>data
+        cdef const Record *record
+        cdef uint64_t at = 0
+        cdef SegmentRun piece
+        cdef Damages damages
+        if <uint64_t>len(data) != run.bytes:
+            return 0
+        memset(&damages, 0, sizeof(Damages))
+        run_verify(bytes_at, run.bytes, run.first_seq, run.count, True, run.offset, &damages)
+        damages_free(&damages)
+        for first, last in wanted:
+            memset(&piece, 0, sizeof(SegmentRun))
+            while at < run.bytes:
+                record = record_at(bytes_at, at)
+                if record.seq > last:
+                    break
+                if record.seq >= first:
+                    if piece.count == 0:
+                        piece.first_seq = record.seq
+                        piece.offset = run.offset + at
+                        piece.first_time = record.timestamp
+                        piece.flags = run.flags
+                    piece.last_seq = record.seq
+                    piece.last_time = record.timestamp
+                    piece.bytes += record.length
+                    piece.count += 1
+                at += record.length
+            if piece.count:
+                self._add_whole(&piece, segment)
+        return 0

@@ -1,0 +1,44 @@
+# The writer of a log: appending runs, and group commit.
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from nsqcy.storage.journal_file cimport JournalFile
+from nsqcy.storage.log_tasks cimport Task, log_done
+from nsqcy.storage.segment cimport Extent
+
+
+cdef class LogWriter(JournalFile):
+    cdef public uint64_t max_bytes_per_file
+    cdef public uint64_t sync_every
+    cdef public int64_t sync_timeout
+    cdef int64_t _synced_at
+    cdef Task *_written_first         # runs that are written, in order, but not done: they wait
+    cdef Task *_written_last          # for a sync, or for what the journal has to tell before
+    cdef uint64_t _durable            # durable runs that no sync was asked for yet
+    cdef bint _goes_on                # the latest run does
+    cdef uint64_t _commits            # how many were begun, and how many of them have ended
+    cdef uint64_t _commits_done
+
+    # The run stays valid and unchanged (but for its crc fields) until done. A failed run's place
+    # is still in `into`: retract() it. A durable run is done when a sync covers it: see commit().
+    # One that goes on is a part of what the next run, appended right away, has more of: they are in
+    # one segment, and fail together.
+    # No run is done before the deltas, and the snapshots that lead, that were asked for before it.
+    cdef int append(self, const uint8_t *run, size_t n, uint64_t first_seq, uint64_t last_seq,
+                    uint32_t count, int flags, bint durable, bint goes_on, Extent *into,
+                    log_done done, void *arg) except -1
+    # Have the durable runs that were appended synced. One sync is under way at a time: those that
+    # come meanwhile share the next.
+    cdef int commit(self) except -1
+    # Whether a run of n bytes would begin a new segment: it may be written although one that was
+    # appended before it fails.
+    cdef bint rolls(self, size_t n) noexcept
+    # Bytes of records that the segment of the next run has room for.
+    cdef uint64_t room(self) noexcept
+    cdef int sync(self, log_done done, void *arg) except -1
+    # The monotonic time of the next sync, or 0 when nothing waits for one.
+    cdef int64_t tick(self, int64_t now) except -1
+    cdef bint _is_told(self, const Task *task) noexcept
+    cdef int _wait(self, Task *task, int error) except -1
+    cdef bint _first_is_settled(self) noexcept
+    cdef int _commit_done(self, int error) except -1
+    cdef int _run_done(self, Task *task, int error) except -1

@@ -1,0 +1,224 @@
+"""The writer of a log: appends runs, and answers each when it is as safe as was asked for.
+
+Owns the runs that are written but not done, in their order: they wait for a sync (group commit), or
+for what the journal has to say before. Knows files only as segments and a journal.
+"""
+
+import os
+
+cimport cython
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.errno cimport EIO
+
+from nsqcy.storage.disk_format cimport SEGMENT_HEADER
+from nsqcy.storage.io cimport IO_SYNC
+from nsqcy.storage.log_tasks cimport TASK_DELTA, TASK_RUN, TASK_WHOLE, task_finished
+from nsqcy.storage.segment cimport Segment
+
+
+cdef enum:
+    FOLLOWING_SYNCS = 8          # by count that may wait for each other: more would not help
+
+
+cdef int commit_done(void *arg, int error) except -1:
+    cdef LogWriter log = <LogWriter>arg
+    Py_DECREF(log)
+    return log._commit_done(error)
+
+
+@cython.no_gc_clear      # as the log it is
+cdef class LogWriter(JournalFile):
+    """The writer of one log."""
+
+    # -- appending --
+
+    cdef bint rolls(self, size_t n) noexcept:
+        cdef Segment *segment = self._current
+        if segment is NULL:
+            return True
+        return (not self._goes_on and segment.end > SEGMENT_HEADER
+                and segment.end + n > self.max_bytes_per_file)
+
+    cdef uint64_t room(self) noexcept:
+        cdef uint64_t end = SEGMENT_HEADER
+        if self._goes_on and self._current is not NULL:
+            end = self._current.end
+        return self.max_bytes_per_file - end if end < self.max_bytes_per_file else 0
+
+    cdef int append(self, const uint8_t *run, size_t n, uint64_t first_seq, uint64_t last_seq,
+                    uint32_t count, int flags, bint durable, bint goes_on, Extent *into,
+                    log_done done, void *arg) except -1:
+        cdef Segment *segment = self._current
+        cdef Task *task
+        if self.closed:
+            raise ValueError("the log is closed")
+        if n == 0 or n & 7 or n > 0xFFFFFFF8u or count == 0 or first_seq > last_seq:
+            raise ValueError("not a run")
+        if self.rolls(n):
+            if segment is not NULL:
+                self._segment_retire(segment)
+            self._segment_open(first_seq)
+            segment = self._current
+        task = self._task(TASK_RUN, segment, NULL)
+        task.offset = segment.end
+        task.bytes = n
+        task.first_seq = first_seq
+        task.last_seq = last_seq
+        task.count = count
+        task.flags = flags
+        task.durable = durable
+        task.goes_on = self._goes_on = goes_on
+        task.commit = self._commits + 1 if durable else 0
+        task.told = self._told
+        task.done = done
+        task.arg = arg
+        self._place(segment, task, into)
+        self.io.write_records(segment.file, run, n, task.offset, task_finished, task, &task.result)
+        self._awaited = durable
+        if durable:
+            self._durable += 1
+            return 0
+        self._unsynced += count
+        if self.sync_every and self._unsynced >= self.sync_every \
+                and self._following < FOLLOWING_SYNCS:
+            self.sync(NULL, NULL)
+        return 0
+
+    cdef int _run_done(self, Task *task, int error) except -1:
+        cdef Segment *segment = task.segment
+        if error:
+            segment.error = error
+            if task.error:
+                self._write_failed(os.fsdecode(segment.path), task.result.call, error)
+            segment.good = min(segment.good, task.offset)
+            return self._segment_fail(segment)
+        segment.good = task.offset + task.bytes
+        if not self._error_is_sync:
+            self.last_error_text = ""
+            self._write_succeeded()
+        return self._index(task)
+
+    # -- runs that wait --
+
+    cdef int _ended(self, Task *task, int error) except -1:
+        """An op is done. That does not make every run done."""
+        if task.kind != TASK_RUN:
+            return self._finish(task, error)
+        task.error = error
+        if self.journal_lost and task.told <= self._journal_done:
+            task.refused = EIO    # a start would read it as if what the journal lost had not been
+        if task.durable or task.goes_on or self._written_last is not NULL \
+                or not self._is_told(task):
+            return self._wait(task, error)
+        return self._finish(task, error or task.refused)
+
+    cdef bint _is_told(self, const Task *task) noexcept:
+        """Whether the journal has told what it had to before this run, or never will."""
+        return task.told <= self._told_done or (self.journal_lost
+                                                and task.told <= self._journal_done)
+
+    cdef int _wait(self, Task *task, int error) except -1:
+        """A run that failed waits as well: they are answered in their order."""
+        if error:
+            self._segment_fail(task.segment)
+        if self._written_last is NULL:
+            self._written_first = task
+        else:
+            self._written_last.next = task
+        self._written_last = task
+        self.commit()
+        return self._release_written()
+
+    cdef int _release_written(self) except -1:
+        """Finishes the runs that have waited for long enough."""
+        cdef LogWriter keep = self      # the last task's end may drop the last reference
+        cdef Task *task
+        while keep._first_is_settled():
+            task = keep._written_first
+            keep._written_first = task.next
+            if task.next is NULL:
+                keep._written_last = NULL
+            keep._finish(task, task.error or task.refused)
+        return 0
+
+    cdef bint _first_is_settled(self) noexcept:
+        """Whether the first of the runs that wait has waited for long enough. One that goes on
+        waits for the next one as well, and then either both are refused or none is."""
+        cdef Task *last = self._written_first
+        cdef Task *failed = NULL
+        cdef Task *task
+        while last is not NULL and self._is_told(last) and last.commit <= self._commits_done:
+            if last.told > self._told_done and not last.refused:
+                last.refused = EIO
+            if failed is NULL and (last.error or last.refused):
+                failed = last
+            if not last.goes_on:
+                break
+            last = last.next
+        else:
+            return False
+        task = self._written_first
+        while task is not last.next:
+            task.goes_on = False
+            if failed is not NULL and not (task.error or task.refused):
+                task.error = failed.error
+                task.refused = failed.refused
+                task.result.call = failed.result.call
+            task = task.next
+        return True
+
+    # -- syncs and commits --
+
+    cdef int sync(self, log_done done, void *arg) except -1:
+        """Makes everything appended until now survive a power loss; done says when and whether.
+        Runs that were written to a file whose sync failed since the last answer count as well."""
+        cdef Task *whole = self._task(TASK_WHOLE, NULL, NULL)
+        cdef Task *task
+        whole.done = done
+        whole.arg = arg
+        whole.parts = 1           # held until all parts are submitted
+        if self._sync_error and done is not NULL:
+            whole.error = self._sync_error
+            self._sync_error = 0
+        self._sync_files(whole)
+        if self._journal is not NULL and self._journal_dirty:
+            self._journal_dirty = False
+            task = self._journal_task(TASK_DELTA, whole)
+            self.io.on_file(self._lane, IO_SYNC, self._journal, 0, task_finished, task,
+                            &task.result)
+        if self._directory_dirty or whole.parts == 1:
+            self._sync_directory(whole)
+        whole.parts -= 1
+        return 0
+
+    cdef int commit(self) except -1:
+        if self._commits > self._commits_done or self._durable == 0:
+            return 0
+        self._commits += 1
+        self._durable = 0
+        Py_INCREF(self)
+        return self.sync(commit_done, <void *>self)
+
+    cdef int _commit_done(self, int error) except -1:
+        """A sync has ended, and with it every durable run that was appended before it: these were
+        written before it was begun. Without a good sync a run counts as not written."""
+        cdef Task *task = self._written_first
+        self._commits_done = self._commits
+        while task is not NULL and task.commit <= self._commits_done:
+            if task.durable and not task.refused:
+                task.refused = error
+                if not error and task.segment.synced < task.offset + task.bytes:
+                    task.refused = EIO    # the file failed between the write and the sync
+            task = task.next
+        self._release_written()
+        return self.commit()
+
+    cdef int64_t tick(self, int64_t now) except -1:
+        if not self._unsynced and not self._journal_dirty:
+            self._synced_at = now
+            return 0
+        if now - self._synced_at >= self.sync_timeout and not self._following:
+            self._synced_at = now
+            self.sync(NULL, NULL)
+            return 0
+        return max(now, self._synced_at + self.sync_timeout)

@@ -1,0 +1,73 @@
+# A segment of a log, and where runs lie in it. A Segment lives from its creation (or recovery)
+# until its file is unlinked or the Log goes.
+# States: OPEN -> CLOSING -> CLOSED -> DOOMED -> GONE; OPEN -> FAILED -> CLOSED (without a footer).
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from nsqcy.storage.io cimport File
+
+
+cdef extern from "segment.h" nogil:
+    enum:
+        RUN_SURVIVORS
+        RUN_HAS_DELAYED
+        RUN_HAS_PRODUCED
+
+    struct SegmentRun:
+        uint64_t first_seq
+        uint64_t last_seq
+        uint64_t offset
+        uint64_t bytes
+        uint32_t count
+        uint32_t flags
+        int64_t first_time
+        int64_t last_time
+
+    struct SegmentFooter:
+        uint64_t records
+        uint64_t first_seq
+        uint64_t last_seq
+        int64_t first_time
+        int64_t last_time
+        uint64_t max_id
+        uint64_t data_end
+        uint64_t runs
+
+
+cdef enum SegmentState:
+    SEGMENT_OPEN
+    SEGMENT_CLOSING      # no more runs; its footer is written once the last write is done
+    SEGMENT_FAILED       # a write or a sync failed; cut once the last write is done
+    SEGMENT_CLOSED
+    SEGMENT_DOOMED       # needed by nobody; its file goes once no journal write is pending
+    SEGMENT_GONE         # the unlink is under way or done
+
+
+cdef struct Segment:
+    Segment *previous
+    Segment *next
+    File *file
+    char *path
+    uint64_t number      # of its file name: larger than any before it
+    uint64_t end         # places are given out up to here
+    uint64_t good        # runs are known to be written up to here
+    uint64_t synced      # runs are known to survive a power loss up to here
+    uint64_t live        # bytes of extents not released
+    uint32_t pending     # ops that refer to it
+    uint8_t log_id[16]   # as its header has it; zeros: nobody can tell
+    SegmentState state
+    int error            # of the first run that failed: those behind it fail as well
+    SegmentRun *runs     # the index to be, while open
+    uint32_t run_count
+    uint32_t run_capacity
+    SegmentFooter facts
+
+
+# Where a run lies. Zeroed, it is empty. Further pieces belong to the log, which release() frees.
+cdef struct Extent:
+    Segment *segment
+    uint64_t offset
+    uint64_t first_seq
+    uint64_t last_seq
+    uint32_t bytes
+    uint32_t count
+    Extent *next

@@ -1,0 +1,54 @@
+# The segments of a log: their files, what lies in them, and their syncs.
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from nsqcy.storage.io cimport IoLane
+from nsqcy.storage.log_tasks cimport LogTasks, Task, log_done
+from nsqcy.storage.segment cimport Extent, Segment
+
+
+cdef int64_t segments_alive() noexcept
+cdef int64_t pieces_alive() noexcept
+
+
+cdef class SegmentFiles(LogTasks):
+    cdef public bytes log_id
+    cdef readonly uint64_t disk_bytes
+    cdef Segment *_first
+    cdef Segment *_last
+    cdef Segment *_current
+    cdef uint64_t last_number         # of a segment, here or in a journal
+    cdef bint _frozen                 # close() was called: files stay whatever is released
+    cdef uint64_t _unsynced           # records written since the last sync
+    cdef int _sync_error              # of a failed sync, until a sync() has answered with it
+    cdef uint64_t _sync_error_number  # and of which segment
+    cdef bint _directory_there
+    cdef bint _directory_known        # its name is durable: its parent needs no sync
+    cdef bint _directory_dirty
+    cdef uint32_t _journal_pending    # journal writes under way that may cease to name a segment
+
+    cdef Segment *_segment_new(self, uint64_t number, int flags) except NULL
+    cdef int _segment_free(self, Segment *segment) except -1
+    cdef int _segment_open(self, uint64_t first_seq) except -1
+    cdef int _segment_retire(self, Segment *segment) except -1
+    cdef int _segment_fail(self, Segment *segment) except -1
+    cdef int _settle(self, Segment *segment) except -1
+    cdef int _cut(self, Segment *segment) except -1
+    cdef int _write_footer(self, Segment *segment) except -1
+    cdef int _doom(self, Segment *segment) except -1
+    cdef int _unlink_doomed(self) except -1
+    cdef int _unlink(self, Segment *segment, Task *task, IoLane lane) except -1
+    cdef int _place(self, Segment *segment, Task *task, Extent *into) except -1
+    cdef int _index(self, Task *task) except -1
+    # Takes a failed run of n bytes that began with first_seq back out of an extent.
+    cdef int retract(self, Extent *into, size_t n, uint64_t first_seq, uint32_t count) except -1
+    # Nobody needs these runs any more.
+    cdef int release(self, Extent *extent) except -1
+    # Frees an extent's further pieces and zeroes it; the runs stay.
+    cdef int forget(self, Extent *extent) except -1
+    cdef int _sync_files(self, Task *whole) except -1
+    # Syncs what recovery has found, which a process that was killed need not have synced.
+    cdef int sync_found(self, log_done done, void *arg) except -1
+    cdef int _sync_file(self, Segment *segment, Task *whole) except -1
+    cdef int _sync_done(self, Task *task, int error) except -1
+    cdef int _sync_directory(self, Task *whole) except -1
+    cdef void _names_synced(self, uint32_t which) noexcept

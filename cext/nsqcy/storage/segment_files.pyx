@@ -1,0 +1,417 @@
+"""The segments of a log: from the creation of a file over its footer to its removal.
+
+Owns the list of segments, their index of runs, which of their bytes are live, and the syncs of
+their files and of the log's directory. Knows neither what waits for a sync (log_writer) nor what
+the journal says.
+
+Rules: a run is never split; a segment that existed before a start is never written to; the number
+of a new segment is larger than any before; a file is unlinked only when no extent lies in it and no
+journal write that may stop referring to it is under way.
+"""
+
+import os
+import time
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy, memset, strdup
+
+from nsqcy.storage.disk_format cimport (
+    FOOTER_MAGIC, FORMAT_VERSION, SEGMENT_HEADER, SEGMENT_MAGIC, SegmentHeader, SegmentTrailer,
+    crc32c_of, segment_header_crc,
+)
+from nsqcy.storage.io cimport (
+    FILE_CREATE, FILE_PARENT, IO_SYNC, IO_SYNC_DIR, IO_TRUNCATE, IO_UNLINK_FILE, LANE_WRITES,
+)
+from nsqcy.storage.log_tasks cimport (
+    TASK_CUT, TASK_DIRECTORY, TASK_SEGMENT, TASK_SYNC, TASK_UNLINK, TASK_WHOLE, task_finished,
+)
+from nsqcy.storage.segment cimport (
+    RUN_SURVIVORS, SEGMENT_CLOSED, SEGMENT_CLOSING, SEGMENT_DOOMED, SEGMENT_FAILED, SEGMENT_GONE,
+    SEGMENT_OPEN, SegmentFooter, SegmentRun,
+)
+
+
+cdef enum:
+    INDEX_RUN_BYTES = 262144     # short runs that follow each other share an index entry
+    NAMES_INSIDE = 1             # flags of a TASK_DIRECTORY that syncs: the log's directory
+    NAME_ITSELF = 2              # the data path
+
+cdef int64_t live_segments = 0
+cdef int64_t live_pieces = 0
+
+
+cdef int64_t segments_alive() noexcept:
+    """Segments of all logs: zero once every log is gone."""
+    return live_segments
+
+
+cdef int64_t pieces_alive() noexcept:
+    """Further pieces of extents: zero once every extent was released."""
+    return live_pieces
+
+
+@cython.no_gc_clear      # as the log it is
+cdef class SegmentFiles(LogTasks):
+    """The segments of one log."""
+
+    # -- lives of segments --
+
+    cdef Segment *_segment_new(self, uint64_t number, int flags) except NULL:
+        global live_segments
+        cdef bytes path = os.path.join(self._directory, b"%020d.seg" % number)
+        cdef Segment *segment = <Segment *>calloc(1, sizeof(Segment))
+        if segment is NULL:
+            raise MemoryError
+        live_segments += 1
+        segment.number = number
+        segment.path = strdup(path)
+        segment.file = self.io.file(path, flags)
+        segment.end = segment.good = SEGMENT_HEADER
+        segment.previous = self._last
+        if self._last is not NULL:
+            self._last.next = segment
+        else:
+            self._first = segment
+        self._last = segment
+        self.last_number = max(self.last_number, number)
+        return segment
+
+    cdef int _segment_free(self, Segment *segment) except -1:
+        global live_segments
+        if segment.previous is not NULL:
+            segment.previous.next = segment.next
+        else:
+            self._first = segment.next
+        if segment.next is not NULL:
+            segment.next.previous = segment.previous
+        else:
+            self._last = segment.previous
+        if self._current is segment:
+            self._current = NULL
+        live_segments -= 1
+        self.io.drop(segment.file)
+        free(segment.runs)
+        free(segment.path)
+        free(segment)
+        return 0
+
+    cdef int _segment_open(self, uint64_t first_seq) except -1:
+        cdef uint64_t number = max(first_seq, self.last_number + 1)
+        cdef Segment *segment = self._segment_new(number, FILE_CREATE | FILE_PARENT)
+        cdef Task *task = self._task(TASK_SEGMENT, segment, NULL)
+        cdef SegmentHeader *header = <SegmentHeader *>calloc(1, sizeof(SegmentHeader))
+        task.owned = <uint8_t *>header
+        if header is NULL:
+            segment.pending -= 1
+            self._task_end(task)
+            self._segment_free(segment)
+            raise MemoryError
+        header.magic = SEGMENT_MAGIC
+        header.version = FORMAT_VERSION
+        header.number = number
+        header.first_seq = first_seq
+        header.created = time.time_ns()
+        memcpy(header.log_id, PyBytes_AS_STRING(self.log_id), 16)
+        memcpy(segment.log_id, header.log_id, 16)
+        header.crc = segment_header_crc(header)
+        self._current = segment
+        self._directory_dirty = True
+        self.io.write(LANE_WRITES, segment.file, task.owned, sizeof(SegmentHeader), 0,
+                      task_finished, task, &task.result)
+        return 0
+
+    cdef int _segment_retire(self, Segment *segment) except -1:
+        """No more runs for it. The next sync is for it as well, and then comes the footer."""
+        self._current = NULL
+        segment.state = SEGMENT_CLOSING
+        return self._settle(segment)
+
+    cdef int _segment_fail(self, Segment *segment) except -1:
+        """The file is lost for writing. Runs still queued for it fail as well; the next append
+        opens a new segment."""
+        if segment.state in (SEGMENT_OPEN, SEGMENT_CLOSING):
+            segment.state = SEGMENT_FAILED
+        if self._current is segment:
+            self._current = NULL
+        return 0
+
+    cdef int _settle(self, Segment *segment) except -1:
+        """Takes the next step of a segment nothing is under way for."""
+        if segment.pending:
+            return 0
+        if segment.state == SEGMENT_CLOSING:
+            if segment.synced < segment.end and (segment.live or self._frozen):
+                return 0
+            segment.state = SEGMENT_CLOSED
+            if segment.run_count and (segment.live or self._frozen):
+                self._write_footer(segment)
+        elif segment.state == SEGMENT_FAILED:
+            segment.state = SEGMENT_CLOSED
+            if segment.good < segment.end and segment.good > SEGMENT_HEADER:
+                self._cut(segment)
+        if segment.pending or segment.live:
+            return 0
+        if segment.state == SEGMENT_CLOSED and not self._frozen:
+            self._doom(segment)
+        elif segment.state == SEGMENT_GONE:
+            self._segment_free(segment)
+        return 0
+
+    cdef int _cut(self, Segment *segment) except -1:
+        """Takes a torn run off the end, as far as the disk lets us; a start cuts it otherwise."""
+        cdef Task *task = self._task(TASK_CUT, segment, NULL)
+        return self.io.on_file(LANE_WRITES, IO_TRUNCATE, segment.file, segment.good, task_finished,
+                               task, &task.result)
+
+    cdef int _write_footer(self, Segment *segment) except -1:
+        cdef size_t index = segment.run_count * sizeof(SegmentRun)
+        cdef size_t n = sizeof(SegmentFooter) + index + sizeof(SegmentTrailer)
+        cdef Task *task = self._task(TASK_SEGMENT, segment, NULL)
+        cdef uint8_t *footer = <uint8_t *>malloc(n)
+        cdef SegmentTrailer *trailer
+        task.owned = footer
+        if footer is NULL:
+            segment.pending -= 1
+            self._task_end(task)
+            raise MemoryError
+        segment.facts.data_end = segment.end
+        segment.facts.runs = segment.run_count
+        memcpy(footer, &segment.facts, sizeof(SegmentFooter))
+        memcpy(footer + sizeof(SegmentFooter), segment.runs, index)
+        trailer = <SegmentTrailer *>(footer + sizeof(SegmentFooter) + index)
+        trailer.length = <uint32_t>n
+        trailer.crc = crc32c_of(0, footer, sizeof(SegmentFooter) + index)
+        trailer.magic = FOOTER_MAGIC
+        self.io.write(LANE_WRITES, segment.file, footer, n, segment.end, task_finished, task,
+                      &task.result)
+        self._sync_file(segment, NULL)
+        if self._directory_dirty:
+            self._sync_directory(NULL)
+        free(segment.runs)
+        segment.runs = NULL
+        segment.run_count = segment.run_capacity = 0
+        return 0
+
+    cdef int _doom(self, Segment *segment) except -1:
+        segment.state = SEGMENT_DOOMED
+        if self._journal_pending:
+            return 0
+        return self._unlink(segment, self._follower(TASK_UNLINK, segment, NULL), self._lane)
+
+    cdef int _unlink_doomed(self) except -1:
+        cdef Segment *segment = self._first
+        while segment is not NULL:
+            if segment.state == SEGMENT_DOOMED and not segment.pending:
+                self._unlink(segment, self._follower(TASK_UNLINK, segment, NULL), self._lane)
+            segment = segment.next
+        return 0
+
+    cdef int _unlink(self, Segment *segment, Task *task, IoLane lane) except -1:
+        segment.state = SEGMENT_GONE
+        return self.io.on_file(lane, IO_UNLINK_FILE, segment.file, 0, task_finished, task,
+                               &task.result)
+
+    # -- runs --
+
+    cdef int _place(self, Segment *segment, Task *task, Extent *into) except -1:
+        global live_pieces
+        cdef Extent *piece = into
+        while piece.next is not NULL:
+            piece = piece.next
+        if piece.bytes and not (piece.segment is segment
+                                and piece.offset + piece.bytes == task.offset
+                                and piece.bytes + task.bytes <= 0xFFFFFFF8u):
+            piece.next = <Extent *>calloc(1, sizeof(Extent))
+            if piece.next is NULL:
+                self._task_end(task)
+                segment.pending -= 1
+                raise MemoryError
+            live_pieces += 1
+            piece = piece.next
+        if piece.bytes == 0:
+            piece.segment = segment
+            piece.offset = task.offset
+            piece.first_seq = task.first_seq
+            piece.count = 0
+        piece.bytes += <uint32_t>task.bytes
+        piece.count += task.count
+        piece.last_seq = task.last_seq
+        segment.end += task.bytes
+        segment.live += task.bytes
+        self.disk_bytes += task.bytes
+        return 0
+
+    cdef int _index(self, Task *task) except -1:
+        """Enters a written run into the segment's index: into the last entry if it continues it."""
+        cdef Segment *segment = task.segment
+        cdef SegmentFooter *facts = &segment.facts
+        cdef SegmentRun *run = NULL
+        cdef uint32_t flags = <uint32_t>task.flags | task.result.facts.flags
+        cdef uint32_t capacity
+        if facts.records == 0 or task.first_seq < facts.first_seq:
+            facts.first_seq = task.first_seq
+        if facts.records == 0:
+            facts.first_time = task.result.facts.first_time
+        facts.records += task.count
+        facts.last_seq = max(facts.last_seq, task.last_seq)
+        facts.max_id = max(facts.max_id, task.result.facts.max_id)
+        facts.last_time = task.result.facts.last_time
+        if segment.run_count:
+            run = &segment.runs[segment.run_count - 1]
+        if (run is not NULL and run.offset + run.bytes == task.offset
+                and run.bytes + task.bytes <= INDEX_RUN_BYTES
+                and run.flags & RUN_SURVIVORS == flags & RUN_SURVIVORS
+                and (run.last_seq + 1 == task.first_seq
+                     or flags & RUN_SURVIVORS and run.last_seq < task.first_seq)):
+            run.last_seq = task.last_seq
+            run.bytes += task.bytes
+            run.count += task.count
+            run.flags |= flags
+            run.last_time = task.result.facts.last_time
+            return 0
+        if segment.run_count == segment.run_capacity:
+            capacity = segment.run_capacity * 2 if segment.run_capacity else 2
+            run = <SegmentRun *>realloc(segment.runs, capacity * sizeof(SegmentRun))
+            if run is NULL:
+                raise MemoryError
+            segment.runs = run
+            segment.run_capacity = capacity
+        run = &segment.runs[segment.run_count]
+        segment.run_count += 1
+        run.first_seq = task.first_seq
+        run.last_seq = task.last_seq
+        run.offset = task.offset
+        run.bytes = task.bytes
+        run.count = task.count
+        run.flags = flags
+        run.first_time = task.result.facts.first_time
+        run.last_time = task.result.facts.last_time
+        return 0
+
+    cdef int retract(self, Extent *into, size_t n, uint64_t first_seq, uint32_t count) except -1:
+        global live_pieces
+        cdef Extent *piece = into
+        cdef Extent *before = NULL
+        cdef Extent *gone
+        cdef Segment *segment
+        while piece is not NULL and not (piece.bytes and piece.first_seq <= first_seq
+                                         and piece.segment.good < piece.offset + piece.bytes):
+            before = piece
+            piece = piece.next
+        if piece is NULL or piece.bytes < n or piece.count < count:
+            raise ValueError("the extent has no such failed run")
+        segment = piece.segment
+        segment.live -= n
+        self.disk_bytes -= n
+        piece.bytes -= <uint32_t>n
+        piece.count -= count
+        piece.last_seq = min(piece.last_seq, first_seq - 1)
+        if piece.bytes == 0:
+            gone = piece.next
+            if before is not NULL:
+                before.next = gone
+                free(piece)
+                live_pieces -= 1
+            elif gone is not NULL:
+                piece[0] = gone[0]
+                free(gone)
+                live_pieces -= 1
+            else:
+                memset(piece, 0, sizeof(Extent))
+        return self._settle(segment)
+
+    cdef int release(self, Extent *extent) except -1:
+        cdef Extent *piece = extent
+        while piece is not NULL and piece.bytes:
+            piece.segment.live -= piece.bytes
+            self.disk_bytes -= piece.bytes
+            self._settle(piece.segment)
+            piece = piece.next
+        return self.forget(extent)
+
+    cdef int forget(self, Extent *extent) except -1:
+        global live_pieces
+        cdef Extent *piece = extent.next
+        cdef Extent *next
+        while piece is not NULL:
+            next = piece.next
+            free(piece)
+            live_pieces -= 1
+            piece = next
+        memset(extent, 0, sizeof(Extent))
+        return 0
+
+    # -- syncing --
+
+    cdef int _sync_files(self, Task *whole) except -1:
+        cdef Segment *segment = self._last
+        self._unsynced = 0
+        while segment is not NULL and segment.synced < segment.end:
+            if segment.state == SEGMENT_OPEN or segment.state == SEGMENT_CLOSING:
+                self._sync_file(segment, whole)
+            segment = segment.previous
+        return 0
+
+    cdef int sync_found(self, log_done done, void *arg) except -1:
+        cdef Task *whole = self._task(TASK_WHOLE, NULL, NULL)
+        cdef Segment *segment = self._first
+        whole.done = done
+        whole.arg = arg
+        whole.parts = 1           # held until all parts are submitted
+        while segment is not NULL:
+            if segment.state == SEGMENT_CLOSED and segment.synced < segment.end:
+                self._sync_file(segment, whole)
+            segment = segment.next
+        self._sync_directory(whole)
+        return self._part_end(whole, 0)
+
+    cdef int _sync_file(self, Segment *segment, Task *whole) except -1:
+        cdef Task *task = self._follower(TASK_SYNC, segment, whole)
+        task.offset = segment.end
+        return self.io.on_file(self._lane, IO_SYNC, segment.file, 0, task_finished, task,
+                               &task.result)
+
+    cdef int _sync_done(self, Task *task, int error) except -1:
+        cdef Segment *segment = task.segment
+        if not error:
+            segment.synced = max(segment.synced, task.offset)
+            if self._error_is_sync:
+                self._error_is_sync = False
+                self.last_error_text = ""
+                self._write_succeeded()
+            return 0
+        if task.whole is NULL or task.whole.done is NULL or segment.end > task.offset:
+            self._sync_error = error
+            self._sync_error_number = segment.number
+        elif self._sync_error_number == segment.number:
+            self._sync_error = 0
+        self._write_failed(os.fsdecode(segment.path), task.result.call, error)
+        return self._segment_fail(segment)
+
+    cdef int _sync_directory(self, Task *whole) except -1:
+        """Makes names durable: of the files in the directory, and of the directory if it is new.
+        Without anything on disk yet it is the data path alone, as something to wait for."""
+        cdef Task *task
+        cdef bint ours = self._directory_dirty or self._directory_there
+        if ours:
+            task = self._follower(TASK_DIRECTORY, NULL, whole)
+            task.flags = NAMES_INSIDE
+            self.io.on_path(self._lane, IO_SYNC_DIR, self._directory, task_finished, task,
+                            &task.result)
+        if not self._directory_known:
+            task = self._follower(TASK_DIRECTORY, NULL, whole)
+            task.flags = NAME_ITSELF
+            self.io.on_path(self._lane, IO_SYNC_DIR, self._data_path, task_finished, task,
+                            &task.result)
+        self._directory_dirty = False
+        return 0
+
+    cdef void _names_synced(self, uint32_t which) noexcept:
+        """A directory was synced. That of the log has a durable name when the data path was synced
+        after it was seen to be there."""
+        if which == NAMES_INSIDE:
+            self._directory_there = True
+        else:
+            self._directory_known = self._directory_there

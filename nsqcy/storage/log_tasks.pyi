@@ -1,0 +1,11 @@
+from collections.abc import Callable
+
+from nsqcy.storage.io import IoThread
+
+class LogTasks:
+    io: IoThread
+    topic: str
+    directory: str
+    last_error_text: str
+    on_failure: Callable[[str, str, str, int], bool] | None
+    on_recovery: Callable[[str], object] | None
