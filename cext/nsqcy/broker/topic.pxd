@@ -1,18 +1,17 @@
-# Topics: publishing, the fan-out position, overflow to the log; and the topics of one worker.
+# Topics: publishing, the fan-out position, overflow to the log.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from nsqcy.broker.channel cimport Agenda, Channel, OnFull, Waiter
 from nsqcy.broker.compaction cimport Compaction
-from nsqcy.broker.counters cimport SERIES, Series, Sums
+from nsqcy.broker.counters cimport Series
 from nsqcy.base.histogram cimport Histogram
-from nsqcy.base.ids cimport IdSource
-from nsqcy.storage.io cimport IoThread
 from nsqcy.storage.log cimport Log, Recovered
 from nsqcy.broker.checkpoint_entries cimport PackedEntry
 from nsqcy.broker.log_reader cimport LogRead
 from nsqcy.broker.checkpoint cimport Snapshot
-from nsqcy.storage.store cimport Block, Cursor, Entry, Produced, Record, Store, Window
+from nsqcy.broker.topic_host cimport TopicHost
+from nsqcy.storage.store cimport Block, Cursor, Entry, Produced, Record, Window
 
 
 # What a record must have gone through before it is visible and its publisher is answered.
@@ -104,7 +103,7 @@ cdef class Topic(Window):
     cdef uint32_t class_writes          # journals under way that say so
     cdef uint64_t journalled            # activity() when it was written
     cdef str error
-    cdef Shard shard
+    cdef TopicHost shard
     cdef Agenda agenda
     cdef readonly dict channels
     cdef uint64_t least                 # least_seq as of the last turn
@@ -294,68 +293,3 @@ cdef class Topic(Window):
     cdef int restore_survivors(self) except -1
     cdef int queue_survivors(self, Channel channel, Block *block) except -1
     cdef void let_go_of_kept(self) noexcept
-
-
-cdef class Shard:
-    """The topics of one worker."""
-    cdef readonly dict topics               # bytes name -> Topic
-    cdef readonly Agenda agenda
-    cdef readonly Store store
-    cdef readonly IdSource ids
-    cdef readonly IoThread io
-    cdef readonly str data_path
-    cdef dict log_options
-    cdef uint64_t sync_every                # as the options say
-    cdef readonly object policies           # nsqcy.broker.policies.Policies, or None
-    cdef object has_room                    # whether there may be one more topic, or None
-    cdef object on_event                    # called as on_event(kind, topic name, channel name)
-    cdef object log                         # for operators
-    cdef list dirty_topics
-    cdef list ticking                       # topics that are still to be told of the second
-    cdef list checkpointing                 # topics that are still to look if a checkpoint is due
-    cdef int64_t checkpoint_period
-    cdef int64_t next_checkpoint            # INT64_MAX: ticks are early enough
-    cdef object failures                    # nsqcy.storage.write_failures.WriteFailures, or None
-    cdef list compacting                    # topics whose compaction can go on
-    cdef list journalling                   # topics with a snapshot of their journal under way
-    cdef public int snapshot_budget         # entries a turn packs for these
-    cdef list reads                         # reads of logs that can go on
-    cdef list hurried                       # topics whose readers wait for what is in memory only
-    cdef int64_t next_hurry                 # not before this
-    cdef uint64_t reserved                  # bytes of answers to reads, made and to be made
-    cdef int64_t next_tick
-    cdef readonly bint closing
-    cdef public int64_t hold_new            # ns a new topic is held at most; 0: not at all
-    cdef public bytes boot                  # names the boot of the machine
-    cdef readonly str health                # "OK" or "NOK - reason"
-    cdef readonly int64_t health_at         # wall clock, ns
-    cdef readonly str refused               # why nothing may be written; None: it may
-    cdef public uint64_t log_hold_max_bytes     # that named cursors keep of a topic
-    cdef public int64_t log_cursor_expiry       # ns without use after which one is gone
-    cdef readonly str shut                  # why nothing may be published; None: it may
-    cdef uint64_t own_series                # topics and channels that are shown by themselves
-    cdef Sums gone[<int>SERIES]             # counters of what is gone and was not
-
-    cdef Topic find(self, bytes key)
-    cdef Topic find_or_create(self, bytes key)
-    cdef int64_t turn(self) except? -1
-    cdef Topic make_topic(self, bytes key)
-    cdef int tell(self, str text) except -1
-    cdef int give_policy(self, Topic topic) except -1
-    cdef int give_channel_policy(self, Topic topic, Channel channel) except -1
-    cdef int expire(self) except -1
-    cdef bint dispatch(self) except -1
-    cdef int compact(self) except -1
-    cdef inline bint has_long_work(self) noexcept
-    cdef int go_on(self) except -1
-    cdef int go_on_with_journals(self) except -1
-    cdef int free_discarded(self) except -1
-    cdef int read_on(self) except -1
-    cdef int write_hurried(self) except -1
-    cdef uint64_t answer_room(self, uint64_t wanted) noexcept
-    cdef int tick(self) except -1
-    cdef int tick_on(self) except -1
-    cdef int begin_checkpoints(self) except -1
-    cdef int go_on_with_checkpoints(self) except -1
-    cdef bint has_work(self) noexcept
-    cdef int report(self, str name, error) except -1

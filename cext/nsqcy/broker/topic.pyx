@@ -1,4 +1,4 @@
-"""Topics: publishing, fan-out, overflow to the log, recovery; and the shard of topics of a worker.
+"""Topics: publishing, fan-out, overflow to the log, recovery.
 
 A topic is the window of its records plus the channels that read them. Knows neither connections
 nor clocks nor the event loop. The life of a record:
@@ -24,10 +24,8 @@ from nsqcy.base.bytes cimport load_be16, load_be32
 from nsqcy.broker.channel cimport (
     DROP_NEWEST,
     DROP_OLDEST,
-    Discarded,
     MoveReason,
     REJECT,
-    Timer,
     Waiter,
     on_full_of,
 )
@@ -45,10 +43,10 @@ from nsqcy.broker.counters cimport (
     TOPIC_FIGURES,
     TOPIC_MESSAGES,
     TOPIC_PAUSED,
+    Sums,
     add_counters,
 )
 from nsqcy.base.headers cimport HEADERS_SIZE, headers_ttl
-from nsqcy.base.heap cimport HeapNode, heap_first_due, heap_peek
 from nsqcy.base.histogram cimport histogram_merge
 from nsqcy.storage.log cimport (
     RUN_HAS_DELAYED,
@@ -110,7 +108,7 @@ from nsqcy.names import EVENTS_TOPIC as _EVENTS_TOPIC
 from nsqcy.names import is_ephemeral
 from nsqcy.broker.policies import DURABILITIES as _DURABILITIES
 from nsqcy.broker.producers import ChunkError, ChunkName, Producers, messages_in
-from nsqcy.storage.write_failures import WriteFailures
+from nsqcy.broker.topic_host import DRAINING, EXITING
 
 
 cdef extern from "Python.h":
@@ -120,22 +118,12 @@ cdef extern from "Python.h":
 
 cdef enum:
     # What one turn does of each at most; the rest stays for the next one.
-    DISPATCH_BUDGET = 4096          # records that channels deliver or step over
-    EXPIRE_BUDGET = 4096            # messages that are due, or have timed out
-    COMPACT_BUDGET = 4096           # entries visited by compactions, and what it costs to copy
-    TICK_BUDGET = 256               # topics of whom the second is over, or a checkpoint may be due
     JOURNAL_TICKS = 16              # a journal that is due costs as much as so many of them
     FAN_OUT_BUDGET = 4096           # delayed records fanned out in one step
-    SNAPSHOT_BUDGET = 4096          # entries packed for snapshots of journals
-    DISCARD_BUDGET = 4096           # messages freed that were dropped
     DELAYED_PACKED = 16384          # records of a backlog; a start finds the rest by itself
     TICK_EXPIRES = 4096             # records of a topic's own that a tick finds too old
     KEPT = 128                      # block flag: survivors that nobody is known to need, or not to
     ADDRESS_HEADER = 16             # bytes of that header but for its value
-    READ_BUDGET = 8192              # records that reads of logs look at, or what costs as much
-    READ_SLICE = 2048               # of which one, before the next has its turn
-    ANSWERS_MOST = 67108864         # bytes of their answers; above it they become short
-    SHORT_ANSWER = 262144
 
 cdef int64_t MILLISECOND = 1000000
 cdef int32_t NO_LIMIT = 0x7fffffff  # of the bytes of a message: the wire has no larger ones
@@ -163,29 +151,15 @@ cdef Block *block_behind(const Cursor *keeper) noexcept:
     return block if block == NULL or keeper.offset == 0 else block.next
 
 
-EXITING = "exiting"
-DRAINING = "draining"
-
 cdef int64_t SECOND = 1000000000
 cdef uint64_t NOTHING_HELD = <uint64_t>-1
 cdef int64_t REST = 10 * SECOND     # idle time after which an open block is given back
-cdef int64_t MIN_CHECKPOINT_PERIOD = SECOND // 100
-cdef int64_t HURRY = SECOND // 10   # between two writes for whom waits for more of a log
 
 
 cdef Durability durability_of(str name) except *:
     if name == "memory":        # as nearly everybody's
         return MEMORY
     return <Durability><int>_DURABILITIES.index(name)
-
-
-def boot_id():
-    """16 bytes that name this boot of the machine; zeros if it does not say."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return bytes.fromhex(file.read().replace("-", ""))
-    except (OSError, ValueError):
-        return bytes(16)
 
 
 cdef object name_of(const Produced *produced):
@@ -237,7 +211,7 @@ cdef int write_done(void *arg, int error) except -1:
 
 @cython.no_gc_clear      # as the window it is
 cdef class Topic(Window):
-    def __cinit__(self, Shard shard not None, bytes key not None):
+    def __cinit__(self, TopicHost shard not None, bytes key not None):
         self.shard = shard
         self.agenda = shard.agenda
         self.store = shard.store
@@ -2858,455 +2832,3 @@ cdef class Topic(Window):
                 self.forget_straggler(block)
             block = following
         return 0
-
-
-cdef class Shard:
-    def __init__(self, *, Agenda agenda not None, IdSource ids not None, IoThread io,
-                 str data_path, log_options=None, policies=None, has_room=None, on_event=None,
-                 log=None):
-        """
-        agenda: the worker's agenda; its store is the shard's
-        io, data_path: where topics keep their logs; None: nothing ever goes to disk
-        log_options: keyword arguments for each Log
-        policies: what topic(name) gives a policy for each topic; None: every topic has the default
-        has_room: called as has_room(), whether there may be one more topic; None: always
-        on_event: called as on_event(kind, topic, channel) for created and deleted things
-        log: something with info(), warn() and error(), for operators
-        """
-        self.agenda = agenda
-        self.store = agenda.store
-        self.ids = ids
-        self.io = io
-        self.data_path = data_path
-        self.log_options = log_options or {}
-        self.sync_every = self.log_options.get("sync_every", 0)
-        self.checkpoint_period = max(
-            MIN_CHECKPOINT_PERIOD, self.log_options.get("sync_timeout", SECOND))
-        quick = io is not None and self.checkpoint_period < SECOND
-        self.next_checkpoint = 0 if quick else INT64_MAX
-        self.policies = policies
-        self.has_room = has_room
-        self.on_event = on_event
-        self.log = log
-        self.failures = None if log is None else WriteFailures(log)
-        self.topics = {}
-        self.dirty_topics = []
-        self.ticking = []
-        self.checkpointing = []
-        self.compacting = []
-        self.journalling = []
-        self.snapshot_budget = SNAPSHOT_BUDGET
-        self.reads = []
-        self.hurried = []
-        self.health = "OK"
-        self.boot = boot_id()
-        self.log_hold_max_bytes = 10 << 30
-        self.log_cursor_expiry = 7 * 24 * 3600 * SECOND
-
-    # -- topics --
-
-    cdef Topic find(self, bytes key):
-        return <Topic>self.topics.get(key)
-
-    cdef Topic find_or_create(self, bytes key):
-        cdef Topic topic = <Topic>self.topics.get(key)
-        if topic is None:
-            if self.has_room is not None and not self.has_room():
-                return None
-            topic = self.make_topic(key)
-            if self.hold_new:
-                topic.held_until = self.agenda.now + self.hold_new
-            self.event("topic_created", topic.name, None)
-        return topic
-
-    cdef Topic make_topic(self, bytes key):
-        cdef Topic topic = Topic(self, key)
-        if self.io is not None and not topic.ephemeral:
-            topic.log = Log(self.io, self.data_path, topic.name, on_damage=self.report_damage,
-                            on_failure=self.report_failed_write,
-                            on_recovery=self.report_written_again, **self.log_options)
-        self.give_policy(topic)
-        self.topics[key] = topic
-        return topic
-
-    cdef int give_policy(self, Topic topic) except -1:
-        if self.policies is not None:
-            topic.set_policy(self.policies.topic(topic.name))
-            topic.unusual = self.policies.unusual_of_topic(topic.name)
-            topic.prunes = topic.prunes or topic.prune_after != 0
-            topic.set_bounds()
-        return 0
-
-    cdef int give_channel_policy(self, Topic topic, Channel channel) except -1:
-        if self.policies is not None:
-            policy = self.policies.channel(topic.name, channel.name)
-            if policy.dead_letter_topic == topic.name:
-                # A message would come back, and to each of its channels.
-                policy = policy._replace(max_attempts=0, dead_letter_topic="")
-            channel.set_policy(policy)
-            channel.unusual = self.policies.unusual_of_channel(topic.name, channel.name)
-            topic.prunes = topic.prunes or channel.prune_after != 0
-        return 0
-
-    def policies_changed(self, str name not None):
-        """Something else is said of a topic, or of `topic/channel`; both need not exist."""
-        cdef Topic topic = self.find(name.partition("/")[0].encode())
-        cdef Channel channel
-        if topic is None:
-            return
-        topic.prunes = False
-        self.give_policy(topic)
-        for channel in topic.channels.values():
-            self.give_channel_policy(topic, channel)
-        topic.set_bounds()
-
-    def load_topic(self, bytes key not None, bint paused, channels):
-        """Take up a topic at start: what its log holds, and what metadata say of it."""
-        cdef Topic topic = self.make_topic(key)
-        topic.paused = paused
-        if topic.log is not None:
-            topic.restore(channels)
-        else:
-            for name, channel_paused in channels.items():
-                topic.channel(name).pause(channel_paused)
-        return topic
-
-    def report_damage(self, path, offset, text):
-        if self.log is not None:
-            self.log.error(f"{path} at {offset}: {text}", event="record_damaged",
-                           path=str(path), offset=offset, error=text)
-
-    def report_failed_write(self, topic, verb, path, error):
-        return self.failures is not None and self.failures.failed(
-            self.agenda.now, topic, verb, path, error)
-
-    def report_written_again(self, topic):
-        self.failures.recovered(topic)
-
-    def report_missing(self, str name, str what):
-        """At a start: the journal speaks of something that is not there. It is written now and then
-        only, so a process that was killed may well have been done with it."""
-        if self.log is not None:
-            self.log.warn(f"TOPIC({name}): {what} are in no file: finished since the journal was "
-                          "written, in memory only, or lost",
-                          event="records_missing", topic=name, records=what)
-
-    def report_overrun(self, str name, cursors):
-        """Named cursors hold nothing any more."""
-        if self.log is not None:
-            self.log.warn(f"TOPIC({name}): named cursors are overrun, as more than "
-                          f"{self.log_hold_max_bytes} bytes were held: {', '.join(cursors)}",
-                          event="cursors_overrun", topic=name, cursors=cursors)
-
-    def topic(self, bytes key not None, *, create=False):
-        """The topic of that name; None if it does not exist and is not to be created, or has no
-        room."""
-        return self.find_or_create(key) if create else self.find(key)
-
-    def delete_topic(self, bytes key not None):
-        """Delete a topic with its channels, messages and files."""
-        cdef Topic topic = self.topics.pop(key, None)
-        if topic is None:
-            return False
-        topic.close(True)
-        self.event("topic_deleted", topic.name, None)
-        return True
-
-    cdef int tell(self, str text) except -1:
-        if self.log is not None:
-            self.log.info(text, event="pruned")
-        return 0
-
-    def event(self, kind, topic, channel):
-        if self.on_event is not None and not self.closing:
-            self.on_event(kind, topic, channel)
-
-    def set_health(self, reason):
-        """The outcome of the latest write to a log: None, or what went wrong."""
-        self.health = "OK" if reason is None else f"NOK - {reason}"
-        self.health_at = self.agenda.wall
-
-    def set_refusal(self, reason):
-        """From now on refuse, for this reason, publishes that have to be written; None: no more."""
-        self.refused = reason
-
-    def set_draining(self, bint draining):
-        """Refuse every publish, so that what there is can be consumed; or refuse none any more."""
-        if not self.closing:
-            self.shut = DRAINING if draining else None
-
-    # -- turns --
-
-    cdef int64_t turn(self) except? -1:
-        """Do what is to be done at the end of a turn. Returns when it wants to be called again, on
-        the monotonic clock (ns): `agenda.now` if work is left."""
-        cdef int64_t now = self.agenda.now
-        cdef Topic topic
-        cdef list work
-        cdef int64_t due
-        cdef bint left
-        if heap_first_due(&self.agenda.channel_timers) <= now:
-            self.expire()
-        if now >= self.next_tick and not self.ticking:
-            self.tick()
-        if self.ticking:
-            self.tick_on()
-        if now >= self.next_checkpoint and not self.checkpointing:
-            self.begin_checkpoints()
-        if self.checkpointing:
-            self.go_on_with_checkpoints()
-        while self.dirty_topics:
-            work = self.dirty_topics
-            self.dirty_topics = []
-            for topic in work:
-                try:
-                    topic.settle_turn()
-                except Exception as error:
-                    self.report(topic.name, error)
-        left = self.dispatch()
-        if self.hurried and now >= self.next_hurry:
-            self.write_hurried()
-        if self.has_long_work():
-            self.go_on()
-            left = left or self.has_long_work()
-        if self.io is not None:
-            self.io.kick()
-        if left or self.dirty_topics or self.ticking or self.checkpointing:
-            return now
-        due = min(self.next_tick, self.next_checkpoint)
-        if self.hurried:
-            due = min(due, self.next_hurry)
-        return min(due, heap_first_due(&self.agenda.channel_timers))
-
-    cdef inline bint has_long_work(self) noexcept:
-        """Whether there is work that takes many turns: there seldom is."""
-        if self.compacting or self.journalling or self.agenda.discarded or self.reads:
-            return True
-        return False
-
-    cdef int go_on(self) except -1:
-        """Do a turn's part of that."""
-        if self.compacting:
-            self.compact()
-        if self.journalling:
-            self.go_on_with_journals()
-        if self.agenda.discarded:
-            self.free_discarded()
-        if self.reads:
-            self.read_on()
-        return 0
-
-    cdef int expire(self) except -1:
-        """Messages that are due; what exceeds the budget is still due in the next turn."""
-        cdef int budget = EXPIRE_BUDGET
-        cdef HeapNode *node
-        while budget > 0:
-            if heap_first_due(&self.agenda.channel_timers) > self.agenda.now:
-                break
-            node = heap_peek(&self.agenda.channel_timers)
-            budget -= max(1, (<Channel>(<Timer *>node).owner).expire(budget))
-        return 0
-
-    cdef bint dispatch(self) except -1:
-        """Dirty channels deliver; whether some could go on. Those that the budget was not enough
-        for are the first in the next turn."""
-        cdef bint left = False
-        cdef int budget = DISPATCH_BUDGET
-        cdef list work = self.agenda.dirty_channels
-        cdef Py_ssize_t done = 0
-        cdef Channel channel
-        self.agenda.dirty_channels = []
-        for channel in work:
-            if budget == 0:
-                break
-            done += 1
-            channel.dirty = False
-            if channel.gone:
-                continue
-            try:
-                budget = channel.dispatch(budget)
-                if budget == 0:
-                    channel.touch_dirty()
-                    left = True
-            except Exception as error:
-                self.report(channel.name, error)
-            channel.set_alarm()
-        if done < len(work):
-            self.agenda.dirty_channels = work[done:] + self.agenda.dirty_channels
-            left = True
-        return left
-
-    cdef int compact(self) except -1:
-        """Go on with the compactions of topics, one after the other."""
-        cdef int budget = COMPACT_BUDGET
-        cdef Topic topic
-        while self.compacting and budget > 0:
-            topic = self.compacting[0]
-            try:
-                if topic.compaction is not None:
-                    budget = topic.compaction.step(budget)
-            except Exception as error:
-                self.report(topic.name, error)
-                topic.compaction.stop()
-            if topic.compaction is None or topic.compaction.waits():
-                self.compacting.pop(0)
-        return 0
-
-    cdef int go_on_with_journals(self) except -1:
-        """Go on with the snapshots of topics' journals, one after the other."""
-        cdef int budget = self.snapshot_budget
-        cdef Topic topic
-        while self.journalling and budget > 0:
-            topic = self.journalling[0]
-            try:
-                if topic.snapshot is not None:
-                    budget = topic.go_on_with_journal(budget)
-            except Exception as error:
-                self.report(topic.name, error)
-                topic.give_up_journal()
-            if topic.snapshot is None:
-                self.journalling.pop(0)
-        return 0
-
-    cdef int free_discarded(self) except -1:
-        """Free some more of what channels have dropped."""
-        cdef int budget = DISCARD_BUDGET
-        cdef Discarded discarded
-        while self.agenda.discarded and budget > 0:
-            discarded = self.agenda.discarded[0]
-            budget = discarded.free_some(budget)
-            if budget > 0:
-                self.agenda.discarded.pop(0)
-        return 0
-
-    cdef int read_on(self) except -1:
-        """Go on with reads of logs, one after the other."""
-        cdef int budget = READ_BUDGET
-        cdef int given
-        cdef LogRead read
-        while self.reads and budget > 0:
-            read = self.reads.pop(0)
-            if read.stage == ENDED:
-                continue
-            given = min(budget, <int>READ_SLICE)
-            try:
-                budget -= given - read.step(given)
-            except Exception as error:
-                self.report((<Topic>read.window).name, error)
-                read.abandon(b"E_LOG_FAILED " + type(error).__name__.encode())
-            if read.stage != ENDED and not read.reading:
-                self.reads.append(read)
-        return 0
-
-    cdef int write_hurried(self) except -1:
-        """Somebody waits for what would be written with the end of the second."""
-        cdef Topic topic
-        work = self.hurried
-        self.hurried = []
-        self.next_hurry = self.agenda.now + HURRY
-        for topic in work:
-            topic.hurried = False
-            if not topic.gone:
-                try:
-                    topic.write_down()
-                except Exception as error:
-                    self.report(topic.name, error)
-        return 0
-
-    cdef uint64_t answer_room(self, uint64_t wanted) noexcept:
-        """How large an answer to a read may be: many, and those that nobody takes, make each other
-        short."""
-        cdef uint64_t room = 0
-        if self.reserved < ANSWERS_MOST:
-            room = (ANSWERS_MOST - self.reserved) // 2
-        return min(wanted, max(room, <uint64_t>SHORT_ANSWER))
-
-    cdef int report(self, str name, error) except -1:
-        """Something that should not happen: it must not take the others' turn with it."""
-        if self.log is not None:
-            self.log.error(f"{name} - {type(error).__name__}: {error}", event="internal_error",
-                           subject=name, error=str(error))
-        return 0
-
-    cdef int tick(self) except -1:
-        """Once a second: what need not be exact."""
-        self.next_tick = self.agenda.now + SECOND
-        self.store.trim(self.agenda.now)
-        self.ticking = list(self.topics.values())
-        return 0
-
-    cdef int tick_on(self) except -1:
-        """Tell some more topics that the second is over."""
-        cdef int budget = TICK_BUDGET
-        cdef Topic topic
-        while self.ticking and budget > 0:
-            topic = self.ticking.pop()
-            if topic.gone:
-                continue
-            try:
-                budget -= topic.tick()
-            except Exception as error:
-                self.report(topic.name, error)
-        return 0
-
-    cdef int begin_checkpoints(self) except -1:
-        """A --sync-timeout below a second has passed: a tick comes too late for checkpoints."""
-        self.next_checkpoint = self.agenda.now + self.checkpoint_period
-        self.checkpointing = list(self.topics.values())
-        return 0
-
-    cdef int go_on_with_checkpoints(self) except -1:
-        cdef int budget = TICK_BUDGET
-        cdef Topic topic
-        while self.checkpointing and budget > 0:
-            topic = self.checkpointing.pop()
-            if topic.gone:
-                continue
-            try:
-                budget -= topic.checkpoint()
-            except Exception as error:
-                self.report(topic.name, error)
-        return 0
-
-    cdef bint has_work(self) noexcept:
-        """Whether something became dirty after the turn."""
-        return len(self.dirty_topics) > 0 or len(self.agenda.dirty_channels) > 0
-
-    def settle(self):
-        """Do for all topics what is done at the end of a turn, so that their numbers are right."""
-        cdef Topic topic
-        work = self.dirty_topics
-        self.dirty_topics = []
-        for topic in work:
-            topic.settle_turn()
-
-    def run_turn(self, now, wall):
-        """A whole turn from outside (tests, tools): set the clocks, do the work."""
-        self.agenda.now = now
-        self.agenda.wall = wall
-        return self.turn()
-
-    # -- the end --
-
-    def save(self):
-        """Write down everything that is not ephemeral: queued, in flight (it is delivered again)
-        and deferred messages, and who is where. Blocks until it is on disk."""
-        cdef Topic topic
-        self.closing = True
-        self.shut = EXITING
-        while self.agenda.discarded:
-            self.free_discarded()
-        if self.io is not None:
-            self.io.drain()         # a compaction that is under way ends
-        for topic in list(self.topics.values()):
-            topic.save_records()
-        if self.io is not None:
-            self.io.drain()
-        for topic in list(self.topics.values()):
-            topic.save_journal()
-        if self.io is not None:
-            self.io.drain()
-        for topic in list(self.topics.values()):
-            topic.close(False)
-        if self.io is not None:
-            self.io.drain()

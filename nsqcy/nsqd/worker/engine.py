@@ -25,7 +25,8 @@ from nsqcy.base.quantile import Percentiles
 from nsqcy.broker.channel import Agenda
 from nsqcy.broker.events import Events
 from nsqcy.broker.policies import Policies
-from nsqcy.broker.topic import Shard, Topic
+from nsqcy.broker.shard import Shard
+from nsqcy.broker.topic import Topic
 from nsqcy.config.options import TLS_REQUIRED, Value
 from nsqcy.http.server import HttpServer, Make
 from nsqcy.ipc.mesh import Mesh, Stream, StreamEnd
