@@ -4,7 +4,7 @@ Owns the budgets: what a turn does of each kind at most, so that none keeps the 
 what topics and channels can do with a part of a turn, and neither how nor why.
 """
 
-from libc.stdint cimport INT64_MAX, int64_t, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t
 
 from nsqcy.base.heap cimport HeapNode, heap_first_due, heap_peek
 from nsqcy.broker.channel cimport Channel, Discarded, Timer

@@ -6,6 +6,7 @@ which topics are its own is decided elsewhere.
 
 from nsqcy.base.ids cimport IdSource
 from nsqcy.broker.channel cimport Agenda, Channel
+from nsqcy.broker.recovery cimport restore
 from nsqcy.broker.topic cimport Topic
 from nsqcy.storage.io cimport IoThread
 from nsqcy.storage.log cimport Log
@@ -92,7 +93,7 @@ cdef class Shard(Scheduler):
         cdef Topic topic = self.make_topic(key)
         topic.paused = paused
         if topic.log is not None:
-            topic.restore(channels)
+            restore(topic, channels)
         else:
             for name, channel_paused in channels.items():
                 topic.channel(name).pause(channel_paused)

@@ -6,8 +6,6 @@ from nsqcy.broker.channel cimport Agenda, Channel, OnFull, Waiter
 from nsqcy.broker.compaction cimport Compaction
 from nsqcy.broker.counters cimport Series
 from nsqcy.base.histogram cimport Histogram
-from nsqcy.storage.log cimport Log, Recovered
-from nsqcy.broker.checkpoint_entries cimport PackedEntry
 from nsqcy.broker.log_reader cimport LogRead
 from nsqcy.broker.checkpoint cimport Snapshot
 from nsqcy.broker.topic_host cimport TopicHost
@@ -21,6 +19,10 @@ cdef enum Durability:
     FSYNC = 2                   # written and synced: it survives a power loss
 
 cdef Durability durability_of(str name) except *
+
+
+cdef enum:
+    KEPT = 128                  # block flag: survivors that nobody is known to need, or not to
 
 
 ctypedef struct Promise:
@@ -39,15 +41,6 @@ cdef struct Write:
     uint64_t last_seq
     uint32_t count
     bint gated                  # the records become visible when it is done
-
-
-# Where a recovered block lies.
-ctypedef struct Place:
-    uint64_t segment
-    uint64_t offset
-    Block *block
-    bint has_delayed
-    bint has_produced
 
 
 cdef class Topic(Window):
@@ -133,8 +126,6 @@ cdef class Topic(Window):
     cdef uint32_t polls                 # of which wait for more
     cdef bint rolling                   # the next file is written to when what is under way is done
     cdef bint hurried                   # what is in memory only is written before the next second
-    cdef Place *places                  # while restoring: blocks in the order of their places
-    cdef size_t place_count
 
     cdef int set_durability(self, str name) except -1
     cdef void class_written(self) noexcept
@@ -158,8 +149,6 @@ cdef class Topic(Window):
                        bint moved=*) except -1
     cdef str obstacle(self, Durability least, uint64_t count, uint64_t body_bytes)
     cdef int sync_moves(self) except -1
-    cdef int restore_move(self, Channel channel, const PackedEntry *packed, Block *block,
-                          uint32_t within) except -1
     cdef uint64_t append_chunk(self, object name, const uint8_t *batch, uint32_t count,
                                bint headers, tuple wanted) except? 0
     cdef bint add_produced(self, const Produced *produced, const uint8_t *message, bint headers,
@@ -249,9 +238,6 @@ cdef class Topic(Window):
     cdef list logs(self)
     cdef bytes log_bounds(self, bytes log_id, uint64_t *first, uint64_t *end)
     cdef LogRead begin_read(self, LogRead read)
-    cdef int name_logs(self, Recovered found, state) except -1
-    cdef list stretches(self)
-    cdef bint sync_found(self) except -1
     cdef bint is_outdated(self, Block *block, uint64_t held) noexcept
     cdef void cool(self) noexcept
     cdef uint64_t activity(self) noexcept
@@ -269,27 +255,8 @@ cdef class Topic(Window):
     cdef bint append_delta(self, delta, done=*) except -1
     cdef void settle_all(self) noexcept
     cdef bint needs_nothing(self) noexcept
-    cdef int restore_blocks(self, Recovered found, uint64_t least) except -1
-    cdef int find_missing(self, uint64_t seq, told) except -1
-    cdef Block *block_at(self, uint64_t segment, uint64_t offset, uint32_t *within) noexcept
     cdef void place_cursor(self, Cursor *cursor, uint64_t seq) noexcept
-    cdef Block *restored_block(self, const PackedEntry *packed, uint32_t *within) noexcept
-    cdef int restore_entries(self, Channel channel, saved) except -1
-    cdef int64_t restore_finished(self, Channel channel, finished) except -1
-    cdef bint was_delayed(self, uint64_t seq) except -1
-    cdef int restore_entry(self, Channel channel, const PackedEntry *packed, uint64_t id,
-                           Block *block, uint32_t within) except -1
-    cdef bint is_whole(self, found, state) except -1
-    cdef int restore_delayed(self, bytes entries) except -1
-    cdef bint load_now(self, Block *block) except -1
-    cdef uint64_t first_untold(self, Recovered found, uint64_t seq) noexcept
-    cdef int restore_produced(self, state, uint64_t seq) except -1
-    cdef int find_produced(self, Block *block, uint64_t seq) except -1
-    cdef int restore_new_delays(self, uint64_t seq, bint fanned_out) except -1
-    cdef int release_unneeded(self) except -1
     cdef int journal_delta(self, delta, done) except -1
     cdef int write_part(self, Block *block, uint32_t start, uint32_t end, uint64_t first_seq,
                         uint64_t last_seq, uint32_t count, int flags, bint gated) except -1
-    cdef int restore_survivors(self) except -1
-    cdef int queue_survivors(self, Channel channel, Block *block) except -1
     cdef void let_go_of_kept(self) noexcept

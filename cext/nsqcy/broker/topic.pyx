@@ -16,19 +16,11 @@ from dataclasses import replace
 
 cimport cython
 from libc.limits cimport INT_MAX
-from libc.stdint cimport INT64_MAX
-from libc.stdlib cimport calloc, free, malloc, qsort
-from libc.string cimport memcmp, memcpy, memset
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy, memset
 
 from nsqcy.base.bytes cimport load_be16, load_be32
-from nsqcy.broker.channel cimport (
-    DROP_NEWEST,
-    DROP_OLDEST,
-    MoveReason,
-    REJECT,
-    Waiter,
-    on_full_of,
-)
+from nsqcy.broker.channel cimport DROP_NEWEST, DROP_OLDEST, REJECT, Waiter, on_full_of
 from nsqcy.broker.compaction cimport IDLE, Compaction, is_worthwhile
 from nsqcy.broker.counters cimport (
     CHANNEL_COUNTERS,
@@ -48,17 +40,9 @@ from nsqcy.broker.counters cimport (
 )
 from nsqcy.base.headers cimport HEADERS_SIZE, headers_ttl
 from nsqcy.base.histogram cimport histogram_merge
-from nsqcy.storage.log cimport (
-    RUN_HAS_DELAYED,
-    RUN_HAS_PRODUCED,
-    RUN_SURVIVORS,
-    Log,
-    Recovered,
-    RecoveredRun,
-    Segment,
-)
+from nsqcy.storage.log cimport RUN_HAS_DELAYED, RUN_SURVIVORS
 from nsqcy.broker.dead_letters cimport Moves
-from nsqcy.broker.checkpoint_entries cimport PackedEntry, Packing
+from nsqcy.broker.checkpoint_entries cimport Packing
 from nsqcy.broker.peek cimport Peek
 from nsqcy.broker.log_reader cimport ENDED, Fetch, LogRead, Poll, Seek, WAITING
 from nsqcy.broker.checkpoint cimport Snapshot
@@ -66,9 +50,7 @@ from nsqcy.storage.store cimport (
     DEFERRED,
     IN_WINDOW,
     LOADING,
-    MOVING,
     RECORD_ADDRESSED,
-    RECORD_DAMAGED,
     RECORD_DELAYED,
     RECORD_EXT_CHANNEL,
     RECORD_EXT_DELAY,
@@ -87,15 +69,11 @@ from nsqcy.storage.store cimport (
     Deferred,
     Produced,
     append_record,
-    is_spoiled,
     offset_of,
-    record_address,
     record_address_of,
     record_body,
-    record_delay,
     record_extend,
     record_extension_size,
-    record_produced,
     size_tag,
 )
 
@@ -122,27 +100,10 @@ cdef enum:
     FAN_OUT_BUDGET = 4096           # delayed records fanned out in one step
     DELAYED_PACKED = 16384          # records of a backlog; a start finds the rest by itself
     TICK_EXPIRES = 4096             # records of a topic's own that a tick finds too old
-    KEPT = 128                      # block flag: survivors that nobody is known to need, or not to
     ADDRESS_HEADER = 16             # bytes of that header but for its value
 
 cdef int64_t MILLISECOND = 1000000
 cdef int32_t NO_LIMIT = 0x7fffffff  # of the bytes of a message: the wire has no larger ones
-
-cdef int compare_runs(const void *a, const void *b) noexcept nogil:
-    cdef uint64_t one = (<const RecoveredRun *>a).first_seq
-    cdef uint64_t other = (<const RecoveredRun *>b).first_seq
-    return (one > other) - (one < other)
-
-
-cdef int compare_places(const void *a, const void *b) noexcept nogil:
-    cdef const Place *one = <const Place *>a
-    cdef const Place *other = <const Place *>b
-    if one.segment != other.segment:
-        return -1 if one.segment < other.segment else 1
-    if one.offset != other.offset:
-        return -1 if one.offset < other.offset else 1
-    return 0
-
 
 cdef Block *block_behind(const Cursor *keeper) noexcept:
     """The first block that a cursor that keeps has not passed: it stands at the start of a block,
@@ -160,22 +121,6 @@ cdef Durability durability_of(str name) except *:
     if name == "memory":        # as nearly everybody's
         return MEMORY
     return <Durability><int>_DURABILITIES.index(name)
-
-
-cdef object name_of(const Produced *produced):
-    return ChunkName(produced.producer, produced.epoch, produced.part, produced.chunk)
-
-
-cdef bint is_next(const Produced *stretch, uint32_t end, const Produced *produced) noexcept:
-    """Whether a message is the one that follows on [stretch.index, end) of its chunk."""
-    return (produced.index == end and produced.chunk == stretch.chunk
-            and produced.part == stretch.part and produced.epoch == stretch.epoch
-            and produced.producer == stretch.producer and produced.count == stretch.count)
-
-
-cdef int note_error(void *arg, int error) except -1:
-    (<int *>arg)[0] = error
-    return 0
 
 
 cdef int journal_done(void *arg, int error) except -1:
@@ -2293,220 +2238,6 @@ cdef class Topic(Window):
                 return False
         return True
 
-    def restore(self, channels):
-        """Take up what is on disk. `channels`: {name: paused} as far as they are known already."""
-        cdef Recovered found = self.log.recover()
-        cdef Channel channel
-        state = journal.replay(found.journal)
-        names = dict(channels)
-        self.was_restored = True
-        self.shard.ids.lift(found.max_id)
-        for path, offset, text in found.damages:
-            self.shard.report_damage(path, offset, text)
-        self.next_seq = found.next_seq
-        if state is not None:
-            self.next_seq = max(self.next_seq, state.next_seq)
-            for saved in state.channels:
-                names.setdefault(saved.name, saved.paused)
-            self.named = NamedCursors(state.cursors)
-        cursors = {saved.name: saved for saved in state.channels} if state is not None else {}
-        ahead = {}
-        # A channel is made at the fan-out position, which may have moved since the snapshot.
-        fanout = max(state.fanout_seq, *(saved.cursor for saved in state.channels), 1) \
-            if state is not None else 1
-        # Without a word of where a channel was, it gets everything: twice is better than never.
-        least = 1 if self.retains else min([fanout] + [
-            cursors[name].cursor if name in cursors else (fanout if state is not None else 1)
-            for name in names])
-        untold = 1 if state is None else state.produced_seq or state.next_seq
-        held = self.named.held(0) if self.named else NOTHING_HELD
-        self.restore_blocks(found, min(least, self.first_untold(found, untold), held))
-        self.update_retains()
-        if self.oldest != NULL and (self.retains or state is None):
-            least = self.oldest.first_seq       # who needed what was before it nobody knows
-        self.find_missing(least, () if state is None else state.missing)
-        self.name_logs(found, state)
-        self.named.end_at(self.log.log_id, self.next_seq)
-        self.started = False
-        self.cursor_to_end(&self.visible)
-        if self.retains:
-            self.keep_all()
-        self.place_cursor(&self.fanout, fanout)
-        if state is not None:
-            for start, end in state.holes:
-                self.add_hole(start, end)
-            self.restore_delayed(state.delayed)
-        for name, paused in names.items():
-            channel = self.channel(name)
-            channel.paused = paused
-            saved = cursors.get(name)
-            if saved is not None:
-                self.place_cursor(&channel.cursor, saved.cursor)
-                channel.skipped = saved.skipped
-                channel.replay_end = saved.replay_end
-                if saved.moves:
-                    (<Moves>channel.make_mover()).restore_runs(saved.moves)
-                self.restore_entries(channel, saved)
-                ahead[name] = self.restore_finished(channel, saved.finished)
-        self.restore_new_delays(state.fanout_seq if state is not None else 1,
-                                bool(names) and not (state is not None and state.paused))
-        self.restore_produced(state, untold)
-        if state is None:
-            self.restore_survivors()
-        self.release_unneeded()
-        self.settle_all()
-        free(self.places)
-        self.places = NULL
-        self.started = True
-        # What was read need not have been synced.
-        self.journal_due = self.promised == FSYNC
-        self.least = self.least_seq()
-        for channel in self.channels.values():
-            channel.carry(ahead.get(channel.name, 0))
-        self.journal_due = True     # the one there is says that nothing was published since
-        self.touch_dirty()
-        self.fan_out()
-
-    cdef bint is_whole(self, found, state) except -1:
-        """Whether everything that was visible is still there."""
-        if state is None or found.damages:
-            return False
-        if not state.clean and not found.open_end:
-            # The segment that was being written is missing.
-            return False
-        return (state.clean or state.durability == FSYNC
-                or state.durability == OS and state.boot == self.shard.boot)
-
-    cdef int name_logs(self, Recovered found, state) except -1:
-        """Which logs the records belong to that were found; and whether the last one goes on. It
-        does not when something of it may be lost that readers were told of: its seqs would be used
-        again."""
-        cdef bytes log_id = self.log.log_id
-        self.stable = self.log_first = self.next_seq
-        self.past = ()
-        # In class fsync it is what readers are told of.
-        if self.promised != FSYNC or self.oldest == NULL or self.sync_found():
-            self.past = journal.name_logs(self.stretches(), () if state is None else state.past)
-        named = [one.log_id for one in self.past]
-        if not self.is_whole(found, state) or log_id in named and (
-                self.past[len(named) - 1].log_id != log_id
-                or self.past[len(named) - 1].end != self.next_seq):
-            self.log.log_id = os.urandom(16)
-        elif log_id in named:
-            self.log_first = self.past[len(named) - 1].first_seq
-            self.past = self.past[:len(named) - 1]
-        return 0
-
-    cdef list stretches(self):
-        """The records in the window, as (first, end, log_id of their segments) without a gap."""
-        cdef Block *block = self.oldest
-        cdef Segment *segment = NULL
-        cdef uint64_t first = 0
-        cdef uint64_t end = 0
-        found = []
-        while block != NULL:
-            if segment == NULL or block.first_seq != end \
-                    or memcmp(segment.log_id, block.extent.segment.log_id, 16) != 0:
-                if segment != NULL:
-                    found.append((first, end, <bytes>segment.log_id[:16]))
-                first = block.first_seq
-                segment = block.extent.segment
-            end = block.last_seq + 1
-            block = block.next
-        if segment != NULL:
-            found.append((first, end, <bytes>segment.log_id[:16]))
-        return found
-
-    cdef bint sync_found(self) except -1:
-        """What was written by a process that was killed must survive a power loss from now on;
-        whether it does."""
-        cdef int error = 0
-        self.log.sync_found(note_error, &error)
-        self.shard.io.drain()
-        return error == 0
-
-    cdef int restore_blocks(self, Recovered found, uint64_t least) except -1:
-        """Runs on disk become blocks without memory: in the window, or stragglers before it."""
-        cdef RecoveredRun *run
-        cdef Block *block
-        cdef size_t i
-        self.places = <Place *>malloc((found.run_count + 1) * sizeof(Place))
-        if self.places == NULL:
-            raise MemoryError()
-        self.place_count = 0
-        if found.run_count:
-            qsort(found.run_array, found.run_count, sizeof(RecoveredRun), compare_runs)
-        for i in range(found.run_count):
-            run = &found.run_array[i]
-            block = self.store.new_block(0)
-            block.size = block.written = block.stored = run.extent.bytes
-            block.count = max(1, run.count)
-            block.first_seq = run.first_seq
-            block.last_seq = run.last_seq
-            block.first_time = run.first_time
-            block.last_time = max(<int64_t>1, run.last_time)
-            block.extent = run.extent
-            block.flags = SEALED
-            self.places[self.place_count].segment = run.extent.segment.number
-            self.places[self.place_count].offset = run.extent.offset
-            self.places[self.place_count].block = block
-            self.places[self.place_count].has_delayed = (run.flags & RUN_HAS_DELAYED) != 0
-            self.places[self.place_count].has_produced = (run.flags & RUN_HAS_PRODUCED) != 0
-            self.place_count += 1
-            if run.flags & RUN_SURVIVORS:
-                block.flags |= SURVIVORS
-                self.add_straggler(block)
-            elif run.last_seq < least:
-                self.add_straggler(block)
-            else:
-                self.push_block(block)
-        qsort(self.places, self.place_count, sizeof(Place), compare_places)
-        return 0
-
-    cdef int find_missing(self, uint64_t seq, told) except -1:
-        """Note the records from `seq` on that are in no file any more, and tell of them, but for
-        those in these ranges, of which a start has told before."""
-        cdef Block *block = self.oldest
-        cdef uint64_t found
-        missing = []
-        while block != NULL or seq < self.next_seq:
-            found = self.next_seq if block == NULL else block.first_seq
-            if found > seq:
-                missing.append((seq, found))
-            if block == NULL:
-                break
-            seq = max(seq, block.last_seq + 1)
-            block = block.next
-        self.missing = tuple(missing)
-        untold = journal.without(missing, told)
-        if untold:
-            count = sum([end - first for first, end in untold])
-            first, end = untold[0][0], untold[len(untold) - 1][1]
-            self.shard.report_missing(self.name, f"{count} records from {first} to {end - 1}")
-        return 0
-
-    cdef Block *block_at(self, uint64_t segment, uint64_t offset, uint32_t *within) noexcept:
-        """The block that holds a place on disk; NULL if none does."""
-        cdef size_t low = 0
-        cdef size_t high = self.place_count
-        cdef size_t middle
-        cdef Place *place
-        while low < high:
-            middle = (low + high) // 2
-            place = &self.places[middle]
-            if place.segment < segment or (place.segment == segment and place.offset <= offset):
-                low = middle + 1
-            else:
-                high = middle
-        if low == 0:
-            return NULL
-        place = &self.places[low - 1]
-        if place.segment != segment or offset - place.offset + sizeof(Record) > place.block.size \
-                or (offset - place.offset) % 8:
-            return NULL
-        within[0] = <uint32_t>(offset - place.offset)
-        return place.block
-
     cdef void place_cursor(self, Cursor *cursor, uint64_t seq) noexcept:
         """Put a cursor before record `seq`: at the start of its block, not in memory yet."""
         cdef Cursor to
@@ -2522,277 +2253,6 @@ cdef class Topic(Window):
             to.seq = to.block.first_seq
         self.move_cursor(cursor, &to)
 
-    cdef Block *restored_block(self, const PackedEntry *packed, uint32_t *within) noexcept:
-        """NULL: the record is not there any more."""
-        # That number must never stand for another file: a journal may be older than what it names.
-        self.log.last_number = max(self.log.last_number, packed.segment)
-        return self.block_at(packed.segment, packed.offset, within)
-
-    cdef int restore_entries(self, Channel channel, saved) except -1:
-        cdef bytes entries = saved.entries
-        cdef bytes ids = saved.ids
-        cdef const PackedEntry *packed = <const PackedEntry *><const char *>entries
-        cdef const uint64_t *id = <const uint64_t *><const char *>ids
-        cdef size_t known = len(ids) // sizeof(uint64_t)
-        cdef Block *block
-        cdef uint32_t within = 0
-        cdef size_t i
-        cdef size_t missing = 0
-        for i in range(len(entries) // sizeof(PackedEntry)):
-            block = self.restored_block(&packed[i], &within)
-            if block == NULL:
-                missing += 1
-            else:
-                self.restore_entry(channel, &packed[i], id[i] if i < known else 0, block, within)
-        if saved.cancelled:
-            channel.cancelled = set(saved.cancelled)
-        if missing:
-            self.shard.report_missing(
-                self.name, f"{missing} messages that channel {channel.name} had handed out")
-        return 0
-
-    cdef int64_t restore_finished(self, Channel channel, finished) except -1:
-        """What the cursor of a channel need not see: what has moved, and what was delivered, handed
-        back and cancelled since the snapshot. Returns how many of these are fanned out again, and
-        so received once more."""
-        cdef uint64_t fanout = self.fanout.seq
-        cdef int64_t moved = 0
-        cdef int64_t cancelled = 0
-        ranges = list(finished)
-        for start, end in finished:
-            moved += max(end, fanout) - max(start, fanout)
-        for seq in sorted(channel.cancelled or ()):
-            if seq >= channel.cursor.seq and not self.was_delayed(seq):
-                channel.cancelled.remove(seq)
-                cancelled += seq >= fanout
-                channel.skipped += 1
-                ranges.append((seq, seq + 1))
-        for start, end in sorted(ranges):
-            channel.add_finished(start, end)
-        channel.dead_lettered_count += moved
-        channel.cancelled_count += cancelled
-        return moved + cancelled
-
-    cdef bint was_delayed(self, uint64_t seq) except -1:
-        """Whether a record has a delay: the cursor steps over it."""
-        cdef Block *block = self.block_of(seq)
-        cdef const Record *record
-        cdef uint32_t at
-        if block == NULL or not self.load_now(block):
-            return True
-        at = offset_of(block, seq)
-        if at == block.size:
-            return True
-        record = <const Record *>(block.data + at)
-        return record.seq > seq or record.attributes & RECORD_DELAYED != 0
-
-    cdef int restore_entry(self, Channel channel, const PackedEntry *packed, uint64_t id,
-                           Block *block, uint32_t within) except -1:
-        cdef Deferred message
-        cdef Entry *entry
-        if packed.state == MOVING:
-            return self.restore_move(channel, packed, block, within)
-        message.node.tag = size_tag(packed.size)
-        message.seq = packed.seq
-        message.id = id
-        message.block = block
-        message.offset = within
-        message.attempts = packed.attempts
-        message.round = channel.round
-        self.ref(block)
-        if packed.state == DEFERRED:
-            channel.defer(&message, self.agenda.now + max(
-                <int64_t>0, packed.due - self.agenda.wall))
-        else:
-            entry = self.store.new_entry()
-            (<Deferred *>entry)[0] = message
-            channel.queue_entry(entry, size_tag(packed.size))
-            entry.holding = NULL
-        return 0
-
-    cdef int restore_move(self, Channel channel, const PackedEntry *packed, Block *block,
-                          uint32_t within) except -1:
-        """A message that was moving goes on doing so."""
-        cdef Entry *entry
-        cdef Record *record
-        self.ref(block)         # or it would go when it has been read
-        if not self.load_now(block):
-            self.unref(block)
-            return 0
-        record = <Record *>(block.data + within)
-        if is_spoiled(record, packed.seq):
-            self.unref(block)
-            return 0
-        if packed.seq >= self.fanout.seq and not record.attributes & RECORD_DELAYED:
-            # The ranges took it for one that had moved; and it is received once more.
-            channel.dead_lettered_count -= 1
-            channel.carried -= 1
-        entry = self.store.new_entry()
-        entry.seq = packed.seq
-        entry.id = record.id
-        entry.timestamp = record.timestamp
-        entry.block = block
-        entry.offset = within
-        entry.attempts = packed.attempts
-        entry.round = channel.round
-        return channel.make_mover().restore_move(
-            entry, <MoveReason>packed.reason, <uint64_t>packed.due)
-
-    cdef int restore_delayed(self, bytes entries) except -1:
-        cdef const PackedEntry *packed = <const PackedEntry *><const char *>entries
-        cdef Block *block
-        cdef Record *record
-        cdef Entry *entry
-        cdef uint32_t within = 0
-        cdef size_t i
-        for i in range(len(entries) // sizeof(PackedEntry)):
-            block = self.restored_block(&packed[i], &within)
-            if block == NULL:
-                continue
-            entry = self.store.new_entry()
-            entry.node.tag = size_tag(packed[i].size)
-            entry.seq = packed[i].seq
-            entry.id = 0
-            entry.block = block
-            entry.offset = within
-            entry.due = packed[i].due
-            entry.timestamp = 0
-            self.ref(block)
-            if packed[i].reason and self.load_now(block):
-                record = <Record *>(block.data + within)
-                if not is_spoiled(record, entry.seq):
-                    entry.timestamp = <int64_t>record_address(record)
-            self.add_delayed(entry)
-            block.refs -= 1
-        return 0
-
-    cdef int restore_new_delays(self, uint64_t seq, bint fanned_out) except -1:
-        """Records with a delay from `seq` on that the journal does not know: it knows those that
-        were on disk when it was written. Where there was a channel to get them their delay began
-        with the publish; else it begins now."""
-        cdef size_t i
-        cdef Block *block
-        cdef Record *record
-        cdef Entry *entry
-        cdef uint32_t at
-        if self.delayed_last != NULL:
-            seq = max(seq, self.delayed_last.seq + 1)
-        for i in range(self.place_count):
-            block = self.places[i].block
-            if not self.places[i].has_delayed or block.last_seq < seq \
-                    or not block.flags & IN_WINDOW:
-                continue
-            at = 0
-            while self.load_now(block) and at < block.size:
-                record = <Record *>(block.data + at)
-                if record.attributes & RECORD_DELAYED and record.seq >= seq:
-                    entry = self.store.new_entry()
-                    entry.seq = record.seq
-                    entry.id = record.id
-                    entry.block = block
-                    entry.offset = at
-                    entry.node.tag = size_tag(record.body_length)
-                    entry.due = record_delay(record)
-                    entry.timestamp = <int64_t>record_address(record)
-                    if fanned_out:
-                        entry.due = min(entry.due, max(
-                            <int64_t>0, record.timestamp + entry.due - self.agenda.wall))
-                    self.add_delayed(entry)
-                at += record.length
-        return 0
-
-    cdef bint load_now(self, Block *block) except -1:
-        """Wait until a block is in memory; whether it is."""
-        if block.data == NULL:
-            self.load(block)
-            self.shard.io.drain()
-            if self.stalled:
-                raise OSError(self.log.last_error_text)
-        return block.data != NULL
-
-    cdef uint64_t first_untold(self, Recovered found, uint64_t seq) noexcept:
-        """The first record of the runs that may have chunks from record `seq` on."""
-        cdef RecoveredRun *run
-        cdef uint64_t first = NOTHING_HELD
-        cdef size_t i
-        for i in range(found.run_count):
-            run = &found.run_array[i]
-            if run.flags & RUN_HAS_PRODUCED and not run.flags & RUN_SURVIVORS \
-                    and run.last_seq >= seq:
-                first = min(first, run.first_seq)
-        return first
-
-    cdef int restore_produced(self, state, uint64_t seq) except -1:
-        """What the journal knows of chunks, and what records from `seq` on tell of them. These stay
-        until a journal knows it."""
-        cdef Block *block
-        cdef size_t i
-        if state is not None and state.epochs:
-            self.producers = Producers()
-            self.producers.restore(state.epochs)
-        for i in range(self.place_count):
-            block = self.places[i].block
-            if not self.places[i].has_produced or block.flags & SURVIVORS or block.last_seq < seq:
-                continue
-            if self.producers is None:
-                self.producers = Producers()
-            if not self.has_untold:
-                self.has_untold = True
-                self.watch(&self.untold)
-                self.place_cursor(&self.untold, seq)
-            self.find_produced(block, seq)
-        if self.has_untold:
-            self.producers.found_all(self.agenda.wall)
-        if self.has_untold and self.promised != FSYNC:
-            # Whoever sends such a chunk again is answered at once, and may have asked for a sync.
-            self.sync_found()
-        return 0
-
-    cdef int find_produced(self, Block *block, uint64_t seq) except -1:
-        """Tell the producers of the chunks in a block, from record `seq` on."""
-        cdef Record *record
-        cdef Produced produced
-        cdef Produced stretch       # of one chunk, ends before `end`
-        cdef uint32_t end = 0
-        cdef uint32_t at = 0
-        while self.load_now(block) and at < block.size:
-            record = <Record *>(block.data + at)
-            at += record.length
-            if record.seq < seq or not record_produced(record, &produced):
-                continue
-            if end and is_next(&stretch, end, &produced):
-                end += 1
-                continue
-            if end:
-                self.producers.found(name_of(&stretch), stretch.index, end, stretch.count)
-            stretch = produced
-            end = produced.index + 1
-        if end:
-            self.producers.found(name_of(&stretch), stretch.index, end, stretch.count)
-        return 0
-
-    cdef int restore_survivors(self) except -1:
-        """There is no journal to say who needs the copies of old records: every channel gets them;
-        without any channel they stay where they are."""
-        cdef Block *block = self.stragglers
-        cdef Channel channel
-        while block != NULL:
-            if block.flags & SURVIVORS:
-                self.pin(block)
-                self.load(block)
-            block = block.next
-        self.shard.io.drain()
-        block = self.stragglers
-        while block != NULL:
-            if block.flags & SURVIVORS and block.data != NULL and self.channels:
-                for channel in self.channels.values():
-                    self.queue_survivors(channel, block)
-                block.pins -= 1
-            elif block.flags & SURVIVORS:
-                block.flags |= KEPT
-            block = block.next
-        return 0
-
     cdef void let_go_of_kept(self) noexcept:
         cdef Block *block = self.stragglers
         cdef Block *following
@@ -2802,33 +2262,3 @@ cdef class Topic(Window):
                 block.flags &= ~KEPT
                 self.unpin(block)
             block = following
-
-    cdef int queue_survivors(self, Channel channel, Block *block) except -1:
-        cdef Record *record
-        cdef Entry *entry
-        cdef uint32_t at = 0
-        while at < block.size:
-            record = <Record *>(block.data + at)
-            if not record.attributes & RECORD_DAMAGED:
-                entry = self.store.new_entry()
-                entry.seq = record.seq
-                entry.id = record.id
-                entry.block = block
-                entry.offset = at
-                entry.attempts = 0
-                entry.round = channel.round
-                self.ref(block)
-                channel.queue_entry(entry, size_tag(record.body_length))
-            at += record.length
-        return 0
-
-    cdef int release_unneeded(self) except -1:
-        """Blocks before the window that no entry refers to are finished."""
-        cdef Block *block = self.stragglers
-        cdef Block *following
-        while block != NULL:
-            following = block.next
-            if block.refs == 0 and block.pins == 0:
-                self.forget_straggler(block)
-            block = following
-        return 0
