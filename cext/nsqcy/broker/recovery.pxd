@@ -25,6 +25,8 @@ cdef class Recovery:
     cdef size_t place_count
 
     cdef int restore(self, channels) except -1
+    cdef object restore_state(self, Recovered found, dict names)
+    cdef int64_t restore_channel(self, Channel channel, saved) except? -1
     cdef bint is_whole(self, found, state) except -1
     cdef int name_logs(self, Recovered found, state) except -1
     cdef list stretches(self)

@@ -12,7 +12,8 @@ from libc.string cimport memcmp
 
 from nsqcy.broker.channel cimport MoveReason
 from nsqcy.broker.dead_letters cimport Moves
-from nsqcy.broker.topic cimport FSYNC, KEPT, OS
+from nsqcy.broker.durability cimport FSYNC, OS
+from nsqcy.broker.topic cimport KEPT
 from nsqcy.storage.log cimport (
     RUN_HAS_DELAYED,
     RUN_HAS_PRODUCED,
@@ -98,18 +99,8 @@ cdef class Recovery:
         cdef Topic topic = self.topic
         cdef Recovered found = topic.log.recover()
         cdef Channel channel
-        state = journal.replay(found.journal)
         names = dict(channels)
-        topic.was_restored = True
-        topic.shard.ids.lift(found.max_id)
-        for path, offset, text in found.damages:
-            topic.shard.report_damage(path, offset, text)
-        topic.next_seq = found.next_seq
-        if state is not None:
-            topic.next_seq = max(topic.next_seq, state.next_seq)
-            for saved in state.channels:
-                names.setdefault(saved.name, saved.paused)
-            topic.named = NamedCursors(state.cursors)
+        state = self.restore_state(found, names)
         cursors = {saved.name: saved for saved in state.channels} if state is not None else {}
         ahead = {}
         # A channel is made at the fan-out position, which may have moved since the snapshot.
@@ -142,13 +133,7 @@ cdef class Recovery:
             channel.paused = paused
             saved = cursors.get(name)
             if saved is not None:
-                topic.place_cursor(&channel.cursor, saved.cursor)
-                channel.skipped = saved.skipped
-                channel.replay_end = saved.replay_end
-                if saved.moves:
-                    (<Moves>channel.make_mover()).restore_runs(saved.moves)
-                self.restore_entries(channel, saved)
-                ahead[name] = self.restore_finished(channel, saved.finished)
+                ahead[name] = self.restore_channel(channel, saved)
         self.restore_new_delays(state.fanout_seq if state is not None else 1,
                                 bool(names) and not (state is not None and state.paused))
         self.restore_produced(state, untold)
@@ -166,6 +151,22 @@ cdef class Recovery:
         topic.touch_dirty()
         topic.fan_out()
         return 0
+
+    cdef object restore_state(self, Recovered found, dict names):
+        """What the last checkpoint says, or None; `names` gets the channels that it knows."""
+        cdef Topic topic = self.topic
+        state = journal.replay(found.journal)
+        topic.was_restored = True
+        topic.shard.ids.lift(found.max_id)
+        for path, offset, text in found.damages:
+            topic.shard.report_damage(path, offset, text)
+        topic.next_seq = found.next_seq
+        if state is not None:
+            topic.next_seq = max(topic.next_seq, state.next_seq)
+            for saved in state.channels:
+                names.setdefault(saved.name, saved.paused)
+            topic.named = NamedCursors(state.cursors)
+        return state
 
     cdef bint is_whole(self, found, state) except -1:
         """Whether everything that was visible is still there."""
@@ -347,6 +348,17 @@ cdef class Recovery:
         return block.data != NULL
 
     # -- who is where --
+
+    cdef int64_t restore_channel(self, Channel channel, saved) except? -1:
+        """Have a channel go on where it was. Returns what restore_finished() does."""
+        cdef Topic topic = self.topic
+        topic.place_cursor(&channel.cursor, saved.cursor)
+        channel.skipped = saved.skipped
+        channel.replay_end = saved.replay_end
+        if saved.moves:
+            (<Moves>channel.make_mover()).restore_runs(saved.moves)
+        self.restore_entries(channel, saved)
+        return self.restore_finished(channel, saved.finished)
 
     cdef int restore_entries(self, Channel channel, saved) except -1:
         cdef Topic topic = self.topic

@@ -11,7 +11,8 @@ from nsqcy.broker.topic cimport Topic
 from nsqcy.storage.io cimport IoThread
 from nsqcy.storage.log cimport Log
 
-from nsqcy.broker.topic_host import DRAINING, EXITING
+from nsqcy.broker.topic_host import DRAINING as _DRAINING
+from nsqcy.broker.topic_host import EXITING as _EXITING
 from nsqcy.storage.write_failures import WriteFailures
 
 
@@ -156,7 +157,7 @@ cdef class Shard(Scheduler):
     def set_draining(self, bint draining):
         """Refuse every publish, so that what there is can be consumed; or refuse none any more."""
         if not self.closing:
-            self.shut = DRAINING if draining else None
+            self.shut = _DRAINING if draining else None
 
     def report_failed_write(self, topic, verb, path, error):
         return self.failures is not None and self.failures.failed(
@@ -172,7 +173,7 @@ cdef class Shard(Scheduler):
         and deferred messages, and who is where. Blocks until it is on disk."""
         cdef Topic topic
         self.closing = True
-        self.shut = EXITING
+        self.shut = _EXITING
         while self.agenda.discarded:
             self.free_discarded()
         if self.io is not None:

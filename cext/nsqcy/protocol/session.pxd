@@ -13,8 +13,9 @@ from nsqcy.ipc.mesh cimport Mesh, Stream, StreamEnd
 from nsqcy.ipc.quota cimport Quota
 from nsqcy.broker.log_reader cimport LogRead
 from nsqcy.storage.store cimport Block, Record, Window
+from nsqcy.broker.durability cimport Durability
 from nsqcy.broker.shard cimport Shard
-from nsqcy.broker.topic cimport Durability, Topic
+from nsqcy.broker.topic cimport Topic
 from nsqcy.protocol.wire cimport Output, Word
 
 

@@ -24,7 +24,9 @@ from nsqcy.storage.store import Store
 
 COVERS = [
     "broker/log_reader.pyx",
-    "broker/topic.pyx",
+    "broker/log_access.pyx",
+    "broker/publish.pyx",
+    "broker/retention.pyx",
     "protocol/session.pyx",
     "storage/log.pyx",
     "broker/producers.py",

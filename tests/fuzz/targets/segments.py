@@ -22,7 +22,7 @@ from nsqcy.storage.store import Store
 COVERS = [
     "storage/log.pyx",
     "storage/standalone_log.pyx",
-    "broker/topic.pyx",
+    "broker/recovery.pyx",
     "broker/log_reader.pyx",
     "storage/journal.py",
     "nsqd/data/audit.py",
