@@ -5,7 +5,7 @@ from typing import NoReturn
 
 from nsqcy.base.ids import IdSource
 from nsqcy.broker.channel import Agenda
-from nsqcy.broker.topic import Shard
+from nsqcy.broker.shard import Shard
 from nsqcy.ipc.mesh import Mesh
 from nsqcy.protocol.session import Home
 from nsqcy.storage.block_pool import BlockPool

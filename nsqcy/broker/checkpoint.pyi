@@ -1,4 +1,8 @@
+from collections.abc import Callable
+
 from nsqcy.broker.channel import Channel
+from nsqcy.broker.limits import Limits
+from nsqcy.storage.journal import MoveRun, TopicState
 from nsqcy.storage.log import Log
 
 class Snapshot:
@@ -7,3 +11,20 @@ class Snapshot:
     def __init__(
         self, log: Log, head: bytes, channels: list[Channel], records_wait: bool
     ) -> None: ...
+
+class Checkpoints(Limits):
+    @property
+    def durability(self) -> str: ...
+    def saved_state(self) -> TopicState: ...
+    def journal_move(
+        self,
+        channel: str,
+        seq: int,
+        packed: bytes,
+        run: MoveRun,
+        delayed: bool,
+        done: Callable[[str | None], object],
+    ) -> bool: ...
+    def journal_moved(self, channel: str, seq: int) -> None: ...
+    def move_written(self, error: str | None, done: Callable[[str | None], object]) -> None: ...
+    def moves_synced(self, reason: str | None) -> None: ...

@@ -3,7 +3,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from nsqcy.broker.channel import Agenda, Consumer
-from nsqcy.broker.topic import Shard
+from nsqcy.broker.shard import Shard
 from nsqcy.ipc.mesh import Mesh, StreamEnd
 from nsqcy.logging.types import Lines
 

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar, final
 
-from nsqcy.broker.topic import Shard
+from nsqcy.broker.shard import Shard
 
 _Result = TypeVar("_Result")
 

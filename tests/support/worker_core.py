@@ -14,7 +14,8 @@ from nsqcy.base.quantile import Percentiles
 from nsqcy.broker.channel import Agenda
 from nsqcy.broker.events import Events
 from nsqcy.broker.policies import Policies
-from nsqcy.broker.topic import Shard, Topic
+from nsqcy.broker.shard import Shard
+from nsqcy.broker.topic import Topic
 from nsqcy.ipc.mesh import Mesh
 from nsqcy.nsqd.worker.negotiate import negotiate
 from nsqcy.protocol.session import Home, Session

@@ -1,15 +1,30 @@
-"""A snapshot of a topic's journal: who is where, and every message that is not finished.
+"""Checkpoints: who is where, and every message that is not finished, in the journal of a topic.
 
-It says what was so when it was begun: of a message that has been finished since it may or may not
-speak. It is made over as many turns as it takes, as there may be a million deferred messages; the
-channels see to it that none is left out (`Channel.pack`).
+Owns when the journal is written and what is added to it in between. A snapshot says what was so
+when it was begun: of a message that has been finished since it may or may not speak. It is made
+over as many turns as it takes, as there may be a million deferred messages; the channels see to it
+that none is left out (`Channel.pack`).
 """
 
-from nsqcy.storage import journal
-from nsqcy.broker.channel cimport Channel
-from nsqcy.storage.log cimport Log
-from nsqcy.storage.log_tasks cimport log_done
+import os
+from dataclasses import replace
+
+cimport cython
+from libc.limits cimport INT_MAX
+
 from nsqcy.broker.checkpoint_entries cimport Packing
+from nsqcy.broker.dead_letters cimport Moves
+from nsqcy.broker.durability cimport MEMORY, OS, durability_of
+from nsqcy.storage.entry cimport Deferred, Entry
+
+from nsqcy.broker.topic_host import EXITING as _EXITING
+from nsqcy.names import is_ephemeral
+from nsqcy.storage import journal
+
+
+cdef extern from "Python.h":
+    void Py_INCREF(object)
+    void Py_DECREF(object)
 
 
 cdef class Snapshot:
@@ -65,3 +80,318 @@ cdef class Snapshot:
         for channel in self.channels:
             channel.packing = None
         return self.log.give_up_snapshot()
+
+
+cdef enum:
+    JOURNAL_TICKS = 16              # a journal that is due costs as much as so many topics' ticks
+    DELAYED_PACKED = 16384          # records of a backlog; a start finds the rest by itself
+
+
+cdef int journal_done(void *arg, int error) except -1:
+    """The journal was written, or not. arg: an owned pair, a topic whose class it says, or None,
+    and those who wait for it."""
+    waiting = <object>arg
+    Py_DECREF(waiting)
+    topic, waiters = waiting
+    if topic is not None:
+        (<Checkpoints>topic).class_journalled(error)
+    for done in waiters:
+        done(os.strerror(error).lower() if error else None)
+    return 0
+
+
+cdef int moves_synced(void *arg, int error) except -1:
+    topic = <object>arg
+    Py_DECREF(topic)
+    topic.moves_synced(os.strerror(error).lower() if error else None)
+    return 0
+
+
+@cython.no_gc_clear      # as the window it is
+cdef class Checkpoints(Limits):
+    def __cinit__(self):
+        self.durability = "memory"
+        self.journal_waiters = []
+        self.unsynced_moves = []
+
+    cdef object state(self):
+        """What a journal says of the topic, as a TopicState without entries."""
+        raise NotImplementedError
+
+    cdef int journal_told(self) except -1:
+        """The journal that is being written knows of all chunks that are visible."""
+        return 0
+
+    # -- what a start finds --
+
+    cdef bint is_kept(self) noexcept:
+        """Whether a start would find anything of the topic but its name."""
+        return self.gate != MEMORY or self.log.disk_bytes != 0 or self.log.journal_lost
+
+    cdef uint64_t activity(self) noexcept:
+        """What it was when the journal was written, if nothing has happened in the channels since
+        and `journal_stale` is not set."""
+        cdef Channel channel
+        cdef uint64_t total = 0
+        for channel in self.channels.values():
+            total += channel.activity()
+        return total
+
+    cdef int checkpoint(self) except -1:
+        """Sync and write the journal if that is due; returns the cost in a turn's TICK_BUDGET."""
+        if self.log is not None:
+            self.log.tick(self.agenda.now)
+            if self.is_kept() and self.agenda.now >= self.next_journal and self.snapshot is None \
+                    and not self.log.is_telling() \
+                    and (self.journal_stale or self.activity() != self.journalled):
+                self.write_journal(False)
+                return JOURNAL_TICKS
+        return 1
+
+    # -- deltas --
+
+    cdef int journal_channel(self, kind, Channel channel) except -1:
+        """A channel came or goes: write it down before any record that is fanned out after that."""
+        if self.log is None or channel.ephemeral or not self.started or not self.is_kept():
+            return 0
+        if not self.append_delta(journal.Delta(kind, channel.name, channel.cursor.seq)):
+            self.journal_due = True
+        return 0
+
+    cdef int journal_delta(self, delta, done) except -1:
+        if not self.append_delta(delta, done):
+            self.write_journal(False, done)
+        return 0
+
+    cdef bint append_delta(self, delta, done=None) except -1:
+        """Write down what has happened, in the journal there is and in one that is under way;
+        False if there is none. `done`: as of write_journal()."""
+        encoded = journal.encode_delta(delta)
+        if self.snapshot is not None:
+            self.snapshot.deltas.append(encoded)
+        if done is None:
+            return self.log.append_delta(encoded, NULL, NULL)
+        waiting = (None, (done,))
+        Py_INCREF(waiting)
+        if self.log.append_delta(encoded, journal_done, <void *>waiting):
+            return True
+        Py_DECREF(waiting)
+        return False
+
+    # -- snapshots --
+
+    cdef int write_journal(self, bint records_wait, done=None) except -1:
+        """Write down who is where, as far as records on disk are concerned; `records_wait`: before
+        any that follow. Done at once, unless there is much of it; then `done`, unless it is None,
+        is called with None or what went wrong."""
+        if done is not None:
+            self.journal_waiters.append(done)
+        if self.snapshot is not None:
+            # What it says may be from before.
+            self.snapshot_due = True
+            self.journal_due = self.journal_due or records_wait
+            return 0
+        self.begin_journal(records_wait)
+        self.go_on_with_journal(self.shard.snapshot_budget)
+        if self.snapshot is not None:
+            self.shard.journalling.append(self)
+        return 0
+
+    cdef int begin_journal(self, bint records_wait) except -1:
+        cdef Channel channel
+        cdef uint64_t entries = self.delayed_count
+        cdef list channels = []
+        for channel in self.channels.values():
+            entries += channel.deferred_count + channel.in_flight_count + channel.queued
+            if not channel.ephemeral:
+                channels.append(channel)
+        self.journal_stale = self.journal_due = self.snapshot_due = False
+        self.journalled = self.activity()
+        # A big one is written less often.
+        self.next_journal = self.agenda.now + self.log.sync_timeout * <int64_t>(
+            1 + entries // 100000)
+        self.snapshot = Snapshot(
+            self.log, journal.encode_snapshot(self.state()), channels, records_wait)
+        # Until that is said, and on disk, the class is the stronger one.
+        self.snapshot.tells_class = self.floor != MEMORY
+        self.class_writes += self.snapshot.tells_class
+        self.snapshot.waiters = self.journal_waiters
+        self.journal_waiters = []
+        for channel in channels:
+            for seq in channel.cancelled or ():
+                self.snapshot.deltas.append(journal.encode_delta(
+                    journal.Delta(journal.Kind.ENTRY_FINISHED, channel.name, seq)))
+        return self.journal_told()
+
+    cdef int go_on_with_journal(self, int budget) except -1:
+        """Pack so many entries for the snapshot that is under way; returns what is left of the
+        budget."""
+        cdef Snapshot snapshot = self.snapshot
+        budget = snapshot.step(budget)
+        if not snapshot.is_complete():
+            return 0
+        self.snapshot = None
+        self.end_snapshot(snapshot)
+        if self.snapshot_due:
+            # At once: as long as one is under way, files that the journal names stay.
+            self.begin_journal(self.journal_due)
+        elif snapshot.records_wait:
+            self.touch_dirty()
+        return budget
+
+    cdef int end_snapshot(self, Snapshot snapshot) except -1:
+        waiting = (self if snapshot.tells_class else None, snapshot.waiters)
+        Py_INCREF(waiting)
+        try:
+            return snapshot.end(journal_done, <void *>waiting)
+        except MemoryError:
+            Py_DECREF(waiting)
+            self.forget_snapshot(snapshot, "no memory")
+            raise
+
+    cdef int forget_snapshot(self, Snapshot snapshot, str reason) except -1:
+        """What a snapshot would have said nobody will read."""
+        self.class_writes -= snapshot.tells_class
+        self.journal_stale = True
+        for done in snapshot.waiters:
+            done(reason)
+        return 0
+
+    cdef int finish_journal(self) except -1:
+        """Have what is under way written."""
+        while self.snapshot is not None:
+            self.go_on_with_journal(INT_MAX)
+        return 0
+
+    cdef int give_up_journal(self) except -1:
+        cdef Snapshot snapshot = self.snapshot
+        if snapshot is not None:
+            self.snapshot = None
+            snapshot.give_up()
+            self.forget_snapshot(snapshot, _EXITING)
+        return 0
+
+    cdef bint waits_for_journal(self) noexcept:
+        """Whether no record may be written before a snapshot that is under way."""
+        return self.snapshot is not None and (self.snapshot.records_wait or self.journal_due)
+
+    def saved_state(self):
+        """What its next journal says, as a TopicState."""
+        cdef Channel channel
+        self.finish_journal()
+        state = self.state()
+        saved = []
+        for each in state.channels:
+            channel = self.channels[each.name]
+            channel.begin_packing(Packing())
+            channel.pack_more(INT_MAX)
+            entries, ids = channel.packing.take()
+            channel.packing = None
+            saved.append(replace(each, entries=entries, ids=ids))
+        return replace(state, channels=tuple(saved))
+
+    cdef object channel_state(self, Channel channel):
+        cdef uint32_t i
+        return journal.ChannelState(
+            name=channel.name, paused=bool(channel.paused), cursor=channel.cursor.seq,
+            skipped=channel.skipped, replay_end=channel.replay_end,
+            moves=() if channel.mover is None else tuple((<Moves>channel.mover).runs),
+            finished=tuple((channel.finished[i].start, channel.finished[i].end)
+                           for i in range(channel.finished_count)))
+
+    cdef bytes pack_delayed(self):
+        cdef Packing packing = Packing()
+        cdef Entry *entry = self.delayed_first
+        cdef uint32_t count
+        while entry != NULL and entry.seq < self.visible.seq and (
+                self.is_last or packing.count < DELAYED_PACKED):
+            count = packing.count
+            packing.add(<Deferred *>entry, entry.due)
+            if packing.count > count:
+                packing.entries[count].reason = entry.timestamp != 0
+            entry = entry.next
+        if packing.failed:
+            raise MemoryError()
+        return packing.take()[0]
+
+    # -- durability --
+
+    cdef int set_durability(self, str name) except -1:
+        """For what is published from now on; what was published before is as durable as it was."""
+        cdef Durability wanted = durability_of(name)
+        if wanted == self.promised:
+            return 0
+        if self.next_seq > 1 or self.channels:
+            # The log_id is kept after a crash if the journal says that nothing was lost. So it says
+            # so before more is promised, and no longer says so before less is.
+            self.journal_due = True
+            self.gate = max(self.gate, wanted)
+            self.floor = self.gate if wanted < self.gate else MEMORY
+        else:
+            self.gate = wanted
+        self.durability = name
+        self.promised = wanted
+        # A write of class OS would wait for a sync that nobody asked for.
+        self.log.sync_every = 0 if wanted == OS else self.shard.sync_every
+        self.touch_dirty()
+        return 0
+
+    cdef void class_journalled(self, int error) noexcept:
+        """A journal that says of which class the topic is was written, or not."""
+        self.class_writes -= 1
+        if error:
+            self.journal_stale = True
+        elif self.class_writes == 0 and not self.journal_due:
+            self.class_written()
+
+    cdef void class_written(self) noexcept:
+        """The journal says what is promised now."""
+        self.floor = MEMORY
+        if not self.overflowing:
+            self.gate = self.promised
+
+    # -- messages that move to other topics --
+
+    cdef object new_mover(self, object channel):
+        return Moves(self, channel)
+
+    def journal_move(self, str channel not None, uint64_t seq, bytes packed not None, run not None,
+                     bint delayed, done not None):
+        """A message of a channel moves; `packed`: where its record lies, as journals have it. Calls
+        done(None), or done(why not), when a start would find that. Returns False if none would, and
+        there is nothing to wait for."""
+        if self.log is None or self.promised == MEMORY or is_ephemeral(channel):
+            return False
+        entry, = journal.unpack_entries(packed)
+        self.journal_delta(
+            journal.Delta(journal.Kind.ENTRY_MOVED, channel, seq, entry=entry, run=run,
+                          delayed=delayed),
+            done if self.promised == OS else lambda error: self.move_written(error, done))
+        return True
+
+    def journal_moved(self, str channel not None, uint64_t seq):
+        """It is where it belongs. If the journal does not get to know, it is sent again, for
+        nothing."""
+        if self.log is not None and self.promised != MEMORY and not is_ephemeral(channel):
+            self.append_delta(journal.Delta(journal.Kind.ENTRY_MOVED, channel, seq), None)
+
+    def move_written(self, error, done):
+        if error is not None:
+            done(error)
+            return
+        self.unsynced_moves.append(done)
+        self.sync_moves()
+
+    cdef int sync_moves(self) except -1:
+        """One sync at a time, for all that were written before."""
+        if self.syncing_moves is not None or not self.unsynced_moves or self.gone:
+            return 0
+        self.syncing_moves, self.unsynced_moves = self.unsynced_moves, []
+        Py_INCREF(self)
+        return self.log.sync(moves_synced, <void *>self)
+
+    def moves_synced(self, reason):
+        waiting, self.syncing_moves = self.syncing_moves, None
+        for done in waiting:
+            done(reason)
+        self.sync_moves()

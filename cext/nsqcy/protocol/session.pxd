@@ -15,7 +15,9 @@ from nsqcy.broker.log_reader cimport LogRead
 from nsqcy.storage.block cimport Block
 from nsqcy.storage.record cimport Record
 from nsqcy.storage.record_window cimport RecordWindow
-from nsqcy.broker.topic cimport Durability, Shard, Topic
+from nsqcy.broker.durability cimport Durability
+from nsqcy.broker.shard cimport Shard
+from nsqcy.broker.topic cimport Topic
 from nsqcy.protocol.wire cimport Output, Word
 
 

@@ -46,7 +46,7 @@ from nsqcy.base.heap cimport (
 )
 from nsqcy.broker.log_reader cimport ENDED, LARGEST_ANSWER, LogRead
 from nsqcy.storage.record cimport record_body
-from nsqcy.broker.topic cimport MEMORY, durability_of
+from nsqcy.broker.durability cimport MEMORY, durability_of
 from nsqcy.protocol.wire cimport (
     BY_REFERENCE,
     ERROR,

@@ -12,7 +12,8 @@ from libc.stdint cimport uint64_t
 from nsqcy.broker.channel cimport Channel
 from nsqcy.broker.counters cimport CHANNEL_FIGURES, SERIES, Series, Sums
 from nsqcy.base.histogram cimport Histogram
-from nsqcy.broker.topic cimport Shard, Topic
+from nsqcy.broker.shard cimport Shard
+from nsqcy.broker.topic cimport Topic
 
 
 ctypedef struct Text:

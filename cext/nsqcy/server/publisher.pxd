@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from nsqcy.broker.channel cimport Waiter
 from nsqcy.server.http_fastpath cimport Sink
 from nsqcy.protocol.session cimport Home, Session, Transport
-from nsqcy.broker.topic cimport Durability
+from nsqcy.broker.durability cimport Durability
 
 
 cdef class Callback(Waiter):

@@ -14,7 +14,8 @@ from libc.string cimport memcpy
 from nsqcy.base.bytes cimport load_be32
 from nsqcy.protocol.session cimport Home, Session
 from nsqcy.storage.record cimport Record, record_body
-from nsqcy.broker.topic cimport MEMORY, Durability, Topic, durability_of
+from nsqcy.broker.durability cimport MEMORY, Durability, durability_of
+from nsqcy.broker.topic cimport Topic
 from nsqcy.protocol.wire cimport FRAME_HEADER, RESPONSE, Output
 
 from nsqcy.broker.producers import ChunkError, ChunkName, producer_id

@@ -19,7 +19,8 @@ from functools import partial
 from nsqcy.base.ids import IdSource
 from nsqcy.broker.channel import Agenda
 from nsqcy.broker.policies import DURABILITIES, Policies
-from nsqcy.broker.topic import Shard, Topic
+from nsqcy.broker.shard import Shard
+from nsqcy.broker.topic import Topic
 from nsqcy.errors import StartError
 from nsqcy.storage import journal
 from nsqcy.storage.block_pool import BlockPool

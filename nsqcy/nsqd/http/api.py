@@ -10,7 +10,7 @@ from typing import Any
 from nsqcy import names
 from nsqcy.base import headers as message_headers
 from nsqcy.broker.policies import DURABILITIES, RATE
-from nsqcy.broker.topic import DRAINING
+from nsqcy.broker.topic_host import DRAINING
 from nsqcy.config import durations
 from nsqcy.config.options import Option
 from nsqcy.errors import NOT_WRITTEN, HttpError

@@ -17,7 +17,7 @@ from nsqcy.base.quantile import Percentiles
 from nsqcy.broker.channel import Agenda
 from nsqcy.broker.events import Events
 from nsqcy.broker.policies import Policies
-from nsqcy.broker.topic import Shard
+from nsqcy.broker.shard import Shard
 from nsqcy.config.options import TLS_REQUIRED
 from nsqcy.http.server import HttpServer, Make
 from nsqcy.ipc.mesh import Mesh, Stream, StreamEnd

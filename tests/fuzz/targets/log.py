@@ -23,7 +23,9 @@ from support.worker_core import RESPONSE, SECOND, Core, frames, log_pub, mpub
 
 COVERS = [
     "broker/log_reader.pyx",
-    "broker/topic.pyx",
+    "broker/log_access.pyx",
+    "broker/publish.pyx",
+    "broker/retention.pyx",
     "protocol/session.pyx",
     "storage/log.pyx",
     "storage/log_writer.pyx",

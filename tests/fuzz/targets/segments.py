@@ -24,7 +24,7 @@ COVERS = [
     "storage/log_recovery.pyx",
     "storage/segment_files.pyx",
     "storage/standalone_log.pyx",
-    "broker/topic.pyx",
+    "broker/recovery.pyx",
     "broker/log_reader.pyx",
     "storage/journal.py",
     "nsqd/data/audit.py",

@@ -9,7 +9,7 @@ import pytest
 
 from nsqcy.base.ids import IdSource
 from nsqcy.broker.channel import Agenda
-from nsqcy.broker.topic import Shard
+from nsqcy.broker.shard import Shard
 from nsqcy.config import loader
 from nsqcy.nsqd.options import NSQD, resolve
 from nsqcy.nsqd.worker.negotiate import negotiate

@@ -1,0 +1,9 @@
+# What a record must have gone through before it is visible and its publisher is answered.
+
+
+cdef enum Durability:
+    MEMORY = 0                  # nothing
+    OS = 1                      # written: it survives the end of any process
+    FSYNC = 2                   # written and synced: it survives a power loss
+
+cdef Durability durability_of(str name) except *

@@ -1,0 +1,56 @@
+# The fan-out position of a topic: records before it belong to its channels.
+
+from libc.stdint cimport int64_t, uint64_t
+
+from nsqcy.broker.channel cimport Agenda, Channel
+from nsqcy.broker.topic_host cimport TopicHost
+from nsqcy.storage.record_window cimport Cursor, RecordWindow
+from nsqcy.storage.entry cimport Entry
+
+
+cdef class FanOut(RecordWindow):
+    cdef readonly str name
+    cdef readonly bytes key
+    cdef readonly bint ephemeral
+    cdef readonly bint paused
+    cdef readonly bint gone
+    cdef readonly bint started
+    cdef int64_t held_until             # no fan-out before end_hold(), or then; 0: not held
+    cdef bint dirty
+    cdef TopicHost shard
+    cdef Agenda agenda
+    cdef readonly dict channels
+    cdef Entry *delayed_first           # records with a delay at or after the fan-out position
+    cdef Entry *delayed_last
+    cdef readonly uint64_t delayed_count
+
+    cdef uint64_t depth(self) noexcept
+    cdef Channel find_channel(self, str name)
+    cdef void wake_channels(self) noexcept
+    cdef void place_cursor(self, Cursor *cursor, uint64_t seq) noexcept
+    cdef bint fan_out_delayed(self) except -1
+    cdef void add_delayed(self, Entry *entry) noexcept
+    cdef void drop_delayed(self, uint64_t seq) noexcept
+    cdef int drop_front(self, uint64_t seq) except -1
+
+    cdef inline void touch_dirty(self) noexcept:
+        """Have settle_turn called at the end of the turn."""
+        if not self.dirty:
+            self.dirty = True
+            self.shard.dirty_topics.append(self)
+
+    cdef inline bint flowing(self) noexcept:
+        if not self.channels:
+            return False
+        return self.started and not self.paused and self.held_until == 0
+
+    cdef inline int fan_out(self) except -1:
+        """Give the channels everything that is visible; returns whether some is left for the next
+        turn (records with a delay cost an entry for each channel)."""
+        if not self.flowing():
+            return 0
+        if self.delayed_first != NULL and self.fan_out_delayed():
+            return 1
+        self.move_cursor(&self.fanout, &self.visible)
+        self.touch_dirty()
+        return 0

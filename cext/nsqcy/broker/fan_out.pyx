@@ -1,0 +1,160 @@
+"""Fan-out: when channels are given what is published, and what the topic itself holds until then.
+
+Owns the fan-out position and the records with a delay that are behind it. Knows channels, but not
+who publishes, and neither limits nor the log.
+"""
+
+cimport cython
+
+from nsqcy.storage.entry cimport DEFERRED
+
+from nsqcy.names import is_ephemeral
+
+
+cdef enum:
+    FAN_OUT_BUDGET = 4096           # delayed records fanned out in one step
+
+
+@cython.no_gc_clear      # as the window it is
+cdef class FanOut(RecordWindow):
+    def __cinit__(self, TopicHost shard not None, bytes key not None):
+        self.shard = shard
+        self.agenda = shard.agenda
+        self.store = shard.store
+        self.key = key
+        self.name = key.decode()
+        self.ephemeral = is_ephemeral(self.name)
+        self.channels = {}
+        self.started = True
+        self.watch(&self.visible)
+        self.watch(&self.fanout)
+
+    cdef uint64_t depth(self) noexcept:
+        """Messages of the topic that no channel has been given yet."""
+        return self.visible.seq - self.fanout.seq
+
+    cdef Channel find_channel(self, str name):
+        return <Channel>self.channels.get(name)
+
+    cdef void wake_channels(self) noexcept:
+        """What they wait for may be in memory now, or may be asked for again."""
+        cdef Channel channel
+        for channel in self.channels.values():
+            if channel.ephemeral:
+                self.touch_dirty()
+            channel.touch_dirty()
+
+    cdef void place_cursor(self, Cursor *cursor, uint64_t seq) noexcept:
+        """Put a cursor before record `seq`: at the start of its block, not in memory yet."""
+        cdef Cursor to
+        to.block = self.oldest
+        to.offset = 0
+        to.seq = seq
+        while to.block != NULL and to.block.last_seq < seq and to.block.next != NULL:
+            to.block = to.block.next
+        if to.block != NULL and to.block.last_seq < seq:
+            to.offset = to.block.size
+        if to.block != NULL and to.seq < to.block.first_seq:
+            # What was before is finished and gone; the journal was too old to say so.
+            to.seq = to.block.first_seq
+        self.move_cursor(cursor, &to)
+
+    # -- fan-out --
+
+    @cython.final
+    cdef bint fan_out_delayed(self) except -1:
+        """Those of the records with a delay; whether some are left."""
+        cdef Channel channel
+        cdef Entry *entry = self.delayed_first
+        cdef int64_t due
+        cdef int budget = FAN_OUT_BUDGET
+        cdef Cursor stop
+        while entry != NULL and entry.seq < self.visible.seq:
+            if budget == 0:
+                stop.block = entry.block
+                stop.offset = entry.offset
+                stop.seq = entry.seq
+                if stop.seq > self.fanout.seq:
+                    self.move_cursor(&self.fanout, &stop)
+                self.touch_dirty()
+                return True
+            budget -= 1
+            due = self.agenda.now + entry.due
+            for channel in self.channels.values():
+                # One that is restored may be younger than the record.
+                if channel.cursor.seq <= entry.seq:
+                    if entry.timestamp == 0:
+                        channel.defer_record(entry, due)
+                    elif <uint64_t>entry.timestamp == channel.address:
+                        channel.queue_record(entry)
+                    else:
+                        channel.pass_over()
+            self.delayed_first = entry.next
+            if entry.next == NULL:
+                self.delayed_last = NULL
+            self.delayed_count -= 1
+            self.unref(entry.block)
+            self.store.free_entry(entry)
+            entry = self.delayed_first
+        return False
+
+    @property
+    def held(self):
+        """Whether it keeps its messages until channels that are known elsewhere have been made."""
+        return self.held_until != 0
+
+    def end_hold(self):
+        """Every channel that is to have the first messages is there, or is not coming."""
+        self.held_until = 0
+        self.fan_out()
+
+    # -- records with a delay --
+
+    @cython.final
+    cdef void add_delayed(self, Entry *entry) noexcept:
+        """Remember a record with a delay (`due`), for one channel (`timestamp`: its address) or all
+        (0), until it is fanned out."""
+        entry.state = DEFERRED
+        entry.attempts = 0
+        entry.next = NULL
+        self.ref(entry.block)
+        if self.delayed_last == NULL:
+            self.delayed_first = entry
+        else:
+            self.delayed_last.next = entry
+        self.delayed_last = entry
+        self.delayed_count += 1
+
+    cdef void drop_delayed(self, uint64_t seq) noexcept:
+        """Forget the delays of records before this one."""
+        cdef Entry *entry
+        while self.delayed_first != NULL and self.delayed_first.seq < seq:
+            entry = self.delayed_first
+            self.delayed_first = entry.next
+            self.unref(entry.block)
+            self.store.free_entry(entry)
+            self.delayed_count -= 1
+        if self.delayed_first == NULL:
+            self.delayed_last = NULL
+
+    # -- what the topic itself holds --
+
+    cdef int drop_front(self, uint64_t seq) except -1:
+        """Drop what the topic itself holds before record `seq`."""
+        cdef Channel channel
+        cdef uint64_t dropped = seq - self.fanout.seq
+        cdef Cursor to = self.fanout
+        self.drop_delayed(seq)
+        if self.channels:
+            self.add_hole(self.fanout.seq, seq)
+            for channel in self.channels.values():
+                channel.skipped += dropped
+                channel.born_seq += dropped
+        while to.block.next != NULL and to.block.last_seq < seq:
+            to.block = to.block.next
+            to.offset = 0
+        to.seq = seq
+        self.move_cursor(&self.fanout, &self.visible if seq == self.visible.seq else &to)
+        self.trim()
+        self.touch_dirty()
+        return 0

@@ -1,0 +1,35 @@
+# What a topic refuses or drops because of its policy.
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from nsqcy.broker.channel cimport OnFull
+from nsqcy.broker.fan_out cimport FanOut
+
+
+cdef class Limits(FanOut):
+    cdef uint64_t mem_queue_size        # messages
+    cdef bint limited                   # not every size of a message is taken
+    cdef int32_t min_msg_size           # bytes
+    cdef int32_t max_msg_size           # bytes
+    cdef int64_t ttl                    # ns from the publish; 0: for ever
+    cdef uint64_t max_bytes             # 0: any number
+    cdef uint64_t max_depth             # messages; 0: any number
+    cdef OnFull on_full
+    cdef bint bounded                   # it or a channel has a limit of depth or bytes
+    cdef bint may_drop                  # it may be too full for a message, and drop that
+    cdef uint64_t full_count            # messages dropped by the topic because of that
+    cdef readonly uint64_t dropped_count    # an ephemeral topic's overflow
+    cdef uint64_t expired_count         # by the topic, as they were too old
+
+    cdef bint fits(self, int64_t size) noexcept
+    cdef int32_t misfit(self, const uint8_t *batch, uint32_t count, bint headers) noexcept
+    cdef bytes objection(self, const char *command, int64_t size)
+    cdef bint drops(self, uint32_t body_bytes) noexcept
+    cdef str fullness(self, uint64_t count, uint64_t body_bytes)
+    cdef bint exceeds_bytes(self, uint64_t count, uint64_t body_bytes) noexcept
+    cdef bint exceeds_depth(self, uint64_t count) noexcept
+    cdef int set_bounds(self) except -1
+    cdef int keep_bounds(self) except -1
+    cdef int drop_expired(self) except -1
+    cdef uint64_t first_fresh(self, int *budget) noexcept
+    cdef int set_limits(self, policy) except -1

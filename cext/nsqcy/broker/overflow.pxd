@@ -1,0 +1,59 @@
+# What a topic gives its log to write.
+
+from libc.stdint cimport uint32_t, uint64_t
+
+from nsqcy.broker.checkpoint cimport Checkpoints
+from nsqcy.broker.compaction cimport Compaction
+from nsqcy.broker.durability cimport MEMORY
+from nsqcy.broker.pending_acks cimport PendingAcks
+from nsqcy.storage.block cimport Block
+
+
+# One write under way: bytes [start, end) of a block.
+cdef struct Write:
+    void *topic                 # owned reference
+    Block *block
+    uint32_t start
+    uint32_t end
+    uint64_t first_seq
+    uint64_t last_seq
+    uint32_t count
+    bint gated                  # the records become visible when it is done
+
+
+cdef class OverflowLog(Checkpoints):
+    cdef uint64_t least                 # least_seq as of the last turn
+    cdef bint failing                   # a write failed; what waits for the log is being undone
+    cdef str error
+    cdef uint64_t writes                # under way
+    cdef uint64_t pending_writes        # of which gated
+    cdef uint64_t pending_messages      # appended, not visible yet
+    cdef PendingAcks acks               # publishes that wait for the log
+    cdef uint64_t stable                # records before it, from the first there is, are on disk
+    cdef bint rolling                   # the next file is written to when what is under way is done
+    cdef Compaction compaction          # of stragglers; None: there has not been one
+
+    cdef int write_overflow(self) except -1
+    cdef int spill(self) except -1
+    cdef int undo_pending(self) except -1
+    cdef int write_run(self, Block *block, bint gated, bint at_once=*) except -1
+    cdef int write_part(self, Block *block, uint32_t start, uint32_t end, uint64_t first_seq,
+                        uint64_t last_seq, uint32_t count, int flags, bint gated) except -1
+    cdef int write_all(self, Block *block) except -1
+    cdef int write_down(self) except -1
+    cdef int on_written(self, Write *write, int error) except -1
+    cdef void check_droppable(self, Block *block) noexcept
+    cdef void pass_written(self, Block *block) noexcept
+    cdef int stable_moved(self, Block *block) except -1
+    cdef int on_loaded(self, Block *block) except -1
+    cdef int compact(self) except -1
+    cdef int compact_now(self) except -1
+    cdef int finish_compaction(self) except -1
+    cdef void end_compaction(self) noexcept
+    cdef int log_grew(self) except -1
+    cdef int unpublish(self) except -1
+
+    cdef inline bint must_overflow(self) noexcept:
+        return (self.gate != MEMORY
+                or self.next_seq - self.least >= self.mem_queue_size
+                or self.store.resident_bytes > self.store.budget)

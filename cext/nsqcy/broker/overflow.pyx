@@ -1,0 +1,355 @@
+"""Overflow: records that have to be in the log before they are visible, and all other writes to it.
+
+Owns when a topic overflows, what is given to the log and in which runs, what is undone when that
+fails, and the copies that compactions make. Knows publishers as pending acknowledgements only.
+"""
+
+cimport cython
+from libc.stdlib cimport free, malloc
+
+from nsqcy.broker.compaction cimport IDLE, is_worthwhile
+from nsqcy.broker.durability cimport FSYNC
+from nsqcy.storage.segment cimport RUN_HAS_DELAYED, RUN_SURVIVORS
+from nsqcy.storage.block cimport IN_WINDOW, SEALED, SURVIVORS
+from nsqcy.storage.record cimport RECORD_DELAYED, Record
+from nsqcy.storage.record_window cimport Cursor
+from nsqcy.storage.entry cimport Entry
+
+
+cdef extern from "Python.h":
+    void Py_INCREF(object)
+    void Py_DECREF(object)
+
+
+cdef int write_done(void *arg, int error) except -1:
+    cdef Write *write = <Write *>arg
+    cdef OverflowLog topic = <OverflowLog>write.topic
+    try:
+        topic.on_written(write, error)
+    finally:
+        free(write)
+        Py_DECREF(topic)
+    return 0
+
+
+@cython.no_gc_clear      # as the window it is
+cdef class OverflowLog(Checkpoints):
+    def __cinit__(self):
+        self.least = 1
+        self.stable = 1
+        self.acks = PendingAcks()
+
+    cdef int log_grew(self) except -1:
+        """More of what was published is visible, or on disk."""
+        return 0
+
+    cdef int unpublish(self) except -1:
+        """What is not visible was never published."""
+        return 0
+
+    # -- overflow --
+
+    cdef int write_overflow(self) except -1:
+        """Give the log what waits for it, one run for each block; leave overflow when all of it is
+        written and the queue is short again."""
+        cdef Block *block = self.newest
+        if not self.overflowing:
+            if self.store.resident_bytes > self.store.budget:
+                self.spill()
+            return 0
+        if self.failing:
+            return 0
+        if self.pending_messages == 0:
+            self.gate = max(self.promised, self.floor)
+            self.least = self.least_seq()
+            if not self.must_overflow():
+                self.overflowing = False
+                self.seal()
+                self.check_droppable(self.newest)
+            return 0
+        while block != NULL and block.first_seq > self.visible.seq and block.prev != NULL:
+            block = block.prev
+        while block != NULL:
+            if block.written < block.size and block.last_seq >= self.visible.seq \
+                    and self.write_run(block, True):
+                break
+            block = block.next
+        return self.log.commit()
+
+    cdef int spill(self) except -1:
+        """Memory is short: write the sealed blocks that are in memory only."""
+        cdef Block *block = self.last_reader().block
+        cdef int budget = 16
+        while block != NULL and budget:
+            if block.flags & SEALED and block.written < block.size \
+                    and block.last_seq < self.visible.seq:
+                if self.write_run(block, False):
+                    break
+                budget -= 1
+            block = block.next
+        return 0
+
+    cdef int undo_pending(self) except -1:
+        """The log failed: what waited for it was never published."""
+        cdef str error = self.error
+        cdef Entry *entry = self.delayed_first
+        cdef Entry *last = NULL
+        cdef Entry *following
+        while entry != NULL and entry.seq < self.visible.seq:
+            last = entry
+            entry = entry.next
+        if last == NULL:
+            self.delayed_first = NULL
+        else:
+            last.next = NULL
+        self.delayed_last = last
+        while entry != NULL:
+            following = entry.next
+            self.unref(entry.block)
+            self.store.free_entry(entry)
+            self.delayed_count -= 1
+            entry = following
+        self.unpublish()
+        self.truncate(self.visible.seq)
+        self.pending_messages = 0
+        self.failing = False
+        self.error = None
+        self.acks.answer(<uint64_t>-1, error)
+        return 0
+
+    # -- runs of records --
+
+    cdef int write_run(self, Block *block, bint gated, bint at_once=False) except -1:
+        """Queue bytes [written, size) of a block for the log, in runs that fit into a segment, if
+        no single publish is larger: one that may be refused goes into one segment as a whole, or
+        what was written of it could not be taken back.
+        Returns whether some of it has to wait: what comes behind a write must fail when that does,
+        so it is queued only for the same file (`at_once`: copies, which nobody waits for, need
+        not)."""
+        cdef uint64_t most = self.log.room()
+        cdef uint32_t start = block.written
+        cdef uint32_t at = start
+        cdef uint32_t count = 0
+        cdef int flags = 0
+        cdef uint64_t first_seq = 0
+        cdef uint64_t last_seq = 0
+        cdef Record *record
+        while at < block.size:
+            record = <Record *>(block.data + at)
+            if count and at + record.length - start > most \
+                    and not (gated and self.acks.publish_goes_on(last_seq)):
+                if self.writes and not at_once and self.log.rolls(at - start):
+                    return 1
+                self.write_part(block, start, at, first_seq, last_seq, count, flags, gated)
+                most = self.log.room()
+                start = at
+                count = 0
+                flags = 0
+            if count == 0:
+                first_seq = record.seq
+            if record.attributes & RECORD_DELAYED:
+                flags |= RUN_HAS_DELAYED
+            last_seq = record.seq
+            count += 1
+            at += record.length
+        if self.writes and not at_once and self.log.rolls(at - start):
+            return 1
+        self.write_part(block, start, at, first_seq, last_seq, count, flags, gated)
+        return 0
+
+    cdef int write_part(self, Block *block, uint32_t start, uint32_t end, uint64_t first_seq,
+                        uint64_t last_seq, uint32_t count, int flags, bint gated) except -1:
+        cdef Write *write = <Write *>malloc(sizeof(Write))
+        if write == NULL:
+            raise MemoryError()
+        write.topic = <void *>self
+        write.block = block
+        write.start = start
+        write.end = end
+        write.first_seq = first_seq
+        write.last_seq = last_seq
+        write.count = count
+        write.gated = gated
+        Py_INCREF(self)
+        block.written = end
+        self.pin(block)
+        self.writes += 1
+        if gated:
+            self.pending_writes += 1
+        if block.flags & SURVIVORS:
+            flags |= RUN_SURVIVORS
+        if self.log.journal_lost and not self.log.is_telling():
+            # Its last write failed, and nothing has called for another one since.
+            self.journal_due = True
+        if (self.was_restored or self.log.journal_lost) and (
+                self.journal_due or self.waits_for_journal()):
+            # The journal of an earlier process must not speak of these records.
+            if self.journal_due:
+                self.write_journal(True)
+            self.finish_journal()
+        self.log.append(block.data + start, end - start, first_seq, last_seq, count, flags,
+                        self.gate == FSYNC, gated and self.acks.publish_goes_on(last_seq),
+                        &block.extent, write_done, write)
+        return 0
+
+    cdef int write_all(self, Block *block) except -1:
+        """Write what is left of a block, waiting for the disk between files."""
+        cdef uint32_t written = block.written
+        cdef bint tried
+        while self.write_run(block, False):
+            tried = block.written > written
+            self.shard.io.drain()
+            if tried and block.written <= written:
+                # The disk does not take it, and there is nobody left to tell.
+                return 0
+            written = block.written
+        return 0
+
+    cdef int write_down(self) except -1:
+        """Write what is visible and in memory only."""
+        cdef Block *block = self.newest
+        self.rolling = False
+        if self.failing:
+            return 0
+        while block != NULL and block.prev != NULL and block.first_seq > self.stable:
+            block = block.prev
+        while block != NULL and block.first_seq < self.visible.seq:
+            if block.written < block.size and not (
+                    self.overflowing and block.last_seq >= self.visible.seq) \
+                    and self.write_run(block, False):
+                self.rolling = True
+                break
+            block = block.next
+        return 0
+
+    cdef int on_written(self, Write *write, int error) except -1:
+        cdef Block *block = write.block
+        cdef Cursor end
+        self.writes -= 1
+        if error == 0:
+            block.stored = write.end
+            self.shard.set_health(None)
+            if write.first_seq <= self.stable <= write.last_seq:
+                self.stable = write.last_seq + 1
+                self.stable_moved(block)
+        else:
+            self.shard.set_health(self.log.last_error_text)
+            self.log.retract(&block.extent, write.end - write.start, write.first_seq, write.count)
+            block.written = min(block.written, write.start)
+            if self.log.journal_lost:
+                self.journal_due = True
+        if not self.gone and write.gated:
+            self.pending_writes -= 1
+            if error:
+                self.failing = True
+                self.error = self.log.last_error_text
+            elif not self.failing:
+                end.block = block
+                end.offset = write.end
+                end.seq = write.last_seq + 1
+                self.move_cursor(&self.visible, &end)
+                if self.visible.seq == self.next_seq:
+                    self.pending_messages = 0
+                self.fan_out()
+                self.acks.answer(write.last_seq, None)
+                self.log_grew()
+            if self.failing and self.pending_writes == 0:
+                self.undo_pending()
+        if write.gated or error == 0:
+            self.touch_dirty()
+        if block.flags & SURVIVORS and self.compaction is not None and self.compaction.written():
+            self.shard.compacting.append(self)
+        self.check_droppable(block)
+        self.unpin(block)
+        return 0
+
+    cdef void check_droppable(self, Block *block) noexcept:
+        if block != NULL and block.data != NULL and block.flags & SEALED \
+                and block.size and block.stored == block.size:
+            self.store.droppable(block)
+
+    # -- how far the log goes --
+
+    cdef void pass_written(self, Block *block) noexcept:
+        """The stable position has come to this block: go on over what was written before what came
+        before it."""
+        cdef Record *record
+        cdef uint32_t at = 0
+        while block != NULL and block.stored == block.size and block.flags & IN_WINDOW:
+            self.stable = max(self.stable, block.last_seq + 1)
+            block = block.next
+        if block == NULL or not block.flags & IN_WINDOW:
+            return
+        while at < block.stored:
+            record = <Record *>(block.data + at)
+            self.stable = max(self.stable, record.seq + 1)
+            at += record.length
+
+    cdef int stable_moved(self, Block *block) except -1:
+        """What comes first of what was not on disk is, up to a place in this block."""
+        if block.stored == block.size and block.flags & IN_WINDOW:
+            self.pass_written(block.next)
+        return self.log_grew()
+
+    # -- copies of stragglers --
+
+    cdef int on_loaded(self, Block *block) except -1:
+        if block.moves != NULL and self.compaction.loaded():
+            self.shard.compacting.append(self)
+        if not self.gone and not self.stalled:
+            self.wake_channels()
+        return 0
+
+    cdef int compact(self) except -1:
+        """Begin to copy the few records that entries still need out of mostly dead blocks, so that
+        neither memory nor disk holds much more than four times what is needed."""
+        if self.stragglers == NULL or not is_worthwhile(self):
+            return 0
+        if self.compaction is None:
+            self.compaction = Compaction(self)
+        if self.compaction.stage != IDLE:
+            return 0
+        self.compaction.choose()
+        if self.compaction.count and self.compaction.begin(list(self.channels.values())):
+            self.shard.compacting.append(self)
+        return 0
+
+    cdef int compact_now(self) except -1:
+        """End the compaction that is under way, and copy what entries need of stragglers that are
+        in memory only."""
+        cdef Block *block
+        if self.stragglers == NULL:
+            return 0
+        if self.compaction is None:
+            self.compaction = Compaction(self)
+        self.finish_compaction()
+        block = self.stragglers
+        while block != NULL:
+            if block.written == 0 and block.refs and not block.flags & SURVIVORS:
+                self.compaction.add(block)
+            block = block.next
+        if self.compaction.count:
+            self.compaction.begin(list(self.channels.values()))
+            self.finish_compaction()
+        return 0
+
+    cdef int finish_compaction(self) except -1:
+        self.compaction.finish()
+        while self.compaction.stage != IDLE:
+            self.shard.io.drain()
+            self.compaction.finish()
+        return 0
+
+    cdef int write_copies(self, Block *block) except -1:
+        # Nobody waits for it, so it need not fail with what was written before.
+        self.write_run(block, False, True)
+        return 0
+
+    cdef int copies_written(self) except -1:
+        return self.write_journal(False)
+
+    cdef void end_compaction(self) noexcept:
+        if self.compaction is not None:
+            self.compaction.stop()
+            self.compaction.close_survivor()
+            self.compaction = None

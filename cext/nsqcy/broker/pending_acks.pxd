@@ -1,0 +1,22 @@
+# Publishes that wait for the log.
+
+from libc.stdint cimport uint32_t, uint64_t
+
+from nsqcy.broker.channel cimport Waiter
+
+
+ctypedef struct PendingAck:
+    uint64_t seq                # accepted when records up to this one are visible
+    uint64_t ticket
+    void *waiter                # owned reference
+
+
+cdef class PendingAcks:
+    cdef PendingAck *ring       # in the order of seq
+    cdef uint32_t first
+    cdef uint32_t count
+    cdef uint32_t room
+
+    cdef int add(self, uint64_t seq, Waiter waiter, uint64_t ticket) except -1
+    cdef int answer(self, uint64_t seq, str error) except -1
+    cdef bint publish_goes_on(self, uint64_t seq) noexcept

@@ -1,0 +1,69 @@
+"""Pending acknowledgements: publishes that are answered when the log has their records.
+
+Owns who waits for which record, in the order of records. Knows neither topics nor the log.
+"""
+
+cimport cython
+from libc.stdlib cimport free, malloc
+
+from nsqcy.broker.channel cimport Waiter
+
+
+cdef extern from "Python.h":
+    void Py_INCREF(object)
+    void Py_DECREF(object)
+
+
+@cython.final
+cdef class PendingAcks:
+    def __dealloc__(self):
+        free(self.ring)
+
+    cdef int add(self, uint64_t seq, Waiter waiter, uint64_t ticket) except -1:
+        """Have `waiter` answered when everything up to `seq` is visible, or has failed."""
+        cdef PendingAck *grown
+        cdef PendingAck *ack
+        cdef uint32_t i
+        if self.count == self.room:
+            grown = <PendingAck *>malloc((2 * self.room + 16) * sizeof(PendingAck))
+            if grown == NULL:
+                raise MemoryError()
+            for i in range(self.count):
+                grown[i] = self.ring[(self.first + i) % self.room]
+            free(self.ring)
+            self.ring = grown
+            self.first = 0
+            self.room = 2 * self.room + 16
+        ack = &self.ring[(self.first + self.count) % self.room]
+        ack.seq = seq
+        ack.ticket = ticket
+        ack.waiter = <void *>waiter
+        Py_INCREF(waiter)
+        self.count += 1
+        return 0
+
+    cdef int answer(self, uint64_t seq, str error) except -1:
+        """Answer everyone who waits for records up to `seq`."""
+        cdef PendingAck ack
+        cdef Waiter waiter
+        while self.count and self.ring[self.first].seq <= seq:
+            ack = self.ring[self.first]
+            self.first = (self.first + 1) % self.room
+            self.count -= 1
+            waiter = <Waiter>ack.waiter
+            Py_DECREF(waiter)
+            waiter.publish_done(ack.ticket, error)
+        return 0
+
+    cdef bint publish_goes_on(self, uint64_t seq) noexcept:
+        """Whether the publish that a record which is not visible came with has more behind it."""
+        cdef uint32_t low = 0
+        cdef uint32_t high = self.count
+        cdef uint32_t middle
+        while low < high:
+            middle = (low + high) // 2
+            if self.ring[(self.first + middle) % self.room].seq < seq:
+                low = middle + 1
+            else:
+                high = middle
+        return low < self.count and self.ring[(self.first + low) % self.room].seq != seq

@@ -1,0 +1,52 @@
+# How messages get into a topic.
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from nsqcy.broker.channel cimport Waiter
+from nsqcy.broker.durability cimport Durability
+from nsqcy.broker.log_access cimport LogAccess
+from nsqcy.storage.record cimport Produced, Record
+
+
+cdef class Publishing(LogAccess):
+    cdef object producers               # broker.producers.Producers; None: nobody sends chunks
+    cdef bint has_untold                # chunks that the journal does not know: `untold` is watched
+    cdef bytes address                  # a channel, whose alone is what is being published
+    cdef readonly uint64_t message_count
+    cdef readonly uint64_t message_bytes
+    cdef int64_t last_publish
+
+    cdef Record *new_record(self, uint32_t body_length, int64_t delay) except? NULL
+    cdef Record *new_headered(self, uint32_t body_length, int64_t delay, const uint8_t *headers,
+                              uint16_t length) except? NULL
+    cdef uint32_t headers_room(self, uint16_t length, int64_t ttl) noexcept
+    cdef void put_headers(self, Record *record, uint8_t *at, const uint8_t *headers,
+                          uint16_t length, int64_t ttl) noexcept
+    cdef int new_batch(self, const uint8_t *batch, uint32_t count) except -1
+    cdef uint32_t add_headered(self, const uint8_t *message, uint32_t length,
+                               int64_t delay) except? 0
+    cdef uint64_t add_headered_batch(self, const uint8_t *batch, uint32_t count) except? 0
+    cdef Record *add_record(self, uint32_t body_length, uint32_t ext_length) except? NULL
+    cdef int set_delay(self, Record *record, int64_t delay) except -1
+    cdef int published(self, uint32_t count, uint64_t body_bytes) except -1
+    cdef int promise(self, Waiter waiter, uint64_t ticket) except -1
+    cdef void forget_counts(self) noexcept
+    cdef void demand(self, Durability least) noexcept
+    cdef str refusal(self, Durability least, uint64_t count, uint64_t body_bytes)
+    cdef str obstacle(self, Durability least, uint64_t count, uint64_t body_bytes)
+    cdef bint takes_at_once(self) except -1
+    cdef bint needs_disk(self, Durability least) noexcept
+    cdef int add_chunk(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
+                       bint headers, Durability least, uint32_t *added, uint64_t *bodies,
+                       bint moved=*) except -1
+    cdef uint64_t append_chunk(self, object name, const uint8_t *batch, uint32_t count,
+                               bint headers, tuple wanted) except? 0
+    cdef bint add_produced(self, const Produced *produced, const uint8_t *message, bint headers,
+                           uint64_t *bodies) except -1
+    cdef int keep_untold(self) except -1
+    cdef int journal_told(self) except -1
+
+    cdef inline bint may_refuse(self) noexcept:
+        """Whether there is any reason to ask for refusal(): of a plain topic, there is not."""
+        return (self.bounded or self.failing or self.gone
+                or self.shard.shut is not None or self.shard.refused is not None)

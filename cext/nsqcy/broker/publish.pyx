@@ -1,0 +1,388 @@
+"""Publishing: records are made of messages, and made visible at once or with the log.
+
+Owns what of a message becomes which part of a record, who is refused and why, and the chunks that
+producers send again after a failure, of which no message is taken twice.
+"""
+
+cimport cython
+from libc.string cimport memcpy
+
+from nsqcy.base.bytes cimport load_be16, load_be32
+from nsqcy.base.headers cimport HEADERS_SIZE, headers_ttl
+from nsqcy.broker.durability cimport MEMORY
+from nsqcy.storage.record cimport (
+    RECORD_ADDRESSED,
+    RECORD_DELAYED,
+    RECORD_EXPIRES,
+    RECORD_EXT_CHANNEL,
+    RECORD_EXT_DELAY,
+    RECORD_EXT_DELAY_SIZE,
+    RECORD_EXT_EXPIRES,
+    RECORD_EXT_EXPIRES_SIZE,
+    RECORD_EXT_HEADERS,
+    RECORD_EXT_PRODUCED,
+    RECORD_EXT_PRODUCED_SIZE,
+    RECORD_HEADERS,
+    RECORD_PRODUCED,
+    record_address_of,
+    record_body,
+    record_extend,
+    record_extension_size,
+)
+from nsqcy.storage.block cimport Block
+from nsqcy.storage.record_window cimport Cursor, append_record
+from nsqcy.storage.entry cimport Entry, size_tag
+
+from nsqcy.broker import dead_letter_headers as dead_letters
+from nsqcy.broker.producers import ChunkError, Producers, messages_in
+from nsqcy.broker.topic_host import DRAINING as _DRAINING
+from nsqcy.broker.topic_host import EXITING as _EXITING
+
+
+cdef enum:
+    ADDRESS_HEADER = 16             # bytes of that header but for its value
+
+cdef int64_t MILLISECOND = 1000000
+
+
+@cython.no_gc_clear      # as the window it is
+cdef class Publishing(LogAccess):
+    def __cinit__(self):
+        self.last_publish = self.agenda.now
+
+    # -- records --
+
+    cdef Record *new_record(self, uint32_t body_length, int64_t delay) except? NULL:
+        """A record with everything but its body, for the caller to copy that in and then, once for
+        all records of the command, to call published(). NULL: an ephemeral topic is full and
+        drops the message, which counts as published."""
+        cdef Record *record = self.add_record(body_length, RECORD_EXT_DELAY_SIZE if delay else 0)
+        if delay and record != NULL:
+            self.set_delay(record, delay)
+        return record
+
+    cdef Record *new_headered(self, uint32_t body_length, int64_t delay, const uint8_t *headers,
+                              uint16_t length) except? NULL:
+        """The same with headers, which were checked and are `length` bytes."""
+        cdef uint32_t before = RECORD_EXT_DELAY_SIZE if delay else 0
+        cdef int64_t ttl = headers_ttl(headers, length)
+        cdef Record *record
+        if length == 0:
+            return self.new_record(body_length, delay)
+        record = self.add_record(body_length, before + self.headers_room(length, ttl))
+        if record == NULL:
+            return NULL
+        if delay:
+            self.set_delay(record, delay)
+        self.put_headers(record, <uint8_t *>record + sizeof(Record) + before, headers, length, ttl)
+        return record
+
+    cdef inline uint32_t headers_room(self, uint16_t length, int64_t ttl) noexcept:
+        """Bytes of extensions that put_headers() writes."""
+        return record_extension_size(length) + (RECORD_EXT_EXPIRES_SIZE if ttl else 0)
+
+    cdef inline void put_headers(self, Record *record, uint8_t *at, const uint8_t *headers,
+                                 uint16_t length, int64_t ttl) noexcept:
+        """Give the newest record its headers, and when it expires because of them."""
+        at = record_extend(at, RECORD_EXT_HEADERS, headers, length)
+        record.attributes |= RECORD_HEADERS
+        if ttl:
+            ttl = self.agenda.wall + ttl * MILLISECOND
+            record_extend(at, RECORD_EXT_EXPIRES, &ttl, sizeof(ttl))
+            record.attributes |= RECORD_EXPIRES
+            self.perishable = True
+
+    cdef int new_batch(self, const uint8_t *batch, uint32_t count) except -1:
+        """The same for `count` messages without a delay, with their bodies: each lies behind its
+        length, as in an MPUB, and these are checked."""
+        cdef Record *record
+        cdef size_t length
+        cdef uint32_t _i
+        for _i in range(count):
+            length = load_be32(batch)
+            batch += 4
+            record = self.add_record(<uint32_t>length, 0)
+            if record != NULL:
+                memcpy(<uint8_t *>record + sizeof(Record), batch, length)
+            batch += length
+        return 0
+
+    cdef uint32_t add_headered(self, const uint8_t *message, uint32_t length,
+                               int64_t delay) except? 0:
+        """A whole message as a client sends it that has negotiated headers, checked: their length,
+        they, the body. Returns the bytes of that."""
+        cdef uint16_t headers = load_be16(message)
+        cdef uint32_t body = length - HEADERS_SIZE - headers
+        cdef Record *record = self.new_headered(body, delay, message + HEADERS_SIZE, headers)
+        if record != NULL:
+            memcpy(record_body(record), message + HEADERS_SIZE + headers, body)
+        return body
+
+    cdef uint64_t add_headered_batch(self, const uint8_t *batch, uint32_t count) except? 0:
+        """The same for `count` messages, each behind its length. Returns the bytes of bodies."""
+        cdef uint64_t total = 0
+        cdef uint32_t length
+        cdef uint32_t _i
+        for _i in range(count):
+            length = load_be32(batch)
+            total += self.add_headered(batch + 4, length, 0)
+            batch += 4 + length
+        return total
+
+    @cython.final
+    cdef Record *add_record(self, uint32_t body_length, uint32_t ext_length) except? NULL:
+        """A record with everything but its extensions and its body; NULL: dropped."""
+        cdef Record *record
+        if self.may_drop and self.drops(body_length):
+            return NULL
+        if self.log is not None and not self.overflowing and self.must_overflow():
+            self.overflowing = True
+            self.seal()
+        record = append_record(self, body_length, ext_length)
+        record.id = self.shard.ids.next(self.agenda.wall)
+        record.timestamp = self.agenda.wall
+        return record
+
+    cdef int set_delay(self, Record *record, int64_t delay) except -1:
+        """Give the newest record, which has room for it, its delay."""
+        cdef uint16_t *ext = <uint16_t *>(<uint8_t *>record + sizeof(Record))
+        cdef Entry *entry
+        record.attributes = RECORD_DELAYED
+        ext[0] = RECORD_EXT_DELAY
+        ext[1] = 8
+        ext[2] = ext[3] = 0
+        (<int64_t *>(ext + 4))[0] = delay
+        entry = self.store.new_entry()
+        entry.seq = record.seq
+        entry.id = record.id
+        entry.block = self.newest
+        entry.offset = <uint32_t>(<uint8_t *>record - self.newest.data)
+        entry.node.tag = size_tag(record.body_length)
+        entry.due = delay
+        entry.timestamp = 0
+        self.add_delayed(entry)
+        return 0
+
+    # -- a publish --
+
+    cdef int published(self, uint32_t count, uint64_t body_bytes) except -1:
+        """The bodies of `count` records are in place. Returns whether they wait for the log."""
+        self.message_count += count
+        self.message_bytes += body_bytes
+        self.last_publish = self.agenda.now
+        self.touch_dirty()
+        if self.overflowing and self.visible.seq != self.next_seq:     # not all were dropped
+            self.pending_messages += count
+            return 1
+        self.cursor_to_end(&self.visible)
+        self.fan_out()
+        return 0
+
+    cdef int promise(self, Waiter waiter, uint64_t ticket) except -1:
+        """Tell `waiter` when everything appended so far is visible, or has failed."""
+        return self.acks.add(self.next_seq - 1, waiter, ticket)
+
+    cdef int unpublish(self) except -1:
+        self.forget_counts()
+        if self.producers is not None:
+            self.producers.undo(self.visible.seq)
+        return 0
+
+    cdef void forget_counts(self) noexcept:
+        """Take the records that are not visible out of the counters of published messages."""
+        cdef Block *block = self.newest
+        cdef Record *record
+        cdef uint32_t at
+        while block != NULL and block.last_seq >= self.visible.seq:
+            at = 0
+            while at < block.size:
+                record = <Record *>(block.data + at)
+                if record.seq >= self.visible.seq:
+                    self.message_count -= 1
+                    self.message_bytes -= record.body_length
+                at += record.length
+            block = block.prev
+
+    # -- who is taken --
+
+    cdef void demand(self, Durability least) noexcept:
+        """A publisher wants more than the topic promises: so does, until it is answered, what comes
+        behind it. Right before its records."""
+        if self.log is not None and self.gate < least:
+            if not self.is_kept():
+                # So far a start would not have found anything: who is there is written first.
+                self.journal_due = True
+            self.gate = least
+
+    cdef str refusal(self, Durability least, uint64_t count, uint64_t body_bytes):
+        """Why a publish of so much that is to be as durable as this cannot be taken right now; None
+        if it can."""
+        if self.shard.shut is not None and not self.gone:
+            return self.shard.shut
+        return self.obstacle(least, count, body_bytes)
+
+    cdef str obstacle(self, Durability least, uint64_t count, uint64_t body_bytes):
+        """The same of one that is taken while we drain."""
+        if self.gone:
+            return _EXITING
+        if self.shard.refused is not None and self.needs_disk(least):
+            return self.shard.refused
+        if self.bounded:
+            reason = self.fullness(count, body_bytes)
+            if reason is not None:
+                return reason
+        return self.error if self.failing else None
+
+    cdef bint takes_at_once(self) except -1:
+        """Whether a publish is neither refused nor has to wait for the log."""
+        if self.overflowing or self.bounded:
+            return False
+        if self.may_refuse() and self.refusal(MEMORY, 1, 0) is not None:
+            return False
+        return self.log is None or not self.must_overflow()
+
+    cdef bint needs_disk(self, Durability least) noexcept:
+        """Whether a record of this durability, published now, has to be written before it is
+        visible."""
+        if self.log is None:
+            return False
+        self.touch_dirty()      # what consumers have finished may have ended an overflow
+        return least != MEMORY or self.overflowing or self.must_overflow()
+
+    # -- chunks of producers --
+
+    cdef int add_chunk(self, object name, const uint8_t *batch, uint64_t size, uint32_t count,
+                       bint headers, Durability least, uint32_t *added, uint64_t *bodies,
+                       bint moved=False) except -1:
+        """Append what is not there yet of a chunk (producers.ChunkName), whose messages
+        lie as for new_batch, in `size` bytes, or with headers before their bodies. That are so many
+        messages, and bytes of bodies, for the caller to call published() with them: also with none,
+        as an attempt may be under way, whose outcome is to be waited for. ChunkError: it cannot be
+        taken, and nothing was appended. `moved`: they come from another topic, and be it while we
+        drain."""
+        if self.producers is None:
+            self.producers = Producers()
+        added[0] = 0
+        bodies[0] = 0
+        wanted = self.producers.wanted(name, count, self.visible.seq, self.agenda.wall)
+        if not wanted:
+            return 0
+        refusal = (self.obstacle(least, count, size) if moved and self.shard.shut is _DRAINING
+                   else self.refusal(least, count, size))
+        if refusal is not None:
+            raise ChunkError(refusal)
+        if least != MEMORY:
+            self.demand(least)
+        if moved:
+            address, _ = dead_letters.split_address(batch[6:6 + load_be16(batch + 4)])
+            if address is not None and address not in self.channels:
+                raise ChunkError(dead_letters.NO_CHANNEL)
+            self.address = None if address is None else address.encode()
+        self.keep_untold()
+        added[0] = messages_in(wanted)
+        try:
+            bodies[0] = self.append_chunk(name, batch, count, headers, wanted)
+        finally:
+            self.address = None
+        return 0
+
+    cdef uint64_t append_chunk(self, object name, const uint8_t *batch, uint32_t count,
+                               bint headers, tuple wanted) except? 0:
+        """Append the messages of a chunk that are wanted; returns the bytes of their bodies."""
+        cdef uint64_t first_seq = self.next_seq
+        cdef uint64_t bodies = 0
+        cdef uint32_t index = 0
+        cdef uint32_t begun
+        cdef uint32_t first
+        cdef uint32_t end
+        cdef Produced produced
+        produced.producer, produced.epoch, produced.part, produced.chunk = name
+        produced.count = count
+        produced.reserved = 0
+        taken = []
+        for first, end in wanted:
+            while index < first:
+                batch += 4 + load_be32(batch)
+                index += 1
+            begun = first
+            while index < end:
+                produced.index = index
+                if not self.add_produced(&produced, batch, headers, &bodies):
+                    # Dropped by a topic that is full: as good as published.
+                    if begun < index:
+                        taken.append((begun, index))
+                    begun = index + 1
+                batch += 4 + load_be32(batch)
+                index += 1
+            if begun < end:
+                taken.append((begun, end))
+        self.producers.published(name, first_seq, tuple(taken))
+        return bodies
+
+    cdef bint add_produced(self, const Produced *produced, const uint8_t *message, bint headers,
+                           uint64_t *bodies) except -1:
+        """One message of a chunk, behind its length; whether it was taken."""
+        cdef uint32_t body = load_be32(message)
+        cdef uint16_t length = 0
+        cdef uint32_t ext = RECORD_EXT_PRODUCED_SIZE
+        cdef uint16_t address = 0
+        cdef int64_t ttl = 0
+        cdef Record *record
+        cdef uint8_t *at
+        message += 4
+        if headers:
+            length = load_be16(message)
+            message += HEADERS_SIZE
+            body -= HEADERS_SIZE + length
+        if self.address is not None:
+            address = len(self.address)
+            ext += RECORD_EXT_DELAY_SIZE + record_extension_size(address)
+            # Its own header says it no more.
+            message += ADDRESS_HEADER + address
+            length -= <uint16_t>(ADDRESS_HEADER + address)
+        if length:
+            ttl = headers_ttl(message, length)
+            ext += self.headers_room(length, ttl)
+        bodies[0] += body
+        record = self.add_record(body, ext)
+        if record == NULL:
+            return False
+        at = <uint8_t *>record + sizeof(Record)
+        if address:
+            # A delay that is over at once: it is an entry of that channel, and of no other.
+            self.set_delay(record, 0)
+            self.delayed_last.timestamp = <int64_t>record_address_of(self.address, address)
+            record.attributes |= RECORD_ADDRESSED
+            at = record_extend(at + RECORD_EXT_DELAY_SIZE, RECORD_EXT_CHANNEL,
+                               <const uint8_t *>self.address, address)
+        record.attributes |= RECORD_PRODUCED
+        at = record_extend(at, RECORD_EXT_PRODUCED, produced, sizeof(Produced))
+        if length:
+            self.put_headers(record, at, message, length, ttl)
+        memcpy(record_body(record), message + length, body)
+        return True
+
+    cdef int keep_untold(self) except -1:
+        """A chunk follows. Until the journal knows of it its records stay, or a crash might leave
+        no trace of it, and it were published again."""
+        if self.gate != MEMORY and not self.has_untold:
+            self.watch(&self.untold)
+            self.has_untold = True
+        return 0
+
+    cdef int journal_told(self) except -1:
+        """The journal that is being written knows of all chunks that are visible."""
+        cdef Cursor to = self.visible
+        cdef uint64_t seq
+        if not self.has_untold:
+            return 0
+        seq = self.producers.unspoken(self.visible.seq)
+        while to.block != NULL and to.block.first_seq > seq and to.block.prev != NULL:
+            to.block = to.block.prev
+            to.offset = 0
+            to.seq = to.block.first_seq
+        self.move_cursor(&self.untold, &to)
+        if self.visible.seq == self.next_seq:
+            self.has_untold = False
+            self.unwatch(&self.untold)
+        return 0

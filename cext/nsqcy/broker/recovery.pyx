@@ -1,0 +1,639 @@
+"""Recovery: what is on disk becomes a topic again, when its worker starts.
+
+Owns the order in which a topic is put together: runs of records become blocks without memory, the
+last checkpoint says who was where, and what it does not know yet is found in the records. Knows all
+of a topic, which knows nothing of this.
+"""
+
+import os
+
+from libc.stdlib cimport free, malloc, qsort
+from libc.string cimport memcmp
+
+from nsqcy.broker.channel cimport MoveReason
+from nsqcy.broker.dead_letters cimport Moves
+from nsqcy.broker.durability cimport FSYNC, OS
+from nsqcy.broker.topic cimport KEPT
+from nsqcy.storage.segment cimport RUN_HAS_DELAYED, RUN_HAS_PRODUCED, RUN_SURVIVORS, Segment
+from nsqcy.storage.log_recovery cimport RecoveredRun, recover_log
+from nsqcy.storage.entry cimport DEFERRED, MOVING, Deferred, Entry, size_tag
+from nsqcy.storage.block cimport IN_WINDOW, SEALED, SURVIVORS, offset_of
+from nsqcy.storage.record cimport (
+    RECORD_DAMAGED,
+    RECORD_DELAYED,
+    Produced,
+    Record,
+    is_spoiled,
+    record_address,
+    record_delay,
+    record_produced,
+)
+
+from nsqcy.broker.named_cursors import NamedCursors
+from nsqcy.broker.producers import ChunkName, Producers
+from nsqcy.storage import journal
+
+
+cdef uint64_t NO_SEQ = <uint64_t>-1
+
+
+cdef int compare_runs(const void *a, const void *b) noexcept nogil:
+    cdef uint64_t one = (<const RecoveredRun *>a).first_seq
+    cdef uint64_t other = (<const RecoveredRun *>b).first_seq
+    return (one > other) - (one < other)
+
+
+cdef int compare_places(const void *a, const void *b) noexcept nogil:
+    cdef const Place *one = <const Place *>a
+    cdef const Place *other = <const Place *>b
+    if one.segment != other.segment:
+        return -1 if one.segment < other.segment else 1
+    if one.offset != other.offset:
+        return -1 if one.offset < other.offset else 1
+    return 0
+
+
+cdef object name_of(const Produced *produced):
+    return ChunkName(produced.producer, produced.epoch, produced.part, produced.chunk)
+
+
+cdef bint is_next(const Produced *stretch, uint32_t end, const Produced *produced) noexcept:
+    """Whether a message is the one that follows on [stretch.index, end) of its chunk."""
+    return (produced.index == end and produced.chunk == stretch.chunk
+            and produced.part == stretch.part and produced.epoch == stretch.epoch
+            and produced.producer == stretch.producer and produced.count == stretch.count)
+
+
+cdef int note_error(void *arg, int error) except -1:
+    (<int *>arg)[0] = error
+    return 0
+
+
+cdef int restore(Topic topic, channels) except -1:
+    """Take up what is on disk of a topic. `channels`: {name: paused} as far as they are known
+    already."""
+    return Recovery(topic).restore(channels)
+
+
+cdef class Recovery:
+    def __cinit__(self, Topic topic not None):
+        self.topic = topic
+
+    def __dealloc__(self):
+        free(self.places)
+
+    cdef int restore(self, channels) except -1:
+        """Take up what is on disk. `channels`: {name: paused} as far as they are known already."""
+        cdef Topic topic = self.topic
+        cdef Recovered found = recover_log(topic.log)
+        cdef Channel channel
+        names = dict(channels)
+        state = self.restore_state(found, names)
+        cursors = {saved.name: saved for saved in state.channels} if state is not None else {}
+        ahead = {}
+        # A channel is made at the fan-out position, which may have moved since the snapshot.
+        fanout = max(state.fanout_seq, *(saved.cursor for saved in state.channels), 1) \
+            if state is not None else 1
+        # Without a word of where a channel was, it gets everything: twice is better than never.
+        least = 1 if topic.retains else min([fanout] + [
+            cursors[name].cursor if name in cursors else (fanout if state is not None else 1)
+            for name in names])
+        untold = 1 if state is None else state.produced_seq or state.next_seq
+        held = topic.named.held(0) if topic.named else NO_SEQ
+        self.restore_blocks(found, min(least, self.first_untold(found, untold), held))
+        topic.update_retains()
+        if topic.oldest != NULL and (topic.retains or state is None):
+            least = topic.oldest.first_seq       # who needed what was before it nobody knows
+        self.find_missing(least, () if state is None else state.missing)
+        self.name_logs(found, state)
+        topic.named.end_at(topic.log.log_id, topic.next_seq)
+        topic.started = False
+        topic.cursor_to_end(&topic.visible)
+        if topic.retains:
+            topic.keep_all()
+        topic.place_cursor(&topic.fanout, fanout)
+        if state is not None:
+            for start, end in state.holes:
+                topic.add_hole(start, end)
+            self.restore_delayed(state.delayed)
+        for name, paused in names.items():
+            channel = topic.channel(name)
+            channel.paused = paused
+            saved = cursors.get(name)
+            if saved is not None:
+                ahead[name] = self.restore_channel(channel, saved)
+        self.restore_new_delays(state.fanout_seq if state is not None else 1,
+                                bool(names) and not (state is not None and state.paused))
+        self.restore_produced(state, untold)
+        if state is None:
+            self.restore_survivors()
+        self.release_unneeded()
+        topic.settle_all()
+        topic.started = True
+        # What was read need not have been synced.
+        topic.journal_due = topic.promised == FSYNC
+        topic.least = topic.least_seq()
+        for channel in topic.channels.values():
+            channel.carry(ahead.get(channel.name, 0))
+        topic.journal_due = True     # the one there is says that nothing was published since
+        topic.touch_dirty()
+        topic.fan_out()
+        return 0
+
+    cdef object restore_state(self, Recovered found, dict names):
+        """What the last checkpoint says, or None; `names` gets the channels that it knows."""
+        cdef Topic topic = self.topic
+        state = journal.replay(found.journal)
+        topic.was_restored = True
+        topic.shard.ids.lift(found.max_id)
+        for path, offset, text in found.damages:
+            topic.shard.report_damage(path, offset, text)
+        topic.next_seq = found.next_seq
+        if state is not None:
+            topic.next_seq = max(topic.next_seq, state.next_seq)
+            for saved in state.channels:
+                names.setdefault(saved.name, saved.paused)
+            topic.named = NamedCursors(state.cursors)
+        return state
+
+    cdef bint is_whole(self, found, state) except -1:
+        """Whether everything that was visible is still there."""
+        cdef Topic topic = self.topic
+        if state is None or found.damages:
+            return False
+        if not state.clean and not found.open_end:
+            # The segment that was being written is missing.
+            return False
+        return (state.clean or state.durability == FSYNC
+                or state.durability == OS and state.boot == topic.shard.boot)
+
+    # -- which logs --
+
+    cdef int name_logs(self, Recovered found, state) except -1:
+        """Which logs the records belong to that were found; and whether the last one goes on. It
+        does not when something of it may be lost that readers were told of: its seqs would be used
+        again."""
+        cdef Topic topic = self.topic
+        cdef bytes log_id = topic.log.log_id
+        topic.stable = topic.log_first = topic.next_seq
+        topic.past = ()
+        # In class fsync it is what readers are told of.
+        if topic.promised != FSYNC or topic.oldest == NULL or self.sync_found():
+            topic.past = journal.name_logs(self.stretches(), () if state is None else state.past)
+        named = [one.log_id for one in topic.past]
+        if not self.is_whole(found, state) or log_id in named and (
+                topic.past[len(named) - 1].log_id != log_id
+                or topic.past[len(named) - 1].end != topic.next_seq):
+            topic.log.log_id = os.urandom(16)
+        elif log_id in named:
+            topic.log_first = topic.past[len(named) - 1].first_seq
+            topic.past = topic.past[:len(named) - 1]
+        return 0
+
+    cdef list stretches(self):
+        """The records in the window, as (first, end, log_id of their segments) without a gap."""
+        cdef Topic topic = self.topic
+        cdef Block *block = topic.oldest
+        cdef Segment *segment = NULL
+        cdef uint64_t first = 0
+        cdef uint64_t end = 0
+        found = []
+        while block != NULL:
+            if segment == NULL or block.first_seq != end \
+                    or memcmp(segment.log_id, block.extent.segment.log_id, 16) != 0:
+                if segment != NULL:
+                    found.append((first, end, <bytes>segment.log_id[:16]))
+                first = block.first_seq
+                segment = block.extent.segment
+            end = block.last_seq + 1
+            block = block.next
+        if segment != NULL:
+            found.append((first, end, <bytes>segment.log_id[:16]))
+        return found
+
+    cdef bint sync_found(self) except -1:
+        """What was written by a process that was killed must survive a power loss from now on;
+        whether it does."""
+        cdef Topic topic = self.topic
+        cdef int error = 0
+        topic.log.sync_found(note_error, &error)
+        topic.shard.io.drain()
+        return error == 0
+
+    # -- blocks --
+
+    cdef int restore_blocks(self, Recovered found, uint64_t least) except -1:
+        """Runs on disk become blocks without memory: in the window, or stragglers before it."""
+        cdef Topic topic = self.topic
+        cdef RecoveredRun *run
+        cdef Block *block
+        cdef size_t i
+        self.places = <Place *>malloc((found.run_count + 1) * sizeof(Place))
+        if self.places == NULL:
+            raise MemoryError()
+        self.place_count = 0
+        if found.run_count:
+            qsort(found.run_array, found.run_count, sizeof(RecoveredRun), compare_runs)
+        for i in range(found.run_count):
+            run = &found.run_array[i]
+            block = topic.store.new_block(0)
+            block.size = block.written = block.stored = run.extent.bytes
+            block.count = max(1, run.count)
+            block.first_seq = run.first_seq
+            block.last_seq = run.last_seq
+            block.first_time = run.first_time
+            block.last_time = max(<int64_t>1, run.last_time)
+            block.extent = run.extent
+            block.flags = SEALED
+            self.places[self.place_count].segment = run.extent.segment.number
+            self.places[self.place_count].offset = run.extent.offset
+            self.places[self.place_count].block = block
+            self.places[self.place_count].has_delayed = (run.flags & RUN_HAS_DELAYED) != 0
+            self.places[self.place_count].has_produced = (run.flags & RUN_HAS_PRODUCED) != 0
+            self.place_count += 1
+            if run.flags & RUN_SURVIVORS:
+                block.flags |= SURVIVORS
+                topic.add_straggler(block)
+            elif run.last_seq < least:
+                topic.add_straggler(block)
+            else:
+                topic.push_block(block)
+        qsort(self.places, self.place_count, sizeof(Place), compare_places)
+        return 0
+
+    cdef Block *block_at(self, uint64_t segment, uint64_t offset, uint32_t *within) noexcept:
+        """The block that holds a place on disk; NULL if none does."""
+        cdef size_t low = 0
+        cdef size_t high = self.place_count
+        cdef size_t middle
+        cdef Place *place
+        while low < high:
+            middle = (low + high) // 2
+            place = &self.places[middle]
+            if place.segment < segment or (place.segment == segment and place.offset <= offset):
+                low = middle + 1
+            else:
+                high = middle
+        if low == 0:
+            return NULL
+        place = &self.places[low - 1]
+        if place.segment != segment or offset - place.offset + sizeof(Record) > place.block.size \
+                or (offset - place.offset) % 8:
+            return NULL
+        within[0] = <uint32_t>(offset - place.offset)
+        return place.block
+
+    cdef Block *restored_block(self, const PackedEntry *packed, uint32_t *within) noexcept:
+        """NULL: the record is not there any more."""
+        cdef Topic topic = self.topic
+        # That number must never stand for another file: a journal may be older than what it names.
+        topic.log.last_number = max(topic.log.last_number, packed.segment)
+        return self.block_at(packed.segment, packed.offset, within)
+
+    cdef int find_missing(self, uint64_t seq, told) except -1:
+        """Note the records from `seq` on that are in no file any more, and tell of them, but for
+        those in these ranges, of which a start has told before."""
+        cdef Topic topic = self.topic
+        cdef Block *block = topic.oldest
+        cdef uint64_t found
+        missing = []
+        while block != NULL or seq < topic.next_seq:
+            found = topic.next_seq if block == NULL else block.first_seq
+            if found > seq:
+                missing.append((seq, found))
+            if block == NULL:
+                break
+            seq = max(seq, block.last_seq + 1)
+            block = block.next
+        topic.missing = tuple(missing)
+        untold = journal.without(missing, told)
+        if untold:
+            count = sum([end - first for first, end in untold])
+            first, end = untold[0][0], untold[len(untold) - 1][1]
+            topic.shard.report_missing(topic.name, f"{count} records from {first} to {end - 1}")
+        return 0
+
+    cdef int release_unneeded(self) except -1:
+        """Blocks before the window that no entry refers to are finished."""
+        cdef Topic topic = self.topic
+        cdef Block *block = topic.stragglers
+        cdef Block *following
+        while block != NULL:
+            following = block.next
+            if block.refs == 0 and block.pins == 0:
+                topic.forget_straggler(block)
+            block = following
+        return 0
+
+    cdef bint load_now(self, Block *block) except -1:
+        """Wait until a block is in memory; whether it is."""
+        cdef Topic topic = self.topic
+        if block.data == NULL:
+            topic.load(block)
+            topic.shard.io.drain()
+            if topic.stalled:
+                raise OSError(topic.log.last_error_text)
+        return block.data != NULL
+
+    # -- who is where --
+
+    cdef int64_t restore_channel(self, Channel channel, saved) except? -1:
+        """Have a channel go on where it was. Returns what restore_finished() does."""
+        cdef Topic topic = self.topic
+        topic.place_cursor(&channel.cursor, saved.cursor)
+        channel.skipped = saved.skipped
+        channel.replay_end = saved.replay_end
+        if saved.moves:
+            (<Moves>channel.make_mover()).restore_runs(saved.moves)
+        self.restore_entries(channel, saved)
+        return self.restore_finished(channel, saved.finished)
+
+    cdef int restore_entries(self, Channel channel, saved) except -1:
+        cdef Topic topic = self.topic
+        cdef bytes entries = saved.entries
+        cdef bytes ids = saved.ids
+        cdef const PackedEntry *packed = <const PackedEntry *><const char *>entries
+        cdef const uint64_t *id = <const uint64_t *><const char *>ids
+        cdef size_t known = len(ids) // sizeof(uint64_t)
+        cdef Block *block
+        cdef uint32_t within = 0
+        cdef size_t i
+        cdef size_t missing = 0
+        for i in range(len(entries) // sizeof(PackedEntry)):
+            block = self.restored_block(&packed[i], &within)
+            if block == NULL:
+                missing += 1
+            else:
+                self.restore_entry(channel, &packed[i], id[i] if i < known else 0, block, within)
+        if saved.cancelled:
+            channel.cancelled = set(saved.cancelled)
+        if missing:
+            topic.shard.report_missing(
+                topic.name, f"{missing} messages that channel {channel.name} had handed out")
+        return 0
+
+    cdef int restore_entry(self, Channel channel, const PackedEntry *packed, uint64_t id,
+                           Block *block, uint32_t within) except -1:
+        cdef Topic topic = self.topic
+        cdef Deferred message
+        cdef Entry *entry
+        if packed.state == MOVING:
+            return self.restore_move(channel, packed, block, within)
+        message.node.tag = size_tag(packed.size)
+        message.seq = packed.seq
+        message.id = id
+        message.block = block
+        message.offset = within
+        message.attempts = packed.attempts
+        message.round = channel.round
+        topic.ref(block)
+        if packed.state == DEFERRED:
+            channel.defer(&message, topic.agenda.now + max(
+                <int64_t>0, packed.due - topic.agenda.wall))
+        else:
+            entry = topic.store.new_entry()
+            (<Deferred *>entry)[0] = message
+            channel.queue_entry(entry, size_tag(packed.size))
+            entry.holding = NULL
+        return 0
+
+    cdef int restore_move(self, Channel channel, const PackedEntry *packed, Block *block,
+                          uint32_t within) except -1:
+        """A message that was moving goes on doing so."""
+        cdef Topic topic = self.topic
+        cdef Entry *entry
+        cdef Record *record
+        topic.ref(block)         # or it would go when it has been read
+        if not self.load_now(block):
+            topic.unref(block)
+            return 0
+        record = <Record *>(block.data + within)
+        if is_spoiled(record, packed.seq):
+            topic.unref(block)
+            return 0
+        if packed.seq >= topic.fanout.seq and not record.attributes & RECORD_DELAYED:
+            # The ranges took it for one that had moved; and it is received once more.
+            channel.dead_lettered_count -= 1
+            channel.carried -= 1
+        entry = topic.store.new_entry()
+        entry.seq = packed.seq
+        entry.id = record.id
+        entry.timestamp = record.timestamp
+        entry.block = block
+        entry.offset = within
+        entry.attempts = packed.attempts
+        entry.round = channel.round
+        return channel.make_mover().restore_move(
+            entry, <MoveReason>packed.reason, <uint64_t>packed.due)
+
+    cdef int64_t restore_finished(self, Channel channel, finished) except -1:
+        """What the cursor of a channel need not see: what has moved, and what was delivered, handed
+        back and cancelled since the snapshot. Returns how many of these are fanned out again, and
+        so received once more."""
+        cdef Topic topic = self.topic
+        cdef uint64_t fanout = topic.fanout.seq
+        cdef int64_t moved = 0
+        cdef int64_t cancelled = 0
+        ranges = list(finished)
+        for start, end in finished:
+            moved += max(end, fanout) - max(start, fanout)
+        for seq in sorted(channel.cancelled or ()):
+            if seq >= channel.cursor.seq and not self.was_delayed(seq):
+                channel.cancelled.remove(seq)
+                cancelled += seq >= fanout
+                channel.skipped += 1
+                ranges.append((seq, seq + 1))
+        for start, end in sorted(ranges):
+            channel.add_finished(start, end)
+        channel.dead_lettered_count += moved
+        channel.cancelled_count += cancelled
+        return moved + cancelled
+
+    cdef bint was_delayed(self, uint64_t seq) except -1:
+        """Whether a record has a delay: the cursor steps over it."""
+        cdef Topic topic = self.topic
+        cdef Block *block = topic.block_of(seq)
+        cdef const Record *record
+        cdef uint32_t at
+        if block == NULL or not self.load_now(block):
+            return True
+        at = offset_of(block, seq)
+        if at == block.size:
+            return True
+        record = <const Record *>(block.data + at)
+        return record.seq > seq or record.attributes & RECORD_DELAYED != 0
+
+    cdef int restore_delayed(self, bytes entries) except -1:
+        cdef Topic topic = self.topic
+        cdef const PackedEntry *packed = <const PackedEntry *><const char *>entries
+        cdef Block *block
+        cdef Record *record
+        cdef Entry *entry
+        cdef uint32_t within = 0
+        cdef size_t i
+        for i in range(len(entries) // sizeof(PackedEntry)):
+            block = self.restored_block(&packed[i], &within)
+            if block == NULL:
+                continue
+            entry = topic.store.new_entry()
+            entry.node.tag = size_tag(packed[i].size)
+            entry.seq = packed[i].seq
+            entry.id = 0
+            entry.block = block
+            entry.offset = within
+            entry.due = packed[i].due
+            entry.timestamp = 0
+            topic.ref(block)
+            if packed[i].reason and self.load_now(block):
+                record = <Record *>(block.data + within)
+                if not is_spoiled(record, entry.seq):
+                    entry.timestamp = <int64_t>record_address(record)
+            topic.add_delayed(entry)
+            block.refs -= 1
+        return 0
+
+    cdef int restore_new_delays(self, uint64_t seq, bint fanned_out) except -1:
+        """Records with a delay from `seq` on that the journal does not know: it knows those that
+        were on disk when it was written. Where there was a channel to get them their delay began
+        with the publish; else it begins now."""
+        cdef Topic topic = self.topic
+        cdef size_t i
+        cdef Block *block
+        cdef Record *record
+        cdef Entry *entry
+        cdef uint32_t at
+        if topic.delayed_last != NULL:
+            seq = max(seq, topic.delayed_last.seq + 1)
+        for i in range(self.place_count):
+            block = self.places[i].block
+            if not self.places[i].has_delayed or block.last_seq < seq \
+                    or not block.flags & IN_WINDOW:
+                continue
+            at = 0
+            while self.load_now(block) and at < block.size:
+                record = <Record *>(block.data + at)
+                if record.attributes & RECORD_DELAYED and record.seq >= seq:
+                    entry = topic.store.new_entry()
+                    entry.seq = record.seq
+                    entry.id = record.id
+                    entry.block = block
+                    entry.offset = at
+                    entry.node.tag = size_tag(record.body_length)
+                    entry.due = record_delay(record)
+                    entry.timestamp = <int64_t>record_address(record)
+                    if fanned_out:
+                        entry.due = min(entry.due, max(
+                            <int64_t>0, record.timestamp + entry.due - topic.agenda.wall))
+                    topic.add_delayed(entry)
+                at += record.length
+        return 0
+
+    # -- chunks --
+
+    cdef uint64_t first_untold(self, Recovered found, uint64_t seq) noexcept:
+        """The first record of the runs that may have chunks from record `seq` on."""
+        cdef RecoveredRun *run
+        cdef uint64_t first = NO_SEQ
+        cdef size_t i
+        for i in range(found.run_count):
+            run = &found.run_array[i]
+            if run.flags & RUN_HAS_PRODUCED and not run.flags & RUN_SURVIVORS \
+                    and run.last_seq >= seq:
+                first = min(first, run.first_seq)
+        return first
+
+    cdef int restore_produced(self, state, uint64_t seq) except -1:
+        """What the journal knows of chunks, and what records from `seq` on tell of them. These stay
+        until a journal knows it."""
+        cdef Topic topic = self.topic
+        cdef Block *block
+        cdef size_t i
+        if state is not None and state.epochs:
+            topic.producers = Producers()
+            topic.producers.restore(state.epochs)
+        for i in range(self.place_count):
+            block = self.places[i].block
+            if not self.places[i].has_produced or block.flags & SURVIVORS or block.last_seq < seq:
+                continue
+            if topic.producers is None:
+                topic.producers = Producers()
+            if not topic.has_untold:
+                topic.has_untold = True
+                topic.watch(&topic.untold)
+                topic.place_cursor(&topic.untold, seq)
+            self.find_produced(block, seq)
+        if topic.has_untold:
+            topic.producers.found_all(topic.agenda.wall)
+        if topic.has_untold and topic.promised != FSYNC:
+            # Whoever sends such a chunk again is answered at once, and may have asked for a sync.
+            self.sync_found()
+        return 0
+
+    cdef int find_produced(self, Block *block, uint64_t seq) except -1:
+        """Tell the producers of the chunks in a block, from record `seq` on."""
+        cdef Topic topic = self.topic
+        cdef Record *record
+        cdef Produced produced
+        cdef Produced stretch       # of one chunk, ends before `end`
+        cdef uint32_t end = 0
+        cdef uint32_t at = 0
+        while self.load_now(block) and at < block.size:
+            record = <Record *>(block.data + at)
+            at += record.length
+            if record.seq < seq or not record_produced(record, &produced):
+                continue
+            if end and is_next(&stretch, end, &produced):
+                end += 1
+                continue
+            if end:
+                topic.producers.found(name_of(&stretch), stretch.index, end, stretch.count)
+            stretch = produced
+            end = produced.index + 1
+        if end:
+            topic.producers.found(name_of(&stretch), stretch.index, end, stretch.count)
+        return 0
+
+    # -- copies of old records --
+
+    cdef int restore_survivors(self) except -1:
+        """There is no journal to say who needs the copies of old records: every channel gets them;
+        without any channel they stay where they are."""
+        cdef Topic topic = self.topic
+        cdef Block *block = topic.stragglers
+        cdef Channel channel
+        while block != NULL:
+            if block.flags & SURVIVORS:
+                topic.pin(block)
+                topic.load(block)
+            block = block.next
+        topic.shard.io.drain()
+        block = topic.stragglers
+        while block != NULL:
+            if block.flags & SURVIVORS and block.data != NULL and topic.channels:
+                for channel in topic.channels.values():
+                    self.queue_survivors(channel, block)
+                block.pins -= 1
+            elif block.flags & SURVIVORS:
+                block.flags |= KEPT
+            block = block.next
+        return 0
+
+    cdef int queue_survivors(self, Channel channel, Block *block) except -1:
+        cdef Topic topic = self.topic
+        cdef Record *record
+        cdef Entry *entry
+        cdef uint32_t at = 0
+        while at < block.size:
+            record = <Record *>(block.data + at)
+            if not record.attributes & RECORD_DAMAGED:
+                entry = topic.store.new_entry()
+                entry.seq = record.seq
+                entry.id = record.id
+                entry.block = block
+                entry.offset = at
+                entry.attempts = 0
+                entry.round = channel.round
+                topic.ref(block)
+                channel.queue_entry(entry, size_tag(record.body_length))
+            at += record.length
+        return 0

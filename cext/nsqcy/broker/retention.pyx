@@ -1,0 +1,213 @@
+"""Retention: records that stay when every channel is done with them, and the named cursors.
+
+Owns how long the log of a topic keeps what is only read again by replays: by age, by size, and as
+long as named cursors hold it.
+"""
+
+cimport cython
+
+from nsqcy.broker.checkpoint cimport Checkpoints
+from nsqcy.storage.block cimport SEALED
+from nsqcy.storage.record cimport Record
+
+from nsqcy.broker.named_cursors import NamedCursors
+from nsqcy.storage import journal
+
+
+cdef uint64_t NOTHING_HELD = <uint64_t>-1
+
+
+cdef Block *block_behind(const Cursor *keeper) noexcept:
+    """The first block that a cursor that keeps has not passed: it stands at the start of a block,
+    or at the end of the last one."""
+    cdef Block *block = keeper.block
+    return block if block == NULL or keeper.offset == 0 else block.next
+
+
+@cython.no_gc_clear      # as the window it is
+cdef class Retention(OverflowLog):
+    def __cinit__(self):
+        self.named = NamedCursors()
+
+    # -- policy --
+
+    cdef int set_retention(self, int64_t time, uint64_t size) except -1:
+        """What every channel is done with is kept from now on, or let go at once."""
+        self.retention_time = time
+        self.retention_bytes = size
+        return self.update_retains()
+
+    cdef int update_retains(self) except -1:
+        """Begin to keep what every channel is done with, from the oldest record on that there is
+        still, or cease to: as the policy and the named cursors want it."""
+        cdef bint wanted = (self.retention_time or self.retention_bytes
+                            or self.held_seq() != NOTHING_HELD)
+        if wanted == self.retains:
+            return 0
+        self.retains = wanted
+        if wanted:
+            self.watch(&self.kept)
+            self.watch(&self.outdated)
+            self.keep_all()
+        else:
+            self.unwatch(&self.kept)
+            self.unwatch(&self.outdated)
+        return 0
+
+    cdef void keep_all(self) noexcept:
+        """Keep what there is."""
+        cdef Cursor start
+        self.held_bytes = 0
+        if self.oldest != NULL:
+            start.block = self.oldest
+            start.offset = 0
+            start.seq = self.oldest.first_seq
+            self.move_cursor(&self.kept, &start)
+            self.move_cursor(&self.outdated, &start)
+
+    # -- what goes --
+
+    cdef int retain(self) except -1:
+        """Write down what is in memory only, let go of what is too old or too much, a block at a
+        time, and keep the rest out of memory."""
+        self.write_down()
+        self.let_go()
+        self.trim()
+        self.cool()
+        return 0
+
+    cdef int let_go(self) except -1:
+        """What retention lets go of goes unless a named cursor holds it, which holds so many bytes
+        at most."""
+        cdef Block *block = block_behind(&self.outdated)
+        cdef uint64_t held = self.log.disk_bytes - min(self.log.disk_bytes, self.held_bytes)
+        cdef uint64_t held_seq
+        while block != NULL and self.is_outdated(block, held):
+            held -= min(held, <uint64_t>block.size)
+            self.held_bytes += block.size
+            self.move_past(&self.outdated, block)
+            block = block.next
+        held_seq = self.held_seq()
+        block = block_behind(&self.kept)
+        while block != NULL and block.last_seq < self.outdated.seq:
+            if block.last_seq >= held_seq:
+                if self.held_bytes <= self.shard.log_hold_max_bytes:
+                    break
+                self.move_past(&self.kept, block)
+                self.shard.report_overrun(self.name, self.named.overrun(self.kept.seq))
+                held_seq = self.held_seq()
+            else:
+                self.move_past(&self.kept, block)
+            self.held_bytes -= min(self.held_bytes, <uint64_t>block.size)
+            block = block.next
+        return self.update_retains()
+
+    cdef void move_past(self, Cursor *keeper, Block *block) noexcept:
+        cdef Cursor to
+        to.block = block.next
+        to.offset = 0
+        to.seq = self.next_seq if block.next == NULL else block.next.first_seq
+        if block.next == NULL:
+            to.block = block
+            to.offset = block.size
+        self.move_cursor(keeper, &to)
+
+    cdef bint is_outdated(self, Block *block, uint64_t held) noexcept:
+        if not block.flags & SEALED or block.last_time == 0:
+            return False
+        if not self.retention_time and not self.retention_bytes:
+            return True
+        return (self.retention_time and block.last_time < self.agenda.wall - self.retention_time
+                or self.retention_bytes and held > self.retention_bytes)
+
+    cdef void cool(self) noexcept:
+        """What is behind every reader is read again by a replay only: it leaves memory."""
+        cdef Block *block = self.last_reader().block
+        if block != NULL:
+            block = block.prev
+        while block != NULL and block.data != NULL:
+            if block.refs == 0 and block.pins == 0 and block.flags & SEALED \
+                    and block.stored == block.size:
+                self.store.take_memory(block)
+            block = block.prev
+
+    cdef void date_blocks(self) noexcept:
+        """Note of the blocks that were sealed since the last time that they are not younger."""
+        cdef Block *block = self.newest
+        while block != NULL and block.last_time == 0:
+            if block.flags & SEALED:
+                block.last_time = self.agenda.wall
+                if block.data != NULL and block.size:
+                    block.first_time = (<Record *>block.data).timestamp
+            block = block.prev
+
+    @property
+    def first_seq(self):
+        """The oldest record that a channel could be made to begin with."""
+        return self.first_kept()
+
+    cdef uint64_t first_kept(self) noexcept:
+        if self.oldest == NULL:
+            return self.next_seq
+        if self.retention_time or self.retention_bytes:
+            return max(self.oldest.first_seq, self.kept.seq)
+        return self.oldest.first_seq
+
+    # -- named cursors --
+
+    def cursor_facts(self):
+        """What an operator may ask about the named cursors."""
+        return self.named.facts(self.first_seq, self.visible.seq, self.agenda.wall)
+
+    def set_cursor(self, str name not None, bytes log_id not None, uint64_t seq, done not None):
+        """Have a named cursor stand before record `seq`, which must be there, or be the next one.
+        It holds the records from there on. Calls done(None), or done(why not), when the journal has
+        it. nsqcy.broker.named_cursors.TooManyCursors: nothing was done."""
+        cursor = journal.NamedCursor(name, log_id, seq, self.agenda.wall)
+        self.named.set(cursor)
+        self.update_retains()
+        if self.retains and seq < self.kept.seq:
+            self.keep_all()     # it is still there for some channel only
+        self.journal_cursor(cursor, False, done)
+
+    def find_cursor(self, str name not None):
+        """The named cursor (storage.journal.NamedCursor) of somebody who asks for it; None: there
+        is none."""
+        self.journal_stale = True
+        return self.named.use(name, self.agenda.wall)
+
+    def delete_cursor(self, str name not None, done not None):
+        """Calls done(None), or done(why not), when the journal has it. Returns whether there was
+        one; otherwise there is nothing to wait for."""
+        cursor = self.named.delete(name)
+        if cursor is None:
+            return False
+        self.update_retains()
+        self.journal_cursor(cursor, True, done)
+        return True
+
+    cdef int expire_cursors(self) except -1:
+        if self.named.expire(self.agenda.wall - self.shard.log_cursor_expiry):
+            self.journal_stale = True
+            self.update_retains()
+        return 0
+
+    cdef uint64_t held_seq(self) except? 0:
+        """The first record that a named cursor holds."""
+        if not self.named:
+            return NOTHING_HELD
+        seq = self.named.held(self.first_seq)
+        return NOTHING_HELD if seq is None else seq
+
+    cdef int journal_cursor(self, cursor, bint deleted, done) except -1:
+        self.journal_stale = True
+        if self.log is None:
+            done(None)
+            return 0
+        delta = journal.Delta(journal.Kind.CURSOR_NAMED, "", cursor=cursor, deleted=deleted)
+        if not self.append_delta(delta, done):
+            self.write_journal(False, done)
+        return 0
+
+    cdef bint is_kept(self) noexcept:
+        return Checkpoints.is_kept(self) or len(self.named) > 0

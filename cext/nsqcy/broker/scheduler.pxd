@@ -1,0 +1,38 @@
+# What decides the order of work in a turn of a worker.
+
+from libc.stdint cimport int64_t
+
+from nsqcy.broker.topic_host cimport TopicHost
+
+
+cdef class Scheduler(TopicHost):
+    cdef readonly dict topics               # bytes name -> Topic
+    cdef list ticking                       # topics that are still to be told of the second
+    cdef list checkpointing                 # topics that are still to look if a checkpoint is due
+    cdef int64_t checkpoint_period
+    cdef int64_t next_checkpoint            # INT64_MAX: ticks are early enough
+    cdef int64_t next_hurry                 # not before this
+    cdef int64_t next_tick
+
+    cdef int begin(self, int64_t sync_timeout) except -1
+    cdef int64_t turn(self) except? -1
+    cdef int expire(self) except -1
+    cdef bint dispatch(self) except -1
+    cdef int compact(self) except -1
+
+    cdef inline bint has_long_work(self) noexcept:
+        """Whether there is work that takes many turns: there seldom is."""
+        if self.compacting or self.journalling or self.agenda.discarded or self.reads:
+            return True
+        return False
+
+    cdef int go_on(self) except -1
+    cdef int go_on_with_journals(self) except -1
+    cdef int free_discarded(self) except -1
+    cdef int read_on(self) except -1
+    cdef int write_hurried(self) except -1
+    cdef int tick(self) except -1
+    cdef int tick_on(self) except -1
+    cdef int begin_checkpoints(self) except -1
+    cdef int go_on_with_checkpoints(self) except -1
+    cdef bint has_work(self) noexcept

@@ -1,0 +1,270 @@
+"""The order of work in a turn: timers, ticks, dirty topics, dirty channels, and work of many turns.
+
+Owns the budgets: what a turn does of each kind at most, so that none keeps the others waiting.
+Knows what topics and channels can do with a part of a turn, and neither how nor why.
+"""
+
+from libc.stdint cimport INT64_MAX, int64_t
+
+from nsqcy.base.heap cimport HeapNode, heap_first_due, heap_peek
+from nsqcy.broker.channel cimport Channel, Discarded, Timer
+from nsqcy.broker.log_reader cimport ENDED, LogRead
+from nsqcy.broker.topic cimport Topic
+
+
+cdef enum:
+    # What one turn does of each at most; the rest stays for the next one.
+    DISPATCH_BUDGET = 4096          # records that channels deliver or step over
+    EXPIRE_BUDGET = 4096            # messages that are due, or have timed out
+    COMPACT_BUDGET = 4096           # entries visited by compactions, and what it costs to copy
+    TICK_BUDGET = 256               # topics of whom the second is over, or a checkpoint may be due
+    DISCARD_BUDGET = 4096           # messages freed that were dropped
+    READ_BUDGET = 8192              # records that reads of logs look at, or what costs as much
+    READ_SLICE = 2048               # of which one, before the next has its turn
+
+cdef int64_t SECOND = 1000000000
+cdef int64_t MIN_CHECKPOINT_PERIOD = SECOND // 100
+cdef int64_t HURRY = SECOND // 10   # between two writes for whom waits for more of a log
+
+
+cdef class Scheduler(TopicHost):
+    def __cinit__(self):
+        self.topics = {}
+        self.ticking = []
+        self.checkpointing = []
+        self.next_checkpoint = INT64_MAX
+
+    cdef int begin(self, int64_t sync_timeout) except -1:
+        """Set how often checkpoints are due (ns)."""
+        self.checkpoint_period = max(MIN_CHECKPOINT_PERIOD, sync_timeout)
+        if self.io is not None and self.checkpoint_period < SECOND:
+            self.next_checkpoint = 0
+        return 0
+
+    cdef int64_t turn(self) except? -1:
+        """Do what is to be done at the end of a turn. Returns when it wants to be called again, on
+        the monotonic clock (ns): `agenda.now` if work is left."""
+        cdef int64_t now = self.agenda.now
+        cdef Topic topic
+        cdef list work
+        cdef int64_t due
+        cdef bint left
+        if heap_first_due(&self.agenda.channel_timers) <= now:
+            self.expire()
+        if now >= self.next_tick and not self.ticking:
+            self.tick()
+        if self.ticking:
+            self.tick_on()
+        if now >= self.next_checkpoint and not self.checkpointing:
+            self.begin_checkpoints()
+        if self.checkpointing:
+            self.go_on_with_checkpoints()
+        while self.dirty_topics:
+            work = self.dirty_topics
+            self.dirty_topics = []
+            for topic in work:
+                try:
+                    topic.settle_turn()
+                except Exception as error:
+                    self.report(topic.name, error)
+        left = self.dispatch()
+        if self.hurried and now >= self.next_hurry:
+            self.write_hurried()
+        if self.has_long_work():
+            self.go_on()
+            left = left or self.has_long_work()
+        if self.io is not None:
+            self.io.kick()
+        if left or self.dirty_topics or self.ticking or self.checkpointing:
+            return now
+        due = min(self.next_tick, self.next_checkpoint)
+        if self.hurried:
+            due = min(due, self.next_hurry)
+        return min(due, heap_first_due(&self.agenda.channel_timers))
+
+    cdef int go_on(self) except -1:
+        """Do a turn's part of that."""
+        if self.compacting:
+            self.compact()
+        if self.journalling:
+            self.go_on_with_journals()
+        if self.agenda.discarded:
+            self.free_discarded()
+        if self.reads:
+            self.read_on()
+        return 0
+
+    cdef int expire(self) except -1:
+        """Messages that are due; what exceeds the budget is still due in the next turn."""
+        cdef int budget = EXPIRE_BUDGET
+        cdef HeapNode *node
+        while budget > 0:
+            if heap_first_due(&self.agenda.channel_timers) > self.agenda.now:
+                break
+            node = heap_peek(&self.agenda.channel_timers)
+            budget -= max(1, (<Channel>(<Timer *>node).owner).expire(budget))
+        return 0
+
+    cdef bint dispatch(self) except -1:
+        """Dirty channels deliver; whether some could go on. Those that the budget was not enough
+        for are the first in the next turn."""
+        cdef bint left = False
+        cdef int budget = DISPATCH_BUDGET
+        cdef list work = self.agenda.dirty_channels
+        cdef Py_ssize_t done = 0
+        cdef Channel channel
+        self.agenda.dirty_channels = []
+        for channel in work:
+            if budget == 0:
+                break
+            done += 1
+            channel.dirty = False
+            if channel.gone:
+                continue
+            try:
+                budget = channel.dispatch(budget)
+                if budget == 0:
+                    channel.touch_dirty()
+                    left = True
+            except Exception as error:
+                self.report(channel.name, error)
+            channel.set_alarm()
+        if done < len(work):
+            self.agenda.dirty_channels = work[done:] + self.agenda.dirty_channels
+            left = True
+        return left
+
+    cdef int compact(self) except -1:
+        """Go on with the compactions of topics, one after the other."""
+        cdef int budget = COMPACT_BUDGET
+        cdef Topic topic
+        while self.compacting and budget > 0:
+            topic = self.compacting[0]
+            try:
+                if topic.compaction is not None:
+                    budget = topic.compaction.step(budget)
+            except Exception as error:
+                self.report(topic.name, error)
+                topic.compaction.stop()
+            if topic.compaction is None or topic.compaction.waits():
+                self.compacting.pop(0)
+        return 0
+
+    cdef int go_on_with_journals(self) except -1:
+        """Go on with the snapshots of topics' journals, one after the other."""
+        cdef int budget = self.snapshot_budget
+        cdef Topic topic
+        while self.journalling and budget > 0:
+            topic = self.journalling[0]
+            try:
+                if topic.snapshot is not None:
+                    budget = topic.go_on_with_journal(budget)
+            except Exception as error:
+                self.report(topic.name, error)
+                topic.give_up_journal()
+            if topic.snapshot is None:
+                self.journalling.pop(0)
+        return 0
+
+    cdef int free_discarded(self) except -1:
+        """Free some more of what channels have dropped."""
+        cdef int budget = DISCARD_BUDGET
+        cdef Discarded discarded
+        while self.agenda.discarded and budget > 0:
+            discarded = self.agenda.discarded[0]
+            budget = discarded.free_some(budget)
+            if budget > 0:
+                self.agenda.discarded.pop(0)
+        return 0
+
+    cdef int read_on(self) except -1:
+        """Go on with reads of logs, one after the other."""
+        cdef int budget = READ_BUDGET
+        cdef int given
+        cdef LogRead read
+        while self.reads and budget > 0:
+            read = self.reads.pop(0)
+            if read.stage == ENDED:
+                continue
+            given = min(budget, <int>READ_SLICE)
+            try:
+                budget -= given - read.step(given)
+            except Exception as error:
+                self.report((<Topic>read.window).name, error)
+                read.abandon(b"E_LOG_FAILED " + type(error).__name__.encode())
+            if read.stage != ENDED and not read.reading:
+                self.reads.append(read)
+        return 0
+
+    cdef int write_hurried(self) except -1:
+        """Somebody waits for what would be written with the end of the second."""
+        cdef Topic topic
+        work = self.hurried
+        self.hurried = []
+        self.next_hurry = self.agenda.now + HURRY
+        for topic in work:
+            topic.hurried = False
+            if not topic.gone:
+                try:
+                    topic.write_down()
+                except Exception as error:
+                    self.report(topic.name, error)
+        return 0
+
+    cdef int tick(self) except -1:
+        """Once a second: what need not be exact."""
+        self.next_tick = self.agenda.now + SECOND
+        self.store.trim(self.agenda.now)
+        self.ticking = list(self.topics.values())
+        return 0
+
+    cdef int tick_on(self) except -1:
+        """Tell some more topics that the second is over."""
+        cdef int budget = TICK_BUDGET
+        cdef Topic topic
+        while self.ticking and budget > 0:
+            topic = self.ticking.pop()
+            if topic.gone:
+                continue
+            try:
+                budget -= topic.tick()
+            except Exception as error:
+                self.report(topic.name, error)
+        return 0
+
+    cdef int begin_checkpoints(self) except -1:
+        """A --sync-timeout below a second has passed: a tick comes too late for checkpoints."""
+        self.next_checkpoint = self.agenda.now + self.checkpoint_period
+        self.checkpointing = list(self.topics.values())
+        return 0
+
+    cdef int go_on_with_checkpoints(self) except -1:
+        cdef int budget = TICK_BUDGET
+        cdef Topic topic
+        while self.checkpointing and budget > 0:
+            topic = self.checkpointing.pop()
+            if topic.gone:
+                continue
+            try:
+                budget -= topic.checkpoint()
+            except Exception as error:
+                self.report(topic.name, error)
+        return 0
+
+    cdef bint has_work(self) noexcept:
+        """Whether something became dirty after the turn."""
+        return len(self.dirty_topics) > 0 or len(self.agenda.dirty_channels) > 0
+
+    def settle(self):
+        """Do for all topics what is done at the end of a turn, so that their numbers are right."""
+        cdef Topic topic
+        work = self.dirty_topics
+        self.dirty_topics = []
+        for topic in work:
+            topic.settle_turn()
+
+    def run_turn(self, now, wall):
+        """A whole turn from outside (tests, tools): set the clocks, do the work."""
+        self.agenda.now = now
+        self.agenda.wall = wall
+        return self.turn()

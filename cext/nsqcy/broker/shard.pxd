@@ -1,0 +1,21 @@
+# The topics of one worker.
+
+from libc.stdint cimport int64_t
+
+from nsqcy.broker.scheduler cimport Scheduler
+from nsqcy.broker.topic cimport Topic
+
+
+cdef class Shard(Scheduler):
+    cdef readonly str data_path
+    cdef dict log_options
+    cdef readonly object policies           # nsqcy.broker.policies.Policies, or None
+    cdef object has_room                    # whether there may be one more topic, or None
+    cdef object on_event                    # called as on_event(kind, topic name, channel name)
+    cdef object failures                    # nsqcy.storage.write_failures.WriteFailures, or None
+    cdef public int64_t hold_new            # ns a new topic is held at most; 0: not at all
+
+    cdef Topic find(self, bytes key)
+    cdef Topic find_or_create(self, bytes key)
+    cdef Topic make_topic(self, bytes key)
+    cdef int give_policy(self, Topic topic) except -1

@@ -1,0 +1,192 @@
+"""The topics of one worker: by name, with their policies and logs, from a start to the end.
+
+A shard schedules the work of its topics (nsqcy.broker.scheduler). Knows neither workers nor owners:
+which topics are its own is decided elsewhere.
+"""
+
+from nsqcy.base.ids cimport IdSource
+from nsqcy.broker.channel cimport Agenda, Channel
+from nsqcy.broker.recovery cimport restore
+from nsqcy.broker.topic cimport Topic
+from nsqcy.storage.io cimport IoThread
+from nsqcy.storage.log cimport Log
+
+from nsqcy.broker.topic_host import DRAINING as _DRAINING
+from nsqcy.broker.topic_host import EXITING as _EXITING
+from nsqcy.storage.write_failures import WriteFailures
+
+
+cdef int64_t SECOND = 1000000000
+
+
+def boot_id():
+    """16 bytes that name this boot of the machine; zeros if it does not say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return bytes.fromhex(file.read().replace("-", ""))
+    except (OSError, ValueError):
+        return bytes(16)
+
+
+cdef class Shard(Scheduler):
+    def __init__(self, *, Agenda agenda not None, IdSource ids not None, IoThread io,
+                 str data_path, log_options=None, policies=None, has_room=None, on_event=None,
+                 log=None):
+        """
+        agenda: the worker's agenda; its store is the shard's
+        io, data_path: where topics keep their logs; None: nothing ever goes to disk
+        log_options: keyword arguments for each Log
+        policies: what topic(name) gives a policy for each topic; None: every topic has the default
+        has_room: called as has_room(), whether there may be one more topic; None: always
+        on_event: called as on_event(kind, topic, channel) for created and deleted things
+        log: something with info(), warn() and error(), for operators
+        """
+        self.agenda = agenda
+        self.store = agenda.store
+        self.ids = ids
+        self.io = io
+        self.data_path = data_path
+        self.log_options = log_options or {}
+        self.sync_every = self.log_options.get("sync_every", 0)
+        self.begin(self.log_options.get("sync_timeout", SECOND))
+        self.policies = policies
+        self.has_room = has_room
+        self.on_event = on_event
+        self.log = log
+        self.failures = None if log is None else WriteFailures(log)
+        self.boot = boot_id()
+        self.log_hold_max_bytes = 10 << 30
+        self.log_cursor_expiry = 7 * 24 * 3600 * SECOND
+
+    # -- topics --
+
+    cdef Topic find(self, bytes key):
+        return <Topic>self.topics.get(key)
+
+    cdef Topic find_or_create(self, bytes key):
+        cdef Topic topic = <Topic>self.topics.get(key)
+        if topic is None:
+            if self.has_room is not None and not self.has_room():
+                return None
+            topic = self.make_topic(key)
+            if self.hold_new:
+                topic.held_until = self.agenda.now + self.hold_new
+            self.event("topic_created", topic.name, None)
+        return topic
+
+    def topic(self, bytes key not None, *, create=False):
+        """The topic of that name; None if it does not exist and is not to be created, or has no
+        room."""
+        return self.find_or_create(key) if create else self.find(key)
+
+    cdef Topic make_topic(self, bytes key):
+        cdef Topic topic = Topic(self, key)
+        if self.io is not None and not topic.ephemeral:
+            topic.log = Log(self.io, self.data_path, topic.name, on_damage=self.report_damage,
+                            on_failure=self.report_failed_write,
+                            on_recovery=self.report_written_again, **self.log_options)
+        self.give_policy(topic)
+        self.topics[key] = topic
+        return topic
+
+    def load_topic(self, bytes key not None, bint paused, channels):
+        """Take up a topic at start: what its log holds, and what metadata say of it."""
+        cdef Topic topic = self.make_topic(key)
+        topic.paused = paused
+        if topic.log is not None:
+            restore(topic, channels)
+        else:
+            for name, channel_paused in channels.items():
+                topic.channel(name).pause(channel_paused)
+        return topic
+
+    def delete_topic(self, bytes key not None):
+        """Delete a topic with its channels, messages and files."""
+        cdef Topic topic = self.topics.pop(key, None)
+        if topic is None:
+            return False
+        topic.close(True)
+        self.event("topic_deleted", topic.name, None)
+        return True
+
+    def event(self, kind, topic, channel):
+        if self.on_event is not None and not self.closing:
+            self.on_event(kind, topic, channel)
+
+    # -- policies --
+
+    cdef int give_policy(self, Topic topic) except -1:
+        if self.policies is not None:
+            topic.set_policy(self.policies.topic(topic.name))
+            topic.unusual = self.policies.unusual_of_topic(topic.name)
+            topic.prunes = topic.prunes or topic.prune_after != 0
+            topic.set_bounds()
+        return 0
+
+    cdef int give_channel_policy(self, object of, object given) except -1:
+        cdef Topic topic = of
+        cdef Channel channel = given
+        if self.policies is not None:
+            policy = self.policies.channel(topic.name, channel.name)
+            if policy.dead_letter_topic == topic.name:
+                # A message would come back, and to each of its channels.
+                policy = policy._replace(max_attempts=0, dead_letter_topic="")
+            channel.set_policy(policy)
+            channel.unusual = self.policies.unusual_of_channel(topic.name, channel.name)
+            topic.prunes = topic.prunes or channel.prune_after != 0
+        return 0
+
+    def policies_changed(self, str name not None):
+        """Something else is said of a topic, or of `topic/channel`; both need not exist."""
+        cdef Topic topic = self.find(name.partition("/")[0].encode())
+        cdef Channel channel
+        if topic is None:
+            return
+        topic.prunes = False
+        self.give_policy(topic)
+        for channel in topic.channels.values():
+            self.give_channel_policy(topic, channel)
+        topic.set_bounds()
+
+    # -- what may be published, and failures of the disk --
+
+    def set_refusal(self, reason):
+        """From now on refuse, for this reason, publishes that have to be written; None: no more."""
+        self.refused = reason
+
+    def set_draining(self, bint draining):
+        """Refuse every publish, so that what there is can be consumed; or refuse none any more."""
+        if not self.closing:
+            self.shut = _DRAINING if draining else None
+
+    def report_failed_write(self, topic, verb, path, error):
+        return self.failures is not None and self.failures.failed(
+            self.agenda.now, topic, verb, path, error)
+
+    def report_written_again(self, topic):
+        self.failures.recovered(topic)
+
+    # -- the end --
+
+    def save(self):
+        """Write down everything that is not ephemeral: queued, in flight (it is delivered again)
+        and deferred messages, and who is where. Blocks until it is on disk."""
+        cdef Topic topic
+        self.closing = True
+        self.shut = _EXITING
+        while self.agenda.discarded:
+            self.free_discarded()
+        if self.io is not None:
+            self.io.drain()         # a compaction that is under way ends
+        for topic in list(self.topics.values()):
+            topic.save_records()
+        if self.io is not None:
+            self.io.drain()
+        for topic in list(self.topics.values()):
+            topic.save_journal()
+        if self.io is not None:
+            self.io.drain()
+        for topic in list(self.topics.values()):
+            topic.close(False)
+        if self.io is not None:
+            self.io.drain()

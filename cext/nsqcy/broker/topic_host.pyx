@@ -1,0 +1,87 @@
+"""What a topic needs of the shard that has it: ids, the disk, lists of work, ears for reports.
+
+The lists hold what later turns have to do for topics; the scheduler, which is made of this, empties
+them. Knows no topic: so a topic can know it, and the shard can know topics.
+"""
+
+cdef enum:
+    SNAPSHOT_BUDGET = 4096          # entries packed for snapshots of journals in a turn
+    ANSWERS_MOST = 67108864         # bytes of answers to reads; above it they become short
+    SHORT_ANSWER = 262144
+
+
+# Why nothing may be published.
+EXITING = "exiting"
+DRAINING = "draining"
+
+
+cdef class TopicHost:
+    def __cinit__(self):
+        self.dirty_topics = []
+        self.compacting = []
+        self.journalling = []
+        self.snapshot_budget = SNAPSHOT_BUDGET
+        self.reads = []
+        self.hurried = []
+        self.health = "OK"
+
+    # -- for topics --
+
+    cdef int give_channel_policy(self, object topic, object channel) except -1:
+        """A topic has a new channel, which its policy is to be set for."""
+        raise NotImplementedError
+
+    def delete_topic(self, bytes key not None):
+        """Delete a topic with its channels, messages and files."""
+        raise NotImplementedError
+
+    def event(self, kind, topic, channel):
+        """A topic or channel was created or deleted."""
+        raise NotImplementedError
+
+    cdef uint64_t answer_room(self, uint64_t wanted) noexcept:
+        """How large an answer to a read may be: many, and those that nobody takes, make each other
+        short."""
+        cdef uint64_t room = 0
+        if self.reserved < ANSWERS_MOST:
+            room = (ANSWERS_MOST - self.reserved) // 2
+        return min(wanted, max(room, <uint64_t>SHORT_ANSWER))
+
+    # -- reports --
+
+    def set_health(self, reason):
+        """The outcome of the latest write to a log: None, or what went wrong."""
+        self.health = "OK" if reason is None else f"NOK - {reason}"
+        self.health_at = self.agenda.wall
+
+    cdef int tell(self, str text) except -1:
+        if self.log is not None:
+            self.log.info(text, event="pruned")
+        return 0
+
+    cdef int report(self, str name, error) except -1:
+        """Something that should not happen: it must not take the others' turn with it."""
+        if self.log is not None:
+            self.log.error(f"{name} - {type(error).__name__}: {error}", event="internal_error",
+                           subject=name, error=str(error))
+        return 0
+
+    def report_damage(self, path, offset, text):
+        if self.log is not None:
+            self.log.error(f"{path} at {offset}: {text}", event="record_damaged",
+                           path=str(path), offset=offset, error=text)
+
+    def report_missing(self, str name, str what):
+        """At a start: the journal speaks of something that is not there. It is written now and then
+        only, so a process that was killed may well have been done with it."""
+        if self.log is not None:
+            self.log.warn(f"TOPIC({name}): {what} are in no file: finished since the journal was "
+                          "written, in memory only, or lost",
+                          event="records_missing", topic=name, records=what)
+
+    def report_overrun(self, str name, cursors):
+        """Named cursors hold nothing any more."""
+        if self.log is not None:
+            self.log.warn(f"TOPIC({name}): named cursors are overrun, as more than "
+                          f"{self.log_hold_max_bytes} bytes were held: {', '.join(cursors)}",
+                          event="cursors_overrun", topic=name, cursors=cursors)

@@ -1,0 +1,3 @@
+from nsqcy.broker.checkpoint import Checkpoints
+
+class OverflowLog(Checkpoints): ...

@@ -1,0 +1,4 @@
+from nsqcy.broker.topic import Topic
+
+class Recovery:
+    def __new__(cls, topic: Topic) -> Recovery: ...
