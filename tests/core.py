@@ -17,7 +17,8 @@ from nsqcy.broker.policies import Policies
 from nsqcy.broker.topic import Shard, Topic
 from nsqcy.ipc.mesh import Mesh
 from nsqcy.nsqd.worker.negotiate import negotiate
-from nsqcy.protocol.session import Home, Session
+from nsqcy.protocol.session import Session
+from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.server.publisher import Publisher
 from nsqcy.server.transport import BytesTransport
 from nsqcy.storage.io import IoThread
@@ -265,7 +266,7 @@ class Core:
         )
         self.shard.hold_new = hold_new
         self.shard.snapshot_budget = snapshot_budget
-        self.home = Home(
+        self.home = SessionManager(
             shard=self.shard,
             mesh=mesh,
             index=index,

@@ -56,7 +56,8 @@ from nsqcy.process.control import (
     Request,
     is_unreachable,
 )
-from nsqcy.protocol.session import COUNTED, Home, Session
+from nsqcy.protocol.session import COUNTED, Session
+from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.server.metrics import Exposition
 from nsqcy.server.publisher import NO_ROOM, Publisher, TopicSink
 from nsqcy.server.transport import Loop, accept_move, accept_socket, accept_stream
@@ -82,7 +83,7 @@ HOLD_MOST = 60 * SECOND  # a new topic waits for its channels; longer than the m
 class Streams(Mesh):
     """The mesh of a worker: streams that others open lead to sessions here."""
 
-    home: Home
+    home: SessionManager
     log: Log
 
     def on_open(self, stream: Stream, hello: bytes) -> StreamEnd:
@@ -222,7 +223,7 @@ class Engine:
         quotas = QuotaTable(shared.quotas, boot.worker)
         self._users = _users(options, boot.context["users"], quotas)
         mesh = Streams(shared, boot.worker, boot.wake_fds) if boot.workers > 1 else None
-        self._home = Home(
+        self._home = SessionManager(
             shard=self._shard,
             mesh=mesh,
             index=boot.worker,
