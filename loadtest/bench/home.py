@@ -7,7 +7,7 @@ from nsqcy.base.ids import IdSource
 from nsqcy.broker.channel import Agenda
 from nsqcy.broker.shard import Shard
 from nsqcy.ipc.mesh import Mesh
-from nsqcy.protocol.session import Home
+from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.storage.block_pool import BlockPool
 
 SECOND = 1_000_000_000
@@ -17,7 +17,9 @@ def refuse(*_: object) -> NoReturn:
     raise NotImplementedError
 
 
-def make_home(msg_timeout: int = 60 * SECOND, mesh: Mesh | None = None, index: int = 0) -> Home:
+def make_home(
+    msg_timeout: int = 60 * SECOND, mesh: Mesh | None = None, index: int = 0
+) -> SessionManager:
     options = SimpleNamespace(
         max_input_bytes=1 << 30,
         max_msg_size=1 << 20,
@@ -32,7 +34,7 @@ def make_home(msg_timeout: int = 60 * SECOND, mesh: Mesh | None = None, index: i
     )
     agenda = Agenda(BlockPool(1 << 40), mem_queue_size=1 << 40, max_msg_timeout=900 * SECOND)
     shard = Shard(agenda=agenda, ids=IdSource(bytearray(8), index), io=None, data_path="")
-    return Home(
+    return SessionManager(
         shard=shard,
         mesh=mesh,
         index=index,

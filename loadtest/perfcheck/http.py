@@ -8,7 +8,7 @@ from typing import Any
 from loadtest.bench.home import refuse
 from nsqcy.http.server import HttpServer
 from nsqcy.nsqd.http.api import Api
-from nsqcy.protocol.session import Home
+from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.server.publisher import Publisher, TopicSink
 from nsqcy.server.transport import nothing
 
@@ -58,7 +58,7 @@ class Watchers:
 class Backend:
     """Publishes to the topics of a home, and does nothing else."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: SessionManager) -> None:
         self._publisher = Publisher(home)
 
     def publish(
@@ -87,7 +87,7 @@ class Connection:
         self._sock.close()
 
 
-def connections(home: Home, count: int) -> list[Connection]:
+def connections(home: SessionManager, count: int) -> list[Connection]:
     watchers = Watchers()
     options: Any = SimpleNamespace(
         max_msg_size=1 << 20,

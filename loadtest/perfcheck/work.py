@@ -20,7 +20,7 @@ from loadtest.perfcheck.http import connections
 from nsqcy.client.codec import Codec, finish
 from nsqcy.ipc.mesh import Mesh, Stream, StreamEnd
 from nsqcy.ipc.ring import Shared, format, map_size
-from nsqcy.protocol.session import Home
+from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.protocol.wire import command_with_body, finish_all, mpub_body
 from nsqcy.server.transport import BytesTransport, accept_stream
 
@@ -89,7 +89,7 @@ class Client:
 class Worker:
     """A home, its clock and its clients."""
 
-    def __init__(self, home: Home | None = None, mesh: Mesh | None = None) -> None:
+    def __init__(self, home: SessionManager | None = None, mesh: Mesh | None = None) -> None:
         self.home = home or make_home(msg_timeout=TIMEOUT)
         self.mesh = mesh
         self.now = START
@@ -233,7 +233,7 @@ def post(stretches: Stretches) -> None:
 class Streams(Mesh):
     """The mesh of one of two workers in a process, which take turns and wake nobody."""
 
-    home: Home
+    home: SessionManager
 
     def on_open(self, stream: Stream, hello: bytes) -> StreamEnd:
         return accept_stream(self.home, stream, hello)

@@ -1,7 +1,7 @@
 from nsqcy.base.ids import IdSource
 from nsqcy.broker.channel import Agenda
-from nsqcy.storage.io import IoThread
 from nsqcy.storage.block_pool import BlockPool
+from nsqcy.storage.io import IoThread
 
 EXITING: str
 DRAINING: str

@@ -1,7 +1,8 @@
 from collections.abc import Callable, Sequence
 
 from nsqcy.broker.channel import Waiter
-from nsqcy.protocol.session import Home, Transport
+from nsqcy.protocol.connection import Transport
+from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.server.http_fastpath import Sink
 
 NO_ROOM: str
@@ -15,9 +16,9 @@ class AnswerTransport(Transport):
 class TopicSink(Sink): ...
 
 class Publisher:
-    def __init__(self, home: Home) -> None: ...
+    def __init__(self, manager: SessionManager) -> None: ...
     @property
-    def home(self) -> Home: ...
+    def manager(self) -> SessionManager: ...
     def publish(
         self,
         key: bytes,

@@ -18,7 +18,8 @@ from nsqcy.broker.shard import Shard
 from nsqcy.broker.topic import Topic
 from nsqcy.ipc.mesh import Mesh
 from nsqcy.nsqd.worker.negotiate import negotiate
-from nsqcy.protocol.session import Home, Session
+from nsqcy.protocol.session import Session
+from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.server.publisher import Publisher
 from nsqcy.server.transport import BytesTransport
 from nsqcy.storage.block_pool import BlockPool
@@ -266,7 +267,7 @@ class Core:
         )
         self.shard.hold_new = hold_new
         self.shard.snapshot_budget = snapshot_budget
-        self.home = Home(
+        self.home = SessionManager(
             shard=self.shard,
             mesh=mesh,
             index=index,

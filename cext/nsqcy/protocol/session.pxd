@@ -1,4 +1,4 @@
-# Sessions: the V2 state machine of one connection, and the sessions of a worker.
+# Sessions: the V2 state machine of one connection.
 #
 #   bytes ──feed──► lines and bodies ──► commands ──► topic, channel          (home is owner)
 #                                           │    └──► Leg ══stream══► Session (owner elsewhere)
@@ -7,25 +7,18 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from nsqcy.broker.channel cimport Agenda, Channel, Consumer, Outcome, Timer, Waiter
-from nsqcy.base.heap cimport Heap, HeapNode
-from nsqcy.ipc.mesh cimport Mesh, Stream, StreamEnd
+from nsqcy.broker.channel cimport Channel, Outcome
+from nsqcy.ipc.mesh cimport Stream, StreamEnd
 from nsqcy.ipc.quota cimport Quota
 from nsqcy.broker.log_reader cimport LogRead
 from nsqcy.storage.block cimport Block
 from nsqcy.storage.record cimport Record
 from nsqcy.storage.record_window cimport RecordWindow
-from nsqcy.broker.durability cimport Durability
-from nsqcy.broker.shard cimport Shard
 from nsqcy.broker.topic cimport Topic
-from nsqcy.protocol.wire cimport Output, Word
+from nsqcy.protocol.connection cimport Connection
+from nsqcy.protocol.session_manager cimport SessionManager
+from nsqcy.protocol.wire cimport Word
 
-
-# As /stats shows it.
-cdef enum State:
-    INIT = 0
-    SUBSCRIBED = 3
-    CLOSING = 4
 
 # What became of the bytes of a command.
 cdef enum Parsed:
@@ -41,7 +34,6 @@ cdef enum:
     ANSWERS_MOST = 1048576
     TICKETS_MOST = 4096         # answers outstanding; more commands wait
     FORWARDED_MOST = 1048576    # bytes of forwarded commands not answered
-    RECEIVE_SIZE = 131072       # bytes of one receive
 
 
 # An answer that is still to come.
@@ -64,20 +56,6 @@ cdef class CursorAnswer:
     cdef Session session
     cdef uint64_t ticket
     cdef bytes text
-
-
-cdef class Transport:
-    """Where a session's bytes go and come from."""
-    cdef Session session
-    cdef size_t held                # encoded bytes that it could not send yet
-    cdef uint64_t moved             # encoded bytes sent so far
-    cdef int flush(self) except -1
-    cdef int watch_input(self, bint on) except -1
-    cdef int close(self) except -1
-    cdef int abandon(self) except -1
-    cdef int upgrade(self, identity) except -1
-    cdef int read_on(self) except -1
-    cdef int rest(self) except -1
 
 
 cdef class Leg(StreamEnd):
@@ -107,36 +85,16 @@ cdef class Leg(StreamEnd):
     cdef int leave(self) except -1
 
 
-cdef class Session(Consumer):
-    cdef Home home
-    cdef Transport transport
-    cdef readonly State state
-    cdef bint magic_seen
-    cdef bint lenient               # a failed publish is answered and does not end the session
-    cdef bint moves                 # what it publishes was accepted once, by another topic
-    cdef bint remote                # the far end of a stream: its client's home is elsewhere
-    cdef bint blocked               # parsing waits for tickets, a placement or a peer
-    cdef bint crammed               # parsing waits for the client to read its answers
-    cdef bint stopping              # nothing more is executed; it closes when all is sent
-    cdef readonly bint closed
-    cdef bint eof                   # no more input
-    cdef bint barred                # nothing but IDENTIFY before TLS
+cdef class Session(Connection):
+    cdef SessionManager manager
     cdef bint upgrading             # a TLS handshake is under way
     cdef readonly bint upgraded     # TLS or a codec has been agreed on: not again
-    cdef readonly bint snappy
-    cdef readonly bint deflate
-    cdef readonly dict tls          # facts (nsqcy.nsqd.worker.tls); None without TLS
     cdef bint movable               # may go to the worker of its topic, once
     cdef bint moving                # is on its way there
     cdef int forwards_to            # the owner of the last forwarded publishes
     cdef uint64_t forwards          # how many there were in a row, of how many bytes, since when
     cdef uint64_t forward_bytes
     cdef int64_t forwards_since
-    cdef bint dirty
-    cdef bint resumable
-    cdef bint reading
-    cdef bint starved               # waits for its worker's input budget
-    cdef Output output
     cdef uint8_t *kept              # unfinished input
     cdef size_t kept_start
     cdef size_t kept_end
@@ -159,14 +117,11 @@ cdef class Session(Consumer):
     cdef Leg leg                    # of the subscription, when its topic is owned elsewhere
     cdef Leg relaying               # a message frame of it is half written
     cdef bytearray aside            # frames that wait for the end of that one
-    cdef readonly Durability durability     # of its publishes, at least
-    cdef readonly bint topic_log    # its client knows the LOG_ commands
     cdef int64_t log_due            # when one of them that waits is to be looked at again; 0: none
     cdef bint log_waited            # it was
     cdef LogRead log_read           # that it waits for
     cdef uint64_t log_unsent        # bytes of the answer to one that has not all left
     cdef uint64_t log_sent_at       # it has when the output has sent so much
-    cdef readonly bint headers      # negotiated: bodies come and go behind the message's headers
     cdef Topic topic                # the one published to last
     cdef bytes topic_key
     cdef int topic_owner            # -1: not known yet
@@ -189,30 +144,9 @@ cdef class Session(Consumer):
     cdef readonly str auth_identity_url
     cdef Topic subscribed           # topic of the channel
     cdef str subscribed_channel
-    cdef readonly str remote_address
-    cdef readonly str hostname
-    cdef readonly str user_agent
-    cdef readonly str topology_region
-    cdef readonly str topology_zone
-    cdef readonly int64_t connected_at      # wall clock, ns
-    cdef readonly int64_t heartbeat_interval    # ns; 0: none
-    cdef int64_t next_heartbeat
-    cdef int64_t last_command
     cdef int64_t stuck_since                # no output could be sent; 0: it could
     cdef uint64_t sent_before               # bytes, when it got stuck
-    cdef int64_t waiting_since              # for a peer that is down
-    cdef readonly uint32_t output_buffer_size
-    cdef readonly int64_t output_buffer_timeout     # ns
-    cdef Timer timer
 
-    cdef int feed(self, const uint8_t *data, size_t n) except -1
-    cdef int end_of_input(self) except -1
-    cdef int resume(self) except -1
-    cdef int after_flush(self) except -1
-    cdef int on_timer(self) except -1
-    cdef int close(self) except -1
-    cdef void touch_dirty(self) noexcept
-    cdef void wake(self) noexcept
     cdef int respond(self, const uint8_t *data, size_t n) except -1
     cdef bint is_crammed(self) noexcept
     cdef int put_frame(self, int type, const uint8_t *data, size_t n) except -1
@@ -222,7 +156,6 @@ cdef class Session(Consumer):
     cdef int parse_kept(self) except -1
     cdef int keep(self, const uint8_t *data, size_t n) except -1
     cdef int drop_kept(self) except -1
-    cdef int check_appetite(self) except -1
     cdef size_t complete_kept(self, const uint8_t *data, size_t n) except? 0
     cdef size_t parse(self, const uint8_t *data, size_t n) except? 0
     cdef size_t finish_here(self, const uint8_t *lines, size_t n) noexcept
@@ -331,9 +264,7 @@ cdef class Session(Consumer):
     cdef Leg leg_to(self, int peer)
     cdef int leave_legs(self) except -1
     cdef bytes hello(self)
-    cdef int set_timer(self) except -1
     cdef int peer_timed_out(self) except -1
-    cdef int stop(self) except -1
     cdef int unsubscribe(self) except -1
     cdef bint may_move(self, int owner) except *
     cdef bint is_faithful(self) noexcept
@@ -341,57 +272,3 @@ cdef class Session(Consumer):
     cdef size_t auth_size(self) except? 0
     cdef Parsed move_to(self, int owner) except RAISED
     cdef int adopt_names(self, state) except -1
-
-
-cdef class Home:
-    """The sessions of a worker: whose turn it is, who owns which topic, and their limits."""
-    cdef readonly Shard shard
-    cdef readonly Agenda agenda
-    cdef readonly Mesh mesh
-    cdef readonly int index
-    cdef readonly set sessions
-    cdef readonly dict owners               # topic -> worker
-    cdef dict askers                        # topic -> sessions that wait for its placement
-    cdef list peer_waiters                  # sessions that wait for a worker to come back
-    cdef list dirty
-    cdef list resumable
-    cdef list undecoded                     # transports that hold input no event will announce
-    cdef object starved                     # deque of sessions not read, longest first
-    cdef Session favoured                   # one that is read beyond the budget
-    cdef int64_t favoured_at                # when it was chosen or last sent something
-    cdef Heap timers
-    cdef uint8_t *scratch                   # one receive
-    cdef readonly uint64_t input_bytes      # unfinished input of all sessions
-    cdef uint64_t max_input_bytes           # above which only small ones are read, and the favoured
-    cdef object options
-    cdef object negotiate
-    cdef object ask_placement
-    cdef object move
-    cdef object auth                # asks auth servers; None: AUTH is disabled
-    cdef list movers                        # (session, owner)
-    cdef uint32_t lost                      # sessions that moved away, in the second from then on
-    cdef int64_t lost_since
-    cdef object log
-    cdef int64_t max_msg_size
-    cdef int64_t max_body_size
-    cdef int64_t msg_timeout                # of clients that do not ask
-    cdef uint32_t max_rdy_count
-    cdef int64_t max_req_timeout            # ns
-    cdef int64_t max_defer_timeout          # ns
-    cdef uint32_t max_channel_consumers
-    cdef bint tls_required
-    cdef int64_t heartbeat_default
-
-    cdef int64_t turn(self) except? -1
-    cdef int tell_events(self) except -1
-    cdef int decode(self) except -1
-    cdef int owner_of(self, bytes key) noexcept
-    cdef bint may_lose_more(self) noexcept
-    cdef int lose(self, Session session, int owner) except -1
-    cdef bint favours(self, Session session)
-    cdef int input_shrank(self, Session session, int64_t n) except -1
-    cdef int lose_favour(self, Session session) except -1
-    cdef int feed_starved(self) except -1
-    cdef bint is_up(self, int peer)
-    cdef int ask(self, Session session, bytes key) except -1
-    cdef int wait_for_peer(self, Session session) except -1

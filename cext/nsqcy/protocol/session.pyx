@@ -1,4 +1,4 @@
-"""Sessions: the V2 protocol of one connection; and the sessions of a worker.
+"""Sessions: the V2 protocol of one connection.
 
 A session is fed bytes and writes frames into its output; a transport (a socket, or a stream to
 another worker) moves them. It executes commands on topics of its own worker, and forwards those
@@ -11,7 +11,6 @@ pipelined; any other command waits until no ticket is outstanding. Heartbeats an
 """
 
 import json
-from collections import deque
 
 cimport cython
 from libc.stdlib cimport free, malloc, realloc
@@ -36,10 +35,6 @@ from nsqcy.base.headers cimport (
 )
 from nsqcy.base.heap cimport (
     HEAP_NOWHERE,
-    heap_first_due,
-    heap_free,
-    heap_init,
-    heap_peek,
     heap_push,
     heap_remove,
     heap_update,
@@ -47,6 +42,8 @@ from nsqcy.base.heap cimport (
 from nsqcy.broker.log_reader cimport ENDED, LARGEST_ANSWER, LogRead
 from nsqcy.storage.record cimport record_body
 from nsqcy.broker.durability cimport MEMORY, durability_of
+from nsqcy.protocol.connection cimport CLOSING, INIT, SUBSCRIBED, Connection, Transport
+from nsqcy.protocol.session_manager cimport SessionManager
 from nsqcy.protocol.wire cimport (
     BY_REFERENCE,
     ERROR,
@@ -54,6 +51,7 @@ from nsqcy.protocol.wire cimport (
     FRAME_HEADER,
     LONGEST_LINE,
     MESSAGE,
+    Output,
     RESPONSE,
     frame_bytes,
     name_is_valid,
@@ -86,8 +84,6 @@ cdef enum:
     MOVE_BYTES = 1048576        # forwarded to one owner that make a producer move there, or
     MOVE_FORWARDS = 256         # as many publishes, and for so long that what they cost the owner
 cdef int64_t MOVE_AFTER = 2 * SECOND            # is in the figure that says how busy it is
-cdef enum:
-    MOVES_MOST = 16             # sessions gone from here in a second, before producers must wait
 
 cdef int64_t FAVOUR = 2 * SECOND                # of silence, for who is read beyond the budget
 cdef int64_t PEER_TIMEOUT = 5 * SECOND          # how long a publish waits for a dead worker
@@ -96,7 +92,6 @@ cdef int64_t PLACED_HEARD = 100 * MILLISECOND   # until all know who owns a new 
 cdef enum:
     KEPT_FREELY = 65536         # unfinished input of one session that the worker's budget allows
     LEG_BACKLOG = 262144        # bytes of commands that wait for credit before parsing stops
-    DRAIN_BYTES = 1048576       # of the rings in one turn
     SECRET_MOST = 65536         # bytes of a secret that a server is asked about
     HELLO_TEXT = 512            # characters of a text about a client that its far end is told
     OK_FRAME = 10               # bytes of it
@@ -144,35 +139,6 @@ cdef inline void drop_answer(Ticket *ticket) noexcept:
             live_answers -= 1
 
 
-cdef class Transport:
-    cdef int flush(self) except -1:
-        """Send what the output holds, as far as it goes; call session.after_flush()."""
-        raise NotImplementedError
-
-    cdef int watch_input(self, bint on) except -1:
-        """Whether input is wanted."""
-        raise NotImplementedError
-
-    cdef int close(self) except -1:
-        raise NotImplementedError
-
-    cdef int abandon(self) except -1:
-        """Let go of the peer without a word: another worker has it now."""
-        raise NotImplementedError
-
-    cdef int upgrade(self, identity) except -1:
-        """From here on speak what was negotiated; session.upgrade_done() says when."""
-        raise NotImplementedError
-
-    cdef int read_on(self) except -1:
-        """Go on with input that was received and not decoded yet."""
-        return 0
-
-    cdef int rest(self) except -1:
-        """Give back memory that is of no use now."""
-        return 0
-
-
 cdef inline bint word_is(const Word *word, const char *text, size_t length) noexcept:
     return word.length == length and memcmp(word.at, text, length) == 0
 
@@ -213,39 +179,32 @@ cdef class CursorAnswer:
 cdef int _log_error(Session session, bytes text) except -1:
     """What a client is told of its mistake."""
     cdef str shown = text.decode("utf-8", "replace")
-    session.home.log.error(f"[{session.remote_address}] - {shown}", event="client_error",
-                           client=session.remote_address, error=shown)
+    session.manager.log.error(f"[{session.remote_address}] - {shown}", event="client_error",
+                              client=session.remote_address, error=shown)
     return 0
 
 
-@cython.no_gc_clear      # __dealloc__ needs the home
-cdef class Session(Consumer):
-    def __cinit__(self, Home home not None, Transport transport not None, str remote_address,
-                  *args, **kwargs):
+@cython.no_gc_clear      # __dealloc__ needs the manager
+cdef class Session(Connection):
+    def __cinit__(self, SessionManager manager not None, Transport transport not None,
+                  str remote_address, *args, **kwargs):
         global live_sessions
-        self.home = home
+        self.manager = manager
         self.transport = transport
         transport.session = self
         self.remote_address = remote_address
-        self.output = Output()
         self.legs = {}
         self.pub_counts = {}
         self.client_id = self.hostname = remote_address.rpartition(":")[0].strip("[]")
-        self.user_agent = self.topology_region = self.topology_zone = ""
         self.auth_identity = self.auth_identity_url = ""
         self.certificate_names = ()
-        self.guarded = home.auth is not None
-        self.locality = ANYWHERE
-        self.msg_timeout = home.msg_timeout
-        self.output_buffer_size = 16384
-        self.output_buffer_timeout = home.options.output_buffer_timeout
-        self.connected_at = home.agenda.wall
-        self.barred = home.tls_required
-        self.last_command = home.agenda.now
-        self.reading = True
-        self.timer.node.index = HEAP_NOWHERE
-        self.timer.owner = <void *>self
-        home.sessions.add(self)
+        self.guarded = manager.auth is not None
+        self.msg_timeout = manager.msg_timeout
+        self.output_buffer_timeout = manager.options.output_buffer_timeout
+        self.connected_at = manager.agenda.wall
+        self.barred = manager.tls_required
+        self.last_command = manager.agenda.now
+        manager.sessions.add(self)
         self.set_timer()
         if NSQCY_DEBUG:
             live_sessions += 1
@@ -257,8 +216,8 @@ cdef class Session(Consumer):
         self.drop_tickets()
         free(self.tickets)
         free(self.kept)
-        if self.timer.node.index != HEAP_NOWHERE and self.home is not None:
-            heap_remove(&self.home.timers, &self.timer.node)
+        if self.timer.node.index != HEAP_NOWHERE and self.manager is not None:
+            heap_remove(&self.manager.timers, &self.timer.node)
 
     # -- input --
 
@@ -267,8 +226,8 @@ cdef class Session(Consumer):
         cdef size_t used = 0
         if self.stopping or self.closed:
             return 0
-        if self.home.favoured is self:
-            self.home.favoured_at = self.home.agenda.now
+        if self.manager.favoured is self:
+            self.manager.favoured_at = self.manager.agenda.now
         if self.kept_end > self.kept_start and not self.blocked:
             used = self.complete_kept(data, n)
         if used < n and not self.blocked and not self.stopping:
@@ -322,7 +281,7 @@ cdef class Session(Consumer):
         if self.closed or self.stopping or self.moving or not self.blocked:
             return 0
         self.blocked = False
-        self.last_command = self.home.agenda.now
+        self.last_command = self.manager.agenda.now
         self.parse_kept()
         if self.eof and not self.blocked and not self.stopping:
             self.finish_input()
@@ -351,7 +310,7 @@ cdef class Session(Consumer):
                 grown = <uint8_t *>realloc(self.kept, capacity)
                 if grown == NULL:
                     raise MemoryError()
-                self.home.input_bytes += capacity - self.kept_capacity
+                self.manager.input_bytes += capacity - self.kept_capacity
                 self.kept = grown
                 self.kept_capacity = capacity
         memcpy(self.kept + self.kept_end, data, n)
@@ -363,20 +322,20 @@ cdef class Session(Consumer):
         free(self.kept)
         self.kept = NULL
         self.kept_start = self.kept_end = self.kept_capacity = 0
-        self.home.input_shrank(self, capacity)
+        self.manager.input_shrank(self, capacity)
         return 0
 
     cdef int check_appetite(self) except -1:
         """Whether more input is wanted: not while parsing waits, nor while the worker holds too
         much unfinished input and this session is among those who hold it."""
         cdef bint starve = (self.kept_capacity > KEPT_FREELY
-                            and self.home.input_bytes > self.home.max_input_bytes
-                            and not self.quota_due and not self.home.favours(self))
+                            and self.manager.input_bytes > self.manager.max_input_bytes
+                            and not self.quota_due and not self.manager.favours(self))
         cdef bint wanted = not (self.blocked or self.stopping or self.eof or starve
                                 or self.upgrading)
         if starve and not self.starved:
             self.starved = True
-            self.home.starved.append(self)
+            self.manager.starved.append(self)
         if wanted != self.reading and not self.closed:
             self.reading = wanted
             self.transport.watch_input(wanted)
@@ -393,16 +352,16 @@ cdef class Session(Consumer):
                 return 0
             if memcmp(data, b"  V2", 4) != 0:
                 self.put_frame(ERROR, b"E_BAD_PROTOCOL", 14)
-                self.home.log.error(
+                self.manager.log.error(
                     f"client({self.remote_address}) bad protocol magic "
                     f"'{data[:4].decode('latin-1')}'",
                     event="bad_magic", client=self.remote_address)
                 self.stop()
                 return 4
             self.magic_seen = True
-            self.heartbeat_interval = self.home.heartbeat_default
-            self.next_heartbeat = self.home.agenda.now + self.heartbeat_interval
-            self.last_command = self.home.agenda.now
+            self.heartbeat_interval = self.manager.heartbeat_default
+            self.next_heartbeat = self.manager.agenda.now + self.heartbeat_interval
+            self.last_command = self.manager.agenda.now
             self.set_timer()
             at = 4
         self.unread_error = None
@@ -431,7 +390,7 @@ cdef class Session(Consumer):
                 self.blocked = True
             break
         if at:
-            self.last_command = self.home.agenda.now
+            self.last_command = self.manager.agenda.now
         return at
 
     @cython.final
@@ -717,7 +676,7 @@ cdef class Session(Consumer):
             return True
         if owner != self.line_owner:
             return False
-        return owner != self.home.index or self.topic_key is self.line_key
+        return owner != self.manager.index or self.topic_key is self.line_key
 
     cdef int publish_done(self, uint64_t number, str error) except -1:
         cdef Ticket *ticket
@@ -745,7 +704,7 @@ cdef class Session(Consumer):
     cdef Parsed dpub(self, Word *words, int count, const uint8_t *line, size_t *used,
                      const uint8_t *rest, size_t left) except RAISED:
         cdef uint64_t milliseconds
-        cdef uint64_t most = <uint64_t>(self.home.max_defer_timeout // MILLISECOND)
+        cdef uint64_t most = <uint64_t>(self.manager.max_defer_timeout // MILLISECOND)
         if count < 3:
             return self.fatal(b"E_INVALID DPUB insufficient number of parameters")
         if not self.take_topic(&words[1]):
@@ -761,7 +720,7 @@ cdef class Session(Consumer):
                             size_t *used, const uint8_t *rest, size_t left) except RAISED:
         """PUB and DPUB, to the topic that was taken."""
         cdef int32_t size
-        cdef int64_t most = self.home.max_msg_size
+        cdef int64_t most = self.manager.max_msg_size
         cdef int owner
         cdef Record *record
         cdef Topic topic
@@ -792,10 +751,10 @@ cdef class Session(Consumer):
         owner = self.route()
         if owner < 0 or not self.may_join(owner):
             return self.not_routed(command, owner, used, 4 + size)
-        if owner != self.home.index and self.may_move(owner):
+        if owner != self.manager.index and self.may_move(owner):
             return self.move_to(owner)
         used[0] += 4 + size
-        if owner != self.home.index:
+        if owner != self.manager.index:
             return self.forward_publish(owner, command, line, used[0], 1)
         topic = self.topic
         if topic.limited and not topic.fits(self.body_size(rest + 4, size)):
@@ -839,10 +798,10 @@ cdef class Session(Consumer):
         if owner < 0 or not self.may_join(owner):
             return self.not_routed(MPUB, owner, used, 4 + size)
         self.scanned = 0
-        if owner != self.home.index and self.may_move(owner):
+        if owner != self.manager.index and self.may_move(owner):
             return self.move_to(owner)
         used[0] += 4 + size
-        if owner != self.home.index:
+        if owner != self.manager.index:
             return self.forward_publish(owner, MPUB, line, used[0], messages)
         topic = self.topic
         if topic.limited:
@@ -882,9 +841,9 @@ cdef class Session(Consumer):
                     <bytes>command, headers, n))
         if body == 0:
             return self.fatal(b"E_BAD_MESSAGE %s invalid message body size 0" % command)
-        if body > self.home.max_msg_size:
+        if body > self.manager.max_msg_size:
             return self.fatal(b"E_BAD_MESSAGE %s message too big %d > %d" % (
-                <bytes>command, body, self.home.max_msg_size))
+                <bytes>command, body, self.manager.max_msg_size))
         if not headers_are_valid(message + HEADERS_SIZE, headers):
             return self.fatal(b"E_BAD_MESSAGE %s %s" % (
                 <bytes>command, headers_fault(message + HEADERS_SIZE, headers).encode()))
@@ -913,7 +872,7 @@ cdef class Session(Consumer):
         cdef int32_t announced
         cdef int32_t messages
         cdef int32_t length
-        cdef int64_t longest = self.home.max_msg_size + (HEADERS_ROOM if self.headers else 0)
+        cdef int64_t longest = self.manager.max_msg_size + (HEADERS_ROOM if self.headers else 0)
         cdef size_t limit = self.batch_limit()
         cdef size_t at
         cdef size_t end
@@ -931,7 +890,7 @@ cdef class Session(Consumer):
         if announced <= 0:
             return self.fatal(
                 b"E_BAD_BODY %s invalid body size %d" % (<bytes>command, announced))
-        if announced > self.home.max_body_size and not self.moves:
+        if announced > self.manager.max_body_size and not self.moves:
             return self.batch_too_big(command, announced)
         rest += 4
         have = min(left - 4, limit)
@@ -940,7 +899,7 @@ cdef class Session(Consumer):
                 max(<size_t>announced, 4) - have,
                 b"E_BAD_BODY %s failed to read message count" % command)
         messages = <int32_t>load_be32(rest)
-        if messages <= 0 or messages > (self.home.max_body_size - 4) // 5:
+        if messages <= 0 or messages > (self.manager.max_body_size - 4) // 5:
             return self.fatal(
                 b"E_BAD_BODY %s invalid message count %d" % (<bytes>command, messages))
         # Check as far as the bytes reach, going on where the last look ended.
@@ -985,7 +944,7 @@ cdef class Session(Consumer):
         leave it out of the length they announce."""
         cdef int64_t most = 0x7fffffff
         if not self.moves:
-            most = min(most, self.home.max_body_size)
+            most = min(most, self.manager.max_body_size)
         return most + 4
 
     cdef Parsed batch_missing(self, const char *command, size_t end, size_t have,
@@ -998,7 +957,7 @@ cdef class Session(Consumer):
 
     cdef Parsed batch_too_big(self, const char *command, size_t size) except RAISED:
         return self.fatal(b"E_BAD_BODY %s body too big %d > %d" % (
-            <bytes>command, size, self.home.max_body_size))
+            <bytes>command, size, self.manager.max_body_size))
 
     cdef Parsed log_pub(self, const uint8_t *line, size_t *used, const uint8_t *rest,
                         size_t left) except RAISED:
@@ -1034,11 +993,11 @@ cdef class Session(Consumer):
         if owner < 0 or not self.may_join(owner):
             return self.not_routed(LOG_PUB, owner, used, 4 + size)
         self.scanned = 0
-        if owner != self.home.index and self.may_move(owner):
+        if owner != self.manager.index and self.may_move(owner):
             return self.move_to(owner)
         self.paid = 0  # a chunk that is there already adds nothing by which to tell the next one
         used[0] += 4 + size
-        if owner != self.home.index:
+        if owner != self.manager.index:
             return self.forward_publish(owner, LOG_PUB, line, used[0], messages)
         topic = self.topic
         if topic.limited and not self.moves:
@@ -1093,21 +1052,21 @@ cdef class Session(Consumer):
         would be this one. self.topic is the topic when it is this one."""
         cdef int owner
         if self.topic_owner < 0:
-            self.topic_owner = self.home.owner_of(self.topic_key)
+            self.topic_owner = self.manager.owner_of(self.topic_key)
         owner = self.topic_owner
         if owner < 0:
-            self.home.ask(self, self.topic_key)
-        elif owner != self.home.index:
-            if not self.home.is_up(owner):
-                self.home.wait_for_peer(self)
+            self.manager.ask(self, self.topic_key)
+        elif owner != self.manager.index:
+            if not self.manager.is_up(owner):
+                self.manager.wait_for_peer(self)
                 return -1
         elif self.topic is None or self.topic.gone:
             return self.find_topic()
         return owner
 
     cdef int find_topic(self) except? -1:
-        self.topic = self.home.shard.find_or_create(self.topic_key)
-        return NO_ROOM if self.topic is None else self.home.index
+        self.topic = self.manager.shard.find_or_create(self.topic_key)
+        return NO_ROOM if self.topic is None else self.manager.index
 
     cdef Parsed publish_failed(self, const char *command, str reason) except RAISED:
         return self.publish_refused(command, b"E_%s_FAILED %s failed %s" % (
@@ -1116,7 +1075,7 @@ cdef class Session(Consumer):
     cdef Parsed not_routed(self, const char *command, int why, size_t *used,
                            size_t n) except RAISED:
         """A publish whose body of `n` bytes is there waits, unless its topic can never be."""
-        if why != NO_ROOM or not self.may_join(self.home.index):
+        if why != NO_ROOM or not self.may_join(self.manager.index):
             return BLOCKED
         self.scanned = 0
         used[0] += n
@@ -1125,7 +1084,7 @@ cdef class Session(Consumer):
     cdef bytes no_room(self, const char *command):
         """Why the topic that was taken is not made."""
         return b'E_BAD_TOPIC %s topic "%s" exceeds limit of %d topics' % (
-            <bytes>command, self.topic_key, self.home.options.max_topics)
+            <bytes>command, self.topic_key, self.manager.options.max_topics)
 
     cdef Parsed publish_refused(self, const char *command, bytes text) except RAISED:
         """Nothing of it was published, and it has been read."""
@@ -1139,7 +1098,7 @@ cdef class Session(Consumer):
                                  uint64_t body_bytes) except RAISED:
         self.topic_count += count
         if topic.published(count, body_bytes):
-            self.line_owner = self.home.index
+            self.line_owner = self.manager.index
             self.line_key = self.topic_key
             topic.promise(self, self.take_ticket(command, 0))
         elif self.ticket_count:
@@ -1153,7 +1112,7 @@ cdef class Session(Consumer):
         cdef Leg leg = self.leg_to(owner)
         if owner != self.forwards_to or not self.forwards:
             self.forwards_to = owner
-            self.forwards_since = self.home.agenda.now
+            self.forwards_since = self.manager.agenda.now
             self.forwards = self.forward_bytes = 0
         self.forwards += 1
         self.forward_bytes += n
@@ -1198,7 +1157,7 @@ cdef class Session(Consumer):
         if owner < 0:
             return self.fatal(self.no_room(SUB)) if owner == NO_ROOM else BLOCKED
         self.subscribed_channel = word_bytes(&words[2]).decode()
-        if owner == self.home.index:
+        if owner == self.manager.index:
             return self.subscribe(self.topic, self.subscribed_channel)
         if self.movable and self.is_light(owner):
             return self.move_to(owner)
@@ -1211,7 +1170,7 @@ cdef class Session(Consumer):
 
     cdef Parsed subscribe(self, Topic topic, str name) except RAISED:
         cdef Channel channel
-        cdef uint32_t limit = self.home.max_channel_consumers
+        cdef uint32_t limit = self.manager.max_channel_consumers
         if topic.gone or topic.shard.closing:
             return self.fatal(b"E_SUB_FAILED SUB failed exiting")
         channel = topic.channel(name)
@@ -1233,9 +1192,9 @@ cdef class Session(Consumer):
             return self.invalid_state(b"RDY")
         if count > 1 and not parse_number(words[1].at, words[1].length, &ready):
             return self.fatal(b"E_INVALID RDY could not parse count " + word_bytes(&words[1]))
-        if ready > self.home.max_rdy_count:
+        if ready > self.manager.max_rdy_count:
             return self.fatal(
-                b"E_INVALID RDY count %d out of range 0-%d" % (ready, self.home.max_rdy_count))
+                b"E_INVALID RDY count %d out of range 0-%d" % (ready, self.manager.max_rdy_count))
         if self.leg is not None:
             self.ready_count = <uint32_t>ready
             return self.forward(line, n)
@@ -1298,7 +1257,7 @@ cdef class Session(Consumer):
             return self.fatal(b"E_INVALID REQ could not parse timeout " + word_bytes(&words[2]))
         if self.leg is not None:
             return self.forward(line, n)
-        delay = self.home.max_req_timeout
+        delay = self.manager.max_req_timeout
         if milliseconds < <uint64_t>(delay // MILLISECOND):
             delay = <int64_t>milliseconds * MILLISECOND
         outcome = NOT_IN_FLIGHT
@@ -1346,9 +1305,9 @@ cdef class Session(Consumer):
         if left < 4:
             return self.body_missing(4 - left, b"E_BAD_BODY IDENTIFY failed to read body size")
         size = <int32_t>load_be32(rest)
-        if size > self.home.max_body_size:
+        if size > self.manager.max_body_size:
             return self.fatal(
-                b"E_BAD_BODY IDENTIFY body too big %d > %d" % (size, self.home.max_body_size))
+                b"E_BAD_BODY IDENTIFY body too big %d > %d" % (size, self.manager.max_body_size))
         if size <= 0:
             return self.fatal(b"E_BAD_BODY IDENTIFY invalid body size %d" % size)
         if left - 4 < <size_t>size:
@@ -1356,8 +1315,8 @@ cdef class Session(Consumer):
                 4 + size - left, b"E_BAD_BODY IDENTIFY failed to read body")
         used[0] += 4 + size
         try:
-            identity = self.home.negotiate(
-                PyBytes_FromStringAndSize(<const char *>rest + 4, size), self.home.options, self)
+            identity = self.manager.negotiate(
+                PyBytes_FromStringAndSize(<const char *>rest + 4, size), self.manager.options, self)
         except ClientError as error:
             return self.fatal(error.wire)
         self.adopt_identity(identity)
@@ -1379,7 +1338,7 @@ cdef class Session(Consumer):
 
     cdef int upgrade_done(self) except -1:
         """The client can be spoken to again; the time this took is not held against it."""
-        cdef int64_t now = self.home.agenda.now
+        cdef int64_t now = self.manager.agenda.now
         self.upgrading = False
         if self.tls is not None:
             self.barred = False
@@ -1402,7 +1361,7 @@ cdef class Session(Consumer):
         self.output_buffer_timeout = identity.output_buffer_timeout
         self.topic_log = identity.topic_log
         self.heartbeat_interval = 0 if self.remote else identity.heartbeat_interval
-        self.next_heartbeat = self.home.agenda.now + self.heartbeat_interval
+        self.next_heartbeat = self.manager.agenda.now + self.heartbeat_interval
         if identity.durability:
             self.durability = durability_of(identity.durability)
         self.headers = identity.headers
@@ -1413,9 +1372,9 @@ cdef class Session(Consumer):
         return 0
 
     cdef int find_locality(self) except -1:
-        options = self.home.options
+        options = self.manager.options
         self.locality = ANYWHERE
-        if self.home.agenda.topology_aware:
+        if self.manager.agenda.topology_aware:
             if options.topology_zone and options.topology_zone == self.topology_zone:
                 self.locality = ZONE_LOCAL
             elif options.topology_region and options.topology_region == self.topology_region:
@@ -1431,9 +1390,9 @@ cdef class Session(Consumer):
         if left < 4:
             return self.body_missing(4 - left, b"E_BAD_BODY AUTH failed to read body size")
         size = <int32_t>load_be32(rest)
-        if size > self.home.max_body_size:
+        if size > self.manager.max_body_size:
             return self.fatal(
-                b"E_BAD_BODY AUTH body too big %d > %d" % (size, self.home.max_body_size))
+                b"E_BAD_BODY AUTH body too big %d > %d" % (size, self.manager.max_body_size))
         if size <= 0:
             return self.fatal(b"E_BAD_BODY AUTH invalid body size %d" % size)
         if left - 4 < <size_t>size:
@@ -1441,12 +1400,13 @@ cdef class Session(Consumer):
         used[0] += 4 + size
         if self.authorization is not None:
             return self.fatal(b"E_INVALID AUTH already set")
-        if self.home.auth is None:
+        if self.manager.auth is None:
             return self.fatal(b"E_AUTH_DISABLED AUTH disabled")
         if size > SECRET_MOST:
-            self.home.log.warn(f"PROTOCOL(V2): [{self.remote_address}] AUTH failed "
-                               f"a secret of {size} bytes (at most {SECRET_MOST})",
-                               event="secret_too_long", client=self.remote_address)
+            self.manager.log.warn(
+                f"PROTOCOL(V2): [{self.remote_address}] AUTH failed "
+                f"a secret of {size} bytes (at most {SECRET_MOST})",
+                event="secret_too_long", client=self.remote_address)
             return self.fatal(b"E_AUTH_FAILED AUTH failed")
         self.secret = PyBytes_FromStringAndSize(<const char *>rest + 4, size)
         self.auth_ticket = self.take_ticket(AUTH, 0)
@@ -1459,7 +1419,7 @@ cdef class Session(Consumer):
     cdef int ask_auth(self) except -1:
         """Have a server asked; nothing that needs its answer is executed before it is there."""
         self.auth_asked = True
-        self.home.auth.ask(self)
+        self.manager.auth.ask(self)
         return 0
 
     def tls_facts(self):
@@ -1473,7 +1433,7 @@ cdef class Session(Consumer):
         """A server has answered, and the session is not closed. What waited for it goes on."""
         cdef bint first = self.authorization is None
         self.auth_asked = False
-        self.last_command = self.home.agenda.now
+        self.last_command = self.manager.agenda.now
         if first and not authorization.grants:
             self.refuse_auth(b"E_UNAUTHORIZED AUTH no authorizations found")
             return
@@ -1481,7 +1441,7 @@ cdef class Session(Consumer):
             self.refuse_auth(self.no_place(authorization.quota))
             return
         self.adopt_authorization(
-            authorization, self.home.agenda.now + <int64_t>authorization.ttl * SECOND)
+            authorization, self.manager.agenda.now + <int64_t>authorization.ttl * SECOND)
         if first:
             self.answer(self.auth_ticket, ANSWERED, authorization.response)
         elif self.blocked:
@@ -1490,7 +1450,7 @@ cdef class Session(Consumer):
     def auth_failed(self):
         """No server has given an answer that can be used."""
         self.auth_asked = False
-        self.last_command = self.home.agenda.now
+        self.last_command = self.manager.agenda.now
         if self.authorization is None:
             self.refuse_auth(b"E_AUTH_FAILED AUTH failed")
         elif not self.stopping:
@@ -1505,13 +1465,13 @@ cdef class Session(Consumer):
         """Whether the certificate of who has said nothing says enough: NEXT."""
         authorization = None
         if self.certificate_names:
-            authorization = self.home.auth.of_certificate(self.certificate_names)
+            authorization = self.manager.auth.of_certificate(self.certificate_names)
         if authorization is None:
             return self.fatal(b"E_AUTH_FIRST AUTH required before " + <bytes>command)
         if not self.admit(authorization.quota):
             return self.fatal(self.no_place(authorization.quota))
         self.adopt_authorization(
-            authorization, self.home.agenda.now + <int64_t>authorization.ttl * SECOND)
+            authorization, self.manager.agenda.now + <int64_t>authorization.ttl * SECOND)
         return NEXT
 
     cdef bint admit(self, Quota quota) except -1:
@@ -1544,7 +1504,7 @@ cdef class Session(Consumer):
     @cython.final
     cdef bint may_publish(self) noexcept:
         """Whether authorize() need not be asked again: what it said last still holds."""
-        return self.home.agenda.now < self.may_publish_until
+        return self.manager.agenda.now < self.may_publish_until
 
     cdef Parsed authorize(self, const char *command, bytes topic, bytes channel) except RAISED:
         """Whether the client may do this: NEXT. The names are valid; an empty channel: a publish to
@@ -1556,7 +1516,7 @@ cdef class Session(Consumer):
             parsed = self.recognize(command)
             if parsed != NEXT:
                 return parsed
-        if self.home.agenda.now >= self.auth_expires:
+        if self.manager.agenda.now >= self.auth_expires:
             self.ask_auth()
             return BLOCKED
         if channel is None:
@@ -1576,7 +1536,7 @@ cdef class Session(Consumer):
         """A publish that is there is paid for, once, however often it is looked at: NEXT. Or it
         has to wait, and nothing more is read meanwhile."""
         cdef Quota quota = self.quota
-        cdef int64_t now = self.home.agenda.now
+        cdef int64_t now = self.manager.agenda.now
         cdef uint64_t number = self.counted + self.topic_count + 1
         if quota is None or self.paid == number:
             return NEXT
@@ -1592,15 +1552,15 @@ cdef class Session(Consumer):
 
     cdef int await_quota(self) except -1:
         cdef Quota quota = self.quota
-        cdef int64_t now = self.home.agenda.now
+        cdef int64_t now = self.manager.agenda.now
         if self.quota_due:
             return 0
         self.quota_due = quota.turn(now)
         quota.begin_wait(now)
         self.set_timer()
-        self.home.lose_favour(self)
+        self.manager.lose_favour(self)
         if quota.is_news(now):
-            self.home.log.warn(
+            self.manager.log.warn(
                 f"AUTH: user {quota.user} publishes more than its quota",
                 event="quota_reached", user=quota.user, client=self.remote_address)
         return 0
@@ -1608,7 +1568,7 @@ cdef class Session(Consumer):
     cdef int look_again(self) except -1:
         """The quota may have something for what waits for it."""
         self.quota_due = 0
-        self.quota.end_wait(self.home.agenda.now)
+        self.quota.end_wait(self.manager.agenda.now)
         self.wake()
         return 0
 
@@ -1665,14 +1625,14 @@ cdef class Session(Consumer):
         parsed = self.find_log_owner(command, key, &owner)
         if owner < 0:
             return parsed
-        if owner != self.home.index:
+        if owner != self.manager.index:
             if command == LOG_FETCH and self.movable and self.is_light(owner):
                 return self.move_to(owner)
             return self.forward_log(owner, command, line, n)
         if self.log_unsent:
             # The client has not taken the answer to the one before yet.
             return BLOCKED
-        topic = self.home.shard.find(key)
+        topic = self.manager.shard.find(key)
         if topic is None or topic.log is None:
             return self.refuse_log(b"E_LOG_NO_TOPIC")
         if command == LOG_META:
@@ -1685,19 +1645,19 @@ cdef class Session(Consumer):
 
     cdef Parsed find_log_owner(self, const char *command, bytes key, int *owner) except RAISED:
         """Which worker owns a topic, which is not made. Without one: what is to be done."""
-        owner[0] = self.home.owner_of(key)
+        owner[0] = self.manager.owner_of(key)
         if owner[0] >= 0:
             self.log_due = 0
             self.log_waited = False
-            if owner[0] != self.home.index and not self.home.is_up(owner[0]):
+            if owner[0] != self.manager.index and not self.manager.is_up(owner[0]):
                 owner[0] = -1
-                self.home.wait_for_peer(self)
+                self.manager.wait_for_peer(self)
                 return BLOCKED
             return NEXT
         # That it was just placed may not have been heard of here.
         if not self.log_waited:
             if self.log_due == 0:
-                self.log_due = self.home.agenda.now + PLACED_HEARD
+                self.log_due = self.manager.agenda.now + PLACED_HEARD
                 self.set_timer()
             return BLOCKED
         self.log_waited = False
@@ -1740,7 +1700,7 @@ cdef class Session(Consumer):
             answer = topic.log_meta()
             self.respond(answer, len(answer))
             return NEXT
-        self.log_due = self.home.agenda.now + <int64_t>wait * MILLISECOND
+        self.log_due = self.manager.agenda.now + <int64_t>wait * MILLISECOND
         self.set_timer()
         return self.wait_for_log(topic.poll_log(self, self.take_ticket(LOG_META, 0), after))
 
@@ -1855,11 +1815,11 @@ cdef class Session(Consumer):
         """The answer counts among those of the worker until it has left."""
         self.log_unsent = n
         self.log_sent_at = self.output.total_sent + self.output.pending()
-        self.home.shard.reserved += n
+        self.manager.shard.reserved += n
         return 0
 
     cdef int answer_left(self) except -1:
-        self.home.shard.reserved -= self.log_unsent
+        self.manager.shard.reserved -= self.log_unsent
         self.log_unsent = 0
         if self.blocked:
             self.wake()
@@ -1883,7 +1843,7 @@ cdef class Session(Consumer):
         return not self.stopping and self.output.pending() < OUTPUT_ENOUGH
 
     cdef int64_t usual_timeout(self) noexcept:
-        return self.home.msg_timeout
+        return self.manager.msg_timeout
 
     cdef bint send_message(self, RecordWindow window, Block *block, Record *record,
                            uint16_t attempts) except -1:
@@ -1904,20 +1864,20 @@ cdef class Session(Consumer):
         """Whether a producer has published to this one owner for long enough, and may go there."""
         return (self.movable and owner == self.forwards_to and self.is_faithful()
                 and self.channel is None and self.leg is None and len(self.legs) == 1
-                and self.is_light(owner) and self.home.may_lose_more())
+                and self.is_light(owner) and self.manager.may_lose_more())
 
     cdef bint is_faithful(self) noexcept:
         """Whether what was forwarded in a row is worth a move. Bytes are, as they are copied once
         more; of small messages the socket is most of the work, which a move only moves."""
         return self.forward_bytes >= MOVE_BYTES or (
             self.forwards >= MOVE_FORWARDS
-            and self.home.agenda.now - self.forwards_since >= MOVE_AFTER)
+            and self.manager.agenda.now - self.forwards_since >= MOVE_AFTER)
 
     cdef bint is_light(self, int owner) except *:
         """Whether the session can go to `owner` with what it carries, and the owner has room."""
         return (self.output.pending() <= MOVE_MOST and self.kept_end - self.kept_start <= MOVE_MOST
                 and self.auth_size() <= MOVE_MOST
-                and self.home.mesh.shared.busy(owner) < MOVE_BUSY)
+                and self.manager.mesh.shared.busy(owner) < MOVE_BUSY)
 
     cdef size_t auth_size(self) except? 0:
         """Bytes of its authorization and secret."""
@@ -1930,7 +1890,7 @@ cdef class Session(Consumer):
         if self.ticket_count == 0:
             self.movable = False
             self.moving = True
-            self.home.lose(self, owner)
+            self.manager.lose(self, owner)
         return BLOCKED
 
     def pack(self):
@@ -1967,7 +1927,7 @@ cdef class Session(Consumer):
         if "secret" in state:
             self.secret = state["secret"].encode("latin-1")
             self.adopt_authorization(
-                self.home.auth.restore(state["authorization"].encode("latin-1")),
+                self.manager.auth.restore(state["authorization"].encode("latin-1")),
                 state["auth_expires"])
         if unsent:
             self.output.put(unsent, len(unsent))
@@ -2003,7 +1963,7 @@ cdef class Session(Consumer):
             leg.expected = []
             leg.unsent = bytearray()
             leg.answer = bytearray()
-            leg.stream = self.home.mesh.open(peer, self.hello(), leg)
+            leg.stream = self.manager.mesh.open(peer, self.hello(), leg)
             self.legs[peer] = leg
             leg.send(b"  V2", 4)
         return leg
@@ -2116,20 +2076,20 @@ cdef class Session(Consumer):
             due = min(due, self.log_due)
         if self.quota_due:
             due = min(due, self.quota_due)
-        if self.home.favoured is self:
-            due = min(due, self.home.favoured_at + FAVOUR)
+        if self.manager.favoured is self:
+            due = min(due, self.manager.favoured_at + FAVOUR)
         if due == NEVER:
             if self.timer.node.index != HEAP_NOWHERE:
-                heap_remove(&self.home.timers, &self.timer.node)
+                heap_remove(&self.manager.timers, &self.timer.node)
         elif self.timer.node.index == HEAP_NOWHERE:
-            if heap_push(&self.home.timers, &self.timer.node, due) < 0:
+            if heap_push(&self.manager.timers, &self.timer.node, due) < 0:
                 raise MemoryError()
         else:
-            heap_update(&self.home.timers, &self.timer.node, due)
+            heap_update(&self.manager.timers, &self.timer.node, due)
         return 0
 
     cdef int on_timer(self) except -1:
-        cdef int64_t now = self.home.agenda.now
+        cdef int64_t now = self.manager.agenda.now
         cdef int64_t silence
         if self.stopping or not (self.magic_seen or self.remote):
             if now >= self.last_command + (2 * self.heartbeat_interval or MAGIC_TIMEOUT):
@@ -2140,10 +2100,10 @@ cdef class Session(Consumer):
             self.log_wait_over()
         if self.quota_due and now >= self.quota_due:
             self.look_again()
-        if self.home.favoured is self and now >= self.home.favoured_at + FAVOUR:
+        if self.manager.favoured is self and now >= self.manager.favoured_at + FAVOUR:
             # Others wait for what it holds.
-            self.home.favoured_at = now
-            if self.home.starved and self.unread_error is not None and not self.blocked:
+            self.manager.favoured_at = now
+            if self.manager.starved and self.unread_error is not None and not self.blocked:
                 self.fatal(self.unread_error)
         if self.heartbeat_interval and not self.stopping and not self.upgrading:
             silence = 2 * self.heartbeat_interval
@@ -2185,13 +2145,13 @@ cdef class Session(Consumer):
         """Have the transport flushed at the end of the turn."""
         if not self.dirty:
             self.dirty = True
-            self.home.dirty.append(self)
+            self.manager.dirty.append(self)
 
     cdef void wake(self) noexcept:
         """Have resume called this turn."""
         if not self.resumable:
             self.resumable = True
-            self.home.resumable.append(self)
+            self.manager.resumable.append(self)
 
     cdef int after_flush(self) except -1:
         """The transport has sent what it could."""
@@ -2202,7 +2162,7 @@ cdef class Session(Consumer):
             # Stuck is who takes nothing at all; who is only slow is not.
             total_sent = self.output.total_sent + self.transport.moved
             if not self.stuck_since or total_sent != self.sent_before:
-                self.stuck_since = self.home.agenda.now
+                self.stuck_since = self.manager.agenda.now
                 self.sent_before = total_sent
                 self.set_timer()
         else:
@@ -2229,7 +2189,7 @@ cdef class Session(Consumer):
         """Execute nothing more; close when what is owed has been sent."""
         self.stopping = True
         # It has as long as a silent client to take it.
-        self.last_command = self.home.agenda.now
+        self.last_command = self.manager.agenda.now
         self.unsubscribe()
         if self.kept != NULL:
             self.drop_kept()
@@ -2269,12 +2229,18 @@ cdef class Session(Consumer):
         self.leg = self.relaying = None
         self.topic = None
         if self.timer.node.index != HEAP_NOWHERE:
-            heap_remove(&self.home.timers, &self.timer.node)
-        self.home.sessions.discard(self)
+            heap_remove(&self.manager.timers, &self.timer.node)
+        self.manager.sessions.discard(self)
         self.transport.close()
         return 0
 
     # -- numbers --
+
+    cdef bint has_published(self) noexcept:
+        return self.topic_count != 0 or len(self.pub_counts) != 0
+
+    cdef int quota_changed(self) except -1:
+        return self.look_again() if self.quota_due else 0
 
     def counters(self):
         """What /stats shows of the client, as a dict."""
@@ -2469,281 +2435,3 @@ cdef class Leg(StreamEnd):
             self.stream.close()
         self.session = None
         return 0
-
-
-cdef class Home:
-    def __init__(self, *, Shard shard not None, Mesh mesh, int index, options, negotiate,
-                 ask_placement, move=None, auth=None, log):
-        """
-        mesh: the streams to other workers; None when this is the only one
-        options: the daemon's
-        negotiate: negotiate(identify body, options, session) -> identity, or ClientError
-        ask_placement: called with the name of a topic whose owner is not known; placed() follows
-        move: called with a session and the worker it should move to; its leave() or stay() follows
-        auth: its ask() is called with a session whose client must be authorized; the session's
-            authorized() or auth_failed() follows. Its of_certificate() knows the authorization of
-            clients by names of their certificates, or None. None: AUTH is disabled
-        """
-        self.shard = shard
-        self.agenda = shard.agenda
-        self.mesh = mesh
-        self.index = index
-        self.options = options
-        self.negotiate = negotiate
-        self.ask_placement = ask_placement
-        self.move = move
-        self.auth = auth
-        self.movers = []
-        self.log = log
-        self.sessions = set()
-        self.owners = {}
-        self.askers = {}
-        self.peer_waiters = []
-        self.dirty = []
-        self.resumable = []
-        self.undecoded = []
-        self.starved = deque()
-        # The rest is for those who are read nevertheless.
-        self.max_input_bytes = options.max_input_bytes // 4 * 3
-        self.max_msg_size = options.max_msg_size
-        self.max_body_size = options.max_body_size
-        self.msg_timeout = options.msg_timeout
-        self.max_rdy_count = options.max_rdy_count
-        self.max_req_timeout = options.max_req_timeout
-        self.max_defer_timeout = options.max_defer_timeout or options.max_req_timeout
-        self.max_channel_consumers = options.max_channel_consumers
-        self.tls_required = options.tls_required != 0
-        self.heartbeat_default = 30 * SECOND
-        heap_init(&self.timers)
-        self.scratch = <uint8_t *>malloc(RECEIVE_SIZE)
-        if self.scratch == NULL:
-            raise MemoryError()
-
-    def __dealloc__(self):
-        heap_free(&self.timers)
-        free(self.scratch)
-
-    # -- who owns what --
-
-    @cython.final
-    cdef int owner_of(self, bytes key) noexcept:
-        if self.mesh is None:
-            return self.index
-        owner = self.owners.get(key)
-        return -1 if owner is None else <int>owner
-
-    def owner(self, bytes key not None):
-        """The worker that owns a topic; None if nobody does, as far as is known here."""
-        cdef int owner = self.owner_of(key)
-        return None if owner < 0 else owner
-
-    cdef bint is_up(self, int peer):
-        return self.mesh.up(peer)
-
-    cdef int ask(self, Session session, bytes key) except -1:
-        waiting = self.askers.get(key)
-        if waiting is None:
-            self.askers[key] = [session]
-            self.ask_placement(key)
-        else:
-            waiting.append(session)
-        return 0
-
-    def placed(self, bytes key not None, int owner):
-        """The master has said who owns a topic."""
-        cdef Session session
-        self.owners[key] = owner
-        for session in self.askers.pop(key, ()):
-            session.wake()
-
-    cdef int wait_for_peer(self, Session session) except -1:
-        if not session.waiting_since:
-            session.waiting_since = self.agenda.now
-            session.set_timer()
-        self.peer_waiters.append(session)
-        return 0
-
-    def peer_up(self, int peer, generation):
-        cdef Session session
-        self.mesh.peer_up(peer, generation)
-        waiting = self.peer_waiters
-        self.peer_waiters = []
-        for session in waiting:
-            session.waiting_since = 0
-            session.wake()
-
-    def peer_down(self, int peer):
-        self.mesh.peer_down(peer)
-
-    # -- moves --
-
-    cdef bint may_lose_more(self) noexcept:
-        """Whether a producer may move now. Many that meet an idle owner at once would all go there
-        before its figure says what the first of them cost."""
-        return self.lost < MOVES_MOST or self.agenda.now - self.lost_since >= SECOND
-
-    cdef int lose(self, Session session, int owner) except -1:
-        """Have a session moved at the end of the turn."""
-        if self.agenda.now - self.lost_since >= SECOND:
-            self.lost = 0
-            self.lost_since = self.agenda.now
-        self.lost += 1
-        self.movers.append((session, owner))
-        return 0
-
-    # -- input budget --
-
-    cdef bint favours(self, Session session):
-        """Beyond the budget one session at a time is still read, or nobody's input would ever be
-        complete and leave."""
-        if self.favoured is None:
-            self.favoured = session
-            self.favoured_at = self.agenda.now
-            session.set_timer()
-        return self.favoured is session
-
-    cdef int input_shrank(self, Session session, int64_t n) except -1:
-        self.input_bytes -= n
-        if session is self.favoured:
-            self.favoured = None
-        return self.feed_starved()
-
-    cdef int lose_favour(self, Session session) except -1:
-        """It waits, and not for its input: another one is read."""
-        if session is self.favoured:
-            self.favoured = None
-            return self.feed_starved()
-        return 0
-
-    cdef int feed_starved(self) except -1:
-        """Read those again whom the budget, or its favour, allows."""
-        cdef Session session
-        while self.starved and (self.favoured is None
-                                or self.input_bytes <= self.max_input_bytes):
-            session = self.starved.popleft()
-            session.starved = False
-            session.check_appetite()
-        return 0
-
-    # -- turns --
-
-    cdef int64_t turn(self) except? -1:
-        """The end of a turn of the loop: timers, resumed sessions, topics, channels, output.
-        Returns when it must be called again (agenda.now: at once)."""
-        cdef int64_t due = 0
-        cdef HeapNode *node
-        cdef Session session
-        cdef list work
-        cdef int _round
-        cdef bint left = False
-        if self.mesh is not None:
-            self.mesh.drain(DRAIN_BYTES)
-        if self.undecoded:
-            self.decode()
-        for _round in range(4):
-            while True:
-                if heap_first_due(&self.timers) > self.agenda.now:
-                    break
-                node = heap_peek(&self.timers)
-                session = <Session>(<Timer *>node).owner
-                try:
-                    session.on_timer()
-                except Exception as error:
-                    self.report(session, error)
-            while self.resumable:
-                work = self.resumable
-                self.resumable = []
-                for session in work:
-                    try:
-                        session.resume()
-                    except Exception as error:
-                        self.report(session, error)
-            due = self.shard.turn()
-            if not self.resumable:
-                break
-        if self.movers:
-            work = self.movers
-            self.movers = []
-            for session, owner in work:
-                self.move(session, owner)
-        work = self.dirty
-        self.dirty = []
-        for session in work:
-            session.dirty = False
-            if session.closed:
-                continue
-            try:
-                session.transport.flush()
-            except Exception as error:
-                self.report(session, error)
-        if self.agenda.events is not None:
-            self.tell_events()
-        if self.mesh is not None:
-            left = self.mesh.drain(DRAIN_BYTES)
-            self.mesh.flush()
-        if left or self.resumable or self.dirty or self.undecoded or self.shard.has_work():
-            return self.agenda.now
-        due = min(due, heap_first_due(&self.timers))
-        return due
-
-    cdef int tell_events(self) except -1:
-        """Publish what has happened to messages; that is work for the next turn, or an answer of
-        their topic's owner brings it."""
-        try:
-            self.agenda.events.flush()
-        except Exception as error:
-            self.log.error(f"events: {type(error).__name__}: {error}", event="events_failed",
-                           error=str(error))
-        return 0
-
-    cdef int decode(self) except -1:
-        """Input that has been received, and was more than a turn's work or not wanted then."""
-        cdef Transport transport
-        cdef list work = self.undecoded
-        self.undecoded = []
-        for transport in work:
-            try:
-                transport.read_on()
-            except Exception as error:
-                self.report(transport.session, error)
-        return 0
-
-    def run_turn(self, now, wall):
-        """A whole turn from outside (tests, tools): set the clocks, do the work."""
-        self.agenda.now = now
-        self.agenda.wall = wall
-        return self.turn()
-
-    def report(self, Session session, error):
-        """A session met something that should not happen: it ends, the others go on."""
-        self.log.error(f"client({session.remote_address}) - {type(error).__name__}: {error}",
-                       event="session_failed", client=session.remote_address, error=str(error))
-        session.close()
-
-    def producers(self):
-        """The sessions of clients connected here that have published."""
-        cdef Session session
-        return [session for session in self.sessions
-                if (session.topic_count or session.pub_counts)
-                and not session.remote and not session.lenient]
-
-    def connections(self):
-        """How many clients are connected here."""
-        cdef Session session
-        cdef Py_ssize_t count = 0
-        for session in self.sessions:
-            count += not session.remote and not session.lenient
-        return count
-
-    def quotas_changed(self):
-        """What users may publish has changed: those who wait look again."""
-        cdef Session session
-        for session in self.sessions:
-            if session.quota_due:
-                session.look_again()
-
-    def close_sessions(self):
-        """Every connection ends, as nsqd closes them at its exit: what waits is not sent."""
-        cdef Session session
-        for session in list(self.sessions):
-            session.close()

@@ -4,7 +4,9 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from nsqcy.broker.channel cimport Waiter
 from nsqcy.server.http_fastpath cimport Sink
-from nsqcy.protocol.session cimport Home, Session, Transport
+from nsqcy.protocol.connection cimport Transport
+from nsqcy.protocol.session cimport Session
+from nsqcy.protocol.session_manager cimport SessionManager
 from nsqcy.broker.durability cimport Durability
 
 
@@ -21,7 +23,7 @@ cdef class AnswerTransport(Transport):
 
 
 cdef class Publisher:
-    cdef readonly Home home
+    cdef readonly SessionManager manager
     # (owner, Durability, whether with headers, whether of moves) -> Session that forwards to it
     cdef dict sessions
     cdef dict unplaced          # topic -> what to call when its placement is known
@@ -39,7 +41,7 @@ cdef class Publisher:
 
 cdef class TopicSink(Sink):
     """Publishes to one topic, as long as it is here and takes messages at once."""
-    cdef Home home
+    cdef SessionManager manager
     cdef bytes key
     cdef bytes headers          # of every message; None: it has none
     cdef object enter           # called before topics are touched

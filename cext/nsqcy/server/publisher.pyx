@@ -12,7 +12,8 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t
 from libc.string cimport memcpy
 
 from nsqcy.base.bytes cimport load_be32
-from nsqcy.protocol.session cimport Home, Session
+from nsqcy.protocol.session cimport Session
+from nsqcy.protocol.session_manager cimport SessionManager
 from nsqcy.storage.record cimport Record, record_body
 from nsqcy.broker.durability cimport MEMORY, Durability, durability_of
 from nsqcy.broker.topic cimport Topic
@@ -43,7 +44,7 @@ cdef class AnswerTransport(Transport):
         self.waiting = deque()
 
     cdef int flush(self) except -1:
-        cdef Session session = self.session
+        cdef Session session = <Session>self.session
         cdef Output output = session.output
         cdef size_t at = 0
         cdef size_t size
@@ -68,7 +69,7 @@ cdef class AnswerTransport(Transport):
     cdef int close(self) except -1:
         """The owner is gone: nobody knows what became of what it was sent. What was still to be
         sent is certainly not there."""
-        cdef Session session = self.session
+        cdef Session session = <Session>self.session
         waiting = self.waiting
         self.waiting = deque()
         for i, done in enumerate(waiting):
@@ -78,13 +79,13 @@ cdef class AnswerTransport(Transport):
 
 cdef class TopicSink(Sink):
     cdef bint take(self, const uint8_t *body, Py_ssize_t length) except -1:
-        cdef Home home = self.home
+        cdef SessionManager manager = self.manager
         cdef Topic topic
         cdef Record *record
-        if not 0 < length <= home.max_msg_size or home.owner_of(self.key) != home.index:
+        if not 0 < length <= manager.max_msg_size or manager.owner_of(self.key) != manager.index:
             return False
         self.enter()
-        topic = home.shard.find_or_create(self.key)
+        topic = manager.shard.find_or_create(self.key)
         if topic is None or topic.limited or not topic.takes_at_once():
             return False
         if self.headers is None:
@@ -130,8 +131,8 @@ cdef int answer(Topic topic, bint waits, done) except -1:
 
 
 cdef class Publisher:
-    def __init__(self, Home home not None):
-        self.home = home
+    def __init__(self, SessionManager manager not None):
+        self.manager = manager
         self.sessions = {}
         self.unplaced = {}
 
@@ -142,12 +143,12 @@ cdef class Publisher:
         durable as this, and as the topic promises. The reason is that of E_PUB_FAILED, or another
         error whole, with its code, and with it none of them is there. The name and the headers must
         be valid, each body 1 to max-msg-size bytes, the delay within max-defer-timeout."""
-        cdef int owner = self.home.owner_of(key)
+        cdef int owner = self.manager.owner_of(key)
         cdef Durability least = durability_of(durability)
         if owner < 0:
             self.wait_for_placement(
                 key, lambda: self.publish(key, bodies, delay_ms, durability, done, headers))
-        elif owner == self.home.index:
+        elif owner == self.manager.index:
             self.publish_here(key, bodies, headers, delay_ms * MILLISECOND, least, done)
         else:
             self.publish_there(owner, key, bodies, headers, delay_ms, least, done)
@@ -159,7 +160,7 @@ cdef class Publisher:
         headers: of every message
         """
         cdef TopicSink sink = TopicSink.__new__(TopicSink)
-        sink.home = self.home
+        sink.manager = self.manager
         sink.key = key
         sink.headers = headers or None
         sink.enter = enter
@@ -176,12 +177,12 @@ cdef class Publisher:
             waiting.append(publish)
             return 0
         self.unplaced[key] = [publish]
-        self.home.ask_placement(key)
+        self.manager.ask_placement(key)
         return 0
 
     cdef int publish_here(self, bytes key, bodies, bytes headers, int64_t delay,
                           Durability least, done) except -1:
-        cdef Topic topic = self.home.shard.find_or_create(key)
+        cdef Topic topic = self.manager.shard.find_or_create(key)
         cdef Record *record
         cdef const unsigned char[::1] body
         cdef uint64_t total = sum(map(len, bodies))
@@ -212,14 +213,14 @@ cdef class Publisher:
         """Publish a message that was moved here from another topic, once, however often it is
         tried; `chunk`: (producer, epoch, number), as for LOG_PUB. done() as for publish. Neither
         limits of size nor draining refuse it."""
-        cdef int owner = self.home.owner_of(key)
+        cdef int owner = self.manager.owner_of(key)
         cdef Durability least = durability_of(durability)
         message = b"".join((
             pack(">IIH", 1, 2 + len(headers) + len(body), len(headers)), headers, body))
         if owner < 0:
             self.wait_for_placement(
                 key, lambda: self.publish_once(key, chunk, headers, body, durability, done))
-        elif owner == self.home.index:
+        elif owner == self.manager.index:
             self.move_here(key, chunk, message, least, done)
         else:
             self.feed(self.session_to(owner, least, True, True), done, b"".join((
@@ -227,7 +228,7 @@ cdef class Publisher:
 
     cdef int move_here(self, bytes key, tuple chunk, bytes message, Durability least,
                        done) except -1:
-        cdef Topic topic = self.home.shard.find_or_create(key)
+        cdef Topic topic = self.manager.shard.find_or_create(key)
         cdef const uint8_t *batch = message
         cdef uint32_t added
         cdef uint64_t bodies
@@ -253,7 +254,7 @@ cdef class Publisher:
             before = pack(">H", len(headers)) + headers
             bodies = [b"".join((before, body)) for body in bodies]
         # Its owner takes no MPUB above max-body-size, though what came by HTTP may be larger.
-        most = min(MPUB_BYTES, self.home.max_body_size)
+        most = min(MPUB_BYTES, self.manager.max_body_size)
         commands = [
             _pub(key, part[0], delay_ms) if len(part) == 1 else _mpub(key, part)
             for part in _parts(bodies, most)]
@@ -273,7 +274,7 @@ cdef class Publisher:
         key = (owner, <int>least, headers, moves)
         cdef Session session = self.sessions.get(key)
         if session is None or session.stopping:
-            session = Session(self.home, AnswerTransport.__new__(AnswerTransport), "")
+            session = Session(self.manager, AnswerTransport.__new__(AnswerTransport), "")
             session.be_lenient(headers=headers, moves=moves)
             session.durability = least
             self.sessions[key] = session

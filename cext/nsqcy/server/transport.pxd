@@ -4,7 +4,9 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from nsqcy.base.histogram cimport Histogram
 from nsqcy.ipc.mesh cimport Mesh, Stream, StreamEnd
-from nsqcy.protocol.session cimport Home, Session, Transport
+from nsqcy.protocol.connection cimport Transport
+from nsqcy.protocol.session cimport Session
+from nsqcy.protocol.session_manager cimport SessionManager
 
 
 cdef class SocketTransport(Transport):
@@ -20,7 +22,7 @@ cdef class SocketTransport(Transport):
     cdef size_t encoded_start
     cdef bint wanted                # the session wants input
     cdef bint drained               # the layers hold no input that could be decoded now
-    cdef bint queued                # among home.undecoded
+    cdef bint queued                # among manager.undecoded
     cdef int flush(self) except -1
     cdef int watch_output(self, bint on) except -1
     cdef int watch_input(self, bint on) except -1
@@ -73,7 +75,7 @@ cdef class BytesTransport(Transport):
 
 
 cdef class Loop:
-    cdef readonly Home home
+    cdef readonly SessionManager manager
     cdef object handshakes          # TLS (nsqcy.nsqd.worker.tls.Handshakes); None: there is none
     cdef object ev                  # the hub's loop
     cdef object prepare

@@ -17,7 +17,8 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from nsqcy.base.histogram cimport FIRST_OF_TURNS, histogram_add, histogram_facts
-from nsqcy.protocol.session cimport RECEIVE_SIZE, Home, Session
+from nsqcy.protocol.session cimport Session
+from nsqcy.protocol.session_manager cimport RECEIVE_SIZE, SessionManager
 from nsqcy.protocol.wire cimport RESPONSE, Output
 
 import json
@@ -102,18 +103,18 @@ cdef class SocketTransport(Transport):
         self.reader.start(self.on_readable)
 
     def on_readable(self):
-        cdef Session session = self.session
+        cdef Session session = <Session>self.session
         cdef ssize_t n
         if self.fd < 0:
             return
         self.loop.begin_turn()
-        n = recv(self.fd, session.home.scratch, RECEIVE_SIZE, MSG_DONTWAIT)
+        n = recv(self.fd, session.manager.scratch, RECEIVE_SIZE, MSG_DONTWAIT)
         try:
             if n > 0:
                 if self.layers is None:
-                    session.feed(session.home.scratch, n)
+                    session.feed(session.manager.scratch, n)
                 else:
-                    self.receive(session.home.scratch[:n])
+                    self.receive(session.manager.scratch[:n])
             elif n == 0:
                 if self.handshake is not None:
                     session.close()
@@ -122,7 +123,7 @@ cdef class SocketTransport(Transport):
             elif errno != EAGAIN and errno != EINTR:
                 session.close()
         except Exception as error:
-            session.home.report(session, error)
+            session.manager.report(session, error)
 
     def on_writable(self):
         self.loop.begin_turn()
@@ -209,7 +210,7 @@ cdef class SocketTransport(Transport):
         # Closing with unread input resets the connection, and the peer may lose our last words.
         shutdown(self.fd, SHUT_WR)
         while n > 0 and drained < DRAIN_MOST:
-            n = recv(self.fd, self.session.home.scratch, RECEIVE_SIZE, MSG_DONTWAIT)
+            n = recv(self.fd, self.loop.manager.scratch, RECEIVE_SIZE, MSG_DONTWAIT)
             drained += max(n, 0)
         close(self.fd)
         self.fd = -1
@@ -225,7 +226,7 @@ cdef class SocketTransport(Transport):
     # -- layers --
 
     cdef int upgrade(self, identity) except -1:
-        cdef Session session = self.session
+        cdef Session session = <Session>self.session
         self.layers = []
         self.drained = True
         self.wanted = session.reading
@@ -235,7 +236,7 @@ cdef class SocketTransport(Transport):
         if not identity.tls:
             self.add_codec()
             return session.upgrade_done()
-        session.home.log.info(
+        session.manager.log.info(
             f"PROTOCOL(V2): [{session.remote_address}] upgrading connection to TLS")
         self.handshake = self.loop.handshakes.begin(self)
         self.reader.start(self.on_readable)
@@ -254,7 +255,7 @@ cdef class SocketTransport(Transport):
     def handshake_done(self, error):
         """TLS speaks, and the next codec, if any; or the handshake failed, and the client is told
         so without it."""
-        cdef Session session = self.session
+        cdef Session session = <Session>self.session
         layer = self.handshake.layer
         self.handshake = None
         self.loop.begin_turn()
@@ -273,11 +274,11 @@ cdef class SocketTransport(Transport):
             self.drained = False
             session.upgrade_done()
         except Exception as unexpected:
-            session.home.report(session, unexpected)
+            session.manager.report(session, unexpected)
 
     cdef int add_codec(self) except -1:
         """The codec that was negotiated, if any, and its OK."""
-        cdef Session session = self.session
+        cdef Session session = <Session>self.session
         identity = self.identity
         self.identity = None
         if not (identity.snappy or identity.deflate):
@@ -290,7 +291,7 @@ cdef class SocketTransport(Transport):
         else:
             codec = DeflateLayer(identity.deflate_level)
             name = f"deflate (level {identity.deflate_level})"
-        session.home.log.info(
+        session.manager.log.info(
             f"PROTOCOL(V2): [{session.remote_address}] upgrading connection to {name}")
         # All before it goes without it.
         self.seal()
@@ -357,7 +358,7 @@ cdef class SocketTransport(Transport):
         return True
 
     cdef int flush_encoded(self) except -1:
-        cdef Session session = self.session
+        cdef Session session = <Session>self.session
         cdef size_t most = ENCODE_MOST
         while self.send_held():
             if self.handshake is not None or not session.output.pending():
@@ -397,7 +398,7 @@ cdef class SocketTransport(Transport):
         return piece
 
     cdef int read_on(self) except -1:
-        cdef Session session = self.session
+        cdef Session session = <Session>self.session
         cdef bytes piece
         cdef size_t done = 0
         self.queued = False
@@ -409,9 +410,9 @@ cdef class SocketTransport(Transport):
                 session.end_of_input()
             except LayerError as error:
                 self.drained = True
-                session.home.log.error(f"[{session.remote_address}] - {error}",
-                                       event="client_error", client=session.remote_address,
-                                       error=str(error))
+                session.manager.log.error(f"[{session.remote_address}] - {error}",
+                                          event="client_error", client=session.remote_address,
+                                          error=str(error))
                 session.stop()
             else:
                 self.drained = not piece
@@ -426,7 +427,7 @@ cdef class SocketTransport(Transport):
         """Have read_on called in the next turn."""
         if not self.queued and self.fd >= 0:
             self.queued = True
-            self.session.home.undecoded.append(self)
+            self.loop.manager.undecoded.append(self)
         return 0
 
     cdef int watch_encoded(self) except -1:
@@ -507,7 +508,7 @@ cdef class StreamTransport(Transport):
 
 cdef class FarEnd(StreamEnd):
     cdef int on_data(self, const unsigned char *data, size_t n) except -1:
-        cdef Session session = self.session
+        cdef Session session = <Session>self.session
         if session.closed or session.stopping:
             self.transport.stream.consumed(n)
             return 0
@@ -528,14 +529,14 @@ cdef class FarEnd(StreamEnd):
         return 0
 
 
-def accept_stream(Home home not None, Stream stream not None, bytes hello not None):
+def accept_stream(SessionManager manager not None, Stream stream not None, bytes hello not None):
     """The end of a stream that the home of a client has opened to this worker."""
     cdef StreamTransport transport = StreamTransport.__new__(StreamTransport)
     cdef FarEnd end = FarEnd.__new__(FarEnd)
     cdef Session session
     identity = json.loads(hello)
     transport.stream = stream
-    session = Session(home, transport, identity["remote_address"])
+    session = Session(manager, transport, identity["remote_address"])
     session.adopt_hello(identity)
     end.session = session
     end.transport = transport
@@ -545,8 +546,8 @@ def accept_stream(Home home not None, Stream stream not None, bytes hello not No
 def accept_socket(Loop loop not None, int fd, str remote_address not None):
     """Serve a connected socket, whose descriptor is now ours."""
     cdef SocketTransport transport = SocketTransport(loop, fd)
-    cdef Session session = Session(loop.home, transport, remote_address)
-    session.movable = loop.home.move is not None
+    cdef Session session = Session(loop.manager, transport, remote_address)
+    session.movable = loop.manager.move is not None
     transport.open()
     return session
 
@@ -554,22 +555,22 @@ def accept_socket(Loop loop not None, int fd, str remote_address not None):
 def accept_move(Loop loop not None, int fd, state, bytes unread not None, bytes unsent not None):
     """Go on serving a client that another worker has packed; its descriptor is now ours."""
     cdef SocketTransport transport = SocketTransport(loop, fd)
-    cdef Session session = Session(loop.home, transport, state["remote_address"])
+    cdef Session session = Session(loop.manager, transport, state["remote_address"])
     transport.open()
     session.unpack(state, unread, unsent)
     return session
 
 
 cdef class BytesTransport(Transport):
-    """Bytes in memory: the transport of tests and tools, which drive a home without an event loop
-    (see Home.run_turn). It makes its own session."""
+    """Bytes in memory: the transport of tests and tools, which drive a session manager without an
+    event loop (see SessionManager.run_turn). Makes its own session."""
 
-    def __init__(self, Home home not None, str remote_address="127.0.0.1:1"):
+    def __init__(self, SessionManager manager not None, str remote_address="127.0.0.1:1"):
         self.taken = bytearray()
         self.left = -1
         self.wants_input = True
-        self.session = Session(home, self, remote_address)
-        self.session.movable = home.move is not None
+        self.session = Session(manager, self, remote_address)
+        (<Session>self.session).movable = manager.move is not None
 
     @property
     def client(self):
@@ -636,13 +637,13 @@ cdef class BytesTransport(Transport):
 
 
 cdef class Loop:
-    """Drives a home with a gevent hub."""
+    """Drives a session manager with a gevent hub."""
 
-    def __init__(self, Home home not None, hub, handshakes=None):
+    def __init__(self, SessionManager manager not None, hub, handshakes=None):
         """
         handshakes: those of TLS; None when it is not to be had
         """
-        self.home = home
+        self.manager = manager
         self.handshakes = handshakes
         self.ev = hub.loop
         # At this priority, and only at this one, it runs after the callbacks of other greenlets
@@ -660,8 +661,8 @@ cdef class Loop:
     def start(self):
         self.prepare.start(self.end_turn)
         self.timer.start(self.on_alarm)
-        if self.home.shard.io is not None:
-            self.watch(self.home.shard.io.fileno(), self.on_written)
+        if self.manager.shard.io is not None:
+            self.watch(self.manager.shard.io.fileno(), self.on_written)
 
     def turn_times(self):
         """Of the turns so far: counts by length, and the sum in seconds."""
@@ -681,12 +682,12 @@ cdef class Loop:
 
     def on_written(self):
         self.begin_turn()
-        self.home.shard.io.poll()
+        self.manager.shard.io.poll()
 
     def on_woken(self):
         """Another worker has written into a ring of ours."""
         self.begin_turn()
-        self.home.mesh.woken()
+        self.manager.mesh.woken()
 
     def __dealloc__(self):
         if self.timer_fd >= 0:
@@ -702,10 +703,10 @@ cdef class Loop:
         """Read the clocks, once a turn: the first who has something to do in it calls."""
         if not self.in_turn:
             self.in_turn = True
-            self.home.agenda.now = clock_ns(CLOCK_MONOTONIC)
-            self.home.agenda.wall = clock_ns(CLOCK_REALTIME)
-            if self.home.mesh is not None:
-                self.home.mesh.awake()
+            self.manager.agenda.now = clock_ns(CLOCK_MONOTONIC)
+            self.manager.agenda.wall = clock_ns(CLOCK_REALTIME)
+            if self.manager.mesh is not None:
+                self.manager.mesh.awake()
 
     def enter(self):
         """Python code is about to touch topics or sessions: make sure that the clocks are right."""
@@ -713,15 +714,15 @@ cdef class Loop:
 
     def end_turn(self):
         cdef int64_t due
-        cdef Mesh mesh = self.home.mesh
+        cdef Mesh mesh = self.manager.mesh
         self.begin_turn()
-        due = self.home.turn()
-        if due > self.home.agenda.now and mesh is not None and not mesh.prepare_sleep():
-            due = self.home.agenda.now
+        due = self.manager.turn()
+        if due > self.manager.agenda.now and mesh is not None and not mesh.prepare_sleep():
+            due = self.manager.agenda.now
         histogram_add(&self.turns, FIRST_OF_TURNS,
-                      clock_ns(CLOCK_MONOTONIC) - self.home.agenda.now, 1)
+                      clock_ns(CLOCK_MONOTONIC) - self.manager.agenda.now, 1)
         self.in_turn = False
-        if due <= self.home.agenda.now:
+        if due <= self.manager.agenda.now:
             if not self.idling:
                 # An active idle watcher keeps the poll from blocking.
                 self.idling = True

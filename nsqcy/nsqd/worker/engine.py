@@ -39,7 +39,8 @@ from nsqcy.nsqd.worker.slices import Turns
 from nsqcy.nsqd.worker.topic_verbs import TopicOwner, TopicVerb
 from nsqcy.nsqd.worker.worker_stats import WorkerStats
 from nsqcy.process.control import Request
-from nsqcy.protocol.session import COUNTED, Home, Session
+from nsqcy.protocol.session import COUNTED, Session
+from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.server.publisher import Publisher
 from nsqcy.server.transport import Loop, accept_socket, accept_stream
 from nsqcy.storage.block_pool import BlockPool
@@ -57,7 +58,7 @@ HOLD_LIMIT = 60_000_000_000
 class Streams(Mesh):
     """The mesh of a worker: streams that others open lead to sessions here."""
 
-    home: Home
+    home: SessionManager
     log: Log
 
     def on_open(self, stream: Stream, hello: bytes) -> StreamEnd:
@@ -159,7 +160,7 @@ class Engine:
         self._users = _users(options, boot.context["users"], quotas)
         mesh = Streams(shared, boot.worker, boot.wake_fds) if boot.workers > 1 else None
         placements = PlacementRequests(boot.master, self.placed)
-        self._home = Home(
+        self._home = SessionManager(
             shard=self._shard,
             mesh=mesh,
             index=boot.worker,

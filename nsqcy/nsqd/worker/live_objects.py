@@ -16,12 +16,12 @@ from nsqcy.ipc import mesh as mesh_module
 from nsqcy.logging.types import Lines
 from nsqcy.protocol import session as session_module
 from nsqcy.protocol import wire
-from nsqcy.protocol.session import Home
+from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.storage import log as storage_log
 from nsqcy.storage.block_pool import BlockPool
 
 
-def count(home: Home, store: BlockPool) -> dict[str, int]:
+def count(home: SessionManager, store: BlockPool) -> dict[str, int]:
     """Objects alive, by kind. Those of Python's that are garbage are collected first."""
     gc.collect()
     shard = home.shard
@@ -43,7 +43,7 @@ def count(home: Home, store: BlockPool) -> dict[str, int]:
 class Census:
     """Counts when it is asked to. `name` says whose the figures are."""
 
-    def __init__(self, name: str, home: Home, store: BlockPool, log: Lines) -> None:
+    def __init__(self, name: str, home: SessionManager, store: BlockPool, log: Lines) -> None:
         self._name = name
         self._home = home
         self._store = store

@@ -13,7 +13,7 @@ from nsqcy.broker.shard import Shard
 from nsqcy.config import loader
 from nsqcy.nsqd.options import NSQD, resolve
 from nsqcy.nsqd.worker.negotiate import negotiate
-from nsqcy.protocol.session import Home
+from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.server.publisher import Publisher
 from nsqcy.server.transport import BytesTransport
 from nsqcy.storage.block_pool import BlockPool
@@ -54,7 +54,7 @@ class Worker:
             log_options={"max_bytes_per_file": 500_000},
             log=self.lines,
         )
-        self.home = Home(
+        self.home = SessionManager(
             shard=self.shard,
             mesh=None,
             index=0,

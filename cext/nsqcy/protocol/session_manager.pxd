@@ -1,0 +1,67 @@
+# The sessions of a worker, and what they share.
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from nsqcy.base.heap cimport Heap
+from nsqcy.broker.channel cimport Agenda
+from nsqcy.broker.shard cimport Shard
+from nsqcy.ipc.mesh cimport Mesh
+from nsqcy.protocol.connection cimport Connection
+
+
+cdef enum:
+    RECEIVE_SIZE = 131072       # bytes of one receive
+
+
+cdef class SessionManager:
+    """The sessions of a worker: whose turn it is, who owns which topic, and their limits."""
+    cdef readonly Shard shard
+    cdef readonly Agenda agenda
+    cdef readonly Mesh mesh
+    cdef readonly int index
+    cdef readonly set sessions
+    cdef readonly dict owners               # topic -> worker
+    cdef dict askers                        # topic -> sessions that wait for its placement
+    cdef list peer_waiters                  # sessions that wait for a worker to come back
+    cdef list dirty
+    cdef list resumable
+    cdef list undecoded                     # transports that hold input no event will announce
+    cdef object starved                     # deque of sessions not read, longest first
+    cdef Connection favoured                   # one that is read beyond the budget
+    cdef int64_t favoured_at                # when it was chosen or last sent something
+    cdef Heap timers
+    cdef uint8_t *scratch                   # one receive
+    cdef readonly uint64_t input_bytes      # unfinished input of all sessions
+    cdef uint64_t max_input_bytes           # above which only small ones are read, and the favoured
+    cdef object options
+    cdef object negotiate
+    cdef object ask_placement
+    cdef object move
+    cdef object auth                # asks auth servers; None: AUTH is disabled
+    cdef list movers                        # (session, owner)
+    cdef uint32_t lost                      # sessions that moved away, in the second from then on
+    cdef int64_t lost_since
+    cdef object log
+    cdef int64_t max_msg_size
+    cdef int64_t max_body_size
+    cdef int64_t msg_timeout                # of clients that do not ask
+    cdef uint32_t max_rdy_count
+    cdef int64_t max_req_timeout            # ns
+    cdef int64_t max_defer_timeout          # ns
+    cdef uint32_t max_channel_consumers
+    cdef bint tls_required
+    cdef int64_t heartbeat_default
+
+    cdef int64_t turn(self) except? -1
+    cdef int tell_events(self) except -1
+    cdef int decode(self) except -1
+    cdef int owner_of(self, bytes key) noexcept
+    cdef bint may_lose_more(self) noexcept
+    cdef int lose(self, Connection session, int owner) except -1
+    cdef bint favours(self, Connection session)
+    cdef int input_shrank(self, Connection session, int64_t n) except -1
+    cdef int lose_favour(self, Connection session) except -1
+    cdef int feed_starved(self) except -1
+    cdef bint is_up(self, int peer)
+    cdef int ask(self, Connection session, bytes key) except -1
+    cdef int wait_for_peer(self, Connection session) except -1

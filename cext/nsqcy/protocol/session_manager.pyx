@@ -1,0 +1,297 @@
+"""The sessions of a worker.
+
+Decides whose turn it is, knows which worker owns which topic, and holds the limits that all
+sessions share. Sees of a session what Connection declares, and nothing of the protocol.
+"""
+
+from collections import deque
+
+cimport cython
+from libc.stdlib cimport free, malloc
+
+from nsqcy.base.heap cimport HeapNode, heap_first_due, heap_free, heap_init, heap_peek
+from nsqcy.broker.channel cimport Timer
+from nsqcy.protocol.connection cimport Transport
+
+
+cdef int64_t SECOND = 1000000000
+
+cdef enum:
+    MOVES_MOST = 16             # sessions gone from here in a second, before producers must wait
+    DRAIN_BYTES = 1048576       # of the rings in one turn
+
+
+cdef class SessionManager:
+    def __init__(self, *, Shard shard not None, Mesh mesh, int index, options, negotiate,
+                 ask_placement, move=None, auth=None, log):
+        """
+        mesh: the streams to other workers; None when this is the only one
+        options: the daemon's
+        negotiate: negotiate(identify body, options, session) -> identity, or ClientError
+        ask_placement: called with the name of a topic whose owner is not known; placed() follows
+        move: called with a session and the worker it should move to; its leave() or stay() follows
+        auth: its ask() is called with a session whose client must be authorized; the session's
+            authorized() or auth_failed() follows. Its of_certificate() knows the authorization of
+            clients by names of their certificates, or None. None: AUTH is disabled
+        """
+        self.shard = shard
+        self.agenda = shard.agenda
+        self.mesh = mesh
+        self.index = index
+        self.options = options
+        self.negotiate = negotiate
+        self.ask_placement = ask_placement
+        self.move = move
+        self.auth = auth
+        self.movers = []
+        self.log = log
+        self.sessions = set()
+        self.owners = {}
+        self.askers = {}
+        self.peer_waiters = []
+        self.dirty = []
+        self.resumable = []
+        self.undecoded = []
+        self.starved = deque()
+        # The rest is for those who are read nevertheless.
+        self.max_input_bytes = options.max_input_bytes // 4 * 3
+        self.max_msg_size = options.max_msg_size
+        self.max_body_size = options.max_body_size
+        self.msg_timeout = options.msg_timeout
+        self.max_rdy_count = options.max_rdy_count
+        self.max_req_timeout = options.max_req_timeout
+        self.max_defer_timeout = options.max_defer_timeout or options.max_req_timeout
+        self.max_channel_consumers = options.max_channel_consumers
+        self.tls_required = options.tls_required != 0
+        self.heartbeat_default = 30 * SECOND
+        heap_init(&self.timers)
+        self.scratch = <uint8_t *>malloc(RECEIVE_SIZE)
+        if self.scratch == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        heap_free(&self.timers)
+        free(self.scratch)
+
+    # -- who owns what --
+
+    @cython.final
+    cdef int owner_of(self, bytes key) noexcept:
+        if self.mesh is None:
+            return self.index
+        owner = self.owners.get(key)
+        return -1 if owner is None else <int>owner
+
+    def owner(self, bytes key not None):
+        """The worker that owns a topic; None if nobody does, as far as is known here."""
+        cdef int owner = self.owner_of(key)
+        return None if owner < 0 else owner
+
+    cdef bint is_up(self, int peer):
+        return self.mesh.up(peer)
+
+    cdef int ask(self, Connection session, bytes key) except -1:
+        waiting = self.askers.get(key)
+        if waiting is None:
+            self.askers[key] = [session]
+            self.ask_placement(key)
+        else:
+            waiting.append(session)
+        return 0
+
+    def placed(self, bytes key not None, int owner):
+        """The master has said who owns a topic."""
+        cdef Connection session
+        self.owners[key] = owner
+        for session in self.askers.pop(key, ()):
+            session.wake()
+
+    cdef int wait_for_peer(self, Connection session) except -1:
+        if not session.waiting_since:
+            session.waiting_since = self.agenda.now
+            session.set_timer()
+        self.peer_waiters.append(session)
+        return 0
+
+    def peer_up(self, int peer, generation):
+        cdef Connection session
+        self.mesh.peer_up(peer, generation)
+        waiting = self.peer_waiters
+        self.peer_waiters = []
+        for session in waiting:
+            session.waiting_since = 0
+            session.wake()
+
+    def peer_down(self, int peer):
+        self.mesh.peer_down(peer)
+
+    # -- moves --
+
+    cdef bint may_lose_more(self) noexcept:
+        """Whether a producer may move now. Many that meet an idle owner at once would all go there
+        before its figure says what the first of them cost."""
+        return self.lost < MOVES_MOST or self.agenda.now - self.lost_since >= SECOND
+
+    cdef int lose(self, Connection session, int owner) except -1:
+        """Have a session moved at the end of the turn."""
+        if self.agenda.now - self.lost_since >= SECOND:
+            self.lost = 0
+            self.lost_since = self.agenda.now
+        self.lost += 1
+        self.movers.append((session, owner))
+        return 0
+
+    # -- input budget --
+
+    cdef bint favours(self, Connection session):
+        """Beyond the budget one session at a time is still read, or nobody's input would ever be
+        complete and leave."""
+        if self.favoured is None:
+            self.favoured = session
+            self.favoured_at = self.agenda.now
+            session.set_timer()
+        return self.favoured is session
+
+    cdef int input_shrank(self, Connection session, int64_t n) except -1:
+        self.input_bytes -= n
+        if session is self.favoured:
+            self.favoured = None
+        return self.feed_starved()
+
+    cdef int lose_favour(self, Connection session) except -1:
+        """It waits, and not for its input: another one is read."""
+        if session is self.favoured:
+            self.favoured = None
+            return self.feed_starved()
+        return 0
+
+    cdef int feed_starved(self) except -1:
+        """Read those again whom the budget, or its favour, allows."""
+        cdef Connection session
+        while self.starved and (self.favoured is None
+                                or self.input_bytes <= self.max_input_bytes):
+            session = self.starved.popleft()
+            session.starved = False
+            session.check_appetite()
+        return 0
+
+    # -- turns --
+
+    cdef int64_t turn(self) except? -1:
+        """The end of a turn of the loop: timers, resumed sessions, topics, channels, output.
+        Returns when it must be called again (agenda.now: at once)."""
+        cdef int64_t due = 0
+        cdef HeapNode *node
+        cdef Connection session
+        cdef list work
+        cdef int _round
+        cdef bint left = False
+        if self.mesh is not None:
+            self.mesh.drain(DRAIN_BYTES)
+        if self.undecoded:
+            self.decode()
+        for _round in range(4):
+            while True:
+                if heap_first_due(&self.timers) > self.agenda.now:
+                    break
+                node = heap_peek(&self.timers)
+                session = <Connection>(<Timer *>node).owner
+                try:
+                    session.on_timer()
+                except Exception as error:
+                    self.report(session, error)
+            while self.resumable:
+                work = self.resumable
+                self.resumable = []
+                for session in work:
+                    try:
+                        session.resume()
+                    except Exception as error:
+                        self.report(session, error)
+            due = self.shard.turn()
+            if not self.resumable:
+                break
+        if self.movers:
+            work = self.movers
+            self.movers = []
+            for session, owner in work:
+                self.move(session, owner)
+        work = self.dirty
+        self.dirty = []
+        for session in work:
+            session.dirty = False
+            if session.closed:
+                continue
+            try:
+                session.transport.flush()
+            except Exception as error:
+                self.report(session, error)
+        if self.agenda.events is not None:
+            self.tell_events()
+        if self.mesh is not None:
+            left = self.mesh.drain(DRAIN_BYTES)
+            self.mesh.flush()
+        if left or self.resumable or self.dirty or self.undecoded or self.shard.has_work():
+            return self.agenda.now
+        due = min(due, heap_first_due(&self.timers))
+        return due
+
+    cdef int tell_events(self) except -1:
+        """Publish what has happened to messages; that is work for the next turn, or an answer of
+        their topic's owner brings it."""
+        try:
+            self.agenda.events.flush()
+        except Exception as error:
+            self.log.error(f"events: {type(error).__name__}: {error}", event="events_failed",
+                           error=str(error))
+        return 0
+
+    cdef int decode(self) except -1:
+        """Input that has been received, and was more than a turn's work or not wanted then."""
+        cdef Transport transport
+        cdef list work = self.undecoded
+        self.undecoded = []
+        for transport in work:
+            try:
+                transport.read_on()
+            except Exception as error:
+                self.report(transport.session, error)
+        return 0
+
+    def run_turn(self, now, wall):
+        """A whole turn from outside (tests, tools): set the clocks, do the work."""
+        self.agenda.now = now
+        self.agenda.wall = wall
+        return self.turn()
+
+    def report(self, Connection session, error):
+        """A session met something that should not happen: it ends, the others go on."""
+        self.log.error(f"client({session.remote_address}) - {type(error).__name__}: {error}",
+                       event="session_failed", client=session.remote_address, error=str(error))
+        session.close()
+
+    def producers(self):
+        """The sessions of clients connected here that have published."""
+        cdef Connection session
+        return [session for session in self.sessions
+                if session.has_published() and not session.remote and not session.lenient]
+
+    def connections(self):
+        """How many clients are connected here."""
+        cdef Connection session
+        cdef Py_ssize_t count = 0
+        for session in self.sessions:
+            count += not session.remote and not session.lenient
+        return count
+
+    def quotas_changed(self):
+        """What users may publish has changed: those who wait look again."""
+        cdef Connection session
+        for session in self.sessions:
+            session.quota_changed()
+
+    def close_sessions(self):
+        """Every connection ends, as nsqd closes them at its exit: what waits is not sent."""
+        cdef Connection session
+        for session in list(self.sessions):
+            session.close()
