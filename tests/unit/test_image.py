@@ -10,7 +10,7 @@ from pathlib import Path
 
 from manifests import ROOT, WORKLOADS
 
-from nsqcy.nsqadmin import api as nsqadmin
+from nsqcy.nsqadmin.api import service as nsqadmin
 from nsqcy.nsqadmin.options import NSQADMIN
 from nsqcy.nsqd.http import api as nsqd
 from nsqcy.nsqd.master import master
