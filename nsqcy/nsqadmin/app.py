@@ -31,7 +31,7 @@ from nsqcy.users import token_file
 
 # Objects between two garbage collections. A page of statistics has a hundred thousand, none of them
 # in a cycle, and takes a third longer if they are scanned again and again.
-OBJECTS_MOST = 200_000
+GC_THRESHOLD = 200_000
 
 
 class Daemon(single_process.Daemon):
@@ -64,7 +64,7 @@ class Daemon(single_process.Daemon):
 
     def run(self) -> int:
         gc.freeze()
-        gc.set_threshold(OBJECTS_MOST)
+        gc.set_threshold(GC_THRESHOLD)
         if self._sampler:
             self._sampler.start()
         return super().run()

@@ -34,9 +34,9 @@ from nsqcy.nsqadmin.notifications import Notifier
 from nsqcy.nsqadmin.options import AdminOptions
 from nsqcy.nsqadmin.requests import segments
 
-THREADS_MOST = 32  # requests that wait for others at the same time
+MAX_THREADS = 32  # requests that wait for others at the same time
 IDLE_THREAD = 10.0  # seconds after which a thread without work ends
-BODY_MOST = 1 << 20  # bytes
+MAX_BODY = 1 << 20  # bytes
 
 
 class AppContext(router.Api):
@@ -66,9 +66,7 @@ class AppContext(router.Api):
         self.notifier = Notifier(options.notification_http_endpoint, others, log, self.user_of)
         self._history = history
         self._web = web
-        self._threads = ThreadPool(
-            THREADS_MOST, hub=gevent.get_hub(), idle_task_timeout=IDLE_THREAD
-        )
+        self._threads = ThreadPool(MAX_THREADS, hub=gevent.get_hub(), idle_task_timeout=IDLE_THREAD)
 
     def call(self, route: Route, request: Request) -> Reply | Later:
         if route.inline:
@@ -118,7 +116,7 @@ class AppContext(router.Api):
 
 
 def body_limit(app: AppContext, head: Head) -> int:
-    return BODY_MOST
+    return MAX_BODY
 
 
 def refusal(app: AppContext, request: Request) -> str:

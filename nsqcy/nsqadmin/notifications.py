@@ -20,12 +20,12 @@ from nsqcy.http.router import Request
 from nsqcy.logging.types import Lines
 from nsqcy.util.gotext import json_bytes
 
-WAITING_MOST = 1000  # notifications; more are lost, as they would be at an exit
-ANSWER_MOST = 1 << 20  # bytes
+MAX_WAITING = 1000  # notifications; more are lost, as they would be at an exit
+MAX_ANSWER = 1 << 20  # bytes
 
 
 class Notifier:
-    """`send` comes back at once. Without an endpoint nothing is sent."""
+    """`send` returns at once. Without an endpoint nothing is sent."""
 
     def __init__(
         self, endpoint: str, web: WebClient, log: Lines, user_of: Callable[[Head], str]
@@ -34,7 +34,7 @@ class Notifier:
         self._user_of = user_of
         self._web = web
         self._log = log
-        self._waiting: queue.Queue[bytes] = queue.Queue(WAITING_MOST)
+        self._waiting: queue.Queue[bytes] = queue.Queue(MAX_WAITING)
         if endpoint:
             threading.Thread(target=self._run, daemon=True).start()
 
@@ -44,12 +44,12 @@ class Notifier:
         if not self._endpoint:
             return
         user = self._user_of(request.head)
-        told = notification(request, int(time.time()), action, topic, channel, node, user)
+        body = notification(request, int(time.time()), action, topic, channel, node, user)
         try:
-            self._waiting.put_nowait(json_bytes(told))
+            self._waiting.put_nowait(json_bytes(body))
         except queue.Full:
             self._log.error(
-                f"notification of {action} is lost: {WAITING_MOST} wait already",
+                f"notification of {action} is lost: {MAX_WAITING} wait already",
                 event="notification_lost",
                 action=action,
             )
@@ -72,16 +72,16 @@ class Notifier:
         except ValueError:
             raise RequestError("--notification-http-endpoint is not a URL") from None
         headers = {"Content-Type": "application/json"}
-        self._web.ask(url, "POST", headers, body, most=ANSWER_MOST)
+        self._web.ask(url, "POST", headers, body, most=MAX_ANSWER)
 
 
 def notification(
     request: Request, now: int, action: str, topic: str, channel: str, node: str, user: str
 ) -> dict[str, Any]:
-    """What is told of an action, as NSQ has it."""
+    """The notification of an action, as NSQ has it."""
     head = request.head
     scheme = "https" if head.header("X-Scheme") == "https" else "http"
-    told = {
+    found = {
         "action": action,
         "topic": topic,
         "channel": channel,
@@ -93,7 +93,7 @@ def notification(
         "url": f"{scheme}://{head.header('Host')}{head.target}",
         "via": hostname(),
     }
-    return {key: value for key, value in told.items() if value or key not in _WHERE_GIVEN}
+    return {key: value for key, value in found.items() if value or key not in _WHERE_GIVEN}
 
 
 _WHERE_GIVEN = ("channel", "node", "user")

@@ -285,7 +285,7 @@ def test_sessions_end_when_they_are_not_used() -> None:
 
 
 def test_there_are_so_many_sessions_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logins, "SESSIONS_MOST", 2)
+    monkeypatch.setattr(logins, "MAX_SESSIONS", 2)
     table, user = Sessions(60, Now()), User("anna", "view")
     first, second = table.begin(user), table.begin(user)
     table.find(first)

@@ -46,7 +46,7 @@ def test_as_hex() -> None:
     ]
     assert (
         message_bodies.body_text(bytes(20_000), cut=False).left_out
-        == 20_000 - message_bodies.HEX_MOST
+        == 20_000 - message_bodies.MAX_HEX
     )
 
 
@@ -84,10 +84,10 @@ def test_nothing_unseen_is_shown(body: bytes) -> None:
         (200, b"", True, False, ""),
         (200, b'{"a":1}', True, False, ""),
         (200, b"<html>", False, False, "got response 200, which cannot be read"),
-        (404, b'{"message":"NOT_FOUND"}', False, True, answers.NO_SUCH_THING),
+        (404, b'{"message":"NOT_FOUND"}', False, True, answers.NOT_SUPPORTED),
         (404, b'{"message":"TOPIC_NOT_FOUND"}', False, False, "TOPIC_NOT_FOUND"),
-        (405, b'{"message":"METHOD_NOT_ALLOWED"}', False, True, answers.NO_SUCH_THING),
-        (400, b'{"message":"INVALID_OPTION"}', False, True, answers.NO_SUCH_THING),
+        (405, b'{"message":"METHOD_NOT_ALLOWED"}', False, True, answers.NOT_SUPPORTED),
+        (400, b'{"message":"INVALID_OPTION"}', False, True, answers.NOT_SUPPORTED),
         (400, b'{"message":"INVALID_TO"}', False, False, "INVALID_TO"),
         (503, b"{}", False, False, "got response 503"),
         (500, b"[" * 100_000, False, False, "got response 500, which cannot be read"),

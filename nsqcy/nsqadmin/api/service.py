@@ -108,7 +108,7 @@ def put_option(app: AppContext, request: Request) -> Result:
         raise HttpError(400, "INVALID_OPTION")
     try:
         value = config_api.read(option, bytes(body.data))
-        if isinstance(value, tuple):  # of addresses, which must be such as can be asked
+        if isinstance(value, tuple):  # of addresses, each of which must be valid
             for each in value:
                 daemon_url(str(each))
     except ValueError:

@@ -133,7 +133,7 @@ def node(node: Node) -> Json:
 
 
 def _in_order(node: Node) -> Mapping[str, bool]:
-    """By name, but where an nsqd was asked itself as it says."""
+    """By name; in its own order if the nsqd itself was queried."""
     topics = node.producer.topics
     return topics if node.at else dict(sorted(topics.items()))
 

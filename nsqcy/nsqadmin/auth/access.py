@@ -20,22 +20,22 @@ from nsqcy.util.gotext import json_bytes
 
 
 def may_act(head: Head, header: str, users: Sequence[str]) -> bool:
-    """Whether this is one of the users; without any everybody is."""
+    """Whether this is one of the users; everybody may act where none is named."""
     return not users or head.header(header) in users
 
 
 def basic_user(head: Head) -> str:
-    """Its name alone: who a proxy in front has let in."""
+    """The name of the user whom a proxy in front has let in; the password is not checked."""
     return basic(head)[0]
 
 
 def is_of_another_site(head: Head) -> bool:
     """Whether a browser sends this because a page of another site made it.
 
-    Browsers say so, and let no page change what they say. Programs say nothing. Where a proxy gives
-    us another host than the browser has, Sec-Fetch-Site tells the sites apart (browsers send it
-    over HTTPS), and so does JSON: a page may not send it to another site unasked, and we do not
-    answer when browsers ask.
+    Browsers send this in headers that no page can change; programs do not. Where a proxy gives us
+    another host than the browser has, Sec-Fetch-Site distinguishes the sites (browsers send it over
+    HTTPS), and so does JSON: a page may send it to another site only after a CORS preflight, which
+    we do not answer.
     """
     if head.header("Content-Type").partition(";")[0].strip().lower() == "application/json":
         return False
@@ -50,7 +50,7 @@ def is_of_another_site(head: Head) -> bool:
 
 
 def is_inside(peer: str, network: Network | None) -> bool:
-    """Whether a peer, `ip:port`, is in this network; everybody is in none."""
+    """Whether a peer, `ip:port`, is in this network; None is every network."""
     if network is None:
         return True
     try:
@@ -63,42 +63,42 @@ def is_inside(peer: str, network: Network | None) -> bool:
 LOGIN, LOGOUT = "/login", "/logout"
 _FILES = {"/static/:asset", "/static/:version/:asset", "/fonts/:asset"}
 OPEN = frozenset({"/ping", *_FILES, LOGIN, LOGOUT})
-# No Basic: for that a browser would ask with a dialog of its own.
+# Not Basic, for which a browser would open a dialog of its own.
 CHALLENGE = ("WWW-Authenticate", 'Bearer realm="nsqadmin"')
 
 
 class Guarded(Protocol):
-    """What handlers have around them, as far as it is looked at here."""
+    """What the gate needs of the application context."""
 
     options: AdminOptions
     logins: Logins | None
 
 
 def for_users(route: Route) -> Route:
-    """The same route, for those only who are logged in. It runs in a thread: a password may have to
-    be checked."""
+    """The same route, only for users who are logged in. It runs in a thread, as checking a password
+    takes time."""
     if route.path in OPEN:
         return route
 
-    def handle(api: Guarded, request: Request) -> Result:
-        assert api.logins is not None
+    def handle(app: Guarded, request: Request) -> Result:
+        assert app.logins is not None
         try:
-            user = api.logins.admit(request)
+            user = app.logins.admit(request)
         except HttpError as error:
             return denial(route, error)
         if user is None:
             if is_page(request.head):
-                return Reply(303, nsq=False, headers=[("Location", way_in(api, request.head))])
+                return Reply(303, nsq=False, headers=[("Location", login_path(app, request.head))])
             return denial(route, HttpError(401, "UNAUTHORIZED"))
         if route.method != "GET" and not user.may_operate:
             raise HttpError(403, "FORBIDDEN")
-        return route.handler(api, request)
+        return route.handler(app, request)
 
     return replace(route, handler=handle, inline=False)
 
 
 def denial(route: Route, error: HttpError) -> Reply:
-    """What somebody is told who says what is wrong, or nothing."""
+    """The answer to missing or invalid credentials."""
     headers = [CHALLENGE]
     if isinstance(error, TooMany):
         headers = [("Retry-After", str(int(error.wait) + 1))]
@@ -109,14 +109,14 @@ def denial(route: Route, error: HttpError) -> Reply:
 
 
 def is_page(head: Head) -> bool:
-    """Whether a browser asks for a page to show, and not a script for something to read."""
+    """Whether a browser requests a page to show, rather than a script data."""
     return "text/html" in head.header("Accept") and not head.header("Authorization")
 
 
-def way_in(api: Guarded, head: Head) -> str:
-    """The log-in page, which leads back to where somebody wanted to go."""
-    path = f"{api.options.base}{LOGIN}"
-    there = own_path(head.target, api.options.base) if head.method == "GET" else ""
+def login_path(app: Guarded, head: Head) -> str:
+    """The log-in page, which leads back to the page that was requested."""
+    path = f"{app.options.base}{LOGIN}"
+    there = own_path(head.target, app.options.base) if head.method == "GET" else ""
     return f"{path}?{urlencode({'next': there})}" if there else path
 
 

@@ -24,7 +24,7 @@ from nsqcy.users.failures import Failures
 from nsqcy.users.hashes import NOBODY
 from nsqcy.users.user import User, Users
 
-SESSIONS_MOST = 1_000
+MAX_SESSIONS = 1_000
 KEY_BYTES = 32
 
 
@@ -34,27 +34,27 @@ class _Session(NamedTuple):
 
 
 class Sessions:
-    """Browsers that have logged in, by a key that only they have: here is but its hash."""
+    """Browsers that have logged in, by the hash of a key that only they have."""
 
-    def __init__(self, idle_most: float, clock: Callable[[], float]) -> None:
-        """`idle_most`: seconds without use after which a session is over."""
-        self._idle_most = idle_most
+    def __init__(self, max_idle: float, clock: Callable[[], float]) -> None:
+        """`max_idle`: seconds without use after which a session is over."""
+        self._max_idle = max_idle
         self._clock = clock
         self._lock = threading.Lock()
         self._sessions: OrderedDict[bytes, _Session] = OrderedDict()  # the last used one is last
 
     def begin(self, user: User) -> str:
-        """The key of a new session. Beyond the most there may be, the longest unused one ends."""
+        """The key of a new session. Beyond the limit the longest unused session ends."""
         key = secrets.token_urlsafe(KEY_BYTES)
         with self._lock:
             self._sessions[_hash(key)] = _Session(user, self._clock())
-            while len(self._sessions) > SESSIONS_MOST:
+            while len(self._sessions) > MAX_SESSIONS:
                 self._sessions.popitem(last=False)
         return key
 
     def count(self) -> int:
-        """Of those that are not over."""
-        oldest = self._clock() - self._idle_most
+        """The number of sessions that are not over."""
+        oldest = self._clock() - self._max_idle
         with self._lock:
             return sum(each.used >= oldest for each in self._sessions.values())
 
@@ -65,7 +65,7 @@ class Sessions:
             found = self._sessions.get(hashed)
             if found is None:
                 return None
-            if now - found.used > self._idle_most:
+            if now - found.used > self._max_idle:
                 del self._sessions[hashed]
                 return None
             self._sessions[hashed] = found._replace(used=now)
@@ -82,11 +82,11 @@ def _hash(key: str) -> bytes:
 
 
 COOKIE = "nsqadmin_session"
-VERIFIED_MOST = 1_000
+MAX_VERIFIED = 1_000
 
 
 class TooMany(HttpError):
-    """Of tries that failed; `wait` seconds later there may be another."""
+    """Too many failed attempts; the next one is possible in `wait` seconds."""
 
     def __init__(self, wait: float) -> None:
         super().__init__(429, "TOO_MANY_FAILURES")
@@ -94,7 +94,7 @@ class TooMany(HttpError):
 
 
 def read(path: str) -> tuple[Users, list[str]]:
-    """Those of a file who may log in, and what to warn of; raises ConfigError."""
+    """The users of a file who may log in, and warnings; raises ConfigError."""
     found, warnings = known.read(path)
     ours = {
         name: user for name, user in found.items() if user.role and (user.password or user.token)
@@ -106,7 +106,7 @@ def read(path: str) -> tuple[Users, list[str]]:
 
 
 class Logins:
-    """The users, their sessions, and who fails to be one of them."""
+    """The users, their sessions, and failed attempts to log in."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Logins:
         return self._of_session(head) or self._of_authorization(head)
 
     def admit(self, request: Request) -> User | None:
-        """Who sends this; None if nobody says who. Raises HttpError if what is said is wrong."""
+        """The user who sends this; None without credentials. Raises HttpError if they are wrong."""
         head = request.head
         user = self.user(head)
         if user is not None or not head.header("Authorization"):
@@ -219,7 +219,7 @@ class Logins:
                     NOBODY.is_of(password)
             self._fail(f"of {user.name}" if user else "of nobody we know", address)
             raise HttpError(401, "UNAUTHORIZED")
-        if len(self._verified) >= VERIFIED_MOST:
+        if len(self._verified) >= MAX_VERIFIED:
             self._verified = {}
         self._verified[self._fingerprint(name, password)] = user
         return user

@@ -83,7 +83,7 @@ def _is_base64(value: Any) -> bool:
     return True
 
 
-# A body that the disk does not give back has no size, either.
+# A body that could not be read from disk has no size, either.
 _READABLE = having(size=is_number, body=_is_base64)
 _UNREADABLE = having(size=or_null(is_number), body=lambda value: value is None)
 
@@ -127,16 +127,16 @@ DRAIN = both(
 MAX_ANSWER = 8 << 20  # bytes of an answer
 
 TOPIC_NOT_FOUND, CHANNEL_NOT_FOUND = "TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND"
-NODE_NOT_FOUND = "NODE_NOT_FOUND"  # which nsqadmin itself says
+NODE_NOT_FOUND = "NODE_NOT_FOUND"  # nsqadmin's own
 
-# What our nsqd refuses with where it has the thing and not what it is asked for.
+# Refusals of an nsqd that has the feature but not the named target.
 _OF_NAMES = frozenset((TOPIC_NOT_FOUND, CHANNEL_NOT_FOUND, "MESSAGE_NOT_FOUND"))
-NO_SUCH_THING = "this nsqd has no such thing"
+NOT_SUPPORTED = "this nsqd has no such thing"
 
 
 @dataclass(frozen=True)
 class NodeAnswer:
-    """`value` is what it answered, if it did as asked; else `message` says why not."""
+    """`value` is the answer of an nsqd that did as requested; else `message` says why not."""
 
     node: str
     status: int
@@ -149,24 +149,24 @@ class NodeAnswer:
 
     @property
     def is_missing(self) -> bool:
-        """Whether this nsqd is NSQ's, or older than the thing."""
+        """Whether this nsqd is NSQ's, or older than the feature."""
         if self.status == 400:
             return self.message == "INVALID_OPTION"
         return self.status in (404, 405) and self.message not in _OF_NAMES
 
     @property
     def unknown(self) -> str:
-        """Which of a topic and a channel this nsqd does not have, by its code; or empty."""
+        """The code of the topic or channel that this nsqd does not have; or empty."""
         is_code = self.message in (TOPIC_NOT_FOUND, CHANNEL_NOT_FOUND)
         return self.message if self.status == 404 and is_code else ""
 
     @property
     def reason(self) -> str:
-        return NO_SUCH_THING if self.is_missing else self.message
+        return NOT_SUPPORTED if self.is_missing else self.message
 
 
 def read_answer(node: str, answer: Answer, form: Form = anything) -> NodeAnswer:
-    """An answer that makes no sense, or is done and has another form, is a refusal."""
+    """An answer that cannot be read, or is done and has another form, counts as refused."""
     value = _parse(answer.body)
     if not isinstance(value, dict) or (answer.status == 200 and not form(value)):
         status = 502 if answer.status == 200 else answer.status
@@ -181,7 +181,7 @@ def read_answer(node: str, answer: Answer, form: Form = anything) -> NodeAnswer:
 
 
 def _parse(body: bytes) -> Any:
-    """None: it is no JSON, or has what no page can show: half a character."""
+    """None: not JSON, or with half a character, which no page can show."""
     try:
         value = json.loads(body) if body else {}
         if b"\\u" in body:
@@ -193,8 +193,8 @@ def _parse(body: bytes) -> Any:
 
 @dataclass(frozen=True)
 class SeekEffect:
-    """What a seek means on one node, in messages: `again` have been read by the channel before,
-    `skipped` would never be, and `dropped` is all that it holds now."""
+    """The effect of a seek on one node, in messages: `again` are delivered once more, `skipped`
+    never, and `dropped` is all that the channel has now."""
 
     node: str
     now: int
@@ -208,7 +208,7 @@ class SeekEffect:
 def seek_effects(
     channel: str, answers: Iterable[NodeAnswer], rows: Iterable[ChannelStats]
 ) -> list[SeekEffect]:
-    """Of the nodes that have the channel and can say where the place is."""
+    """The effects on the nodes that have the channel and know the position."""
     held = {
         row.node: row.figures.depth + row.figures.in_flight_count + row.figures.deferred_count
         for row in rows

@@ -54,7 +54,7 @@ class Node:
 
     @property
     def url(self) -> Url:
-        """Where it is asked; RequestError if it has no HTTP."""
+        """Where it is queried; RequestError if it has no HTTP."""
         return daemon_url(self.at) if self.at else self.producer.url
 
 

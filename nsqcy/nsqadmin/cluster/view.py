@@ -50,7 +50,7 @@ Posted = Outcome[str, None]  # by addresses
 
 
 class Sources(Protocol):
-    """The options that say whom to ask."""
+    """The options that name the daemons to query."""
 
     @property
     def lookupd_http_address(self) -> Sequence[str]: ...
@@ -59,11 +59,11 @@ class Sources(Protocol):
 
 
 class ClusterView:
-    """`warnings` are the texts of what went wrong, a step at a time."""
+    """`warnings` are the texts of what went wrong, one a step."""
 
     def __init__(self, sources: Sources, web: WebClient, log: Lines) -> None:
         self.warnings: list[str] = []
-        self._silent: list[str] = []  # who did not answer, and why
+        self._silent: list[str] = []  # daemons that did not answer, and why
         self.lookupds = tuple(dict.fromkeys(sources.lookupd_http_address))
         self._nsqds = tuple(dict.fromkeys(sources.nsqd_http_address))
         self._web = web
@@ -71,15 +71,15 @@ class ClusterView:
 
     @property
     def by_lookupds(self) -> bool:
-        """Whether nsqlookupds are asked for nsqds."""
+        """Whether nsqds are found by nsqlookupds."""
         return bool(self.lookupds)
 
     def warning(self, between: str) -> str:
-        """All of them in one text; empty if nothing went wrong."""
+        """All warnings in one text; empty if nothing went wrong."""
         texts = dict.fromkeys(self.warnings)
         return f"WARNING: {between.join(texts)}" if texts else ""
 
-    # What there is
+    # Topics and nodes
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
@@ -115,11 +115,11 @@ class ClusterView:
         return known_nodes(found.answers)
 
     def known(self) -> list[Node]:
-        """The same without their topics, unless nsqlookupds know them: nobody has to count."""
+        """All nsqds, without their topics unless nsqlookupds know them: cheaper than nodes()."""
         return self.nodes() if self.by_lookupds else self._configured_nodes()
 
     def find(self, name: str) -> Node:
-        """404 if it is not known: this is no way to have requests sent to anybody."""
+        """404 if the node is unknown: nobody may have requests sent to other hosts."""
         found = next((node for node in self.known() if node.name == name), None)
         if found is None:
             raise self.not_found(NODE_NOT_FOUND)
@@ -137,7 +137,7 @@ class ClusterView:
         return [Node(each) for each in by_http_address(answered)]
 
     def nodes_with(self, topic: str, node: str = "") -> list[Node]:
-        """The same, or one of them; 404 if there are none."""
+        """The nsqds that have a topic, or one of them; 404 if there are none."""
         nodes = self.producers(topic)
         if not nodes:
             raise self.not_found(TOPIC_NOT_FOUND)
@@ -147,7 +147,7 @@ class ClusterView:
                 raise self.not_found(NODE_NOT_FOUND)
         return nodes
 
-    # What it counts
+    # Statistics
 
     def topic(self, name: str, channel: str = "", *, clients: bool = False) -> NodeStats:
         """The rows of one topic, with one channel or all of them; 404 if there are none."""
@@ -163,7 +163,7 @@ class ClusterView:
         if any(found for _, found in having):
             return NodeStats(having)
         if channel:
-            self.topic(name)  # which may be what is unknown: nsqds leave it out either way
+            self.topic(name)  # the topic may be unknown: nsqds leave it out either way
             raise self.not_found(CHANNEL_NOT_FOUND)
         raise self.not_found(TOPIC_NOT_FOUND)
 
@@ -188,7 +188,7 @@ class ClusterView:
     def _rows(
         self, nodes: Iterable[Node], topic: str = "", channel: str = "", clients: bool = False
     ) -> NodeStats:
-        """What these nsqds count, each asked where it is."""
+        """The statistics of these nsqds, each queried at its address."""
         by_name = {node.name: node for node in nodes}
 
         def ask(name: str) -> list[TopicStats]:
@@ -204,7 +204,7 @@ class ClusterView:
     def _rows_of_nsqds(
         self, topic: str = "", channel: str = "", clients: bool = False
     ) -> NodeStats:
-        """The same of the nsqds of the options."""
+        """The statistics of the nsqds in the options."""
         outcome = stats.nsqds(self._nsqds, topic, channel, web=self._web, clients=clients)
         self._collect(outcome, NSQD)
         answers = outcome.values.items()
@@ -334,7 +334,7 @@ class ClusterView:
     # What went wrong
 
     def not_found(self, code: str) -> HttpError:
-        """What nobody knows who has answered: a 404, unless some did not answer."""
+        """A 404, unless some daemon did not answer."""
         if not self._silent:
             return HttpError(404, code)
         text = f"not found on those that answered, and some did not: {self._silent_text}"
@@ -347,13 +347,13 @@ class ClusterView:
     def _collect(
         self,
         outcome: Outcome[Key, Value],
-        whom: str,
+        daemon: str,
         unknown: Container[Key] = (),
     ) -> list[Value]:
-        """The answers, if there are any; what failed is a warning. `unknown` have answered, though
-        they count as failed."""
+        """The answers; HttpError if there are none. Failures are warnings. `unknown` have answered,
+        though they count as failed."""
         if not outcome.values:
-            raise self._no_answer(whom, _texts(outcome.errors))
+            raise self._no_answer(daemon, _texts(outcome.errors))
         self._note(outcome.errors, unknown)
         return list(outcome.values.values())
 
@@ -368,8 +368,8 @@ class ClusterView:
         self._log.warn(text, event="upstream_failed")
         self.warnings.append(text)
 
-    def _no_answer(self, whom: str, text: str) -> HttpError:
-        return self._failure(f"failed to query any {whom}: {text or f'no {whom} is known'}")
+    def _no_answer(self, daemon: str, text: str) -> HttpError:
+        return self._failure(f"failed to query any {daemon}: {text or f'no {daemon} is known'}")
 
     def _failure(self, text: str) -> HttpError:
         self._log.error(text, event="request_failed")
@@ -381,7 +381,7 @@ def _texts(errors: Mapping[Key, RequestError]) -> str:
 
 
 def _outcome(found: discovery.Found) -> Outcome[str, Sequence[Producer]]:
-    """What lookupds said; one that does not know the topic has failed, as NSQ has it."""
+    """The answers of nsqlookupds; one that does not know the topic has failed, as in NSQ."""
     outcome: Outcome[str, Sequence[Producer]] = Outcome()
     outcome.values.update(found.answers)
     outcome.errors.update(found.unknown)
@@ -397,7 +397,7 @@ class Done(NamedTuple):
 
 
 def target(topic: str, channel: str) -> tuple[str, dict[str, str]]:
-    """ "topic" or "channel", whichever is meant, and the parameters that name it."""
+    """What the names mean, "topic" or "channel", and the parameters that name it."""
     if channel:
         return "channel", {"topic": topic, "channel": channel}
     return "topic", {"topic": topic}

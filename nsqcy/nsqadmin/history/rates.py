@@ -136,7 +136,7 @@ class Rates:
         self._last: dict[str, Reading] = {}
 
     def rows(self, readings: Mapping[str, Reading]) -> dict[Subject, list[float]]:
-        """What nsqds, by name, tell of one tick."""
+        """The rates of one tick, from the readings of nsqds by name."""
         tick = Tick()
         for node, now in readings.items():
             before = self._last.get(node)

@@ -1,7 +1,7 @@
-"""Samples of all nsqds, taken beside everything else: a thread that asks each of them once a step.
+"""Samples of all nsqds: a thread queries each of them once a step.
 
-Blocks nobody and needs nobody: one that does not answer is left out, with a line in the log when
-that begins and when it ends. Who takes longer than a step misses the next ones.
+An nsqd that does not answer is left out, with a line in the log when that begins and when it ends.
+A sample that takes longer than a step skips the next ones.
 """
 
 import random
@@ -21,7 +21,7 @@ from nsqcy.nsqadmin.history.rates import Rates, Reading, reading
 from nsqcy.nsqadmin.history.store import History
 
 PATIENCE = 3.5  # steps over which a rate is a mean at most
-_SHARE = 0.5  # of a step that asking may take, however long others may be waited for
+_SHARE = 0.5  # of a step that a query may take, whatever the timeouts are
 _FIRST_WITHIN = 1.0  # seconds of the start
 
 
@@ -48,7 +48,7 @@ class Sampler:
         threading.Thread(target=self._run, name="history", daemon=True).start()
 
     def _run(self) -> None:
-        # By chance, so that several nsqadmins do not all ask at once.
+        # At random, so that several nsqadmins do not all query at once.
         due = time.monotonic() + random.uniform(0, min(self._history.step, _FIRST_WITHIN))
         while True:
             time.sleep(max(0.0, due - time.monotonic()))
@@ -61,15 +61,15 @@ class Sampler:
     def sample(self) -> None:
         nodes = self._known()
         outcome = ask_all(list(nodes), self._asker(nodes), self._web.terms.whole)
-        self._tell(frozenset(outcome.errors), outcome.errors)
+        self._report(frozenset(outcome.errors), outcome.errors)
         if outcome.values:
             self._history.add(time.monotonic(), self._rates.rows(outcome.values))
 
     def _known(self) -> Mapping[str, Node]:
-        """Those that are known now, or were if nobody knows."""
-        gathering = ClusterView(self._sources, self._web, _Nobody())
+        """The nsqds known now, or before if nsqlookupds do not answer."""
+        cluster = ClusterView(self._sources, self._web, _NoLog())
         try:
-            self._nodes = {each.name: each for each in gathering.known()}
+            self._nodes = {each.name: each for each in cluster.known()}
         except HttpError:
             pass
         return self._nodes
@@ -84,7 +84,7 @@ class Sampler:
 
         return ask
 
-    def _tell(self, silent: frozenset[str], errors: Mapping[str, RequestError]) -> None:
+    def _report(self, silent: frozenset[str], errors: Mapping[str, RequestError]) -> None:
         for name in sorted(silent - self._silent):
             self._log.warn(f"history: {name} is left out: {errors[name]}")
         for name in sorted(self._silent - silent):
@@ -97,8 +97,8 @@ def next_due(due: float, now: float, step: float) -> float:
     return due + step * max(1, int((now - due) // step) + 1)
 
 
-class _Nobody:
-    """Nobody reads what goes wrong every few seconds: it is told when it changes."""
+class _NoLog:
+    """Drops what goes wrong at every sample: the sampler logs changes itself."""
 
     def info(self, text: str, /, **fields: object) -> None: ...
     def warn(self, text: str, /, **fields: object) -> None: ...

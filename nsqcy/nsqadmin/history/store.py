@@ -1,7 +1,7 @@
 """What topics, channels and nodes were like in the last hours: what is kept, and how it is read.
 
 Pure: times are handed in, seconds of a clock that only goes forward. One thread adds and others
-read. Memory is bounded: rings of a fixed size and of single precision, and at most SERIES_MOST of
+read. Memory is bounded: rings of a fixed size and of single precision, and at most MAX_SERIES of
 them. Where there is more to keep, nodes go before topics and channels, and of these the busiest. A
 row of a ring is a number for each of METRICS, NaN where it is not known; a tick is the number of a
 step.
@@ -120,11 +120,11 @@ def aggregate(values: Sequence[float], is_rate: bool) -> float:
     return sum(known) / len(known) if is_rate else max(known)
 
 
-SERIES_MOST = 2048
+MAX_SERIES = 2048
 FINE = 3600.0  # seconds that are kept step by step
 COARSE_STEP = 60.0  # seconds that are one step of all that is older
 _HASTE = 0.02  # how much of a series' activity is that of its latest step
-_BUSIER = 2.0  # so many times as busy is who takes another's place
+_BUSIER = 2.0  # a newcomer replaces a series that is this many times less busy
 
 
 class Window(NamedTuple):
@@ -136,7 +136,7 @@ class Window(NamedTuple):
 
 
 class History:
-    def __init__(self, step: float, length: float, most: int = SERIES_MOST) -> None:
+    def __init__(self, step: float, length: float, most: int = MAX_SERIES) -> None:
         """Seconds between two samples, and how many of them are kept."""
         self.step = step
         self.length = length

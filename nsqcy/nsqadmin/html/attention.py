@@ -13,7 +13,7 @@ from nsqcy.nsqadmin.html.formatting import rate
 
 TITLE = "Attention"  # heading of their column
 _ERRORS = {"requeued": "requeued", "timed_out": "timed out"}  # what metrics are called
-_RATE_LEAST = 0.01  # a second: below, it is shown as none
+_MIN_RATE = 0.01  # a second: below, it is shown as none
 
 
 class LatestValues(Protocol):
@@ -82,7 +82,7 @@ def _errors(subject: Subject, rates: LatestValues) -> list[Sign]:
     found = []
     for metric, verb in _ERRORS.items():
         value = rates.latest(subject, metric) or 0.0
-        if value >= _RATE_LEAST:
+        if value >= _MIN_RATE:
             found.append(Sign(f"{verb} {rate(value)}", f"Messages {verb} a second, just now"))
     return found
 

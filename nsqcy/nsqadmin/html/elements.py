@@ -79,7 +79,7 @@ def crumbs(*parts: Child) -> Markup:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked before something is destroyed, and the form that does it."""
+    """The question before something is destroyed, and the form that does it."""
 
     title: str
     text: str

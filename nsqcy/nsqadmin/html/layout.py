@@ -120,7 +120,7 @@ def _bar(kind: str, text: str) -> Markup:
 
 
 def further(layout: Layout, topic: str, channel: str = "") -> Markup:
-    """Links to the other pages about it. What is in a queue only those see who may empty it."""
+    """Links to the other pages about it. Only users who may empty a queue see its messages."""
     names = (topic, channel) if channel else (topic,)
     links = [tag("a", "Policy", href=layout.link("policy", *names))]
     if layout.is_admin:

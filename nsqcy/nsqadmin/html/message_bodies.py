@@ -11,7 +11,7 @@ from codecs import getincrementaldecoder
 from typing import NamedTuple
 
 JSON, TEXT, HEX = "JSON", "text", "hex"
-HEX_MOST = 16 << 10  # bytes in hex, which are five times as many characters
+MAX_HEX = 16 << 10  # bytes in hex, which are five times as many characters
 _GROWTH = 4  # times what JSON may grow when it is laid out
 _INDENT = "  "
 
@@ -31,7 +31,7 @@ def body_text(body: bytes, *, cut: bool, as_hex: bool = False) -> Shown:
     """As what it seems to be; `cut`: it goes on, perhaps in the middle of a character."""
     text = None if as_hex else _decoded(body, cut)
     if text is None or _CONTROL.search(text):
-        return Shown(HEX, hex_dump(body[:HEX_MOST]), max(0, len(body) - HEX_MOST))
+        return Shown(HEX, hex_dump(body[:MAX_HEX]), max(0, len(body) - MAX_HEX))
     laid_out = None if cut else lay_out(text)
     if laid_out is not None:
         return Shown(JSON, visible(laid_out))
@@ -46,7 +46,7 @@ def _decoded(body: bytes, cut: bool) -> str | None:
 
 
 def visible(text: str) -> str:
-    """With what nobody would see, or what turns the text around, by its number."""
+    """The text with invisible and direction-changing characters as their numbers."""
     if text.isascii() and "\r" not in text:
         return text
     return "".join(

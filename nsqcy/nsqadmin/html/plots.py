@@ -56,7 +56,7 @@ def line_path(values: Sequence[float], top: float, width: int, height: int) -> s
 FRAMES = {"15m": 900, "1h": 3600, "6h": 21600, "12h": 43200, "24h": 86400, "48h": 172800}
 FRAME = "1h"
 SPARK = 900  # seconds that the small ones are of
-POINTS_MOST = 360
+MAX_POINTS = 360
 _SPARK_POINTS = 30
 _SPARK_BOX = 58, 16
 _BOX = 720, 160
@@ -144,7 +144,7 @@ class Plots:
         if self.history is None:
             return join()
         seconds = FRAMES[self.frame]
-        window = self.history.read(subject, self.now, seconds, POINTS_MOST)
+        window = self.history.read(subject, self.now, seconds, MAX_POINTS)
         if window is None:
             return join()
         drawn = [each for chart in CHARTS if (each := self._chart(chart, window, seconds))]
@@ -237,7 +237,7 @@ def _last(chart: Chart, column: Sequence[float]) -> str:
 
 
 def _spoken(chart: Chart, columns: Sequence[Sequence[float]]) -> str:
-    """For those who do not see it."""
+    """The chart in words, for screen readers."""
     parts = []
     for (_, name), column in zip(chart.lines, columns, strict=True):
         known = [each for each in column if each == each]
@@ -274,7 +274,7 @@ def with_spark(cells: Sequence[Child | Cell], plots: Plots, subject: Subject) ->
 
 
 def rate_columns(plots: Plots, metric: str) -> list[str]:
-    """`Rate In` or `Rate Out`; nothing where nobody measures it."""
+    """`Rate In` or `Rate Out`; nothing without a history."""
     return [f"Rate {metric.title()}"] if plots else []
 
 

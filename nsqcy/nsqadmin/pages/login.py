@@ -10,7 +10,7 @@ from nsqcy.nsqadmin.context import HEADERS, AppContext, body_limit
 from nsqcy.nsqadmin.html.elements import Markup, tag
 from nsqcy.nsqadmin.requests import params, read_form
 
-FORM_MOST = 16 << 10  # bytes
+MAX_FORM = 16 << 10  # bytes
 
 
 def show(app: AppContext, request: Request) -> Reply:
@@ -21,8 +21,8 @@ def show(app: AppContext, request: Request) -> Reply:
 
 
 def enter(app: AppContext, request: Request) -> Reply:
-    """A form with a name and a password. Of another site's page it is none: nobody is to be logged
-    in as somebody else."""
+    """Log in by a form. A page of another site may not send it: it could log a user in as another
+    one."""
     if access.is_of_another_site(request.head):
         raise HttpError(403, "FORBIDDEN")
     fields = read_form(request)
@@ -109,6 +109,6 @@ def _form(app: AppContext, there: str) -> Markup:
 
 ROUTES = (
     Route("GET", LOGIN, show, plain=True),
-    Route("POST", LOGIN, enter, body=lambda app, head: FORM_MOST, plain=True),
+    Route("POST", LOGIN, enter, body=lambda app, head: MAX_FORM, plain=True),
     Route("POST", LOGOUT, leave, body=body_limit, plain=True),
 )

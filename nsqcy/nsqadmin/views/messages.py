@@ -31,7 +31,7 @@ TABS = {
     "deferred": "Deferred",
     "dead": "Dead Letters",
 }
-BYTES_MOST = 512 << 10  # of a body that is asked for whole
+MAX_BYTES = 512 << 10  # of a body that is requested whole
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class MessageQuery:
 def peek(
     layout: Layout, subject: MessageQuery, answers: Sequence[NodeAnswer], waiting: int = 0
 ) -> list[Markup]:
-    """What nsqds have said of one tab; `waiting`: how many messages would be redriven."""
+    """What nsqds answered about one tab; `waiting`: how many messages would be redriven."""
     return [
         *_head(layout, subject, waiting),
         *_nodes(layout, subject, answers),
@@ -260,10 +260,10 @@ def _below(
 ) -> Markup:
     """What form it is in, how else it can be had, and what is missing."""
     parts: list[Child] = [shown.kind]
-    alone = {"node": node, "start": message["start"], "count": "1", "bytes": str(BYTES_MOST)}
+    alone = {"node": node, "start": message["start"], "count": "1", "bytes": str(MAX_BYTES)}
     if missing:
         parts.append(f" · {plural(missing, 'byte')} more")
-    if message["cut"] and subject.params.get("bytes") != str(BYTES_MOST):
+    if message["cut"] and subject.params.get("bytes") != str(MAX_BYTES):
         parts += [" · ", tag("a", "alone, and more of it", href=subject.link(layout, **alone))]
     if shown.kind != message_bodies.HEX and message["size"]:
         in_hex = subject.link(layout, **alone, **{"as": "hex"})

@@ -48,7 +48,7 @@ from nsqcy.nsqadmin.html.tables import (
 def nodes(
     layout: Layout, found: Sequence[Node], lookupds: int, location: Location, plots: Plots
 ) -> list[Markup]:
-    """lookupds: how many are asked, each of which should know every node."""
+    """lookupds: how many there are, each of which should know every node."""
     heading = tag("h1", f"NSQd Nodes ({len(found)})")
     if not found:
         return [heading, notice("No NSQd nodes found.")]
@@ -315,7 +315,7 @@ def _action_box(
 def _action_question(
     node: str, rows: Sequence[TopicStats], drain: NodeAnswer | None, params: Mapping[str, str]
 ) -> Question | None:
-    """What is asked before something is destroyed on one node."""
+    """The question before something is destroyed on one node."""
     action = params.get("ask")
     if action == "drain" and drain is not None and drain.is_done:
         return _drain_question(node, drain)

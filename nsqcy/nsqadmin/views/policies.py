@@ -28,7 +28,7 @@ from nsqcy.nsqadmin.html.formatting import plural
 from nsqcy.nsqadmin.html.layout import Layout, trail
 from nsqcy.nsqadmin.html.tables import table
 
-HTTP, DEFAULT = "http", "default"  # who has said a value
+HTTP, DEFAULT = "http", "default"  # where a value comes from
 
 
 class Problem(NamedTuple):
@@ -135,7 +135,7 @@ def _values(key: str, answers: Sequence[NodeAnswer]) -> list[Child]:
 
 
 def _source(name: str) -> Child:
-    """Marked, if somebody has said so."""
+    """Marked, unless it is the default."""
     return name if name == DEFAULT else tag("span", name, class_="label")
 
 

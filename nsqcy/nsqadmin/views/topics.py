@@ -106,7 +106,7 @@ def streams(
 
 
 def _streams_heading(location: Location, topics: int, with_signs: int) -> Markup:
-    """How many there are, and a link that puts those first at which somebody should look."""
+    """How many there are, and a link that sorts those first that need attention."""
     parts: list[Child] = ["Topics", " ", tag("span", number(topics), class_="count")]
     if with_signs:
         link = tag("a", f"⚠ {number(with_signs)}", href=location.link(sort="attention"))
