@@ -1,72 +1,210 @@
-"""What nsqadmin does to a cluster: which daemons are told what, and in which order.
+"""Everything that changes a cluster, NSQ's verbs and ours, by the API or by a form of a page: it is
+checked, sent to the daemons, and reported to the notification endpoint.
 
-Whoever fails is a warning of the gathering, and the others are told all the same. Only where nobody
-knows whom to tell, or what is meant, is there an error, and nothing is done.
+A daemon that fails is a warning of the cluster view, and the others get the request all the same.
+An action raises HttpError, and does nothing, where no daemon can be found or the target is unknown;
+ours also where every nsqd refuses.
 """
+
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from nsqcy.cluster.web_client import Answer
 from nsqcy.errors import HttpError
-from nsqcy.nsqadmin import saying
-from nsqcy.nsqadmin.gathering import Gathering, Told
+from nsqcy.http.router import Request
+from nsqcy.names import is_valid_name
+from nsqcy.nsqadmin.cluster.answers import NODE_NOT_FOUND, read_answer
+from nsqcy.nsqadmin.cluster.view import DRAIN_PATH, ClusterView, Done, Posted, target
+from nsqcy.nsqadmin.notifications import Notifier
 
 ON_MESSAGES = ("pause", "unpause", "empty")
-NOBODY_TO_TELL = "there is no nsqlookupd that topics could be created at"
+ON_NODE = (*ON_MESSAGES, "delete")
+NO_LOOKUPD = "there is no nsqlookupd that topics could be created at"
 
 
-def create(gathering: Gathering, topic: str, channel: str = "") -> None:
-    """Registers names with nsqlookupds. nsqds that have the topic make its channel; the topic
-    itself none makes before it is published to."""
-    if not gathering.by_lookupds:
+class Context(Protocol):
+    """What actions need of the application context."""
+
+    @property
+    def notifier(self) -> Notifier: ...
+    def cluster(self) -> ClusterView: ...
+
+
+# NSQ's
+
+
+def create(app: Context, request: Request, topic: str, channel: str) -> Done:
+    """Register names with nsqlookupds. nsqds that have the topic create its channel; none creates
+    the topic before a message is published to it."""
+    check_names(topic, channel)
+    cluster = app.cluster()
+    _create(cluster, topic, channel)
+    app.notifier.send(request, "create_topic", topic)
+    if channel:
+        app.notifier.send(request, "create_channel", topic, channel)
+    return Done(cluster)
+
+
+def _create(cluster: ClusterView, topic: str, channel: str) -> None:
+    if not cluster.by_lookupds:
         if channel:
             text = "failed to query any nsqlookupd: no nsqlookupd is configured"
             raise HttpError(502, f"UPSTREAM_ERROR: {text}")
-        gathering.warnings.append(NOBODY_TO_TELL)
+        cluster.warnings.append(NO_LOOKUPD)
         return
-    gathering.tell_lookupds("topic/create", topic=topic)
+    cluster.post_to_lookupds("topic/create", topic=topic)
     if channel:
-        gathering.tell_lookupds("channel/create", topic=topic, channel=channel)
-        nodes = gathering.producers(topic)
-        gathering.tell(nodes, "channel/create", topic=topic, channel=channel)
+        cluster.post_to_lookupds("channel/create", topic=topic, channel=channel)
+        nodes = cluster.producers(topic)
+        cluster.post_to_nodes(nodes, "channel/create", topic=topic, channel=channel)
 
 
-def delete(gathering: Gathering, topic: str, channel: str = "") -> None:
-    """Deletes a topic, or a channel of it, with its messages, wherever it is."""
+def delete(app: Context, request: Request, topic: str, channel: str = "") -> Done:
+    """Delete a topic, or a channel of it, with its messages, on all nodes."""
+    cluster = app.cluster()
     what, names = target(topic, channel)
     # nsqlookupds may know a topic that no nsqd has.
-    find = gathering.producers if gathering.by_lookupds else gathering.nodes_with
+    find = cluster.producers if cluster.by_lookupds else cluster.nodes_with
     nodes = find(topic)
-    _known(
-        gathering.tell_lookupds(f"{what}/delete", **names),
-        gathering.tell(nodes, f"{what}/delete", **names),
+    _check_known(
+        cluster.post_to_lookupds(f"{what}/delete", **names),
+        cluster.post_to_nodes(nodes, f"{what}/delete", **names),
     )
+    app.notifier.send(request, f"delete_{what}", topic, channel)
+    return Done(cluster)
 
 
-def act(gathering: Gathering, action: str, topic: str, channel: str = "") -> None:
-    """Pauses, unpauses or empties a topic, or a channel of it, wherever it is."""
+def act(app: Context, request: Request, action: str, topic: str, channel: str = "") -> Done:
+    """Pause, unpause or empty a topic, or a channel of it, on all nodes."""
+    if action not in ON_MESSAGES:
+        raise HttpError(400, "INVALID_ACTION")
+    cluster = app.cluster()
     what, names = target(topic, channel)
-    _known(gathering.tell(gathering.nodes_with(topic), f"{what}/{action}", **names))
+    try:
+        nodes = cluster.nodes_with(topic)
+        _check_known(cluster.post_to_nodes(nodes, f"{what}/{action}", **names))
+    finally:  # notified even where nothing could be done, as NSQ does
+        app.notifier.send(request, f"{action}_{what}", topic, channel)
+    return Done(cluster)
 
 
-def _known(*told: Told) -> None:
-    """404 if all that were told say that there is no such topic or channel."""
-    errors = [error for each in told for error in each.errors.values()]
-    codes = [saying.read("", Answer(each.status, {}, each.body)).unknown for each in errors]
-    if codes and all(codes) and not any(each.values for each in told):
+def tombstone(app: Context, request: Request, node: str, topic: str) -> Done:
+    """Hide a node from a topic's consumers for a while, and delete the topic there. Only known
+    nodes get a request: nobody may have requests sent to other hosts."""
+    check_names(topic)
+    cluster = app.cluster()
+    known = [each for each in cluster.nodes() if each.name == node]
+    cluster.post_to_lookupds("topic/tombstone", topic=topic, node=node)
+    if not known:
+        raise cluster.not_found(NODE_NOT_FOUND)
+    cluster.post_to_nodes(known, "topic/delete", topic=topic)
+    app.notifier.send(request, "tombstone_topic_producer", topic, node=node)
+    return Done(cluster)
+
+
+def check_names(topic: str, channel: str = "") -> None:
+    """Raises HttpError."""
+    if not is_valid_name(topic):
+        raise HttpError(400, "INVALID_TOPIC")
+    if channel and not is_valid_name(channel):
+        raise HttpError(400, "INVALID_CHANNEL")
+
+
+def _check_known(*posted: Posted) -> None:
+    """Raise 404 if all daemons answer that there is no such topic or channel."""
+    errors = [error for each in posted for error in each.errors.values()]
+    codes = [read_answer("", Answer(each.status, {}, each.body)).unknown for each in errors]
+    if codes and all(codes) and not any(each.values for each in posted):
         raise HttpError(404, codes[-1])
 
 
-def tombstone(gathering: Gathering, node: str, topic: str) -> None:
-    """Hides a node from a topic's consumers for a while, and deletes the topic there. Only nodes
-    that are known are told: this is no way to have requests sent to anybody."""
-    known = [each for each in gathering.nodes() if each.name == node]
-    gathering.tell_lookupds("topic/tombstone", topic=topic, node=node)
-    if not known:
-        raise gathering.not_found(saying.NODE_NOT_FOUND)
-    gathering.tell(known, "topic/delete", topic=topic)
+# Ours: of all nodes that have the topic, or of one of them
 
 
-def target(topic: str, channel: str) -> tuple[str, dict[str, str]]:
-    """What is meant, "topic" or "channel", and the parameters that name it."""
-    if channel:
-        return "channel", {"topic": topic, "channel": channel}
-    return "topic", {"topic": topic}
+def redrive(
+    app: Context, request: Request, topic: str, channel: str, limit: str, node: str
+) -> Done:
+    """Send the messages of a channel of dead letters back to the channels they come from."""
+    query = {"limit": limit} if limit else {}
+    done = _post(app, "channel/redrive", topic, channel, query, node)
+    app.notifier.send(request, "redrive_channel", topic, channel, node)
+    return done
+
+
+def seek(app: Context, request: Request, topic: str, channel: str, to: str, node: str) -> Done:
+    """Move a channel to a position of its topic's log."""
+    done = _post(app, "channel/seek", topic, channel, {"to": to}, node)
+    app.notifier.send(request, "seek_channel", topic, channel, node)
+    return done
+
+
+def cancel(app: Context, request: Request, topic: str, channel: str, id: str, node: str) -> Done:
+    """Drop one deferred message."""
+    done = _post(app, "message/cancel", topic, channel, {"id": id}, node)
+    app.notifier.send(request, "cancel_message", topic, channel, node)
+    return done
+
+
+def set_rate(
+    app: Context, request: Request, topic: str, channel: str, rate: str, node: str
+) -> Done:
+    done = _post(app, "channel/rate", topic, channel, {"rate": rate}, node)
+    app.notifier.send(request, "rate_channel", topic, channel, node)
+    return done
+
+
+def set_policy(
+    app: Context,
+    request: Request,
+    topic: str,
+    channel: str,
+    values: Mapping[str, Any] | None,
+    node: str = "",
+) -> Done:
+    """Set keys, or reset them: a key that is None, or all of them for None."""
+    check_names(topic, channel)
+    cluster = app.cluster()
+    what, names = target(topic, channel)
+    method = "DELETE" if values is None else "PUT"
+    body = b"" if values is None else json.dumps(values).encode()
+    nodes = cluster.nodes_with(topic, node)
+    answers = cluster.command_each(nodes, f"{what}/config", names, method, body)
+    verb = "reset" if values is None else "set"
+    app.notifier.send(request, f"{verb}_{what}_policy", topic, channel, node)
+    return Done(cluster, answers)
+
+
+def drain(app: Context, request: Request, node: str, *, on: bool, timeout: str = "") -> Done:
+    """Have a node refuse publishes, and exit when it is empty; or end that."""
+    cluster = app.cluster()
+    query = {"timeout": timeout} if timeout else {}
+    body = b"true" if on else b"false"
+    answers = cluster.command_each([cluster.find(node)], DRAIN_PATH, query, "PUT", body)
+    app.notifier.send(request, "drain_node" if on else "undrain_node", "", node=node)
+    return Done(cluster, answers)
+
+
+def act_on_node(
+    app: Context, request: Request, node: str, action: str, topic: str, channel: str
+) -> Done:
+    """Pause, unpause, empty or delete a topic, or a channel of it, on one node."""
+    if action not in ON_NODE:
+        raise HttpError(400, "INVALID_ACTION")
+    check_names(topic, channel)
+    cluster = app.cluster()
+    what, names = target(topic, channel)
+    path = f"{what}/{action}"
+    answers = cluster.command_each([cluster.find(node)], path, names, "POST", b"")
+    app.notifier.send(request, f"{action}_{what}", topic, channel, node)
+    return Done(cluster, answers)
+
+
+def _post(
+    app: Context, path: str, topic: str, channel: str, query: Mapping[str, str], node: str
+) -> Done:
+    check_names(topic, channel)
+    cluster = app.cluster()
+    nodes = cluster.nodes_with(topic, node)
+    _, names = target(topic, channel)
+    return Done(cluster, cluster.command_each(nodes, path, {**names, **query}, "POST", b""))

@@ -1,4 +1,4 @@
-"""Files for browsers: those that nsqadmin brings, or a folder of somebody's own.
+"""Files for browsers: those of nsqadmin, or of a folder.
 
 What is brought is linked by a path with its version, so that browsers keep it and never ask for it
 again; as scripts name each other by relative paths, that holds for all of them.

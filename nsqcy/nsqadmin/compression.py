@@ -1,4 +1,4 @@
-"""Answers compressed for those who take that."""
+"""Compression of answers for clients that accept it."""
 
 import gzip
 import zlib

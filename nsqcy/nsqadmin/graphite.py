@@ -12,8 +12,8 @@ from nsqcy.cluster.web_client import Answer, WebClient, reason, unwanted
 from nsqcy.config.durations import SECOND
 from nsqcy.errors import RequestError
 
-ANSWER_MOST = 32 << 20  # bytes
-# Of one connection only, or made anew by who sends the rest.
+MAX_ANSWER = 32 << 20  # bytes
+# Of one connection only, or made anew by the sender of the rest.
 _HOP_BY_HOP = frozenset(
     [
         *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te"),
@@ -40,7 +40,7 @@ class Graphite:
             "until": f"-{self._seconds}sec",
         }
         url = parse_url(f"{self._url}/render")._replace(query=urlencode(query))
-        answer = self._web.ask(url, most=ANSWER_MOST)
+        answer = self._web.ask(url, most=MAX_ANSWER)
         if answer.status != 200:
             raise unwanted(answer)
         value = _first_value(answer.body)
@@ -53,11 +53,11 @@ class Graphite:
         auth = None if "Authorization" in headers else url.auth
         place = Url(url.scheme, auth=auth, host=url.host, port=url.port)
         try:
-            answer = self._web.request(place, "GET", target, headers, most=ANSWER_MOST)
+            answer = self._web.request(place, "GET", target, headers, most=MAX_ANSWER)
         except (OSError, HTTPError, ValueError) as error:
             raise RequestError(reason(error)) from None
-        if len(answer.body) > ANSWER_MOST:
-            raise RequestError(f"the answer has more than {ANSWER_MOST} bytes", answer.status)
+        if len(answer.body) > MAX_ANSWER:
+            raise RequestError(f"the answer has more than {MAX_ANSWER} bytes", answer.status)
         return answer
 
 

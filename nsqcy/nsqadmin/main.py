@@ -13,6 +13,7 @@ Exit codes:
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 
 from nsqcy.config import loader
@@ -47,12 +48,13 @@ def _run(argv: Sequence[str]) -> int:
     openfiles.raise_limit().tell(lines)
     notifier = service.notifier(os.environ, lines)
 
-    from nsqcy.nsqadmin.daemon import Daemon
-    from nsqcy.nsqadmin.logins import Logins
+    from nsqcy.nsqadmin.app import Daemon
+    from nsqcy.nsqadmin.auth.logins import Logins
 
     logins = None
     if options.auth_file:
-        logins = Logins(options.auth_file, options.auth_session_time / SECOND, lines)
+        session_time = options.auth_session_time / SECOND
+        logins = Logins(options.auth_file, session_time, lines, time.monotonic)
 
     def level() -> int:
         return resolve(loader.load(NSQADMIN, argv)).log_level

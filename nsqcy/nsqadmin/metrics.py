@@ -1,14 +1,73 @@
-"""nsqadmin's /metrics. Runs in a thread, as what writes the page takes a moment to be imported."""
+"""nsqadmin's /metrics, and the outcomes of its requests to other daemons that the page counts.
 
+The page runs in a thread, as the module that writes it takes a moment to be imported.
+"""
+
+import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from urllib3.util import Url
+
+from nsqcy.cluster.web_client import TIMED_OUT, Answer, Terms, WebClient
+from nsqcy.errors import RequestError
 from nsqcy.http.parser import Reply
 from nsqcy.http.request_counts import Requests
 from nsqcy.http.router import Request, Route
 from nsqcy.metrics import families
-from nsqcy.nsqadmin.logins import Logins
-from nsqcy.nsqadmin.upstreams import Outcomes
+from nsqcy.nsqadmin.auth.logins import Logins
+
+OUTCOMES = ("ok", "timeout", "unreachable", "bad")
+
+
+class Outcomes:
+    """How many there were of each so far, of all clients. Counted by many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts = Counter(dict.fromkeys(OUTCOMES, 0))
+
+    def count(self, outcome: str) -> None:
+        with self._lock:
+            self._counts[outcome] += 1
+
+    def counts(self) -> dict[str, int]:
+        with self._lock:
+            return dict(self._counts)
+
+
+class CountedClient(WebClient):
+    """Counts what becomes of its requests."""
+
+    def __init__(self, terms: Terms, outcomes: Outcomes) -> None:
+        super().__init__(terms)
+        self._outcomes = outcomes
+
+    def ask(
+        self,
+        url: Url,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        *,
+        most: int,
+    ) -> Answer:
+        try:
+            answer = super().ask(url, method, headers, body, most=most)
+        except RequestError as error:
+            self._outcomes.count(outcome(error))
+            raise
+        self._outcomes.count("ok" if answer.status < 500 else "bad")
+        return answer
+
+
+def outcome(error: RequestError) -> str:
+    """One of so many, whatever was wrong."""
+    if error.status:
+        return "bad"
+    return "timeout" if str(error) == TIMED_OUT else "unreachable"
+
 
 if TYPE_CHECKING:
     from nsqcy.http.metrics_page import Samples

@@ -3,7 +3,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from nsqcy.broker.channel import Agenda
-from nsqcy.broker.topic import Shard
+from nsqcy.broker.shard import Shard
 from nsqcy.ipc.mesh import Mesh
 from nsqcy.logging.types import Lines
 from nsqcy.protocol.session import Session

@@ -14,11 +14,12 @@ from nsqcy.cluster.discovery import Producer, lookup_url, parse_lookup, parse_no
 from nsqcy.cluster.stats import TopicStats, parse_stats, sum_topics
 from nsqcy.errors import RequestError
 from nsqcy.names import is_valid_name
-from nsqcy.nsqadmin import topic_views
-from nsqcy.nsqadmin.frame import Frame
-from nsqcy.nsqadmin.here import Here
-from nsqcy.nsqadmin.plots import Plots
-from nsqcy.nsqadmin.shapes import Shapes
+from nsqcy.nsqadmin.api.stats_json import StatsJson
+from nsqcy.nsqadmin.cluster.nodes import Clients
+from nsqcy.nsqadmin.html.layout import Layout
+from nsqcy.nsqadmin.html.location import Location
+from nsqcy.nsqadmin.html.plots import Plots
+from nsqcy.nsqadmin.views import topics as topic_views
 from nsqcy.util.gotext import json_bytes
 from support.strict_html import read as read_markup
 
@@ -131,16 +132,16 @@ FIGURES = st.builds(
 @given(FIGURES)
 def test_whatever_is_read_can_be_shown(body: bytes) -> None:
     rows = read_or_refused(functools.partial(parse_stats, clients=True), body, {})
-    shapes = Shapes({}, 0.0)
-    frame = Frame("", True)
+    clients = Clients({}, 0.0)
+    stats, layout = StatsJson(clients), Layout("", True)
     for topic in sum_topics([*rows, *rows]).values():
-        json.loads(json_bytes(shapes.topic(topic)))
-        here = Here("/t", {"ask": "delete", "sort": "depth"})
-        read_markup(frame.page("t", *topic_views.topic(frame, topic, here, NO_PLOTS)))
+        json.loads(json_bytes(stats.topic(topic)))
+        location = Location("/t", {"ask": "delete", "sort": "depth"})
+        read_markup(layout.page("t", *topic_views.topic(layout, topic, location, NO_PLOTS)))
         for channel in topic.channels.values():
-            json.loads(json_bytes(shapes.channel(channel)))
-            page = topic_views.channel(frame, channel, shapes, here, NO_PLOTS)
-            read_markup(frame.page("c", *page))
+            json.loads(json_bytes(stats.channel(channel)))
+            page = topic_views.channel(layout, channel, clients, location, NO_PLOTS)
+            read_markup(layout.page("c", *page))
 
 
 @settings(deadline=None)

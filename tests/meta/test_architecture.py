@@ -35,20 +35,17 @@ PURE = ["base", "broker", "ipc", "protocol", "storage", "server.publisher"]
 PURE += [f"client.{name}" for name in ("codec", "connection", "consumer", "core", "flow")]
 PURE += [f"client.{name}" for name in ("producer",)]
 PURE += [f"nsqlookupd.{name}" for name in ("protocol", "registry")]
-PURE += [f"nsqadmin.{name}" for name in ("answer_forms", "bodies", "drawing", "figures", "frame")]
-PURE += [f"nsqadmin.{name}" for name in ("here", "history", "history_rates", "history_rings")]
-PURE += [f"nsqadmin.{name}" for name in ("markup", "node_action_views", "node_views", "peek_views")]
-PURE += [f"nsqadmin.{name}" for name in ("plots", "policy_views", "saying", "seek_views")]
-PURE += [f"nsqadmin.{name}" for name in ("sessions", "shapes", "signs", "stream_views")]
-PURE += [f"nsqadmin.{name}" for name in ("subject_views", "tables", "topic_views", "versions")]
+PURE += [f"nsqadmin.{name}" for name in ("actions", "auth", "html", "requests", "views")]
+PURE += [f"nsqadmin.{name}" for name in ("api.stats_json", "cluster.answers", "cluster.nodes")]
+PURE += [f"nsqadmin.{name}" for name in ("history.rates", "history.store")]
 PURE += [f"users.{name}" for name in ("failures", "file", "hashes", "user")]
 PURE += [f"capacity.{name}" for name in ("figure", "measured", "model", "report")]
 PURE += [f"doctor.{name}" for name in ("checks", "cluster", "facts", "host", "report", "topics")]
 PURE += [f"tools.{name}" for name in ("destinations", "json_filter", "pieces", "status")]
 PURE += [f"tools.{name}" for name in ("throttle", "files.codecs", "files.file", "files.notes")]
 PURE += [f"tools.{name}" for name in ("files.writer",)]
-# The file times of the log, and how long a sync took.
-WITH_CLOCKS = {"storage.io", "storage.segment_files"}
+# The file times of the log, how long a sync took, and dates of times that are handed in.
+WITH_CLOCKS = {"storage.io", "storage.segment_files", "nsqadmin.html.formatting"}
 CLOCKS = {"time", "datetime", "time.h"}
 
 CIMPORT = re.compile(r"^ *from +([\w.]+) +(?:c?import) |^ *c?import +([\w.]+)", re.MULTILINE)

@@ -1,6 +1,6 @@
 """Data paths of earlier builds: written once and kept, and what a start must find in them.
 
-`python tests/support/older_data.py tests/daemon/data-VERSION.tar.gz` writes one with the nsqd of this tree.
+`python tests/support/older_data.py ARCHIVE.tar.gz` writes one with the nsqd of this tree.
 The archive holds two data paths, `stopped` (a clean exit) and `killed` (SIGKILL to all processes),
 and `expected.json`: what this tree found in copies of them.
 """

@@ -24,7 +24,7 @@ from nsqcy.nsqd.worker.main import Boot
 from nsqcy.nsqd.worker.placement_requests import PlacementRequests
 from nsqcy.nsqd.worker.topic_verbs import CreateTopic, TopicOwner, TopicVerb
 from nsqcy.process.control import CallTimeout, ChannelClosed, RemoteError
-from nsqcy.protocol.session import Home
+from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.server.publisher import NO_ROOM, Publisher, TopicSink
 from nsqcy.util import debug, procfs
 
@@ -42,7 +42,7 @@ class HttpBackend:
         boot: Boot,
         options: NsqdOptions,
         owned: TopicOwner,
-        home: Home,
+        home: SessionManager,
         publisher: Publisher,
         placements: PlacementRequests,
         peers: set[int],

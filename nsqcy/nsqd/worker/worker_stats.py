@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from nsqcy.broker.events import Events
-from nsqcy.broker.topic import Shard, Topic
+from nsqcy.broker.shard import Shard
+from nsqcy.broker.topic import Topic
 from nsqcy.http.server import HttpServer
 from nsqcy.nsqd.master.drain import Remains, Rest, summed
 from nsqcy.nsqd.options import NsqdOptions
@@ -18,7 +19,7 @@ from nsqcy.nsqd.stats import forms as stats
 from nsqcy.nsqd.stats import gathering, metrics, metrics_buffer
 from nsqcy.nsqd.stats.forms import Query
 from nsqcy.process.control import Answer, Request
-from nsqcy.protocol.session import Home
+from nsqcy.protocol.session_manager import SessionManager
 from nsqcy.server.metrics import Exposition
 from nsqcy.server.transport import Loop
 from nsqcy.storage.io import IoThread
@@ -34,7 +35,7 @@ class WorkerStats:
     def __init__(
         self,
         shard: Shard,
-        home: Home,
+        home: SessionManager,
         http: HttpServer,
         loop: Loop,
         io: IoThread,

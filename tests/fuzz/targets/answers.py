@@ -19,8 +19,10 @@ from nsqcy.cluster.discovery import (
 from nsqcy.cluster.stats import parse_stats, sum_topics
 from nsqcy.cluster.web_client import Answer
 from nsqcy.errors import NsqError, RequestError
-from nsqcy.nsqadmin import bodies, saying
-from nsqcy.nsqadmin.shapes import Shapes
+from nsqcy.nsqadmin.api.stats_json import StatsJson
+from nsqcy.nsqadmin.cluster import answers
+from nsqcy.nsqadmin.cluster.nodes import Clients
+from nsqcy.nsqadmin.html import message_bodies
 from nsqcy.nsqd.auth import answers as auth
 from nsqcy.nsqd.lookup.protocol import Answers, PeerFailure, parse_info, split
 from nsqcy.tools.json_filter import JsonFilter
@@ -34,7 +36,7 @@ COVERS += [
     "nsqd/lookup/protocol.py",
     "tools/json_filter.py",
 ]
-COVERS += ["nsqadmin/bodies.py"]
+COVERS += ["nsqadmin/html/message_bodies.py"]
 PRODUCER = {"broadcast_address": "a", "tcp_port": 1, "http_port": 2, "hostname": "h"}
 NODE = PRODUCER | {"topics": ["t"], "tombstones": [True]}
 LATENCY = {"count": 3, "percentiles": [{"quantile": 0.99, "value": 5.5}]}
@@ -93,11 +95,11 @@ def read_or_refused(read: Callable[..., Any], body: bytes) -> Any:
 
 def _stats(body: bytes) -> None:
     rows = read_or_refused(lambda body, headers: parse_stats(body, headers, clients=True), body)
-    shapes = Shapes({}, 0.0)
+    stats = StatsJson(Clients({}, 0.0))
     for topic in sum_topics([*rows, *rows]).values():
-        json.loads(json_bytes(shapes.topic(topic)))
+        json.loads(json_bytes(stats.topic(topic)))
         for channel in topic.channels.values():
-            json.loads(json_bytes(shapes.channel(channel)))
+            json.loads(json_bytes(stats.channel(channel)))
 
 
 def _lookupd(body: bytes) -> None:
@@ -111,7 +113,7 @@ def _lookupd(body: bytes) -> None:
 
 def _other(body: bytes) -> None:
     for status in (200, 404):
-        found = saying.read("n", Answer(status, {}, body))
+        found = answers.read_answer("n", Answer(status, {}, body))
         json_bytes({"value": found.value, "reason": found.reason, "missing": found.is_missing})
     for wanted in (("a", "5", ()), ("a", "", ("a", "n")), ("", "", ("b",))):
         JsonFilter(*wanted).apply(body)
@@ -141,7 +143,7 @@ def _protocol(data: bytes) -> None:
 
 def _body(data: bytes) -> None:
     for cut, as_hex in ((False, False), (True, False), (False, True)):
-        found = bodies.shown(data, cut=cut, as_hex=as_hex)
+        found = message_bodies.body_text(data, cut=cut, as_hex=as_hex)
         found.text.encode()
         assert len(found.text) <= 6 * len(data) + 4096
 

@@ -9,6 +9,7 @@ import json
 import os
 import random
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,35 +21,30 @@ from nsqcy.errors import HttpError, RequestError
 from nsqcy.http.parser import HTML, Body, Head, HeadCache, HttpProtocol, Malformed, Reply
 from nsqcy.http.request_counts import Requests
 from nsqcy.http.router import IGNORED, Request, Route
-from nsqcy.nsqadmin import (
-    api,
-    gathering,
-    history_api,
-    login_pages,
-    operation_api,
-    operation_pages,
-    pages,
-)
-from nsqcy.nsqadmin.logins import Logins
+from nsqcy.nsqadmin.api import actions, queries, service
+from nsqcy.nsqadmin.auth.logins import Logins
+from nsqcy.nsqadmin.cluster import view
+from nsqcy.nsqadmin.context import AppContext
 from nsqcy.nsqadmin.options import NSQADMIN, resolve
-from nsqcy.nsqadmin.surroundings import Surroundings
+from nsqcy.nsqadmin.pages import login, messages, nodes, topics
 from nsqcy.nsqlookupd.api import Api
 from nsqcy.nsqlookupd.registry import Moment, Peer, Registry
 from nsqcy.users.hashes import hash_token
 from support.strict_html import read as read_markup
 from support.worker_core import Log
 
-COVERS = ["http/parser.py", "http/router.py", "nsqlookupd/api.py", "nsqadmin/api.py"]
-COVERS += ["nsqadmin/api_forms.py", "nsqadmin/pages.py", "nsqadmin/operation_api.py"]
-COVERS += ["nsqadmin/operation_pages.py", "nsqadmin/access.py", "nsqadmin/logins.py"]
-COVERS += ["nsqadmin/login_gate.py", "nsqadmin/login_pages.py", "nsqadmin/saying.py"]
+COVERS = ["http/parser.py", "http/router.py", "nsqlookupd/api.py", "nsqadmin/actions.py"]
+COVERS += [f"nsqadmin/api/{name}.py" for name in ("actions", "queries", "service")]
+COVERS += [f"nsqadmin/pages/{name}.py" for name in ("login", "messages", "nodes", "topics")]
+COVERS += ["nsqadmin/requests.py", "nsqadmin/auth/access.py", "nsqadmin/auth/logins.py"]
+COVERS += ["nsqadmin/cluster/answers.py"]
 DATE = b"Fri, 20 Nov 2026 11:18:30 GMT"
 NOW = Moment(5, 5)
 LIMITS: Any = type("Limits", (), {"debug_remote": False, "max_input_bytes": 1 << 20})
 SPLIT = b"\0\0\0"
 TOKEN = "token"
-ROUTES = [*pages.ROUTES, *api.ROUTES, *operation_pages.ROUTES, *operation_api.ROUTES]
-ROUTES += history_api.ROUTES
+ROUTES = [*topics.ROUTES, *nodes.ROUTES, *messages.ROUTES]
+ROUTES += [*service.ROUTES, *queries.ROUTES, *actions.ROUTES]
 FORMS = [b"action=pause", b"action=delete&node=a:2", b"action=seek&to=first", b"action=redrive"]
 FORMS += [b"action=set&rate=5&durability=os", b"action=cancel&id=0123456789abcdef", b"limit=9"]
 FORMS += [b"user=a&password=token&next=/nodes", b"user=&password=%ff"]
@@ -167,10 +163,10 @@ def at_once(keys: Sequence[Any], ask: Callable[[Any], Any], limit: float) -> Out
     return found
 
 
-gathering.ask_all = at_once
+view.ask_all = at_once
 
 
-class Admin(Surroundings):
+class Admin(AppContext):
     """Its handlers run at once."""
 
     def call(self, route: Route, request: Request) -> Any:
@@ -203,8 +199,8 @@ def users() -> str:
 def admin(logins: bool) -> Daemon:
     options = resolve(Settings(NSQADMIN, {"nsqd_http_address": ("a:2", "b:2")}))
     web, log = Web(), Log()
-    kept = Logins(USERS, 3600, log) if logins else None
-    routes = [*ROUTES, *(login_pages.ROUTES if logins else [])]
+    kept = Logins(USERS, 3600, log, time.monotonic) if logins else None
+    routes = [*ROUTES, *(login.ROUTES if logins else [])]
     return Daemon(Admin(options, web, web, log, routes, None, kept), log, web)  # type: ignore[arg-type]
 
 

@@ -8,7 +8,7 @@ import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 
-from nsqcy.nsqadmin import api as nsqadmin
+from nsqcy.nsqadmin.api import service as nsqadmin
 from nsqcy.nsqadmin.options import NSQADMIN
 from nsqcy.nsqd.http import api as nsqd
 from nsqcy.nsqd.master import master

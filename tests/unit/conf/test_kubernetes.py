@@ -11,8 +11,8 @@ from nsqcy.config import loader
 from nsqcy.config.durations import SECOND, parse_duration
 from nsqcy.config.options import Options
 from nsqcy.net import listeners
-from nsqcy.nsqadmin import api as nsqadmin_api
 from nsqcy.nsqadmin import options as nsqadmin
+from nsqcy.nsqadmin.api import service as nsqadmin_api
 from nsqcy.nsqd import options as nsqd
 from nsqcy.nsqd.http import api as nsqd_api
 from nsqcy.nsqd.master import master

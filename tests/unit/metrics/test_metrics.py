@@ -17,7 +17,7 @@ from nsqcy.metrics.families import (
     TOPICS,
     TURN_BOUNDS,
 )
-from nsqcy.nsqadmin.upstreams import outcome
+from nsqcy.nsqadmin.metrics import outcome
 from nsqcy.nsqd.stats import metrics, metrics_buffer
 from nsqcy.nsqd.stats.metrics_totals import Growing, Summed
 from nsqcy.server import metrics as server_metrics

@@ -8,10 +8,9 @@ import pytest
 from nsqcy.cluster.latency import Latency, Percentile
 from nsqcy.cluster.stats import ChannelFigures, ChannelStats, TopicFigures, TopicStats
 from nsqcy.config.durations import SECOND
-from nsqcy.nsqadmin.history import History
-from nsqcy.nsqadmin.history_rates import Rates, Subject, reading
-from nsqcy.nsqadmin.history_rings import METRICS, UNKNOWN, Ring, Series, together
-from nsqcy.nsqadmin.history_sampler import next_due
+from nsqcy.nsqadmin.history.rates import Rates, reading
+from nsqcy.nsqadmin.history.sampler import next_due
+from nsqcy.nsqadmin.history.store import METRICS, UNKNOWN, History, Ring, Series, Subject, aggregate
 
 TOPIC, CHANNEL, NODE = Subject(topic="t"), Subject(topic="t", channel="c"), Subject(node="a")
 
@@ -133,7 +132,7 @@ def test_several_steps_are_one() -> None:
         series.write(tick, [value] * len(METRICS))
     assert [*series.coarse("in", 1, 2)] == [3]  # a mean of what is known
     assert [*series.coarse("depth", 1, 2)] == [5]
-    assert math.isnan(together([UNKNOWN, UNKNOWN], True))
+    assert math.isnan(aggregate([UNKNOWN, UNKNOWN], True))
 
 
 # -- what is kept

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from nsqcy.errors import ConfigError, HttpError
 from nsqcy.http.parser import Body, Head
 from nsqcy.http.router import Request
-from nsqcy.nsqadmin import login_gate, logins, sessions
-from nsqcy.nsqadmin.logins import COOKIE, Logins, address_of
-from nsqcy.nsqadmin.sessions import Sessions
+from nsqcy.nsqadmin.auth import access, logins
+from nsqcy.nsqadmin.auth.logins import COOKIE, Logins, Sessions, address_of
 from nsqcy.users import failures, hashes, passwd
 from nsqcy.users.failures import FAILURES_MOST, RECOVERY, Failures
 from nsqcy.users.file import parse
@@ -286,7 +285,7 @@ def test_sessions_end_when_they_are_not_used() -> None:
 
 
 def test_there_are_so_many_sessions_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "SESSIONS_MOST", 2)
+    monkeypatch.setattr(logins, "MAX_SESSIONS", 2)
     table, user = Sessions(60, Now()), User("anna", "view")
     first, second = table.begin(user), table.begin(user)
     table.find(first)
@@ -489,7 +488,7 @@ def test_a_file_that_changes(made: Made, file: Path) -> None:
 def test_a_file_that_others_read(file: Path, mode: int, warned: int) -> None:
     file.chmod(mode)
     log = Lines()
-    Logins(str(file), 3600, log)
+    Logins(str(file), 3600, log, Now())
     assert [f"mode {mode:04o}" in each for each in log.lines] == [True] * warned
 
 
@@ -538,10 +537,10 @@ def test_addresses(peer: str, seen: str, address: str) -> None:
     ],
 )
 def test_only_own_paths_are_led_to(text: str, base: str, path: str) -> None:
-    assert login_gate.own_path(text, base) == path
+    assert access.own_path(text, base) == path
 
 
 @given(st.text(alphabet="/\\:.@ae?#\t\r\n %", max_size=12))
 def test_a_path_is_never_another_place(text: str) -> None:
-    found = login_gate.own_path(text, "")
+    found = access.own_path(text, "")
     assert not found or (found[0] == "/" and found[1:2] not in ("/", "\\") and found.isprintable())

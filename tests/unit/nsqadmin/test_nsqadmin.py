@@ -9,16 +9,17 @@ from nsqcy.config.loader import Settings
 from nsqcy.errors import StartError
 from nsqcy.http.parser import Body, Head, Reply
 from nsqcy.http.router import Request
-from nsqcy.nsqadmin import access, figures
-from nsqcy.nsqadmin.access import basic_user
 from nsqcy.nsqadmin.assets import Assets
+from nsqcy.nsqadmin.auth import access
+from nsqcy.nsqadmin.auth.access import basic_user
+from nsqcy.nsqadmin.cluster.nodes import latest, version_key
 from nsqcy.nsqadmin.compression import compressed
-from nsqcy.nsqadmin.frame import Frame
 from nsqcy.nsqadmin.graphite import passed_on
-from nsqcy.nsqadmin.markup import join, tag
-from nsqcy.nsqadmin.notify import notification
+from nsqcy.nsqadmin.html import formatting
+from nsqcy.nsqadmin.html.elements import join, tag
+from nsqcy.nsqadmin.html.layout import Layout
+from nsqcy.nsqadmin.notifications import notification
 from nsqcy.nsqadmin.options import NSQADMIN, AdminOptions, network, resolve
-from nsqcy.nsqadmin.versions import latest, version_key
 from support.strict_html import read
 
 
@@ -185,7 +186,7 @@ def test_assets() -> None:
     ],
 )
 def test_durations(nanoseconds: float, text: str) -> None:
-    assert figures.duration(nanoseconds) == text
+    assert formatting.duration(nanoseconds) == text
 
 
 @pytest.mark.parametrize(
@@ -204,12 +205,12 @@ def test_durations(nanoseconds: float, text: str) -> None:
     ],
 )
 def test_percentiles(quantile: float, text: str) -> None:
-    assert figures.percent(quantile) == text
+    assert formatting.percent(quantile) == text
 
 
 def test_counts() -> None:
-    assert figures.number(1234567) == "1,234,567"
-    assert [figures.plural(count, "node") for count in (0, 1, 2)] == [
+    assert formatting.number(1234567) == "1,234,567"
+    assert [formatting.plural(count, "node") for count in (0, 1, 2)] == [
         "0 nodes",
         "1 node",
         "2 nodes",
@@ -238,13 +239,13 @@ def test_text_is_escaped() -> None:
 
 
 def test_links() -> None:
-    frame = Frame("/b", True)
-    assert frame.link("topics", "a#ephemeral", "\udcff/..") == "/b/topics/a%23ephemeral/%FF%2F.."
-    assert (frame.home, Frame("", True).home) == ("/b", "/")
+    layout = Layout("/b", True)
+    assert layout.link("topics", "a#ephemeral", "\udcff/..") == "/b/topics/a%23ephemeral/%FF%2F.."
+    assert (layout.home, Layout("", True).home) == ("/b", "/")
 
 
 def test_a_page() -> None:
-    page = read(Frame("", False).page("Nodes", tag("p", "x\udcff"), warning="a\n<b>", error="e"))
+    page = read(Layout("", False).page("Nodes", tag("p", "x\udcff"), warning="a\n<b>", error="e"))
     assert page.one("title").text == "Nodes - nsqadmin"
     assert page.one("a", **{"aria-current": "page"}).text == "Nodes"
     assert [each.text for each in page.one("div", role="status").all("p")] == ["a", "<b>"]

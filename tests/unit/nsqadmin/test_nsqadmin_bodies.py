@@ -8,7 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nsqcy.cluster.web_client import Answer
-from nsqcy.nsqadmin import answer_forms, bodies, saying
+from nsqcy.nsqadmin.cluster import answers
+from nsqcy.nsqadmin.html import message_bodies
 
 
 @pytest.mark.parametrize(
@@ -28,28 +29,31 @@ from nsqcy.nsqadmin import answer_forms, bodies, saying
     ],
 )
 def test_what_a_body_seems_to_be(body: bytes, kind: str, text: str) -> None:
-    assert bodies.shown(body, cut=False)[:2] == (kind, text)
+    assert message_bodies.body_text(body, cut=False)[:2] == (kind, text)
 
 
 def test_a_body_that_is_cut() -> None:
     """In the middle of a character, or of JSON."""
-    assert bodies.shown("ä".encode()[:1], cut=True)[:2] == ("text", "")
-    assert bodies.shown(b"[1]", cut=True).kind == "text"
+    assert message_bodies.body_text("ä".encode()[:1], cut=True)[:2] == ("text", "")
+    assert message_bodies.body_text(b"[1]", cut=True).kind == "text"
 
 
 def test_as_hex() -> None:
-    shown = bodies.shown(bytes(range(97, 117)), cut=False, as_hex=True)
+    shown = message_bodies.body_text(bytes(range(97, 117)), cut=False, as_hex=True)
     assert shown.text.split("\n") == [
         "00000000  61 62 63 64 65 66 67 68  69 6a 6b 6c 6d 6e 6f 70 |abcdefghijklmnop|",
         "00000010  71 72 73 74" + " " * 38 + "|qrst|",
     ]
-    assert bodies.shown(bytes(20_000), cut=False).left_out == 20_000 - bodies.HEX_MOST
+    assert (
+        message_bodies.body_text(bytes(20_000), cut=False).left_out
+        == 20_000 - message_bodies.MAX_HEX
+    )
 
 
 def test_json_that_would_grow_is_left_alone() -> None:
     deep = "[" * 400 + "]" * 400
-    assert bodies.lay_out(deep) is None
-    assert bodies.lay_out("[" * 100_000) is None
+    assert message_bodies.lay_out(deep) is None
+    assert message_bodies.lay_out("[" * 100_000) is None
 
 
 VALUES = st.recursive(
@@ -63,14 +67,14 @@ VALUES = st.recursive(
 @given(st.lists(VALUES))
 def test_laid_out_json_is_the_same(value: list[Any]) -> None:
     for text in (json.dumps(value), json.dumps(value, ensure_ascii=False, separators=(",", ":"))):
-        laid_out = bodies.lay_out(text)
+        laid_out = message_bodies.lay_out(text)
         assert laid_out is None or json.loads(laid_out) == value
 
 
 @given(st.binary())
 @example("\u05c8".encode())
 def test_nothing_unseen_is_shown(body: bytes) -> None:
-    shown = bodies.shown(body, cut=False)
+    shown = message_bodies.body_text(body, cut=False)
     assert all(each.isprintable() or each in "\n\t" or each.isspace() for each in shown.text)
 
 
@@ -80,17 +84,17 @@ def test_nothing_unseen_is_shown(body: bytes) -> None:
         (200, b"", True, False, ""),
         (200, b'{"a":1}', True, False, ""),
         (200, b"<html>", False, False, "got response 200, which cannot be read"),
-        (404, b'{"message":"NOT_FOUND"}', False, True, saying.NO_SUCH_THING),
+        (404, b'{"message":"NOT_FOUND"}', False, True, answers.NOT_SUPPORTED),
         (404, b'{"message":"TOPIC_NOT_FOUND"}', False, False, "TOPIC_NOT_FOUND"),
-        (405, b'{"message":"METHOD_NOT_ALLOWED"}', False, True, saying.NO_SUCH_THING),
-        (400, b'{"message":"INVALID_OPTION"}', False, True, saying.NO_SUCH_THING),
+        (405, b'{"message":"METHOD_NOT_ALLOWED"}', False, True, answers.NOT_SUPPORTED),
+        (400, b'{"message":"INVALID_OPTION"}', False, True, answers.NOT_SUPPORTED),
         (400, b'{"message":"INVALID_TO"}', False, False, "INVALID_TO"),
         (503, b"{}", False, False, "got response 503"),
         (500, b"[" * 100_000, False, False, "got response 500, which cannot be read"),
     ],
 )
 def test_what_nsqds_say(status: int, body: bytes, done: bool, missing: bool, reason: str) -> None:
-    said = saying.read("n", Answer(status, {}, body))
+    said = answers.read_answer("n", Answer(status, {}, body))
     assert (said.is_done, said.is_missing, said.reason) == (done, missing, reason)
 
 
@@ -121,46 +125,44 @@ MESSAGE |= {"headers": {"a": "b"}, "start": "1.0"}
     ],
 )
 def test_a_message_of_another_form(changes: dict[str, Any]) -> None:
-    assert answer_forms.PEEKED({"messages": [MESSAGE], "next": None, "more": 1})
-    assert answer_forms.PEEKED(
-        {"messages": [MESSAGE | {"body": None, "size": None}], "next": "1.0"}
-    )
-    assert not answer_forms.PEEKED({"messages": [MESSAGE | changes], "next": None})
+    assert answers.PEEKED({"messages": [MESSAGE], "next": None, "more": 1})
+    assert answers.PEEKED({"messages": [MESSAGE | {"body": None, "size": None}], "next": "1.0"})
+    assert not answers.PEEKED({"messages": [MESSAGE | changes], "next": None})
     for name in MESSAGE:
         lacking = {key: value for key, value in MESSAGE.items() if key != name}
-        assert not answer_forms.PEEKED({"messages": [lacking], "next": None})
+        assert not answers.PEEKED({"messages": [lacking], "next": None})
 
 
 @pytest.mark.parametrize(
     ("form", "value", "fits"),
     [
-        (answer_forms.PEEKED, {"messages": []}, False),
-        (answer_forms.PEEKED, {"messages": {}, "next": None}, False),
-        (answer_forms.POLICY, {"config": {"rate": {"value": [], "from": "http"}}}, True),
-        (answer_forms.POLICY, {"config": {"rate": {"value": 5}}}, False),
-        (answer_forms.POLICY, {"config": {"rate": 5}}, False),
+        (answers.PEEKED, {"messages": []}, False),
+        (answers.PEEKED, {"messages": {}, "next": None}, False),
+        (answers.POLICY, {"config": {"rate": {"value": [], "from": "http"}}}, True),
+        (answers.POLICY, {"config": {"rate": {"value": 5}}}, False),
+        (answers.POLICY, {"config": {"rate": 5}}, False),
         (
-            answer_forms.POLICY,
+            answers.POLICY,
             {"config": {"dead_letter_topic": {"value": [], "from": "http"}}},
             False,
         ),
-        (answer_forms.LOG, {"channels": {"c": 1}, "fanout_seq": 2}, True),
-        (answer_forms.LOG, {"channels": {"c": 1}, "fanout_seq": 2, "at": "1"}, False),
-        (answer_forms.LOG, {"channels": {"c": None}, "fanout_seq": 2}, False),
-        (answer_forms.DRAIN, {"draining": False, "left": None}, True),
-        (answer_forms.DRAIN, {"draining": True, "left": {"messages": 5}}, False),
-        (answer_forms.DRAIN, {"draining": 1, "left": None}, False),
+        (answers.LOG, {"channels": {"c": 1}, "fanout_seq": 2}, True),
+        (answers.LOG, {"channels": {"c": 1}, "fanout_seq": 2, "at": "1"}, False),
+        (answers.LOG, {"channels": {"c": None}, "fanout_seq": 2}, False),
+        (answers.DRAIN, {"draining": False, "left": None}, True),
+        (answers.DRAIN, {"draining": True, "left": {"messages": 5}}, False),
+        (answers.DRAIN, {"draining": 1, "left": None}, False),
     ],
 )
-def test_forms_of_answers(form: answer_forms.Form, value: Any, fits: bool) -> None:
+def test_forms_of_answers(form: answers.Form, value: Any, fits: bool) -> None:
     assert form(value) == fits
-    said = saying.read("n", Answer(200, {}, json.dumps(value).encode()), form)
+    said = answers.read_answer("n", Answer(200, {}, json.dumps(value).encode()), form)
     assert said.is_done == fits
-    refusal = saying.read("n", Answer(400, {}, json.dumps(value).encode()), form)
+    refusal = answers.read_answer("n", Answer(400, {}, json.dumps(value).encode()), form)
     assert refusal.reason == "got response 400"
 
 
 def test_half_a_character_is_not_shown() -> None:
-    said = saying.read("n", Answer(200, {}, b'{"a": "\\ud800"}'))
+    said = answers.read_answer("n", Answer(200, {}, b'{"a": "\\ud800"}'))
     assert said.reason == "got response 200, which cannot be read"
-    assert saying.read("n", Answer(200, {}, b'{"a": "\\ud83d\\ude00"}')).is_done
+    assert answers.read_answer("n", Answer(200, {}, b'{"a": "\\ud83d\\ude00"}')).is_done

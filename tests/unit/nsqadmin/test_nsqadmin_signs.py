@@ -3,11 +3,9 @@
 import pytest
 
 from nsqcy.cluster.stats import ChannelFigures, ChannelStats, TopicFigures, TopicStats
-from nsqcy.nsqadmin import signs
-from nsqcy.nsqadmin.history import History
-from nsqcy.nsqadmin.history_rates import Subject
-from nsqcy.nsqadmin.history_rings import METRICS
-from nsqcy.nsqadmin.plots import Plots
+from nsqcy.nsqadmin.history.store import METRICS, History, Subject
+from nsqcy.nsqadmin.html import attention
+from nsqcy.nsqadmin.html.plots import Plots
 
 NO_PAST = Plots(None, 0.0, 0.0)
 WAITING = ChannelFigures(depth=3)
@@ -43,14 +41,14 @@ def failing(requeued: float, timed_out: float) -> Plots:
     ],
 )
 def test_topics(stats: TopicStats, said: list[str]) -> None:
-    assert [each.text for each in signs.of_topic(stats, NO_PAST)] == said
+    assert [each.text for each in attention.of_topic(stats, NO_PAST)] == said
 
 
 def test_topics_of_dead_letters() -> None:
     """Nobody has to read them; that there are any is enough."""
 
     def said(stats: TopicStats) -> list[str]:
-        return [each.text for each in signs.of_topic(stats, NO_PAST, has_dead_letters=True)]
+        return [each.text for each in attention.of_topic(stats, NO_PAST, has_dead_letters=True)]
 
     assert said(topic(TopicFigures(depth=1))) == said(topic(look=WAITING)) == ["dead letters"]
     assert said(topic(look=ChannelFigures())) == []
@@ -58,7 +56,7 @@ def test_topics_of_dead_letters() -> None:
 
 def test_channels() -> None:
     def said(figures: ChannelFigures) -> list[str]:
-        return [each.text for each in signs.of_channel(channel("c", figures), NO_PAST)]
+        return [each.text for each in attention.of_channel(channel("c", figures), NO_PAST)]
 
     assert said(ChannelFigures()) == []
     assert said(WAITING) == ["no consumer"]
@@ -67,7 +65,7 @@ def test_channels() -> None:
 
 def test_errors() -> None:
     def said(requeued: float, timed_out: float) -> list[str]:
-        return [each.text for each in signs.of_topic(topic(), failing(requeued, timed_out))]
+        return [each.text for each in attention.of_topic(topic(), failing(requeued, timed_out))]
 
     assert said(0.0, 0.004) == []
     assert said(12.5, 0.1) == ["requeued 12.5/s", "timed out 0.1/s"]

@@ -4,14 +4,12 @@ import math
 
 import pytest
 
-from nsqcy.nsqadmin import drawing
-from nsqcy.nsqadmin.here import Here, slug
-from nsqcy.nsqadmin.history import History
-from nsqcy.nsqadmin.history_rates import Subject
-from nsqcy.nsqadmin.history_rings import METRICS
-from nsqcy.nsqadmin.markup import tag
-from nsqcy.nsqadmin.plots import Plots, amount
-from nsqcy.nsqadmin.tables import Cell, table
+from nsqcy.nsqadmin.history.store import METRICS, History, Subject
+from nsqcy.nsqadmin.html.elements import Cell, tag
+from nsqcy.nsqadmin.html.formatting import amount
+from nsqcy.nsqadmin.html.location import Location, slug
+from nsqcy.nsqadmin.html.plots import Plots, line_path, scale_top
+from nsqcy.nsqadmin.html.tables import heading, table
 from support.strict_html import read
 
 TOPIC = Subject(topic="t")
@@ -32,13 +30,13 @@ NAN = math.nan
     ],
 )
 def test_scales_end_at_round_numbers(values: list[float], least: float, top: float) -> None:
-    assert drawing.top_of(values, least) == pytest.approx(top)
+    assert scale_top(values, least) == pytest.approx(top)
 
 
 def test_paths_have_gaps() -> None:
-    assert drawing.path([0, 5, NAN, 10, NAN], 10, 40, 20) == "M0 20h0L10 10M30 0h0"
-    assert drawing.path([NAN], 10, 40, 20) == ""
-    assert drawing.path([3], 10, 40, 20) == "M0 14h0"
+    assert line_path([0, 5, NAN, 10, NAN], 10, 40, 20) == "M0 20h0L10 10M30 0h0"
+    assert line_path([NAN], 10, 40, 20) == ""
+    assert line_path([3], 10, 40, 20) == "M0 14h0"
 
 
 @pytest.mark.parametrize(
@@ -59,7 +57,7 @@ def plots(length: float = 43200.0, chosen: str = "1h") -> Plots:
 
 
 def test_a_section_of_plots() -> None:
-    page = read(plots(chosen="15m").section(Here("/topics/t", {"sort": "depth"}), TOPIC))
+    page = read(plots(chosen="15m").section(Location("/topics/t", {"sort": "depth"}), TOPIC))
     assert [each.text for each in page.one("nav").all("a")] == ["15m", "1h", "6h", "12h"]
     chosen = page.one("a", **{"aria-current": "true"})
     assert chosen.attributes["href"] == "/topics/t?sort=depth&range=15m"
@@ -85,14 +83,14 @@ def test_time_frames_are_those_that_are_kept() -> None:
     short = plots(length=1000.0, chosen="12h")
     assert (short.frames, short.frame) == (["15m"], "15m")
     assert plots(chosen="nonsense").frame == "1h"
-    assert read(plots(length=60.0).section(Here("/", {}), TOPIC)).all("figure")
+    assert read(plots(length=60.0).section(Location("/", {}), TOPIC)).all("figure")
 
 
 def test_what_is_not_kept_is_not_drawn() -> None:
     other = Subject(topic="u")
-    assert plots().section(Here("/", {}), other) == plots().spark(other, "in") == ""
+    assert plots().section(Location("/", {}), other) == plots().spark(other, "in") == ""
     assert plots().latest(other, "in") is None
-    assert Plots(None, 0.0, 0.0).section(Here("/", {}), TOPIC) == ""
+    assert Plots(None, 0.0, 0.0).section(Location("/", {}), TOPIC) == ""
 
 
 def test_small_plots_and_the_latest_value() -> None:
@@ -110,8 +108,8 @@ def rows(**params: str) -> list[list[str]]:
         [Cell(tag("b", name), name), Cell(shown, value), other]
         for name, shown, value, other in (("b", "1,000", 1000, "x"), ("A", "7", 7, "y"))
     ]
-    here = Here("/p", params)
-    return read(table("T", ["Name", "In-Flight", "Other"], cells, here=here)).table("T")[1:]
+    location = Location("/p", params)
+    return read(table("T", ["Name", "In-Flight", "Other"], cells, location=location)).table("T")[1:]
 
 
 def test_tables_are_sorted_by_any_column() -> None:
@@ -125,12 +123,12 @@ def test_tables_are_sorted_by_any_column() -> None:
 
 
 def test_headings_say_what_they_do() -> None:
-    here = Here("/p", {"sort": "depth", "q": "x", "page": "3", "ask": "delete"})
-    depth, other = read(here.heading("Depth")), read(here.heading("Memory + Disk"))
+    location = Location("/p", {"sort": "depth", "q": "x", "page": "3", "ask": "delete"})
+    depth, other = read(heading(location, "Depth")), read(heading(location, "Memory + Disk"))
     assert depth.one("th").attributes["aria-sort"] == "descending"
     assert depth.one("a").attributes["href"] == "/p?q=x&sort=-depth"
     assert "aria-sort" not in other.one("th").attributes
     assert other.one("a").attributes["href"] == "/p?q=x&sort=memory_disk"
-    text = read(Here("/p", {"sort": "topic"}).heading("Topic", is_text=True))
+    text = read(heading(Location("/p", {"sort": "topic"}), "Topic", is_text=True))
     assert text.one("th").attributes["aria-sort"] == "ascending"
     assert slug("In-Flight") == "in_flight"

@@ -1,0 +1,103 @@
+"""A running nsqadmin: one process, one event loop, and threads for handlers that wait for other
+daemons.
+
+Assembles the routes; each request belongs to its route's handler.
+"""
+
+import gc
+from collections.abc import Callable
+from dataclasses import replace
+
+import gevent
+
+from nsqcy import NSQ_VERSION, __version__
+from nsqcy.cluster.web_client import SECOND, Terms
+from nsqcy.daemon import single_process
+from nsqcy.http.request_counts import Requests
+from nsqcy.http.server import HttpServer
+from nsqcy.logging.logger import Log
+from nsqcy.net.listeners import Listener
+from nsqcy.nsqadmin import metrics
+from nsqcy.nsqadmin.api import actions, queries, service
+from nsqcy.nsqadmin.auth.logins import Logins
+from nsqcy.nsqadmin.context import AppContext
+from nsqcy.nsqadmin.history.sampler import Sampler
+from nsqcy.nsqadmin.history.store import History
+from nsqcy.nsqadmin.metrics import CountedClient, Outcomes
+from nsqcy.nsqadmin.options import AdminOptions
+from nsqcy.nsqadmin.pages import login, messages, nodes, topics
+from nsqcy.process.service import Notifier
+from nsqcy.users import token_file
+
+# Objects between two garbage collections. A page of statistics has a hundred thousand, none of them
+# in a cycle, and takes a third longer if they are scanned again and again.
+GC_THRESHOLD = 200_000
+
+
+class Daemon(single_process.Daemon):
+    def __init__(
+        self,
+        options: AdminOptions,
+        listener: Listener,
+        log: Log,
+        reread: Callable[[], int | None],
+        notifier: Notifier,
+        logins: Logins | None = None,
+    ) -> None:
+        proxy = [service.PROXY] if options.proxy_graphite else []
+        api = [*service.ROUTES, *queries.ROUTES, *actions.ROUTES]
+        routes = [*topics.ROUTES, *nodes.ROUTES, *messages.ROUTES, *api, *proxy]
+        self._logins = logins
+        if logins is not None:
+            routes += login.ROUTES
+        asking, outcomes = terms(options), Outcomes()
+        # Only nsqds and nsqlookupds may see the token.
+        others = CountedClient(replace(asking, token=""), outcomes)
+        web, history = CountedClient(asking, outcomes), make_history(options)
+        requests = Requests()
+        routes.append(metrics.route(outcomes, logins, requests, self._count_connections))
+        self._sampler = Sampler(options, web, history, log) if history else None
+        context = AppContext(options, web, others, log, routes, history, logins)
+        http = HttpServer(gevent.get_hub().loop, context)
+        super().__init__([listener], http, log, reread, notifier, requests)
+        self._options = options
+
+    def run(self) -> int:
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD)
+        if self._sampler:
+            self._sampler.start()
+        return super().run()
+
+    def _count_connections(self) -> dict[str, int]:
+        return {"http": self._http.connections}
+
+    def reread_settings(self) -> None:
+        super().reread_settings()
+        if self._logins is not None:
+            self._logins.reload()
+
+    def change_level(self, level: int) -> None:
+        super().change_level(level)
+        self._options.change("log_level", level)
+
+
+def make_history(options: AdminOptions) -> History | None:
+    """The history, unless it is off."""
+    if not options.history_interval:
+        return None
+    return History(options.history_interval / SECOND, options.history_length / SECOND)
+
+
+def terms(options: AdminOptions) -> Terms:
+    """How nsqds and nsqlookupds are queried."""
+    return Terms(
+        connect_timeout=options.http_client_connect_timeout / SECOND,
+        request_timeout=options.http_client_request_timeout / SECOND,
+        root_ca_file=options.http_client_tls_root_ca_file,
+        cert_file=options.http_client_tls_cert,
+        key_file=options.http_client_tls_key,
+        verify=not options.http_client_tls_insecure_skip_verify,
+        user_agent=f"nsqadmin/{NSQ_VERSION} nsqcy/{__version__}",
+        token=token_file.read(options.auth_token_file),
+    )

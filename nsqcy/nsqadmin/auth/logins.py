@@ -1,0 +1,261 @@
+"""Users of --auth-file: who sends a request, by session cookie, token, or name and password.
+
+Owns the users, their sessions and what is logged about them, which is never a secret: not even an
+unknown name, as it may be a password in the wrong field. Without a file of users nothing here runs,
+and NSQ's ACL header decides. Called from several threads.
+"""
+
+import hashlib
+import hmac
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from ipaddress import ip_address
+from typing import NamedTuple
+
+from nsqcy.errors import ConfigError, HttpError, Stop
+from nsqcy.http.authorization import basic
+from nsqcy.http.parser import Head
+from nsqcy.http.router import Request
+from nsqcy.logging.types import Lines
+from nsqcy.users import known
+from nsqcy.users.failures import Failures
+from nsqcy.users.hashes import NOBODY
+from nsqcy.users.user import User, Users
+
+MAX_SESSIONS = 1_000
+KEY_BYTES = 32
+
+
+class _Session(NamedTuple):
+    user: User
+    used: float
+
+
+class Sessions:
+    """Browsers that have logged in, by the hash of a key that only they have."""
+
+    def __init__(self, max_idle: float, clock: Callable[[], float]) -> None:
+        """`max_idle`: seconds without use after which a session is over."""
+        self._max_idle = max_idle
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._sessions: OrderedDict[bytes, _Session] = OrderedDict()  # the last used one is last
+
+    def begin(self, user: User) -> str:
+        """The key of a new session. Beyond the limit the longest unused session ends."""
+        key = secrets.token_urlsafe(KEY_BYTES)
+        with self._lock:
+            self._sessions[_hash(key)] = _Session(user, self._clock())
+            while len(self._sessions) > MAX_SESSIONS:
+                self._sessions.popitem(last=False)
+        return key
+
+    def count(self) -> int:
+        """The number of sessions that are not over."""
+        oldest = self._clock() - self._max_idle
+        with self._lock:
+            return sum(each.used >= oldest for each in self._sessions.values())
+
+    def find(self, key: str) -> User | None:
+        """The user of a session that is not over; this is a use of it."""
+        hashed, now = _hash(key), self._clock()
+        with self._lock:
+            found = self._sessions.get(hashed)
+            if found is None:
+                return None
+            if now - found.used > self._max_idle:
+                del self._sessions[hashed]
+                return None
+            self._sessions[hashed] = found._replace(used=now)
+            self._sessions.move_to_end(hashed)
+            return found.user
+
+    def end(self, key: str) -> None:
+        with self._lock:
+            self._sessions.pop(_hash(key), None)
+
+
+def _hash(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+COOKIE = "nsqadmin_session"
+MAX_VERIFIED = 1_000
+
+
+class TooMany(HttpError):
+    """Too many failed attempts; the next one is possible in `wait` seconds."""
+
+    def __init__(self, wait: float) -> None:
+        super().__init__(429, "TOO_MANY_FAILURES")
+        self.wait = wait
+
+
+def read(path: str) -> tuple[Users, list[str]]:
+    """The users of a file who may log in, and warnings; raises ConfigError."""
+    found, warnings = known.read(path)
+    ours = {
+        name: user for name, user in found.items() if user.role and (user.password or user.token)
+    }
+    if not ours:
+        problem = "no user has a role and a password or a token, so nobody could log in"
+        raise ConfigError(path, None, problem, "role = view or operate")
+    return ours, warnings
+
+
+class Logins:
+    """The users, their sessions, and failed attempts to log in."""
+
+    def __init__(
+        self,
+        path: str,
+        session_time: float,
+        log: Lines,
+        clock: Callable[[], float],
+    ) -> None:
+        """Raises ConfigError. `session_time`: seconds of a session after its last use."""
+        self._path = path
+        self._log = log
+        self._users, warnings = read(path)
+        for each in warnings:
+            log.warn(each)
+        self._sessions = Sessions(session_time, clock)
+        self._failures = Failures(clock)
+        # A password costs memory and time: one is checked at a time, and one that was right is
+        # known again by a hash that is worth nothing outside of this process.
+        self._checking = threading.Lock()
+        self._key = secrets.token_bytes(32)
+        self._verified: dict[bytes, User] = {}
+
+    def reload(self) -> None:
+        """Read the file again; what is wrong with it is logged, and everything stays as it was."""
+        try:
+            found, warnings = read(self._path)
+        except Stop as stop:
+            self._log.error(
+                f"SIGHUP: {stop}; users stay as they were", event="users_refused", error=str(stop)
+            )
+            return
+        for each in warnings:
+            self._log.warn(each)
+        self._users = found
+        self._log.info(f"SIGHUP: {len(found)} users", event="users_reloaded", users=len(found))
+
+    # Who it is
+
+    def user(self, head: Head) -> User | None:
+        """Who sends this, as far as that costs nothing: a password has to be verified before."""
+        return self._of_session(head) or self._of_authorization(head)
+
+    def admit(self, request: Request) -> User | None:
+        """The user who sends this; None without credentials. Raises HttpError if they are wrong."""
+        head = request.head
+        user = self.user(head)
+        if user is not None or not head.header("Authorization"):
+            return user
+        address = address_of(request)
+        name, password = basic(head)
+        if name:
+            return self._check(name, password, address)
+        if wait := self._failures.wait(address):
+            raise TooMany(wait)
+        self._fail("with a token", address)
+        raise HttpError(401, "UNAUTHORIZED")
+
+    def enter(self, request: Request, name: str, password: str) -> str:
+        """The key of a session; raises HttpError."""
+        user = self._check(name, password, address_of(request))
+        self._log.info(
+            f"log-in: {user.name} ({user.role}) from {address_of(request)}",
+            event="login",
+            user=user.name,
+            role=user.role,
+            peer=address_of(request),
+        )
+        return self._sessions.begin(user)
+
+    def sessions(self) -> int:
+        """How many there are."""
+        return self._sessions.count()
+
+    def leave(self, head: Head) -> None:
+        if key := cookie(head):
+            self._sessions.end(key)
+
+    def _of_session(self, head: Head) -> User | None:
+        key = cookie(head)
+        return self._current(self._sessions.find(key)) if key else None
+
+    def _of_authorization(self, head: Head) -> User | None:
+        scheme, _, text = head.header("Authorization").partition(" ")
+        if scheme.lower() == "bearer":
+            return self._of_token(text.strip())
+        name, password = basic(head)
+        return self._current(self._verified.get(self._fingerprint(name, password)))
+
+    def _current(self, user: User | None) -> User | None:
+        """The same as the file has it now: the role counts that it says, and who has other secrets
+        has to log in again."""
+        now = self._users.get(user.name) if user else None
+        if user is None or now is None:
+            return None
+        return now if (now.password, now.token) == (user.password, user.token) else None
+
+    def _of_token(self, text: str) -> User | None:
+        """Looks at all of them, whichever it is."""
+        found = [each for each in self._users.values() if each.token and each.token.is_of(text)]
+        return found[0] if found else None
+
+    def _check(self, name: str, password: str, address: str) -> User:
+        """The user of this name, if that is the password, or the token; raises HttpError."""
+        if wait := self._failures.wait(address):
+            raise TooMany(wait)
+        user = self._users.get(name)
+        if user is None or not self._is_right(user, password):
+            if user is None:
+                with self._checking:
+                    NOBODY.is_of(password)
+            self._fail(f"of {user.name}" if user else "of nobody we know", address)
+            raise HttpError(401, "UNAUTHORIZED")
+        if len(self._verified) >= MAX_VERIFIED:
+            self._verified = {}
+        self._verified[self._fingerprint(name, password)] = user
+        return user
+
+    def _is_right(self, user: User, password: str) -> bool:
+        with self._checking:
+            by_password = (user.password or NOBODY).is_of(password)
+        by_token = user.token is not None and user.token.is_of(password)
+        return (by_password and user.password is not None) or by_token
+
+    def _fingerprint(self, name: str, password: str) -> bytes:
+        text = f"{name}:{password}".encode("utf-8", "surrogateescape")
+        return hmac.digest(self._key, text, "sha256")
+
+    def _fail(self, whose: str, address: str) -> None:
+        self._log.warn(f"log-in {whose} failed, from {address}", event="login_failed", peer=address)
+        self._failures.add(address)
+
+
+def cookie(head: Head) -> str:
+    """The key of a session, as the browser has it."""
+    for part in head.header("Cookie").split(";"):
+        name, _, value = part.strip().partition("=")
+        if name == COOKIE:
+            return value
+    return ""
+
+
+def address_of(request: Request) -> str:
+    """Whose failures are counted together: the peer's IP, or what a proxy on this machine has seen
+    as its peer's. Others may write into X-Forwarded-For what they like, and are not believed."""
+    peer = request.peer.rpartition(":")[0].strip("[]")
+    seen = request.head.header("X-Forwarded-For").rpartition(",")[2].strip()
+    if not seen:
+        return peer
+    try:
+        return str(ip_address(seen)) if ip_address(peer).is_loopback else peer
+    except ValueError:
+        return peer

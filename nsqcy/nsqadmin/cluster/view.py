@@ -1,0 +1,419 @@
+"""The cluster as one request sees it: what its daemons answer, and what they are sent.
+
+A `ClusterView` is made for one request. It queries each nsqlookupd and each nsqd once, all at the
+same time, and remembers which did not answer: the page shows the other answers, with a warning. It
+is an error only if none answered. It blocks, and is called from threads.
+
+A topic, channel or node is unknown (404) only if all daemons have answered and none knows it; while
+one is silent that is an error of the cluster (502).
+
+With nsqlookupds an nsqd is reached at the address that it announces; without them, at the address
+in the options.
+"""
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+from urllib.parse import urlencode
+
+from urllib3.util import Url
+
+from nsqcy.cluster import discovery, stats
+from nsqcy.cluster.discovery import Producer, daemon_url, lookupd_url
+from nsqcy.cluster.parallel import Outcome, ask_all
+from nsqcy.cluster.stats import TopicStats
+from nsqcy.cluster.web_client import WebClient, unwanted
+from nsqcy.errors import HttpError, RequestError
+from nsqcy.logging.types import Lines
+from nsqcy.nsqadmin.cluster.answers import (
+    CHANNEL_NOT_FOUND,
+    DRAIN,
+    LOG,
+    MAX_ANSWER,
+    NODE_NOT_FOUND,
+    PEEKED,
+    POLICY,
+    TOPIC_NOT_FOUND,
+    Form,
+    NodeAnswer,
+    anything,
+    read_answer,
+)
+from nsqcy.nsqadmin.cluster.nodes import Node, NodeStats, by_http_address, known_nodes, with_topics
+
+NSQD, NSQLOOKUPD = "nsqd", "nsqlookupd"
+DRAIN_PATH = "config/drain"
+MAX_POST_ANSWER = 1 << 20  # bytes of an answer to a POST, of which nothing is read
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+Posted = Outcome[str, None]  # by addresses
+
+
+class Sources(Protocol):
+    """The options that name the daemons to query."""
+
+    @property
+    def lookupd_http_address(self) -> Sequence[str]: ...
+    @property
+    def nsqd_http_address(self) -> Sequence[str]: ...
+
+
+class ClusterView:
+    """`warnings` are the texts of what went wrong, one a step."""
+
+    def __init__(self, sources: Sources, web: WebClient, log: Lines) -> None:
+        self.warnings: list[str] = []
+        self._silent: list[str] = []  # daemons that did not answer, and why
+        self.lookupds = tuple(dict.fromkeys(sources.lookupd_http_address))
+        self._nsqds = tuple(dict.fromkeys(sources.nsqd_http_address))
+        self._web = web
+        self._log = log
+
+    @property
+    def by_lookupds(self) -> bool:
+        """Whether nsqds are found by nsqlookupds."""
+        return bool(self.lookupds)
+
+    def warning(self, between: str) -> str:
+        """All warnings in one text; empty if nothing went wrong."""
+        texts = dict.fromkeys(self.warnings)
+        return f"WARNING: {between.join(texts)}" if texts else ""
+
+    # Topics and nodes
+
+    def topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        if self.by_lookupds:
+            outcome = discovery.topics(self.lookupds, web=self._web)
+            return sorted({name for names in self._collect(outcome, NSQLOOKUPD) for name in names})
+        return sorted({row.name for row in self._rows_of_nsqds().topics})
+
+    def inactive_topics(self) -> dict[str, list[str]]:
+        """The topics that no nsqd has, and their channels, as nsqlookupds know them."""
+        if not self.by_lookupds:
+            return {}
+        outcome = discovery.topics(self.lookupds, web=self._web)
+        names = {name for names in self._collect(outcome, NSQLOOKUPD) for name in names}
+        active = {
+            topic
+            for node in self.nodes()
+            for topic, tombstoned in node.producer.topics.items()
+            if not tombstoned
+        }
+        found: dict[str, set[str]] = {name: set() for name in sorted(names - active)}
+        known = discovery.channels(list(outcome.values), found, web=self._web)
+        for (_, topic), channels in known.values.items():
+            found[topic].update(channels)
+        return {topic: sorted(channels) for topic, channels in found.items()}
+
+    def nodes(self) -> list[Node]:
+        """All nsqds: by hostname if nsqlookupds know them, else in the order of the options."""
+        if not self.by_lookupds:
+            return [with_topics(node, rows) for node, rows in self._rows_of_nsqds().answers]
+        found = discovery.nodes(self.lookupds, web=self._web)
+        self._collect(_outcome(found), NSQLOOKUPD)
+        return known_nodes(found.answers)
+
+    def known(self) -> list[Node]:
+        """All nsqds, without their topics unless nsqlookupds know them: cheaper than nodes()."""
+        return self.nodes() if self.by_lookupds else self._configured_nodes()
+
+    def find(self, name: str) -> Node:
+        """404 if the node is unknown: nobody may have requests sent to other hosts."""
+        found = next((node for node in self.known() if node.name == name), None)
+        if found is None:
+            raise self.not_found(NODE_NOT_FOUND)
+        return found
+
+    def producers(self, topic: str) -> list[Node]:
+        """The nsqds that have a topic. There may be none, unless no nsqlookupd knows the topic."""
+        if not self.by_lookupds:
+            answers = self._rows_of_nsqds(topic).answers
+            return [node for node, rows in answers if any(row.name == topic for row in rows)]
+        found = discovery.lookup(self.lookupds, topic, web=self._web)
+        if not found.answers and not found.errors:
+            raise self.not_found(TOPIC_NOT_FOUND)
+        answered = self._collect(_outcome(found), NSQLOOKUPD, found.unknown)
+        return [Node(each) for each in by_http_address(answered)]
+
+    def nodes_with(self, topic: str, node: str = "") -> list[Node]:
+        """The nsqds that have a topic, or one of them; 404 if there are none."""
+        nodes = self.producers(topic)
+        if not nodes:
+            raise self.not_found(TOPIC_NOT_FOUND)
+        if node:
+            nodes = [each for each in nodes if each.name == node]
+            if not nodes:
+                raise self.not_found(NODE_NOT_FOUND)
+        return nodes
+
+    # Statistics
+
+    def topic(self, name: str, channel: str = "", *, clients: bool = False) -> NodeStats:
+        """The rows of one topic, with one channel or all of them; 404 if there are none."""
+
+        def is_wanted(row: TopicStats) -> bool:
+            return row.name == name and (not channel or channel in row.channels)
+
+        if not self.by_lookupds:
+            rows = self._rows_of_nsqds(name, channel, clients)
+        else:
+            rows = self._rows(self.nodes_with(name), name, channel, clients)
+        having = [(node, [*filter(is_wanted, found)]) for node, found in rows.answers]
+        if any(found for _, found in having):
+            return NodeStats(having)
+        if channel:
+            self.topic(name)  # the topic may be unknown: nsqds leave it out either way
+            raise self.not_found(CHANNEL_NOT_FOUND)
+        raise self.not_found(TOPIC_NOT_FOUND)
+
+    def streams(self) -> tuple[list[str], NodeStats]:
+        """The names of all topics, and the rows of those that nsqds have."""
+        if not self.by_lookupds:
+            rows = self._rows_of_nsqds()
+            return sorted({row.name for row in rows.topics}), rows
+        names, nodes = self.topics(), self.nodes()
+        return names, self._rows(nodes) if nodes else NodeStats(())
+
+    def everything(self) -> NodeStats:
+        """The rows of all topics, without clients."""
+        if not self.by_lookupds:
+            return self._rows_of_nsqds()
+        return self._rows(self.nodes())
+
+    def node(self, name: str) -> NodeStats:
+        """The rows of one node, with clients; 404 if there is no such node."""
+        return self._rows([self.find(name)], clients=True)
+
+    def _rows(
+        self, nodes: Iterable[Node], topic: str = "", channel: str = "", clients: bool = False
+    ) -> NodeStats:
+        """The statistics of these nsqds, each queried at its address."""
+        by_name = {node.name: node for node in nodes}
+
+        def ask(name: str) -> list[TopicStats]:
+            node = by_name[name]
+            return stats.of_nsqd(
+                node.url, node.producer, topic, channel, web=self._web, clients=clients
+            )
+
+        outcome = ask_all(list(by_name), ask, self._web.terms.whole)
+        self._collect(outcome, NSQD)
+        return NodeStats([(by_name[name], rows) for name, rows in outcome.values.items()])
+
+    def _rows_of_nsqds(
+        self, topic: str = "", channel: str = "", clients: bool = False
+    ) -> NodeStats:
+        """The statistics of the nsqds in the options."""
+        outcome = stats.nsqds(self._nsqds, topic, channel, web=self._web, clients=clients)
+        self._collect(outcome, NSQD)
+        answers = outcome.values.items()
+        return NodeStats([(Node(producer, at), rows) for at, (producer, rows) in answers])
+
+    def _configured_nodes(self) -> list[Node]:
+        urls = {address: daemon_url(address) for address in self._nsqds}
+
+        def ask(address: str) -> Producer:
+            return stats.node_info(urls[address], web=self._web)
+
+        outcome = ask_all(self._nsqds, ask, self._web.terms.whole)
+        self._collect(outcome, NSQD)
+        return [Node(producer, at) for at, producer in outcome.values.items()]
+
+    # What daemons are sent
+
+    def post_to_lookupds(self, path: str, **query: str) -> Posted:
+        """POST to every nsqlookupd; one that fails is a warning."""
+        urls = {each: daemon_url(lookupd_url(each, path)) for each in self.lookupds}
+        return self._post(urls, query, path)
+
+    def post_to_nodes(self, nodes: Iterable[Node], path: str, **query: str) -> Posted:
+        """POST to these nsqds; one that fails is a warning."""
+        return self._post({node.at or node.name: node for node in nodes}, query, path)
+
+    def _post(
+        self, places: Mapping[str, Node | Url], query: Mapping[str, str], path: str
+    ) -> Posted:
+        def ask(name: str) -> None:
+            place = places[name]
+            url = place.url._replace(path=f"/{path}") if isinstance(place, Node) else place
+            url = url._replace(query=urlencode(query))
+            answer = self._web.ask(url, "POST", body=b"", most=MAX_POST_ANSWER)
+            if answer.status != 200:
+                raise unwanted(answer)
+
+        outcome = ask_all(list(places), ask, self._web.terms.whole)
+        if outcome.errors:
+            self.warn(_texts(outcome.errors))
+        return outcome
+
+    # Beyond NSQ's API
+
+    def peek(
+        self, topic: str, channel: str, node: str, params: Mapping[str, str]
+    ) -> list[NodeAnswer]:
+        """Messages of a channel, or without one of the topic itself."""
+        what, names = target(topic, channel)
+        return self._query_each(topic, node, f"{what}/peek", {**names, **params}, PEEKED)
+
+    def policies(self, topic: str, channel: str, node: str = "") -> list[NodeAnswer]:
+        what, names = target(topic, channel)
+        return self._query_each(topic, node, f"{what}/config", names, POLICY)
+
+    def log_positions(self, topic: str, to: str) -> list[NodeAnswer]:
+        """The logs of a topic, and the position of `to` in each of them."""
+        return self._query_each(topic, "", "topic/log", {"topic": topic, "at": to}, LOG)
+
+    def dead_letter_channels(self, topics: Iterable[str]) -> list[tuple[str, str]]:
+        """The channels of these topics, as (topic, channel); the channel of a topic without any is
+        empty."""
+        found: list[tuple[str, str]] = []
+        for topic in topics:
+            try:
+                rows = self.topic(topic)
+            except HttpError as error:
+                if error.status != 404:
+                    raise
+                continue  # the first dead letter creates it
+            channels = sorted({name for row in rows.topics for name in row.channels})
+            found += [(topic, channel) for channel in channels or ("",)]
+        return found
+
+    def drain_state(self, node: Node) -> NodeAnswer | None:
+        """None: the node does not answer."""
+        return next(iter(self._request_each([node], DRAIN_PATH, {}, form=DRAIN)), None)
+
+    def command_each(
+        self, nodes: Iterable[Node], path: str, query: Mapping[str, str], method: str, body: bytes
+    ) -> list[NodeAnswer]:
+        """Send a command to each of these nsqds. One that refuses is a warning; HttpError if all
+        do."""
+        answers = self._answered(self._request_each(nodes, path, query, method, body))
+        refused = [each for each in answers if not each.is_done]
+        if refused and len(refused) == len(answers):
+            raise HttpError(refused[0].status, _reasons(refused))
+        if refused:
+            self.warn(_reasons(refused))
+        return answers
+
+    def _query_each(
+        self, topic: str, node: str, path: str, query: Mapping[str, str], form: Form
+    ) -> list[NodeAnswer]:
+        """What the nsqds that have a topic answer, or one of them."""
+        nodes = self.nodes_with(topic, node)
+        return self._answered(self._request_each(nodes, path, query, form=form))
+
+    def _answered(self, answers: list[NodeAnswer]) -> list[NodeAnswer]:
+        """HttpError if no nsqd has answered, or none knows the target."""
+        if not answers:
+            raise self._no_answer(NSQD, self._silent_text)
+        if all(each.unknown for each in answers):
+            raise self.not_found(answers[0].unknown)
+        return answers
+
+    def _request_each(
+        self,
+        nodes: Iterable[Node],
+        path: str,
+        query: Mapping[str, str],
+        method: str = "GET",
+        body: bytes | None = None,
+        form: Form = anything,
+    ) -> list[NodeAnswer]:
+        """What each of these nsqds answers, in that form; one that does not answer is a warning."""
+        by_name = {node.name: node for node in nodes}
+
+        def ask(name: str) -> NodeAnswer:
+            url = by_name[name].url._replace(path=f"/{path}", query=urlencode(query))
+            return read_answer(name, self._web.ask(url, method, body=body, most=MAX_ANSWER), form)
+
+        outcome = ask_all(list(by_name), ask, self._web.terms.whole)
+        self._note(outcome.errors)
+        return list(outcome.values.values())
+
+    # What went wrong
+
+    def not_found(self, code: str) -> HttpError:
+        """A 404, unless some daemon did not answer."""
+        if not self._silent:
+            return HttpError(404, code)
+        text = f"not found on those that answered, and some did not: {self._silent_text}"
+        return self._failure(text)
+
+    @property
+    def _silent_text(self) -> str:
+        return "\n".join(dict.fromkeys(self._silent))
+
+    def _collect(
+        self,
+        outcome: Outcome[Key, Value],
+        daemon: str,
+        unknown: Container[Key] = (),
+    ) -> list[Value]:
+        """The answers; HttpError if there are none. Failures are warnings. `unknown` have answered,
+        though they count as failed."""
+        if not outcome.values:
+            raise self._no_answer(daemon, _texts(outcome.errors))
+        self._note(outcome.errors, unknown)
+        return list(outcome.values.values())
+
+    def _note(self, errors: Mapping[Key, RequestError], answered: Container[Key] = ()) -> None:
+        if errors:
+            self.warn(_texts(errors))
+        silent = {key: error for key, error in errors.items() if key not in answered}
+        if silent:
+            self._silent.append(_texts(silent))
+
+    def warn(self, text: str) -> None:
+        self._log.warn(text, event="upstream_failed")
+        self.warnings.append(text)
+
+    def _no_answer(self, daemon: str, text: str) -> HttpError:
+        return self._failure(f"failed to query any {daemon}: {text or f'no {daemon} is known'}")
+
+    def _failure(self, text: str) -> HttpError:
+        self._log.error(text, event="request_failed")
+        return HttpError(502, f"UPSTREAM_ERROR: {text}")
+
+
+def _texts(errors: Mapping[Key, RequestError]) -> str:
+    return "\n".join(f"{address}: {error}" for address, error in errors.items())
+
+
+def _outcome(found: discovery.Found) -> Outcome[str, Sequence[Producer]]:
+    """The answers of nsqlookupds; one that does not know the topic has failed, as in NSQ."""
+    outcome: Outcome[str, Sequence[Producer]] = Outcome()
+    outcome.values.update(found.answers)
+    outcome.errors.update(found.unknown)
+    outcome.errors.update(found.errors)
+    return outcome
+
+
+class Done(NamedTuple):
+    """An action that was done: what nsqds answered; `cluster` has the warnings."""
+
+    cluster: ClusterView
+    answers: Sequence[NodeAnswer] = ()
+
+
+def target(topic: str, channel: str) -> tuple[str, dict[str, str]]:
+    """What the names mean, "topic" or "channel", and the parameters that name it."""
+    if channel:
+        return "channel", {"topic": topic, "channel": channel}
+    return "topic", {"topic": topic}
+
+
+def dead_letter_topics(policies: Iterable[NodeAnswer]) -> list[str]:
+    """Where these policies of a channel send its dead letters."""
+    values = [
+        each.value["config"].get("dead_letter_topic", {}) for each in policies if each.is_done
+    ]
+    return sorted({each["value"] for each in values if each.get("value")})
+
+
+def _reasons(refused: Sequence[NodeAnswer]) -> str:
+    """Why each nsqd refused, once if all say the same."""
+    reasons = list(dict.fromkeys(each.reason for each in refused))
+    if len(reasons) == 1:
+        return reasons[0]
+    return "\n".join(f"{each.node}: {each.reason}" for each in refused)

@@ -1,0 +1,227 @@
+"""The application context: what handlers share.
+
+Owns the options, the clients of other daemons, the threads that handlers run in, and how a page
+becomes a reply. Knows no route.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import gevent
+from gevent.threadpool import ThreadPool
+
+from nsqcy.cluster.web_client import WebClient
+from nsqcy.config.options import Option, Value
+from nsqcy.errors import HttpError
+from nsqcy.http import router
+from nsqcy.http.parser import HTML, Head, Reply
+from nsqcy.http.router import Handler, Later, Request, Result, Route, Router
+from nsqcy.logging.logger import Log
+from nsqcy.nsqadmin.assets import Assets
+from nsqcy.nsqadmin.auth import access
+from nsqcy.nsqadmin.auth.access import for_users
+from nsqcy.nsqadmin.auth.logins import Logins
+from nsqcy.nsqadmin.cluster.nodes import Clients, NodeStats
+from nsqcy.nsqadmin.cluster.view import ClusterView, Done
+from nsqcy.nsqadmin.compression import compressed
+from nsqcy.nsqadmin.graphite import Graphite
+from nsqcy.nsqadmin.history.store import History, Subject
+from nsqcy.nsqadmin.html.elements import Markup
+from nsqcy.nsqadmin.html.layout import Layout, not_found
+from nsqcy.nsqadmin.html.plots import FRAME, Plots
+from nsqcy.nsqadmin.notifications import Notifier
+from nsqcy.nsqadmin.options import AdminOptions
+from nsqcy.nsqadmin.requests import segments
+
+MAX_THREADS = 32  # requests that wait for others at the same time
+IDLE_THREAD = 10.0  # seconds after which a thread without work ends
+MAX_BODY = 1 << 20  # bytes
+
+
+class AppContext(router.Api):
+    """Handlers that are not inline may query other daemons: they run in threads."""
+
+    reads_headers = True
+    log: Log
+
+    def __init__(
+        self,
+        options: AdminOptions,
+        web: WebClient,
+        others: WebClient,
+        log: Log,
+        routes: Sequence[Route],
+        history: History | None = None,
+        logins: Logins | None = None,
+    ) -> None:
+        super().__init__(options, log)
+        self.options = options
+        self.logins = logins
+        if logins is not None:
+            routes = [for_users(route) for route in routes]
+        self.router = Router(routes, options.base)
+        self.assets = Assets(options.dev_static_dir)
+        self.graphite = Graphite(options.graphite_url, options.statsd_interval, others)
+        self.notifier = Notifier(options.notification_http_endpoint, others, log, self.user_of)
+        self._history = history
+        self._web = web
+        self._threads = ThreadPool(MAX_THREADS, hub=gevent.get_hub(), idle_task_timeout=IDLE_THREAD)
+
+    def call(self, route: Route, request: Request) -> Reply | Later:
+        if route.inline:
+            return self._call(route, request)
+        reply: Reply | Later = self._threads.apply(self._call, (route, request))
+        return reply
+
+    def _call(self, route: Route, request: Request) -> Reply | Later:
+        reply = super().call(route, request)
+        return compressed(request.head, reply) if isinstance(reply, Reply) else reply
+
+    # For handlers
+
+    def cluster(self) -> ClusterView:
+        return ClusterView(self.options, self._web, self.log)
+
+    def clients(self, rows: NodeStats) -> Clients:
+        return Clients(rows.nodes, time.time())
+
+    def layout(self, request: Request) -> Layout:
+        head = request.head
+        user = self.user_of(head) if self.logins else ""
+        return Layout(self.options.base, self.may_act(head), user, self.assets.version)
+
+    def user_of(self, head: Head) -> str:
+        """The name of the user who sends this; empty if unknown."""
+        if self.logins is None:
+            return access.basic_user(head)
+        user = self.logins.user(head)
+        return user.name if user else ""
+
+    def plots(self, request: Request) -> Plots:
+        chosen = (request.head.params or {}).get("range", FRAME)
+        now = time.monotonic()
+        return Plots(self._history, now, time.time() - now, chosen)
+
+    def may_act(self, head: Head) -> bool:
+        if self.logins is not None:
+            user = self.logins.user(head)
+            return user is not None and user.may_operate
+        return access.may_act(head, self.options.acl_http_header, self.options.admin_user)
+
+    def change_option(self, option: Option, value: Value) -> None:
+        self.options.change(option.name, value)
+        if option.name == "log_level":
+            self.log.level = self.options.log_level
+
+
+def body_limit(app: AppContext, head: Head) -> int:
+    return MAX_BODY
+
+
+def refusal(app: AppContext, request: Request) -> str:
+    """Why the user may not see messages or a channel's position; empty for users who may act. Not
+    everybody who may see how many messages there are may read them."""
+    if app.may_act(request.head):
+        return ""
+    if app.logins is not None:
+        name = app.user_of(request.head)
+        return f"Not for {name}, who has the role view: only users with the role operate see this."
+    return "Only for those who may act: --admin-user names them."
+
+
+def guarded(handler: Handler) -> Handler:
+    """Only for users who may act."""
+
+    def handle(app: AppContext, request: Request) -> Result:
+        head = request.head
+        if not app.may_act(head) or access.is_of_another_site(head):
+            raise HttpError(403, "FORBIDDEN")
+        return handler(app, request)
+
+    return handle
+
+
+# No other site may frame our pages, receive their forms, or run scripts in them.
+_POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+HEADERS = (
+    ("Content-Security-Policy", _POLICY),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "same-origin"),
+    ("Cache-Control", "no-store"),
+)
+
+
+NOTHING = Subject()
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page: `draw` fetches and draws its content, and raises HttpError if that is impossible."""
+
+    title: str
+    path: str
+    draw: Callable[[ClusterView], Sequence[Markup]]
+    about: Subject = NOTHING
+    is_live: bool = False  # a script keeps it up to date
+    refresh: int = 0  # seconds until it is loaded again where there are no scripts
+    refusal: str = ""  # why this user may not see it, which is then all there is
+
+
+def show(
+    app: AppContext, request: Request, page: Page, *, warning: str = "", error: str = ""
+) -> Reply:
+    """A page as it is now, with what went wrong before."""
+    layout = app.layout(request)
+    if page.refusal:
+        refused = layout.page(page.title, error=page.refusal)
+        return Reply(403, refused, HTML, nsq=False, headers=HEADERS)
+    cluster = app.cluster()
+    status, errors = 200, [error]
+    try:
+        content = page.draw(cluster)
+    except HttpError as problem:
+        status, content = problem.status, not_found(layout, problem.message, page.about)
+        errors.append(problem.message)
+    warnings = [each for each in (warning, cluster.warning("\n")) if each]
+    html = layout.page(
+        page.title,
+        *content,
+        warning="\n".join(warnings),
+        error="\n".join(dict.fromkeys(filter(None, errors))),
+        is_live=page.is_live,
+        refresh=page.refresh,
+    )
+    return Reply(status, html, HTML, nsq=False, headers=HEADERS)
+
+
+def submit(
+    app: AppContext, request: Request, action: Callable[[], Done], page: Page, then: Page
+) -> Reply:
+    """Do what a form asks for, and go on to the page `then`; or show the form's page with what went
+    wrong."""
+    try:
+        warning = action().cluster.warning("\n")
+    except HttpError as problem:
+        return show(app, request, page, error=problem.message)
+    if warning:
+        return show(app, request, then, warning=warning)
+    return Reply(303, nsq=False, headers=[("Location", then.path)])
+
+
+# Routes of pages
+
+
+def page_route(path: str, make: Callable[..., Page]) -> Route:
+    """`make` gets the context, the request and the names in the path."""
+    count = path.count(":")
+
+    def handle(app: AppContext, request: Request) -> Reply:
+        names = segments(request, count) if count else []
+        return show(app, request, make(app, request, *names))
+
+    return Route("GET", path, handle, plain=True)
+
+
+def form_route(path: str, handler: Handler) -> Route:
+    return Route("POST", path, guarded(handler), body=body_limit, plain=True)

@@ -1,0 +1,1 @@
+"""Statistics of the last hours, sampled and kept in memory."""

@@ -1,0 +1,105 @@
+"""Samples of all nsqds: a thread queries each of them once a step.
+
+An nsqd that does not answer is left out, with a line in the log when that begins and when it ends.
+A sample that takes longer than a step skips the next ones.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from nsqcy.cluster import stats
+from nsqcy.cluster.parallel import ask_all
+from nsqcy.cluster.web_client import WebClient
+from nsqcy.errors import HttpError, RequestError
+from nsqcy.logging.types import Lines
+from nsqcy.nsqadmin.cluster.nodes import Node
+from nsqcy.nsqadmin.cluster.view import ClusterView, Sources
+from nsqcy.nsqadmin.history.rates import Rates, Reading, reading
+from nsqcy.nsqadmin.history.store import History
+
+PATIENCE = 3.5  # steps over which a rate is a mean at most
+_SHARE = 0.5  # of a step that a query may take, whatever the timeouts are
+_FIRST_WITHIN = 1.0  # seconds of the start
+
+
+class Sampler:
+    def __init__(self, sources: Sources, web: WebClient, history: History, log: Lines) -> None:
+        terms, most = web.terms, history.step * _SHARE
+        self._web = WebClient(
+            replace(
+                terms,
+                connect_timeout=min(terms.connect_timeout or most, most),
+                request_timeout=min(terms.whole, most),
+            )
+        )
+        self._sources = sources
+        self._history = history
+        self._log = log
+        self._rates = Rates(PATIENCE * history.step)
+        self._nodes: Mapping[str, Node] = {}  # as they were known last
+        self._silent: frozenset[str] = frozenset()
+        # Reading answers is work for one thread at a time, and holds much until it is done.
+        self._reading = threading.Lock()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="history", daemon=True).start()
+
+    def _run(self) -> None:
+        # At random, so that several nsqadmins do not all query at once.
+        due = time.monotonic() + random.uniform(0, min(self._history.step, _FIRST_WITHIN))
+        while True:
+            time.sleep(max(0.0, due - time.monotonic()))
+            try:
+                self.sample()
+            except Exception as error:  # of whatever it was: the next one may be better
+                self._log.error(f"history: {type(error).__name__}: {error}")
+            due = next_due(due, time.monotonic(), self._history.step)
+
+    def sample(self) -> None:
+        nodes = self._known()
+        outcome = ask_all(list(nodes), self._asker(nodes), self._web.terms.whole)
+        self._report(frozenset(outcome.errors), outcome.errors)
+        if outcome.values:
+            self._history.add(time.monotonic(), self._rates.rows(outcome.values))
+
+    def _known(self) -> Mapping[str, Node]:
+        """The nsqds known now, or before if nsqlookupds do not answer."""
+        cluster = ClusterView(self._sources, self._web, _NoLog())
+        try:
+            self._nodes = {each.name: each for each in cluster.known()}
+        except HttpError:
+            pass
+        return self._nodes
+
+    def _asker(self, nodes: Mapping[str, Node]) -> Callable[[str], Reading]:
+        def ask(name: str) -> Reading:
+            node = nodes[name]
+            answer = stats.answer_of(node.url, web=self._web)
+            at = time.monotonic()
+            with self._reading:
+                return reading(at, stats.parse_stats(answer.body, answer.headers, name))
+
+        return ask
+
+    def _report(self, silent: frozenset[str], errors: Mapping[str, RequestError]) -> None:
+        for name in sorted(silent - self._silent):
+            self._log.warn(f"history: {name} is left out: {errors[name]}")
+        for name in sorted(self._silent - silent):
+            self._log.info(f"history: {name} is no longer left out")
+        self._silent = silent
+
+
+def next_due(due: float, now: float, step: float) -> float:
+    """The next time in the same rhythm that is not over yet."""
+    return due + step * max(1, int((now - due) // step) + 1)
+
+
+class _NoLog:
+    """Drops what goes wrong at every sample: the sampler logs changes itself."""
+
+    def info(self, text: str, /, **fields: object) -> None: ...
+    def warn(self, text: str, /, **fields: object) -> None: ...
+    def error(self, text: str, /, **fields: object) -> None: ...

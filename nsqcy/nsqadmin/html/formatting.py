@@ -1,0 +1,69 @@
+"""Numbers, durations and times as pages show them. Pure: reads no clock."""
+
+from datetime import datetime, timedelta
+
+from nsqcy.config.durations import HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND
+
+_UNITS = ((MILLISECOND, "ms"), (MICROSECOND, "µs"), (1, "ns"))
+
+
+def number(value: int) -> str:
+    """`1,234,567`."""
+    return f"{value:,}"
+
+
+def duration(nanoseconds: float) -> str:
+    """`1h2m3.5s`, `1m0s`, `12.5ms`: what a person wants to know of it."""
+    if nanoseconds <= 0:
+        return "0s"
+    if nanoseconds < SECOND:
+        unit, name = next((each for each in _UNITS if nanoseconds >= each[0]), _UNITS[-1])
+        return f"{_short(nanoseconds / unit)}{name}"
+    hundredths = round(nanoseconds / SECOND * 100)
+    hours, hundredths = divmod(hundredths, HOUR // SECOND * 100)
+    minutes, hundredths = divmod(hundredths, MINUTE // SECOND * 100)
+    seconds = f"{_short(hundredths / 100)}s"
+    if hours:
+        return f"{hours}h{minutes}m{seconds}"
+    return f"{minutes}m{seconds}" if minutes else seconds
+
+
+def percent(quantile: float) -> str:
+    """`99th`, `99.9th`, `51st`."""
+    text = f"{quantile * 100:.9f}".rstrip("0").rstrip(".")
+    last = text[-1]
+    if "." in text or text[-2:] in ("11", "12", "13"):
+        return f"{text}th"
+    return text + {"1": "st", "2": "nd", "3": "rd"}.get(last, "th")
+
+
+def plural(count: int, one: str) -> str:
+    """`1 message`, `2 messages`."""
+    return f"{number(count)} {one}" if count == 1 else f"{number(count)} {one}s"
+
+
+def _short(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+_EPOCH = datetime(1970, 1, 1)
+_LAST = 250_000_000_000  # seconds: there are no dates beyond the year 9999
+
+
+def moment(nanoseconds: int) -> str:
+    """`2026-01-31 12:00:00.123 UTC`, of nanoseconds since 1970."""
+    seconds, rest = divmod(nanoseconds, SECOND)
+    date = _EPOCH + timedelta(seconds=min(seconds, _LAST))
+    return f"{date:%Y-%m-%d %H:%M:%S}.{rest // MILLISECOND:03d} UTC"
+
+
+def rate(value: float) -> str:
+    """`1,234/s`, `0.25/s`."""
+    return f"{amount(value)}/s"
+
+
+def amount(value: float) -> str:
+    """Small numbers with two decimals, if they have any."""
+    if value >= 100 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.2f}".rstrip("0").rstrip(".")

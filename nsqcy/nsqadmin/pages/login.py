@@ -1,0 +1,114 @@
+"""The page that users log in by, and how they log out. It works without scripts."""
+
+from nsqcy.errors import HttpError
+from nsqcy.http.parser import HTML, Head, Reply
+from nsqcy.http.router import Request, Route
+from nsqcy.nsqadmin.auth import access
+from nsqcy.nsqadmin.auth.access import LOGIN, LOGOUT, own_path
+from nsqcy.nsqadmin.auth.logins import COOKIE, Logins, TooMany
+from nsqcy.nsqadmin.context import HEADERS, AppContext, body_limit
+from nsqcy.nsqadmin.html.elements import Markup, tag
+from nsqcy.nsqadmin.requests import params, read_form
+
+MAX_FORM = 16 << 10  # bytes
+
+
+def show(app: AppContext, request: Request) -> Reply:
+    there = own_path(params(request).get("next", ""), app.options.base)
+    if _logins(app).user(request.head) is not None:
+        return _go(app, there)
+    return _page(app, request, there)
+
+
+def enter(app: AppContext, request: Request) -> Reply:
+    """Log in by a form. A page of another site may not send it: it could log a user in as another
+    one."""
+    if access.is_of_another_site(request.head):
+        raise HttpError(403, "FORBIDDEN")
+    fields = read_form(request)
+    there = own_path(fields.get("next", ""), app.options.base)
+    try:
+        key = _logins(app).enter(request, fields.get("user", ""), fields.get("password", ""))
+    except TooMany as error:
+        wait = int(error.wait) + 1
+        text = f"Too many attempts failed. Try again in {wait} s."
+        return _page(app, request, there, 429, text, [("Retry-After", str(wait))])
+    except HttpError:
+        return _page(app, request, there, 401, "This name and password do not fit.")
+    return _go(app, there, ("Set-Cookie", set_cookie(app, request.head, key)))
+
+
+def leave(app: AppContext, request: Request) -> Reply:
+    if access.is_of_another_site(request.head):
+        raise HttpError(403, "FORBIDDEN")
+    _logins(app).leave(request.head)
+    cookie = ("Set-Cookie", f"{set_cookie(app, request.head, '')}; Max-Age=0")
+    path = f"{app.options.base}{LOGIN}"
+    return Reply(303, nsq=False, headers=[("Location", path), cookie])
+
+
+def set_cookie(app: AppContext, head: Head, key: str) -> str:
+    """The cookie of a session: no script sees it, no page of another site has it sent, and it ends
+    with the browser."""
+    flags = f"Path={app.options.base or '/'}; HttpOnly; SameSite=Strict"
+    forwarded = head.header("X-Forwarded-Proto") or head.header("X-Scheme")
+    is_https = forwarded.partition(",")[0].strip().lower() == "https"
+    is_secure = app.options.auth_secure_cookie or is_https
+    return f"{COOKIE}={key}; {flags}{'; Secure' if is_secure else ''}"
+
+
+def _logins(app: AppContext) -> Logins:
+    assert app.logins is not None
+    return app.logins
+
+
+def _go(app: AppContext, there: str, *headers: tuple[str, str]) -> Reply:
+    path = there or app.options.base or "/"
+    return Reply(303, nsq=False, headers=[("Location", path), *headers])
+
+
+def _page(
+    app: AppContext,
+    request: Request,
+    there: str,
+    status: int = 200,
+    error: str = "",
+    headers: list[tuple[str, str]] | None = None,
+) -> Reply:
+    page = app.layout(request).page("Log in", _form(app, there), error=error)
+    return Reply(status, page, HTML, nsq=False, headers=[*HEADERS, *(headers or ())])
+
+
+def _form(app: AppContext, there: str) -> Markup:
+    path = f"{app.options.base}{LOGIN}"
+    fields = [
+        tag("label", "Name ", tag("input", name="user", autocomplete="username", required=True)),
+        tag(
+            "label",
+            "Password or token ",
+            tag(
+                "input",
+                name="password",
+                type="password",
+                autocomplete="current-password",
+                required=True,
+            ),
+        ),
+        tag("input", type="hidden", name="next", value=there) if there else None,
+        tag("button", "Log in"),
+    ]
+    # A browser that comes by a link of another site keeps its session back until it goes on here.
+    back = tag("p", tag("a", "I am logged in already", href=there)) if there else None
+    return tag(
+        "section",
+        tag("h1", "Log in"),
+        tag("form", fields, method="post", action=path, class_="login"),
+        back,
+    )
+
+
+ROUTES = (
+    Route("GET", LOGIN, show, plain=True),
+    Route("POST", LOGIN, enter, body=lambda app, head: MAX_FORM, plain=True),
+    Route("POST", LOGOUT, leave, body=body_limit, plain=True),
+)

@@ -1,0 +1,157 @@
+"""The pages of a queue's messages and of policies, which NSQ does not have."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from nsqcy.errors import HttpError
+from nsqcy.http.parser import Reply
+from nsqcy.http.router import Request
+from nsqcy.nsqadmin import actions
+from nsqcy.nsqadmin.cluster.view import ClusterView, Done, dead_letter_topics
+from nsqcy.nsqadmin.context import AppContext, Page, form_route, page_route, refusal, show, submit
+from nsqcy.nsqadmin.history.store import Subject
+from nsqcy.nsqadmin.html.elements import Markup
+from nsqcy.nsqadmin.requests import params, read_form, segments
+from nsqcy.nsqadmin.views import messages as views
+from nsqcy.nsqadmin.views import policies as policy_views
+from nsqcy.nsqadmin.views.messages import TABS, MessageQuery
+from nsqcy.nsqadmin.views.policies import Problem
+
+COUNT, BYTES = "10", "16384"  # messages of a node, and of each body, unless a page says otherwise
+
+
+# Messages
+
+
+def peek(app: AppContext, request: Request, topic: str, channel: str = "") -> Page:
+    layout, given = app.layout(request), params(request)
+    tab = given.get("state", "queued") if channel else "queued"
+    query = MessageQuery(topic, channel, tab if tab in TABS else "queued", given)
+
+    def draw(cluster: ClusterView) -> Sequence[Markup]:
+        if query.tab == "dead":
+            return _dead_letters(app, request, cluster, query)
+        node = given.get("node", "") if "ask" not in given else ""
+        answers = cluster.peek(topic, channel, node, _peek_params(given, query.tab))
+        waiting = 0
+        if channel and given.get("ask") == "redrive":
+            rows = cluster.topic(topic, channel).topics
+            waiting = sum(row.channels[channel].figures.depth for row in rows)
+        return views.peek(layout, query, answers, waiting)
+
+    title, why = f"Messages of {query.name}", refusal(app, request)
+    about = Subject(given.get("node", ""), topic, channel)
+    return Page(title, query.path(layout), draw, about, refusal=why)
+
+
+def _dead_letters(
+    app: AppContext, request: Request, cluster: ClusterView, query: MessageQuery
+) -> Sequence[Markup]:
+    layout, given = app.layout(request), params(request)
+    answers = cluster.policies(query.topic, query.channel)
+    topics = dead_letter_topics(answers)
+    channels = cluster.dead_letter_channels(topics)
+    chosen = given.get("dead", ""), given.get("via", "")
+    channels.sort(key=lambda each: each != chosen)
+    if channels:
+        topic, channel = channels[0]
+        wanted = _peek_params(given, "queued")
+        answers = cluster.peek(topic, channel, given.get("node", ""), wanted)
+    return views.dead_letters(layout, query, topics, channels, answers)
+
+
+def _peek_params(given: Mapping[str, str], state: str) -> dict[str, str]:
+    """The parameters for nsqds, which refuse those that are invalid."""
+    wanted = {
+        "state": state,
+        "count": given.get("count", COUNT),
+        "bytes": given.get("bytes", BYTES),
+    }
+    if "start" in given:
+        wanted["start"] = given["start"]
+    return wanted
+
+
+def act_on_messages(app: AppContext, request: Request) -> Reply:
+    topic, channel = segments(request, 2)
+    fields = read_form(request)
+    page = peek(app, request, topic, channel)
+    node = fields.get("node", "")
+
+    def redrive() -> Done:
+        return actions.redrive(app, request, topic, channel, fields.get("limit", ""), node)
+
+    def cancel() -> Done:
+        return actions.cancel(app, request, topic, channel, fields.get("id", ""), node)
+
+    match fields.get("action"):
+        case "redrive":
+            return submit(app, request, redrive, page, page)
+        case "cancel":
+            then = replace(page, path=f"{page.path}?state=deferred")
+            return submit(app, request, cancel, page, then)
+    raise HttpError(400, "INVALID_ACTION")
+
+
+# Policies
+
+
+def policy(
+    app: AppContext,
+    request: Request,
+    topic: str,
+    channel: str = "",
+    problem: Problem | None = None,
+) -> Page:
+    layout = app.layout(request)
+
+    def draw(cluster: ClusterView) -> Sequence[Markup]:
+        answers = cluster.policies(topic, channel)
+        return policy_views.policy(layout, topic, channel, answers, params(request), problem)
+
+    names = (topic, channel) if channel else (topic,)
+    title, path = f"Policy of {'/'.join(names)}", layout.link("policy", *names)
+    return Page(title, path, draw, Subject(topic=topic, channel=channel))
+
+
+def set_topic_policy(app: AppContext, request: Request) -> Reply:
+    return _set_policy(app, request, *segments(request, 1))
+
+
+def set_channel_policy(app: AppContext, request: Request) -> Reply:
+    return _set_policy(app, request, *segments(request, 2))
+
+
+def _set_policy(app: AppContext, request: Request, topic: str, channel: str = "") -> Reply:
+    """What nsqds refuse is shown at the field."""
+    fields = read_form(request)
+    key, text = fields.get("key", ""), fields.get("value", "")
+    page = policy(app, request, topic, channel)
+
+    def put(values: Mapping[str, object] | None) -> Done:
+        return actions.set_policy(app, request, topic, channel, values)
+
+    match fields.get("action"):
+        case "set":
+            try:
+                done = put({key: policy_views.value_of(channel, key, text)})
+            except HttpError as refused:
+                problem = Problem(key, text, refused.message)
+                return show(app, request, policy(app, request, topic, channel, problem))
+            return submit(app, request, lambda: done, page, page)
+        case "reset":
+            return submit(app, request, lambda: put({key: None}), page, page)
+        case "reset-all":
+            return submit(app, request, lambda: put(None), page, page)
+    raise HttpError(400, "INVALID_ACTION")
+
+
+ROUTES = (
+    page_route("/peek/:topic", peek),
+    page_route("/peek/:topic/:channel", peek),
+    page_route("/policy/:topic", policy),
+    page_route("/policy/:topic/:channel", policy),
+    form_route("/peek/:topic/:channel", act_on_messages),
+    form_route("/policy/:topic", set_topic_policy),
+    form_route("/policy/:topic/:channel", set_channel_policy),
+)

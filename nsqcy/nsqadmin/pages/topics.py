@@ -1,0 +1,123 @@
+"""The pages of all topics, one topic, one channel, and of seeking a channel."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from nsqcy.cluster.stats import sum_topics
+from nsqcy.errors import HttpError
+from nsqcy.http.parser import Reply
+from nsqcy.http.router import Request
+from nsqcy.nsqadmin import actions
+from nsqcy.nsqadmin.cluster.answers import seek_effects
+from nsqcy.nsqadmin.cluster.view import ClusterView, Done
+from nsqcy.nsqadmin.context import AppContext, Page, form_route, page_route, refusal, submit
+from nsqcy.nsqadmin.history.store import Subject
+from nsqcy.nsqadmin.html.elements import Markup
+from nsqcy.nsqadmin.html.location import Location
+from nsqcy.nsqadmin.requests import params, read_form, segments
+from nsqcy.nsqadmin.views import seek as seek_view
+from nsqcy.nsqadmin.views import topics as views
+
+
+def streams(app: AppContext, request: Request) -> Page:
+    layout, plots = app.layout(request), app.plots(request)
+    location = Location(layout.home, params(request))
+
+    def draw(cluster: ClusterView) -> Sequence[Markup]:
+        names, rows = cluster.streams()
+        return views.streams(layout, names, sum_topics(rows.topics), location, plots)
+
+    return Page("Streams", layout.home, draw, is_live=True)
+
+
+def topic(app: AppContext, request: Request, name: str) -> Page:
+    layout, plots = app.layout(request), app.plots(request)
+    location = Location(layout.link("topics", name), params(request))
+
+    def draw(cluster: ClusterView) -> Sequence[Markup]:
+        rows = cluster.topic(name)
+        return views.topic(layout, sum_topics(rows.topics)[name], location, plots)
+
+    return Page(name, location.path, draw, Subject(topic=name), is_live=True)
+
+
+def channel(app: AppContext, request: Request, topic: str, name: str) -> Page:
+    layout, plots = app.layout(request), app.plots(request)
+    location = Location(layout.link("topics", topic, name), params(request))
+
+    def draw(cluster: ClusterView) -> Sequence[Markup]:
+        rows = cluster.topic(topic, name, clients=True)
+        found = sum_topics(rows.topics)[topic].channels[name]
+        return views.channel(layout, found, app.clients(rows), location, plots)
+
+    about = Subject(topic=topic, channel=name)
+    return Page(f"{topic}/{name}", location.path, draw, about, is_live=True)
+
+
+def act_on_topic(app: AppContext, request: Request) -> Reply:
+    (name,) = segments(request, 1)
+    fields = read_form(request)
+    page = topic(app, request, name)
+    match fields.get("action", ""):
+        case "delete":
+            then = streams(app, request)
+            return submit(app, request, lambda: actions.delete(app, request, name), page, then)
+        case "tombstone":
+            node = fields.get("node", "")
+            action = partial(actions.tombstone, app, request, node, name)
+            return submit(app, request, action, page, page)
+        case verb:
+            return submit(app, request, lambda: actions.act(app, request, verb, name), page, page)
+
+
+def act_on_channel(app: AppContext, request: Request) -> Reply:
+    of, name = segments(request, 2)
+    verb = read_form(request).get("action", "")
+    page = channel(app, request, of, name)
+    if verb == "delete":
+        then = topic(app, request, of)
+        return submit(app, request, lambda: actions.delete(app, request, of, name), page, then)
+    return submit(app, request, lambda: actions.act(app, request, verb, of, name), page, page)
+
+
+# Seeking
+
+
+def seek(app: AppContext, request: Request, topic: str, channel: str) -> Page:
+    layout, given = app.layout(request), params(request)
+
+    def draw(cluster: ClusterView) -> Sequence[Markup]:
+        answers = cluster.log_positions(topic, given.get("to", "") or "latest")
+        rows = cluster.topic(topic, channel)
+        effects = seek_effects(channel, answers, [row.channels[channel] for row in rows.topics])
+        return seek_view.seek(layout, topic, channel, answers, effects, given)
+
+    title, path = f"Seek {topic}/{channel}", layout.link("seek", topic, channel)
+    about = Subject(topic=topic, channel=channel)
+    return Page(title, path, draw, about, refusal=refusal(app, request))
+
+
+def act_on_position(app: AppContext, request: Request) -> Reply:
+    of, name = segments(request, 2)
+    fields = read_form(request)
+    if fields.get("action") != "seek":
+        raise HttpError(400, "INVALID_ACTION")
+    to, node = fields.get("to", ""), fields.get("node", "")
+
+    def action() -> Done:
+        return actions.seek(app, request, of, name, to, node)
+
+    page, then = seek(app, request, of, name), channel(app, request, of, name)
+    return submit(app, request, action, page, then)
+
+
+ROUTES = (
+    page_route("/", streams),
+    page_route("/topics", streams),
+    page_route("/topics/:topic", topic),
+    page_route("/topics/:topic/:channel", channel),
+    page_route("/seek/:topic/:channel", seek),
+    form_route("/topics/:topic", act_on_topic),
+    form_route("/topics/:topic/:channel", act_on_channel),
+    form_route("/seek/:topic/:channel", act_on_position),
+)

@@ -1,0 +1,65 @@
+"""What handlers read of a request: path segments, query parameters, forms, JSON bodies.
+
+Pure functions; a request that cannot be read is an HttpError.
+"""
+
+import json
+from typing import Any
+
+from nsqcy.errors import HttpError
+from nsqcy.http.parser import Fault, parse_query
+from nsqcy.http.router import Request
+from nsqcy.util import gojson
+
+
+def segments(request: Request, count: int) -> list[str]:
+    """The last segments of the path, which its route has as variables."""
+    return [readable(each) for each in request.head.path.rsplit("/", count)[1:]]
+
+
+def readable(text: str) -> str:
+    """Text of a URL or a form that can be sent on: bytes that are not UTF-8 are replaced."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def params(request: Request) -> dict[str, str]:
+    """The parameters of a page; a query that cannot be read has none, as the page is there all the
+    same."""
+    return {name: readable(value) for name, value in (request.head.params or {}).items()}
+
+
+def read_form(request: Request) -> dict[str, str]:
+    body = request.body
+    fields = parse_query(bytes(body.data).decode("latin-1"))
+    if body.fault is not Fault.NONE or fields is None:
+        raise HttpError(400, "INVALID_BODY")
+    return {name: readable(value) for name, value in fields.items()}
+
+
+def read_body(request: Request, *names: str) -> list[str]:
+    """These texts of a JSON object; a missing one is empty."""
+    try:
+        found = gojson.decode(_bytes(request), dict.fromkeys(names, (gojson.text, "")))
+    except ValueError as error:
+        raise HttpError(400, f"the body cannot be read: {error}") from None
+    return [found[name] for name in names]
+
+
+def read_object(request: Request) -> dict[str, Any]:
+    """A JSON object as it is."""
+    try:
+        found = json.loads(_bytes(request))
+    except (ValueError, RecursionError):
+        raise HttpError(400, "the body cannot be read: not JSON") from None
+    if not isinstance(found, dict):
+        raise HttpError(400, "the body cannot be read: no object")
+    return found
+
+
+def _bytes(request: Request) -> bytes:
+    body = request.body
+    if body.fault is not Fault.NONE:
+        raise HttpError(413 if body.fault is Fault.TOO_BIG else 400, "INVALID_BODY")
+    if not body.data:
+        raise HttpError(400, "EOF")
+    return bytes(body.data)

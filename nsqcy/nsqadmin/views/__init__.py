@@ -1,0 +1,1 @@
+"""What pages show: functions of what was fetched."""
