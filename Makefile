@@ -2,6 +2,8 @@
 #
 #   make run      nsqcy up: nsqlookupd, nsqd, nsqadmin on 127.0.0.1; ARGS="--workers=4" adds flags
 #   make test     every test;  TESTS=tests/unit  some of them;  PYTEST="-k ring"  more for pytest
+#   make quick    the unit tests that belong to what has changed since main;
+#                 BASE=branch compares with another one;  ARGS=--list only names them
 #   make lint     ruff, mypy, cython-lint, stubtest
 #   make debug    the tests on a build with its invariants checked and live objects counted
 #   make asan     the tests of the compiled parts, under AddressSanitizer and UBSan, with the daemons
@@ -25,7 +27,8 @@
 #   make conf     write the samples of conf/, docs/CONFIG.md and the tables of docs/SPARK.md,
 #                 docs/PIPELINE.md, docs/METRICS.md and docs/LOGS.md from the tables of options, metrics
 #                 and events; and the figures that `nsqcy capacity` has of docs/benchmarks.json
-#   make dev      set everything up, and run nothing;  make clean: as it was cloned
+#   make dev      set up what `make quick` needs, and the linters, without Spark, browsers and locust,
+#                 and run nothing;  make clean: as it was cloned
 #
 # A build is of one kind at a time: release, debug, trace, asan or fuzz. Going from one to another
 # cleans first, as neither Cython nor distutils sees that macros and directives have changed.
@@ -36,6 +39,7 @@ PYTHON ?= $(shell for each in python3 python3.14 python3.13 python3.12 python3.1
 KIND ?= release
 CLANG ?= $(shell ls /usr/bin/clang /usr/bin/clang-[0-9]* 2>/dev/null | head -1)
 TESTS ?= tests
+BASE ?= main
 JOBS := $(shell nproc 2>/dev/null || echo 2)
 
 VENV := .venv
@@ -57,7 +61,7 @@ PIP := $(BIN)/python -W ignore -m pip install -q --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 
 .DELETE_ON_ERROR:
-.PHONY: run test lint audit clients debug asan fuzz trace cov bench load perfcheck soak dist conf dev build stubtest clean clean-build
+.PHONY: run test quick lint audit clients debug asan fuzz trace cov bench load perfcheck soak dist conf dev build stubtest clean clean-build
 
 # -- setting up
 
@@ -92,7 +96,7 @@ $(VENV)/.extra-%: pyproject.toml | $(BUILT)
 	$(INSTALL) ".[$*]"
 	@touch $(VENV)/.run $@
 
-dev: $(BUILT) $(VENV)/.extra-test $(VENV)/.extra-lint
+dev: $(BUILT) $(VENV)/.extra-dev
 
 # -- running
 
@@ -114,6 +118,9 @@ perfcheck: $(BUILT)
 # Most tests wait most of their time. PYTEST=-n0 runs them one after the other.
 test: $(BUILT) $(VENV)/.extra-test
 	$(BIN)/python -m pytest -n $$(($(JOBS) + 1)) --dist worksteal $(TESTS) $(PYTEST)
+
+quick: $(BUILT) $(VENV)/.extra-dev
+	$(BIN)/python tests/quick.py --base=$(BASE) -n $(JOBS) --dist worksteal $(ARGS) $(PYTEST)
 
 soak: $(BUILT) $(VENV)/.extra-test
 ifeq ($(origin TESTS),file)
@@ -173,7 +180,7 @@ cov: trace
 
 # -- checking
 
-lint: $(BUILT) $(VENV)/.extra-test $(VENV)/.extra-lint
+lint: $(BUILT) $(VENV)/.extra-test
 	$(BIN)/ruff check -q .
 	$(BIN)/ruff format -q --check .
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint cext/nsqcy

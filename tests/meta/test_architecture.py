@@ -1,32 +1,23 @@
-"""Imports go one way. The table below is the order of docs/ARCHITECTURE.md."""
+"""Imports go one way: in the order of tests/support/package_order.py, and docs/ARCHITECTURE.md."""
 
-import ast
-import re
 import subprocess
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from graphlib import TopologicalSorter
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-
-# A package imports only from rows above its own. Its modules may import each other, in no circle.
-ROWS = [
-    "nsqcy errors names base logging metrics util",
-    "cluster config ipc net storage",
-    "broker process",
-    "protocol",
-    "client server",
-    "compat http",
-    "daemon users",
-    "nsqadmin nsqd nsqlookupd tools",
-    "capacity cli doctor spark testing",
-    "pipeline",
-    "__main__",
-]
-RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
+from support.package_order import (
+    MODULES,
+    RANK,
+    ROOT,
+    cython_imports,
+    imports,
+    ours,
+    package,
+    python_imports,
+    sources,
+)
 
 # Driven by a test with bytes and a clock of its own; these may not reach for the real ones. An
 # entry is a module, or all of a package.
@@ -47,58 +38,6 @@ PURE += [f"tools.{name}" for name in ("files.writer",)]
 # The file times of the log, how long a sync took, and dates of times that are handed in.
 WITH_CLOCKS = {"storage.io", "storage.segment_files", "nsqadmin.html.formatting"}
 CLOCKS = {"time", "datetime", "time.h"}
-
-CIMPORT = re.compile(r"^ *from +([\w.]+) +(?:c?import) |^ *c?import +([\w.]+)", re.MULTILINE)
-FROM_PACKAGE = re.compile(r"^ *from +(nsqcy[\w.]*) +c?import +(?!\()(.+)$", re.MULTILINE)
-HEADER = re.compile(r"^ *cdef extern from [\"<]([\w./]+)", re.MULTILINE)
-
-
-def sources() -> Iterator[tuple[str, Path]]:
-    """Every module's name below nsqcy, with each of its files."""
-    for path in sorted((ROOT / "nsqcy").rglob("*.py")):
-        parts = path.relative_to(ROOT / "nsqcy").with_suffix("").parts
-        yield ".".join(part for part in parts if part != "__init__") or "nsqcy", path
-    for path in sorted((ROOT / "cext" / "nsqcy").rglob("[a-z]*.p[yx][xd]")):
-        yield ".".join(path.relative_to(ROOT / "cext" / "nsqcy").with_suffix("").parts), path
-
-
-def python_imports(text: str) -> set[str]:
-    found = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            assert node.module is not None
-            found.add(node.module)
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
-
-
-def cython_imports(text: str) -> set[str]:
-    found = {one or other for one, other in CIMPORT.findall(text)}
-    for package, names in FROM_PACKAGE.findall(text):
-        found |= {f"{package}.{name.split()[0]}" for name in names.split(",")}
-    return found | set(HEADER.findall(text))
-
-
-def imports(path: Path) -> set[str]:
-    read = python_imports if path.suffix == ".py" else cython_imports
-    return read(path.read_text())
-
-
-MODULES = {name for name, _ in sources()}
-
-
-def ours(imported: set[str]) -> set[str]:
-    """Those that are modules of nsqcy, by their names below it."""
-    names = {name.removeprefix("nsqcy.") for name in imported if name.startswith("nsqcy")}
-    return names & MODULES
-
-
-def package(module: str) -> str:
-    """The entry of the table a module belongs to."""
-    return module.partition(".")[0]
 
 
 def breaks(module: str, imported: set[str]) -> list[str]:
@@ -160,6 +99,7 @@ assert not hasattr(pyspark_nsq, "DefaultSource")
 """
 
 
+@pytest.mark.slow
 def test_nsqcy_runs_where_spark_is_not_installed() -> None:
     """Everything but the source and sink themselves can be imported, and PySpark's look at
     `pyspark_nsq` finds nothing instead of failing."""

@@ -28,6 +28,7 @@ TESTED = [page for page in PAGES if blocks(page.read_text())]
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", TESTED, ids=lambda page: page.stem)
 def test_what_it_says_to_type(page: Path, nsqd: Starter, workers: int, tmp_path: Path) -> None:
     if not shutil.which("curl"):
@@ -49,6 +50,7 @@ def test_what_it_says_to_type(page: Path, nsqd: Starter, workers: int, tmp_path:
             reader.type(block)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["CLIENT", "TESTING"])
 def test_tests_that_it_shows_pass(page: str, tmp_path: Path) -> None:
     shown = blocks((ROOT / "docs" / f"{page}.md").read_text(), "pytest")

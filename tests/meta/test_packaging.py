@@ -33,6 +33,7 @@ def setup(folder: Path, *words: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_what_an_sdist_holds(tmp_path: Path) -> None:
     setup(tmp_path)
     names = set((tmp_path / "nsqcy.egg-info/SOURCES.txt").read_text().splitlines())
@@ -40,6 +41,7 @@ def test_what_an_sdist_holds(tmp_path: Path) -> None:
     assert distribution_files.generated(names) == set()
 
 
+@pytest.mark.slow
 def test_what_a_wheel_holds(tmp_path: Path) -> None:
     """But for the extension modules."""
     setup(tmp_path, "bdist_wheel", f"--dist-dir={tmp_path}", f"--bdist-dir={tmp_path}/wheel")

@@ -22,6 +22,7 @@ def test_every_compiled_module_has_a_stub() -> None:
     assert modules(".", "nsqcy/**/*.pyi") == MODULES
 
 
+@pytest.mark.slow
 def test_stubs_are_true() -> None:
     pytest.importorskip("mypy", reason="mypy is not installed")
     stubtest = [sys.executable, "-m", "mypy.stubtest", "--ignore-disjoint-bases"]

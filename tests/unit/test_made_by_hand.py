@@ -20,6 +20,7 @@ def test_there_are_compiled_modules() -> None:
     assert "client.codec" in MODULES and len(MODULES) > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", MODULES)
 def test_no_class_crashes_the_interpreter(module: str) -> None:
     words = [sys.executable, str(PROGRAM), f"nsqcy.{module}"]

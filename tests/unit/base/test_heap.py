@@ -3,6 +3,7 @@
 import ctypes
 import random
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -98,7 +99,7 @@ class Machine(RuleBasedStateMachine):
             assert self.inside[first.contents.tag] == min(self.inside.values())
 
 
-TestHeap = Machine.TestCase
+TestHeap = pytest.mark.slow(Machine.TestCase)
 TestHeap.settings = settings(max_examples=60, stateful_step_count=80, deadline=None)
 
 

@@ -69,6 +69,7 @@ def test_few_values_are_kept_whole(values: list[int]) -> None:
     assert percentiles.summary([latency], 0) == expected, "asking changes nothing"
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(streams, min_size=1, max_size=4))
 def test_ranks_of_one_stream(parts: list[tuple[str, int, int]]) -> None:
@@ -77,6 +78,7 @@ def test_ranks_of_one_stream(parts: list[tuple[str, int, int]]) -> None:
     check(percentiles, [fed(percentiles, values)], values, 0)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(streams, min_size=2, max_size=9))
 def test_ranks_of_several_together(parts: list[tuple[str, int, int]]) -> None:

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -310,5 +311,5 @@ class CrashMachine(RuleBasedStateMachine):
             shutil.rmtree(self.base)
 
 
-TestCrashes = CrashMachine.TestCase
+TestCrashes = pytest.mark.slow(CrashMachine.TestCase)
 TestCrashes.settings = settings(PROFILE, deadline=None, suppress_health_check=list(HealthCheck))

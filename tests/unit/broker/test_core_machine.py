@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -701,4 +702,4 @@ CoreMachine.TestCase.settings = settings(
     suppress_health_check=list(HealthCheck),
     print_blob=True,
 )
-test_any_history = CoreMachine.TestCase
+test_any_history = pytest.mark.slow(CoreMachine.TestCase)

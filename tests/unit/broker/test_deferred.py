@@ -362,6 +362,7 @@ class History:
         assert not self.producer.closed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_killed_at_any_moment_of_a_snapshot(make: Make, seed: int) -> None:
     """Snapshots of one entry a turn, while messages come, go and change their places: whatever is

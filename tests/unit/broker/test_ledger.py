@@ -281,6 +281,7 @@ def test_damaged_lengths_of_what_was_handed_out(make: Make) -> None:
     assert ledger(core) == {"received": 9, "in_flight": 4, "damaged": 5}
 
 
+@pytest.mark.slow
 def test_a_compaction_copies_nothing_that_is_not_where_it_was(make: Make) -> None:
     """Of neighbours whose lengths are lost."""
     small = {"mem_queue_size": 0, "log_options": {"max_bytes_per_file": 500_000}}

@@ -206,6 +206,7 @@ def test_a_compaction_takes_many_turns(make: Callable[..., Core]) -> None:
     assert kept * 1000 < core.store.resident_bytes < 2 * kept * 1000 < before // 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mem_queue_size", [1_000_000, 100], ids=["memory", "disk"])
 def test_messages_come_and_go_during_compactions(
     tmp_path: Path, make: Callable[..., Core], mem_queue_size: int

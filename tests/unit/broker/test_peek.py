@@ -89,6 +89,7 @@ def number_of(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", ["memory", "os", "fsync"])
 @pytest.mark.parametrize("budget", [0, 1 << 40])
 def test_what_waits_in_the_order_of_its_delivery(make: Make, durability: str, budget: int) -> None:

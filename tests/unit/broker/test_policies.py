@@ -57,6 +57,7 @@ def merged(
     return values, sources
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(PATTERNS, TOPIC_VALUES), max_size=4),
     st.lists(st.tuples(PATTERNS, PATTERNS, CHANNEL_VALUES), max_size=4),

@@ -44,6 +44,7 @@ def go_on(core: Core, ns: int, late: int = 0) -> None:
     core.advance(min(max(core.due - core.now, 0) + late, ns))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [500, 7.5, 3000, 100_000])
 @pytest.mark.parametrize("late", [0, 3 * MILLISECOND, 40 * MILLISECOND])
 def test_ten_consumers_are_sent_so_many_a_second(core, rate, late):

@@ -402,6 +402,7 @@ def test_a_damaged_record(tmp_path: Path) -> None:
     core.close()
 
 
+@pytest.mark.slow
 def test_answers_that_nobody_takes_make_others_short(tmp_path: Path) -> None:
     core, _ = cold(tmp_path, 300, 40_000)
     reader = core.client(topic_log=True)
@@ -549,6 +550,7 @@ WORDS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(["LOG_META", "LOG_SEEK", "LOG_FETCH", "LOG_", "LOG_X"]),
     st.lists(WORDS, max_size=9),
@@ -644,4 +646,4 @@ class Machine(RuleBasedStateMachine):
 
 
 Machine.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
-test_ranges_against_a_list = Machine.TestCase
+test_ranges_against_a_list = pytest.mark.slow(Machine.TestCase)

@@ -67,6 +67,7 @@ def begin(core: Core, channel: str, seq: int) -> int:
     return topic.seek(channel, seq)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("durability", ["memory", "os", "fsync"])
 def test_a_new_channel_gets_history_and_then_what_comes(

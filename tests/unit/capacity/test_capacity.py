@@ -131,6 +131,7 @@ def test_syncs() -> None:
     assert any("20 publishes have to be" in note for note in found.notes)
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 10_000_000),
     st.integers(1, 1_000_000),

@@ -126,6 +126,7 @@ def test_the_welcome_shows_what_can_be_typed() -> None:
     assert "curl" not in up.welcome({"TCP": "/a", "HTTP": "/b"}, lookupd, "", "")
 
 
+@pytest.mark.slow
 def test_only_the_child_itself_says_that_it_is_ready() -> None:
     words = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"]
     child = Child("nsqlookupd", "nsqcy.nsqlookupd.main", words, stderr=subprocess.DEVNULL)

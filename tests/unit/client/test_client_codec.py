@@ -104,6 +104,7 @@ answers = st.tuples(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(deliveries | answers, max_size=12), st.data())
 @settings(max_examples=150, deadline=None)
 def test_frames_are_the_same_however_they_are_cut(

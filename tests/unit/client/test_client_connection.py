@@ -177,6 +177,7 @@ def test_through_every_layer(
     assert talk.peer.bodies[-1] == large
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=40, deadline=None)
 @pytest.mark.parametrize("layer", ["plain", "snappy", "deflate"])

@@ -232,6 +232,7 @@ def test_one_that_is_lost_before_it_subscribes_changes_nothing() -> None:
     assert len(consumer.flow.lanes) == 1
 
 
+@pytest.mark.slow
 def test_a_lost_connection_is_forgotten() -> None:
     consumer = Consumer(max_in_flight=1)
     line = consumer.connect("a")
@@ -884,5 +885,5 @@ class FlowMachine(RuleBasedStateMachine):
             assert flow.due == math.inf
 
 
-TestFlowMachine = FlowMachine.TestCase
+TestFlowMachine = pytest.mark.slow(FlowMachine.TestCase)
 TestFlowMachine.settings = PROFILE

@@ -108,6 +108,7 @@ def test_both_faces_have_the_same_names() -> None:
         assert same is (name not in own), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_says_what_it_exports(package: str) -> None:
     module = importlib.import_module(package)
@@ -116,6 +117,7 @@ def test_a_package_says_what_it_exports(package: str) -> None:
         assert hasattr(module, name), name
 
 
+@pytest.mark.slow
 def test_types(tmp_path: Path) -> None:
     """Exported names are known to a strict mypy, and so is which callbacks a face awaits."""
     program = [

@@ -799,4 +799,4 @@ class Histories(RuleBasedStateMachine):
 
 
 Histories.TestCase.settings = PROFILE
-TestHistories = Histories.TestCase
+TestHistories = pytest.mark.slow(Histories.TestCase)

@@ -684,6 +684,7 @@ def test_any_bytes_are_a_file_or_an_error(scratch: Path, data: bytes) -> None:
     read_or_refuse(scratch, data)
 
 
+@pytest.mark.slow
 @given(lines=st.lists(LINES, max_size=6))
 def test_any_ini_is_read_or_an_error(scratch: Path, lines: list[str]) -> None:
     text = "\n".join(["[nsqd]", *lines])

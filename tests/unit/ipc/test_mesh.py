@@ -159,7 +159,7 @@ class Machine(RuleBasedStateMachine):
             assert not worker.broken
 
 
-TestMesh = Machine.TestCase
+TestMesh = pytest.mark.slow(Machine.TestCase)
 TestMesh.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
 
 
@@ -584,6 +584,7 @@ RECORDS = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(RECORDS, max_size=30), st.booleans())
 def test_any_records_at_all_do_no_harm(records, answer):
@@ -600,6 +601,7 @@ def test_any_records_at_all_do_no_harm(records, answer):
     assert len(mad.owner.got) - mad.owner.consumed <= WINDOW
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**40))
 def test_noise_in_the_ring_does_no_harm(seed):
@@ -634,6 +636,7 @@ def leave_streams_in_every_state() -> dict[str, int]:
     return alive
 
 
+@pytest.mark.slow
 def test_streams_and_buffers_are_given_back():
     gc.collect()
     before = mesh_module.live()

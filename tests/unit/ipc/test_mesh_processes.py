@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import nsqcy
 from nsqcy.ipc.ring import format, map_size
 
@@ -16,6 +18,7 @@ STREAMS = 4
 BYTES = 8_000_000
 
 
+@pytest.mark.slow
 def test_three_processes_exchange_hundreds_of_megabytes():
     memfd = os.memfd_create("rings")
     os.truncate(memfd, map_size(WORKERS))

@@ -151,7 +151,7 @@ class Machine(RuleBasedStateMachine):
             self.ring.release()
 
 
-TestRing = Machine.TestCase
+TestRing = pytest.mark.slow(Machine.TestCase)
 TestRing.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
 
 
@@ -254,6 +254,7 @@ def test_two_skips_are_broken():
     assert ring.read() == -1
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.data(), st.integers(0, 2**40))
 def test_garbage_is_never_read_out_of_bounds(data, seed):
@@ -273,6 +274,7 @@ def test_garbage_is_never_read_out_of_bounds(data, seed):
 # --- two threads; both ends run without the interpreter lock ---
 
 
+@pytest.mark.slow
 def test_writer_and_reader_at_once():
     ring = Ring()
     chance = random.Random(2)

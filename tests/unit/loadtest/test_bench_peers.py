@@ -396,6 +396,7 @@ class Command:
         self.output.close()
 
 
+@pytest.mark.slow
 def test_the_whole_command(drivers: Any, tmp_path: Path) -> None:
     with Command(tmp_path) as command:
         assert command.end() == 0
@@ -415,6 +416,7 @@ def test_the_whole_command(drivers: Any, tmp_path: Path) -> None:
         assert f"| {bar.work} | {bar.figure.about} |" in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alone", [True, False], ids=["alone", "beside"])
 def test_an_interrupted_command_leaves_nothing(drivers: Any, tmp_path: Path, alone: bool) -> None:
     more = [] if alone else ["--no-alone", "--rounds=1000"]

@@ -187,6 +187,7 @@ def test_marks_can_be_told_one_by_one() -> None:
     assert sorted(marks.minus(others)) == [each for each in there if each != (1, 511)]
 
 
+@pytest.mark.slow
 def test_a_million_messages_take_half_a_megabyte() -> None:
     ledger = Ledger([PLACE])
     publisher = ledger.enter("t", 0, "os")
@@ -303,6 +304,7 @@ def test_books_that_balance(
 # --- a run --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_short_run_notices_what_was_lost_and_nothing_else(tmp_path: Path) -> None:
     """Some messages are finished behind the ledger's back; all else has to hold."""
     report = tmp_path / "report.html"

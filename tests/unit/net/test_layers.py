@@ -50,6 +50,7 @@ def chunk(kind: int, data: bytes) -> bytes:
     return bytes([kind]) + len(data).to_bytes(3, "little") + data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", CODECS)
 @given(writes=st.lists(PLAIN, max_size=5), places=st.lists(st.integers(0, 1 << 20), max_size=8))
 def test_comes_through_in_any_pieces(

@@ -158,6 +158,7 @@ def test_any_text_is_users_or_an_error(text: str) -> None:
         assert all(each.role in ("", *ROLES) for each in parse("f", text).values())
 
 
+@pytest.mark.slow
 @given(st.from_regex(hashes._SCRYPT, fullmatch=True))
 def test_hashes_are_checked_at_a_sane_price(text: str) -> None:
     found = hashes.parse_password(text)
@@ -205,6 +206,7 @@ def test_secrets_are_compared_in_constant_time(
     assert compared == [password.hash, hash_token(TOKEN).hash]
 
 
+@pytest.mark.slow
 def test_passwd(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert passwd.main(["bot", "--token", "--role=operate"]) == 0
     section, told = capfd.readouterr()

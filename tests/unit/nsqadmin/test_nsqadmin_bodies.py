@@ -63,6 +63,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(VALUES))
 def test_laid_out_json_is_the_same(value: list[Any]) -> None:

@@ -116,6 +116,7 @@ def test_an_authorization_without_a_topic_is_not_one_for_all_topics(topic: Any) 
     assert parse(answer(grant(topic=""))).permits("any", "")
 
 
+@pytest.mark.slow
 def test_size_is_bounded() -> None:
     parse(answer(identity="x" * (ANSWER_MOST - 500)))
     assert "bytes" in refusal(answer(identity="x" * ANSWER_MOST))
@@ -153,6 +154,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(json_values | st.fixed_dictionaries({"ttl": st.just(1), "authorizations": json_values}))
 def test_any_json_is_read_or_refused(value: Any) -> None:
     try:

@@ -159,6 +159,7 @@ def test_metadata_of_any_bytes(content: bytes) -> None:
 # ---- records ----
 
 
+@pytest.mark.slow
 @MUCH
 @given(st.lists(stored, max_size=20), st.integers(1, 4000))
 def test_written_and_read_by_the_letter(
@@ -225,6 +226,7 @@ def test_one_damaged_byte_costs_one_message_at_most(
     assert len(found) <= len(several)
 
 
+@pytest.mark.slow
 @MUCH
 @given(st.lists(st.integers(8, 120), min_size=1, max_size=12), st.integers(0, 3000))
 def test_a_torn_file_costs_the_torn_message(tmp_path: Path, sizes: list[int], cut: int) -> None:
@@ -271,6 +273,7 @@ def test_damage_right_before_a_torn_end(tmp_path: Path) -> None:
     assert [(each.offset, each.bytes) for each in damages] == [(50, 50), (150, 49)]
 
 
+@pytest.mark.slow
 def test_good_records_are_found_wherever_they_begin(tmp_path: Path) -> None:
     several = messages(0, 5)
     for lost in range(1, 600):

@@ -63,6 +63,7 @@ def http(server: Server) -> Iterator[Connection]:
 # Routing and envelope
 
 
+@pytest.mark.slow
 @pytest.mark.case("HTTP-001", "HTTP-002", "HTTP-003")
 def test_ping_and_info(http: Connection) -> None:
     answer = http.request("GET", "/ping")
@@ -654,6 +655,7 @@ def test_deadlines(timeouts: tuple[float, ...], sent: bytes) -> None:
     server.stop()
 
 
+@pytest.mark.slow
 def test_a_head_that_comes_drop_by_drop_is_late() -> None:
     server = Server("--timeouts", "60", "0.2", "60", "60", "0.05")
     http = server.connect().send(b"GET / HTTP/1.1\r\nA: ")
@@ -680,6 +682,7 @@ def test_a_peer_that_does_not_close_is_closed() -> None:
     server.stop()
 
 
+@pytest.mark.slow
 def test_a_peer_that_takes_no_answer_is_closed() -> None:
     server = Server("--timeouts", "60", "60", "0.2", "60", "0.05", "--send-buffer=4096")
     http = server.connect()
@@ -701,6 +704,7 @@ def test_a_peer_that_takes_no_answer_is_closed() -> None:
     server.stop()
 
 
+@pytest.mark.slow
 def test_unfinished_bodies_are_bounded_together(fresh: Server) -> None:
     """The limit of the test server is 1 MiB; a finished request is never refused."""
     held = [fresh.connect() for _ in range(250)]
@@ -724,6 +728,7 @@ def test_unfinished_bodies_are_bounded_together(fresh: Server) -> None:
     assert {http.answer().body for http in others} == {b"OK"}
 
 
+@pytest.mark.slow
 def test_what_reset_connections_held_is_given_back(fresh: Server) -> None:
     for _ in range(3):
         connections = [fresh.connect() for _ in range(100)]
@@ -743,6 +748,7 @@ def test_what_reset_connections_held_is_given_back(fresh: Server) -> None:
 # Looking into it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peer", ["203.0.113.7:1234", "[2001:db8::1]:1234", "12.7.0.1:1270"])
 def test_other_machines_may_not_look_into_it(start: Callable[..., Server], peer: str) -> None:
     server = start("--peer", peer)
@@ -762,17 +768,20 @@ def test_other_machines_may_not_look_into_it(start: Callable[..., Server], peer:
     assert http.request("GET", "/debug/pprof").status == 301
 
 
+@pytest.mark.slow
 def test_other_machines_may_if_an_option_says_so(start: Callable[..., Server]) -> None:
     http = start("--peer", "203.0.113.7:1234", "--debug-remote").connect()
     assert http.request("GET", "/debug/pprof/").status == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peer", ["127.0.0.1:1", "127.1.2.3:1", "[::1]:1"])
 def test_this_machine_may(start: Callable[..., Server], peer: str) -> None:
     http = start("--peer", peer).connect()
     assert b"Greenlet" in http.request("GET", "/debug/pprof/goroutine").body
 
 
+@pytest.mark.slow
 def test_whoever_reaches_a_unix_socket_may() -> None:
     with tempfile.TemporaryDirectory() as home:
         server = Server(f"--unix={home}/socket", "--peer=@")
@@ -781,6 +790,7 @@ def test_whoever_reaches_a_unix_socket_may() -> None:
         server.stop()
 
 
+@pytest.mark.slow
 def test_without_a_profiler_it_says_what_to_install(start: Callable[..., Server]) -> None:
     http = start("--profiler", "no-such-program").connect()
     answer = http.request("GET", "/debug/pprof/profile?seconds=1")
@@ -788,6 +798,7 @@ def test_without_a_profiler_it_says_what_to_install(start: Callable[..., Server]
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
 
 
+@pytest.mark.slow
 def test_a_profiler_that_fails_says_why(start: Callable[..., Server]) -> None:
     http = start("--profiler", "ls").connect()
     answer = http.request("GET", "/debug/pprof/profile?seconds=1")

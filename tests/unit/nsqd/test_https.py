@@ -55,6 +55,7 @@ def complaint(server: Server, sock: socket.socket) -> str:
     return server.wait_for_log(lambda line: line.startswith(start))[len(start) :].strip()
 
 
+@pytest.mark.slow
 def test_an_answer_larger_than_any_buffer(start: Callable[..., Server]) -> None:
     server = start()
     http = server.connect()
@@ -151,6 +152,7 @@ def test_a_record_that_comes_drop_by_drop_is_no_progress(folder: Path) -> None:
     server.stop()
 
 
+@pytest.mark.slow
 def test_rubbish_after_the_handshake(start: Callable[..., Server]) -> None:
     server = start()
     random = Random(1)

@@ -159,6 +159,7 @@ def test_what_an_import_leaves(tmp_path: Path) -> None:
     assert footer is not None and footer.max_id == max(one.id for one in records)
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_point_of_an_import(tmp_path: Path, crash: Any) -> None:
     (tmp_path / "0").mkdir()
     queues = fill(tmp_path / "0")
@@ -347,6 +348,7 @@ topics = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=list(HealthCheck), deadline=None)
 @given(topics, st.integers(200, 400_000))
 def test_there_and_back(
@@ -488,6 +490,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.slow
 def test_memory_is_bounded(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

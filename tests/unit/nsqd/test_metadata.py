@@ -183,6 +183,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.just("topics"), JSON))
 def test_any_json_loads_or_is_refused(tmp_path_factory, value):
     try:

@@ -72,6 +72,7 @@ def test_any_object_is_taken_whole_or_refused(name: str, said: dict[str, Any]) -
         assert again == values[key], "what is shown can be set"
 
 
+@pytest.mark.slow
 @given(OBJECTS, OBJECTS)
 def test_null_takes_a_key_back(before: dict[str, Any], said: dict[str, Any]) -> None:
     found = policy_values.merged(before, said)
@@ -81,6 +82,7 @@ def test_null_takes_a_key_back(before: dict[str, Any], said: dict[str, Any]) -> 
         assert found.get(key) is value
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=40) | OBJECTS.map(lambda each: json.dumps(each).encode()))
 def test_any_file_is_read_or_set_aside(
     tmp_path_factory: pytest.TempPathFactory, data: bytes
@@ -96,6 +98,7 @@ def test_any_file_is_read_or_set_aside(
     assert str(file) in lines.errors[0] and str(aside) in lines.errors[1]
 
 
+@pytest.mark.slow
 @given(st.dictionaries(NAMES, OBJECTS, max_size=3))
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, said: dict[str, dict[str, Any]]

@@ -371,6 +371,7 @@ QUERIES = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(TOPICS, st.lists(st.integers(0, 2), min_size=15, max_size=15), QUERIES)
 def test_where_topics_live_does_not_show(
     topics: list[Topic], places: list[int], query: Query

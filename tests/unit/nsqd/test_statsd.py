@@ -183,6 +183,7 @@ def test_equal_keys_of_different_things_are_counted_apart() -> None:
     assert set(increases(push(one, *topics)).values()) == {0}
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(min_size=1, max_size=40)), st.integers(-1, 100))
 def test_packets(lines: list[bytes], size: int) -> None:
     found = packets(lines, size)

@@ -186,6 +186,7 @@ def test_every_suite_that_can_be_agreed_on_has_its_iana_name() -> None:
     assert [each for each in offered if not suite_name(each).startswith("TLS_")] == []
 
 
+@pytest.mark.slow
 def test_old_versions_only_when_asked_for() -> None:
     old = Client(newest=SSL.TLS1_1_VERSION, level=0)
     with pytest.raises(LayerError):

@@ -5,6 +5,7 @@ import struct
 from itertools import pairwise
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import example, given, settings
 
 from nsqcy.nsqlookupd.protocol import MAX_BODY, MAX_LINE, Home, Session
@@ -90,6 +91,7 @@ conversations = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(conversations, st.data())
 @settings(deadline=None, max_examples=300)
 def test_any_cutting_means_the_same(conversation: bytes, data: st.DataObject) -> None:

@@ -226,6 +226,7 @@ def test_negative_times_hide_everything_and_nothing() -> None:
 
 
 # Some tenths of a second; one look at everything for each would be hours.
+@pytest.mark.slow
 @pytest.mark.timeout(within(20))
 def test_a_thousand_producers_of_a_hundred_topics() -> None:
     registry = Registry(INACTIVE, LIFETIME)

@@ -112,6 +112,7 @@ def test_a_manager_that_goes_away_is_complained_of_once(manager: Manager) -> Non
     manager._sock = socket.socket()
 
 
+@pytest.mark.slow
 def test_a_manager_that_does_not_read_holds_nobody_up(
     manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -254,6 +254,7 @@ def test_over_kills(make: Make, durability: str, consumed: bool, journalled: boo
     assert len(set(bodies(again))) <= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 def test_of_what_is_consumed_a_trace_stays_until_the_journal_has_it(
     make: Make, durability: str

@@ -150,6 +150,7 @@ def test_a_lane_begins_behind_what_was_submitted_before(io, tmp_path):
     assert done == [("write", 0), ("sync", 0)]
 
 
+@pytest.mark.slow
 def test_what_waits_for_a_lane_is_behind_all_of_it(io, tmp_path):
     done = Results()
     file = io.open(tmp_path / "a", create=True)
@@ -226,6 +227,7 @@ def test_lanes_are_stepped_one_by_one(tmp_path):
     io.close()
 
 
+@pytest.mark.slow
 def test_a_failed_write_sticks_but_reading_goes_on(io, tmp_path):
     done = Results()
     file = io.open(tmp_path / "a", create=True)
@@ -250,6 +252,7 @@ def test_a_failed_write_sticks_but_reading_goes_on(io, tmp_path):
     assert io.calls_made("pwrite") == 2 and io.calls_made("fdatasync") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["sync", "fsync"])
 def test_a_failed_sync_is_final(io, tmp_path, what):
     done = Results()
@@ -264,6 +267,7 @@ def test_a_failed_sync_is_final(io, tmp_path, what):
     assert io.calls_made("fsync") + io.calls_made("fdatasync") == 1
 
 
+@pytest.mark.slow
 def test_short_writes_and_reads_go_on_until_all_is_done(io, tmp_path):
     done = Results()
     io.fault("pwrite", 1, times=3, short=3)

@@ -149,11 +149,13 @@ def test_golden_bytes():
     )
 
 
+@pytest.mark.slow
 @given(topics)
 def test_snapshots_round_trip(state):
     assert decode_snapshot(encode_snapshot(state)) == state
 
 
+@pytest.mark.slow
 @given(
     topics,
     st.lists(
@@ -187,6 +189,7 @@ def test_ids_that_do_not_fit_are_no_ids():
     assert (channel.entries, channel.ids) == (packed, b"")
 
 
+@pytest.mark.slow
 @given(deltas)
 def test_deltas_round_trip(delta):
     assert decode_delta(encode_delta(delta)) == delta
@@ -229,11 +232,13 @@ def test_golden_bytes_of_cursors_and_producers():
     )
 
 
+@pytest.mark.slow
 @given(entry_lists)
 def test_entries_round_trip(found):
     assert list(unpack_entries(pack_entries(found))) == found
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(st.binary(max_size=200), topics, deltas, st.integers(0, 300), st.integers(0, 255))
 def test_fuzz(data, state, delta, at, mask):
@@ -257,6 +262,7 @@ def test_fuzz(data, state, delta, at, mask):
                     pass
 
 
+@pytest.mark.slow
 @given(topics, st.integers(0, 400))
 def test_a_cut_snapshot_is_refused_or_misses_whole_sections_only(state, cut):
     image = encode_snapshot(state)
@@ -317,6 +323,7 @@ def few_names(delta, pick):
     return replace(delta, channel=name, value=value, entry=entry)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.lists(st.tuples(deltas, st.integers(0, 2)), max_size=30))
 def test_applying_agrees_with_the_model(changes):

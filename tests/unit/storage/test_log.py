@@ -186,6 +186,7 @@ def durable(disk, first, count=10):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_durable_run_is_done_when_it_is_synced(disk):
     disk.io.hold("fdatasync")
     durable(disk, 1)
@@ -199,6 +200,7 @@ def test_a_durable_run_is_done_when_it_is_synced(disk):
     assert disk.errors == [0]
 
 
+@pytest.mark.slow
 def test_what_comes_during_a_sync_shares_the_next(disk):
     disk.io.hold("fdatasync")
     durable(disk, 1)
@@ -214,12 +216,14 @@ def test_what_comes_during_a_sync_shares_the_next(disk):
     assert disk.io.calls_made("fdatasync") == 2
 
 
+@pytest.mark.slow
 def test_a_durable_run_needs_no_asking(disk):
     durable(disk, 1)
     disk.io.drain_now()
     assert disk.errors == [0]
 
 
+@pytest.mark.slow
 def test_a_failed_sync_fails_all_that_waited_for_it(tmp_path):
     disk = Disk(tmp_path)
     first = durable(disk, 1)
@@ -241,6 +245,7 @@ def test_a_failed_sync_fails_all_that_waited_for_it(tmp_path):
     assert sorted(readable) == list(range(1, 16))  # the file was cut at what is known to be synced
 
 
+@pytest.mark.slow
 def test_failures_are_told_in_the_order_of_the_runs(disk):
     disk.io.hold("fdatasync")
     told = []
@@ -271,6 +276,7 @@ def parts(disk, count, durable=False):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durable", [False, True])
 def test_runs_that_go_on_are_done_with_the_last_of_them(disk, durable):
     disk.io.hold("pwrite", 4)  # after the header and two runs
@@ -287,6 +293,7 @@ def test_runs_that_go_on_are_done_with_the_last_of_them(disk, durable):
         disk.probe.release(handle)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize("nth", [2, 3, 4])
 def test_runs_that_go_on_fail_together(tmp_path, durable, nth):
@@ -334,6 +341,7 @@ def test_what_is_appended_is_read_back(disk):
     disk.probe.release(handle)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topic", [".", "..", "...", "a.b-c_D9", "x#ephemeral", "-"])
 def test_every_topic_name_is_a_directory_name(tmp_path, topic):
     disk = Disk(tmp_path, topic)
@@ -343,6 +351,7 @@ def test_every_topic_name_is_a_directory_name(tmp_path, topic):
     disk.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topic", ["", "a/b", "../x", "a#b", "é", "a\0", "#ephemeral", "a\n"])
 def test_other_names_are_refused(tmp_path, topic):
     with pytest.raises(ValueError, match="not a topic name"):
@@ -417,6 +426,7 @@ def test_one_record_a_segment(tmp_path):
     assert sorted(readable) == list(range(1, 51)) and found.clean and not damages
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backlog", [0, 1, 2])
 def test_rolling_a_drained_queue_leaves_nothing_behind(tmp_path, backlog):
     disk = Disk(tmp_path, max_bytes_per_file=64 + 48 * 4)
@@ -436,6 +446,7 @@ def test_rolling_a_drained_queue_leaves_nothing_behind(tmp_path, backlog):
     assert found.clean and not found.damages and found.next_seq == 101
 
 
+@pytest.mark.slow
 def test_ten_thousand_runs(tmp_path):
     disk = Disk(tmp_path, max_bytes_per_file=100_000)
     kept = [disk.append(messages(seq, 1, 8)) for seq in range(1, 10_001)]
@@ -450,6 +461,7 @@ def test_ten_thousand_runs(tmp_path):
     assert found.next_seq == 10_001 and found.max_id == 160_001 and not damages
 
 
+@pytest.mark.slow
 def test_a_record_larger_than_a_segment_has_one_of_its_own(tmp_path):
     disk = Disk(tmp_path, max_bytes_per_file=1000)
     kept = [disk.append([message(seq, size)]) for seq, size in ((1, 10), (2, 100_000), (3, 10))]
@@ -459,6 +471,7 @@ def test_a_record_larger_than_a_segment_has_one_of_its_own(tmp_path):
     assert disk.close() == [0]
 
 
+@pytest.mark.slow
 def test_what_is_not_a_run_is_refused(disk):
     for image, first, last, count in (
         (b"", 1, 1, 1),
@@ -475,6 +488,7 @@ def test_what_is_not_a_run_is_refused(disk):
 # ---- names ----
 
 
+@pytest.mark.slow
 def test_survivors_at_a_roll_get_a_name_of_their_own(tmp_path):
     disk = Disk(tmp_path, max_bytes_per_file=300)
     old = disk.append(messages(1, 4, 8))
@@ -494,6 +508,7 @@ def test_survivors_at_a_roll_get_a_name_of_their_own(tmp_path):
     assert [one[:4] for one in recovered_runs(found)] == [(1, 6, 3, SURVIVORS), (9, 12, 4, 0)]
 
 
+@pytest.mark.slow
 def test_a_start_never_writes_into_what_was_there(tmp_path):
     for start in range(4):
         disk = Disk(tmp_path)
@@ -509,6 +524,7 @@ def test_a_start_never_writes_into_what_was_there(tmp_path):
     assert sorted(recovered(tmp_path)[0]) == list(range(1, 13))
 
 
+@pytest.mark.slow
 def test_without_recovery_existing_data_is_not_overwritten(tmp_path):
     disk = Disk(tmp_path)
     disk.wrote(messages(1, 3))
@@ -527,6 +543,7 @@ def test_without_recovery_existing_data_is_not_overwritten(tmp_path):
 # ---- syncing ----
 
 
+@pytest.mark.slow
 def test_sync_every(tmp_path):
     disk = Disk(tmp_path, sync_every=10)
     kept = [disk.append(messages(seq, 1)) for seq in range(1, 36)]
@@ -537,6 +554,7 @@ def test_sync_every(tmp_path):
     disk.stop()
 
 
+@pytest.mark.slow
 def test_sync_timeout(disk):
     assert disk.probe.tick(5) == 0
     disk.wrote(messages(1, 1))
@@ -551,6 +569,7 @@ def test_sync_timeout(disk):
     assert disk.io.calls_made("fdatasync") == 1
 
 
+@pytest.mark.slow
 def test_a_rolled_segment_gets_its_footer_with_the_next_sync(tmp_path):
     disk = Disk(tmp_path, max_bytes_per_file=100)
     kept = [disk.wrote(messages(1, 1)), disk.wrote(messages(2, 1))]
@@ -564,6 +583,7 @@ def test_a_rolled_segment_gets_its_footer_with_the_next_sync(tmp_path):
     disk.stop()
 
 
+@pytest.mark.slow
 def test_a_rolled_segment_that_nobody_needs_is_never_synced(tmp_path):
     disk = Disk(tmp_path, max_bytes_per_file=100)
     handle = disk.wrote(messages(1, 1))
@@ -576,6 +596,7 @@ def test_a_rolled_segment_that_nobody_needs_is_never_synced(tmp_path):
     disk.stop()
 
 
+@pytest.mark.slow
 def test_sync_answers_after_the_disk_did(disk):
     answers = []
     disk.append(messages(1, 1), done=lambda error: answers.append(("run", error)))
@@ -589,6 +610,7 @@ def test_sync_answers_after_the_disk_did(disk):
     assert answers == [("run", 0), ("sync", 0)]
 
 
+@pytest.mark.slow
 def test_sync_of_nothing_answers(disk):
     answers = []
     disk.probe.sync(answers.append)
@@ -596,6 +618,7 @@ def test_sync_of_nothing_answers(disk):
     assert answers == [0] and disk.io.calls_made("fdatasync") == 0
 
 
+@pytest.mark.slow
 def test_sync_covers_a_segment_that_was_just_rolled(tmp_path):
     disk = Disk(tmp_path, max_bytes_per_file=100)
     answers = []
@@ -612,6 +635,7 @@ def test_sync_covers_a_segment_that_was_just_rolled(tmp_path):
     disk.stop()
 
 
+@pytest.mark.slow
 def test_a_sync_that_failed_unasked_is_told_to_the_next_who_asks(tmp_path):
     disk = Disk(tmp_path, sync_every=2)
     answers = []
@@ -625,6 +649,7 @@ def test_a_sync_that_failed_unasked_is_told_to_the_next_who_asks(tmp_path):
     disk.stop()
 
 
+@pytest.mark.slow
 def test_records_after_a_sync_was_asked_for_share_its_failure(disk):
     answers = []
     disk.append(messages(1, 1))
@@ -702,6 +727,7 @@ def test_a_snapshot_that_leads_is_in_place_before_what_follows_is_done(disk):
     assert done == [0, "snapshot", (3, 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durable", [False, True])
 def test_what_waits_for_a_snapshot_that_fails_fails_as_well(disk, durable):
     done = []
@@ -722,6 +748,7 @@ def test_what_waits_for_a_snapshot_that_fails_fails_as_well(disk, durable):
     assert disk.segments()[0].stat().st_size == 64 + len(run(messages(1, 1)))
 
 
+@pytest.mark.slow
 def test_a_snapshot_that_does_not_lead_holds_nothing_up(disk):
     done = []
     kept = [disk.wrote(messages(1, 1))]
@@ -736,6 +763,7 @@ def test_a_snapshot_that_does_not_lead_holds_nothing_up(disk):
     assert done == [0, "snapshot"]
 
 
+@pytest.mark.slow
 def test_a_delta_behind_a_snapshot_is_in_it_before_what_follows_is_done(disk):
     done = []
     kept = [disk.wrote(messages(1, 1))]
@@ -792,6 +820,7 @@ def test_a_log_of_the_same_name_while_the_old_one_is_being_deleted(disk, tmp_pat
     del kept, handle
 
 
+@pytest.mark.slow
 def test_a_failed_sync_is_final_and_service_goes_on_in_a_new_segment(disk):
     answers = []
     first = disk.append(messages(1, 2))
@@ -815,6 +844,7 @@ def test_a_failed_sync_is_final_and_service_goes_on_in_a_new_segment(disk):
 # ---- failing ----
 
 
+@pytest.mark.slow
 def test_disk_full_and_room_again(disk):
     results = []
     first = disk.wrote(messages(1, 3))
@@ -848,6 +878,7 @@ def test_disk_full_and_room_again(disk):
     assert not damages and not found.damages
 
 
+@pytest.mark.slow
 def test_a_failure_may_be_retried_at_once(disk):
     """The done of a failed run appends it again, while later runs of its segment still fail."""
     batches = {seq: messages(seq, 2) for seq in range(1, 21, 2)}
@@ -873,6 +904,7 @@ def test_a_failure_may_be_retried_at_once(disk):
     handles.clear()
 
 
+@pytest.mark.slow
 def test_a_directory_in_the_way_is_told_as_go_does(tmp_path):
     disk = Disk(tmp_path)
     path = disk.directory / "00000000000000000001.seg"
@@ -885,6 +917,7 @@ def test_a_directory_in_the_way_is_told_as_go_does(tmp_path):
     disk.stop()
 
 
+@pytest.mark.slow
 def test_a_data_path_that_is_gone(tmp_path):
     disk = Disk(tmp_path / "missing", make=False)
     handle = disk.wrote(messages(1, 1))
@@ -937,6 +970,7 @@ def count_calls(tmp_path):
     return disk.io.calls_made()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 3])
 def test_disk_full_at_every_call_in_turn(tmp_path, times):
     calls = count_calls(tmp_path)
@@ -991,6 +1025,7 @@ def test_a_damaged_body_costs_that_record(disk):
     assert disk.damages == [("00000000000000000001.seg", 64 + 128, "damaged record of 64 bytes")]
 
 
+@pytest.mark.slow
 def test_a_lost_length_costs_that_record_too(disk):
     handle = disk.wrote(messages(1, 5))
     flip(disk.segments()[0], 64 + 64 * 2 + 1)
@@ -1085,6 +1120,7 @@ def offsets(batch):
     return [(one.offset, one.offset + one.length) for one in walk(run(batch))]
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(sizes=sizes, flips=flips, gaps=st.booleans())
 def test_verifying_loses_only_what_was_touched(sizes, flips, gaps):
@@ -1108,6 +1144,7 @@ def test_verifying_loses_only_what_was_touched(sizes, flips, gaps):
         assert seqs == [one.seq for one in batch]
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(
     data=st.binary(max_size=600),
@@ -1125,6 +1162,7 @@ def test_verifying_anything_leaves_something_to_walk(data, first, count, dense, 
     assert sum(one.length for one in walk(image)) == total == len(image)
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(data=st.binary(max_size=400), sizes=sizes, at=st.integers(0, 2000), cut=st.integers(0, 4000))
 def test_scanning_anything_finds_only_good_records(data, sizes, at, cut):
@@ -1153,6 +1191,7 @@ def test_nothing_there(disk):
     assert (found.next_seq, found.max_id, found.log_id, found.clean) == (1, 0, None, True)
 
 
+@pytest.mark.slow
 def test_clean_exit_needs_no_scan(tmp_path):
     disk = Disk(tmp_path)
     log_id = disk.log.log_id
@@ -1170,6 +1209,7 @@ def test_clean_exit_needs_no_scan(tmp_path):
     disk.stop()
 
 
+@pytest.mark.slow
 def test_release_after_close_removes_nothing(tmp_path):
     disk = Disk(tmp_path, max_bytes_per_file=500)
     kept = [disk.append(messages(seq, 3)) for seq in range(1, 31, 3)]
@@ -1187,6 +1227,7 @@ def test_release_after_close_removes_nothing(tmp_path):
     assert sorted(readable) == list(range(1, 31)) and found.clean
 
 
+@pytest.mark.slow
 def test_a_newer_format_is_refused(tmp_path):
     disk = Disk(tmp_path)
     kept = disk.wrote(messages(1, 3))
@@ -1297,6 +1338,7 @@ def test_any_order_of_runs_is_covered_once(tmp_path):
     assert sum(one[2] for one in recovered_runs(found)) == len(readable)
 
 
+@pytest.mark.slow
 def test_a_segment_with_nothing_new_goes_with_the_next_snapshot(tmp_path):
     disk = Disk(tmp_path, max_bytes_per_file=700)
     kept = [disk.append(messages(1, 10)), disk.append(messages(11, 10))]
@@ -1351,6 +1393,7 @@ def places(directory):
     return found
 
 
+@pytest.mark.slow
 def test_cut_anywhere(tmp_path):
     """Any prefix of any one file: whole records are kept, the journal loses its tail."""
     source, everything = crashed(tmp_path / "made")
@@ -1376,6 +1419,7 @@ def test_cut_anywhere(tmp_path):
         shutil.rmtree(path)
 
 
+@pytest.mark.slow
 def test_damage_anywhere(tmp_path):
     """Any bytes of any one file: only touched records are lost, and each loss is reported."""
     source, everything = crashed(tmp_path / "made")
@@ -1404,6 +1448,7 @@ def test_damage_anywhere(tmp_path):
         shutil.rmtree(path)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -1432,6 +1477,7 @@ def test_any_bytes_as_files(tmp_path, garbage, tail, seed):
     assert {name: name.read_bytes() for name in files} == files
 
 
+@pytest.mark.slow
 def test_fuzz_of_footers_with_good_checksums(tmp_path):
     """A footer that lies, with a checksum that fits, never leads outside the file."""
     disk = Disk(tmp_path / "made")

@@ -26,6 +26,7 @@ def three(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sorted(numbers)
 
 
+@pytest.mark.slow
 def test_no_port_is_one_that_the_kernel_gives_to_connections() -> None:
     with Ports() as mine:
         assert not {mine.take() for _ in range(20)} & set(ephemeral())
@@ -95,6 +96,7 @@ def test_a_lock_file_of_another_user_is_skipped(
         assert {mine.take(), mine.take()} == set(three[1:])
 
 
+@pytest.mark.slow
 def test_a_private_daemon_holds_its_ports_until_it_is_closed() -> None:
     daemon = nsqd()
     try:

@@ -153,6 +153,7 @@ def test_later_speeds_weigh_more() -> None:
     assert speed.mean(299.9) < speed.mean(440) == pytest.approx(4.0)
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from([HOSTPOOL, EPSILON_GREEDY, ROUND_ROBIN]),
     st.integers(1, 4),

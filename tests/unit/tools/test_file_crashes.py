@@ -142,6 +142,7 @@ def run(scene: Scene, steps, crashes) -> None:
     assert not disk.noted()
 
 
+@pytest.mark.slow
 @given(st.data(), rule_sets, st.lists(actions, max_size=12), crashes)
 def test_no_part_of_a_message_and_none_missing(data, rules, steps, crashes) -> None:
     disk = MemoryDisk(lambda most: data.draw(st.integers(0, most)))
@@ -152,6 +153,7 @@ STEPS = [("write", [b"one\n", b"two"]), ("later", []), ("write", [b"three"] * 3)
 STEPS += [("tick", []), ("write", [b"four"]), ("sync", []), ("write", [b"five"])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["kill", "power", "full"])
 @pytest.mark.parametrize("work_dir", ["/out", "/work"])
 @pytest.mark.parametrize("suffix", CODECS)
@@ -166,6 +168,7 @@ def test_every_call_may_be_the_last(suffix: str, work_dir: str, kind: str) -> No
             run(Scene(disk, rules), STEPS, [(call, kind)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", CODECS)
 @given(st.data(), st.integers(1, 60))
 def test_without_notes_lines_and_members_are_judged_by_what_they_are(suffix, data, call) -> None:

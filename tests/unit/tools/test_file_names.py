@@ -52,6 +52,7 @@ formats = st.lists(conversions | st.text("abc-_. /", max_size=3)).map("".join)
 moments = st.datetimes(datetime(1970, 1, 2), datetime(2200, 1, 1))
 
 
+@pytest.mark.slow
 @given(formats, moments, st.integers(-14 * 4, 14 * 4))
 def test_as_datetime_has_it(format: str, moment: datetime, quarters: int) -> None:
     aware = moment.replace(tzinfo=timezone(timedelta(minutes=15 * quarters)))

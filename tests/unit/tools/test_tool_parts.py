@@ -150,6 +150,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(st.sampled_from("abcdef"), VALUES),
     st.sets(st.sampled_from("abcdefg"), min_size=1),

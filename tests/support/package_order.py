@@ -1,0 +1,81 @@
+"""The packages of nsqcy in their order, and what each of their modules imports.
+
+tests/meta/test_architecture.py holds the tree to it; tests/quick.py asks it what a change reaches.
+"""
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+# A package imports only from rows above its own. Its modules may import each other, in no circle.
+ROWS = [
+    "nsqcy errors names base logging metrics util",
+    "cluster config ipc net storage",
+    "broker process",
+    "protocol",
+    "client server",
+    "compat http",
+    "daemon users",
+    "nsqadmin nsqd nsqlookupd tools",
+    "capacity cli doctor spark testing",
+    "pipeline",
+    "__main__",
+]
+RANK = {name: rank for rank, row in enumerate(ROWS) for name in row.split()}
+
+CIMPORT = re.compile(r"^ *from +([\w.]+) +(?:c?import) |^ *c?import +([\w.]+)", re.MULTILINE)
+FROM_PACKAGE = re.compile(r"^ *from +(nsqcy[\w.]*) +c?import +(?!\()(.+)$", re.MULTILINE)
+HEADER = re.compile(r"^ *cdef extern from [\"<]([\w./]+)", re.MULTILINE)
+
+
+def sources() -> Iterator[tuple[str, Path]]:
+    """Every module's name below nsqcy, with each of its files."""
+    for path in sorted((ROOT / "nsqcy").rglob("*.py")):
+        parts = path.relative_to(ROOT / "nsqcy").with_suffix("").parts
+        yield ".".join(part for part in parts if part != "__init__") or "nsqcy", path
+    for path in sorted((ROOT / "cext" / "nsqcy").rglob("[a-z]*.p[yx][xd]")):
+        yield ".".join(path.relative_to(ROOT / "cext" / "nsqcy").with_suffix("").parts), path
+
+
+def python_imports(text: str) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            assert node.module is not None
+            found.add(node.module)
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def cython_imports(text: str) -> set[str]:
+    found = {one or other for one, other in CIMPORT.findall(text)}
+    for package, names in FROM_PACKAGE.findall(text):
+        found |= {f"{package}.{name.split()[0]}" for name in names.split(",")}
+    return found | set(HEADER.findall(text))
+
+
+@functools.cache
+def imports(path: Path) -> set[str]:
+    read = python_imports if path.suffix == ".py" else cython_imports
+    return read(path.read_text())
+
+
+MODULES = {name for name, _ in sources()}
+
+
+def ours(imported: set[str]) -> set[str]:
+    """Those that are modules of nsqcy, by their names below it."""
+    names = {name.removeprefix("nsqcy.") for name in imported if name.startswith("nsqcy")}
+    return names & MODULES
+
+
+def package(module: str) -> str:
+    """The entry of the table a module belongs to."""
+    return module.partition(".")[0]
